@@ -1,0 +1,222 @@
+"""The words of the project as frozen dataclasses (glossary: README, "Words").
+
+Standard library only: every other module may import this one, and it imports none of them.
+Unknown is ``None`` everywhere: an unscored step has ``reward=None``, which is never 0.
+Times are UTC seconds since the epoch (float) in memory and ISO 8601 on the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Source(StrEnum):
+    """Where a step came from."""
+
+    BLACKBOX = "blackbox"
+    WHITEBOX = "whitebox"
+    SERVICE = "service"
+    IMPORT = "import"
+
+
+class TokenSource(StrEnum):
+    """How far the token ids of a step can be trusted, best first.
+
+    ``engine``: ids as the engine sampled them. ``logprobs``: ids read from its log-prob entries.
+    ``whitebox``: ids submitted by a producer. ``bytes``: text bytes only. ``retokenized``: text encoded
+    again by the model's tokenizer. ``none``: no ids.
+    """
+
+    ENGINE = "engine"
+    LOGPROBS = "logprobs"
+    WHITEBOX = "whitebox"
+    BYTES = "bytes"
+    RETOKENIZED = "retokenized"
+    NONE = "none"
+
+
+EXACT_TOKEN_SOURCES: frozenset[str] = frozenset(
+    {TokenSource.ENGINE, TokenSource.LOGPROBS, TokenSource.WHITEBOX}
+)
+"""Sources whose ids are the sampled ones: fit for ratio-based algorithms."""
+
+
+class Transition(StrEnum):
+    """How step k+1's prompt relates to its parent step. ``None`` on the first step of a trajectory."""
+
+    EXTENDS = "extends"
+    REALIGNED = "realigned"
+    TAIL_REPLACED = "tail_replaced"
+    COMPACTED = "compacted"
+    FORKED = "forked"
+
+
+class CallKind(StrEnum):
+    """What a model call was for. Only ``main`` calls are trainable unless someone says so."""
+
+    MAIN = "main"
+    AUXILIARY = "auxiliary"
+    RETRY = "retry"
+    SUBAGENT = "subagent"
+
+
+class IdentitySource(StrEnum):
+    """How a call's trajectory was found: the rungs of the identity ladder, first that applies."""
+
+    PATH = "path"
+    HEADER = "header"
+    KEY = "key"
+    HARNESS = "harness"
+    MODEL_NAME = "model_name"
+    INFERRED = "inferred"
+    PRODUCER = "producer"
+
+
+class StepStatus(StrEnum):
+    """What became of a call. Everything but ``ok`` is kept and is not trainable by default."""
+
+    OK = "ok"
+    ERROR = "error"
+    ABORTED = "aborted"
+    MISMATCH = "mismatch"
+
+
+class AnnotationKind(StrEnum):
+    """What an appended opinion is about."""
+
+    REWARD = "reward"
+    QUALITY = "quality"
+    TRAINABLE = "trainable"
+    TAG = "tag"
+    NOTE = "note"
+
+
+class PolicyEventKind(StrEnum):
+    """What a trainer reports about the policy's weights."""
+
+    REGISTERED = "registered"
+    SYNC_STARTED = "sync_started"
+    SYNC_FINISHED = "sync_finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who made a call. ``trajectory_uid=None`` means unknown: ingest infers it by shared prefix."""
+
+    trajectory_uid: str | None = None
+    prompt_uid: str | None = None
+    channel: str = "train"
+    source: str = Source.BLACKBOX
+    agent: str | None = None
+    identity_source: str = IdentitySource.INFERRED
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The exact tokens of one model call.
+
+    Attributes:
+        prompt_ids: context token ids, ``[P]``; None when the engine did not tell them.
+        response_ids: sampled token ids, ``[R]``.
+        response_logprobs: log μ(token) under the sampling policy, nats, ``[R]``; None where unknown.
+        token_source: how far the ids can be trusted.
+        mismatch: why the lengths disagree, or None. A mismatch is recorded, never padded or cut.
+    """
+
+    prompt_ids: Sequence[int] | None
+    response_ids: Sequence[int] | None
+    response_logprobs: Sequence[float] | None
+    token_source: str
+    mismatch: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One model call, ready to be stored: facts only, opinions live in annotations.
+
+    ``parent_step_uid`` and ``n_shared_tokens``/``n_shared_messages`` come from linking (ingest): the step's
+    prompt shares that many leading tokens with the parent's ``prompt_ids + response_ids`` and that many
+    leading messages with the parent's ``messages + [response_message]``.
+    """
+
+    step_uid: str
+    trajectory_uid: str
+    prompt_uid: str
+    step_index: int
+    created_at: float
+    channel: str = "train"
+    source: str = Source.BLACKBOX
+    agent: str | None = None
+    model: str | None = None
+    engine: str | None = None
+    dialect: str | None = None
+    identity_source: str = IdentitySource.INFERRED
+    call_kind: str = CallKind.MAIN
+    transition: str | None = None
+    status: str = StepStatus.OK
+    error: str | None = None
+    token_source: str = TokenSource.NONE
+    mismatch: str | None = None
+    prompt_ids: Sequence[int] | None = None
+    response_ids: Sequence[int] | None = None
+    response_logprobs: Sequence[float] | None = None
+    messages: Sequence[Mapping[str, Any]] | None = None
+    response_message: Mapping[str, Any] | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None
+    finish_reason: str | None = None
+    reward: float | None = None
+    policy_version: int | None = None
+    policy_version_end: int | None = None
+    is_last: bool = False
+    parent_step_uid: str | None = None
+    n_shared_tokens: int = 0
+    n_shared_messages: int = 0
+    latency_s: float | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    response_id: str | None = None
+    stream_mode: str | None = None
+    tokenizer_hash: str | None = None
+    journal_segment: str | None = None
+    journal_offset: int | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """An appended opinion. Exactly one of ``step_uid`` and ``trajectory_uid`` is set.
+
+    ``value`` by kind: reward float or None (None withdraws); quality ``good``, ``bad``, ``unsure`` or None;
+    trainable bool or None (None returns to the default rule); tag ``name`` or ``-name`` to take it off; note text.
+    """
+
+    kind: str
+    value: Any
+    author: str
+    source: str
+    created_at: float
+    step_uid: str | None = None
+    trajectory_uid: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A filter over the pool. ``filters`` are typed (see ``core.pool.views.FILTERS``); ``where`` is a
+    boolean expression over the step columns, compiled to the same bound query."""
+
+    filters: Mapping[str, Any] = field(default_factory=dict)
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyEvent:
+    """One report of a trainer about its weights."""
+
+    version: int
+    event: str
+    created_at: float
+    metadata: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,55 @@
+# Two commands do all set-up on a fresh machine:  make studio   and   make test
+# The environment is .venv, pinned by requirements.lock; nothing is installed outside it.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export LITELLM_LOCAL_MODEL_COST_MAP := True
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export STREAMLIT_BROWSER_GATHER_USAGE_STATS := false
+
+.PHONY: help studio serve test lint bench lock clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# One stamp per set of extras: an install is repeated only when the lock or the project file changed.
+$(VENV)/.studio: requirements.lock pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -q -c requirements.lock -e .
+	@touch $@
+
+$(VENV)/.test: requirements.lock pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -q -c requirements.lock -e '.[test]'
+	@touch $@ $(VENV)/.studio
+
+$(VENV)/.lint: requirements.lock pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -q -c requirements.lock -e '.[test,lint]'
+	@touch $@ $(VENV)/.test $(VENV)/.studio
+
+studio: $(VENV)/.studio ## install and open the studio on its embedded defaults
+	$(BIN)/streamlit run studio $(ARGS)
+
+serve: $(VENV)/.studio ## the same service without a screen
+	$(BIN)/claw-studio serve $(ARGS)
+
+test: $(VENV)/.test ## install what tests need and run them
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.lint ## ruff, and mypy strict on core/
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.test ## benchmarks with their peers; results go to bench/results/
+	@for b in bench/*/bench_*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
+
+lock: ## resolve all extras anew in a clean environment and pin them
+	rm -rf .cache/lock && $(PYTHON) -m venv .cache/lock
+	.cache/lock/bin/python -m pip install -q '.[test,lint]'
+	.cache/lock/bin/python -m pip freeze --exclude claw-studio | sed -E 's/\+cpu$$//' > requirements.lock
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) .cache build ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

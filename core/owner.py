@@ -1,0 +1,82 @@
+"""One owner per data folder: an advisory lock, and a note saying where the owner can be reached.
+
+The lock is held by the kernel for the life of the process, so a killed owner never blocks the next one. The note
+(``owner.json``) only helps clients to find a running service; without the lock it means nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from core.errors import AlreadyOwned, PoolError
+
+LOCK_NAME = "owner.lock"
+NOTE_NAME = "owner.json"
+
+
+@dataclass
+class OwnerLock:
+    """The held lock. ``release`` gives the folder back."""
+
+    directory: Path
+    fd: int
+
+    @classmethod
+    def acquire(cls, directory: Path) -> OwnerLock:
+        """Take the folder, making it if need be; AlreadyOwned names the owner, PoolError an unusable folder."""
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as err:
+            raise PoolError(
+                f"{directory} can't be used: {err.strerror}", field="data_dir", hint="set CLAW_STUDIO_DATA_DIR"
+            ) from err
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as err:
+            os.close(fd)
+            note = _read(directory) or {}
+            at = f" at {note['base_url']}" if "base_url" in note else ""
+            raise AlreadyOwned(
+                f"{directory} already has an owner: process {note.get('pid', 'unknown')}{at}",
+                field="data_dir",
+                hint="use that service, stop it, or choose another folder with CLAW_STUDIO_DATA_DIR",
+            ) from err
+        return cls(directory, fd)
+
+    def announce(self, base_url: str) -> None:
+        """Write the note, whole or not at all."""
+        temporary = self.directory / (NOTE_NAME + ".tmp")
+        temporary.write_text(json.dumps({"pid": os.getpid(), "base_url": base_url}))
+        temporary.replace(self.directory / NOTE_NAME)
+
+    def release(self) -> None:
+        """Remove the note and give the lock back."""
+        (self.directory / NOTE_NAME).unlink(missing_ok=True)
+        os.close(self.fd)
+
+
+def running_service(directory: Path) -> dict[str, Any] | None:
+    """``{"pid", "base_url"}`` of the process that owns ``directory`` now, or None."""
+    lock = directory / LOCK_NAME
+    if not lock.exists():
+        return None
+    with lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _read(directory)
+    return None
+
+
+def _read(directory: Path) -> dict[str, Any] | None:
+    try:
+        note = json.loads((directory / NOTE_NAME).read_text())
+    except (OSError, ValueError):
+        return None
+    return note if isinstance(note, dict) else None

@@ -1,0 +1,300 @@
+"""The JSON that producers and trainers send, checked at the border (DESIGN, "The HTTP contract").
+
+Pydantic models accept what the contract names and nothing else, so that a misspelt field is an error and
+not a silent default. ``check`` turns the first complaint into ``InvalidInput`` with the field's path.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from core.errors import InvalidInput
+from core.types import (
+    Annotation,
+    AnnotationKind,
+    CallKind,
+    PolicyEventKind,
+    Source,
+    StepStatus,
+    TokenSource,
+    Transition,
+    View,
+)
+
+MAX_TOKEN_ID = 2**31 - 1
+UID_MAX_CHARS = 512
+
+Uid = Annotated[str, Field(min_length=1, max_length=UID_MAX_CHARS)]
+TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID, strict=True)]
+
+ModelT = TypeVar("ModelT", bound="WireModel")
+
+
+class WireModel(BaseModel):
+    """A request body: unknown fields are refused by name."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+def check(model: type[ModelT], body: object) -> ModelT:
+    """Validate ``body``; raises InvalidInput that names the first wrong field and counts the rest."""
+    try:
+        return model.model_validate(body)
+    except ValidationError as err:
+        problems = err.errors(include_url=False)
+        first = problems[0]
+        field = ".".join(str(part) for part in first["loc"]) or None
+        more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
+        hint = None
+        if first["type"] == "extra_forbidden":
+            hint = "known fields: " + ", ".join(sorted(known_fields(model, first["loc"])))
+        raise InvalidInput(first["msg"] + more, field=field, hint=hint) from err
+
+
+def known_fields(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
+    """Field names valid beside the last part of ``loc``, following nested models."""
+    current: type[BaseModel] = model
+    for part in loc[:-1]:
+        if not isinstance(part, str) or part not in current.model_fields:
+            continue
+        nested = [
+            arg
+            for arg in _models_in(current.model_fields[part].annotation)
+            if issubclass(arg, BaseModel)
+        ]
+        if nested:
+            current = nested[0]
+    return [info.alias or name for name, info in current.model_fields.items()]
+
+
+def _models_in(annotation: Any) -> list[type]:
+    args = getattr(annotation, "__args__", ())
+    if not args:
+        return [annotation] if isinstance(annotation, type) else []
+    return [found for arg in args for found in _models_in(arg)]
+
+
+class StepIn(WireModel):
+    """A step from a white-box producer, an import, or our own export.
+
+    ``prompt_ids`` and ``response_ids`` are token ids, ``response_logprobs`` float nats of the same length as
+    ``response_ids``. A length that disagrees is refused here, where the producer can still mend it. Fields
+    below ``metadata`` are only sent by imports: they say what was known when the step was captured.
+    """
+
+    trajectory_uid: Uid
+    step_index: Annotated[int, Field(ge=0)]
+    prompt_uid: Uid | None = None
+    step_uid: Uid | None = None
+    prompt_ids: list[TokenId] | None = None
+    response_ids: list[TokenId] | None = None
+    response_logprobs: list[float] | None = Field(None)
+    reward: float | None = None
+    policy_version: Annotated[int, Field(ge=0)] | None = None
+    is_last: bool = False
+    channel: Annotated[str, Field(min_length=1)] | None = None
+    source: Source = Source.WHITEBOX
+    agent: str | None = None
+    model: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    response_message: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    finish_reason: str | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+    created_at: float | None = None
+    engine: str | None = None
+    dialect: str | None = None
+    call_kind: CallKind | None = None
+    transition: Transition | None = None
+    identity_source: str | None = None
+    status: StepStatus | None = None
+    error: str | None = None
+    token_source: TokenSource | None = None
+    mismatch: str | None = None
+    policy_version_end: int | None = None
+    latency_s: float | None = None
+    sampling: dict[str, Any] | None = None
+    response_id: str | None = None
+    stream_mode: str | None = None
+    tokenizer_hash: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _claw_r1_name(cls, data: Any) -> Any:
+        """Claw-R1's clients call the log-probs ``rollout_log_probs``."""
+        if isinstance(data, Mapping) and "rollout_log_probs" in data:
+            data = dict(data)
+            data.setdefault("response_logprobs", data.pop("rollout_log_probs"))
+        return data
+
+    @field_validator("response_logprobs")
+    @classmethod
+    def _finite(cls, value: list[float] | None) -> list[float] | None:
+        if value is not None and not all(math.isfinite(x) for x in value):
+            raise ValueError("log-probs must be finite; send null for the whole list where they are unknown")
+        return value
+
+    @model_validator(mode="after")
+    def _content(self) -> StepIn:
+        if self.response_ids is None and self.response_message is None and self.messages is None:
+            raise ValueError("a step needs response_ids, or messages with response_message")
+        if (
+            self.response_logprobs is not None
+            and self.mismatch is None
+            and len(self.response_logprobs) != len(self.response_ids or [])
+        ):
+            raise ValueError(
+                f"response_logprobs has {len(self.response_logprobs)} entries, "
+                f"response_ids {len(self.response_ids or [])}; they are never padded or cut"
+            )
+        return self
+
+    def wire(self, *, now: float, channel: str) -> dict[str, Any]:
+        """The record that is journalled. Without a uid, one trajectory and index are one step: a retry is no copy."""
+        step = self.model_dump(mode="json", exclude_none=True)
+        step.setdefault("step_uid", f"{self.trajectory_uid}:{self.step_index}")
+        step.setdefault("channel", channel)
+        step.setdefault("created_at", now)
+        return step
+
+
+class StepsIn(WireModel):
+    """``POST steps``: all or nothing."""
+
+    steps: Annotated[list[StepIn], Field(min_length=1, max_length=10_000)]
+
+
+class Target(WireModel):
+    """What an opinion is about: exactly one of the two."""
+
+    step_uid: Uid | None = None
+    trajectory_uid: Uid | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Target:
+        if (self.step_uid is None) == (self.trajectory_uid is None):
+            raise ValueError("name exactly one of step_uid and trajectory_uid")
+        return self
+
+
+class AnnotationIn(WireModel):
+    """One appended opinion; the form of ``value`` depends on ``kind`` (see ``core.types.Annotation``)."""
+
+    target: Target
+    kind: AnnotationKind
+    value: float | bool | str | None = None
+    author: Annotated[str, Field(min_length=1)] = "api"
+    source: Annotated[str, Field(min_length=1)] = "api"
+    note: str | None = None
+
+    @model_validator(mode="after")
+    def _value_fits(self) -> AnnotationIn:
+        value = self.value
+        if self.kind == AnnotationKind.REWARD:
+            if isinstance(value, bool) or not (value is None or isinstance(value, int | float)):
+                raise ValueError("a reward is a number, or null to withdraw it")
+        elif self.kind == AnnotationKind.QUALITY:
+            if value not in {"good", "bad", "unsure", None}:
+                raise ValueError("quality is good, bad, unsure or null")
+        elif self.kind == AnnotationKind.TRAINABLE:
+            if not (value is None or isinstance(value, bool)):
+                raise ValueError("trainable is true, false, or null for the default rule")
+        elif not (isinstance(value, str) and value):
+            raise ValueError(f"a {self.kind} is a non-empty string")
+        return self
+
+    def annotation(self, now: float) -> Annotation:
+        """As the pool takes it, stamped with ``now`` (seconds since the epoch)."""
+        return Annotation(
+            kind=self.kind.value,
+            value=self.value,
+            author=self.author,
+            source=self.source,
+            created_at=now,
+            step_uid=self.target.step_uid,
+            trajectory_uid=self.target.trajectory_uid,
+            note=self.note,
+        )
+
+
+class AnnotationsIn(WireModel):
+    """``POST annotations``: all or nothing, one entry in the history."""
+
+    annotations: Annotated[list[AnnotationIn], Field(min_length=1, max_length=100_000)]
+
+
+class SessionIn(WireModel):
+    """``POST sessions``: whatever is absent is minted."""
+
+    trajectory_uid: Uid | None = None
+    prompt_uid: Uid | None = None
+    channel: Annotated[str, Field(min_length=1)] | None = None
+    agent: str | None = None
+    source: Source = Source.BLACKBOX
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class CompleteIn(WireModel):
+    """``POST trajectories/{uid}/complete``; ``channel`` and ``metadata`` are what Claw-R1's clients may add."""
+
+    reward: float | None = None
+    outcome: str | None = None
+    channel: str | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class RegisterIn(WireModel):
+    """``register_trajectory`` of Claw-R1."""
+
+    channel: str | None = None
+    agent: str | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class PolicyIn(WireModel):
+    """``POST policy``."""
+
+    version: Annotated[int, Field(ge=0, strict=True)]
+    event: PolicyEventKind
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class ViewIn(WireModel):
+    """A view on the wire."""
+
+    filters: dict[str, Any] = Field(default_factory=dict)
+    where: str = ""
+
+    def view(self) -> View:
+        """As the pool takes it."""
+        return View(filters=self.filters, where=self.where)
+
+
+class PlanIn(WireModel):
+    """``POST plans``. ``recipe`` is checked by ``core.batch.recipe``."""
+
+    view: ViewIn = Field(default_factory=ViewIn)
+    recipe: dict[str, Any] = Field(default_factory=dict)
+
+
+class ExportIn(PlanIn):
+    """``POST exports``: write a plan's files on the service's machine, below its export folder unless ``out`` says."""
+
+    format: Annotated[str, Field(min_length=1)]
+    out: str | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class FetchIn(WireModel):
+    """``POST batches/fetch``."""
+
+    consumer: Annotated[str, Field(min_length=1)]
+    view: ViewIn | None = None
+    recipe: dict[str, Any] | None = None
+    wait_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
+    format: Literal["json"] = "json"

@@ -1,0 +1,45 @@
+"""Verifiers: one per file, found by name in ``REGISTRY``.
+
+score(workspace, {"verifier": "json_equals", "path": "config.json", "expected": {...}}).value  # 0 .. 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from core.errors import InvalidInput
+from core.rewards import csv_sum, every, file_contains, json_equals, lines_equal
+from core.rewards.base import Score, Verifier
+
+REGISTRY: dict[str, Verifier] = {
+    "csv_sum": csv_sum.verify,
+    "every": every.verify,
+    "file_contains": file_contains.verify,
+    "json_equals": json_equals.verify,
+    "lines_equal": lines_equal.verify,
+}
+
+__all__ = ["REGISTRY", "Score", "Verifier", "score"]
+
+
+def score(workspace: Path, check: Mapping[str, Any]) -> Score:
+    """Run the verifier that ``check["verifier"]`` names.
+
+    A verifier that raises has not judged the agent: its score is None with the reason in ``error``.
+
+    Raises:
+        InvalidInput: no such verifier.
+    """
+    name = check.get("verifier")
+    if name not in REGISTRY:
+        raise InvalidInput(
+            f"no verifier {name!r}", field="check.verifier", hint=f"one of {', '.join(sorted(REGISTRY))}"
+        )
+    try:
+        return REGISTRY[name](workspace, check)
+    except InvalidInput:
+        raise
+    except Exception as error:  # a verifier is plugged-in code: its failure is data
+        return Score(None, error=f"{type(error).__name__}: {error}")

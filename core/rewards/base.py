@@ -1,0 +1,46 @@
+"""What a verifier is: a function from a workspace and a specification to a score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a verifier found.
+
+    Attributes:
+        value: reward in [0, 1]. An agent that failed (no file, broken JSON) scores 0.0. None means that the
+            *verifier* failed, so nothing is known about the agent: such a trajectory stays unscored.
+        details: what was looked at, for the person who asks why. JSON-serialisable.
+        error: why the verifier failed, or None.
+    """
+
+    value: float | None
+    details: Mapping[str, Any] = field(default_factory=dict)
+    error: str | None = None
+
+
+Verifier = Callable[[Path, Mapping[str, Any]], Score]
+"""``verify(workspace, spec) -> Score``, where ``spec`` is a task's check: ``{"verifier": name, ...arguments}``.
+It reads the workspace after the agent stopped and never writes to it."""
+
+
+def read_answer(workspace: Path, name: str) -> str | None:
+    """Text of a file that the agent should have left, or None when it is absent, not text or outside."""
+    root = workspace.resolve()
+    path = (root / name).resolve()
+    if not path.is_relative_to(root) or not path.is_file():
+        return None
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def fraction(n_right: int, n_all: int) -> float:
+    """``n_right / n_all``; nothing asked for is nothing missed."""
+    return n_right / n_all if n_all else 1.0

@@ -1,0 +1,33 @@
+"""A text file with the expected lines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from core.rewards.base import Score, fraction, read_answer
+
+
+def verify(workspace: Path, spec: Mapping[str, Any]) -> Score:
+    """1.0 when the lines of ``spec["path"]`` are ``spec["expected"]`` in order.
+
+    Blank lines and space at either end of a line don't count. The right lines in another order score half;
+    otherwise half of the shared lines over the longer of both.
+    """
+    text = read_answer(workspace, spec["path"])
+    if text is None:
+        return Score(0.0, {"path": spec["path"], "problem": "no such text file"})
+    found = [line.strip() for line in text.splitlines() if line.strip()]
+    expected = list(spec["expected"])
+    if found == expected:
+        return Score(1.0, {"path": spec["path"]})
+    shared = (Counter(found) & Counter(expected)).total()
+    missing, extra = Counter(expected) - Counter(found), Counter(found) - Counter(expected)
+    details = {
+        "path": spec["path"],
+        "missing": sorted(missing)[:20],
+        "extra": sorted(extra)[:20],
+    }
+    return Score(0.5 * fraction(shared, max(len(found), len(expected))), details)

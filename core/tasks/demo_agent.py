@@ -1,0 +1,188 @@
+"""A small, honest agent: a tool loop on the OpenAI SDK in one folder.
+
+This file stands alone (standard library and ``openai``) so that it can be copied as a start for an agent of
+your own. It knows nothing of the studio: it talks to whatever ``base_url`` speaks the chat API.
+
+    result = run_agent(base_url="http://127.0.0.1:8100/v1", api_key=key, model="demo-1",
+                       prompt="Sum the column ...", workspace=Path("work"))
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletionMessage
+
+SYSTEM_PROMPT = """You work on files in a workspace folder. Use the tools to look at files and to write them.
+All paths are relative to the workspace. Do only what the task asks for. When the task is done, call finish."""
+
+
+def _tool(name: str, description: str, **properties: str) -> dict[str, Any]:
+    """A tool schema whose arguments are all required strings; ``properties`` maps name to description."""
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": description,
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    key: {"type": "string", "description": text} for key, text in properties.items()
+                },
+                "required": list(properties),
+                "additionalProperties": False,
+            },
+        },
+    }
+
+
+TOOLS = [
+    _tool("list_files", "List every file in the workspace, one path and size in bytes per line."),
+    _tool("read_file", "Return the text of a file.", path="Path of the file"),
+    _tool(
+        "write_file",
+        "Write a file, replacing what it held.",
+        path="Path of the file",
+        content="The whole new text of the file",
+    ),
+    _tool("finish", "End the task.", summary="One sentence that says what was done"),
+]
+
+
+class ToolError(Exception):
+    """A tool call that can't be carried out; the model is told why and may try again."""
+
+
+class Workspace:
+    """The one folder that the agent sees. Every path is resolved and must stay inside it."""
+
+    def __init__(self, root: Path, *, max_read_chars: int = 60_000) -> None:
+        self.root = root.resolve()
+        self.max_read_chars = max_read_chars
+
+    def _resolve(self, path: str) -> Path:
+        resolved = (self.root / path).resolve()
+        if not resolved.is_relative_to(self.root):
+            raise ToolError(f"{path} is outside the workspace")
+        return resolved
+
+    def list_files(self) -> str:
+        """``path  bytes`` of every file, sorted."""
+        files = sorted(found for found in self.root.rglob("*") if found.is_file())
+        lines = [f"{found.relative_to(self.root)}  {found.stat().st_size}" for found in files]
+        return "\n".join(lines) or "The workspace is empty."
+
+    def read_file(self, path: str) -> str:
+        """The text of a file, cut at ``max_read_chars`` with a note that says so."""
+        target = self._resolve(path)
+        if not target.is_file():
+            raise ToolError(f"{path} does not exist")
+        try:
+            text = target.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise ToolError(f"{path} is not UTF-8 text") from None
+        if len(text) <= self.max_read_chars:
+            return text
+        return f"{text[: self.max_read_chars]}\n[cut: the file has {len(text)} characters]"
+
+    def write_file(self, path: str, content: str) -> str:
+        """Write ``content``, making folders as needed."""
+        target = self._resolve(path)
+        if target.is_dir():
+            raise ToolError(f"{path} is a folder")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(content, encoding="utf-8")
+        return f"Wrote {len(content)} characters to {path}."
+
+    def call(self, name: str, arguments: str) -> str:
+        """Carry out one tool call as the model wrote it. A failure comes back as text that starts ``error:``."""
+        known = {tool["function"]["name"]: tool["function"]["parameters"]["required"] for tool in TOOLS}
+        try:
+            if name not in known:
+                raise ToolError(f"there is no tool {name}; tools: {', '.join(known)}")
+            values = json.loads(arguments or "{}")
+            if not isinstance(values, dict) or set(values) != set(known[name]):
+                raise ToolError(f"{name} takes exactly these arguments: {known[name]}")
+            if not all(isinstance(value, str) for value in values.values()):
+                raise ToolError(f"the arguments of {name} are strings")
+            if name == "finish":
+                return "Finished."
+            result: str = getattr(self, name)(**values)
+            return result
+        except json.JSONDecodeError as error:
+            return f"error: the arguments are not JSON ({error})"
+        except (ToolError, OSError, ValueError) as error:
+            return f"error: {error}"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentResult:
+    """How one attempt ended.
+
+    ``outcome``: ``finished`` (called finish), ``stopped`` (answered without a tool call), ``max_turns`` or
+    ``interrupted`` (``should_stop`` said so). ``answer``: the finish summary or the last text.
+    """
+
+    outcome: str
+    n_turns: int
+    answer: str
+
+
+def run_agent(
+    *,
+    base_url: str,
+    api_key: str,
+    model: str,
+    prompt: str,
+    workspace: Path,
+    max_turns: int = 10,
+    max_tokens: int | None = None,
+    temperature: float | None = None,
+    seed: int | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> AgentResult:
+    """Let ``model`` work on ``prompt`` in ``workspace`` until it finishes, stops or runs out of turns.
+
+    Raises:
+        openai.OpenAIError: the server refused or could not be reached (after the SDK's own retries).
+    """
+    from openai import OpenAI, omit
+
+    files = Workspace(workspace)
+    messages: list[Any] = [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": prompt}]
+    answer = ""
+    with OpenAI(base_url=base_url, api_key=api_key) as client:
+        for turn in range(max_turns):
+            if should_stop():
+                return AgentResult("interrupted", turn, answer)
+            completion = client.chat.completions.create(
+                model=model,
+                messages=messages,
+                tools=TOOLS,  # type: ignore[arg-type]
+                max_tokens=omit if max_tokens is None else max_tokens,
+                temperature=omit if temperature is None else temperature,
+                seed=omit if seed is None else seed,
+            )
+            message = completion.choices[0].message
+            messages.append(_as_sent(message))
+            answer = message.content or answer
+            if not message.tool_calls:
+                return AgentResult("stopped", turn + 1, answer)
+            for call in message.tool_calls:
+                if call.type != "function":
+                    continue
+                result = files.call(call.function.name, call.function.arguments)
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+                if call.function.name == "finish" and not result.startswith("error:"):
+                    return AgentResult("finished", turn + 1, json.loads(call.function.arguments)["summary"])
+    return AgentResult("max_turns", max_turns, answer)
+
+
+def _as_sent(message: ChatCompletionMessage) -> dict[str, Any]:
+    """The assistant message as the server sent it, so that the next prompt extends this one exactly."""
+    return message.model_dump(exclude_unset=True, exclude_none=True)

@@ -1,0 +1,42 @@
+"""What a task is: a prompt, the files it starts from, and a check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from core.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One thing for an agent to do.
+
+    Attributes:
+        task_uid: stable name; the ``prompt_uid`` of every trajectory that attempts it.
+        prompt: what the agent is told.
+        input_files: path relative to the workspace -> text.
+        check: ``{"verifier": name, ...}`` for ``core.rewards.score``.
+    """
+
+    task_uid: str
+    prompt: str
+    input_files: Mapping[str, str]
+    check: Mapping[str, Any]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def write_inputs(self, workspace: Path) -> None:
+        """Lay the input files into ``workspace``.
+
+        Raises:
+            InvalidInput: a path leads out of the workspace.
+        """
+        root = workspace.resolve()
+        for name, text in self.input_files.items():
+            path = (root / name).resolve()
+            if not path.is_relative_to(root):
+                raise InvalidInput(f"{name} leads out of the workspace", field="input_files")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")

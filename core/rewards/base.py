@@ -25,7 +25,7 @@ class Score:
 
 
 Verifier = Callable[[Path, Mapping[str, Any]], Score]
-"""``verify(workspace, spec) -> Score``, where ``spec`` is a task's check: ``{"verifier": name, ...arguments}``.
+"""``verify(workspace, spec) -> Score``, where ``spec`` is a task's check: ``{"verifier": name, ...}``.
 It reads the workspace after the agent stopped and never writes to it."""
 
 

@@ -18,26 +18,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessage
 
-SYSTEM_PROMPT = """You work on files in a workspace folder. Use the tools to look at files and to write them.
-All paths are relative to the workspace. Do only what the task asks for. When the task is done, call finish."""
+SYSTEM_PROMPT = """You work on files in a workspace folder. Look at files and write them with the tools.
+All paths are relative to the workspace. Do only what the task asks for. When it is done, call finish."""
 
 
 def _tool(name: str, description: str, **properties: str) -> dict[str, Any]:
     """A tool schema whose arguments are all required strings; ``properties`` maps name to description."""
+    parameters = {
+        "type": "object",
+        "properties": {key: {"type": "string", "description": text} for key, text in properties.items()},
+        "required": list(properties),
+        "additionalProperties": False,
+    }
     return {
         "type": "function",
-        "function": {
-            "name": name,
-            "description": description,
-            "parameters": {
-                "type": "object",
-                "properties": {
-                    key: {"type": "string", "description": text} for key, text in properties.items()
-                },
-                "required": list(properties),
-                "additionalProperties": False,
-            },
-        },
+        "function": {"name": name, "description": description, "parameters": parameters},
     }
 
 
@@ -100,7 +95,7 @@ class Workspace:
         return f"Wrote {len(content)} characters to {path}."
 
     def call(self, name: str, arguments: str) -> str:
-        """Carry out one tool call as the model wrote it. A failure comes back as text that starts ``error:``."""
+        """Carry out one tool call as the model wrote it. A failure is text that starts with ``error:``."""
         known = {tool["function"]["name"]: tool["function"]["parameters"]["required"] for tool in TOOLS}
         try:
             if name not in known:

@@ -83,7 +83,7 @@ def _fix_typos() -> Task:
         {
             "verifier": "file_contains",
             "path": "letter.md",
-            "contains": ["receive", "separate", "address", "gardener", "definitely", "Dear neighbours"],
+            "contains": ["receive", "separate", "address", "gardener", "definitely"],
             "lacks": ["recieve", "seperate", "adress", "gardner", "definately"],
         },
     )
@@ -124,7 +124,7 @@ def _merge_stock() -> Task:
         "demo-merge-stock",
         "cellar.json and attic.json count things. Write stock.json with the sum for every thing.",
         {"cellar.json": json.dumps(cellar) + "\n", "attic.json": json.dumps(attic) + "\n"},
-        {"verifier": "json_equals", "path": "stock.json", "expected": total},
+        {"verifier": "json_equals", "path": "stock.json", "expected": total, "partial": True},
     )
 
 
@@ -140,7 +140,7 @@ def _count_errors(draw: random.Random) -> Task:
         "Count the lines of level ERROR in service.log for every module. "
         "Write errors.json: an object from module to count, for all modules that occur in the log.",
         {"service.log": "\n".join(lines) + "\n"},
-        {"verifier": "json_equals", "path": "errors.json", "expected": counts},
+        {"verifier": "json_equals", "path": "errors.json", "expected": counts, "partial": True},
     )
 
 

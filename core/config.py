@@ -39,9 +39,7 @@ class Settings(BaseSettings):
         description="Name of the environment variable that holds the engine's key",
     )
     engine_timeout_s: float = Field(900.0, gt=0, description="Longest wait for one answer, seconds")
-    api_key: str | None = Field(
-        None, description="Key that every call must carry; needed when host is not loopback"
-    )
+    api_key: str | None = Field(None, description="Key that every call must carry; needed when host is not loopback")
     capture: str = Field(
         "strict",
         pattern="^(strict|best_effort)$",

@@ -15,7 +15,17 @@ from typing import Any, Literal
 from core.config import Settings
 
 MIN_FREE_BYTES = 1 << 30
-PACKAGES = ("streamlit", "duckdb", "pyarrow", "plotly", "pandas", "torch", "transformers", "litellm", "uvicorn")
+PACKAGES = (
+    "streamlit",
+    "duckdb",
+    "pyarrow",
+    "plotly",
+    "pandas",
+    "torch",
+    "transformers",
+    "litellm",
+    "uvicorn",
+)
 BANNED_VERSIONS = {("litellm", "1.82.7"), ("litellm", "1.82.8")}
 
 State = Literal["ok", "warn", "bad"]
@@ -52,11 +62,7 @@ def diagnose(settings: Settings, *, port_is_ours: bool = False) -> list[Finding]
 
 def check_python() -> Iterator[Finding]:
     """The interpreter."""
-    version = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info < (3, 11):
-        yield Finding("python", "bad", f"Python {version}", "use Python 3.11 or newer")
-    else:
-        yield Finding("python", "ok", f"Python {version}")
+    yield Finding("python", "ok", "Python " + ".".join(map(str, sys.version_info[:3])))
 
 
 def check_packages() -> Iterator[Finding]:
@@ -96,7 +102,10 @@ def check_exposure(settings: Settings) -> Iterator[Finding]:
         yield Finding("exposure", "ok", f"{settings.host}: open to the network, calls need the key")
     else:
         yield Finding(
-            "exposure", "bad", f"{settings.host} is open to the network without a key", "set CLAW_STUDIO_API_KEY"
+            "exposure",
+            "bad",
+            f"{settings.host} is open to the network without a key",
+            "set CLAW_STUDIO_API_KEY",
         )
 
 

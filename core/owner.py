@@ -34,7 +34,9 @@ class OwnerLock:
             fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as err:
             raise PoolError(
-                f"{directory} can't be used: {err.strerror}", field="data_dir", hint="set CLAW_STUDIO_DATA_DIR"
+                f"{directory} can't be used: {err.strerror}",
+                field="data_dir",
+                hint="set CLAW_STUDIO_DATA_DIR",
             ) from err
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

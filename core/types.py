@@ -38,9 +38,7 @@ class TokenSource(StrEnum):
     NONE = "none"
 
 
-EXACT_TOKEN_SOURCES: frozenset[str] = frozenset(
-    {TokenSource.ENGINE, TokenSource.LOGPROBS, TokenSource.WHITEBOX}
-)
+EXACT_TOKEN_SOURCES: frozenset[str] = frozenset({TokenSource.ENGINE, TokenSource.LOGPROBS, TokenSource.WHITEBOX})
 """Sources whose ids are the sampled ones: fit for ratio-based algorithms."""
 
 

@@ -61,11 +61,7 @@ def known_fields(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str
     for part in loc[:-1]:
         if not isinstance(part, str) or part not in current.model_fields:
             continue
-        nested = [
-            arg
-            for arg in _models_in(current.model_fields[part].annotation)
-            if issubclass(arg, BaseModel)
-        ]
+        nested = [arg for arg in _models_in(current.model_fields[part].annotation) if issubclass(arg, BaseModel)]
         if nested:
             current = nested[0]
     return [info.alias or name for name, info in current.model_fields.items()]

@@ -1,0 +1,192 @@
+"""What producers call: sessions, steps, completion, annotations, feedback.
+
+Facts go through the journal like captured calls do, so they are durable before the answer and replayed once after a
+crash. Opinions go to the pool, whose own log makes them durable; ingest first catches up, so an opinion about a
+call that was answered a moment ago finds its target.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from core.api import wire
+from core.api.app import CATCH_UP_S, ApiDeps, Call, Handler, not_built
+from core.errors import Conflict, InvalidInput, NotFound
+from core.records import complete_record, register_record, session_record, steps_record
+
+
+def mint_session(deps: ApiDeps, session: wire.SessionIn) -> dict[str, Any]:
+    """A key bound to one trajectory; the key itself is returned once and stored only as a hash."""
+    trajectory_uid = session.trajectory_uid or deps.new_uid()
+    channel = session.channel or deps.settings.channel
+    key, key_sha256 = deps.keys.mint(
+        trajectory_uid=trajectory_uid,
+        prompt_uid=session.prompt_uid,
+        channel=channel,
+        agent=session.agent,
+        source=session.source.value,
+        metadata=session.metadata,
+    )
+    deps.journal.append(
+        session_record(
+            at=deps.clock(),
+            key_sha256=key_sha256,
+            trajectory_uid=trajectory_uid,
+            prompt_uid=session.prompt_uid,
+            channel=channel,
+            agent=session.agent,
+            source=session.source.value,
+            metadata=session.metadata,
+        )
+    ).result()
+    return {
+        "api_key": key,
+        "base_url": deps.base_url() + "/v1",
+        "trajectory_uid": trajectory_uid,
+        "prompt_uid": session.prompt_uid,
+        "channel": channel,
+    }
+
+
+def sessions(call: Call) -> Any:
+    """``POST sessions``."""
+    return mint_session(call.deps, wire.check(wire.SessionIn, call.json()))
+
+
+def submit_steps(deps: ApiDeps, body: object, *, channel: str | None = None) -> dict[str, Any]:
+    """Check, journal and wait until readable. A step that is already stored is accepted again if it is the same."""
+    now = deps.clock()
+    submitted = wire.check(wire.StepsIn, body).steps
+    steps = [step.wire(now=now, channel=channel or deps.settings.channel) for step in submitted]
+    _refuse_contradictions(deps, steps)
+    deps.journal.append(steps_record(at=now, steps=steps)).result()
+    readable = deps.ingest.catch_up(CATCH_UP_S)
+    return {"accepted": len(steps), "step_uids": [step["step_uid"] for step in steps], "ingested": readable}
+
+
+def _refuse_contradictions(deps: ApiDeps, steps: list[dict[str, Any]]) -> None:
+    """Facts never change: the same uid with other tokens is a conflict, inside the request or with the pool."""
+    seen: dict[str, dict[str, Any]] = {}
+    for index, step in enumerate(steps):
+        uid = step["step_uid"]
+        other = seen.setdefault(uid, step)
+        if other is not step and not _same_facts(other, step):
+            raise Conflict(f"two steps of this request share the uid {uid!r}", field=f"steps.{index}.step_uid")
+    deps.ingest.catch_up(CATCH_UP_S)
+    for uid in deps.pool.existing_steps(list(seen)):
+        stored = deps.pool.step(uid)
+        if not _same_facts(stored, seen[uid]):
+            raise Conflict(
+                f"step {uid!r} is stored with other content",
+                field="step_uid",
+                hint="facts never change: send it under a new step_uid or step_index",
+            )
+
+
+def _same_facts(stored: dict[str, Any], step: dict[str, Any]) -> bool:
+    def ids(value: Any) -> list[int] | None:
+        return None if value is None else [int(x) for x in value]
+
+    return (
+        stored["trajectory_uid"] == step["trajectory_uid"]
+        and stored["step_index"] == step["step_index"]
+        and ids(stored.get("prompt_ids")) == ids(step.get("prompt_ids"))
+        and ids(stored.get("response_ids")) == ids(step.get("response_ids"))
+    )
+
+
+def steps(call: Call) -> Any:
+    """``POST steps``."""
+    return submit_steps(call.deps, call.json())
+
+
+def complete_trajectory(
+    deps: ApiDeps, trajectory_uid: str, body: wire.CompleteIn, *, prompt_uid: str | None = None
+) -> dict[str, Any]:
+    """Close a trajectory; its steps may still be on their way through ingest."""
+    deps.journal.append(
+        complete_record(
+            at=deps.clock(),
+            trajectory_uid=trajectory_uid,
+            prompt_uid=prompt_uid,
+            channel=body.channel,
+            reward=body.reward,
+            outcome=body.outcome,
+        )
+    ).result()
+    deps.ingest.catch_up(CATCH_UP_S)
+    return {"trajectory_uid": trajectory_uid, "complete": True, "reward": body.reward}
+
+
+def complete(call: Call) -> Any:
+    """``POST trajectories/{uid}/complete``; an unknown trajectory is refused, since nothing could ever join it."""
+    deps, uid = call.deps, call.path["uid"]
+    body = wire.check(wire.CompleteIn, call.json())
+    deps.ingest.catch_up(CATCH_UP_S)
+    if not deps.pool.knows_trajectory(uid) and not deps.keys.knows_trajectory(uid):
+        raise NotFound(f"no trajectory {uid!r}", field="uid", hint="POST /api/v1/sessions makes one")
+    return complete_trajectory(deps, uid, body)
+
+
+def register_trajectory(
+    deps: ApiDeps, trajectory_uid: str, body: wire.RegisterIn, *, prompt_uid: str | None = None
+) -> None:
+    """Say beforehand what a trajectory is."""
+    deps.journal.append(
+        register_record(
+            at=deps.clock(),
+            trajectory_uid=trajectory_uid,
+            prompt_uid=prompt_uid,
+            channel=body.channel,
+            agent=body.agent,
+            metadata=body.metadata,
+        )
+    ).result()
+
+
+def annotations(call: Call) -> Any:
+    """``POST annotations``: one transaction, one entry in the history."""
+    deps = call.deps
+    body = wire.check(wire.AnnotationsIn, call.json())
+    deps.ingest.catch_up(CATCH_UP_S)
+    now = deps.clock()
+    action_uid = deps.pool.annotate([a.annotation(now) for a in body.annotations], label="api")
+    return {"accepted": len(body.annotations), "action_uid": action_uid}
+
+
+def undo(call: Call) -> Any:
+    """``POST actions/{uid}/undo``."""
+    call.deps.pool.undo(call.path["uid"])
+    return {"action_uid": call.path["uid"], "undone": True}
+
+
+def redo(call: Call) -> Any:
+    """``POST actions/{uid}/redo``."""
+    call.deps.pool.redo(call.path["uid"])
+    return {"action_uid": call.path["uid"], "undone": False}
+
+
+def imports(call: Call) -> Any:
+    """``POST imports``: a JSONL body, one wire step per line; a bad line is named and nothing is taken."""
+    lines = [line for line in call.raw.splitlines() if line.strip()]
+    if not lines:
+        raise InvalidInput("the body holds no line", field="body", hint="send one JSON step per line")
+    parsed = []
+    for number, line in enumerate(lines, 1):
+        body = Call(call.deps, {}, {}, line).json()
+        if not isinstance(body, dict):
+            raise InvalidInput("a line is not a JSON object", field=f"line {number}")
+        parsed.append({"source": "import", **body})
+    return submit_steps(call.deps, {"steps": parsed}, channel=call.query.get("channel"))
+
+
+ROUTES: list[tuple[str, str, Handler]] = [
+    ("POST", "/sessions", sessions),
+    ("POST", "/steps", steps),
+    ("POST", "/imports", imports),
+    ("POST", "/trajectories/{uid}/complete", complete),
+    ("POST", "/annotations", annotations),
+    ("POST", "/actions/{uid}/undo", undo),
+    ("POST", "/actions/{uid}/redo", redo),
+    ("POST", "/feedback", not_built("live feedback")),
+]

@@ -1,0 +1,112 @@
+"""What anyone may read: steps, trajectories, groups, counts, health."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import PlainTextResponse
+
+from core.api.app import Call, Handler, json_response
+from core.types import View
+
+MAX_PAGE = 1000
+
+
+def list_steps(call: Call) -> Any:
+    """``GET steps?where=&order=&limit=&cursor=``; also ``trajectory_uid``, ``prompt_uid``, ``channel``."""
+    filters = {name: call.query[name] for name in ("trajectory_uid", "prompt_uid", "channel") if call.query.get(name)}
+    view = View(filters=filters, where=call.query.get("where", ""))
+    table, next_cursor = call.deps.pool.steps_after(
+        view,
+        order=call.query.get("order", "created_at"),
+        limit=call.int_query("limit", 100, low=1, high=MAX_PAGE),
+        cursor=call.query.get("cursor"),
+    )
+    return {"steps": table.to_pylist(), "next_cursor": next_cursor}
+
+
+def one_step(call: Call) -> Any:
+    """``GET steps/{uid}``: with tokens and messages."""
+    return call.deps.pool.step(call.path["uid"])
+
+
+def one_trajectory(call: Call) -> Any:
+    """``GET trajectories/{uid}``: its steps in order, with tokens."""
+    return call.deps.pool.trajectory(call.path["uid"])
+
+
+def one_group(call: Call) -> Any:
+    """``GET groups/{uid}``."""
+    return call.deps.pool.group(call.path["uid"])
+
+
+def stats(call: Call) -> Any:
+    """``GET stats``: counts, rates, ingest lag, and what was dropped (must be 0)."""
+    deps = call.deps
+    live = deps.stats.snapshot()
+    return {
+        **deps.pool.stats(),
+        "n_dropped": live["n_dropped"],
+        "ingest_lag_s": deps.ingest.lag_s,
+        "ingest_error": deps.ingest.last_error,
+        "journal_bytes": deps.journal.n_bytes,
+        "rates": live["rates"],
+        "n_calls": live["n_calls"],
+        "n_errors": live["n_errors"],
+        "engines": deps.engines.status(),
+        "policy_version": deps.policy.version,
+    }
+
+
+def healthz(call: Call) -> Any:
+    """``GET /healthz``: the process answers, and says whether its parts do."""
+    return {"ok": call.deps.ingest.last_error is None, "ingest_error": call.deps.ingest.last_error}
+
+
+def readyz(call: Call) -> Any:
+    """``GET /readyz``: 200 when calls can be taken, else 503."""
+    ready = not call.deps.policy.syncing
+    return json_response({"ready": ready, "syncing": call.deps.policy.syncing}, 200 if ready else 503)
+
+
+def metrics(call: Call) -> Any:
+    """``GET /metrics``: Prometheus text."""
+    deps = call.deps
+    live, pool = deps.stats.snapshot(), deps.pool.stats()
+    rows: list[tuple[str, str, str, float]] = [
+        ("claw_calls_total", "counter", "Captured model calls", live["n_calls"]),
+        ("claw_call_errors_total", "counter", "Calls that ended in an error", live["n_errors"]),
+        ("claw_dropped_total", "counter", "Answered calls that were not stored", live["n_dropped"]),
+        (
+            "claw_ingest_lag_seconds",
+            "gauge",
+            "Age of the oldest journalled, not yet readable call",
+            deps.ingest.lag_s,
+        ),
+        ("claw_journal_bytes", "gauge", "Size of the journal", deps.journal.n_bytes),
+        ("claw_steps", "gauge", "Steps in the pool", pool["n_steps"]),
+        ("claw_trajectories", "gauge", "Trajectories in the pool", pool["n_trajectories"]),
+        ("claw_groups", "gauge", "Prompt groups in the pool", pool["n_groups"]),
+    ]
+    text = "".join(
+        f"# HELP {name} {help_text}\n# TYPE {name} {kind}\n{name} {value:g}\n" for name, kind, help_text, value in rows
+    )
+    return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+
+ROUTES: list[tuple[str, str, Handler]] = [
+    ("GET", "/steps", list_steps),
+    ("GET", "/steps/{uid:path}", one_step),
+    ("GET", "/trajectories/{uid:path}", one_trajectory),
+    ("GET", "/groups/{uid:path}", one_group),
+    ("GET", "/stats", stats),
+    ("GET", "/healthz", healthz),
+    ("GET", "/readyz", readyz),
+    ("GET", "/metrics", metrics),
+]
+
+ROOT_ROUTES: list[tuple[str, str, Handler]] = [
+    ("GET", "/healthz", healthz),
+    ("GET", "/readyz", readyz),
+    ("GET", "/metrics", metrics),
+]

@@ -1,0 +1,70 @@
+"""What trainers call: plans, exports, batches, policy versions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from core.api import wire
+from core.api.app import Call, Handler, not_built
+from core.batch.plan import Plan, plan
+from core.batch.recipe import parse_recipe
+from core.errors import InvalidInput
+from core.export import export
+from core.records import policy_record
+
+
+def make_plan(call: Call, body: wire.PlanIn) -> Plan:
+    """The one plan function, given the wire's view and recipe."""
+    return plan(call.deps.pool, body.view.view(), parse_recipe(body.recipe))
+
+
+def plans(call: Call) -> Any:
+    """``POST plans``: what would be trained, and what not and why."""
+    return make_plan(call, wire.check(wire.PlanIn, call.json())).to_json()
+
+
+def exports(call: Call) -> Any:
+    """``POST exports``: write the plan's files on this machine."""
+    body = wire.check(wire.ExportIn, call.json())
+    out = Path(body.out) if body.out else call.deps.settings.export_dir
+    if body.out and not out.is_absolute():
+        raise InvalidInput("out is not an absolute path", field="out", hint="the service has its own working folder")
+    result = export(make_plan(call, body), call.deps.pool, body.format, out, **body.options)
+    return {
+        "path": str(result.path),
+        "manifest_path": str(result.manifest_path),
+        "n_rows": result.n_rows,
+        "n_tokens": result.n_tokens,
+    }
+
+
+def report_policy(call: Call) -> Any:
+    """``POST policy``: durable, then in force for the calls that start next."""
+    deps = call.deps
+    body = wire.check(wire.PolicyIn, call.json())
+    now = deps.clock()
+    deps.journal.append(
+        policy_record(at=now, version=body.version, event=body.event.value, metadata=body.metadata)
+    ).result()
+    deps.policy.apply(body.event.value, body.version, at=now)
+    return policy_state(call)
+
+
+def policy_state(call: Call) -> Any:
+    """``GET policy``."""
+    policy = call.deps.policy
+    return {"version": policy.version, "syncing": policy.syncing, "history": policy.history_json()}
+
+
+ROUTES: list[tuple[str, str, Handler]] = [
+    ("POST", "/plans", plans),
+    ("POST", "/exports", exports),
+    ("POST", "/policy", report_policy),
+    ("GET", "/policy", policy_state),
+    ("POST", "/batches/fetch", not_built("batch serving")),
+    ("POST", "/batches/{uid}/ack", not_built("batch serving")),
+    ("POST", "/batches/{uid}/release", not_built("batch serving")),
+    ("GET", "/batches/{uid}", not_built("batch serving")),
+    ("GET", "/batches/{uid}/file", not_built("batch serving")),
+]

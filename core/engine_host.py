@@ -1,0 +1,57 @@
+"""The engine that the settings name, made known to the gateway; the embedded one starts at its first call.
+
+Starting torch takes seconds and hundreds of megabytes, so an unused embedded engine is never started.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from core.config import Settings
+from core.gateway.engines import EngineSet
+from core.serving.process import EngineProcess
+
+LOCAL_ENGINE = "local"
+LOCAL_MODELS = ["claw-*", "local"]
+
+
+class LocalEngineHost:
+    """Owns the embedded engine's process: started once on demand, by whichever thread asks first."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._model_dir = settings.local_model_dir or settings.data_dir / "model"
+        self._startup_timeout_s = min(120.0, settings.engine_timeout_s)
+        self._process: EngineProcess | None = None
+        self._lock = threading.Lock()
+
+    def ensure(self) -> str:
+        """Base URL of the running engine; starts it, and waits. Raises EngineError with the engine's last words."""
+        with self._lock:
+            if self._process is None or not self._process.alive:
+                self._process = EngineProcess.start(
+                    "local",
+                    args=["--model-dir", str(self._model_dir)],
+                    startup_timeout_s=self._startup_timeout_s,
+                )
+            self._process.wait_ready()
+            return self._process.base_url
+
+    def stop(self) -> None:
+        """End the process, if there is one."""
+        with self._lock:
+            if self._process is not None:
+                self._process.stop()
+                self._process = None
+
+
+def add_configured_engine(engines: EngineSet, settings: Settings, local: LocalEngineHost) -> None:
+    """Register ``settings.engine`` as the default engine."""
+    name = settings.engine
+    key = os.environ.get(settings.engine_api_key_env)
+    if name == "local":
+        engines.add(LOCAL_ENGINE, None, models=LOCAL_MODELS, ready=local.ensure, default=True)
+    elif name.startswith("litellm:"):
+        engines.add("litellm", name.removeprefix("litellm:"), kind="litellm", models=["*"], api_key=key, default=True)
+    else:
+        engines.add("engine", name.rstrip("/"), models=["*"], api_key=key, default=True)

@@ -1,0 +1,126 @@
+"""The import direction of DESIGN, held by reading the code: lazy imports count as well."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Lower levels first. A module may import from lower levels, and inside its own part.
+LEVELS: list[set[str]] = [
+    {"core.types", "core.errors", "core.config"},
+    {"core.journal", "core.records", "core.serving", "core.tree", "core.credit", "core.rewards"},
+    {"core.pool"},
+    {"core.linking", "core.ingest", "core.gateway", "core.batch", "core.tasks"},
+    {"core.export", "core.api"},
+    {"core.owner", "core.doctor", "core.engine_host", "core.service", "core.cli"},
+    {"studio"},
+    {"pages"},
+]
+# Parts of one level that stand on another of the same level; everything else is refused.
+SAME_LEVEL = {
+    ("core.config", "core.errors"),
+    ("core.ingest", "core.linking"),
+    ("core.api", "core.export"),
+    ("core.service", "core.owner"),
+    ("core.service", "core.doctor"),
+    ("core.service", "core.engine_host"),
+    ("core.cli", "core.service"),
+    ("core.cli", "core.owner"),
+    ("core.cli", "core.doctor"),
+}
+# The hot path must never wait for a query, whatever the levels allow.
+FORBIDDEN = {("core.gateway", "core.pool")}
+FORBIDDEN_LIBRARIES = {"core": {"streamlit", "plotly"}}
+OWNED_LIBRARIES = {"duckdb": "core.pool"}
+LAZY_LIBRARIES = {"torch", "transformers", "litellm"}
+
+
+def part_of(module: str) -> str | None:
+    """The entry of LEVELS a dotted module belongs to, or None for other people's modules."""
+    for level in LEVELS:
+        for part in level:
+            if module == part or module.startswith(part + "."):
+                return part
+    return None
+
+
+def level_of(part: str) -> int:
+    return next(i for i, level in enumerate(LEVELS) if part in level)
+
+
+def sources() -> list[tuple[str, Path]]:
+    found = []
+    for top in ("core", "studio", "pages"):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found.append((".".join(parts[:-1] if parts[-1] == "__init__" else parts), path))
+    return found
+
+
+def imports(path: Path) -> list[tuple[str, bool]]:
+    """Every imported module (dotted, with the names of ``from x import y`` appended) and whether at module level."""
+    tree = ast.parse(path.read_text(), str(path))
+    top_level = set()
+    for node in tree.body:
+        top_level.add(node)
+        if isinstance(node, ast.If):  # typing-only imports still show a dependency, but cost nothing at run time
+            continue
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node in top_level) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found += [(f"{node.module}.{alias.name}", node in top_level) for alias in node.names]
+    return found
+
+
+@pytest.mark.parametrize(("module", "path"), sources(), ids=lambda value: str(value))
+def test_import_direction(module: str, path: Path) -> None:
+    part = part_of(module)
+    if part is None:
+        assert module in {"core", "studio", "pages"}, f"{module} has no place in LEVELS"
+        return
+    for name, at_top in imports(path):
+        library = name.split(".")[0]
+        assert library not in FORBIDDEN_LIBRARIES.get(part.split(".")[0], set()), f"{module} imports {library}"
+        owner = OWNED_LIBRARIES.get(library)
+        assert owner is None or part == owner, f"{module} imports {library}, which only {owner} may"
+        assert not (at_top and library in LAZY_LIBRARIES), f"{module} imports {library} at module level"
+        target = part_of(name)
+        if target is None or target == part:
+            continue
+        assert (part, target) not in FORBIDDEN, f"{module} imports {name}"
+        higher, lower = level_of(part), level_of(target)
+        assert lower < higher or (part, target) in SAME_LEVEL, f"{module} ({part}) imports {name}: wrong way"
+
+
+def test_the_test_can_fail(tmp_path: Path) -> None:
+    """A lazy, upward import inside a function is seen."""
+    file = tmp_path / "x.py"
+    file.write_text("def f():\n    from core.pool import Pool\n    return Pool\n")
+    assert imports(file) == [("core.pool.Pool", False)]
+    assert part_of("core.pool.Pool") == "core.pool"
+    assert level_of("core.pool") > level_of("core.journal")
+
+
+def test_pages_hold_no_sql() -> None:
+    """Pages read widgets, call core and draw: no ``execute`` in them, nor in the studio's widgets."""
+    for module, path in sources():
+        if module.startswith(("pages", "studio")):
+            calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)]
+            assert not [n.attr for n in calls if n.attr in {"execute", "executemany", "sql"}], path
+
+
+def test_nothing_runs_at_import() -> None:
+    """Module level of core holds definitions and constants: no calls as bare statements."""
+    for module, path in sources():
+        if not module.startswith("core"):
+            continue
+        for node in ast.parse(path.read_text()).body:
+            is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+            assert not is_call, f"{path}:{node.lineno} runs at import"

@@ -1,0 +1,6 @@
+"""Page optimise."""
+
+from studio import widgets as w
+
+w.page_header("optimise")
+w.empty_state("Nothing here yet", "Point an agent at the gateway, or load the demo data.", demo=True)

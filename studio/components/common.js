@@ -1,0 +1,133 @@
+// Shared by every component: typed arrays, theme colours, state per instance, canvas set-up.
+
+function decode(b64, Type) {
+  if (!b64) return null
+  const raw = atob(b64)
+  const bytes = new Uint8Array(raw.length)
+  for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i)
+  return new Type(bytes.buffer)
+}
+
+const instances = new WeakMap()
+function stateOf(parent, make) {
+  if (!instances.has(parent)) instances.set(parent, make())
+  return instances.get(parent)
+}
+
+function themeOf(parent) {
+  const host = parent.host ?? parent
+  const style = getComputedStyle(host)
+  const read = (name, fallback) => style.getPropertyValue(name).trim() || fallback
+  const theme = {
+    text: read("--st-text-color", "#1c2330"),
+    background: read("--st-background-color", "#ffffff"),
+    panel: read("--st-secondary-background-color", "#f4f5f7"),
+    border: read("--st-border-color", "#d9dce1"),
+    primary: read("--st-primary-color", "#2f6fde"),
+    font: read("--st-font", "system-ui, sans-serif"),
+    mono: read("--st-code-font", "ui-monospace, monospace"),
+    green: read("--st-green-color", "#1d9a5b"),
+    red: read("--st-red-color", "#d64545"),
+    orange: read("--st-orange-color", "#d98324"),
+    blue: read("--st-blue-color", "#2f6fde"),
+    violet: read("--st-violet-color", "#7a5af5"),
+    gray: read("--st-gray-color", "#8a93a2"),
+  }
+  theme.dark = luminance(theme.background) < 0.4
+  return theme
+}
+
+const rgbCache = new Map()
+function rgb(colour) {
+  if (rgbCache.has(colour)) return rgbCache.get(colour)
+  const context = document.createElement("canvas").getContext("2d")
+  context.fillStyle = colour
+  const text = context.fillStyle
+  let parts
+  if (text.startsWith("#")) {
+    const n = parseInt(text.slice(1), 16)
+    parts = [(n >> 16) & 255, (n >> 8) & 255, n & 255]
+  } else {
+    parts = text.match(/[\d.]+/g).slice(0, 3).map(Number)
+  }
+  rgbCache.set(colour, parts)
+  return parts
+}
+
+function luminance(colour) {
+  const [r, g, b] = rgb(colour)
+  return (0.2126 * r + 0.7152 * g + 0.0722 * b) / 255
+}
+
+function mix(a, b, t) {
+  const x = rgb(a)
+  const y = rgb(b)
+  const at = Math.max(0, Math.min(1, t))
+  return `rgb(${x.map((v, i) => Math.round(v + (y[i] - v) * at)).join(",")})`
+}
+
+function alpha(colour, a) {
+  return `rgba(${rgb(colour).join(",")},${a})`
+}
+
+// One hue per owner, distinct for neighbours; same order in light and dark.
+function ownerColour(index, theme) {
+  const hue = (index * 137.508 + 212) % 360
+  return `hsl(${hue} ${theme.dark ? 45 : 55}% ${theme.dark ? 52 : 60}%)`
+}
+
+function sized(canvas, width, height) {
+  const ratio = window.devicePixelRatio || 1
+  canvas.style.width = width + "px"
+  canvas.style.height = height + "px"
+  const w = Math.round(width * ratio)
+  const h = Math.round(height * ratio)
+  if (canvas.width !== w || canvas.height !== h) {
+    canvas.width = w
+    canvas.height = h
+  }
+  const context = canvas.getContext("2d")
+  context.setTransform(ratio, 0, 0, ratio, 0, 0)
+  return context
+}
+
+function element(tag, className, text) {
+  const node = document.createElement(tag)
+  if (className) node.className = className
+  if (text !== undefined && text !== null) node.textContent = text
+  return node
+}
+
+function count(n) {
+  return Number(n).toLocaleString("en-US")
+}
+
+function visible(text) {
+  return text.replace(/\n/g, "⏎").replace(/\t/g, "⇥").replace(/\r/g, "␍")
+}
+
+// Redraws at most once per frame, whatever calls it.
+function onFrame(draw) {
+  let asked = false
+  return () => {
+    if (asked) return
+    asked = true
+    requestAnimationFrame(() => {
+      asked = false
+      draw()
+    })
+  }
+}
+
+function placeTip(tip, frame, x, y) {
+  tip.hidden = false
+  const box = frame.getBoundingClientRect()
+  const w = tip.offsetWidth
+  const h = tip.offsetHeight
+  let left = x + 14
+  if (left + w > box.width - 4) left = Math.max(4, x - w - 10)
+  let top = y + 16
+  if (top + h > box.height - 4) top = Math.max(4, y - h - 10)
+  tip.style.left = left + "px"
+  tip.style.top = top + "px"
+}

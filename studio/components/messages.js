@@ -1,0 +1,120 @@
+// A step as a delta: folded history, then one card per message, tool calls with their results beside them.
+// Everything is set through textContent: what an agent wrote is data.
+
+const ROLE_LABEL = { system: "System", developer: "Developer", user: "User", assistant: "Assistant", tool: "Tool result" }
+
+export default function (component) {
+  const { data, parentElement } = component
+  const frame = parentElement.querySelector(".frame")
+  const state = stateOf(parentElement, () => ({ open: new Set(), uid: null }))
+  if (state.uid !== data.uid) state.open = new Set()
+  state.uid = data.uid
+  frame.replaceChildren()
+  data.entries.forEach((entry, index) => frame.append(render(entry, String(index), state)))
+  if (!data.entries.length) frame.append(element("div", "none faint", "This step carries no messages."))
+}
+
+function render(entry, path, state) {
+  if (entry.kind === "folded") return folded(entry, path, state)
+  if (entry.kind === "mark") return element("div", "mark", entry.text)
+  return message(entry, path, state)
+}
+
+function foldable(className, label, path, state, fill, openByDefault) {
+  const details = element("details", className)
+  const summary = element("summary")
+  summary.append(...label)
+  details.append(summary)
+  let filled = false
+  const show = () => {
+    if (!filled && details.open) {
+      filled = true
+      fill(details)
+    }
+  }
+  details.open = state.open.has(path) || (openByDefault && !state.open.has("!" + path))
+  show()
+  details.ontoggle = () => {
+    state.open.delete(details.open ? "!" + path : path)
+    state.open.add(details.open ? path : "!" + path)
+    show()
+  }
+  return details
+}
+
+function folded(entry, path, state) {
+  const label = [element("b", "", `${count(entry.entries.length)} ${entry.entries.length === 1 ? "message" : "messages"}`), document.createTextNode(" " + entry.label)]
+  return foldable("history", label, path, state, (details) => {
+    entry.entries.forEach((inner, index) => details.append(render(inner, path + "." + index, state)))
+  })
+}
+
+function message(entry, path, state) {
+  const card = element("article", `card ${entry.role}${entry.sampled ? " sampled" : ""}`)
+  const head = element("header")
+  head.append(element("span", "role", ROLE_LABEL[entry.role] ?? entry.role))
+  if (entry.sampled) head.append(element("span", "badge", "sampled"))
+  if (entry.name) head.append(element("span", "mono name", entry.name))
+  for (const note of entry.notes ?? []) head.append(element("span", "faint", note))
+  head.append(element("span", "grow"))
+  const size = element("span", "faint size", `${count(entry.n_chars)} chars`)
+  const raw = element("button", "plain", "JSON")
+  raw.title = "Raw message"
+  raw.setAttribute("aria-pressed", "false")
+  head.append(size, raw)
+  const body = element("div", "content")
+  const pre = element("pre", "raw")
+  pre.hidden = true
+  raw.onclick = () => {
+    pre.hidden = !pre.hidden
+    body.hidden = !pre.hidden
+    if (!pre.textContent) pre.textContent = JSON.stringify(entry.raw, null, 2)
+    raw.setAttribute("aria-pressed", String(!pre.hidden))
+  }
+  if (entry.reasoning) {
+    const label = [document.createTextNode("Reasoning"), element("span", "faint", ` ${count(entry.reasoning.length)} chars`)]
+    body.append(foldable("reasoning", label, path + "r", state, (details) => details.append(element("div", "text", entry.reasoning))))
+  }
+  for (const part of entry.parts) body.append(partOf(part))
+  entry.calls.forEach((call, index) => body.append(toolCall(call, path + "c" + index, state)))
+  if (!body.firstChild) body.append(element("div", "faint", "empty"))
+  card.append(head, body, pre)
+  return card
+}
+
+function partOf(part) {
+  if (part.kind === "image") {
+    if (part.src) {
+      const image = element("img")
+      image.src = part.src
+      image.alt = part.alt ?? "image in the message"
+      return image
+    }
+    return element("div", "faint", part.alt)
+  }
+  if (part.kind === "json") return element("pre", "text code", part.text)
+  return element("div", part.kind === "code" ? "text code" : "text", part.text)
+}
+
+function toolCall(call, path, state) {
+  const row = element("div", "call")
+  const left = element("div", "side")
+  const head = element("div", "callhead")
+  head.append(element("span", "badge tool", "call"), element("b", "mono", call.name ?? "unnamed"))
+  if (call.id) head.append(element("span", "faint mono id", call.id))
+  if (call.problem) head.append(element("span", "badge bad", call.problem))
+  left.append(head, element("pre", "text code", call.arguments))
+  const right = element("div", "side")
+  const resultHead = element("div", "callhead")
+  resultHead.append(element("span", "badge", "result"))
+  if (call.result === null || call.result === undefined) {
+    resultHead.append(element("span", "faint", call.waiting ?? "no result in this trajectory"))
+    right.append(resultHead)
+  } else {
+    if (call.result.where) resultHead.append(element("span", "faint", call.result.where))
+    right.append(resultHead)
+    for (const part of call.result.parts) right.append(partOf(part.kind === "text" ? { kind: "code", text: part.text } : part))
+  }
+  row.append(left, right)
+  return row
+}

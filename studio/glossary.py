@@ -1,0 +1,47 @@
+"""Definitions of the project's words, for tooltips: one spelling and one meaning on every page."""
+
+from __future__ import annotations
+
+WORDS: dict[str, str] = {
+    "step": "One model call: the state (prompt tokens), the action (response tokens), log-probs, reward.",
+    "trajectory": "The ordered steps of one agent attempt at one task.",
+    "rollout": "The act that produces a trajectory.",
+    "prompt group": "The trajectories of one task prompt: the comparison set of GRPO.",
+    "channel": "A partition of the pool: train, val, or any name.",
+    "source": "Where a step came from: blackbox, whitebox, service, import.",
+    "agent": "The program that made the call, as it names itself.",
+    "rollout log-probs": "log μ(token) under the policy that sampled it.",
+    "token_source": "How far token ids can be trusted: engine, logprobs, whitebox, bytes, retokenized, none.",
+    "policy version": "Counter of the weights that sampled a step.",
+    "staleness": "Current policy version minus the oldest version in the trajectory.",
+    "reward": "Scalar on a step or a trajectory. Unscored is not 0.",
+    "return": "Sum of the rewards from a step on.",
+    "baseline": "What a reward is compared with before it becomes an advantage.",
+    "advantage": "How much better than its baseline; None means unassigned.",
+    "verifier": "A function that scores a trajectory.",
+    "annotation": "An appended opinion: reward, quality, trainable, tag, note. Facts never change.",
+    "complete": "The trajectory is closed: no further step will come.",
+    "ready": "The group has enough complete, scored, fresh, trainable trajectories.",
+    "scored": "The trajectory has a reward, its own or summed from its steps.",
+    "trainable": "Main call, sampled without fault, and nobody took it out; or someone put it in.",
+    "view": "A named, saved filter over the pool.",
+    "recipe": "Algorithm and its settings: batch size, n rollouts, freshness, reward policy, budgets.",
+    "plan": "The deterministic result of view + recipe: what is trained, and what not and why.",
+    "batch": "A plan handed to a trainer, by fetch or as files.",
+    "dataset version": "An immutable, hashed selection with full provenance.",
+    "prefix tree": "Compressed trie of a group's token sequences; packed depth first.",
+    "token ratio": "Packed tokens divided by original tokens: what sharing prefixes leaves.",
+    "loss mask": "1 on sampled tokens of trainable steps.",
+    "transition": "How a step's prompt relates to its parent: extends, realigned, tail_replaced, compacted, forked.",
+    "call kind": "What a call was for: main, auxiliary (titles, summaries), retry, subagent.",
+    "identity_source": "How the call's trajectory was found: path, header, key, harness, model_name, inferred, producer.",
+    "ingest lag": "Age of the oldest captured call that is not in the pool yet.",
+    "dropped": "Calls answered but not captured. Must be 0.",
+    "latency": "From the call's arrival at the gateway to the end of the answer, engine included.",
+    "mismatch": "Token counts that the engine reported disagree; the step is marked, never padded or cut.",
+}
+
+
+def define(word: str) -> str | None:
+    """The definition of a glossary word, or None when it has none."""
+    return WORDS.get(word)

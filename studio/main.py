@@ -1,0 +1,33 @@
+"""The frame around every page: navigation, theme sheet, pool summary, and the boundary that a failing page stays in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import streamlit as st
+
+from studio.nav import DEFAULT_PAGE, PAGES
+from studio.widgets import error_boundary
+from studio.widgets.sidebar import pool_summary
+
+ASSETS = Path(__file__).parent / "assets"
+
+
+def frame() -> None:
+    """Draw the frame and run the current page inside its error boundary."""
+    st.set_page_config(page_title="Claw Studio", page_icon=str(ASSETS / "icon.svg"), layout="wide")
+    st.html(ASSETS / "studio.css")
+    mode = st.context.theme.type or "light"
+    st.logo(ASSETS / f"logo-{mode}.svg", size="large", icon_image=ASSETS / "icon.svg")
+    sections: dict[str, list[st.Page]] = {}
+    for info in PAGES.values():
+        page = st.Page(info.path, title=info.title, icon=info.icon, default=info.key == DEFAULT_PAGE)
+        sections.setdefault(info.section, []).append(page)
+    current = st.navigation(sections, expanded=True)
+    with st.sidebar:
+        pool_summary()
+    with error_boundary():
+        current.run()
+
+
+frame()

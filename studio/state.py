@@ -1,0 +1,158 @@
+"""What every page shares: the running service, the URL as the only selection state, links between pages.
+
+For page authors::
+
+    svc = state.service()                          # core.service.Service; StudioError when it is not open
+    uid = state.query("step")                      # one URL parameter, or None
+    state.set_query(step=uid, trajectory=None)     # None removes; no rerun of its own
+    view = state.view_from_query()                 # core.types.View from ?<filter>=…&where=…
+    state.set_view(view)                           # writes it back (removes filters that are gone)
+    state.link("inspect", step=uid)                # "/inspect?step=…" for LinkColumn and HTML anchors
+    state.goto("inspect", step=uid)                # in-app switch; stops the script
+    state.author()                                 # who annotates from this browser
+
+Selections live in the URL, never only in session state, so that every view of the data can be sent to a colleague.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import streamlit as st
+
+from core.errors import StudioError
+from core.types import View
+from studio import lifecycle
+from studio.nav import PAGES
+
+if TYPE_CHECKING:
+    from core.service import Service
+
+
+class ServiceAbsent(StudioError):
+    """The page runs, the service behind it does not."""
+
+    type = "service_absent"
+    http_status = 503
+
+
+def service() -> Service:
+    """The service of this process. Raises the failure that kept it from opening, or ServiceAbsent."""
+    from core import service as core_service
+
+    running = core_service.current()
+    if running is not None:
+        return running
+    if (failure := lifecycle.failure()) is not None:
+        raise failure
+    raise ServiceAbsent(
+        "The service is not open in this process.",
+        hint="Start the app with `streamlit run studio` (or `make studio`), which opens it.",
+    )
+
+
+def query(name: str, default: str | None = None) -> str | None:
+    """One URL parameter; an empty one counts as absent."""
+    return st.query_params.get(name) or default
+
+
+def set_query(**params: Any) -> None:
+    """Set URL parameters; None removes one. Writes only what differs, so that nothing reruns in a loop."""
+    for name, value in params.items():
+        if value is None:
+            if name in st.query_params:
+                del st.query_params[name]
+            continue
+        wanted = [str(part) for part in value] if isinstance(value, list | tuple) else [str(value)]
+        if st.query_params.get_all(name) != wanted:
+            st.query_params[name] = wanted
+
+
+def link(page: str, **params: Any) -> str:
+    """Relative address of a page with parameters, for LinkColumn and anchors. None values are left out."""
+    kept = {name: value for name, value in params.items() if value is not None}
+    return f"/{PAGES[page].url_path}" + (f"?{urlencode(kept, doseq=True)}" if kept else "")
+
+
+def goto(page: str, **params: Any) -> None:
+    """Switch to a page inside the app with these URL parameters; does not return."""
+    kept = {name: value for name, value in params.items() if value is not None}
+    st.switch_page(str(PAGES[page].path), query_params={k: _as_text(v) for k, v in kept.items()})
+
+
+def _as_text(value: Any) -> str | list[str]:
+    return [str(part) for part in value] if isinstance(value, list | tuple) else str(value)
+
+
+def encode_filter(value: Any) -> list[str]:
+    """A filter's value as URL parameter values: strings stay readable, the rest is JSON, lists repeat.
+
+    >>> encode_filter(["train", "val"]), encode_filter("train"), encode_filter(True), encode_filter("1")
+    (['train', 'val'], ['train'], ['true'], ['"1"'])
+    """
+    if isinstance(value, list | tuple) and len(value) > 1:
+        return [_encode_one(part) for part in value]
+    return [_encode_one(value)]
+
+
+def _encode_one(value: Any) -> str:
+    if isinstance(value, str) and not _is_json(value):
+        return value
+    return json.dumps(value, separators=(",", ":"))
+
+
+def decode_filter(values: list[str]) -> Any:
+    """The inverse of :func:`encode_filter`."""
+    decoded = [json.loads(value) if _is_json(value) else value for value in values]
+    return decoded if len(decoded) > 1 else decoded[0]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def view_from_query(params: Mapping[str, Any] | None = None) -> View:
+    """The view that the URL spells: parameters named like a pool filter, and ``where``."""
+    from core.pool.views import FILTERS
+
+    source = st.query_params if params is None else params
+    filters: dict[str, Any] = {}
+    for name in FILTERS:
+        if name not in source:
+            continue
+        values = source.get_all(name) if params is None else source[name]
+        values = [values] if isinstance(values, str) else list(values)
+        if values and values != [""]:
+            filters[name] = decode_filter(values)
+    where = source.get("where", "")
+    return View(filters=filters, where=where if isinstance(where, str) else where[0])
+
+
+def view_to_query(view: View) -> dict[str, list[str]]:
+    """URL parameters that :func:`view_from_query` reads back as the same view."""
+    params = {name: encode_filter(value) for name, value in view.filters.items() if value is not None}
+    if view.where:
+        params["where"] = [view.where]
+    return params
+
+
+def set_view(view: View) -> None:
+    """Make the URL spell this view, and no other filter."""
+    from core.pool.views import FILTERS
+
+    params = view_to_query(view)
+    set_query(**{name: params.get(name) for name in (*FILTERS, "where")})
+
+
+def author() -> str:
+    """Who annotates from this browser: the signed-in user of the machine unless the session says otherwise."""
+    name: str = st.session_state.get("author") or getpass.getuser()
+    return name

@@ -1,0 +1,34 @@
+"""Entry point of ``streamlit run studio``: the ASGI app whose lifespan opens and closes the service.
+
+The lifespan starts before any browser connects and ends on SIGTERM and SIGINT, so capture never depends on
+a page. A service that can't open (port taken, folder owned by another process) leaves the app running: every
+page then shows the failure and its mend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import streamlit as st
+
+from studio import lifecycle
+
+
+@asynccontextmanager
+async def lifespan(_: st.App) -> AsyncIterator[None]:
+    """Open the service, hand over to Streamlit, close the service in order."""
+    await asyncio.to_thread(lifecycle.open_service)
+    lifecycle.import_heavy()
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(lifecycle.close_service)
+
+
+app = st.App(Path(__file__).parent / "main.py", lifespan=lifespan)

@@ -1,0 +1,128 @@
+"""Values to text: human units, an em dash for unknown. Pure functions; clocks are arguments."""
+
+from __future__ import annotations
+
+import html
+import math
+from datetime import datetime
+from typing import Any
+
+DASH = "—"
+
+
+def escape(value: Any) -> str:
+    """Text made safe for HTML; None is the dash."""
+    return DASH if value is None else html.escape(str(value), quote=True)
+
+
+def _missing(value: float | None) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def count(value: int | None) -> str:
+    """A count with thin grouping: 12 345 678 reads 12,345,678."""
+    return DASH if _missing(value) else f"{value:,.0f}"
+
+
+def compact(value: float | None) -> str:
+    """A large number in three digits and a unit: 1234567 reads 1.23 M.
+
+    >>> compact(999), compact(1234), compact(1234567), compact(None)
+    ('999', '1.23 k', '1.23 M', '—')
+    """
+    if _missing(value):
+        return DASH
+    size = abs(value)
+    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if size >= limit:
+            return f"{_digits(value / limit)} {unit}"
+    return f"{value:,.0f}" if float(value).is_integer() else _digits(value)
+
+
+def _digits(value: float) -> str:
+    size = abs(value)
+    return f"{value:.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
+
+
+def bytes_text(value: int | None) -> str:
+    """Bytes in binary units.
+
+    >>> bytes_text(512), bytes_text(1536), bytes_text(3 << 30)
+    ('512 B', '1.5 KiB', '3.0 GiB')
+    """
+    if _missing(value):
+        return DASH
+    size = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def percent(part: float | None, whole: float | None = 1.0) -> str:
+    """A share; unknown when there is no whole to share.
+
+    >>> percent(0.314), percent(1, 3), percent(1, 0)
+    ('31.4 %', '33.3 %', '—')
+    """
+    if _missing(part) or _missing(whole) or not whole:
+        return DASH
+    share = 100 * part / whole
+    return f"{share:.0f} %" if share in (0.0, 100.0) else f"{share:.1f} %"
+
+
+def seconds(value: float | None) -> str:
+    """A duration in the unit a person would use.
+
+    >>> seconds(0.0123), seconds(1.5), seconds(75), seconds(7300)
+    ('12 ms', '1.50 s', '1 min 15 s', '2 h 1 min')
+    """
+    if _missing(value):
+        return DASH
+    if value < 1:
+        ms = value * 1000
+        return f"{ms:.1f} ms" if ms < 10 else f"{ms:.0f} ms"
+    if value < 60:
+        return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
+    if value < 3600:
+        return f"{int(value // 60)} min {int(value % 60)} s"
+    return f"{int(value // 3600)} h {int(value % 3600 // 60)} min"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A real number with so many significant decimals; never an exponent for ordinary sizes."""
+    if _missing(value):
+        return DASH
+    return f"{value:,.{digits}f}".rstrip("0").rstrip(".") if digits else f"{value:,.0f}"
+
+
+def ago(at: float | datetime | None, now: float) -> str:
+    """How long ago a moment was, in one unit.
+
+    >>> ago(100.0, 100.4), ago(40.0, 100.0), ago(None, 1.0)
+    ('now', '1 min ago', '—')
+    """
+    if at is None:
+        return DASH
+    moment = at.timestamp() if isinstance(at, datetime) else at
+    age = now - moment
+    if age < 1:
+        return "now"
+    for limit, unit, name in ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h")):
+        if age < limit:
+            return f"{int(age // unit)} {name} ago"
+    return f"{int(age // 86400)} d ago"
+
+
+def uid(value: str | None, length: int = 12) -> str:
+    """A uid short enough for a table; the whole one belongs in the tooltip or the URL."""
+    if value is None:
+        return DASH
+    return value if len(value) <= length else f"{value[: length - 5]}…{value[-4:]}"
+
+
+def uid_html(value: str | None, *, href: str | None = None, length: int = 12) -> str:
+    """A uid chip for HTML, the whole uid in its tooltip."""
+    chip = f'<code class="cs-uid" title="{escape(value)}">{escape(uid(value, length))}</code>'
+    return f'<a href="{escape(href)}" target="_self">{chip}</a>' if href else chip

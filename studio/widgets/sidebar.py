@@ -1,0 +1,27 @@
+"""The foot of the sidebar: what the pool holds."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from studio import state
+from studio.widgets.callouts import live
+from studio.widgets.format import compact, count, escape
+
+
+@live(3.0)
+def pool_summary() -> None:
+    """Counts of the pool, refreshed while the page is open."""
+    service = state.service()
+    stats = service.pool.stats()
+    rows = (
+        ("Steps", count(stats.get("n_steps"))),
+        ("Trajectories", count(stats.get("n_trajectories"))),
+        ("Groups", count(stats.get("n_groups"))),
+        ("Tokens", compact(stats.get("n_tokens"))),
+    )
+    cells = "".join(f"<dt>{escape(label)}</dt><dd>{escape(value)}</dd>" for label, value in rows)
+    st.html(
+        f'<div class="cs-foot"><div class="t">Pool</div><dl>{cells}</dl>'
+        f'<div class="p" title="{escape(service.settings.data_dir)}">{escape(service.settings.data_dir)}</div></div>'
+    )

@@ -217,3 +217,7 @@ def main() -> NoReturn:
         print(f"claw-studio: {field}{err.message}{hint}", file=sys.stderr)
         sys.exit(2)
     sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Fixtures shared by all tests: engines and services as real processes and threads on free ports."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def eventually(condition: Callable[[], Any], *, timeout_s: float = 15.0, every_s: float = 0.05) -> Any:
+    """The first true value of ``condition``; fails with the last value seen when time is up."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"did not come true within {timeout_s} s; last value: {value!r}")
+        time.sleep(every_s)
+
+
+class ServeProcess:
+    """``claw-studio serve`` as a user starts it."""
+
+    def __init__(self, data: Path, engine: str, *, env: dict[str, str] | None = None, port: int = 0) -> None:
+        command = [sys.executable, "-m", "core.cli", "serve", "--data", str(data), "--port", str(port)]
+        self.process = subprocess.Popen(
+            [*command, "--engine", engine],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(env or {})},
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise AssertionError(f"serve ended with {self.process.wait(10)} before its ready line")
+        self.ready: dict[str, Any] = json.loads(line)
+        self.base_url: str = self.ready["base_url"]
+        self.http = httpx.Client(base_url=self.base_url, timeout=30)
+
+    def stop(self) -> int:
+        """SIGTERM, then the exit code."""
+        self.http.close()
+        self.process.terminate()
+        code = self.process.wait(30)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+    def kill(self) -> None:
+        """SIGKILL: nothing gets a chance to finish."""
+        self.http.close()
+        self.process.kill()
+        self.process.wait(30)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., ServeProcess]]:
+    """Start services; all of them are ended after the test."""
+    started: list[ServeProcess] = []
+
+    def start(engine: str, data: Path | None = None, **kwargs: Any) -> ServeProcess:
+        started.append(ServeProcess(data or tmp_path / "data", engine, **kwargs))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.process.poll() is None:
+            process.kill()

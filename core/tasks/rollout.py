@@ -1,0 +1,83 @@
+"""One rollout: a session, a fresh workspace, the agent, the check, the reward."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.rewards import Score, score
+from core.tasks.demo_agent import run_agent
+from core.tasks.studio_client import StudioClient
+from core.tasks.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """What became of one attempt.
+
+    ``outcome``: that of the agent (``finished``, ``stopped``, ``max_turns``, ``interrupted``) or ``error``.
+    ``score`` is None unless the agent came to an end of its own; ``error`` says why a rollout broke.
+    """
+
+    task_uid: str
+    trajectory_uid: str
+    outcome: str
+    n_turns: int
+    score: Score | None
+    error: str | None = None
+
+
+def run_rollout(
+    studio: StudioClient,
+    task: Task,
+    *,
+    model: str,
+    seed: int | None = None,
+    max_turns: int = 10,
+    max_tokens: int | None = None,
+    channel: str | None = None,
+    trajectory_uid: str | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Rollout:
+    """Let the demo agent attempt ``task`` once and report the reward.
+
+    The check runs after the agent stopped. An attempt that an engine failure broke is closed without a reward
+    (the policy did not earn a 0); an interrupted one stays open.
+
+    Raises:
+        StudioCallFailed: the studio refused the session or the completion.
+    """
+    from openai import OpenAIError
+
+    session = studio.open_session(
+        trajectory_uid=trajectory_uid,
+        prompt_uid=task.task_uid,
+        channel=channel,
+        agent="demo-agent",
+        metadata={"task": task.task_uid, "seed": seed, **task.metadata},
+    )
+    with tempfile.TemporaryDirectory(prefix="claw-demo-") as folder:
+        workspace = Path(folder)
+        task.write_inputs(workspace)
+        try:
+            result = run_agent(
+                base_url=session.base_url,
+                api_key=session.api_key,
+                model=model,
+                prompt=task.prompt,
+                workspace=workspace,
+                max_turns=max_turns,
+                max_tokens=max_tokens,
+                seed=seed,
+                should_stop=should_stop,
+            )
+        except OpenAIError as error:
+            studio.complete(session.trajectory_uid, reward=None, outcome="error")
+            return Rollout(task.task_uid, session.trajectory_uid, "error", 0, None, f"{error}")
+        if result.outcome == "interrupted":
+            return Rollout(task.task_uid, session.trajectory_uid, result.outcome, result.n_turns, None)
+        found = score(workspace, task.check)
+    studio.complete(session.trajectory_uid, reward=found.value, outcome=result.outcome)
+    return Rollout(task.task_uid, session.trajectory_uid, result.outcome, result.n_turns, found, found.error)

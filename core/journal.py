@@ -12,6 +12,7 @@ are cut and the next append starts a new segment, so an offset that a reader has
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import re
@@ -95,9 +96,11 @@ class Journal:
         """Queue one record.
 
         Returns:
-            A future of ``(segment, offset)``, set once the record is synced to disk, or failed with JournalError.
+            A future of ``(segment, offset)``, done once the record is synced to disk; JournalError when it is not.
         """
         future: Future[Position] = Future()
+        # What is queued gets written: cancelling is not offered.
+        future.set_running_or_notify_cancel()
         refusal = self._enqueue(payload, future)
         if refusal is not None:
             future.set_exception(refusal)
@@ -158,7 +161,7 @@ class Journal:
                 batch, self._waiting = _take(self._waiting)
             try:
                 positions = self._commit(batch)
-            except OSError as error:
+            except (OSError, MemoryError) as error:
                 failure = _journal_error(self.directory, error)
                 self.error = failure.message
                 self._cut()
@@ -326,7 +329,7 @@ def _answer(batch: list[_Pending], positions: list[Position] | None, failure: Jo
             waiter.set_exception(failure)
     for loop, results in by_loop.items():
         # A loop that has ended has nobody left to tell.
-        if not loop.is_closed():
+        with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(_resolve, results, failure)
 
 
@@ -367,8 +370,9 @@ def _hold(path: Path) -> int:
     return fd
 
 
-def _journal_error(directory: Path, error: OSError) -> JournalError:
+def _journal_error(directory: Path, error: OSError | MemoryError) -> JournalError:
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return JournalError(
-        f"the journal in {directory} can't be written: {error.strerror or error}",
+        f"the journal in {directory} can't be written: {reason}",
         hint="free disk space or make the folder writable; calls go through again by themselves after that",
     )

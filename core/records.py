@@ -1,0 +1,404 @@
+"""What the journal's payloads are: one JSON object each, ``{"kind", "v", "at", ...}``.
+
+Facts are kept as they came: the raw bodies of agent and engine stand in the record unparsed, and tokens are
+derived from them on reading (``extract_tokens``), so a better reader can be run over old journals.
+Secrets never get in: only allow-listed headers are taken, key fields leave the request, and the keys that a
+call presented are blotted out wherever they appear.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from core.errors import InvalidInput
+from core.types import Identity, Tokens, TokenSource
+
+VERSION: Final = 1
+KINDS: Final = frozenset({"call", "steps", "register", "complete", "session", "policy"})
+
+SECRET_FIELDS: Final = frozenset(
+    {
+        "api_key",
+        "apikey",
+        "authorization",
+        "aws_access_key_id",
+        "aws_secret_access_key",
+        "aws_session_token",
+        "azure_ad_token",
+        "client_secret",
+        "extra_headers",
+        "headers",
+        "vertex_credentials",
+    }
+)
+"""Top-level request fields that hold keys or headers in some client's habit; they never reach a record."""
+
+HEADER_ALLOW: Final = frozenset(
+    {
+        "anthropic-beta",
+        "anthropic-version",
+        "openai-beta",
+        "session-id",
+        "session_id",
+        "thread-id",
+        "traceparent",
+        "user-agent",
+        "x-claude-code-session-id",
+        "x-request-id",
+        "x-session-affinity",
+        "x-session-id",
+        "x-stainless-lang",
+        "x-stainless-package-version",
+        "x-stainless-retry-count",
+        "x-stainless-timeout",
+    }
+)
+"""Request headers that say who called and how, and can hold no credential."""
+
+BLOT: Final = b"[secret]"
+
+
+def call_record(
+    *,
+    at: float,
+    step_uid: str,
+    started_at: float,
+    finished_at: float,
+    identity: Identity,
+    dialect: str,
+    engine: str | None,
+    engine_kind: str | None,
+    model: str | None,
+    policy_version: int | None,
+    policy_version_end: int | None,
+    stream: bool,
+    stream_mode: str,
+    client_headers: Mapping[str, str],
+    request: bytes,
+    parsed_request: Mapping[str, Any],
+    engine_added: Sequence[str] = (),
+    dropped_fields: Sequence[str] = (),
+    response: bytes | None = None,
+    http_status: int | None = None,
+    error: Mapping[str, Any] | None = None,
+    aborted: bool = False,
+    retry_count: int = 0,
+    secrets: Iterable[str] = (),
+) -> bytes:
+    """One exchange between an agent and an engine.
+
+    Args:
+        request: the agent's body, valid JSON; ``parsed_request`` is the same, parsed.
+        response: the engine's body, valid JSON, or None when there was none.
+        secrets: keys that this call presented or used; blotted out of everything.
+    """
+    found = SECRET_FIELDS.intersection(parsed_request)
+    if found:
+        request = orjson.dumps({key: value for key, value in parsed_request.items() if key not in found})
+    record = {
+        "kind": "call",
+        "v": VERSION,
+        "at": at,
+        "step_uid": step_uid,
+        "started_at": started_at,
+        "finished_at": finished_at,
+        "identity": {
+            "trajectory_uid": identity.trajectory_uid,
+            "prompt_uid": identity.prompt_uid,
+            "channel": identity.channel,
+            "source": identity.source,
+            "agent": identity.agent,
+            "identity_source": identity.identity_source,
+            "metadata": dict(identity.metadata),
+        },
+        "dialect": dialect,
+        "engine": engine,
+        "engine_kind": engine_kind,
+        "model": model,
+        "policy_version": policy_version,
+        "policy_version_end": policy_version_end,
+        "stream": stream,
+        "stream_mode": stream_mode,
+        "client_headers": client_headers,
+        "request": orjson.Fragment(request),
+        "engine_added": list(engine_added),
+        "dropped_fields": list(dropped_fields),
+        "response": orjson.Fragment(response) if response is not None else None,
+        "http_status": http_status,
+        "error": error,
+        "aborted": aborted,
+        "retry_count": retry_count,
+    }
+    payload = orjson.dumps(record)
+    for secret in secrets:
+        payload = blot(payload, secret)
+    return payload
+
+
+def blot(payload: bytes, secret: str) -> bytes:
+    """Replace a key, as it stands in JSON text, by ``[secret]``."""
+    # Quotes and backslashes of a key are escaped in JSON.
+    needle = orjson.dumps(secret)[1:-1]
+    return payload.replace(needle, BLOT) if needle in payload else payload
+
+
+def harmless_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """The allow-listed ones of ASGI headers (names are lower case there), as text."""
+    kept: dict[str, str] = {}
+    for name, value in headers:
+        text = name.decode("latin-1")
+        if text in HEADER_ALLOW:
+            kept[text] = value.decode("latin-1")
+    return kept
+
+
+def steps_record(*, at: float, steps: Sequence[Mapping[str, Any]]) -> bytes:
+    """Steps that a producer submitted, already validated, each with its ``step_uid``."""
+    return orjson.dumps({"kind": "steps", "v": VERSION, "at": at, "steps": list(steps)})
+
+
+def register_record(
+    *,
+    at: float,
+    trajectory_uid: str,
+    prompt_uid: str | None = None,
+    channel: str | None = None,
+    agent: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> bytes:
+    """A trajectory announced before or during its calls."""
+    return orjson.dumps(
+        {
+            "kind": "register",
+            "v": VERSION,
+            "at": at,
+            "trajectory_uid": trajectory_uid,
+            "prompt_uid": prompt_uid,
+            "channel": channel,
+            "agent": agent,
+            "metadata": dict(metadata or {}),
+        }
+    )
+
+
+def complete_record(
+    *,
+    at: float,
+    trajectory_uid: str,
+    prompt_uid: str | None = None,
+    channel: str | None = None,
+    reward: float | None = None,
+    outcome: str | None = None,
+) -> bytes:
+    """A trajectory closed. ``reward=None`` means unscored, never 0."""
+    return orjson.dumps(
+        {
+            "kind": "complete",
+            "v": VERSION,
+            "at": at,
+            "trajectory_uid": trajectory_uid,
+            "prompt_uid": prompt_uid,
+            "channel": channel,
+            "reward": reward,
+            "outcome": outcome,
+        }
+    )
+
+
+def session_record(
+    *,
+    at: float,
+    key_sha256: str,
+    trajectory_uid: str,
+    prompt_uid: str | None = None,
+    channel: str,
+    agent: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> bytes:
+    """A session key bound to a trajectory; only the key's SHA-256 (hex) is kept."""
+    return orjson.dumps(
+        {
+            "kind": "session",
+            "v": VERSION,
+            "at": at,
+            "key_sha256": key_sha256,
+            "trajectory_uid": trajectory_uid,
+            "prompt_uid": prompt_uid,
+            "channel": channel,
+            "agent": agent,
+            "metadata": dict(metadata or {}),
+        }
+    )
+
+
+def policy_record(*, at: float, version: int, event: str, metadata: Mapping[str, Any] | None = None) -> bytes:
+    """A trainer's report about its weights."""
+    return orjson.dumps(
+        {
+            "kind": "policy",
+            "v": VERSION,
+            "at": at,
+            "version": version,
+            "event": event,
+            "metadata": dict(metadata or {}),
+        }
+    )
+
+
+def parse(payload: bytes) -> dict[str, Any]:
+    """Read a payload back.
+
+    Raises:
+        InvalidInput: not JSON, not an object, or a kind or version that this program does not know.
+    """
+    try:
+        record = orjson.loads(payload)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"a journal record is not JSON: {error}", field="payload") from error
+    if not isinstance(record, dict) or record.get("kind") not in KINDS:
+        raise InvalidInput("a journal record of unknown kind", field="kind", hint=", ".join(sorted(KINDS)))
+    if record.get("v") != VERSION:
+        raise InvalidInput(
+            f"a journal record of version {record.get('v')!r}",
+            field="v",
+            hint=f"this program reads version {VERSION}; open the data with the program that wrote it",
+        )
+    return record
+
+
+def extract_tokens(response: Mapping[str, Any], choice_index: int, dialect: str) -> Tokens:
+    """Derive the tokens of one choice from an engine's raw answer (shapes: research/capture.md).
+
+    Knows vLLM (``prompt_token_ids``, ``token_ids``), SGLang (``meta_info.output_token_logprobs``), llama.cpp
+    (``id`` in log-prob entries), log-prob tokens that read ``token_id:N``, and plain log-probs (text only).
+    Each may also stand in ``provider_specific_fields``, where LiteLLM moves them.
+
+    Args:
+        response: parsed body of a chat or completions answer.
+        choice_index: position in ``choices``.
+        dialect: ``chat`` or ``completions``; other dialects carry no ids.
+
+    Returns:
+        Tokens; ``mismatch`` says in words which lengths disagree. Nothing is padded or cut.
+    """
+    choices = response.get("choices")
+    if not isinstance(choices, list) or not 0 <= choice_index < len(choices):
+        return Tokens(None, None, None, TokenSource.NONE)
+    choice = choices[choice_index]
+    if dialect not in {"chat", "completions"} or not isinstance(choice, dict):
+        return Tokens(None, None, None, TokenSource.NONE)
+    problems: list[str] = []
+    entries = _logprob_entries(choice, dialect)
+    logprobs = _logprob_values(entries, problems)
+    response_ids, source, sglang_logprobs = _response_ids(choice, entries, problems)
+    if sglang_logprobs is not None and logprobs is None:
+        logprobs = _logprob_values([(None, value) for value in sglang_logprobs], problems)
+    prompt_ids = _prompt_ids(response, choice, problems)
+    if response_ids is not None and logprobs is not None and len(response_ids) != len(logprobs):
+        problems.append(f"{len(response_ids)} response ids, {len(logprobs)} log-probs")
+    usage = response.get("usage")
+    if isinstance(usage, dict) and response_ids is not None:
+        told = usage.get("completion_tokens")
+        # Usage counts all choices together.
+        if len(choices) == 1 and isinstance(told, int) and told != len(response_ids):
+            problems.append(f"{len(response_ids)} response ids, usage says {told}")
+        told = usage.get("prompt_tokens")
+        if prompt_ids is not None and isinstance(told, int) and told != len(prompt_ids):
+            problems.append(f"{len(prompt_ids)} prompt ids, usage says {told}")
+    return Tokens(prompt_ids, response_ids, logprobs, source, "; ".join(problems) or None)
+
+
+_Entries = list[tuple[Any, Any]]
+
+
+def _response_ids(
+    choice: Mapping[str, Any], entries: _Entries | None, problems: list[str]
+) -> tuple[list[int] | None, str, list[Any] | None]:
+    """Ids, how far to trust them, and SGLang's own log-probs where it gave any."""
+    meta = choice.get("meta_info")
+    pairs = meta.get("output_token_logprobs") if isinstance(meta, dict) else None
+    if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) >= 2 for pair in pairs):
+        pairs = None
+    sglang_logprobs = [pair[0] for pair in pairs] if pairs is not None else None
+    told = _extra(choice, "token_ids")
+    if told is not None:
+        ids = _ids(told, "token_ids", problems)
+        return ids, TokenSource.ENGINE if ids is not None else TokenSource.NONE, sglang_logprobs
+    if pairs is not None:
+        ids = _ids([pair[1] for pair in pairs], "meta_info.output_token_logprobs", problems)
+        return ids, TokenSource.ENGINE if ids is not None else TokenSource.NONE, sglang_logprobs
+    if entries:
+        named = [_named_id(token) for token, _ in entries]
+        if all(token_id is not None for token_id in named):
+            return [token_id for token_id in named if token_id is not None], TokenSource.LOGPROBS, None
+        return None, TokenSource.BYTES, None
+    return None, TokenSource.NONE, None
+
+
+def _prompt_ids(response: Mapping[str, Any], choice: Mapping[str, Any], problems: list[str]) -> list[int] | None:
+    told = _extra(choice, "prompt_token_ids")
+    if told is None:
+        told = _extra(response, "prompt_token_ids")
+    if told is None and isinstance(meta := choice.get("meta_info"), dict):
+        told = meta.get("prompt_token_ids")
+    return _ids(told, "prompt_token_ids", problems) if told is not None else None
+
+
+def _extra(holder: Mapping[str, Any], name: str) -> Any:
+    value = holder.get(name)
+    if value is None and isinstance(moved := holder.get("provider_specific_fields"), dict):
+        value = moved.get(name)
+    return value
+
+
+def _logprob_entries(choice: Mapping[str, Any], dialect: str) -> _Entries | None:
+    """``(token or id, log-prob)`` per sampled token; None where the engine gave no log-probs."""
+    logprobs = choice.get("logprobs")
+    if not isinstance(logprobs, dict):
+        return None
+    if dialect == "completions" and isinstance(values := logprobs.get("token_logprobs"), list):
+        tokens = logprobs.get("tokens")
+        if not isinstance(tokens, list) or len(tokens) != len(values):
+            tokens = [None] * len(values)
+        return list(zip(tokens, values, strict=True))
+    content = logprobs.get("content")
+    if not isinstance(content, list):
+        return None
+    return [
+        (entry.get("id", entry.get("token")), entry.get("logprob")) if isinstance(entry, dict) else (None, None)
+        for entry in content
+    ]
+
+
+def _logprob_values(entries: _Entries | None, problems: list[str]) -> list[float] | None:
+    if entries is None:
+        return None
+    values: list[float] = []
+    for position, (_, value) in enumerate(entries):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            problems.append(f"the log-prob at position {position} is {value!r}")
+            return None
+        values.append(float(value))
+    return values
+
+
+def _named_id(token: Any) -> int | None:
+    if isinstance(token, int) and not isinstance(token, bool):
+        return token
+    if isinstance(token, str) and token.startswith("token_id:") and token[9:].isdecimal():
+        return int(token[9:])
+    return None
+
+
+def _ids(told: Any, where: str, problems: list[str]) -> list[int] | None:
+    if not isinstance(told, list):
+        problems.append(f"{where} is not a list")
+        return None
+    if not all(type(token_id) is int and token_id >= 0 for token_id in told):
+        problems.append(f"{where} holds something else than token ids")
+        return None
+    return told

@@ -26,7 +26,8 @@ def ragged_index(starts: Int64, lengths: Int64) -> Int64:
     """Positions ``starts[i] .. starts[i] + lengths[i] - 1`` of all i, concatenated: int64 [sum(lengths)]."""
     total = int(lengths.sum())
     before = np.cumsum(lengths) - lengths
-    return np.arange(total, dtype=np.int64) + np.repeat(starts - before, lengths)
+    index: Int64 = np.arange(total, dtype=np.int64) + np.repeat(starts - before, lengths)
+    return index
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,9 +62,7 @@ class Sequences:
             raise InvalidInput(f"n_prompt must be int64 of length {n}", field="n_prompt")
         if (self.n_prompt < 0).any() or (self.n_prompt > self.lengths).any():
             raise InvalidInput("a prompt is longer than its sequence", field="n_prompt")
-        if self.logprobs is not None and (
-            self.logprobs.dtype != np.float32 or self.logprobs.shape != self.ids.shape
-        ):
+        if self.logprobs is not None and (self.logprobs.dtype != np.float32 or self.logprobs.shape != self.ids.shape):
             raise InvalidInput("logprobs must be float32 and as long as ids", field="logprobs")
 
     @classmethod

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.errors import InvalidInput
+from core.tree.build import build, sort_with_lcp
+from core.tree.packing import cut, pack
+from core.tree.sequences import Sequences
+from tests.tree import reference
+from tests.tree.strategies import sequences
+
+
+def compositions(n):
+    """Every way to cut 0..n into contiguous ranges."""
+    for bits in range(2 ** max(0, n - 1)):
+        edges = [0] + [i + 1 for i in range(n - 1) if bits >> i & 1] + [n]
+        yield list(zip(edges, edges[1:], strict=False))
+
+
+@given(sequences(min_size=1, max_size=7), st.integers(8, 30))
+@settings(max_examples=200, deadline=None)
+def test_cut_is_the_best_contiguous_partition(seqs, budget):
+    order, lcp = sort_with_lcp(seqs)
+    lists = [seqs.sequence(i).tolist() for i in order]
+    lengths = seqs.lengths[order]
+    if lengths.max() > budget:
+        return
+
+    def price(ranges):
+        return [reference.count(reference.trie(lists[a:b])) for a, b in ranges]
+
+    best = min((sum(price(ranges)), len(ranges)) for ranges in compositions(len(lists)) if max(price(ranges)) <= budget)
+    found = cut(lengths, lcp, budget)
+    assert found[0][0] == 0 and found[-1][1] == len(lists)
+    assert all(a[1] == b[0] for a, b in zip(found, found[1:], strict=False))
+    assert max(price(found)) <= budget
+    assert (sum(price(found)), len(found)) == best
+
+
+@given(sequences(max_size=9), st.integers(4, 24), st.data())
+@settings(max_examples=200, deadline=None)
+def test_every_sequence_is_in_one_row_or_reported(seqs, budget, data):
+    groups = np.array([data.draw(st.integers(0, 2)) for _ in range(len(seqs))], dtype=np.int64)
+    packing = pack(seqs, groups, budget)
+    assert packing.over_budget.tolist() == np.flatnonzero(seqs.lengths > budget).tolist()
+    placed = []
+    for index, parts in enumerate(packing.rows):
+        row = packing.row(seqs, index, pad=True)
+        assert len(row.tokens) == budget and row.n_packed == packing.row_tokens[index]
+        assert row.attention_pairs == sum(part.attention_pairs for part in parts)
+        for local, member in enumerate(row.members.tolist()):
+            assert row.restore(row.tokens, local).tolist() == seqs.sequence(member).tolist()
+            placed.append(member)
+        for part in parts:
+            assert set(groups[part.order]) == {part.group}
+    assert sorted(placed + packing.over_budget.tolist()) == list(range(len(seqs)))
+    assert packing.n_original == seqs.lengths[placed].sum()
+    assert packing.n_padding == budget * len(packing.rows) - packing.n_packed
+
+
+def test_a_group_that_fits_is_one_tree():
+    seqs = Sequences.from_lists([[1, 2, 3]] * 4, [[4], [5], [4], [6, 7]])
+    packing = pack(seqs, np.zeros(4, dtype=np.int64), 100)
+    assert len(packing.rows) == 1 and packing.n_packed == build(seqs).n_packed == 7
+
+
+def test_the_budget_must_be_positive():
+    with pytest.raises(InvalidInput, match="token budget"):
+        pack(Sequences.from_lists([[1]], [[2]]), np.zeros(1, dtype=np.int64), 0)

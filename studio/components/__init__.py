@@ -1,0 +1,31 @@
+"""Components of the studio: drawings that Streamlit has no element for.
+
+Plain HTML, CSS and JavaScript through ``st.components.v2``: no build step, no iframe, colours from the theme's
+variables. Each function here takes data and returns what the user clicked, or None::
+
+    token_view(uid=…, prompt_ids=…, response_ids=…, logprobs=…, vocab={id: (text, special)}, …)
+    messages_view(uid=…, entries=studio.widgets.messages.delta(…))
+    timeline(steps=…, selected=…) -> step_uid | None
+    facet_list(facets=…) -> {"column", "value"} | None
+    tree_canvas(…) -> node index | None        mask_canvas(…)        packed_rows(…) -> row index | None
+"""
+
+from studio.components.views import (
+    facet_list,
+    mask_canvas,
+    messages_view,
+    packed_rows,
+    timeline,
+    token_view,
+    tree_canvas,
+)
+
+__all__ = [
+    "facet_list",
+    "mask_canvas",
+    "messages_view",
+    "packed_rows",
+    "timeline",
+    "token_view",
+    "tree_canvas",
+]

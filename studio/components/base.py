@@ -1,0 +1,47 @@
+"""How a component is made: one script and one sheet beside this file, the common ones in front, registered once."""
+
+from __future__ import annotations
+
+import base64
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import streamlit as st
+from numpy.typing import ArrayLike
+
+HERE = Path(__file__).parent
+FRAME = """<div class="frame">
+</div>"""
+
+
+@cache
+def renderer(name: str) -> Any:
+    """The mount call of the component whose files are ``<name>.js`` and ``<name>.css``."""
+    return st.components.v2.component(
+        f"claw_studio_{name}",
+        html=FRAME,
+        css=_source("common.css") + _source(f"{name}.css"),
+        js=_source("common.js") + _source(f"{name}.js"),
+    )
+
+
+def _source(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8") + "\n"
+
+
+def packed(values: ArrayLike | None, dtype: str) -> str | None:
+    """A numpy array as base64 of its little-endian bytes: what ``decode`` in common.js reads. None stays None.
+
+    >>> packed([1, 2], "int32")
+    'AQAAAAIAAAA='
+    """
+    if values is None:
+        return None
+    flat = np.ascontiguousarray(np.asarray(values), dtype=np.dtype(dtype).newbyteorder("<"))
+    return base64.b64encode(flat.tobytes()).decode("ascii")
+
+
+def ignore() -> None:
+    """The callback of a trigger whose value the page reads from the mount's result."""

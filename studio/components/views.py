@@ -1,0 +1,180 @@
+"""The components as functions: data in, the user's click out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from studio.components.base import ignore, packed, renderer
+
+
+def token_view(
+    *,
+    uid: str,
+    prompt_ids: ArrayLike | None,
+    response_ids: ArrayLike | None,
+    logprobs: ArrayLike | None,
+    vocab: Mapping[int, tuple[str, bool]],
+    n_shared: int,
+    trainable: bool,
+    text_source: str,
+    key: str,
+    focus: int | None = None,
+    height: int = 460,
+) -> None:
+    """Every token of a step as a chip.
+
+    Args:
+        uid: identity of what is shown; scroll and search start anew when it changes.
+        prompt_ids: int32 [P], or None.
+        response_ids: int32 [R], or None.
+        logprobs: float32 [R], nats, NaN where unknown; None when no log-probs were recorded.
+        vocab: token id -> (text, is it a special token), for the ids whose text is known.
+        n_shared: leading prompt tokens shared with the parent step.
+        trainable: whether the response counts in the loss.
+        text_source: one line on where the texts come from.
+        focus: token index to scroll to first; the response when None.
+    """
+    prompt = np.asarray(prompt_ids if prompt_ids is not None else [], dtype=np.int32)
+    response = np.asarray(response_ids if response_ids is not None else [], dtype=np.int32)
+    known = None if logprobs is None else [np.nan if v is None else v for v in np.asarray(logprobs).tolist()]
+    renderer("tokens")(
+        data={
+            "uid": uid,
+            "ids": packed(np.concatenate([prompt, response]), "int32"),
+            "n_prompt": len(prompt),
+            "n_shared": min(n_shared, len(prompt)),
+            "logprobs": packed(known, "float32"),
+            "vocab": [[token, text, special] for token, (text, special) in vocab.items()],
+            "trainable": trainable,
+            "text_source": text_source,
+            "focus": focus,
+            "height": height,
+        },
+        key=key,
+    )
+
+
+def messages_view(*, uid: str, entries: Sequence[Mapping[str, Any]], key: str) -> None:
+    """Messages as cards; ``entries`` come from ``studio.widgets.messages``."""
+    renderer("messages")(data={"uid": uid, "entries": list(entries)}, key=key)
+
+
+def timeline(
+    *, steps: Sequence[Mapping[str, Any]], selected: str | None, key: str, height: int = 620
+) -> str | None:
+    """The steps of a trajectory as rows; returns the step_uid that was clicked, once."""
+    result = renderer("timeline")(
+        data={"steps": list(steps), "selected": selected, "height": height}, key=key, on_step_change=ignore
+    )
+    chosen: str | None = result.step
+    return chosen
+
+
+def facet_list(*, facets: Sequence[Mapping[str, Any]], closed: Sequence[str], key: str) -> dict[str, Any] | None:
+    """Facets with counts; returns ``{"column", "value"}`` of the value that was clicked, once.
+
+    Each facet is ``{"column", "label", "help", "values": [[value, n], ...], "selected": [value, ...]}``.
+    """
+    result = renderer("facets")(
+        data={"facets": list(facets), "closed": list(closed)}, key=key, on_toggle_change=ignore
+    )
+    clicked: dict[str, Any] | None = result.toggle
+    return clicked
+
+
+def tree_canvas(
+    *,
+    uid: str,
+    nodes: Mapping[str, ArrayLike | None],
+    labels: Sequence[str] | None,
+    modes: Sequence[tuple[str, str]],
+    n_lanes: int,
+    n_sequences: int,
+    n_original: int,
+    n_packed: int,
+    selected: int | None,
+    key: str,
+    height: int = 420,
+) -> int | None:
+    """The prefix tree; returns the index of the node that was clicked, once.
+
+    ``nodes`` holds, per node in depth-first order: start, stop, parent, position, lane_from, lane_to, n_owners
+    (int32) and sampled, reward, advantage, policy (float32, NaN unknown, None when nobody knows any).
+    """
+    result = renderer("tree")(
+        data={
+            "uid": uid,
+            "nodes": {
+                name: packed(values, "float32" if name in FLOAT_COLUMNS else "int32")
+                for name, values in nodes.items()
+            },
+            "labels": list(labels) if labels is not None else None,
+            "modes": [list(mode) for mode in modes],
+            "n_lanes": n_lanes,
+            "n_sequences": n_sequences,
+            "n_original": n_original,
+            "n_packed": n_packed,
+            "selected": selected,
+            "height": height,
+        },
+        key=key,
+        on_node_change=ignore,
+    )
+    clicked: int | None = result.node
+    return clicked
+
+
+FLOAT_COLUMNS = frozenset({"sampled", "reward", "advantage", "policy"})
+
+
+def mask_canvas(
+    *,
+    uid: str,
+    nodes: Mapping[str, ArrayLike],
+    labels: Sequence[str] | None,
+    ids: ArrayLike | None,
+    vocab: Mapping[int, tuple[str, bool]],
+    n_tokens: int,
+    n_visible: int,
+    n_sequences: int,
+    key: str,
+    height: int = 520,
+) -> None:
+    """The attention mask of a packed row, drawn from its nodes.
+
+    ``nodes`` holds start, stop (own tokens), end (of the subtree) and n_owners, int32, ascending by start.
+    """
+    renderer("mask")(
+        data={
+            "uid": uid,
+            "nodes": {name: packed(values, "int32") for name, values in nodes.items()},
+            "labels": list(labels) if labels is not None else None,
+            "ids": packed(ids, "int32"),
+            "vocab": [[token, text] for token, (text, _) in vocab.items()],
+            "n_tokens": n_tokens,
+            "n_visible": n_visible,
+            "n_sequences": n_sequences,
+            "height": height,
+        },
+        key=key,
+    )
+
+
+def packed_rows(
+    *, rows: Sequence[Mapping[str, Any]], budget: int, selected: int | None, key: str, height: int = 320
+) -> int | None:
+    """Packed rows under the budget; returns the index of the row that was clicked, once.
+
+    Each row is ``{"index", "n_tokens", "segments": [[length, label, owner, detail], ...]}``.
+    """
+    result = renderer("rows")(
+        data={"rows": list(rows), "budget": budget, "selected": selected, "height": height},
+        key=key,
+        on_row_change=ignore,
+    )
+    chosen: int | None = result.row
+    return chosen

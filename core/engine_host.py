@@ -9,6 +9,7 @@ import os
 import threading
 
 from core.config import Settings
+from core.errors import EngineError
 from core.gateway.engines import EngineSet
 from core.serving.process import EngineProcess
 
@@ -34,8 +35,10 @@ class LocalEngineHost:
                     args=["--model-dir", str(self._model_dir)],
                     startup_timeout_s=self._startup_timeout_s,
                 )
-            self._process.wait_ready()
-            return self._process.base_url
+            base_url = self._process.wait_ready().base_url
+        if base_url is None:
+            raise EngineError("the embedded engine is ready but named no address")
+        return base_url
 
     def stop(self) -> None:
         """End the process, if there is one."""

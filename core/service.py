@@ -84,8 +84,7 @@ class Service:
         self.keys = KeyStore()
         self.keys.load(self.pool.sessions())
         self.policy = PolicyState()
-        for event in self.pool.policy_events():
-            self.policy.apply(event.event, event.version, at=event.created_at)
+        self.policy.restore(list(self.pool.policy_events()))
         self.stats = GatewayStats(clock=self.clock)
         self.engines = EngineSet(timeout_s=settings.engine_timeout_s)
         self.local_engine = LocalEngineHost(settings)

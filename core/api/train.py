@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +48,14 @@ def report_policy(call: Call) -> Any:
     deps.journal.append(
         policy_record(at=now, version=body.version, event=body.event.value, metadata=body.metadata)
     ).result()
-    deps.policy.apply(body.event.value, body.version, at=now)
+    deps.policy.report(body.version, body.event.value, at=now, metadata=body.metadata)
     return policy_state(call)
 
 
 def policy_state(call: Call) -> Any:
     """``GET policy``."""
     policy = call.deps.policy
-    return {"version": policy.version, "syncing": policy.syncing, "history": policy.history_json()}
+    return {"version": policy.version, "syncing": policy.syncing, "history": [asdict(event) for event in list(policy.history)]}
 
 
 ROUTES: list[tuple[str, str, Handler]] = [

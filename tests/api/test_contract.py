@@ -1,4 +1,4 @@
-"""DESIGN's HTTP contract, exercised from outside: ``claw-studio serve`` as a process, plain HTTP, the scripted engine."""
+"""The HTTP contract, exercised from outside: ``claw-studio serve`` as a process, plain HTTP, the scripted engine."""
 
 from __future__ import annotations
 
@@ -74,10 +74,37 @@ def engine_log(engine: EngineProcess) -> list[dict[str, Any]]:
 
 
 STEP_FIELDS = set(
-    "step_uid trajectory_uid prompt_uid step_index channel source agent model policy_version token_source transition "
-    "call_kind identity_source reward trainable is_last finish_reason n_prompt_tokens n_response_tokens created_at "
-    "metadata prompt_ids response_ids response_logprobs messages tools response_message parent_step_uid "
-    "n_shared_tokens".split()
+    [
+        "step_uid",
+        "trajectory_uid",
+        "prompt_uid",
+        "step_index",
+        "channel",
+        "source",
+        "agent",
+        "model",
+        "policy_version",
+        "token_source",
+        "transition",
+        "call_kind",
+        "identity_source",
+        "reward",
+        "trainable",
+        "is_last",
+        "finish_reason",
+        "n_prompt_tokens",
+        "n_response_tokens",
+        "created_at",
+        "metadata",
+        "prompt_ids",
+        "response_ids",
+        "response_logprobs",
+        "messages",
+        "tools",
+        "response_message",
+        "parent_step_uid",
+        "n_shared_tokens",
+    ]
 )
 
 

@@ -9,8 +9,9 @@ from core.tree.build import build, concatenate
 from core.tree.mask import visible
 from core.tree.nodes import tree_nodes
 from core.tree.sequences import Sequences
-from tests.tree import reference
-from tests.tree.strategies import sequences
+
+from . import reference
+from .strategies import sequences
 
 
 def lists_of(seqs: Sequences) -> list[list[int]]:

@@ -9,7 +9,8 @@ from core.errors import InvalidInput
 from core.tree.build import build
 from core.tree.mask import dense_mask, mask_blocks
 from core.tree.sequences import Sequences
-from tests.tree.strategies import sequences
+
+from .strategies import sequences
 
 
 @given(sequences(min_size=1), st.data())

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,15 +11,16 @@ from core.errors import InvalidInput
 from core.tree.build import build, sort_with_lcp
 from core.tree.packing import cut, pack
 from core.tree.sequences import Sequences
-from tests.tree import reference
-from tests.tree.strategies import sequences
+
+from . import reference
+from .strategies import sequences
 
 
 def compositions(n):
     """Every way to cut 0..n into contiguous ranges."""
     for bits in range(2 ** max(0, n - 1)):
         edges = [0] + [i + 1 for i in range(n - 1) if bits >> i & 1] + [n]
-        yield list(zip(edges, edges[1:], strict=False))
+        yield list(itertools.pairwise(edges))
 
 
 @given(sequences(min_size=1, max_size=7), st.integers(8, 30))
@@ -35,7 +38,7 @@ def test_cut_is_the_best_contiguous_partition(seqs, budget):
     best = min((sum(price(ranges)), len(ranges)) for ranges in compositions(len(lists)) if max(price(ranges)) <= budget)
     found = cut(lengths, lcp, budget)
     assert found[0][0] == 0 and found[-1][1] == len(lists)
-    assert all(a[1] == b[0] for a, b in zip(found, found[1:], strict=False))
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(found))
     assert max(price(found)) <= budget
     assert (sum(price(found)), len(found)) == best
 

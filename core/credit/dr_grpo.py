@@ -1,0 +1,35 @@
+"""Dr. GRPO: GRPO without the division, so easy and hard prompts aren't weighted by their spread.
+
+A = R − mean. (Understanding R1-Zero-like training, arXiv 2503.20783.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from core.credit.base import (
+    SINGLETON,
+    Credit,
+    CreditInput,
+    Estimator,
+    centred,
+    group_size_needs,
+    with_singletons,
+)
+
+
+def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
+    """Group-centred scores."""
+    deviation, sizes = centred(batch)
+    return with_singletons(settings, batch, sizes, deviation)
+
+
+ESTIMATOR = Estimator(
+    name="dr_grpo",
+    title="Dr. GRPO",
+    formula="A = R − mean, per prompt group",
+    needs=group_size_needs,
+    options={"singleton": SINGLETON},
+    compute=compute,
+)

@@ -1,0 +1,52 @@
+"""GRPO: the trajectory's score, normalised over its prompt group.
+
+A = (R − mean) / (std + eps). Multi-step trajectories are summed first, so each trajectory votes once however long
+it is, and every step of it gets the same advantage. (DeepSeekMath, arXiv 2402.03300; std with ddof = 1 as in
+verl; ClawGym II uses ddof = 0.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from core.credit.base import (
+    EPS,
+    SINGLETON,
+    Credit,
+    CreditInput,
+    Estimator,
+    Option,
+    centred,
+    group_size_needs,
+    with_singletons,
+)
+
+
+def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
+    """Group-normalised scores."""
+    deviation, sizes = centred(batch)
+    square = np.bincount(batch.group, weights=deviation**2, minlength=len(sizes))
+    std = np.sqrt(square / np.maximum(sizes - settings["ddof"], 1))
+    return with_singletons(settings, batch, sizes, deviation / (std[batch.group] + settings["eps"]))
+
+
+ESTIMATOR = Estimator(
+    name="grpo",
+    title="GRPO",
+    formula="A = (R − mean) / (std + eps), per prompt group",
+    needs=group_size_needs,
+    options={
+        "ddof": Option(
+            1,
+            "Degrees of freedom taken off in the std: 1 (verl, default) or 0 (ClawGym II)",
+            minimum=0,
+            whole=True,
+        ),
+        "eps": Option(EPS, "Added to the std (1e-6, verl)", minimum=0),
+        "singleton": SINGLETON,
+    },
+    compute=compute,
+)

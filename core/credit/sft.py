@@ -1,0 +1,49 @@
+"""Supervised fine-tuning on chosen trajectories: selection by reward, no advantage.
+
+Without options everything that isn't labelled bad is kept, scored or not. ``min_reward`` is rejection sampling;
+``best_of`` keeps the k best scored of each group (ties: first in the plan's order).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from core.credit.base import Bools, CreditInput, Estimator, Needs, Option
+
+
+def needs(settings: Mapping[str, Any]) -> Needs:
+    """Rewards only where the selection reads them; re-encoded ids are fit for supervised use."""
+    selects = settings["min_reward"] is not None or settings["best_of"] is not None
+    return Needs(rewards=selects)
+
+
+def select(settings: Mapping[str, Any], batch: CreditInput) -> Bools:
+    """bool [n], the trajectories kept."""
+    kept = np.ones(len(batch.reward), dtype=np.bool_)
+    if settings["min_reward"] is not None:
+        kept = batch.reward >= settings["min_reward"]
+    if settings["best_of"] is not None:
+        chosen = np.flatnonzero(kept)
+        order = chosen[np.lexsort((chosen, -batch.reward[chosen], batch.group[chosen]))]
+        group = batch.group[order]
+        first = np.searchsorted(group, group)
+        best = order[np.arange(len(order)) - first < settings["best_of"]]
+        kept = np.zeros(len(batch.reward), dtype=np.bool_)
+        kept[best] = True
+    return kept
+
+
+ESTIMATOR = Estimator(
+    name="sft",
+    title="SFT (rejection sampling)",
+    formula="keep R ≥ min_reward, then the best_of best per prompt group; no advantage",
+    needs=needs,
+    options={
+        "min_reward": Option(None, "Lowest reward kept; none keeps unscored ones too", optional=True),
+        "best_of": Option(None, "Most trajectories kept per prompt group", optional=True, minimum=1, whole=True),
+    },
+    select=select,
+)

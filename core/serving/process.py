@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -129,13 +130,12 @@ class EngineProcess:
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
-        for end in (lambda: None, self._process.terminate, self._process.kill):
-            end()
-            try:
+        for sign in (None, signal.SIGTERM, signal.SIGKILL):
+            if sign is not None:
+                self._process.send_signal(sign)
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout_s)
                 break
-            except subprocess.TimeoutExpired:
-                continue
         for thread, pipe in ((self._out_reader, self._process.stdout), (self._err_reader, self._process.stderr)):
             thread.join(timeout_s)
             if pipe is not None and not thread.is_alive():

@@ -1,0 +1,155 @@
+"""The funnel: why a candidate is not in the plan, each counted once, with a view that finds its rows.
+
+Stages run in the order of ``REASONS``; a step leaves at the first that applies. A trajectory is counted where its
+last candidate step leaves, a group where its last trajectory does. So over all reasons plus the chosen, steps,
+trajectories and groups each add up to the candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from core.batch.candidates import Candidates
+from core.credit.base import Bools
+from core.types import View
+
+REASONS: dict[str, str] = {
+    "labelled_bad": "Labelled bad: a bad step is out, a bad trajectory is out whole",
+    "incomplete": "Trajectory not complete",
+    "unscored": "No reward, and the algorithm needs one",
+    "not_trainable": "Step not trainable: auxiliary, retry, sub-agent, failed, mismatched, or marked so",
+    "no_tokens": "No token ids, or an empty answer",
+    "token_source": "Token ids not trusted enough for the algorithm",
+    "over_length": "Step longer than the token budget",
+    "version_unknown": "Policy version unknown, so freshness can't be shown",
+    "stale": "Sampled by a policy older than allowed",
+    "rejected": "Not selected by reward",
+    "group_too_small": "Fewer trajectories left in the group than needed",
+    "over_rollouts": "More trajectories than rollouts asked for",
+    "over_batch": "Beyond the batch size",
+}
+"""Reason -> what it means, in the order in which they apply."""
+
+MAX_VIEW_UIDS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """One reason and what it took out.
+
+    Attributes:
+        reason: key of ``REASONS``.
+        label: what it means, for people.
+        n_groups, n_trajectories, n_steps: what left the plan here.
+        view: finds the ``n_steps`` rows.
+        view_is_partial: the view names only the first ``MAX_VIEW_UIDS`` trajectories.
+    """
+
+    reason: str
+    label: str
+    n_groups: int
+    n_trajectories: int
+    n_steps: int
+    view: View
+    view_is_partial: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "reason": self.reason,
+            "label": self.label,
+            "n_groups": self.n_groups,
+            "n_trajectories": self.n_trajectories,
+            "n_steps": self.n_steps,
+            "view": {"filters": dict(self.view.filters), "where": self.view.where},
+            "view_is_partial": self.view_is_partial,
+        }
+
+
+@dataclass(slots=True, eq=False)
+class Funnel:
+    """Which candidates are still in, and what has left so far.
+
+    Attributes:
+        found: the candidates.
+        base: view of the candidates; reasons add their condition to it.
+        alive: bool [n_steps].
+        excluded: reasons that took something out.
+        remaining: (reason, groups, trajectories, steps) left after each stage, "candidates" first.
+    """
+
+    found: Candidates
+    base: View
+    alive: Bools
+    excluded: list[Excluded] = field(default_factory=list)
+    remaining: list[tuple[str, int, int, int]] = field(default_factory=list)
+    _passed: list[str] = field(default_factory=list)
+
+    @classmethod
+    def start(cls, found: Candidates, view: View, channel: str) -> Funnel:
+        """Everything in."""
+        if "channel" in view.filters:
+            base = View(view.filters, all_of([view.where, f"channel = {quoted(channel)}"]))
+        else:
+            base = View({**view.filters, "channel": channel}, view.where)
+        funnel = cls(found, base, np.ones(found.n_steps, dtype=np.bool_))
+        funnel.remaining.append(("candidates", *funnel.counts()))
+        return funnel
+
+    def counts(self) -> tuple[int, int, int]:
+        """Groups, trajectories and steps still in."""
+        trajectories = self.alive_trajectories()
+        groups = np.unique(self.found.group[trajectories])
+        return len(groups), int(trajectories.sum()), int(self.alive.sum())
+
+    def alive_trajectories(self) -> Bools:
+        """bool [n_trajectories], those with a step still in."""
+        n = np.bincount(self.found.trajectory[self.alive], minlength=len(self.found.group))
+        return n > 0
+
+    def drop_steps(self, reason: str, out: Bools, condition: str, otherwise: str) -> None:
+        """Take steps out.
+
+        Args:
+            reason: key of ``REASONS``.
+            out: bool [n_steps].
+            condition: the same as an expression over step columns.
+            otherwise: its opposite, written out because a null is neither true nor false.
+        """
+        where = all_of([self.base.where, *self._passed, condition])
+        self._drop(reason, out, View(self.base.filters, where), partial=False)
+        self._passed.append(otherwise)
+
+    def drop_trajectories(self, reason: str, out: Bools) -> None:
+        """Take whole trajectories out: bool [n_trajectories]."""
+        leaving = out & self.alive_trajectories()
+        uids = self.found.trajectory_uids.filter(pa.array(leaving))
+        filters = {**self.base.filters, "trajectory_uid": uids[:MAX_VIEW_UIDS].to_pylist()}
+        view = View(filters, all_of([self.base.where, *self._passed]))
+        self._drop(reason, leaving[self.found.trajectory], view, partial=len(uids) > MAX_VIEW_UIDS)
+
+    def _drop(self, reason: str, out: Bools, view: View, *, partial: bool) -> None:
+        before = self.remaining[-1][1:]
+        self.alive = self.alive & ~out
+        after = self.counts()
+        groups, trajectories, steps = (a - b for a, b in zip(before, after, strict=True))
+        self.remaining.append((reason, *after))
+        if steps:
+            self.excluded.append(Excluded(reason, REASONS[reason], groups, trajectories, steps, view, partial))
+
+
+def all_of(conditions: Sequence[str]) -> str:
+    """Conditions joined by AND, empty ones left out. A line break ends a ``--`` comment that one may hold."""
+    return " AND ".join(
+        f"({condition}\n)" if "--" in condition else f"({condition})" for condition in conditions if condition.strip()
+    )
+
+
+def quoted(text: str) -> str:
+    """A text literal of the expression language."""
+    return "'" + text.replace("'", "''") + "'"

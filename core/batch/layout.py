@@ -1,0 +1,168 @@
+"""How a plan's steps lie in packed rows: trees per prompt group, rows under the token budget.
+
+Token ids are read group by group and let go again; a row's arrays are made when asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from core.credit.base import Ints
+from core.errors import NotFound
+from core.tree.build import PackedTree, concatenate, layout
+from core.tree.packing import Part, first_fit_decreasing, group_parts_of
+from core.tree.sequences import Sequences
+
+CHUNK_TOKENS = 16_000_000
+"""Tokens read at once: 64 MB of ids."""
+
+
+class TokenReader(Protocol):
+    """The one thing that layout and export ask of the pool."""
+
+    def sequences(self, step_uids: Sequence[str]) -> Sequences:
+        """Full sequences of these steps, in the order given."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanLayout:
+    """Packed rows of a plan.
+
+    Attributes:
+        token_budget: longest row, tokens.
+        rows: parts of each row; ``Part.order`` indexes the plan's steps, ``Part.group`` its groups.
+        over_budget: plan steps longer than a row (int64): none, unless the pool's lengths were wrong.
+        group_tokens: int64 [g], tokens of each group before sharing.
+        group_packed: int64 [g], packed tokens of each group, shared prefixes repeated across parts included.
+        attention_pairs, attention_pairs_separate: visible pairs packed, and for separate sequences.
+        step_uids: the plan's steps.
+    """
+
+    token_budget: int
+    rows: list[list[Part]]
+    over_budget: Ints
+    group_tokens: Ints
+    group_packed: Ints
+    attention_pairs: int
+    attention_pairs_separate: int
+    step_uids: list[str]
+
+    @property
+    def row_tokens(self) -> Ints:
+        """Packed tokens per row, int64 [n_rows]."""
+        return np.array([sum(part.n_packed for part in row) for row in self.rows], dtype=np.int64)
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens before sharing."""
+        return int(self.group_tokens.sum())
+
+    @property
+    def n_packed_tokens(self) -> int:
+        """Tokens of all rows without padding."""
+        return int(self.group_packed.sum())
+
+    @property
+    def token_ratio(self) -> float | None:
+        """Packed tokens / original tokens; None for no tokens."""
+        return self.n_packed_tokens / self.n_tokens if self.n_tokens else None
+
+    def row(self, reader: TokenReader, index: int, *, pad: bool = False) -> tuple[PackedTree, Sequences]:
+        """One row's arrays and the sequences it is made of.
+
+        ``members`` of the tree index the sequences; ``Sequences.step_uids`` names them.
+
+        Raises:
+            NotFound: no such row.
+        """
+        if not 0 <= index < len(self.rows):
+            raise NotFound(f"no row {index}", field="row", hint=f"the layout has {len(self.rows)} rows")
+        parts = self.rows[index]
+        sequences = reader.sequences([self.step_uids[i] for part in parts for i in part.order.tolist()])
+        trees, at = [], 0
+        for part in parts:
+            local = np.arange(at, at + len(part.order), dtype=np.int64)
+            trees.append(layout(sequences, local, part.lcp))
+            at += len(part.order)
+        return concatenate(trees, pad_to=self.token_budget if pad else None), sequences
+
+    def to_json(self) -> dict[str, Any]:
+        """Statistics as JSON values; ``row_tokens`` per row."""
+        return {
+            "token_budget": self.token_budget,
+            "n_rows": len(self.rows),
+            "n_tokens": self.n_tokens,
+            "n_packed_tokens": self.n_packed_tokens,
+            "n_padding": self.token_budget * len(self.rows) - self.n_packed_tokens,
+            "token_ratio": self.token_ratio,
+            "attention_pairs": self.attention_pairs,
+            "attention_pairs_separate": self.attention_pairs_separate,
+            "row_tokens": self.row_tokens.tolist(),
+            "n_over_budget": len(self.over_budget),
+        }
+
+
+def chunks(lengths: Ints, borders: Ints, most: int = CHUNK_TOKENS) -> Iterator[tuple[int, int]]:
+    """Ranges ``[low, high)`` of steps that end on ``borders`` and hold about ``most`` tokens, at least one block.
+
+    Args:
+        lengths: int64 [n], tokens of each step.
+        borders: int64, rising, where a range may end; the last is n.
+        most: tokens per range.
+    """
+    total = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+    low = 0
+    while low < len(lengths):
+        last = int(np.searchsorted(total[borders], total[low] + most, side="right")) - 1
+        high = int(borders[last]) if last >= 0 else low
+        if high <= low:
+            high = int(borders[np.searchsorted(borders, low, side="right")])
+        yield low, high
+        low = high
+
+
+def lay_out(reader: TokenReader, step_uids: list[str], group: Ints, lengths: Ints, token_budget: int) -> PlanLayout:
+    """Pack a plan's steps.
+
+    Args:
+        reader: the pool.
+        step_uids: [n], in plan order.
+        group: int64 [n], rising from 0.
+        lengths: int64 [n], tokens of each step, for chunking.
+        token_budget: longest row, tokens.
+    """
+    n_groups = int(group[-1]) + 1 if len(group) else 0
+    borders = np.append(np.flatnonzero(np.diff(group)) + 1, len(group)).astype(np.int64)
+    parts: list[Part] = []
+    over: list[Ints] = [np.zeros(0, dtype=np.int64)]
+    separate = 0
+    for low, high in chunks(lengths, borders):
+        sequences = reader.sequences(step_uids[low:high])
+        full = sequences.lengths
+        separate += int((full * (full + 1) // 2).sum())
+        local = group[low:high]
+        for one in range(int(local[0]), int(local[-1]) + 1):
+            index = np.arange(np.searchsorted(local, one), np.searchsorted(local, one, side="right"))
+            found, too_long = group_parts_of(sequences, index, one, token_budget)
+            parts += [replace(part, order=part.order + low) for part in found]
+            over.append(too_long + low)
+    group_tokens = np.zeros(n_groups, dtype=np.int64)
+    group_packed = np.zeros(n_groups, dtype=np.int64)
+    for part in parts:
+        group_tokens[part.group] += part.n_original
+        group_packed[part.group] += part.n_packed
+    return PlanLayout(
+        token_budget=token_budget,
+        rows=first_fit_decreasing(parts, token_budget),
+        over_budget=np.concatenate(over),
+        group_tokens=group_tokens,
+        group_packed=group_packed,
+        attention_pairs=sum(part.attention_pairs for part in parts),
+        attention_pairs_separate=separate,
+        step_uids=step_uids,
+    )

@@ -1,0 +1,84 @@
+"""The recipe: an algorithm and its settings, checked at the border and frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from core import credit
+from core.credit import Estimator, Needs
+from core.errors import InvalidInput
+from core.types import EXACT_TOKEN_SOURCES, TokenSource
+
+
+class Recipe(BaseModel):
+    """What to make of a view. Make one from outside data with ``parse_recipe``: its errors name the field."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    algorithm: str = Field("grpo", description="Advantage estimator, or sft")
+    options: dict[str, Any] = Field(default_factory=dict, description="Options of the estimator")
+    channel: str = Field("train", min_length=1, description="Partition of the pool")
+    n_rollouts: int | None = Field(
+        None, ge=1, description="Trajectories per prompt group: fewer leave the group out, later ones are left over"
+    )
+    batch_size: int | None = Field(None, ge=1, description="Most prompt groups; none takes all")
+    max_staleness: int | None = Field(None, ge=0, description="Oldest policy version allowed, counted back")
+    policy_version: int | None = Field(
+        None, ge=0, description="Version that staleness counts from; none takes the newest reported or seen"
+    )
+    token_budget: int = Field(32768, ge=1, description="Longest packed row, tokens; longer steps are left out")
+    token_sources: tuple[TokenSource, ...] | None = Field(
+        None, description="Which ids to trust; none: exact ones for ratio-based algorithms, any for supervised"
+    )
+    require_complete: bool = Field(True, description="Leave trajectories out that nobody closed")
+
+    @property
+    def estimator(self) -> Estimator:
+        """The registry's entry. InvalidInput for an unknown algorithm."""
+        return credit.get(self.algorithm)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The estimator's options, checked and complete."""
+        return self.estimator.settings(self.options)
+
+    @property
+    def needs(self) -> Needs:
+        """What the algorithm needs of a batch."""
+        return self.estimator.needs(self.settings)
+
+    @property
+    def trusted_sources(self) -> frozenset[str]:
+        """Token sources whose steps may be trained on."""
+        if self.token_sources is not None:
+            return frozenset(self.token_sources)
+        if self.needs.exact_tokens:
+            return EXACT_TOKEN_SOURCES
+        return frozenset(TokenSource) - {TokenSource.NONE}
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values, estimator options complete: equal recipes give equal JSON."""
+        return {**self.model_dump(mode="json"), "options": self.settings}
+
+
+def parse_recipe(data: Mapping[str, Any] | None) -> Recipe:
+    """A recipe from JSON; None gives the defaults.
+
+    Raises:
+        InvalidInput: an unknown field, a wrong value, an unknown algorithm or option; names the field.
+    """
+    try:
+        recipe = Recipe.model_validate({} if data is None else dict(data))
+    except ValidationError as err:
+        first = err.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        hint = f"fields: {', '.join(Recipe.model_fields)}" if first["type"] == "extra_forbidden" else None
+        raise InvalidInput(f"recipe: {first['msg']}", field=f"recipe.{name}", hint=hint) from err
+    try:
+        recipe.estimator.settings(recipe.options)
+    except InvalidInput as err:
+        raise InvalidInput(f"recipe: {err.message}", field=f"recipe.{err.field}", hint=err.hint) from err
+    return recipe

@@ -1,0 +1,68 @@
+"""Routes that both engines answer alike: models, health, tokenize, detokenize (vLLM's shapes)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from core.errors import InvalidInput
+from core.serving.httpd import Routes, json_response, read_json
+from core.serving.tokenizer import ChatTokenizer
+
+
+def common_routes(
+    tokenizer: Callable[[], ChatTokenizer],
+    model: Callable[[], str],
+    *,
+    created: int,
+    context_length: Callable[[], int],
+) -> Routes:
+    """The shared routes. Tokenizer, model name and context length are asked for at each request."""
+
+    async def models(request: web.BaseRequest) -> web.Response:
+        card: dict[str, Any] = {"id": model(), "object": "model", "created": created, "owned_by": "claw-studio"}
+        card |= {"root": model(), "parent": None, "max_model_len": context_length(), "permission": []}
+        return json_response({"object": "list", "data": [card]})
+
+    async def health(request: web.BaseRequest) -> web.Response:
+        return json_response({"status": "ok", "model": model()})
+
+    async def tokenize(request: web.BaseRequest) -> web.Response:
+        body = await read_json(request)
+        coder = tokenizer()
+        ids = coder.encode(_text(body, coder))
+        strings = [coder.token_bytes[i].decode("utf-8", "replace") for i in ids]
+        return json_response(
+            {
+                "count": len(ids),
+                "max_model_len": context_length(),
+                "tokens": ids,
+                "token_strs": strings if body.get("return_token_strs") else None,
+            }
+        )
+
+    async def detokenize(request: web.BaseRequest) -> web.Response:
+        tokens = (await read_json(request)).get("tokens")
+        if not isinstance(tokens, list) or not all(isinstance(i, int) and i >= 0 for i in tokens):
+            raise InvalidInput("tokens must be a list of token ids", field="tokens")
+        return json_response({"prompt": tokenizer().decode(tokens, skip_special=False)})
+
+    return {
+        ("GET", "/v1/models"): models,
+        ("GET", "/health"): health,
+        ("POST", "/tokenize"): tokenize,
+        ("POST", "/detokenize"): detokenize,
+    }
+
+
+def _text(body: dict[str, Any], tokenizer: ChatTokenizer) -> str:
+    if isinstance(body.get("prompt"), str):
+        return str(body["prompt"])
+    if not isinstance(body.get("messages"), list):
+        raise InvalidInput("give prompt (text) or messages", field="prompt")
+    options = {"add_generation_prompt": body.get("add_generation_prompt", True)}
+    return tokenizer.render(
+        body["messages"], body.get("tools"), **{**options, **(body.get("chat_template_kwargs") or {})}
+    )

@@ -88,6 +88,7 @@ function sized(canvas, width, height) {
   }
   const context = canvas.getContext("2d")
   context.setTransform(ratio, 0, 0, ratio, 0, 0)
+  context.letterSpacing = "0.01px" // keeps the code font from drawing <| as one glyph
   return context
 }
 

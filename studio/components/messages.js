@@ -43,7 +43,7 @@ function foldable(className, label, path, state, fill, openByDefault) {
 }
 
 function folded(entry, path, state) {
-  const label = [element("b", "", `${count(entry.entries.length)} ${entry.entries.length === 1 ? "message" : "messages"}`), document.createTextNode(" " + entry.label)]
+  const label = [element("b", "", `${count(entry.n)} ${entry.n === 1 ? "message" : "messages"}`), document.createTextNode(" " + entry.label)]
   return foldable("history", label, path, state, (details) => {
     entry.entries.forEach((inner, index) => details.append(render(inner, path + "." + index, state)))
   })

@@ -63,9 +63,7 @@ def messages_view(*, uid: str, entries: Sequence[Mapping[str, Any]], key: str) -
     renderer("messages")(data={"uid": uid, "entries": list(entries)}, key=key)
 
 
-def timeline(
-    *, steps: Sequence[Mapping[str, Any]], selected: str | None, key: str, height: int = 620
-) -> str | None:
+def timeline(*, steps: Sequence[Mapping[str, Any]], selected: str | None, key: str, height: int = 620) -> str | None:
     """The steps of a trajectory as rows; returns the step_uid that was clicked, once."""
     result = renderer("timeline")(
         data={"steps": list(steps), "selected": selected, "height": height}, key=key, on_step_change=ignore
@@ -79,9 +77,7 @@ def facet_list(*, facets: Sequence[Mapping[str, Any]], closed: Sequence[str], ke
 
     Each facet is ``{"column", "label", "help", "values": [[value, n], ...], "selected": [value, ...]}``.
     """
-    result = renderer("facets")(
-        data={"facets": list(facets), "closed": list(closed)}, key=key, on_toggle_change=ignore
-    )
+    result = renderer("facets")(data={"facets": list(facets), "closed": list(closed)}, key=key, on_toggle_change=ignore)
     clicked: dict[str, Any] | None = result.toggle
     return clicked
 
@@ -109,8 +105,7 @@ def tree_canvas(
         data={
             "uid": uid,
             "nodes": {
-                name: packed(values, "float32" if name in FLOAT_COLUMNS else "int32")
-                for name, values in nodes.items()
+                name: packed(values, "float32" if name in FLOAT_COLUMNS else "int32") for name, values in nodes.items()
             },
             "labels": list(labels) if labels is not None else None,
             "modes": [list(mode) for mode in modes],

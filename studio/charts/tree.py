@@ -1,0 +1,148 @@
+"""A packed tree as what the tree canvas draws: nodes, lanes, colours by owner, and what a clicked node holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.tree.build import PackedTree
+from core.tree.nodes import TreeNodes
+from core.tree.sequences import Sequences
+
+LABELLED_NODES = 3000
+LABEL_CHARS = 72
+LABEL_TOKENS = 40
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TreeDrawing:
+    """Arguments of ``components.tree_canvas`` that come from the data."""
+
+    nodes: dict[str, NDArray[Any] | None]
+    labels: list[str] | None
+    modes: list[tuple[str, str]]
+    n_lanes: int
+    n_sequences: int
+    n_original: int
+    n_packed: int
+
+
+def tree_drawing(
+    tree: PackedTree,
+    nodes: TreeNodes,
+    sequences: Sequences,
+    facts: Mapping[str, Mapping[str, float | None]],
+    decode: Callable[[Sequence[int]], str | None],
+) -> TreeDrawing:
+    """Nodes with their colours.
+
+    Args:
+        tree: one packed row.
+        nodes: its nodes.
+        sequences: the source of ``tree.members``.
+        facts: per step_uid what colours it: ``reward``, ``advantage``, ``policy``; None is unknown.
+        decode: ids -> text, or None where no tokenizer fits.
+    """
+    order = member_steps(tree, nodes, sequences)
+    colours = {
+        name: owner_means([_number(facts.get(uid, {}).get(name)) for uid in order], nodes)
+        for name in ("reward", "advantage", "policy")
+    }
+    modes = [("sharing", "Sharing"), ("role", "Sampled")]
+    modes += [
+        (name, label)
+        for name, label in (("reward", "Reward"), ("advantage", "Advantage"), ("policy", "Policy"))
+        if colours[name] is not None
+    ]
+    return TreeDrawing(
+        nodes={
+            "start": nodes.start,
+            "stop": nodes.start + nodes.length,
+            "parent": nodes.parent,
+            "position": nodes.depth,
+            "lane_from": nodes.owner_first,
+            "lane_to": nodes.owner_stop,
+            "n_owners": nodes.n_owners,
+            "sampled": sampled_share(tree, nodes, sequences),
+            **colours,
+        },
+        labels=node_labels(tree, nodes, decode),
+        modes=modes,
+        n_lanes=len(order),
+        n_sequences=len(order),
+        n_original=tree.n_original,
+        n_packed=tree.n_packed,
+    )
+
+
+def member_steps(tree: PackedTree, nodes: TreeNodes, sequences: Sequences) -> list[str]:
+    """step_uid at each rank, top lane first."""
+    return [sequences.step_uids[int(tree.members[row])] for row in nodes.member_of_rank.tolist()]
+
+
+def owner_means(values: Sequence[float], nodes: TreeNodes) -> NDArray[np.float32] | None:
+    """Mean over each node's owners of a value per rank, NaN ignored: float32 [N]; None when all are unknown."""
+    known = np.asarray(values, dtype=np.float64)
+    present = ~np.isnan(known)
+    if not present.any():
+        return None
+    sums = np.concatenate([[0.0], np.cumsum(np.where(present, known, 0.0))])
+    counts = np.concatenate([[0], np.cumsum(present)])
+    n = counts[nodes.owner_stop] - counts[nodes.owner_first]
+    total = sums[nodes.owner_stop] - sums[nodes.owner_first]
+    return np.where(n > 0, total / np.maximum(n, 1), np.nan).astype(np.float32)
+
+
+def sampled_share(tree: PackedTree, nodes: TreeNodes, sequences: Sequences) -> NDArray[np.float32]:
+    """Share of each node's tokens that some owner sampled rather than read: float32 [N] in [0, 1]."""
+    sampled = np.zeros(len(tree.tokens), dtype=bool)
+    for row, member in enumerate(tree.members.tolist()):
+        sampled[tree.path(row)[int(sequences.n_prompt[member]) :]] = True
+    counts = np.concatenate([[0], np.cumsum(sampled)])
+    share = (counts[nodes.start + nodes.length] - counts[nodes.start]) / np.maximum(nodes.length, 1)
+    return share.astype(np.float32)
+
+
+def node_labels(tree: PackedTree, nodes: TreeNodes, decode: Callable[[Sequence[int]], str | None]) -> list[str] | None:
+    """The beginning of each node's text; None when no tokenizer fits or there are too many to read."""
+    if len(nodes) > LABELLED_NODES:
+        return None
+    labels = []
+    for start, length in zip(nodes.start.tolist(), nodes.length.tolist(), strict=True):
+        text = decode(tree.tokens[start : start + min(length, LABEL_TOKENS)].tolist())
+        if text is None:
+            return None
+        labels.append(" ".join(text.split())[:LABEL_CHARS])
+    return labels
+
+
+def rows_drawing(
+    packing: Any, sequences: Sequences, owner_of: Mapping[str, str], detail_of: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Rows for ``components.packed_rows``: per row, the tokens that each step adds to it.
+
+    Args:
+        packing: a ``core.tree.packing.Packing`` over ``sequences``.
+        sequences: its source.
+        owner_of: step_uid -> what gives the colour (its trajectory).
+        detail_of: step_uid -> one line about it.
+    """
+    rows = []
+    for index, parts in enumerate(packing.rows):
+        segments: list[list[Any]] = []
+        for part in parts:
+            lengths = sequences.lengths[part.order]
+            for member, novel in zip(part.order.tolist(), (lengths - part.lcp).tolist(), strict=True):
+                if novel:
+                    uid = sequences.step_uids[member]
+                    segments.append([novel, f"step {uid}", owner_of.get(uid, uid), detail_of.get(uid, "")])
+        rows.append({"index": index, "n_tokens": int(packing.row_tokens[index]), "segments": segments})
+    return rows
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else float(value)

@@ -1,0 +1,193 @@
+"""Tables over the pool: one page of rows at a time from the server, rows picked by uid and never by position."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import streamlit as st
+
+from studio import state
+from studio.widgets.format import count
+
+PAGE_SIZE = 50
+ROW_HEIGHT = 29
+HEADER_HEIGHT = 36
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """What a table shows: its uid column, its columns in order, and how each looks."""
+
+    uid: str
+    columns: Sequence[str]
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+def trajectory_table() -> TableSpec:
+    """Trajectories, one per row."""
+    c = st.column_config
+    return TableSpec(
+        "trajectory_uid",
+        ("trajectory_uid", "prompt_preview", "agent", "n_steps", "tokens", "reward", "quality", "complete",
+         "policy", "started_at", "tags", "prompt_uid", "model", "channel", "outcome"),
+        {
+            "trajectory_uid": c.TextColumn("Trajectory", width=132),
+            "prompt_uid": c.TextColumn("Prompt group", width=120),
+            "prompt_preview": c.TextColumn("Task", width=290),
+            "agent": c.TextColumn("Agent", width=92),
+            "model": c.TextColumn("Model", width=90),
+            "channel": c.TextColumn("Channel", width=70),
+            "n_steps": c.NumberColumn("Steps", width=56, format="localized"),
+            "tokens": c.NumberColumn("Tokens", width=70, format="localized", help="Prompt and response tokens stored once"),
+            "reward": c.NumberColumn("Reward", width=68, format="%.3g", help="Empty is unscored, which is never 0"),
+            "quality": c.TextColumn("Quality", width=66),
+            "complete": c.CheckboxColumn("Complete", width=72),
+            "policy": c.TextColumn("Policy", width=62, help="Policy versions, lowest to highest"),
+            "started_at": c.DatetimeColumn("Started", width=128, format="MMM D, HH:mm:ss"),
+            "tags": c.ListColumn("Tags", width=90),
+            "outcome": c.TextColumn("Outcome", width=80),
+        },
+    )  # fmt: skip
+
+
+def group_table() -> TableSpec:
+    """Prompt groups, one per row."""
+    c = st.column_config
+    return TableSpec(
+        "prompt_uid",
+        ("prompt_uid", "prompt_preview", "n_trajectories", "n_complete", "n_scored", "n_steps", "n_tokens",
+         "reward_mean", "reward_std", "reward_min", "reward_max", "success_rate", "zero_variance"),
+        {
+            "prompt_uid": c.TextColumn("Prompt group", width=130),
+            "prompt_preview": c.TextColumn("Task", width=300),
+            "n_trajectories": c.NumberColumn("Trajectories", width=84),
+            "n_complete": c.NumberColumn("Complete", width=70),
+            "n_scored": c.NumberColumn("Scored", width=60),
+            "n_steps": c.NumberColumn("Steps", width=56),
+            "n_tokens": c.NumberColumn("Tokens", width=72, format="localized"),
+            "reward_mean": c.NumberColumn("Mean", width=58, format="%.3g"),
+            "reward_std": c.NumberColumn("Std", width=58, format="%.3g"),
+            "reward_min": c.NumberColumn("Min", width=52, format="%.3g"),
+            "reward_max": c.NumberColumn("Max", width=52, format="%.3g"),
+            "success_rate": c.ProgressColumn("Success", width=92, format="percent", min_value=0, max_value=1),
+            "zero_variance": c.CheckboxColumn("No variance", width=82, help="All rewards equal: GRPO learns nothing"),
+        },
+    )  # fmt: skip
+
+
+def step_table() -> TableSpec:
+    """Steps, one per row."""
+    c = st.column_config
+    return TableSpec(
+        "step_uid",
+        ("step_uid", "trajectory_uid", "step_index", "preview", "tool_names", "n_prompt_tokens",
+         "n_response_tokens", "reward", "quality", "trainable", "transition", "call_kind", "status",
+         "token_source", "finish_reason", "latency_s", "created_at"),
+        {
+            "step_uid": c.TextColumn("Step", width=132),
+            "trajectory_uid": c.TextColumn("Trajectory", width=116),
+            "step_index": c.NumberColumn("#", width=38),
+            "preview": c.TextColumn("Answer", width=220),
+            "tool_names": c.ListColumn("Tools", width=96),
+            "n_prompt_tokens": c.NumberColumn("Prompt", width=64, format="localized"),
+            "n_response_tokens": c.NumberColumn("Response", width=70, format="localized"),
+            "reward": c.NumberColumn("Reward", width=62, format="%.3g"),
+            "quality": c.TextColumn("Quality", width=64),
+            "trainable": c.CheckboxColumn("Trainable", width=70),
+            "transition": c.TextColumn("Transition", width=84),
+            "call_kind": c.TextColumn("Kind", width=68),
+            "status": c.TextColumn("Status", width=64),
+            "token_source": c.TextColumn("Tokens by", width=74),
+            "finish_reason": c.TextColumn("Finish", width=76),
+            "latency_s": c.NumberColumn("Latency", width=68, format="%.2f s"),
+            "created_at": c.DatetimeColumn("At", width=128, format="MMM D, HH:mm:ss"),
+        },
+    )  # fmt: skip
+
+
+def displayable(rows: pa.Table) -> Any:
+    """Rows as a data frame, with the columns that are made of two: tokens once stored, policy span."""
+    frame = rows.to_pandas()
+    if "n_unique_tokens" in frame:
+        frame["tokens"] = frame["n_unique_tokens"]
+    if "policy_version_min" in frame:
+        frame["policy"] = [span(a, b) for a, b in zip(*_versions(rows), strict=True)]
+    return frame
+
+
+def _versions(rows: pa.Table) -> tuple[list[int | None], list[int | None]]:
+    return rows["policy_version_min"].to_pylist(), rows["policy_version_max"].to_pylist()
+
+
+def span(low: int | None, high: int | None) -> str | None:
+    """A policy version span: one number when both ends are equal, None when unknown.
+
+    >>> span(3, 3), span(3, 5), span(None, None)
+    ('3', '3–5', None)
+    """
+    if low is None or high is None:
+        return None
+    return str(low) if low == high else f"{low}–{high}"
+
+
+def page_of(n_rows: int, *, key: str, size: int = PAGE_SIZE, noun: str = "rows") -> int:
+    """The pagination bar; returns the offset of the first row. The page stands in the URL."""
+    n_pages = max(1, -(-n_rows // size))
+    asked = state.query("page", "1") or "1"
+    page = min(max(int(asked), 1), n_pages) if asked.isdigit() else 1
+    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+        first = (page - 1) * size
+        last = min(n_rows, first + size)
+        st.caption(f"{count(first + 1 if n_rows else 0)}–{count(last)} of {count(n_rows)} {noun}")
+        chosen = st.pagination(n_pages, default=page, key=f"{key}-pages") if n_pages > 1 else 1
+    if chosen != page:
+        state.set_query(page=chosen if chosen > 1 else None)
+        st.rerun()
+    return (page - 1) * size
+
+
+def open_table(rows: pa.Table, spec: TableSpec, *, key: str, height: int = 600) -> str | None:
+    """A table whose rows open with one click on any cell; returns the uid of the clicked row."""
+    frame = displayable(rows)
+    event = st.dataframe(
+        frame,
+        hide_index=True,
+        column_order=spec.columns,
+        column_config=dict(spec.config),
+        on_select="rerun",
+        selection_mode="single-cell",
+        row_height=ROW_HEIGHT,
+        height=min(height, HEADER_HEIGHT + ROW_HEIGHT * max(len(frame), 1)),
+        key=key,
+    )
+    cells = event["selection"]["cells"]
+    return str(frame[spec.uid].iloc[cells[0][0]]) if cells else None
+
+
+def pick_table(rows: pa.Table, spec: TableSpec, *, key: str, picked: set[str], height: int = 520) -> set[str]:
+    """A table with check marks; returns what is picked, on this page and on those not in sight.
+
+    ``key`` must change with page and filter: Streamlit remembers positions, and positions mean other rows there.
+    """
+    frame = displayable(rows)
+    here = [str(uid) for uid in frame[spec.uid]]
+    mount = f"{key}-mount"
+    if mount not in st.session_state:
+        st.session_state[mount] = [place for place, uid in enumerate(here) if uid in picked]
+    event = st.dataframe(
+        frame,
+        hide_index=True,
+        column_order=spec.columns,
+        column_config=dict(spec.config),
+        on_select="rerun",
+        selection_mode="multi-row",
+        selection_default={"selection": {"rows": st.session_state[mount]}},
+        row_height=ROW_HEIGHT,
+        height=min(height, HEADER_HEIGHT + ROW_HEIGHT * max(len(frame), 1)),
+        key=key,
+    )
+    chosen = {here[place] for place in event["selection"]["rows"] if place < len(here)}
+    return (picked - set(here)) | chosen

@@ -1,0 +1,205 @@
+"""Opinions from the screen: quality, trainable, reward overlay, tags and notes on a step or a trajectory.
+
+Facts never change here: each button appends one annotation, which the history lists and can undo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+from core.types import Annotation, AnnotationKind
+from studio import state
+from studio.widgets.figures import section
+from studio.widgets.format import ago, escape, number
+from studio.widgets.tables import html_table, mark
+
+SOURCE = "studio"
+QUALITIES = {
+    "good": ("Good", ":material/thumb_up:", "G"),
+    "bad": ("Bad", ":material/thumb_down:", "B"),
+    "unsure": ("Unsure", ":material/help:", "U"),
+}
+TRAINABLE = {"rule": None, "on": True, "off": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What an opinion is about: a step or a trajectory."""
+
+    kind: str
+    uid: str
+
+    def annotation(self, kind: str, value: Any, *, at: float, note: str | None = None) -> Annotation:
+        """One annotation about this target, by the author of this browser session."""
+        where = {"step_uid": self.uid} if self.kind == "step" else {"trajectory_uid": self.uid}
+        return Annotation(
+            kind=kind, value=value, author=state.author(), source=SOURCE, created_at=at, note=note, **where
+        )
+
+
+def apply(target: Target, kind: str, value: Any, *, label: str) -> None:
+    """Append one annotation and redraw the page."""
+    service = state.service()
+    service.pool.annotate([target.annotation(kind, value, at=service.clock())], label=label)
+    st.toast(f"{label} · {target.kind} {target.uid[:12]}")
+    st.rerun()
+
+
+def latest(annotations: Sequence[Mapping[str, Any]], target: Target, kind: str) -> Mapping[str, Any] | None:
+    """The newest standing annotation of a kind about exactly this target, or None."""
+    standing = [
+        row
+        for row in annotations
+        if row["kind"] == kind and not row.get("undone") and _about(row) == (target.kind, target.uid)
+    ]
+    return standing[-1] if standing else None
+
+
+def label_panel(
+    target: Target,
+    *,
+    current: Mapping[str, Any],
+    annotations: Sequence[Mapping[str, Any]],
+    captured_reward: float | None,
+    shortcuts: bool,
+) -> None:
+    """All label controls of one target.
+
+    Args:
+        target: what the labels are about.
+        current: its effective state: quality, trainable, reward, tags.
+        annotations: its annotations, oldest first, as ``pool.annotations`` gives them.
+        captured_reward: the reward that came with the data; an edit lies over it and never replaces it.
+        shortcuts: whether G, B and U label this target.
+    """
+    key = f"label-{target.kind}-{target.uid}"
+    _quality(target, current.get("quality"), key, shortcuts)
+    _trainable(target, bool(current.get("trainable")), annotations, key)
+    _reward(target, current.get("reward"), captured_reward, annotations, key)
+    _tags(target, [str(tag) for tag in current.get("tags") if tag] if current.get("tags") is not None else [], key)
+    _note(target, key)
+
+
+def _quality(target: Target, standing: str | None, key: str, shortcuts: bool) -> None:
+    with st.container(horizontal=True, gap="xsmall"):
+        for value, (label, icon, letter) in QUALITIES.items():
+            on = standing == value
+            if st.button(
+                label,
+                icon=icon,
+                key=f"{key}-{value}",
+                type="primary" if on else "secondary",
+                shortcut=letter if shortcuts else None,
+                help="Click again to withdraw" if on else None,
+                width="stretch",
+            ):
+                apply(
+                    target,
+                    AnnotationKind.QUALITY,
+                    None if on else value,
+                    label="quality withdrawn" if on else f"quality: {value}",
+                )
+
+
+def _trainable(target: Target, effective: bool, annotations: Sequence[Mapping[str, Any]], key: str) -> None:
+    said = latest(annotations, target, AnnotationKind.TRAINABLE)
+    value = None if said is None else said["value"]
+    standing = "rule" if value is None else "on" if value else "off"
+    chosen = st.segmented_control(
+        f"Trainable (counts as {'on' if effective else 'off'})",
+        list(TRAINABLE),
+        default=standing,
+        format_func=lambda name: {"rule": "By rule", "on": "On", "off": "Off"}[name],
+        required=True,
+        key=f"{key}-trainable-{standing}-{len(annotations)}",
+        help="By rule: main calls sampled without fault are trainable.",
+        width="stretch",
+    )
+    if chosen != standing:
+        apply(target, AnnotationKind.TRAINABLE, TRAINABLE[chosen], label=f"trainable: {chosen}")
+
+
+def _reward(
+    target: Target,
+    effective: float | None,
+    captured: float | None,
+    annotations: Sequence[Mapping[str, Any]],
+    key: str,
+) -> None:
+    said = latest(annotations, target, AnnotationKind.REWARD)
+    overlay = said is not None and said["value"] is not None
+    with st.container(horizontal=True, gap="xsmall", vertical_alignment="bottom"):
+        entered = st.number_input(
+            "Reward",
+            value=effective,
+            placeholder="unscored",
+            format="%.4g",
+            key=f"{key}-reward-{len(annotations)}",
+            help="An edit lies over the captured reward and can be withdrawn.",
+        )
+        if st.button("Set", key=f"{key}-set", disabled=entered is None or entered == effective):
+            apply(target, AnnotationKind.REWARD, entered, label=f"reward: {number(entered)}")
+        if overlay and st.button("Withdraw", key=f"{key}-withdraw"):
+            apply(target, AnnotationKind.REWARD, None, label="reward withdrawn")
+    if overlay and said is not None:
+        st.caption(f"captured {number(captured)} · {said['author']} says {number(said['value'])}")
+
+
+def _tags(target: Target, standing: list[str], key: str) -> None:
+    chosen = st.multiselect(
+        "Tags",
+        standing,
+        default=standing,
+        accept_new_options=True,
+        placeholder="Add a tag",
+        key=f"{key}-tags-{'|'.join(standing)}",
+    )
+    changed = [tag for tag in chosen if tag not in standing] + [f"-{tag}" for tag in standing if tag not in chosen]
+    if changed:
+        service = state.service()
+        at = service.clock()
+        service.pool.annotate(
+            [target.annotation(AnnotationKind.TAG, tag, at=at) for tag in changed],
+            label=f"tags: {', '.join(changed)}",
+        )
+        st.rerun()
+
+
+def _note(target: Target, key: str) -> None:
+    with st.form(f"{key}-note-form", border=False, clear_on_submit=True):
+        text = st.text_area("Note", key=f"{key}-note", height=68, placeholder="What should a colleague know?")
+        if st.form_submit_button("Add note", width="stretch") and text.strip():
+            apply(target, AnnotationKind.NOTE, text.strip(), label="note")
+
+
+def history(annotations: Sequence[Mapping[str, Any]], *, now: float) -> None:
+    """Every opinion about a trajectory and its steps, newest first, with its author and time."""
+    section("Annotations", "appended, never overwritten; undo is in Curate")
+    if not annotations:
+        st.caption("Nobody has labelled this yet.")
+        return
+    rows = []
+    for row in reversed(annotations):
+        value = row["value"]
+        shown = "withdrawn" if value is None else number(value) if isinstance(value, float) else str(value)
+        about = f"step {row['step_uid'][:12]}" if row.get("step_uid") else "trajectory"
+        rows.append(
+            (
+                mark("undone", "muted") if row.get("undone") else mark(row["kind"], "good"),
+                escape(shown),
+                escape(about),
+                escape(row["author"]),
+                escape(row["source"]),
+                escape(row.get("note") or ""),
+                escape(ago(row["created_at"], now)),
+            )
+        )
+    html_table(("kind", "value", "about", "author", "source", "note", "when"), rows)
+
+
+def _about(row: Mapping[str, Any]) -> tuple[str, str | None]:
+    return ("step", row["step_uid"]) if row.get("step_uid") else ("trajectory", row.get("trajectory_uid"))

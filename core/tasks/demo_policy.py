@@ -9,7 +9,7 @@ rollout's seed picks one, so that the siblings of a prompt group succeed, recove
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,11 @@ from core.tasks.task import Task
 MODEL = "demo-1"
 MAX_TURNS = 8
 """The demo agent's turn limit: the looping way runs into it."""
+SCRIPT_SEED = 364
+"""The scripted engine picks a variant by hash of this and the request's ``seed``. Under this one, the request
+seeds 0 to 7 pick all eight ways: direct, mistaken, wrong_path, gives_up, careful, loops, mends, wrong_arguments."""
+DELAY_S = 0.05
+"""How long the scripted policy takes for an answer, seconds: slow enough to watch the steps arrive."""
 
 Reply = dict[str, Any]
 
@@ -125,15 +130,17 @@ def _loops(answer: Answer) -> list[Reply]:
 
 
 WAYS: dict[str, Callable[[Answer], list[Reply]]] = {
-    "direct": _direct,
     "mistaken": _mistaken,
-    "wrong_path": _wrong_path,
-    "gives_up": _gives_up,
-    "careful": _careful,
-    "loops": _loops,
     "mends": _mends,
+    "careful": _careful,
     "wrong_arguments": _wrong_arguments,
+    "loops": _loops,
+    "direct": _direct,
+    "gives_up": _gives_up,
+    "wrong_path": _wrong_path,
 }
+"""In the order of the script's variants, which ``SCRIPT_SEED`` gives out."""
+
 SUCCESSFUL = ("direct", "wrong_path", "careful", "mends", "wrong_arguments")
 
 
@@ -147,6 +154,21 @@ def plans(task: Task) -> list[list[Reply]]:
         names = [name if name in SUCCESSFUL else "direct" for name in WAYS]
         return [WAYS[name](answer) for name in names]
     return [way(answer) for way in WAYS.values()]
+
+
+def policy_script(tasks: Sequence[Task]) -> dict[str, Any]:
+    """The script for ``core.serving.scripted``: one rule per task and turn, one variant per way.
+
+    A rule knows its task by the prompt. A way that is over says so in words, which ends the attempt.
+    """
+    over: Reply = {"content": "There is nothing left to do."}
+    rules = []
+    for task in tasks:
+        ways = plans(task)
+        for turn in range(max(map(len, ways))):
+            variants = [way[turn] if turn < len(way) else over for way in ways]
+            rules.append({"when": {"contains": task.prompt, "turn": turn}, "variants": variants, "delay_s": DELAY_S})
+    return {"model": MODEL, "seed": SCRIPT_SEED, "rules": rules, "default": over}
 
 
 def _paint(task: Task) -> Answer:

@@ -1,6 +1,215 @@
-"""Page collect."""
+"""Collect: calls as they arrive. Every read is bounded, so that it stays quick at none and at hundreds of calls/s."""
 
+import pyarrow as pa
+import streamlit as st
+
+from core.types import View
+from studio import state
 from studio import widgets as w
+from studio.charts import rates
+from studio.status import engine_state
+from studio.widgets.demo import demo_progress
+from studio.widgets.tables import bars, html_table, mark
 
-w.page_header("collect")
-w.empty_state("Nothing here yet", "Point an agent at the gateway, or load the demo data.", demo=True)
+N_NEWEST = 50
+SHOWN = (
+    "created_at", "agent", "model", "channel", "source", "status", "call_kind", "transition",
+    "n_prompt_tokens", "n_response_tokens", "latency_s", "token_source", "identity_source", "preview",
+)  # fmt: skip
+ALL = "all"
+
+
+def percentile(values: list[float], share: float) -> float | None:
+    """The value that ``share`` of the sorted values do not exceed; None without values."""
+    return sorted(values)[min(int(len(values) * share), len(values) - 1)] if values else None
+
+
+@w.live(1.0)
+def pulse() -> None:
+    service = state.service()
+    live = service.stats.snapshot()
+    latency = [event["latency_s"] for event in live["recent"]]
+    lag, failure = service.ingest.lag_s, service.ingest.last_error
+    n_calls, n_errors, n_dropped = live["n_calls"], live["n_errors"], live["n_dropped"]
+    rate = {name: windows["10"] for name, windows in live["rates"].items()}
+    w.figures(
+        [
+            w.Figure("Calls per second", w.number(rate["calls_per_s"], 1), "mean of 10 s", help="Answered by the gateway"),
+            w.Figure("Response tokens / s", w.compact(rate["tokens_per_s"]), "mean of 10 s"),
+            w.Figure("Latency p50", w.seconds(percentile(latency, 0.5)), f"newest {len(latency)} calls", help="latency"),
+            w.Figure("Latency p95", w.seconds(percentile(latency, 0.95)), f"newest {len(latency)} calls", help="latency"),
+            w.Figure("In flight", w.count(live["n_in_flight"]), "being answered"),
+            w.Figure("Calls", w.count(n_calls), "since the start"),
+            w.Figure("Errors", w.count(n_errors), w.percent(n_errors, n_calls), tone="bad" if n_errors else ""),
+            w.Figure(
+                "Ingest lag", w.seconds(lag), str(failure) if failure else "call to pool",
+                tone="bad" if failure else "", help="ingest lag",
+            ),
+            w.Figure("Dropped", w.count(n_dropped), "must be 0", tone="bad" if n_dropped else "good", help="dropped"),
+        ]
+    )  # fmt: skip
+    left, middle, right = st.columns(3, gap="small")
+    with left.container(border=True, key="panel-calls"):
+        w.section("Calls per second", "last minute")
+        w.plot(rates.call_rate(live["series"]), key="chart-calls", alt="Calls and failed calls per second")
+    with middle.container(border=True, key="panel-tokens"):
+        w.section("Response tokens per second", "last minute")
+        w.plot(rates.token_rate(live["series"]), key="chart-tokens", alt="Response tokens per second")
+    with right.container(border=True, key="panel-latency"):
+        w.section("Latency", f"newest {len(latency)} calls")
+        w.plot(rates.latencies(latency), key="chart-latency", alt="Distribution of latencies")
+
+
+def newest_view() -> View:
+    """What the newest calls are narrowed to, from the URL."""
+    chosen = {name: st.session_state.get(name) for name in ("channel", "source")}
+    return View(filters={name: [value] for name, value in chosen.items() if value and value != ALL})
+
+
+def controls() -> bool:
+    """The line above the newest calls. Returns whether the table follows."""
+    facets = state.service().pool.facets(View(), ["channel", "source"])
+    with st.container(horizontal=True, vertical_alignment="bottom", key="newest-head"):
+        w.section("Newest calls", f"the last {N_NEWEST}; click one to inspect it")
+        for name in ("channel", "source"):
+            options = [ALL, *(str(value) for value, _ in facets[name] if value is not None)]
+            if st.query_params.get(name) not in (None, *options):
+                options.append(st.query_params[name])
+            st.selectbox(name.capitalize(), options, key=name, bind="query-params", width=140, label_visibility="collapsed",
+                         format_func=lambda value, name=name: f"{name}: {value}")  # fmt: skip
+        return st.toggle("Follow", value=True, key="follow", bind="query-params", width="content")
+
+
+def open_clicked() -> None:
+    """Remember the step under the click; rows shift, so the uid comes from what was on the screen."""
+    cells = st.session_state["newest-table"]["selection"]["cells"]
+    if cells:
+        st.session_state["open-step"] = st.session_state["newest-uids"][cells[0][0]]
+
+
+def newest() -> None:
+    if (step_uid := st.session_state.pop("open-step", None)) is not None:
+        state.goto("inspect", step=step_uid)
+    service = state.service()
+    follow = st.session_state.get("follow", True)
+    view = newest_view()
+    if follow or st.session_state.get("newest-view") != view:
+        st.session_state["newest-frame"] = service.pool.steps(view, order="created_at desc", limit=N_NEWEST)
+        st.session_state["newest-view"] = view
+        st.session_state["newest-total"] = service.pool.stats()["n_steps"]
+    table: pa.Table = st.session_state["newest-frame"]
+    if table.num_rows == 0:
+        w.empty_state("No call yet", "Calls appear here the moment they are captured.", icon="sensors", demo=True)
+        return
+    if not follow:
+        n_new = service.pool.stats()["n_steps"] - st.session_state["newest-total"]
+        st.caption(f"Paused; {w.count(n_new)} steps arrived since. Turn on Follow to see them.")
+    st.session_state["newest-uids"] = table["step_uid"].to_pylist()
+    st.dataframe(
+        _local_time(table.select(SHOWN)),
+        key="newest-table",
+        on_select=open_clicked,
+        selection_mode="single-cell",
+        hide_index=True,
+        height=420,
+        row_height=30,
+        placeholder=w.DASH,
+        column_config=COLUMNS,
+        alt="The newest calls",
+    )
+
+
+def _local_time(table: pa.Table):
+    frame = table.to_pandas()
+    frame["created_at"] = frame["created_at"].dt.tz_localize("UTC").dt.tz_convert(st.context.timezone or "UTC")
+    return frame
+
+
+COLUMNS = {
+    "created_at": st.column_config.DatetimeColumn("Time", format="HH:mm:ss.SSS", width=92),
+    "agent": st.column_config.TextColumn("Agent", width=100),
+    "model": st.column_config.TextColumn("Model", width=110),
+    "channel": st.column_config.TextColumn("Channel", width=66),
+    "source": st.column_config.TextColumn("Source", width=74),
+    "status": st.column_config.TextColumn("Status", width=62),
+    "call_kind": st.column_config.TextColumn("Call kind", width=76),
+    "transition": st.column_config.TextColumn("Transition", width=84),
+    "n_prompt_tokens": st.column_config.NumberColumn("Prompt", format="localized", width=64, help="Prompt tokens"),
+    "n_response_tokens": st.column_config.NumberColumn(
+        "Response", format="localized", width=72, help="Response tokens"
+    ),
+    "latency_s": st.column_config.NumberColumn("Latency", format="%.2f s", width=70),
+    "token_source": st.column_config.TextColumn("Tokens", width=72, help="How far the token ids can be trusted"),
+    "identity_source": st.column_config.TextColumn("Identity", width=76, help="How the call's trajectory was found"),
+    "preview": st.column_config.TextColumn("Answer"),
+}
+
+
+@w.live(2.0)
+def breakdown() -> None:
+    live = state.service().stats.snapshot(n_recent=0)
+    w.section("Who is calling", "calls since the start")
+    columns = st.columns(4, gap="small")
+    for column, (name, title) in zip(
+        columns, (("agent", "Agent"), ("model", "Model"), ("source", "Source"), ("channel", "Channel")), strict=True
+    ):
+        with column.container(border=True, key=f"panel-by-{name}", height="stretch"):
+            w.section(title)
+            counts = live["by"][name]
+            if counts:
+                bars(list(counts.items())[:6], total=sum(counts.values()))
+            else:
+                st.caption("No call since the start.")
+
+
+@w.live(2.0)
+def health() -> None:
+    service = state.service()
+    live = service.stats.snapshot(n_recent=0)
+    left, right = st.columns([3, 2], gap="small")
+    with left.container(border=True, key="panel-engines", height="stretch"):
+        w.section("Engines", "what was probed")
+        rows = [engine_row(engine) for engine in service.engines.status()]
+        html_table(["Engine", "Kind", "Address", "Calls", "Finding"], rows, numeric=(3,))
+    with right.container(border=True, key="panel-attention", height="stretch"):
+        w.section("Needs attention", "calls since the start")
+        inferred = live["by"]["identity_source"].get("inferred", 0)
+        facets = dict(service.pool.facets(View(), ["status"])["status"])
+        rows = [
+            attention("Dropped", live["n_dropped"], "answered, not captured", "bad"),
+            attention("Errors", live["n_errors"], "engine or request failed", "bad"),
+            attention("Mismatched", facets.get("mismatch", 0), "token counts disagree (whole pool)", "bad"),
+            attention("Aborted", live["n_aborted"], "the agent went away", "warn"),
+            attention("Inferred", inferred, "nobody named the trajectory; found by shared prefix", "warn"),
+        ]
+        html_table(["", "Calls", "Meaning"], rows, numeric=(1,))
+
+
+def engine_row(engine: dict) -> tuple[str, ...]:
+    """One engine as table cells."""
+    return (
+        mark(engine["name"], {True: "good", False: "bad", None: ""}[engine["ok"]]),
+        w.escape(engine["kind"]),
+        f"<code>{w.escape(engine['base_url'] or 'starts at the first call')}</code>",
+        w.count(engine["n_calls"]),
+        f'<span class="q">{w.escape(engine_state(engine))}</span>',
+    )
+
+
+def attention(label: str, n: int, meaning: str, tone: str) -> tuple[str, str, str]:
+    """One row of what needs a look; quiet when the count is 0."""
+    return mark(label, tone if n else "good"), w.count(n), f'<span class="q">{w.escape(meaning)}</span>'
+
+
+def page() -> None:
+    w.page_header("collect")
+    demo_progress()
+    pulse()
+    with w.error_boundary():
+        follow = controls()
+        w.live(1.0 if follow else None)(newest)()
+    breakdown()
+    health()
+
+
+page()

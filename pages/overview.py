@@ -1,6 +1,218 @@
-"""Page overview."""
+"""Overview: the pool at a glance, and how to point an agent at it."""
 
+import time
+
+import streamlit as st
+
+from core.types import View
+from studio import connect, state
 from studio import widgets as w
+from studio.charts import distributions
+from studio.widgets.demo import demo_progress
+from studio.widgets.tables import bars, mark
 
-w.page_header("overview")
-w.empty_state("Nothing here yet", "Point an agent at the gateway, or load the demo data.", demo=True)
+STAGES: tuple[tuple[str, View, str], ...] = (
+    ("Captured", View(), "every step in the pool"),
+    (
+        "Linked",
+        View(where="transition IS NOT NULL OR step_index = 0"),
+        "first of its trajectory, or joined to a parent",
+    ),
+    ("Scored", View({"trajectory_reward_state": "scored"}), "its trajectory has a reward"),
+    ("Trainable", View({"trajectory_reward_state": "scored", "trainable": True}), "scored, and nobody took it out"),
+    (
+        "Ready",
+        View({"trajectory_reward_state": "scored", "trainable": True, "complete": True}),
+        "scored and trainable, in a closed trajectory",
+    ),
+)
+EXACT_TONES = {"bytes": "warn", "retokenized": "warn", "none": "bad"}
+N_BINS = 24
+
+
+def glance() -> None:
+    service = state.service()
+    stats = service.pool.stats()
+    if (stats["n_steps"] == 0) != st.session_state.get("overview-empty"):
+        st.rerun()
+    figures(service, stats)
+    left, right = st.columns(2, gap="small")
+    with left.container(border=True, key="panel-funnel"):
+        funnel(service)
+    with right.container(border=True, key="panel-reward"):
+        rewards(service)
+    origins(service)
+
+
+def figures(service, stats: dict) -> None:
+    n_steps, n_trajectories = stats["n_steps"], stats["n_trajectories"]
+    n_complete = service.pool.count_trajectories(View({"complete": True}))
+    n_scored = service.pool.count_trajectories(View({"trajectory_reward_state": "scored"}))
+    n_trainable = service.pool.count_steps(View({"trainable": True}))
+    version = service.policy.version
+    w.figures(
+        [
+            w.Figure("Steps", w.count(n_steps), "model calls", help="step"),
+            w.Figure("Trajectories", w.count(n_trajectories), f"{w.count(n_complete)} complete", help="trajectory"),
+            w.Figure("Prompt groups", w.count(stats["n_groups"]), "sets of siblings", help="prompt group"),
+            w.Figure(
+                "Tokens",
+                w.compact(stats["n_tokens"]),
+                f"{w.compact(stats['n_response_tokens'])} sampled",
+                help="Prompt and response tokens of all steps, shared prefixes counted once per step.",
+            ),
+            w.Figure("Scored", w.percent(n_scored, n_trajectories), f"{w.count(n_scored)} trajectories", help="scored"),
+            w.Figure("Trainable", w.percent(n_trainable, n_steps), f"{w.count(n_trainable)} steps", help="trainable"),
+            w.Figure("Policy version", w.DASH if version is None else str(version), "of the next call"),
+        ]
+    )
+
+
+def funnel(service) -> None:
+    w.section("Life of the data", "steps that reach each stage; click one to see them")
+    stages = [(label, service.pool.count_steps(view)) for label, view, _ in STAGES]
+    event = w.plot(
+        distributions.funnel(stages, notes=[note for *_, note in STAGES]),
+        key="chart-funnel",
+        alt="Steps that reach each stage",
+        on_select="rerun",
+        selection_mode="points",
+    )
+    if event.selection.points:
+        view = STAGES[event.selection.points[0]["point_index"]][1]
+        state.goto("curate", **state.view_to_query(view))
+
+
+def rewards(service) -> None:
+    w.section("Reward of trajectories", "scored ones; click a bar to see them")
+    table = service.pool.histogram(View(where="step_index = 0"), "trajectory_reward", N_BINS)
+    if table.num_rows == 0:
+        w.empty_state("Nothing is scored", "A verifier, a label in Curate or POST /api/v1/annotations sets rewards.",
+                      icon="grade")  # fmt: skip
+        return
+    bins = table.to_pylist()
+    event = w.plot(
+        distributions.histogram(
+            [one["low"] for one in bins], [one["high"] for one in bins], [one["n"] for one in bins], noun="trajectories"
+        ),
+        key="chart-reward",
+        alt="Rewards of trajectories",
+        on_select="rerun",
+        selection_mode="points",
+    )
+    if event.selection.points:
+        one = bins[event.selection.points[0]["point_index"]]
+        state.goto("curate", **state.view_to_query(View({"trajectory_reward": [one["low"], one["high"]]})))
+
+
+def origins(service) -> None:
+    names = (("channel", "Channel"), ("source", "Source"), ("agent", "Agent"), ("token_source", "Token source"))
+    facets = service.pool.facets(View(), [name for name, _ in names])
+    for column, (name, title) in zip(st.columns(4, gap="small"), names, strict=True):
+        with column.container(border=True, key=f"panel-{name}", height="stretch"):
+            w.section(title, "steps")
+            values = [("unknown" if value is None else str(value), n) for value, n in facets[name]]
+            bars(values[:6], total=sum(n for _, n in values), tones=EXACT_TONES if name == "token_source" else {})
+
+
+def connect_panel() -> None:
+    w.section("Connect an agent", "every call is captured before it is answered; the session key names the trajectory")
+    labels = {key: agent.label for key, agent in connect.AGENTS.items()}
+    with st.container(border=True, key="panel-connect"):
+        chosen = st.segmented_control(
+            "Agent",
+            list(labels),
+            default=next(iter(labels)),
+            required=True,
+            format_func=labels.get,
+            key="connect",
+            bind="query-params",
+            label_visibility="collapsed",
+        )
+        agent = connect.AGENTS[chosen]
+        session = session_of(agent)
+        lines, facts = st.columns([3, 2], gap="medium")
+        with lines:
+            if not agent.served:
+                st.html(
+                    '<div class="cs-callout warn">This gateway does not answer the '
+                    f"<code>{w.escape(agent.dialect.path)}</code> dialect that {w.escape(agent.label)} speaks: "
+                    "it gets a clear 501.</div>"
+                )
+            snippets(agent, session)
+        with facts:
+            first_call(session["trajectory_uid"])
+            w.facts(
+                [
+                    ("Base URL", session["base_url"]),
+                    ("Session key", session["api_key"]),
+                    ("trajectory", session["trajectory_uid"]),
+                    ("channel", session["channel"]),
+                    ("Dialect", agent.dialect.path),
+                ]
+            )
+            if st.button("New key", icon=":material/key:", help="A fresh key begins a new trajectory."):
+                st.session_state["sessions"].pop(agent.key)
+                st.rerun()
+
+
+def session_of(agent: connect.Agent) -> dict:
+    """The session minted for this agent in this browser tab; minted when first shown."""
+    sessions = st.session_state.setdefault("sessions", {})
+    if agent.key not in sessions:
+        sessions[agent.key] = state.service().mint_session(agent=agent.key)
+    return sessions[agent.key]
+
+
+def snippets(agent: connect.Agent, session: dict) -> None:
+    service = state.service()
+    filled = connect.Session(service.base_url, session["api_key"], connect.model_for(service.settings.engine))
+    for snippet in agent.write(filled):
+        st.caption(snippet.where)
+        st.code(snippet.text, language=snippet.language)
+
+
+@w.live(1.0)
+def first_call(trajectory_uid: str) -> None:
+    table = state.service().pool.steps(View({"trajectory_uid": trajectory_uid}), order="created_at desc", limit=1)
+    if table.num_rows == 0:
+        st.html(f'<div class="cs-wait">{mark("Waiting for the first call with this key", "")}</div>')
+        return
+    step = table.to_pylist()[0]
+    tone = "good" if step["status"] == "ok" else "bad"
+    when = w.ago(step["created_at"], time.time())
+    st.html(f'<div class="cs-wait {tone}">{mark("First call seen", tone)} <span>newest {w.escape(when)}</span></div>')
+    if st.button("Inspect it", icon=":material/frame_inspect:", key=f"inspect-{trajectory_uid}"):
+        state.goto("inspect", step=step["step_uid"])
+
+
+def page() -> None:
+    w.page_header("overview")
+    empty = state.service().pool.stats()["n_steps"] == 0
+    st.session_state["overview-empty"] = empty
+    demo_progress()
+    if empty:
+        wait_for_steps()
+    else:
+        w.live(3.0)(glance)()
+    with w.error_boundary():
+        connect_panel()
+
+
+def wait_for_steps() -> None:
+    w.empty_state(
+        "The pool is empty",
+        "Load the demo steps, run the demo agent and watch its calls arrive, or connect an agent of yours below.",
+        icon="inbox",
+        demo=True,
+    )
+    first_step()
+
+
+@w.live(2.0)
+def first_step() -> None:
+    if state.service().pool.stats()["n_steps"]:
+        st.rerun()
+
+
+page()

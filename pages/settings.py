@@ -1,6 +1,128 @@
-"""Page settings."""
+"""Settings: every setting with its source, what is wrong and how to mend it, engines, policy, folder, versions."""
 
+import os
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+import streamlit as st
+
+from studio import provenance, state
 from studio import widgets as w
+from studio.status import engine_state
+from studio.widgets.tables import html_table, mark
 
-w.page_header("settings")
-w.empty_state("Nothing here yet", "Point an agent at the gateway, or load the demo data.", demo=True)
+PACKAGES = (
+    "streamlit",
+    "duckdb",
+    "pyarrow",
+    "plotly",
+    "starlette",
+    "uvicorn",
+    "litellm",
+    "torch",
+    "transformers",
+    "trl",
+)
+ORIGIN_TONE = {"environment": "good", "argument": "good", "default": ""}
+
+
+def findings(service) -> None:
+    checks = service.health()
+    n_wrong = sum(check["state"] != "ok" for check in checks)
+    w.section("Doctor", "nothing is wrong" if n_wrong == 0 else f"{n_wrong} of {len(checks)} checks need a look")
+    order = {"bad": 0, "warn": 1, "ok": 2}
+    tone = {"bad": "bad", "warn": "warn", "ok": "good"}
+    rows = [
+        (mark(check["check"], tone[check["state"]]), w.escape(check["message"]), w.escape(check.get("mend") or ""))
+        for check in sorted(checks, key=lambda check: order[check["state"]])
+        if not check["check"].startswith("package ") or check["state"] != "ok"
+    ]
+    html_table(["Check", "Finding", "What to do"], rows)
+
+
+def settings_table(service) -> None:
+    path = provenance.toml_path(os.environ)
+    w.section("Settings", f"Environment wins over {path.name}; changes take effect at the next start.")
+    rows = []
+    for row in provenance.setting_rows(service.settings, os.environ):
+        origin = f'<span class="cs-tag {ORIGIN_TONE.get(row.origin, "good")}">{w.escape(row.origin)}</span>'
+        name = f'<code title="{w.escape(row.env_name)}">{w.escape(row.name)}</code>'
+        value = w.escape(row.value) if row.value is not None else w.DASH
+        rows.append((name, f"<b>{value}</b>", origin, f'<span class="q">{w.escape(row.description)}</span>'))
+    html_table(["Setting", "Value", "Source", "Meaning"], rows)
+
+
+def engines(service) -> None:
+    w.section("Policy engines", "Calls go to the engine whose model pattern fits, else to the default.")
+    rows = []
+    for engine in service.engines.status():
+        name = engine["name"] + (" (default)" if engine["default"] else "")
+        rows.append(
+            (
+                mark(name, {True: "good", False: "bad", None: ""}[engine["ok"]]),
+                w.escape(engine["kind"]),
+                f"<code>{w.escape(engine['base_url'] or 'starts at the first call')}</code>",
+                " ".join(f'<span class="cs-tag">{w.escape(glob)}</span>' for glob in engine["models"]),
+                f'<span class="q">{w.escape(engine_state(engine))}</span>',
+            )
+        )
+    html_table(["Engine", "Kind", "Address", "Models", "Probed"], rows)
+
+
+def policy(service) -> None:
+    w.section("Policy")
+    current = service.policy
+    newest = list(current.history)[-1] if current.history else None
+    w.facts(
+        [
+            ("policy version", current.version),
+            ("weight sync", "in progress" if current.syncing else "none"),
+            ("last report", f"{newest.event} v{newest.version}" if newest else None),
+        ]
+    )
+
+
+def folder(service) -> None:
+    w.section("Data folder", str(service.settings.data_dir.resolve()))
+    rows = [
+        (
+            w.escape(part.name),
+            f'<span class="q">{w.escape(part.path.name)}</span>',
+            w.count(part.n_files),
+            w.bytes_text(part.n_bytes),
+        )
+        for part in provenance.folder_sizes(service.settings)
+    ]
+    html_table(["Part", "Path", "Files", "Size"], rows, numeric=(2, 3))
+
+
+def versions() -> None:
+    w.section("Versions")
+    rows = [("Python", sys.version.split()[0])]
+    for name in ("claw-studio", *PACKAGES):
+        try:
+            rows.append((name, version(name)))
+        except PackageNotFoundError:
+            rows.append((name, None))
+    w.facts(rows)
+
+
+def page() -> None:
+    w.page_header("settings")
+    service = state.service()
+    main, side = st.columns([7, 4], gap="large")
+    with main:
+        with w.error_boundary():
+            findings(service)
+        with w.error_boundary():
+            settings_table(service)
+        with w.error_boundary():
+            engines(service)
+    with side:
+        for part in (policy, folder):
+            with w.error_boundary():
+                part(service)
+        versions()
+
+
+page()

@@ -1,0 +1,1 @@
+"""The Streamlit app: entry point, frame, shared state, widgets, charts and components."""

@@ -34,7 +34,7 @@ WORDS: dict[str, str] = {
     "loss mask": "1 on sampled tokens of trainable steps.",
     "transition": "How a step's prompt relates to its parent: extends, realigned, tail_replaced, compacted, forked.",
     "call kind": "What a call was for: main, auxiliary (titles, summaries), retry, subagent.",
-    "identity_source": "How the call's trajectory was found: path, header, key, harness, model_name, inferred, producer.",
+    "identity_source": "How the trajectory was found: path, header, key, harness, model_name, inferred, producer.",
     "ingest lag": "Age of the oldest captured call that is not in the pool yet.",
     "dropped": "Calls answered but not captured. Must be 0.",
     "latency": "From the call's arrival at the gateway to the end of the answer, engine included.",

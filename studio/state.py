@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -88,27 +88,37 @@ def _as_text(value: Any) -> str | list[str]:
     return [str(part) for part in value] if isinstance(value, list | tuple) else str(value)
 
 
-def encode_filter(value: Any) -> list[str]:
-    """A filter's value as URL parameter values: strings stay readable, the rest is JSON, lists repeat.
+TEXT_KINDS = frozenset({"one_of", "list", "text", "state"})
+"""Kinds of filters whose values are texts, so that a uid of digits stays a text in the URL."""
 
-    >>> encode_filter(["train", "val"]), encode_filter("train"), encode_filter(True), encode_filter("1")
-    (['train', 'val'], ['train'], ['true'], ['"1"'])
+
+def encode_filter(value: Any, kind: str) -> list[str]:
+    """A filter's value as the values of one URL parameter: texts as they are, lists of texts repeated, the rest JSON.
+
+    >>> encode_filter(["train", "val"], "one_of"), encode_filter("123", "one_of"), encode_filter([0, 1], "range")
+    (['train', 'val'], ['123'], ['[0,1]'])
     """
-    if isinstance(value, list | tuple) and len(value) > 1:
-        return [_encode_one(part) for part in value]
-    return [_encode_one(value)]
+    if kind not in TEXT_KINDS:
+        return [value if isinstance(value, str) and not _is_json(value) else _json(value)]
+    parts = list(value) if isinstance(value, list | tuple) and value else [value]
+    return [part if isinstance(part, str) and not _special(part) else _json(part) for part in parts]
 
 
-def _encode_one(value: Any) -> str:
-    if isinstance(value, str) and not _is_json(value):
-        return value
-    return json.dumps(value, separators=(",", ":"))
+def decode_filter(values: Sequence[str], kind: str) -> Any:
+    """The inverse of :func:`encode_filter`; a list of one text comes back as that text, which filters alike."""
+    if kind not in TEXT_KINDS:
+        return json.loads(values[0]) if _is_json(values[0]) else values[0]
+    parts = [json.loads(value) if _special(value) and _is_json(value) else value for value in values]
+    return parts if len(parts) > 1 else parts[0]
 
 
-def decode_filter(values: list[str]) -> Any:
-    """The inverse of :func:`encode_filter`."""
-    decoded = [json.loads(value) if _is_json(value) else value for value in values]
-    return decoded if len(decoded) > 1 else decoded[0]
+def _special(text: str) -> bool:
+    """Texts that would be read as something else: null is the unknown, JSON forms are objects and quoted texts."""
+    return text in {"", "null"} or text[0] in '"[{'
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def _is_json(text: str) -> bool:
@@ -125,20 +135,24 @@ def view_from_query(params: Mapping[str, Any] | None = None) -> View:
 
     source = st.query_params if params is None else params
     filters: dict[str, Any] = {}
-    for name in FILTERS:
+    for name, known in FILTERS.items():
         if name not in source:
             continue
-        values = source.get_all(name) if params is None else source[name]
+        values = st.query_params.get_all(name) if params is None else source[name]
         values = [values] if isinstance(values, str) else list(values)
         if values and values != [""]:
-            filters[name] = decode_filter(values)
+            filters[name] = decode_filter(values, known.kind)
     where = source.get("where", "")
     return View(filters=filters, where=where if isinstance(where, str) else where[0])
 
 
 def view_to_query(view: View) -> dict[str, list[str]]:
     """URL parameters that :func:`view_from_query` reads back as the same view."""
-    params = {name: encode_filter(value) for name, value in view.filters.items() if value is not None}
+    from core.pool.views import FILTERS
+
+    params = {
+        name: encode_filter(value, FILTERS[name].kind) for name, value in view.filters.items() if value is not None
+    }
     if view.where:
         params["where"] = [view.where]
     return params

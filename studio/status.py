@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from studio import state
 from studio.glossary import WORDS
@@ -41,15 +42,25 @@ def lights() -> list[Light]:
     ]
 
 
-def _engine_light(engines: list[dict]) -> Light:
+def _engine_light(engines: list[dict[str, Any]]) -> Light:
     if not engines:
         return Light("Engine", "none", "bad", "No policy engine is configured; see Settings.")
-    first = engines[0]
-    names = ", ".join(str(engine["name"]) for engine in engines)
-    ok = [engine.get("ok") for engine in engines]
-    if all(ok):
-        return Light("Engine", names, "good", str(first.get("base_url") or first.get("kind")))
-    if any(state is None for state in ok):
-        return Light("Engine", f"{names} starting", "warn", "Not probed yet.")
-    errors = "; ".join(str(engine.get("error")) for engine in engines if not engine.get("ok"))
-    return Light("Engine", f"{names} down", "bad", errors)
+    default = next((engine for engine in engines if engine.get("default")), engines[0])
+    detail = "\n".join(f"{engine['name']}: {engine_state(engine)}" for engine in engines)
+    tone = {True: "good", False: "bad", None: "muted"}[default["ok"]]
+    value = f"{default['name']} failing" if default["ok"] is False else str(default["name"])
+    return Light("Engine", value, tone, detail)
+
+
+def engine_state(engine: dict[str, Any]) -> str:
+    """One line about an engine of ``engines.status()``: its failure, what was probed, or that nobody asked yet."""
+    if engine.get("error"):
+        return str(engine["error"])
+    found = {name: value for name, value in (engine.get("findings") or {}).items() if value not in (None, "", [], {})}
+    if found:
+        return ", ".join(f"{name.replace('_', ' ')}: {_plain(value)}" for name, value in found.items())
+    return "answers" if engine.get("ok") else "not asked yet"
+
+
+def _plain(value: Any) -> str:
+    return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)

@@ -66,6 +66,4 @@ def plot(figure: Any, *, key: str, alt: str, height: int | None = None, **kwargs
     """Draw a plotly figure in the studio's theme. A constant ``key`` lets live charts update in place."""
     if height is not None:
         figure.update_layout(height=height)
-    return st.plotly_chart(
-        figure, key=key, alt=alt, theme="streamlit", config={"displayModeBar": False}, **kwargs
-    )
+    return st.plotly_chart(figure, key=key, alt=alt, theme="streamlit", config={"displayModeBar": False}, **kwargs)

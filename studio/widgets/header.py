@@ -14,9 +14,7 @@ def page_header(key: str) -> None:
     """Draw the head of the page ``key`` of ``studio.nav.PAGES``."""
     info = PAGES[key]
     with st.container(key="page-head", horizontal=True, vertical_alignment="center"):
-        st.html(
-            f'<div class="cs-head"><h1>{escape(info.title)}</h1><p>{escape(info.purpose)}</p></div>'
-        )
+        st.html(f'<div class="cs-head"><h1>{escape(info.title)}</h1><p>{escape(info.purpose)}</p></div>')
         _status_strip()
 
 

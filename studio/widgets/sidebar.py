@@ -21,7 +21,8 @@ def pool_summary() -> None:
         ("Tokens", compact(stats.get("n_tokens"))),
     )
     cells = "".join(f"<dt>{escape(label)}</dt><dd>{escape(value)}</dd>" for label, value in rows)
+    folder = escape(service.settings.data_dir)
     st.html(
         f'<div class="cs-foot"><div class="t">Pool</div><dl>{cells}</dl>'
-        f'<div class="p" title="{escape(service.settings.data_dir)}">{escape(service.settings.data_dir)}</div></div>'
+        f'<div class="p" title="{folder}"><bdi>{folder}</bdi></div></div>'
     )

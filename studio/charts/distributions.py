@@ -1,0 +1,70 @@
+"""Distributions and funnels of the pool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from studio.charts import theme
+
+
+def histogram(
+    lows: Sequence[float], highs: Sequence[float], counts: Sequence[int], *, noun: str, height: int = 220
+) -> go.Figure:
+    """Bars over equal bins. ``lows``/``highs``: bin edges ``[B]``, ``counts``: int ``[B]``; one bar may be one value."""
+    widths = [high - low for low, high in zip(lows, highs, strict=True)]
+    span = max(widths, default=0.0) or 0.05
+    made = theme.figure(
+        go.Bar(
+            x=[(low + high) / 2 for low, high in zip(lows, highs, strict=True)],
+            y=list(counts),
+            width=[(width or span) * 0.94 for width in widths],
+            marker={"color": theme.GOOD},
+            customdata=list(zip(lows, highs, strict=True)),
+            hovertemplate=f"%{{y:,}} {noun}<br>%{{customdata[0]:.3g}} to %{{customdata[1]:.3g}}<extra></extra>",
+        ),
+        height=height,
+    )
+    made.update_yaxes(rangemode="tozero")
+    return made
+
+
+def funnel(stages: Sequence[tuple[str, int]], *, notes: Sequence[str], height: int = 220) -> go.Figure:
+    """How much of what was captured reaches each later stage: bars of counts with the share of the first.
+
+    ``stages``: label and count, first to last; ``notes``: what each stage means, for the tooltip.
+    """
+    first = stages[0][1] if stages else 0
+    labels = [label for label, _ in stages]
+    counts = [n for _, n in stages]
+    made = theme.figure(
+        go.Bar(
+            y=labels,
+            x=[first] * len(stages),
+            orientation="h",
+            selected={"marker": {"opacity": 0.18}},
+            unselected={"marker": {"opacity": 0.18}},
+            marker={"color": theme.MUTED, "opacity": 0.18},
+            hoverinfo="skip",
+            width=0.62,
+        ),
+        go.Bar(
+            y=labels,
+            x=counts,
+            orientation="h",
+            marker={"color": theme.GOOD, "opacity": [1 - 0.11 * place for place in range(len(stages))]},
+            text=[f"{n:,}   {100 * n / first:.0f} %" if first else f"{n:,}" for n in counts],
+            textposition="auto",
+            insidetextanchor="start",
+            insidetextfont={"color": "white"},
+            customdata=list(notes),
+            hovertemplate="%{x:,} steps<br>%{customdata}<extra></extra>",
+            width=0.62,
+        ),
+        height=height,
+        barmode="overlay",
+    )
+    made.update_xaxes(visible=False, range=[0, max(first, 1) * 1.02])
+    made.update_yaxes(autorange="reversed", showgrid=False, nticks=None, tickfont={"size": theme.FONT_SIZE})
+    return made

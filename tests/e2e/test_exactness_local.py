@@ -1,0 +1,135 @@
+"""Exactness with the embedded engine, end to end: ids are the engine's, log-probs are the model's.
+
+The weights are untrained, so the answers are gibberish; what counts is that every token and log-prob arrives.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow.parquet as pq
+import pytest
+
+from core.batch.plan import plan
+from core.batch.recipe import Recipe
+from core.config import Settings
+from core.export import export
+from core.service import Service
+from core.serving.process import EngineProcess
+from core.tasks.demo_agent import SYSTEM_PROMPT, TOOLS, Workspace
+from core.tasks.demo_tasks import demo_tasks
+from core.types import View
+
+N_TASKS = 2
+N_ROLLOUTS = 2
+N_TURNS = 4
+MAX_TOKENS = 24
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("exact")
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path) -> Iterator[EngineProcess]:
+    args = ["--model-dir", folder / "model", "--record", folder / "record.jsonl"]
+    with EngineProcess.start("local", args=args, startup_timeout_s=120) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def service(engine: EngineProcess, folder: Path) -> Iterator[Service]:
+    opened = Service.open(Settings(data_dir=folder / "data", port=0, engine=str(engine.base_url)))
+    yield opened
+    opened.close()
+
+
+def attempt(service: Service, model: str, task_index: int, rollout: int, workspace: Path) -> str:
+    """The demo agent's loop, made to go on when the gibberish calls no tool: a person says so."""
+    from openai import OpenAI
+
+    task = demo_tasks()[task_index]
+    session = service.mint_session(prompt_uid=task.task_uid, agent="demo-agent")
+    workspace.mkdir()
+    task.write_inputs(workspace)
+    files = Workspace(workspace)
+    messages: list[Any] = [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": task.prompt}]
+    with OpenAI(base_url=session["base_url"], api_key=session["api_key"]) as client:
+        for turn in range(N_TURNS):
+            answer = client.chat.completions.create(
+                model=model,
+                messages=messages,
+                tools=TOOLS,
+                max_tokens=MAX_TOKENS,
+                temperature=1.0,
+                seed=100 * task_index + 10 * rollout + turn,
+            )
+            message = answer.choices[0].message
+            messages.append(message.model_dump(exclude_unset=True, exclude_none=True))
+            for call in message.tool_calls or ():
+                result = files.call(call.function.name, call.function.arguments)
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+            messages.append({"role": "user", "content": "Go on."})
+    done = httpx.post(
+        f"{service.base_url}/api/v1/trajectories/{session['trajectory_uid']}/complete",
+        json={"reward": float(rollout), "outcome": "max_turns"},
+    )
+    assert done.status_code == 200, done.text
+    return str(session["trajectory_uid"])
+
+
+@pytest.fixture(scope="module")
+def trajectories(service: Service, engine: EngineProcess, folder: Path) -> list[dict[str, Any]]:
+    uids = [
+        attempt(service, str(engine.model), task, rollout, folder / f"workspace-{task}-{rollout}")
+        for task in range(N_TASKS)
+        for rollout in range(N_ROLLOUTS)
+    ]
+    assert service.ingest.catch_up(10)
+    return [service.pool.trajectory(uid) for uid in uids]
+
+
+def test_captured_ids_are_the_engines_own(trajectories: list[dict[str, Any]], folder: Path) -> None:
+    recorded = [json.loads(line) for line in (folder / "record.jsonl").read_text().splitlines()]
+    steps = [step for trajectory in trajectories for step in trajectory["steps"]]
+    assert len(steps) == N_TASKS * N_ROLLOUTS * N_TURNS == len(recorded)
+    for trajectory in trajectories:
+        assert [step["step_index"] for step in trajectory["steps"]] == list(range(N_TURNS))
+    for step, entry in zip(steps, recorded, strict=True):  # attempts ran one after the other
+        assert list(step["prompt_ids"]) == entry["prompt_ids"]
+        assert list(step["response_ids"]) == entry["response_ids"]
+        assert list(step["response_logprobs"]) == pytest.approx(entry["logprobs"], abs=1e-7)
+        assert step["token_source"] == "engine"
+        assert step["mismatch"] is None
+
+
+def test_a_plain_forward_pass_gives_the_captured_logprobs(
+    trajectories: list[dict[str, Any]], service: Service, folder: Path
+) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    chosen = plan(service.pool, View(), Recipe(algorithm="grpo"))
+    result = export(chosen, service.pool, "steps_parquet", folder / "export")
+    rows = pq.read_table(result.path).to_pylist()
+    captured = {step["step_uid"]: step for trajectory in trajectories for step in trajectory["steps"]}
+    assert {row["step_uid"] for row in rows} == set(captured)
+
+    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32).eval()
+    worst = 0.0
+    for row in rows:
+        assert row["prompt_ids"] == list(captured[row["step_uid"]]["prompt_ids"])
+        assert row["response_ids"] == list(captured[row["step_uid"]]["response_ids"])
+        n_prompt, response = len(row["prompt_ids"]), torch.tensor(row["response_ids"])
+        with torch.no_grad():
+            logits_TV = model(torch.tensor([row["prompt_ids"] + row["response_ids"]])).logits[0]
+        logprobs_RV = torch.log_softmax(logits_TV[n_prompt - 1 : -1].float(), dim=-1)
+        recomputed = logprobs_RV.gather(1, response[:, None])[:, 0]
+        worst = max(worst, (recomputed - torch.tensor(row["response_logprobs"])).abs().max().item())
+    assert worst < 1e-4
+    assert len(rows) == len(captured)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from core.errors import InvalidInput, StudioError
@@ -76,11 +76,25 @@ class PolicyState:
                 loop.call_soon_threadsafe(released.set)
         return entry
 
-    def restore(self, events: list[PolicyEvent]) -> None:
+    def history_json(self) -> list[dict[str, Any]]:
+        """The events as JSON objects, newest first."""
+        with self._lock:
+            events = list(self.history)
+        return [
+            {
+                "version": entry.version,
+                "event": entry.event,
+                "created_at": entry.created_at,
+                "metadata": dict(entry.metadata),
+            }
+            for entry in reversed(events)
+        ]
+
+    def restore(self, events: Iterable[PolicyEvent]) -> None:
         """Take the events of earlier runs, oldest first. A sync that never finished does not hold calls."""
         with self._lock:
-            self.history.extend(events)
             for event in events:
+                self.history.append(event)
                 if event.event != PolicyEventKind.SYNC_STARTED:
                     self.version = event.version
 

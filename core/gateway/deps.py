@@ -1,0 +1,45 @@
+"""What the capture routes work on."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from core.config import Settings
+from core.gateway.engines import EngineSet
+from core.gateway.identity import KeyStore
+from core.gateway.policy import PolicyState
+from core.gateway.stats import GatewayStats
+from core.journal import Journal
+
+
+def random_uid() -> str:
+    """32 hex digits."""
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayDeps:
+    """Parts and limits of a gateway.
+
+    Attributes:
+        clock: UTC seconds since the epoch.
+        new_uid: names a step.
+        keepalive_s: a stream that waits for its engine gets a comment this often, seconds.
+        sync_wait_s: how long a call waits for a weight sync before it gets 503, seconds.
+        max_body_bytes: larger requests get 413.
+    """
+
+    settings: Settings
+    journal: Journal
+    engines: EngineSet
+    keys: KeyStore
+    policy: PolicyState
+    stats: GatewayStats
+    clock: Callable[[], float] = time.time
+    new_uid: Callable[[], str] = random_uid
+    keepalive_s: float = 3.0
+    sync_wait_s: float = 30.0
+    max_body_bytes: int = 256 << 20

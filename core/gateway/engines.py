@@ -1,0 +1,299 @@
+"""The engines that answer: which there are, which one a model name means, what was found out about each."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import aiohttp
+
+from core.errors import EngineError, InvalidInput
+from core.gateway.dialects import Dialect
+
+CONNECT_TIMEOUT_S = 10.0
+KEEPALIVE_S = 60.0
+IMPLICIT_PROVIDER = "litellm"
+
+
+@dataclass(slots=True)
+class EngineAnswer:
+    """What an engine said.
+
+    Attributes:
+        status: HTTP status.
+        raw: the body as it came, valid JSON.
+        body: the same, parsed.
+        model: the model name that the engine was asked for.
+        added: names of request fields that the gateway added.
+        dropped: names of request fields that the engine was not given.
+        retry_after: the engine's ``Retry-After``, where it sent one.
+    """
+
+    status: int
+    raw: bytes
+    body: Any
+    model: str
+    added: Sequence[str] = ()
+    dropped: Sequence[str] = ()
+    retry_after: str | None = None
+
+
+@dataclass(slots=True)
+class EngineCall:
+    """One request on its way to an engine.
+
+    Attributes:
+        body: the agent's request, parsed; not to be changed.
+        model: the model that the agent named; None when it named none.
+        foreign_key: the agent's own provider key.
+        headers: harmless headers to pass on.
+    """
+
+    dialect: Dialect
+    body: Mapping[str, Any]
+    model: str | None
+    foreign_key: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Engine(ABC):
+    """One source of answers. Subclasses: ``core.gateway.direct`` and ``core.gateway.providers``."""
+
+    kind = ""
+
+    def __init__(self, name: str, models: Sequence[str], api_key: str | None, timeout_s: float) -> None:
+        self.name = name
+        self.models = tuple(models)
+        self.api_key = api_key
+        self.timeout_s = timeout_s
+        self.ok: bool | None = None
+        self.error: str | None = None
+        self.n_calls = 0
+        self.n_errors = 0
+        self.findings: dict[str, Any] = {}
+
+    @abstractmethod
+    async def complete(self, call: EngineCall) -> EngineAnswer:
+        """Get the whole answer.
+
+        Raises:
+            EngineError: refused, broken off, not JSON. EngineTimeout: no answer in time.
+        """
+
+    @abstractmethod
+    async def list_models(self) -> list[dict[str, Any]]:
+        """The models it serves, as ``GET models`` lists them. Raises EngineError."""
+
+    async def may_serve(self, model: str) -> bool:
+        """True unless it is known that the model is not served here."""
+        return any(fnmatchcase(model, glob) for glob in self.models)
+
+    def plain_models(self) -> list[str]:
+        """The configured names that are no globs."""
+        return [glob for glob in self.models if not any(sign in glob for sign in "*?[")]
+
+    def secrets(self) -> Sequence[str]:
+        """Keys that it may send, and that must not be stored should an answer repeat them."""
+        return (self.api_key,) if self.api_key else ()
+
+    def status(self) -> dict[str, Any]:
+        """What the pages show. ``ok`` is None until the first call."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "base_url": self.address,
+            "models": list(self.models),
+            "ok": self.ok,
+            "error": self.error,
+            "n_calls": self.n_calls,
+            "n_errors": self.n_errors,
+            "findings": dict(self.findings),
+        }
+
+    @property
+    def address(self) -> str | None:
+        """Where it is, for display."""
+        return None
+
+    def succeeded(self) -> None:
+        """Note that it answered."""
+        self.n_calls += 1
+        self.ok, self.error = True, None
+
+    def failed(self, error: EngineError) -> EngineError:
+        """Note a failure; hands the error back to be raised."""
+        self.n_calls += 1
+        self.n_errors += 1
+        self.ok, self.error = False, error.message
+        return error
+
+
+class Connections:
+    """The keep-alive pool to all direct engines: one per event loop, closed when its loop ends."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
+        self._scopes: dict[asyncio.AbstractEventLoop, AsyncGenerator[aiohttp.ClientSession, None]] = {}
+
+    async def session(self) -> aiohttp.ClientSession:
+        """The running loop's session."""
+        loop = asyncio.get_running_loop()
+        session = self._sessions.get(loop)
+        if session is None:
+            # Loops close their async generators when they end, and this one closes the session.
+            self._scopes[loop] = self._scope(loop)
+            session = await anext(self._scopes[loop])
+        return session
+
+    async def _scope(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[aiohttp.ClientSession, None]:
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            # Large prompts come compressed from nobody; small answers are not worth inflating.
+            headers={"Accept-Encoding": "identity"},
+        )
+        self._sessions[loop] = session
+        try:
+            yield session
+        finally:
+            del self._sessions[loop], self._scopes[loop]
+            await session.close()
+
+
+class EngineSet:
+    """All engines by name. Thread-safe for adding and reading.
+
+    Args:
+        timeout_s: longest wait for one answer, start-up of the engine included, seconds.
+    """
+
+    def __init__(self, *, timeout_s: float = 900.0, clock: Callable[[], float] = time.time) -> None:
+        self.timeout_s = timeout_s
+        self.default: Engine | None = None
+        self._clock = clock
+        self._engines: dict[str, Engine] = {}
+        self._providers: Engine | None = None
+        self._connections = Connections()
+        self._lock = threading.Lock()
+
+    def add(
+        self,
+        name: str,
+        base_url: str | None,
+        *,
+        kind: str = "openai",
+        models: Sequence[str] = ("*",),
+        api_key: str | None = None,
+        ready: Callable[[], str | None] | None = None,
+        default: bool = False,
+        api_base: str | None = None,
+    ) -> Engine:
+        """Make an engine known; one of the same name is replaced. The first one is the default.
+
+        Args:
+            base_url: ``http://host:port/v1`` of an OpenAI-compatible engine; for kind ``litellm`` the
+                ``provider/model`` that stands behind every model name; None when ``ready`` tells it.
+            kind: ``openai`` or ``litellm``.
+            models: globs of the model names it serves.
+            api_key: its key; never stored. Without one the agent's own key is passed on.
+            ready: blocking; called in a thread before the first call, and again after the engine was found
+                gone. Returns the base URL, or None to keep ``base_url``. Calls wait for it.
+            default: answers the names that no glob matches.
+            api_base: for kind ``litellm``: another address of the provider's API.
+
+        Raises:
+            InvalidInput: an unknown kind, or neither ``base_url`` nor ``ready``.
+        """
+        from core.gateway.direct import DirectEngine
+        from core.gateway.providers import ProviderEngine
+
+        engine: Engine
+        if kind == "openai":
+            if base_url is None and ready is None:
+                raise InvalidInput(f"engine {name!r} has no base URL", field="base_url")
+            engine = DirectEngine(
+                name,
+                base_url,
+                models=models,
+                api_key=api_key,
+                ready=ready,
+                timeout_s=self.timeout_s,
+                connections=self._connections,
+                clock=self._clock,
+            )
+        elif kind == "litellm":
+            engine = ProviderEngine(
+                name,
+                base_url,
+                models=models,
+                api_key=api_key,
+                api_base=api_base,
+                timeout_s=self.timeout_s,
+                clock=self._clock,
+            )
+        else:
+            raise InvalidInput(f"unknown engine kind {kind!r}", field="kind", hint="openai, litellm")
+        with self._lock:
+            replaced = self._engines.get(name)
+            self._engines[name] = engine
+            if default or self.default is None or self.default is replaced:
+                self.default = engine
+        return engine
+
+    def remove(self, name: str) -> None:
+        """Forget an engine; calls on their way to it finish."""
+        with self._lock:
+            engine = self._engines.pop(name, None)
+            if engine is not None and self.default is engine:
+                self.default = next(iter(self._engines.values()), None)
+
+    def resolve(self, model: str | None) -> Engine:
+        """The engine that a model name means: first a glob that says more than ``*``, then the default.
+
+        Raises:
+            EngineError: there is no engine.
+        """
+        if model is not None:
+            for engine in list(self._engines.values()):
+                if any(glob != "*" and fnmatchcase(model, glob) for glob in engine.models):
+                    return engine
+        if self.default is None:
+            raise EngineError("no engine is configured", field="engine", hint="set CLAW_STUDIO_ENGINE")
+        return self.default
+
+    async def pick(self, model: str | None) -> Engine:
+        """Like ``resolve``, and ``provider/model`` names that the default does not serve mean LiteLLM."""
+        from core.gateway.providers import ProviderEngine, names_provider
+
+        if model is None or not names_provider(model):
+            return self.resolve(model)
+        engine = self.resolve(model) if self.default is not None else None
+        if engine is not None and (engine.kind == ProviderEngine.kind or await engine.may_serve(model)):
+            return engine
+        with self._lock:
+            if self._providers is None:
+                self._providers = ProviderEngine(
+                    IMPLICIT_PROVIDER,
+                    None,
+                    models=(),
+                    api_key=None,
+                    api_base=None,
+                    timeout_s=self.timeout_s,
+                    clock=self._clock,
+                )
+            return self._providers
+
+    def engines(self) -> list[Engine]:
+        """All of them, in order of their adding, the implicit LiteLLM one last if it was used."""
+        with self._lock:
+            return [*self._engines.values(), *([self._providers] if self._providers is not None else [])]
+
+    def status(self) -> list[dict[str, Any]]:
+        """``{name, kind, base_url, models, ok, error, n_calls, n_errors, findings, default}`` of each."""
+        return [{**engine.status(), "default": engine is self.default} for engine in self.engines()]

@@ -1,0 +1,184 @@
+"""Hosted providers through LiteLLM, imported at first use: it costs seconds and fetches a price map otherwise.
+
+Only fields of the OpenAI API become LiteLLM arguments; everything else an agent sends travels in ``extra_body``,
+so no request can turn LiteLLM's own knobs (``api_base``, ``mock_response``, callbacks).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from core.errors import EngineError, EngineTimeout
+from core.gateway.dialects import add_asked, check_answer
+from core.gateway.engines import Engine, EngineAnswer, EngineCall
+
+_PROVIDERS = """
+ai21 anthropic anyscale azure azure_ai bedrock cerebras clarifai cloudflare codestral cohere cohere_chat databricks
+deepinfra deepseek fireworks_ai gemini github groq hosted_vllm huggingface litellm_proxy lm_studio mistral moonshot
+nvidia_nim ollama ollama_chat openai openrouter perplexity replicate sambanova together_ai vertex_ai volcengine
+voyage watsonx xai
+"""
+_CHAT = """
+messages frequency_penalty function_call functions logit_bias logprobs max_completion_tokens max_tokens metadata
+modalities n parallel_tool_calls presence_penalty reasoning_effort response_format seed service_tier stop store
+temperature tool_choice tools top_logprobs top_p user verbosity web_search_options
+"""
+_COMPLETIONS = """
+prompt best_of echo frequency_penalty logit_bias logprobs max_tokens n presence_penalty seed stop suffix
+temperature top_p user
+"""
+
+PROVIDERS: Final = frozenset(_PROVIDERS.split())
+"""Prefixes of ``provider/model`` names that LiteLLM knows."""
+
+_FIELDS: Final = {"chat": frozenset(_CHAT.split()), "completions": frozenset(_COMPLETIONS.split())}
+_NOT_SENT: Final = frozenset({"model", "stream", "stream_options"})
+
+_KEY_NAMES: Final = ("_API_KEY", "_ACCESS_KEY", "_ACCESS_KEY_ID", "_TOKEN")
+
+_import_lock = threading.Lock()
+
+
+def names_provider(model: str) -> bool:
+    """True for ``provider/model`` with a provider that LiteLLM knows."""
+    provider, slash, rest = model.partition("/")
+    return bool(slash and rest) and provider in PROVIDERS
+
+
+def load_litellm() -> Any:
+    """Import LiteLLM: offline price map, no telemetry, no retries and no prints of its own. Blocking, seconds."""
+    with _import_lock:
+        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+        import litellm
+
+        litellm.suppress_debug_info = True
+        litellm.telemetry = False
+        # What a provider does not know is left out, and the step says so.
+        litellm.drop_params = True
+        return litellm
+
+
+class ProviderEngine(Engine):
+    """A provider behind LiteLLM. Made by ``EngineSet.add`` and ``EngineSet.pick``.
+
+    Args:
+        model: ``provider/model`` that stands behind every other model name; None takes the agent's.
+        api_base: another address of the provider's API.
+    """
+
+    kind = "litellm"
+
+    def __init__(
+        self,
+        name: str,
+        model: str | None,
+        *,
+        models: Sequence[str],
+        api_key: str | None,
+        api_base: str | None,
+        timeout_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        super().__init__(name, models, api_key, timeout_s)
+        self._model = model
+        self._api_base = api_base
+        self._clock = clock
+        self._litellm: Any = None
+
+    @property
+    def address(self) -> str | None:
+        """The provider's model, or another address of its API."""
+        return self._api_base or self._model
+
+    async def complete(self, call: EngineCall) -> EngineAnswer:
+        """Ask the provider for the whole answer. ``dropped`` names what it was not given."""
+        litellm = await self._load()
+        model = call.model if call.model is not None and names_provider(call.model) else self._model
+        if model is None:
+            raise self.failed(
+                EngineError(f"{call.model!r} names no provider", field="model", hint="use provider/model")
+            )
+        arguments, added, dropped = self._arguments(litellm, call, model)
+        function = litellm.acompletion if call.dialect.name == "chat" else litellm.atext_completion
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                response = await function(**arguments)
+        except TimeoutError as error:
+            raise self.failed(EngineTimeout(f"{model} gave no answer within {self.timeout_s:g} s")) from error
+        except litellm.exceptions.Timeout as error:
+            raise self.failed(EngineTimeout(f"{model} gave no answer in time")) from error
+        except Exception as error:
+            # LiteLLM lets provider errors of many kinds through; each is one failed call, with its reason.
+            status = getattr(error, "status_code", None)
+            raise self.failed(
+                EngineError(
+                    f"{model}: {_reason(error)}",
+                    upstream_status=status if isinstance(status, int) else None,
+                )
+            ) from error
+        raw = orjson.dumps(response.model_dump(mode="json"))
+        answer = check_answer(orjson.loads(raw))
+        self.succeeded()
+        return EngineAnswer(200, raw, answer, model, added, dropped)
+
+    async def list_models(self) -> list[dict[str, Any]]:
+        """The model that stands behind it; a provider's whole catalogue is not listed."""
+        names = [self._model] if self._model else self.plain_models()
+        return [{"id": name, "object": "model", "created": 0, "owned_by": "litellm"} for name in names]
+
+    def secrets(self) -> Sequence[str]:
+        """Its own key, and those that LiteLLM finds in the environment."""
+        found = [value for name, value in os.environ.items() if name.endswith(_KEY_NAMES)]
+        return [*super().secrets(), *found]
+
+    async def _load(self) -> Any:
+        if self._litellm is None:
+            self._litellm = await asyncio.to_thread(load_litellm)
+            self.findings["litellm"] = True
+        return self._litellm
+
+    def _arguments(self, litellm: Any, call: EngineCall, model: str) -> tuple[dict[str, Any], list[str], list[str]]:
+        fields = _FIELDS[call.dialect.name]
+        supported = set(litellm.get_supported_openai_params(model=model) or ())
+        body: Mapping[str, Any] = call.body
+        added: list[str] = []
+        if call.dialect.name == "chat" and "logprobs" in supported:
+            body, added = add_asked(body, {"logprobs": True})
+        if self._api_base is not None:
+            # An engine of one's own behind a provider prefix may know more than the provider does.
+            body, more = add_asked(body, {"return_token_ids": True})
+            added = [*added, *more]
+        known = {key: value for key, value in body.items() if key in fields}
+        extra = {key: value for key, value in body.items() if key not in fields and key not in _NOT_SENT}
+        dropped = sorted(
+            key for key in known if supported and key not in supported and key not in {"messages", "prompt"}
+        )
+        arguments = {**known, "model": model, "timeout": self.timeout_s, "num_retries": 0, "max_retries": 0}
+        if extra:
+            arguments["extra_body"] = extra
+        if self._api_base is not None:
+            arguments["api_base"] = self._api_base
+        key = self.api_key or self._passed_key(litellm, model, call.foreign_key)
+        if key is not None:
+            arguments["api_key"] = key
+        return arguments, added, dropped
+
+    @staticmethod
+    def _passed_key(litellm: Any, model: str, foreign_key: str | None) -> str | None:
+        """The agent's own key, unless the environment has the provider's."""
+        if foreign_key is None:
+            return None
+        found = litellm.validate_environment(model=model)
+        return None if found.get("keys_in_environment") else foreign_key
+
+
+def _reason(error: Exception) -> str:
+    """The provider's words, one line, without LiteLLM's banner."""
+    text = str(getattr(error, "message", "") or error) or type(error).__name__
+    return " ".join(text.split())[:500]

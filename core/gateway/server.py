@@ -1,0 +1,130 @@
+"""The thread that serves the gateway: uvicorn on its own event loop, started and stopped from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from typing import Any
+
+import uvicorn
+
+from core.errors import StudioError
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 4096
+START_TIMEOUT_S = 30.0
+
+
+class _Server(uvicorn.Server):
+    """Tells the starting thread when connections are accepted."""
+
+    def __init__(self, config: uvicorn.Config, accepting: threading.Event) -> None:
+        super().__init__(config)
+        self._accepting = accepting
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._accepting.set()
+
+
+class GatewayServer:
+    """Runs one ASGI app in a thread of its own.
+
+    Args:
+        app: the ASGI application.
+        host: address to listen on.
+        port: port; 0 takes a free one, which ``start`` returns.
+    """
+
+    def __init__(self, app: Any, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        self._app = app
+        self._host = host
+        self._wanted = port
+        self.port = 0
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    @property
+    def running(self) -> bool:
+        """True while the thread serves."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> int:
+        """Bind and serve.
+
+        Returns:
+            The port that is listened on; connections are accepted when this returns.
+
+        Raises:
+            StudioError: the address is taken or not ours.
+        """
+        sock = self._bind()
+        self.port = int(sock.getsockname()[1])
+        config = uvicorn.Config(
+            self._app,
+            loop="uvloop",
+            http="httptools",
+            ws="none",
+            lifespan="auto",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=75,
+            backlog=BACKLOG,
+        )
+        started = threading.Event()
+        self._server = _Server(config, started)
+        self._thread = threading.Thread(
+            target=self._run, args=(self._server, sock, started), name="gateway", daemon=True
+        )
+        self._thread.start()
+        if not started.wait(START_TIMEOUT_S) or not self._server.started:
+            self.stop(1.0)
+            raise StudioError(f"the gateway did not start: {self._failure or 'its log has why'}", field="port")
+        return self.port
+
+    def stop(self, timeout_s: float = 20.0) -> None:
+        """Take no more calls, let those in flight finish for up to ``timeout_s`` seconds, end the thread."""
+        if self._server is None or self._thread is None:
+            return
+        # uvicorn reads this when it shuts down; an int by its type, a float by its use.
+        self._server.config.timeout_graceful_shutdown = timeout_s  # type: ignore[assignment]
+        self._server.should_exit = True
+        self._thread.join(timeout_s + 10.0)
+        if self._thread.is_alive():
+            log.error("the gateway thread did not end within %.0f s", timeout_s + 10.0)
+        self._server = None
+
+    def _bind(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((self._host, self._wanted))
+        except OSError as error:
+            sock.close()
+            raise StudioError(
+                f"can't listen on {self._host}:{self._wanted}: {error.strerror}",
+                field="port",
+                hint="set CLAW_STUDIO_PORT to a free port, or 0 to have one picked",
+            ) from error
+        return sock
+
+    def _run(self, server: uvicorn.Server, sock: socket.socket, started: threading.Event) -> None:
+        import uvloop
+
+        try:
+            # The runner closes the loop's async generators, and with them the engines' connections.
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(server.serve(sockets=[sock]))
+        except BaseException as error:
+            self._failure = error
+            log.exception("the gateway's event loop failed")
+        finally:
+            started.set()
+            sock.close()

@@ -1,0 +1,175 @@
+"""Counters of the gateway, for the live page and Prometheus: cheap to write, read as a snapshot."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+RECENT = 500
+LATENCIES = 1000
+WINDOWS_S = (1, 10, 60)
+_MAX_NAMES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class CallEvent:
+    """One finished call as the live page shows it. ``latency_s`` is from request to durable, seconds."""
+
+    at: float
+    step_uid: str
+    trajectory_uid: str | None
+    identity_source: str
+    channel: str
+    source: str
+    agent: str | None
+    model: str | None
+    engine: str | None
+    dialect: str
+    stream: bool
+    http_status: int | None
+    latency_s: float
+    n_prompt_tokens: int | None
+    n_response_tokens: int | None
+    error: str | None
+    aborted: bool
+
+
+class _Second:
+    __slots__ = ("calls", "errors", "tokens")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.errors = 0
+        self.tokens = 0
+
+
+class GatewayStats:
+    """Counts since start, rates over the last 1, 10 and 60 s, the newest calls. Thread-safe.
+
+    ``n_dropped`` counts answers that reached an agent without being stored (``capture = "best_effort"`` only):
+    anything but 0 is an alarm.
+    """
+
+    def __init__(self, *, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self.n_calls = 0
+        self.n_errors = 0
+        self.n_dropped = 0
+        self.n_aborted = 0
+        self.n_in_flight = 0
+        self.n_prompt_tokens = 0
+        self.n_response_tokens = 0
+        self.recent: deque[CallEvent] = deque(maxlen=RECENT)
+        self._latencies: deque[float] = deque(maxlen=LATENCIES)
+        self._seconds: dict[int, _Second] = {}
+        self._by: dict[str, Counter[str]] = {
+            name: Counter() for name in ("channel", "source", "agent", "model", "engine", "identity_source")
+        }
+
+    def call_started(self) -> None:
+        """A call came in."""
+        with self._lock:
+            self.n_in_flight += 1
+
+    def call_finished(self, event: CallEvent, *, dropped: bool = False) -> None:
+        """A call was answered, or given up."""
+        n_tokens = event.n_response_tokens or 0
+        with self._lock:
+            self.n_in_flight -= 1
+            self.n_calls += 1
+            self.n_errors += event.error is not None
+            self.n_aborted += event.aborted
+            self.n_dropped += dropped
+            self.n_prompt_tokens += event.n_prompt_tokens or 0
+            self.n_response_tokens += n_tokens
+            self.recent.append(event)
+            self._latencies.append(event.latency_s)
+            second = self._second(int(event.at))
+            second.calls += 1
+            second.errors += event.error is not None
+            second.tokens += n_tokens
+            for name, counter in self._by.items():
+                value = getattr(event, name) or "unknown"
+                # Names come from outside: their number is bounded.
+                counter[value if value in counter or len(counter) < _MAX_NAMES else "other"] += 1
+
+    def call_refused(self) -> None:
+        """A call ended before an engine was asked (bad request, no key, weights in exchange)."""
+        with self._lock:
+            self.n_in_flight -= 1
+
+    def snapshot(self, *, n_recent: int = RECENT) -> dict[str, Any]:
+        """Everything as plain data; ``recent`` holds the newest call first, times in seconds."""
+        at = self._clock()
+        with self._lock:
+            recent = list(self.recent)
+            latencies = sorted(self._latencies)
+            data: dict[str, Any] = {
+                "n_calls": self.n_calls,
+                "n_errors": self.n_errors,
+                "n_dropped": self.n_dropped,
+                "n_aborted": self.n_aborted,
+                "n_in_flight": self.n_in_flight,
+                "n_prompt_tokens": self.n_prompt_tokens,
+                "n_response_tokens": self.n_response_tokens,
+                "rates": self._rates(at),
+                "series": self._series(at),
+                "by": {name: dict(counter.most_common()) for name, counter in self._by.items()},
+            }
+        data["latency_p50_s"] = latencies[len(latencies) // 2] if latencies else None
+        data["latency_p99_s"] = latencies[int(len(latencies) * 0.99)] if latencies else None
+        data["last_call_at"] = recent[-1].at if recent else None
+        data["recent"] = [asdict(event) for event in reversed(recent[-n_recent:])] if n_recent else []
+        return data
+
+    def prometheus(self) -> str:
+        """The counters in Prometheus text format."""
+        data = self.snapshot(n_recent=0)
+        rows = (
+            ("claw_gateway_calls_total", "counter", "Model calls answered", data["n_calls"]),
+            ("claw_gateway_errors_total", "counter", "Calls that ended in an error", data["n_errors"]),
+            ("claw_gateway_aborted_total", "counter", "Calls whose agent went away", data["n_aborted"]),
+            ("claw_gateway_dropped_total", "counter", "Answers that were not stored", data["n_dropped"]),
+            ("claw_gateway_in_flight", "gauge", "Calls being served", data["n_in_flight"]),
+            ("claw_gateway_prompt_tokens_total", "counter", "Prompt tokens", data["n_prompt_tokens"]),
+            ("claw_gateway_response_tokens_total", "counter", "Response tokens", data["n_response_tokens"]),
+        )
+        return "".join(
+            f"# HELP {name} {text}\n# TYPE {name} {kind}\n{name} {value}\n" for name, kind, text, value in rows
+        )
+
+    def _second(self, at: int) -> _Second:
+        second = self._seconds.get(at)
+        if second is None:
+            second = self._seconds[at] = _Second()
+            for old in [key for key in self._seconds if key < at - max(WINDOWS_S) - 1]:
+                del self._seconds[old]
+        return second
+
+    def _rates(self, at: float) -> dict[str, dict[str, float]]:
+        """``{"calls_per_s": {"1": ..., "10": ..., "60": ...}, ...}`` over whole past seconds."""
+        end = int(at)
+        rates: dict[str, dict[str, float]] = {}
+        for what in ("calls", "errors", "tokens"):
+            rates[f"{what}_per_s"] = {
+                str(window): sum(
+                    getattr(second, what) for key, second in self._seconds.items() if end - window <= key < end
+                )
+                / window
+                for window in WINDOWS_S
+            }
+        return rates
+
+    def _series(self, at: float) -> list[dict[str, float]]:
+        """The last 60 whole seconds, oldest first: ``{at, calls, errors, tokens}``."""
+        end = int(at)
+        empty = _Second()
+        return [
+            {"at": key, "calls": second.calls, "errors": second.errors, "tokens": second.tokens}
+            for key in range(end - max(WINDOWS_S), end)
+            for second in (self._seconds.get(key, empty),)
+        ]

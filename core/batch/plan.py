@@ -39,7 +39,7 @@ class PlanSource(TokenReader, Protocol):
     """What a plan reads of the pool."""
 
     def plan_rows(self, view: View, *, channel: str) -> pa.Table:
-        """One row per candidate step, columns of ``candidates.COLUMNS``."""
+        """One row per candidate step in plan order, at least ``candidates.COLUMNS``."""
         ...
 
     def policy_events(self) -> Sequence[PolicyEvent]:
@@ -78,7 +78,7 @@ class Plan:
         hash: sha256 of recipe, view, chosen steps, rewards and advantages.
         policy_version: what staleness counted from; None when unknown or not asked for.
         steps: chosen steps in plan order: step_uid, trajectory_uid, prompt_uid, step_index, group, trajectory
-            (numbers from 0), n_prompt_tokens, n_response_tokens, token_source, transition, policy_version, reward,
+            (numbers from 0), n_prompt_tokens, n_response_tokens, token_source, policy_version, reward,
             trajectory_reward, advantage (null: unassigned).
         trajectories: chosen trajectories in plan order: trajectory_uid, prompt_uid, group, first_step, n_steps,
             n_tokens, n_response_tokens, reward, advantage, policy_version_min, policy_version_max.
@@ -397,7 +397,7 @@ def _tables(funnel: Funnel, chosen: Ints, batch: CreditInput, credit: Credit | N
     kept = {
         name: rows[name].combine_chunks()
         for name in (
-            "step_uid", "trajectory_uid", "prompt_uid", "step_index", "token_source", "transition",
+            "step_uid", "trajectory_uid", "prompt_uid", "step_index", "token_source",
             "policy_version", "reward", "trajectory_reward",
         )
     }  # fmt: skip

@@ -1,0 +1,47 @@
+"""Exports: one format per file behind a plain dict."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from core.batch.plan import Plan
+from core.errors import InvalidInput
+from core.export import steps_parquet, trl_sft
+from core.export.base import Exporter, ExportResult, ExportSource, Progress, run_export
+
+EXPORTERS: dict[str, Exporter] = {module.EXPORTER.name: module.EXPORTER for module in (trl_sft, steps_parquet)}
+
+__all__ = ["EXPORTERS", "ExportResult", "Exporter", "export"]
+
+
+def export(
+    plan: Plan,
+    pool: ExportSource,
+    format_name: str,
+    out_dir: Path,
+    *,
+    progress: Progress | None = None,
+    clock: Callable[[], float] = time.time,
+    **options: Any,
+) -> ExportResult:
+    """Write a plan's file and its manifest.
+
+    Args:
+        plan: what to write.
+        pool: where tokens and messages come from.
+        format_name: key of ``EXPORTERS``.
+        out_dir: folder, made when missing.
+        progress: called with (steps written, steps in all); raising cancels.
+        clock: time written into the manifest.
+        options: of the format.
+
+    Raises:
+        InvalidInput: an unknown format or option, an empty plan, an unwritable folder.
+    """
+    if format_name not in EXPORTERS:
+        known = ", ".join(EXPORTERS)
+        raise InvalidInput(f"no export format {format_name!r}", field="format", hint=f"one of {known}")
+    return run_export(EXPORTERS[format_name], plan, pool, out_dir, progress=progress, clock=clock, options=options)

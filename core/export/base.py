@@ -1,0 +1,220 @@
+"""What an exporter is, and the one way in which every format reaches the disk.
+
+A file is written under a temporary name, synced, and renamed: a killed export leaves nothing under the final
+name. The manifest comes last, so a file with a manifest beside it is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import orjson
+
+from core.batch.layout import TokenReader
+from core.batch.plan import Plan
+from core.errors import InvalidInput
+
+MANIFEST_VERSION = 1
+PACKAGES = ("claw-studio", "numpy", "pyarrow", "duckdb")
+
+Progress = Callable[[int, int], None]
+"""Called with (steps written, steps in all). Raising from it cancels the export; no file is left."""
+
+
+class ExportSource(TokenReader, Protocol):
+    """What exporters read of the pool."""
+
+    def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
+        """A trajectory with its steps in order, messages and tools included."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What an exporter put into the file.
+
+    Attributes:
+        n_rows: rows of the file.
+        n_tokens: token ids in it, context included.
+        n_loss_tokens: tokens that a loss counts.
+    """
+
+    n_rows: int
+    n_tokens: int
+    n_loss_tokens: int
+
+
+class Sink:
+    """A binary file that is hashed as it is written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+        self.n_bytes = 0
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        """Append."""
+        self._digest.update(data)
+        self._file.write(data)
+        self.n_bytes += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Hand buffered bytes to the operating system."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Refuse further writes; the owner closes the file."""
+        self.closed = True
+
+    @property
+    def sha256(self) -> str:
+        """Hash of what was written so far."""
+        return self._digest.hexdigest()
+
+
+Write = Callable[[Plan, ExportSource, Sink, Mapping[str, Any], Progress], Written]
+
+
+@dataclass(frozen=True, slots=True)
+class Exporter:
+    """An entry of the registry.
+
+    Attributes:
+        name: what a call names it.
+        title: what a page calls it.
+        description: which trainer reads it and what is in it.
+        suffix: of the file name.
+        write: puts the plan into a sink, streaming.
+        load_command: a shell command that loads the file, given its name, run in its folder.
+        choices: options and their allowed values, the first one the default.
+    """
+
+    name: str
+    title: str
+    description: str
+    suffix: str
+    write: Write
+    load_command: Callable[[str], str]
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def settings(self, given: Mapping[str, Any]) -> dict[str, str]:
+        """Options checked and completed. InvalidInput names what is wrong."""
+        for name, value in given.items():
+            if name not in self.choices:
+                known = ", ".join(self.choices) or "none"
+                raise InvalidInput(
+                    f"{self.name} has no option {name!r}", field=f"options.{name}", hint=f"options: {known}"
+                )
+            if value not in self.choices[name]:
+                raise InvalidInput(
+                    f"{name} is {value!r}", field=f"options.{name}", hint=f"one of {', '.join(self.choices[name])}"
+                )
+        return {name: str(given.get(name, values[0])) for name, values in self.choices.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ExportResult:
+    """Where the files are, and what is in them. ``manifest`` is the manifest's content."""
+
+    path: Path
+    manifest_path: Path
+    n_rows: int
+    n_tokens: int
+    manifest: dict[str, Any]
+
+
+def run_export(
+    exporter: Exporter,
+    plan: Plan,
+    pool: ExportSource,
+    out_dir: Path,
+    *,
+    progress: Progress | None,
+    clock: Callable[[], float] = time.time,
+    options: Mapping[str, Any],
+) -> ExportResult:
+    """Write one plan in one format: data file, then manifest.
+
+    Raises:
+        InvalidInput: an empty plan, a wrong option, or a folder that can't be written.
+    """
+    settings = exporter.settings(options)
+    if not len(plan.steps):
+        worst = max(plan.excluded, key=lambda reason: reason.n_steps, default=None)
+        hint = "no step matches view and channel" if worst is None else f"{worst.n_steps} steps: {worst.label}"
+        raise InvalidInput("the plan holds no step", field="view", hint=hint)
+    marks = [settings[name] for name, values in exporter.choices.items() if settings[name] != values[0]]
+    path = out_dir / ("-".join([exporter.name, *marks, plan.hash[:12]]) + exporter.suffix)
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise InvalidInput(f"can't make {out_dir}: {err}", field="out") from err
+    with atomic(path) as file:
+        sink = Sink(file)
+        written = exporter.write(plan, pool, sink, settings, progress or _no_progress)
+    manifest = {
+        "manifest_version": MANIFEST_VERSION,
+        "format": exporter.name,
+        "options": settings,
+        "file": path.name,
+        "sha256": sink.sha256,
+        "n_bytes": sink.n_bytes,
+        "n_rows": written.n_rows,
+        "n_tokens": written.n_tokens,
+        "n_loss_tokens": written.n_loss_tokens,
+        "plan": {"uid": plan.uid, "hash": plan.hash},
+        "view": plan.view_json(),
+        "recipe": plan.recipe.to_json(),
+        "policy_version": plan.policy_version,
+        "counts": {key: value for key, value in plan.totals.items() if key.startswith("n_")},
+        "funnel": plan.funnel_json(),
+        "excluded": [reason.to_json() for reason in plan.excluded],
+        "tokenizers": tokenizers_of(plan, pool),
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        "created_at": clock(),
+        "load_command": exporter.load_command(path.name),
+    }
+    manifest_path = path.with_name(path.name + ".manifest.json")
+    with atomic(manifest_path) as file:
+        file.write(orjson.dumps(manifest, option=orjson.OPT_INDENT_2, default=str))
+    return ExportResult(path, manifest_path, written.n_rows, written.n_tokens, manifest)
+
+
+def tokenizers_of(plan: Plan, pool: ExportSource) -> list[str]:
+    """Distinct tokenizer hashes of the plan's trajectories, read from each one's steps; unknown ones left out."""
+    raise NotImplementedError
+
+
+def _no_progress(done: int, total: int) -> None:
+    """Nobody is watching."""
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[BinaryIO]:
+    """A file that appears under ``path`` whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,156 @@
+"""The DuckDB file: opening, migrating, one writer, many readers."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from core.errors import PoolError
+
+Cursor = Any
+"""A ``duckdb.DuckDBPyConnection``: the library ships no strict types."""
+
+_NAME = re.compile(r"^(\d{4})_\w+\.sql$")
+
+
+def timestamp(seconds: float) -> datetime:
+    """UTC seconds -> naive UTC datetime, as the TIMESTAMP columns hold it (microseconds)."""
+    return datetime.fromtimestamp(round(seconds * 1e6) / 1e6, UTC).replace(tzinfo=None)
+
+
+def seconds(value: datetime | None) -> float | None:
+    """Naive UTC datetime -> UTC seconds."""
+    return None if value is None else value.replace(tzinfo=UTC).timestamp()
+
+
+def migrations() -> list[tuple[int, str, str]]:
+    """The numbered migration files as (number, name, sql), in order."""
+    folder = resources.files("core.pool") / "migrations"
+    found = []
+    for entry in folder.iterdir():
+        match = _NAME.match(entry.name)
+        if match:
+            found.append((int(match.group(1)), entry.name, entry.read_text(encoding="utf-8")))
+    return sorted(found)
+
+
+def migrate(cursor: Cursor, clock: Callable[[], float]) -> None:
+    """Bring the file to this code's schema, all or nothing. PoolError when the file is newer than the code."""
+    known = migrations()
+    cursor.execute("BEGIN")
+    try:
+        cursor.execute(
+            "CREATE TABLE IF NOT EXISTS schema_migrations"
+            " (number INTEGER PRIMARY KEY, name VARCHAR NOT NULL, applied_at TIMESTAMP NOT NULL)"
+        )
+        applied = {row[0] for row in cursor.execute("SELECT number FROM schema_migrations").fetchall()}
+        newest = known[-1][0] if known else 0
+        if applied and max(applied) > newest:
+            raise PoolError(
+                f"This pool has schema {max(applied)}, newer than this version of Claw Studio knows ({newest}).",
+                field="data_dir",
+                hint="Update claw-studio, or point data_dir to another folder.",
+            )
+        for number, name, sql in known:
+            if number not in applied:
+                cursor.execute(sql)
+                cursor.execute("INSERT INTO schema_migrations VALUES (?, ?, ?)", [number, name, timestamp(clock())])
+        cursor.execute("COMMIT")
+    except BaseException:
+        cursor.execute("ROLLBACK")
+        raise
+
+
+class Database:
+    """One DuckDB file: ``write()`` is a transaction under the one writer lock, ``read()`` a snapshot."""
+
+    def __init__(self, path: Path | str, *, memory: str, threads: int, clock: Callable[[], float]) -> None:
+        self.path = str(path)
+        self.clock = clock
+        self.lock = threading.RLock()
+        config: Mapping[str, Any] = {
+            "memory_limit": memory,
+            "threads": threads,
+            "autoinstall_known_extensions": False,
+        }
+        try:
+            if self.path != ":memory:":
+                Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+            self._connection: Cursor = duckdb.connect(self.path, config=dict(config))
+        except (duckdb.Error, OSError) as error:
+            raise PoolError(
+                f"The pool could not be opened: {error}",
+                field="data_dir",
+                hint="Is another studio using this folder? Is it writable?",
+            ) from error
+        try:
+            migrate(self._connection, clock)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    @contextmanager
+    def write(self) -> Iterator[Cursor]:
+        """A cursor inside a transaction: committed on success, rolled back on any failure."""
+        with self.lock:
+            cursor = self._connection.cursor()
+            try:
+                cursor.execute("BEGIN")
+                try:
+                    yield cursor
+                except BaseException:
+                    cursor.execute("ROLLBACK")
+                    raise
+                cursor.execute("COMMIT")
+            except duckdb.Error as error:
+                raise PoolError(f"The pool could not be written: {error}") from error
+            finally:
+                cursor.close()
+
+    @contextmanager
+    def read(self) -> Iterator[Cursor]:
+        """An own cursor whose queries all see one snapshot. Safe in any thread."""
+        cursor = self._connection.cursor()
+        try:
+            cursor.execute("BEGIN")
+            yield cursor
+        finally:
+            cursor.close()
+
+    def close(self) -> None:
+        """Wait for the writer, then close the file."""
+        with self.lock:
+            self._connection.close()
+
+
+def arrow(cursor: Cursor, sql: str, parameters: Sequence[Any] = ()) -> pa.Table:
+    """Run one query and take its result as an Arrow table."""
+    return cursor.sql(sql, params=list(parameters)).to_arrow_table()
+
+
+def rows(cursor: Cursor, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
+    """Run one query and take its result as dicts."""
+    result = cursor.execute(sql, list(parameters))
+    names = [column[0] for column in result.description]
+    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+
+
+@contextmanager
+def registered(cursor: Cursor, **tables: pa.Table) -> Iterator[None]:
+    """Make Arrow tables readable by name inside the block."""
+    for name, table in tables.items():
+        cursor.register(name, table)
+    try:
+        yield
+    finally:
+        for name in tables:
+            cursor.unregister(name)

@@ -1,0 +1,79 @@
+"""Named views and recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from core.errors import InvalidInput, NotFound
+from core.pool.content import canonical, decode
+from core.pool.database import Database, rows, seconds, timestamp
+from core.pool.views import parse_view
+from core.types import View
+
+
+def _name(name: str) -> str:
+    if not name.strip():
+        raise InvalidInput("A name is needed.", field="name")
+    return name.strip()
+
+
+class SavedThings:
+    """The part of ``Pool`` that keeps what a user gave a name."""
+
+    _db: Database
+
+    def save_view(self, name: str, view: View) -> None:
+        """Keep a view under a name, in place of an older one."""
+        parse_view(view)
+        with self._db.write() as cursor:
+            cursor.execute(
+                "INSERT OR REPLACE INTO saved_views VALUES (?, ?, ?, ?)",
+                [
+                    _name(name),
+                    canonical(dict(view.filters)).decode("utf-8"),
+                    view.where,
+                    timestamp(self._db.clock()),
+                ],
+            )
+
+    def views(self) -> list[dict[str, Any]]:
+        """Saved views by name: ``{name, view, created_at}``."""
+        with self._db.read() as cursor:
+            found = rows(cursor, "SELECT * FROM saved_views ORDER BY name")
+        return [
+            {
+                "name": row["name"],
+                "view": View(decode(row["filters"]), row["where_text"]),
+                "created_at": seconds(row["created_at"]),
+            }
+            for row in found
+        ]
+
+    def delete_view(self, name: str) -> None:
+        """Forget a saved view. NotFound when there is none of this name."""
+        with self._db.write() as cursor:
+            n = cursor.execute("DELETE FROM saved_views WHERE name = ?", [name]).fetchone()[0]
+            if not n:
+                raise NotFound(f"No saved view {name!r}.", field="name")
+
+    def save_recipe(self, name: str, recipe: Mapping[str, Any]) -> None:
+        """Keep a recipe under a name, in place of an older one."""
+        with self._db.write() as cursor:
+            cursor.execute(
+                "INSERT OR REPLACE INTO saved_recipes VALUES (?, ?, ?)",
+                [_name(name), canonical(dict(recipe)).decode("utf-8"), timestamp(self._db.clock())],
+            )
+
+    def recipes(self) -> list[dict[str, Any]]:
+        """Saved recipes by name: ``{name, recipe, created_at}``."""
+        with self._db.read() as cursor:
+            found = rows(cursor, "SELECT * FROM saved_recipes ORDER BY name")
+        return [
+            {
+                "name": row["name"],
+                "recipe": decode(row["recipe"]),
+                "created_at": seconds(row["created_at"]),
+            }
+            for row in found
+        ]

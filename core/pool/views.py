@@ -1,0 +1,259 @@
+"""Views: typed filters and the WHERE box, compiled to one bound condition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from core.errors import InvalidInput
+from core.pool.columns import STEP_COLUMNS
+from core.pool.database import timestamp
+from core.pool.where import Condition, compile_where
+from core.types import View
+
+INLINE_VALUES = 32
+"""Up to this many values are compared one by one; longer lists are joined."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """One typed filter. ``kind`` tells a page which widget fits; ``compile`` checks the value."""
+
+    name: str
+    kind: str
+    doc: str
+    compile: Callable[[str, Any], Condition]
+
+
+def _bad(name: str, expected: str) -> InvalidInput:
+    return InvalidInput(f"The filter {name!r} does not fit.", field=f"filters.{name}", hint=expected)
+
+
+def _column(name: str) -> tuple[str, bool]:
+    column = STEP_COLUMNS[name]
+    return column.sql, column.needs_trajectory
+
+
+def _values(name: str, value: Any, kinds: type | tuple[type, ...], expected: str) -> list[Any]:
+    values = list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
+    if any(not isinstance(item, kinds) and item is not None for item in values):
+        raise _bad(name, expected)
+    return values
+
+
+def _one_of(name: str, value: Any) -> Condition:
+    """Text columns: one value or a list of them; null in the list finds the unknown."""
+    values = _values(name, value, str, "A text or a list of texts; null finds the unknown.")
+    sql, needs = _column(name)
+    known = [str(item) for item in values if item is not None]
+    parts: list[str] = []
+    parameters: list[Any] = []
+    if len(known) > INLINE_VALUES:
+        parts.append(f"{sql} IN (SELECT unnest(?::VARCHAR[]))")
+        parameters.append(known)
+    elif known:
+        parts.append(f"{sql} IN ({', '.join('?' * len(known))})")
+        parameters.extend(known)
+    if len(known) < len(values):
+        parts.append(f"{sql} IS NULL")
+    return Condition(f"({' OR '.join(parts) or 'FALSE'})", tuple(parameters), needs)
+
+
+def _bounds(name: str, value: Any, keys: tuple[str, str], expected: str) -> tuple[Any, Any]:
+    if isinstance(value, Mapping):
+        if set(value) - set(keys):
+            raise _bad(name, expected)
+        return value.get(keys[0]), value.get(keys[1])
+    if isinstance(value, list | tuple) and len(value) == 2:
+        return value[0], value[1]
+    return value, value
+
+
+def _range(name: str, value: Any) -> Condition:
+    """Number columns: a number, ``[min, max]`` or ``{min, max}``, both ends included, either may be null."""
+    expected = "A number, [min, max] or {min, max}."
+    low, high = _bounds(name, value, ("min", "max"), expected)
+    sql, needs = _column(name)
+    parts, parameters = [], []
+    for bound, symbol in ((low, ">="), (high, "<=")):
+        if bound is None:
+            continue
+        if isinstance(bound, bool) or not isinstance(bound, int | float):
+            raise _bad(name, expected)
+        parts.append(f"{sql} {symbol} ?")
+        parameters.append(bound)
+    return Condition(f"({' AND '.join(parts) or 'TRUE'})", tuple(parameters), needs)
+
+
+def _moment(name: str, value: Any) -> datetime:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return timestamp(float(value))
+    if isinstance(value, datetime):
+        parsed = value
+    elif isinstance(value, str):
+        try:
+            parsed = datetime.fromisoformat(value)
+        except ValueError as error:
+            raise _bad(name, "A time in ISO 8601 or as UTC seconds.") from error
+    else:
+        raise _bad(name, "A time in ISO 8601 or as UTC seconds.")
+    return parsed.astimezone(UTC).replace(tzinfo=None) if parsed.tzinfo else parsed
+
+
+def _between(name: str, value: Any) -> Condition:
+    """Time columns: ``[after, before]`` or ``{after, before}``; after is included, before is not."""
+    if not isinstance(value, Mapping | list | tuple):
+        raise _bad(name, "[after, before] or {after, before}; either may be null.")
+    low, high = _bounds(name, value, ("after", "before"), "[after, before] or {after, before}.")
+    sql, needs = _column(name)
+    parts, parameters = [], []
+    for bound, symbol in ((low, ">="), (high, "<")):
+        if bound is not None:
+            parts.append(f"{sql} {symbol} ?")
+            parameters.append(_moment(name, bound))
+    return Condition(f"({' AND '.join(parts) or 'TRUE'})", tuple(parameters), needs)
+
+
+def _flag(name: str, value: Any) -> Condition:
+    """Boolean columns."""
+    if not isinstance(value, bool):
+        raise _bad(name, "true or false.")
+    sql, needs = _column(name)
+    return Condition(sql if value else f"(NOT {sql})", (), needs)
+
+
+def _state(column: str) -> Callable[[str, Any], Condition]:
+    def compile_state(name: str, value: Any) -> Condition:
+        if value not in ("scored", "unscored"):
+            raise _bad(name, "scored or unscored.")
+        sql, needs = _column(column)
+        return Condition(f"({sql} IS {'NOT NULL' if value == 'scored' else 'NULL'})", (), needs)
+
+    return compile_state
+
+
+def _lists(name: str, value: Any) -> Condition:
+    """List columns: a name or names (any of them), or ``{any, all, none}``."""
+    expected = "A name, a list of names, or {any: [], all: [], none: []}."
+    wanted = value if isinstance(value, Mapping) else {"any": value}
+    sql, needs = _column(name)
+    forms = {"any": f"list_has_any({sql}, ?)", "all": f"list_has_all({sql}, ?)", "none": f"NOT list_has_any({sql}, ?)"}
+    parts, parameters = [], []
+    for key, names in wanted.items():
+        if key not in forms:
+            raise _bad(name, expected)
+        texts = _values(name, names, str, expected)
+        if None in texts:
+            raise _bad(name, expected)
+        parts.append(forms[key])
+        parameters.append(texts)
+    return Condition(f"({' AND '.join(parts) or 'TRUE'})", tuple(parameters), needs)
+
+
+def _text(name: str, value: Any) -> Condition:
+    """Steps that brought a message with this text, in their prompt or as their answer; case is ignored."""
+    if not isinstance(value, str) or not value:
+        raise _bad(name, "A text.")
+    escaped = orjson.dumps(value).decode("utf-8")[1:-1]  # as the text stands inside a JSON body
+    sql = """s.step_id IN (
+        WITH hit AS (SELECT message_id FROM messages WHERE contains(lower(body), lower(?)))
+        SELECT step_id FROM (SELECT step_id, unnest(new_message_ids) AS message_id FROM step_messages)
+        SEMI JOIN hit USING (message_id)
+        UNION ALL
+        SELECT step_id FROM step_messages WHERE response_message_id IN (SELECT message_id FROM hit)
+    )"""
+    return Condition(sql, (escaped,))
+
+
+def _metadata(name: str, value: Any) -> Condition:
+    """``{path: value}``, dots go deeper; null finds steps without it. All paths must match."""
+    if not isinstance(value, Mapping) or not value:
+        raise _bad(name, "{path: value}, for instance {'task.id': 'x'}.")
+    parts, parameters = [], []
+    for path, wanted in value.items():
+        if not isinstance(path, str) or '"' in path:
+            raise _bad(name, "A path is names joined by dots.")
+        parameters.append("$" + "".join(f'."{key}"' for key in path.split(".")))
+        if wanted is None:
+            parts.append("json_extract_string(metadata, ?) IS NULL")
+            continue
+        parts.append("json_extract_string(metadata, ?) = ?")
+        parameters.append(wanted if isinstance(wanted, str) else orjson.dumps(wanted).decode("utf-8"))
+    sql = f"s.step_id IN (SELECT step_id FROM steps WHERE {' AND '.join(parts)})"
+    return Condition(sql, tuple(parameters))
+
+
+def _has_notes(name: str, value: Any) -> Condition:
+    if not isinstance(value, bool):
+        raise _bad(name, "true or false.")
+    return Condition("s.n_notes > 0" if value else "s.n_notes = 0")
+
+
+def _registry() -> dict[str, Filter]:
+    one_of = (
+        "channel", "source", "agent", "model", "engine", "token_source", "transition", "call_kind",
+        "identity_source", "status", "finish_reason", "quality", "trajectory_quality",
+        "trajectory_uid", "prompt_uid", "step_uid",
+    )  # fmt: skip
+    ranges = (
+        "policy_version", "reward", "trajectory_reward", "n_prompt_tokens", "n_response_tokens", "latency_s",
+        "step_index",
+    )  # fmt: skip
+    found = [Filter(name, "one_of", STEP_COLUMNS[name].doc, _one_of) for name in one_of]
+    found += [Filter(name, "range", STEP_COLUMNS[name].doc, _range) for name in ranges]
+    found += [Filter(name, "flag", STEP_COLUMNS[name].doc, _flag) for name in ("trainable", "complete", "is_last")]
+    found += [
+        Filter("created_at", "between", STEP_COLUMNS["created_at"].doc, _between),
+        Filter("reward_state", "state", "Whether the step is scored", _state("reward")),
+        Filter("trajectory_reward_state", "state", "Whether the trajectory is scored", _state("trajectory_reward")),
+        Filter("tags", "list", "Tags of the step", _lists),
+        Filter("tool_names", "list", "Tools the answer calls", _lists),
+        Filter("has_notes", "flag", "Whether somebody left a note", _has_notes),
+        Filter("text", "text", "Text in a message the step brought, or in its answer", _text),
+        Filter("metadata", "metadata", "Values at paths of the step's metadata", _metadata),
+    ]
+    return {item.name: item for item in found}
+
+
+FILTERS: dict[str, Filter] = _registry()
+"""Every typed filter by name."""
+
+
+def parse_view(value: Any) -> View:
+    """The wire shape ``{filters?, where?}`` -> View, checked. InvalidInput names the field."""
+    if isinstance(value, View):
+        view = value
+    else:
+        if value is None:
+            value = {}
+        if not isinstance(value, Mapping) or set(value) - {"filters", "where"}:
+            raise InvalidInput("A view is {filters: {...}, where: text}.", field="view")
+        filters, where = value.get("filters") or {}, value.get("where") or ""
+        if not isinstance(filters, Mapping) or not isinstance(where, str):
+            raise InvalidInput("A view is {filters: {...}, where: text}.", field="view")
+        view = View(dict(filters), where)
+    compile_view(view)
+    return view
+
+
+def compile_view(view: View) -> Condition:
+    """One condition over ``s`` and, where ``needs_trajectory``, ``t``. A filter whose value is null is left out."""
+    parts: list[Condition] = []
+    for name, value in view.filters.items():
+        known = FILTERS.get(name)
+        if known is None:
+            raise InvalidInput(f"No filter {name!r}.", field=f"filters.{name}", hint=f"Filters: {', '.join(FILTERS)}.")
+        if value is not None:
+            parts.append(known.compile(name, value))
+    box = compile_where(view.where)
+    if box is not None:
+        parts.append(box)
+    return Condition(
+        " AND ".join(part.sql for part in parts) or "TRUE",
+        tuple(parameter for part in parts for parameter in part.parameters),
+        any(part.needs_trajectory for part in parts),
+    )

@@ -7,13 +7,14 @@ from core.types import View
 from studio import state
 from studio import widgets as w
 from studio.charts import rates
+from studio.glossary import define
 from studio.status import engine_state
-from studio.widgets.demo import demo_progress
+from studio.widgets.demo import demo_button, demo_progress
 from studio.widgets.tables import bars, html_table, mark
 
 N_NEWEST = 50
 SHOWN = (
-    "created_at", "agent", "model", "channel", "source", "status", "call_kind", "transition",
+    "created_at", "agent", "model", "channel", "status", "call_kind", "transition",
     "n_prompt_tokens", "n_response_tokens", "latency_s", "token_source", "identity_source", "preview",
 )  # fmt: skip
 ALL = "all"
@@ -32,22 +33,26 @@ def pulse() -> None:
     lag, failure = service.ingest.lag_s, service.ingest.last_error
     n_calls, n_errors, n_dropped = live["n_calls"], live["n_errors"], live["n_dropped"]
     rate = {name: windows["10"] for name, windows in live["rates"].items()}
+    newest = f"newest {len(latency)} calls"
     w.figures(
         [
-            w.Figure("Calls per second", w.number(rate["calls_per_s"], 1), "mean of 10 s", help="Answered by the gateway"),
-            w.Figure("Response tokens / s", w.compact(rate["tokens_per_s"]), "mean of 10 s"),
-            w.Figure("Latency p50", w.seconds(percentile(latency, 0.5)), f"newest {len(latency)} calls", help="latency"),
-            w.Figure("Latency p95", w.seconds(percentile(latency, 0.95)), f"newest {len(latency)} calls", help="latency"),
+            w.Figure("Calls per second", w.number(rate["calls_per_s"], 1), "mean of 10 s"),
+            w.Figure("Tokens per second", w.compact(rate["tokens_per_s"]), "sampled, mean of 10 s"),
+            w.Figure("Latency p50", w.seconds(percentile(latency, 0.5)), newest, help="latency"),
+            w.Figure("Latency p95", w.seconds(percentile(latency, 0.95)), newest, help="latency"),
             w.Figure("In flight", w.count(live["n_in_flight"]), "being answered"),
             w.Figure("Calls", w.count(n_calls), "since the start"),
             w.Figure("Errors", w.count(n_errors), w.percent(n_errors, n_calls), tone="bad" if n_errors else ""),
             w.Figure(
-                "Ingest lag", w.seconds(lag), str(failure) if failure else "call to pool",
-                tone="bad" if failure else "", help="ingest lag",
+                "Ingest lag",
+                w.seconds(lag),
+                str(failure) if failure else "call to pool",
+                tone="bad" if failure else "",
+                help="ingest lag",
             ),
             w.Figure("Dropped", w.count(n_dropped), "must be 0", tone="bad" if n_dropped else "good", help="dropped"),
         ]
-    )  # fmt: skip
+    )
     left, middle, right = st.columns(3, gap="small")
     with left.container(border=True, key="panel-calls"):
         w.section("Calls per second", "last minute")
@@ -56,7 +61,7 @@ def pulse() -> None:
         w.section("Response tokens per second", "last minute")
         w.plot(rates.token_rate(live["series"]), key="chart-tokens", alt="Response tokens per second")
     with right.container(border=True, key="panel-latency"):
-        w.section("Latency", f"newest {len(latency)} calls")
+        w.section("Latency", newest)
         w.plot(rates.latencies(latency), key="chart-latency", alt="Distribution of latencies")
 
 
@@ -71,12 +76,20 @@ def controls() -> bool:
     facets = state.service().pool.facets(View(), ["channel", "source"])
     with st.container(horizontal=True, vertical_alignment="bottom", key="newest-head"):
         w.section("Newest calls", f"the last {N_NEWEST}; click one to inspect it")
+        demo_button(key="collect-demo")
         for name in ("channel", "source"):
             options = [ALL, *(str(value) for value, _ in facets[name] if value is not None)]
             if st.query_params.get(name) not in (None, *options):
                 options.append(st.query_params[name])
-            st.selectbox(name.capitalize(), options, key=name, bind="query-params", width=140, label_visibility="collapsed",
-                         format_func=lambda value, name=name: f"{name}: {value}")  # fmt: skip
+            st.selectbox(
+                name.capitalize(),
+                options,
+                key=name,
+                bind="query-params",
+                width=150,
+                label_visibility="collapsed",
+                format_func=lambda value, name=name: f"{name}: {value}",
+            )
         return st.toggle("Follow", value=True, key="follow", bind="query-params", width="content")
 
 
@@ -96,13 +109,13 @@ def newest() -> None:
     if follow or st.session_state.get("newest-view") != view:
         st.session_state["newest-frame"] = service.pool.steps(view, order="created_at desc", limit=N_NEWEST)
         st.session_state["newest-view"] = view
-        st.session_state["newest-total"] = service.pool.stats()["n_steps"]
+        st.session_state["newest-total"] = service.pool.count_steps()
     table: pa.Table = st.session_state["newest-frame"]
     if table.num_rows == 0:
         w.empty_state("No call yet", "Calls appear here the moment they are captured.", icon="sensors", demo=True)
         return
     if not follow:
-        n_new = service.pool.stats()["n_steps"] - st.session_state["newest-total"]
+        n_new = service.pool.count_steps() - st.session_state["newest-total"]
         st.caption(f"Paused; {w.count(n_new)} steps arrived since. Turn on Follow to see them.")
     st.session_state["newest-uids"] = table["step_uid"].to_pylist()
     st.dataframe(
@@ -126,21 +139,18 @@ def _local_time(table: pa.Table):
 
 
 COLUMNS = {
-    "created_at": st.column_config.DatetimeColumn("Time", format="HH:mm:ss.SSS", width=92),
-    "agent": st.column_config.TextColumn("Agent", width=100),
-    "model": st.column_config.TextColumn("Model", width=110),
-    "channel": st.column_config.TextColumn("Channel", width=66),
-    "source": st.column_config.TextColumn("Source", width=74),
-    "status": st.column_config.TextColumn("Status", width=62),
-    "call_kind": st.column_config.TextColumn("Call kind", width=76),
-    "transition": st.column_config.TextColumn("Transition", width=84),
-    "n_prompt_tokens": st.column_config.NumberColumn("Prompt", format="localized", width=64, help="Prompt tokens"),
-    "n_response_tokens": st.column_config.NumberColumn(
-        "Response", format="localized", width=72, help="Response tokens"
-    ),
-    "latency_s": st.column_config.NumberColumn("Latency", format="%.2f s", width=70),
-    "token_source": st.column_config.TextColumn("Tokens", width=72, help="How far the token ids can be trusted"),
-    "identity_source": st.column_config.TextColumn("Identity", width=76, help="How the call's trajectory was found"),
+    "created_at": st.column_config.DatetimeColumn("Time", format="HH:mm:ss.SSS", width=88),
+    "agent": st.column_config.TextColumn("Agent", width=90, help=define("agent")),
+    "model": st.column_config.TextColumn("Model", width=90),
+    "channel": st.column_config.TextColumn("Channel", width=58, help=define("channel")),
+    "status": st.column_config.TextColumn("Status", width=58),
+    "call_kind": st.column_config.TextColumn("Call kind", width=70, help=define("call kind")),
+    "transition": st.column_config.TextColumn("Transition", width=84, help=define("transition")),
+    "n_prompt_tokens": st.column_config.NumberColumn("Prompt", format="localized", width=60, help="Prompt tokens"),
+    "n_response_tokens": st.column_config.NumberColumn("Sampled", format="localized", width=64, help="Response tokens"),
+    "latency_s": st.column_config.NumberColumn("Latency", format="%.2f s", width=64, help=define("latency")),
+    "token_source": st.column_config.TextColumn("Tokens", width=68, help=define("token_source")),
+    "identity_source": st.column_config.TextColumn("Identity", width=68, help=define("identity_source")),
     "preview": st.column_config.TextColumn("Answer"),
 }
 
@@ -203,8 +213,8 @@ def attention(label: str, n: int, meaning: str, tone: str) -> tuple[str, str, st
 
 def page() -> None:
     w.page_header("collect")
-    demo_progress()
     pulse()
+    demo_progress()
     with w.error_boundary():
         follow = controls()
         w.live(1.0 if follow else None)(newest)()

@@ -87,13 +87,15 @@ def rewards(service) -> None:
     w.section("Reward of trajectories", "scored ones; click a bar to see them")
     table = service.pool.histogram(View(where="step_index = 0"), "trajectory_reward", N_BINS)
     if table.num_rows == 0:
-        w.empty_state("Nothing is scored", "A verifier, a label in Curate or POST /api/v1/annotations sets rewards.",
-                      icon="grade")  # fmt: skip
+        w.empty_state("Nothing is scored", "A verifier, Curate or POST /api/v1/annotations sets rewards.", icon="grade")
         return
     bins = table.to_pylist()
     event = w.plot(
         distributions.histogram(
-            [one["low"] for one in bins], [one["high"] for one in bins], [one["n"] for one in bins], noun="trajectories"
+            [one["low"] for one in bins],
+            [one["high"] for one in bins],
+            [one["n_steps"] for one in bins],
+            noun="trajectories",
         ),
         key="chart-reward",
         alt="Rewards of trajectories",
@@ -188,7 +190,7 @@ def first_call(trajectory_uid: str) -> None:
 
 def page() -> None:
     w.page_header("overview")
-    empty = state.service().pool.stats()["n_steps"] == 0
+    empty = state.service().pool.count_steps() == 0
     st.session_state["overview-empty"] = empty
     demo_progress()
     if empty:
@@ -211,7 +213,7 @@ def wait_for_steps() -> None:
 
 @w.live(2.0)
 def first_step() -> None:
-    if state.service().pool.stats()["n_steps"]:
+    if state.service().pool.count_steps():
         st.rerun()
 
 

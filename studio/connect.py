@@ -60,7 +60,10 @@ def _openai_sdk(s: Session) -> list[Snippet]:
             "python",
             f"""from openai import OpenAI
 
-client = OpenAI(base_url="{s.v1_url}", api_key="{s.api_key}")
+client = OpenAI(
+    base_url="{s.v1_url}",
+    api_key="{s.api_key}",
+)
 answer = client.chat.completions.create(
     model="{s.model}",
     messages=[{{"role": "user", "content": "Say hello."}}],

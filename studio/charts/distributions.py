@@ -12,7 +12,7 @@ from studio.charts import theme
 def histogram(
     lows: Sequence[float], highs: Sequence[float], counts: Sequence[int], *, noun: str, height: int = 220
 ) -> go.Figure:
-    """Bars over equal bins. ``lows``/``highs``: bin edges ``[B]``, ``counts``: int ``[B]``; one bar may be one value."""
+    """Bars over equal bins. ``lows``/``highs``: bin edges ``[B]``, ``counts``: int ``[B]``."""
     widths = [high - low for low, high in zip(lows, highs, strict=True)]
     span = max(widths, default=0.0) or 0.05
     made = theme.figure(
@@ -54,10 +54,9 @@ def funnel(stages: Sequence[tuple[str, int]], *, notes: Sequence[str], height: i
             x=counts,
             orientation="h",
             marker={"color": theme.GOOD, "opacity": [1 - 0.11 * place for place in range(len(stages))]},
-            text=[f"{n:,}   {100 * n / first:.0f} %" if first else f"{n:,}" for n in counts],
-            textposition="auto",
-            insidetextanchor="start",
-            insidetextfont={"color": "white"},
+            text=[f"{n:,}  ·  {100 * n / first:.0f} %" if first else f"{n:,}" for n in counts],
+            textposition="outside",
+            cliponaxis=False,
             customdata=list(notes),
             hovertemplate="%{x:,} steps<br>%{customdata}<extra></extra>",
             width=0.62,
@@ -65,6 +64,6 @@ def funnel(stages: Sequence[tuple[str, int]], *, notes: Sequence[str], height: i
         height=height,
         barmode="overlay",
     )
-    made.update_xaxes(visible=False, range=[0, max(first, 1) * 1.02])
+    made.update_xaxes(visible=False, range=[0, max(first, 1) * 1.3])
     made.update_yaxes(autorange="reversed", showgrid=False, nticks=None, tickfont={"size": theme.FONT_SIZE})
     return made

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import plotly.graph_objects as go
@@ -51,8 +53,6 @@ def token_rate(series: Sequence[dict[str, Any]], *, height: int = 190) -> go.Fig
 
 def latencies(seconds: Sequence[float], *, height: int = 190) -> go.Figure:
     """Distribution of call latencies, in seconds, on a logarithmic axis: answers span milliseconds to minutes."""
-    import math
-
     made = theme.figure(height=height, bargap=0.06)
     positive = [value for value in seconds if value > 0]
     edges = [place / 4 for place in range(-12, 13)]  # 1 ms to 1000 s, four bins per decade
@@ -61,11 +61,11 @@ def latencies(seconds: Sequence[float], *, height: int = 190) -> go.Figure:
         place = int((math.log10(value) - edges[0]) * 4)
         counts[min(max(place, 0), len(counts) - 1)] += 1
     made.add_bar(
-        x=[(low + high) / 2 for low, high in zip(edges, edges[1:], strict=False)],
+        x=[(low + high) / 2 for low, high in pairwise(edges)],
         y=counts,
         width=0.25,
         marker={"color": theme.SERIES[5]},
-        customdata=[[_text(10**low), _text(10**high)] for low, high in zip(edges, edges[1:], strict=False)],
+        customdata=[[_text(10**low), _text(10**high)] for low, high in pairwise(edges)],
         hovertemplate="%{y} calls<br>%{customdata[0]} to %{customdata[1]}<extra></extra>",
     )
     used = [place for place, n in enumerate(counts) if n]
@@ -75,7 +75,7 @@ def latencies(seconds: Sequence[float], *, height: int = 190) -> go.Figure:
         tickvals=[-3, -2, -1, 0, 1, 2, 3],
         ticktext=["1 ms", "10 ms", "100 ms", "1 s", "10 s", "100 s", "1000 s"],
     )
-    made.update_yaxes(rangemode="tozero")
+    made.update_yaxes(range=[0, max(*counts, 3) * 1.12])
     return made
 
 
@@ -90,8 +90,8 @@ def _bars(x: list[float], y: list[float], name: str, colour: str) -> go.Bar:
 def _seconds_axis(made: go.Figure, top: float, *, floor: float) -> go.Figure:
     made.update_xaxes(
         range=[-WINDOW_S + 0.5, 0.6],
-        tickvals=[-50, -40, -30, -20, -10, 0],
-        ticktext=["−50 s", "−40", "−30", "−20", "−10", "last s"],
+        tickvals=[-50, -40, -30, -20, -10],
+        ticktext=["−50 s", "−40", "−30", "−20", "−10"],
     )
     made.update_yaxes(range=[0, max(top * 1.15, floor)])
     return made

@@ -33,6 +33,8 @@ def figure(*traces: Any, height: int = 220, **layout: Any) -> go.Figure:
         hoverlabel={"font": {"size": FONT_SIZE}},
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "xanchor": "left", "title": None},
         uirevision="keep",
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
     )
     axis = {"automargin": True, "zeroline": False, "ticks": "", "title": {"standoff": 8}, "tickfont": {"size": 11}}
     made.update_xaxes(showgrid=False, **axis)

@@ -71,13 +71,11 @@ def empty_state(title: str, text: str, *, icon: str = "inbox", demo: bool = Fals
 def demo_actions(*, key: str) -> None:
     """The two ways to fill an empty pool: load the demo steps, or run the demo agent against the engine."""
     from studio import state
+    from studio.widgets.demo import demo_button
 
-    service = state.service()
-    with st.container(horizontal=True, horizontal_alignment="center", gap="small"):
+    with st.container(horizontal=True, horizontal_alignment="center", gap="small", key=f"{key}-actions"):
         if st.button("Load demo data", icon=":material/download:", type="primary", key=f"{key}-load"):
             with st.spinner("Loading demo data…"):
-                service.load_demo()
+                state.service().load_demo()
             st.rerun()
-        if st.button("Run the demo agent live", icon=":material/play_arrow:", key=f"{key}-run"):
-            service.run_demo(n_rollouts=4)
-            state.goto("collect")
+        demo_button(key=f"{key}-run")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from core.errors import StudioError
 from studio import state
 from studio.widgets.callouts import live, show_error
 from studio.widgets.format import count
@@ -13,33 +14,31 @@ N_ROLLOUTS = 4
 
 def start_demo() -> None:
     """Start the demo agent in the background; the engine it talks to takes a moment the first time."""
-    with st.spinner("Starting the demo engine…"):
+    with st.spinner("Starting the demo engine…", show_time=True):
         state.service().run_demo(n_rollouts=N_ROLLOUTS)
 
 
-def demo_progress() -> None:
-    """A line with the start button, and the progress of a run while there is one."""
-    _line()
+def demo_button(*, key: str, primary: bool = False) -> None:
+    """The button that starts the demo agent and shows its calls arriving."""
+    if st.button(
+        "Run the demo agent live",
+        icon=":material/play_arrow:",
+        type="primary" if primary else "secondary",
+        key=key,
+        help=f"{N_ROLLOUTS} rollouts of a small tool loop against the shipped scripted engine.",
+    ):
+        start_demo()
+        state.goto("collect")
 
 
 @live(1.0)
-def _line() -> None:
+def demo_progress() -> None:
+    """A line with the progress of a run while there is one, and how the last one ended."""
     status = state.service().demo_status()
     done, total = status["done"], status["total"]
-    with st.container(horizontal=True, vertical_alignment="center", key="demo-line"):
-        if st.button(
-            "Run the demo agent",
-            icon=":material/play_arrow:",
-            disabled=status["running"],
-            key="demo-run",
-            help=f"{N_ROLLOUTS} rollouts of a small tool loop against the shipped scripted engine.",
-        ):
-            start_demo()
-            st.rerun(scope="fragment")
-        st.page_link("pages/overview.py", label="Connect an agent", icon=":material/power:")
-        if status["running"]:
-            st.progress(done / total if total else 0.0, text=f"Demo agent: {count(done)} of {count(total)} rollouts")
-        elif status["error"] is None and total:
-            st.caption(f"Demo agent: {count(done)} of {count(total)} rollouts done.")
     if status["error"]:
-        show_error(RuntimeError(status["error"]))
+        show_error(
+            StudioError(f"The demo agent stopped: {status['error']}", hint="Settings shows what the doctor says.")
+        )
+    elif status["running"]:
+        st.progress(done / total if total else 0.0, text=f"Demo agent: {count(done)} of {count(total)} rollouts done")

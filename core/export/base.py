@@ -24,6 +24,7 @@ from core.batch.plan import Plan
 from core.errors import InvalidInput
 
 MANIFEST_VERSION = 1
+TOKENIZER_SAMPLE = 64
 PACKAGES = ("claw-studio", "numpy", "pyarrow", "duckdb")
 
 Progress = Callable[[int, int], None]
@@ -191,9 +192,16 @@ def run_export(
     return ExportResult(path, manifest_path, written.n_rows, written.n_tokens, manifest)
 
 
-def tokenizers_of(plan: Plan, pool: ExportSource) -> list[str]:
-    """Distinct tokenizer hashes of the plan's trajectories, read from each one's steps; unknown ones left out."""
-    raise NotImplementedError
+def tokenizers_of(plan: Plan, pool: ExportSource) -> dict[str, Any]:
+    """Distinct tokenizer hashes of the plan's steps, from at most ``TOKENIZER_SAMPLE`` evenly spread trajectories.
+
+    ``hashes`` holds None when a step doesn't know its tokenizer; ``n_trajectories_read`` says how many were read.
+    """
+    uids = plan.trajectories["trajectory_uid"].to_pylist()
+    stride = -(-len(uids) // TOKENIZER_SAMPLE)
+    chosen = uids[::stride]
+    hashes = {step["tokenizer_hash"] for uid in chosen for step in pool.trajectory(uid, tokens=False)["steps"]}
+    return {"hashes": sorted(hashes, key=lambda one: (one is None, one)), "n_trajectories_read": len(chosen)}
 
 
 def _no_progress(done: int, total: int) -> None:

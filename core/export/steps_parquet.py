@@ -73,7 +73,7 @@ def _groups(plan: Plan, pool: ExportSource) -> Iterator[tuple[int, pa.Table, Wri
         details = {
             step["step_uid"]: step
             for uid in dict.fromkeys(rows["trajectory_uid"].to_pylist())
-            for step in pool.trajectory(uid, tokens=False)["steps"]
+            for step in pool.trajectory(uid)["steps"]
         }
         found = [details[uid] for uid in uids]
         columns: dict[str, Any] = {name: rows[name].cast(SCHEMA.field(name).type) for name in FROM_PLAN}

@@ -24,7 +24,6 @@ def mint_session(deps: ApiDeps, session: wire.SessionIn) -> dict[str, Any]:
         prompt_uid=session.prompt_uid,
         channel=channel,
         agent=session.agent,
-        source=session.source.value,
         metadata=session.metadata,
     )
     deps.journal.append(
@@ -35,8 +34,7 @@ def mint_session(deps: ApiDeps, session: wire.SessionIn) -> dict[str, Any]:
             prompt_uid=session.prompt_uid,
             channel=channel,
             agent=session.agent,
-            source=session.source.value,
-            metadata=session.metadata,
+                metadata=session.metadata,
         )
     ).result()
     return {
@@ -144,7 +142,7 @@ def register_trajectory(
     ).result()
 
 
-def annotations(call: Call) -> Any:
+def annotate(call: Call) -> Any:
     """``POST annotations``: one transaction, one entry in the history."""
     deps = call.deps
     body = wire.check(wire.AnnotationsIn, call.json())
@@ -185,7 +183,7 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("POST", "/steps", steps),
     ("POST", "/imports", imports),
     ("POST", "/trajectories/{uid}/complete", complete),
-    ("POST", "/annotations", annotations),
+    ("POST", "/annotations", annotate),
     ("POST", "/actions/{uid}/undo", undo),
     ("POST", "/actions/{uid}/redo", redo),
     ("POST", "/feedback", not_built("live feedback")),

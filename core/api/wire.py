@@ -231,7 +231,6 @@ class SessionIn(WireModel):
     prompt_uid: Uid | None = None
     channel: Annotated[str, Field(min_length=1)] | None = None
     agent: str | None = None
-    source: Source = Source.BLACKBOX
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 

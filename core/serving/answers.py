@@ -77,7 +77,7 @@ class Answer:
     """The response to one call. Feed emissions as they come, then take ``whole``, or send what ``feed`` returns.
 
     Args:
-        extra: keys laid over every body (``policy_version``).
+        extra: keys laid over every body from then on (``policy_version``); may be set anew.
     """
 
     def __init__(
@@ -97,7 +97,12 @@ class Answer:
         self._chat = call.dialect == "chat"
         name = "chat.completion" if self._chat else "text_completion"
         self._head: dict[str, Any] = {"id": answer_id, "object": name, "created": created, "model": model}
-        self._extra = dict(extra or {})
+        self.extra: Mapping[str, Any] = extra or {}
+
+    @property
+    def id(self) -> str:
+        """The response's id."""
+        return str(self._head["id"])
 
     def opening(self) -> list[bytes]:
         """First events of a stream: the role, and the prompt ids for who asked."""
@@ -144,6 +149,10 @@ class Answer:
         usage = [self._event([], {"usage": self.usage})] if self.call.include_usage else []
         return [*usage, DONE]
 
+    def error_event(self, body: Mapping[str, Any]) -> bytes:
+        """A failure in the middle of a stream, as vLLM sends it."""
+        return b"data: " + orjson.dumps(body) + b"\n\n" + DONE
+
     @property
     def usage(self) -> dict[str, Any]:
         """Token counts; every prompt once, every sampled token."""
@@ -160,7 +169,7 @@ class Answer:
         body = {**self._head, "choices": [self._whole_choice(c) for c in self.choices], "usage": self.usage}
         if self._chat:
             body["prompt_token_ids"] = list(self.call.prompts[0]) if self.call.wants_ids else None
-        return {**body, **self._extra}
+        return {**body, **self.extra}
 
     def _whole_choice(self, choice: Choice) -> dict[str, Any]:
         last = choice.emissions[-1]
@@ -194,7 +203,7 @@ class Answer:
 
     def _event(self, choices: list[dict[str, Any]], extra: Mapping[str, Any]) -> bytes:
         name = "chat.completion.chunk" if self._chat else "text_completion"
-        body = {**self._head, "object": name, "choices": choices, **extra, **self._extra}
+        body = {**self._head, "object": name, "choices": choices, **extra, **self.extra}
         return b"data: " + orjson.dumps(body) + b"\n\n"
 
     def _token(self, token_id: int) -> str:

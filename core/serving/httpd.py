@@ -77,8 +77,12 @@ def serve(
     *,
     model: str,
     on_start: Callable[[asyncio.AbstractEventLoop], None] | None = None,
+    on_stop: Callable[[], None] | None = None,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or the owner's end. Prints one ready line of JSON to stdout."""
+    """Serve until SIGTERM, SIGINT or the owner's end. Prints one ready line of JSON to stdout.
+
+    ``on_start`` is called on the loop before the port opens, ``on_stop`` after the last request ended.
+    """
     try:
         import uvloop
 
@@ -86,7 +90,7 @@ def serve(
     except ImportError:
         factory = None
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(_serve(routes, arguments, model, on_start))
+        runner.run(_serve(routes, arguments, model, on_start, on_stop))
 
 
 async def _serve(
@@ -94,6 +98,7 @@ async def _serve(
     arguments: argparse.Namespace,
     model: str,
     on_start: Callable[[asyncio.AbstractEventLoop], None] | None,
+    on_stop: Callable[[], None] | None,
 ) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
@@ -113,6 +118,8 @@ async def _serve(
         threading.Thread(target=_watch_stdin, args=(loop, ended), daemon=True).start()
     await ended.wait()
     await runner.cleanup()
+    if on_stop is not None:
+        on_stop()
 
 
 def _watch_stdin(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:

@@ -1,0 +1,354 @@
+"""The local engine's scheduler: continuous batching, one thread, one ragged forward pass per iteration.
+
+Each iteration takes one new token of every running sequence and, within a budget, parts of prompts that are
+still to be read. Sequences come and go between iterations; so do new weights, after which running
+sequences read their whole text again, so that every log-prob belongs to the weights it is stamped with.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import random
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+from core.errors import EngineError, InvalidInput
+from core.serving.answers import Emission
+from core.serving.parsing import StopScanner
+from core.serving.protocol import Sampling
+from core.serving.qwen3 import KVCache, Qwen3
+from core.serving.sampler import draw
+from core.serving.tokenizer import ChatTokenizer, Detokenizer
+
+PREFILL_BUDGET = 1024
+"""New prompt tokens per iteration: bounds how long running sequences wait."""
+
+Sink = Callable[["SequenceState", "Emission | EngineError"], None]
+"""Called on the engine's thread for each sampled token, and once with an error if the sequence fails."""
+
+
+class SequenceState:
+    """One answer in the making.
+
+    Attributes:
+        index: the choice it will be.
+        ids, logprobs: sampled so far, raw log-probs in nats.
+        policy_version: weights of its first token; ``policy_version_end``: of its latest.
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        index: int,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        n_top_logprobs: int,
+        tokenizer: ChatTokenizer,
+        sink: Sink,
+        seed: int,
+    ) -> None:
+        self.request_id = request_id
+        self.index = index
+        self.prompt_ids = tuple(prompt_ids)
+        self.sampling = sampling
+        self.n_top_logprobs = n_top_logprobs
+        self.sink = sink
+        self.rng = random.Random(seed)
+        self.ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.unread: list[int] = list(prompt_ids)
+        self.cache: KVCache | None = None
+        self.siblings: list[SequenceState] = []
+        self.policy_version: int | None = None
+        self.policy_version_end: int | None = None
+        self.finish_reason: str | None = None
+        self.cancelled = False
+        self.detokenizer = Detokenizer(tokenizer)
+        self.scanner = StopScanner(sampling.stop)
+
+
+class Engine:
+    """Owns the weights and the thread that runs them.
+
+    Args:
+        max_sequences: sequences that run at once; further ones wait in order of arrival.
+        default_max_tokens: limit of requests that name none.
+        record: file that gets one JSON line per ended sequence.
+    """
+
+    def __init__(
+        self,
+        model: Qwen3,
+        tokenizer: ChatTokenizer,
+        *,
+        max_sequences: int = 16,
+        default_max_tokens: int = 512,
+        policy_version: int = 0,
+        record: Path | None = None,
+        seed: int | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.policy_version = policy_version
+        self.n_iterations = 0
+        self.max_running = 0
+        self._model = model
+        self._max_sequences = max_sequences
+        self._default_max_tokens = default_max_tokens
+        self._record: IO[bytes] | None = record.open("ab") if record is not None else None
+        self._seeds = random.Random(seed)
+        self._clock = clock
+        self._wake = threading.Condition()
+        self._waiting: deque[SequenceState] = deque()
+        self._running: list[SequenceState] = []
+        self._swap: tuple[Qwen3, int, concurrent.futures.Future[int]] | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and answer together."""
+        return self._model.config.context_length
+
+    @property
+    def n_running(self) -> int:
+        """Sequences that hold a slot."""
+        return len(self._running)
+
+    def start(self) -> None:
+        """Start the engine's thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after the current iteration."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join(timeout=10)
+        if self._record is not None:
+            self._record.close()
+
+    def submit(
+        self,
+        request_id: str,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        *,
+        n_top_logprobs: int,
+        sink: Sink,
+    ) -> list[SequenceState]:
+        """Queue ``n`` sequences for each prompt; siblings share the reading of their prompt."""
+        seed = self._seeds.getrandbits(64) if sampling.seed is None else sampling.seed
+        made: list[SequenceState] = []
+        leaders: list[SequenceState] = []
+        for prompt in prompts:
+            group = [
+                SequenceState(
+                    request_id,
+                    len(made) + k,
+                    prompt,
+                    sampling,
+                    n_top_logprobs=n_top_logprobs,
+                    tokenizer=self.tokenizer,
+                    sink=sink,
+                    seed=seed + len(made) + k,
+                )
+                for k in range(sampling.n)
+            ]
+            group[0].siblings = group[1:]
+            leaders.append(group[0])
+            made += group
+        with self._wake:
+            self._waiting.extend(leaders)
+            self._wake.notify()
+        return made
+
+    def cancel(self, sequences: Sequence[SequenceState]) -> None:
+        """Give up sequences; their slots are free from the next iteration on."""
+        with self._wake:
+            for sequence in sequences:
+                sequence.cancelled = True
+            self._wake.notify()
+
+    def load(self, path: Path, policy_version: int) -> concurrent.futures.Future[int]:
+        """Read weights on the caller's thread, then swap them in between iterations.
+
+        Returns:
+            A future of how many running sequences had to be read again.
+
+        Raises:
+            EngineError: the folder holds no model that fits the tokenizer.
+        """
+        model = Qwen3.load(path)
+        if model.config.n_vocab < self.tokenizer.n_vocab:
+            raise InvalidInput(
+                f"{path} has {model.config.n_vocab} tokens, the tokenizer {self.tokenizer.n_vocab}", field="path"
+            )
+        done: concurrent.futures.Future[int] = concurrent.futures.Future()
+        with self._wake:
+            if self._swap is not None:
+                raise EngineError("another reload is under way", field="path", hint="try again")
+            self._swap = (model, policy_version, done)
+            self._wake.notify()
+        return done
+
+    def _loop(self) -> None:
+        import torch
+
+        with torch.inference_mode():
+            while True:
+                with self._wake:
+                    while not (self._stopping or self._running or self._waiting or self._swap):
+                        self._wake.wait()
+                    if self._stopping:
+                        return
+                    self._admit()
+                try:
+                    self._iterate()
+                except Exception as error:
+                    traceback.print_exc(file=sys.stderr)
+                    self._fail(EngineError(f"the engine failed: {error}"))
+
+    def _admit(self) -> None:
+        """Between iterations, under the lock: drop the cancelled, swap weights, fill free slots."""
+        for sequence in [s for s in self._running if s.cancelled]:
+            self._retire(sequence)
+        if self._swap is not None:
+            model, version, done = self._swap
+            self._model, self.policy_version, self._swap = model, version, None
+            for sequence in self._running:
+                sequence.cache = None
+                sequence.unread = [*sequence.prompt_ids, *sequence.ids]
+            done.set_result(len(self._running))
+        while self._waiting:
+            leader = self._waiting[0]
+            if self._running and len(self._running) + 1 + len(leader.siblings) > self._max_sequences:
+                return
+            self._waiting.popleft()
+            if not leader.cancelled:
+                self._running.append(leader)
+
+    def _iterate(self) -> None:
+        budget = PREFILL_BUDGET
+        batch: list[SequenceState] = []
+        parts: list[list[int]] = []
+        for sequence in self._running:
+            take = len(sequence.unread) if len(sequence.unread) == 1 else min(len(sequence.unread), budget)
+            if take == 0:
+                continue
+            budget -= take if take > 1 else 0
+            batch.append(sequence)
+            parts.append(sequence.unread[:take])
+            if sequence.cache is None:
+                sequence.cache = self._model.new_cache()
+        if not batch:
+            return
+        self.n_iterations += 1
+        self.max_running = max(self.max_running, len(batch))
+        logits_BV = self._model.forward(parts, [s.cache for s in batch if s.cache is not None])
+        ready: list[tuple[SequenceState, int]] = []
+        for row, (sequence, part) in enumerate(zip(batch, parts, strict=True)):
+            del sequence.unread[: len(part)]
+            if sequence.unread:
+                continue
+            ready.append((sequence, row))
+            for sibling in sequence.siblings:
+                sibling.cache = None if sequence.cache is None else sequence.cache.clone()
+                sibling.unread = []
+                ready.append((sibling, row))
+                self._running.append(sibling)
+            sequence.siblings = []
+        if ready:
+            self._sample(ready, logits_BV)
+
+    def _sample(self, ready: list[tuple[SequenceState, int]], logits_BV: Any) -> None:
+        """Draw one token for each sequence from its row; log-probs are of the logits as they are."""
+        logprobs_BV = logits_BV.log_softmax(-1)
+        choosable_BV = logits_BV[:, : self.tokenizer.n_vocab]  # a padded vocabulary has ids without text
+        for sequence, row in ready:
+            sampling = sequence.sampling
+            enough = len(sequence.ids) >= sampling.min_tokens
+            banned = () if enough else (*self.tokenizer.end_ids, *sampling.stop_token_ids)
+            token_id = draw(choosable_BV[row], sampling, sequence.rng, banned)
+            top: tuple[tuple[int, float], ...] = ()
+            if sequence.n_top_logprobs:
+                best = logprobs_BV[row].topk(sequence.n_top_logprobs)
+                top = tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+            self._advance(sequence, token_id, float(logprobs_BV[row, token_id]), top)
+
+    def _advance(
+        self, sequence: SequenceState, token_id: int, logprob: float, top: tuple[tuple[int, float], ...]
+    ) -> None:
+        sampling = sequence.sampling
+        sequence.ids.append(token_id)
+        sequence.logprobs.append(logprob)
+        sequence.unread = [token_id]
+        sequence.policy_version_end = self.policy_version
+        if sequence.policy_version is None:
+            sequence.policy_version = self.policy_version
+        n = len(sequence.ids)
+        text = ""
+        reason: str | None = None
+        stop: int | str | None = None
+        if token_id in sampling.stop_token_ids:
+            reason, stop = "stop", token_id
+        elif token_id in self.tokenizer.end_ids and not sampling.ignore_eos:
+            reason = "stop"
+        elif n < sampling.min_tokens:
+            text = sequence.detokenizer.feed(token_id)
+        else:
+            text, stop = sequence.scanner.feed(sequence.detokenizer.feed(token_id))
+            if stop is not None:
+                reason = "stop"
+        limit = self._default_max_tokens if sampling.max_tokens is None else sampling.max_tokens
+        if reason is None and (n >= limit or len(sequence.prompt_ids) + n >= self.context_length):
+            reason = "length"
+        if reason is not None:
+            if not isinstance(stop, str):
+                tail, found = sequence.scanner.feed(sequence.detokenizer.close())
+                text += tail if found else tail + sequence.scanner.close()
+            sequence.finish_reason = reason
+        sequence.sink(sequence, Emission(token_id, logprob, top, text, reason, stop))
+        if reason is not None:
+            self._retire(sequence)
+
+    def _retire(self, sequence: SequenceState) -> None:
+        """Free the slot, and record what was sampled."""
+        self._running.remove(sequence)
+        sequence.cache = None
+        if self._record is None:
+            return
+        sampling = sequence.sampling
+        line = {
+            "at": self._clock(),
+            "request_id": sequence.request_id,
+            "choice_index": sequence.index,
+            "prompt_ids": sequence.prompt_ids,
+            "response_ids": sequence.ids,
+            "logprobs": sequence.logprobs,
+            "finish_reason": sequence.finish_reason,
+            "cancelled": sequence.finish_reason is None,
+            "policy_version": sequence.policy_version,
+            "policy_version_end": sequence.policy_version_end,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "seed": sampling.seed,
+        }
+        self._record.write(orjson.dumps(line) + b"\n")
+        self._record.flush()
+
+    def _fail(self, error: EngineError) -> None:
+        for sequence in list(self._running):
+            for one in (sequence, *sequence.siblings):
+                one.sink(one, error)
+            self._retire(sequence)

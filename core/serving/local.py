@@ -1,0 +1,227 @@
+"""The local engine: an OpenAI-compatible server around a small transformer, on the CPU of a laptop.
+
+    python -m core.serving.local --model-dir DIR --port 0 [--record FILE]
+
+Besides OpenAI's and vLLM's routes: ``POST /reload_weights {"path", "policy_version"}`` and ``GET /policy_version``.
+Every answer carries ``policy_version`` and ``policy_version_end``, the weights of its first and last token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import sys
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from core.errors import EngineError, InvalidInput, StudioError
+from core.serving import httpd
+from core.serving.answers import Answer, Choice, Emission
+from core.serving.common_routes import common_routes
+from core.serving.engine import Engine, SequenceState
+from core.serving.model import CONFIG_FILE, make_model
+from core.serving.parsing import MessageParser
+from core.serving.protocol import Call, check_context, error_body, parse_chat, parse_completion
+from core.serving.qwen3 import Qwen3
+from core.serving.tokenizer import load_tokenizer
+
+DEFAULT_NAME = "claw-local"
+
+
+class LocalServer:
+    """HTTP in front of an ``Engine``."""
+
+    def __init__(self, engine: Engine, *, model: str, path: Path, reasoning_parser: bool) -> None:
+        self.engine = engine
+        self.model = model
+        self.path = path
+        self._reasoning_parser = reasoning_parser
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def routes(self) -> httpd.Routes:
+        """All routes of the server."""
+        common = common_routes(
+            lambda: self.engine.tokenizer,
+            lambda: self.model,
+            created=int(time.time()),
+            context_length=lambda: self.engine.context_length,
+        )
+        return {
+            **common,
+            ("POST", "/v1/chat/completions"): self.chat,
+            ("POST", "/v1/completions"): self.completions,
+            ("POST", "/reload_weights"): self.reload_weights,
+            ("GET", "/policy_version"): self.policy_version,
+        }
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start the engine; its tokens are delivered on ``loop``."""
+        self._loop = loop
+        self.engine.start()
+
+    async def chat(self, request: web.BaseRequest) -> web.StreamResponse:
+        """``POST /v1/chat/completions``."""
+        body = await httpd.read_json(request)
+        if body.get("tool_choice") not in (None, "auto", "none"):
+            raise InvalidInput("this engine cannot force a tool call", field="tool_choice", hint="use auto or none")
+        return await self._respond(request, parse_chat(body, self.engine.tokenizer))
+
+    async def completions(self, request: web.BaseRequest) -> web.StreamResponse:
+        """``POST /v1/completions``."""
+        body = await httpd.read_json(request)
+        return await self._respond(request, parse_completion(body, self.engine.tokenizer))
+
+    async def reload_weights(self, request: web.BaseRequest) -> web.StreamResponse:
+        """``POST /reload_weights``: swap weights between two iterations; answers when it is done."""
+        body = await httpd.read_json(request)
+        path, version = body.get("path"), body.get("policy_version")
+        if not isinstance(path, str):
+            raise InvalidInput("path must be a folder", field="path")
+        if not isinstance(version, int) or isinstance(version, bool) or version < 0:
+            raise InvalidInput("policy_version must be an integer, at least 0", field="policy_version")
+        try:
+            done = await asyncio.to_thread(self.engine.load, Path(path), version)
+        except EngineError as error:
+            raise InvalidInput(error.message, field=error.field, hint=error.hint) from error
+        n_read_again = await asyncio.wrap_future(done)
+        self.path = Path(path)
+        return httpd.json_response({"policy_version": version, "path": path, "n_sequences_read_again": n_read_again})
+
+    async def policy_version(self, request: web.BaseRequest) -> web.StreamResponse:
+        """``GET /policy_version``."""
+        state = {"policy_version": self.engine.policy_version, "path": str(self.path)}
+        state |= {"n_running": self.engine.n_running, "max_batch_seen": self.engine.max_running}
+        return httpd.json_response(state)
+
+    async def _respond(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
+        check_context(call, self.engine.context_length)
+        answer = self._new_answer(call)
+        async with contextlib.aclosing(self._sample(answer)) as tokens:
+            if call.stream:
+                return await self._stream(request, answer, tokens)
+            async for index, emission in tokens:
+                answer.feed(index, [emission])
+        return httpd.json_response(answer.whole())
+
+    async def _stream(
+        self, request: web.BaseRequest, answer: Answer, tokens: AsyncIterator[tuple[int, Emission]]
+    ) -> web.StreamResponse:
+        response = await httpd.open_stream(request)
+        try:
+            for event in answer.opening():
+                await response.write(event)
+            async for index, emission in tokens:
+                for event in answer.feed(index, [emission]):
+                    await response.write(event)
+            for event in answer.closing():
+                await response.write(event)
+        except EngineError as error:
+            await response.write(answer.error_event(error_body(error)[1]))
+        await response.write_eof()
+        return response
+
+    async def _sample(self, answer: Answer) -> AsyncGenerator[tuple[int, Emission]]:
+        """Tokens of all choices as they come; ends with the last, and gives up the rest when left early."""
+        loop = self._loop or asyncio.get_running_loop()
+        queue: asyncio.Queue[tuple[int, Emission | EngineError]] = asyncio.Queue()
+
+        def deliver(sequence: SequenceState, item: Emission | EngineError) -> None:
+            loop.call_soon_threadsafe(queue.put_nowait, (sequence.index, item))
+
+        call = answer.call
+        sequences = self.engine.submit(
+            str(answer.id), call.prompts, call.sampling, n_top_logprobs=call.n_top_logprobs, sink=deliver
+        )
+        n_open = len(sequences)
+        try:
+            while n_open:
+                index, item = await queue.get()
+                if isinstance(item, EngineError):
+                    raise item
+                versions = [s.policy_version for s in sequences if s.policy_version is not None]
+                latest = [s.policy_version_end for s in sequences if s.policy_version_end is not None]
+                answer.extra = {"policy_version": min(versions), "policy_version_end": max(latest)}
+                n_open -= item.finish_reason is not None
+                yield index, item
+        finally:
+            if n_open:
+                self.engine.cancel(sequences)
+
+    def _new_answer(self, call: Call) -> Answer:
+        def parser() -> MessageParser:
+            return MessageParser(
+                tools=call.parse_tools,
+                reasoning=self._reasoning_parser and call.dialect == "chat",
+                call_id=lambda _: f"call_{uuid.uuid4().hex[:24]}",
+            )
+
+        n = call.sampling.n
+        choices = [Choice(i, i // n, parser()) for i in range(n * len(call.prompts))]
+        prefix = "chatcmpl" if call.dialect == "chat" else "cmpl"
+        return Answer(
+            call,
+            self.engine.tokenizer,
+            choices,
+            answer_id=f"{prefix}-{uuid.uuid4().hex}",
+            created=int(time.time()),
+            model=self.model,
+        )
+
+
+def load_server(arguments: argparse.Namespace) -> LocalServer:
+    """Load the model (an empty folder gets the seeded one) and build the server.
+
+    Raises:
+        StudioError: the folder holds no model that can be served.
+    """
+    directory: Path = arguments.model_dir
+    if not (directory / CONFIG_FILE).exists():
+        make_model(directory, seed=arguments.seed)
+    import torch
+
+    torch.set_num_threads(arguments.threads)
+    engine = Engine(
+        Qwen3.load(directory),
+        load_tokenizer(directory),
+        max_sequences=arguments.max_sequences,
+        default_max_tokens=arguments.default_max_tokens,
+        policy_version=arguments.policy_version,
+        record=arguments.record,
+    )
+    return LocalServer(
+        engine, model=arguments.served_model_name, path=directory, reasoning_parser=arguments.reasoning_parser
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="core.serving.local", description=__doc__)
+    add: Any = parser.add_argument
+    add("--model-dir", type=Path, required=True, help="transformers folder; empty: a seeded model is made there")
+    add("--served-model-name", default=DEFAULT_NAME)
+    add("--record", type=Path, help="append one JSON line per ended choice: ids and log-probs as sampled")
+    add("--threads", type=int, default=2, help="threads of torch")
+    add("--max-sequences", type=int, default=16, help="sequences in one batch")
+    add("--default-max-tokens", type=int, default=512, help="limit of chats that name none")
+    add("--policy-version", type=int, default=0, help="version of the first weights")
+    add("--reasoning-parser", action=argparse.BooleanOptionalAction, default=True)
+    add("--seed", type=int, default=0, help="seed of a model made here")
+    httpd.add_arguments(parser)
+    arguments = parser.parse_args(argv)
+    try:
+        server = load_server(arguments)
+    except StudioError as error:
+        print(error.message, file=sys.stderr)
+        return 2
+    httpd.serve(server.routes(), arguments, model=server.model, on_start=server.start, on_stop=server.engine.stop)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

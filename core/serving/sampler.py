@@ -1,0 +1,45 @@
+"""Drawing one token: temperature, top-k, top-p, min-p, with a random stream per sequence."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from core.serving.protocol import Sampling
+
+
+def draw(logits_V: Any, sampling: Sampling, rng: random.Random, banned: Sequence[int] = ()) -> int:
+    """Sample an id from raw logits.
+
+    Args:
+        logits_V: float32 [n_vocab]; not changed.
+        sampling: temperature 0 is greedy; ``top_k`` before ``min_p`` before ``top_p``, as vLLM does it.
+        rng: the sequence's own stream: one number is drawn per token, whatever the batch.
+        banned: ids that must not come (end tokens before ``min_tokens``).
+    """
+    import torch
+
+    logits_V = logits_V.double()
+    if banned:
+        logits_V = logits_V.clone()
+        logits_V[list(banned)] = float("-inf")
+    if sampling.temperature == 0:
+        return int(logits_V.argmax())
+    scaled_V = logits_V / sampling.temperature
+    if 0 < sampling.top_k < scaled_V.numel():
+        floor = scaled_V.topk(sampling.top_k).values[-1]
+        scaled_V = scaled_V.masked_fill(scaled_V < floor, float("-inf"))
+    probs_V = torch.softmax(scaled_V, dim=-1)
+    if sampling.min_p > 0:
+        probs_V = probs_V.masked_fill(probs_V < sampling.min_p * probs_V.max(), 0.0)
+    if sampling.top_p < 1:
+        ranked, order = probs_V.sort(descending=True)
+        before = ranked.cumsum(0) - ranked
+        ranked = ranked.masked_fill(before >= sampling.top_p * ranked.sum(), 0.0)
+        probs_V = torch.zeros_like(probs_V).scatter_(0, order, ranked)
+    cumulative_V = probs_V.cumsum(0)
+    at = rng.random() * float(cumulative_V[-1])
+    found = int(torch.searchsorted(cumulative_V, at, right=True))
+    # rounding may land past the last token that can come
+    return found if found < cumulative_V.numel() and probs_V[found] > 0 else int(probs_V.nonzero()[-1])

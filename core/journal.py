@@ -233,13 +233,12 @@ class Journal:
         for name in own:
             path = self.directory / name
             size = path.stat().st_size
-            if name == own[-1]:
+            if name == own[-1] and _is_segment(path):
                 end = len(MAGIC)
                 for record in _read_segment(path, len(MAGIC)):
                     end = record.next_offset
-                if end < size:
-                    os.truncate(path, end)
-                    size = end
+                os.truncate(path, end)
+                size = end
             n_bytes += size
         return (_number_of(own[-1]) if own else 0), n_bytes
 
@@ -288,6 +287,11 @@ def _read_segment(path: Path, offset: int) -> Iterator[Record]:
             end = offset + _HEADER.size + length
             yield Record(path.name, offset, end, payload)
             offset = end
+
+
+def _is_segment(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def _segments(directory: Path) -> list[str]:

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from starlette.applications import Starlette
+
+from core.config import Settings
+from core.gateway.app import GatewayDeps, create_gateway
+from core.gateway.engines import EngineSet
+from core.gateway.identity import KeyStore
+from core.gateway.policy import PolicyState
+from core.gateway.server import GatewayServer
+from core.gateway.stats import GatewayStats
+from core.journal import Journal, read_records
+from core.records import parse
+
+from .upstream import Upstream
+
+
+class Gateway:
+    """A whole gateway on a free port, its journal readable as dicts."""
+
+    def __init__(
+        self, directory: Path, *, timeout_s: float = 20.0, limits: dict[str, Any] | None = None, **settings: Any
+    ) -> None:
+        self.directory = directory
+        self.journal = Journal(directory)
+        self.engines = EngineSet(timeout_s=timeout_s)
+        self.keys = KeyStore()
+        self.policy = PolicyState()
+        self.stats = GatewayStats(clock=time.time)
+        deps = GatewayDeps(
+            settings=Settings(**settings),
+            journal=self.journal,
+            engines=self.engines,
+            keys=self.keys,
+            policy=self.policy,
+            stats=self.stats,
+            **(limits or {}),
+        )
+        self.server = GatewayServer(Starlette(routes=create_gateway(deps)))
+        self.root = f"http://127.0.0.1:{self.server.start()}"
+        self.http = httpx.Client(base_url=self.root, timeout=30)
+
+    def records(self) -> list[dict[str, Any]]:
+        return [parse(record.payload) for record in read_records(self.directory, {})]
+
+    def wait_records(self, count: int, timeout_s: float = 10.0) -> list[dict[str, Any]]:
+        deadline = time.monotonic() + timeout_s
+        while len(self.records()) < count and time.monotonic() < deadline:
+            time.sleep(0.02)
+        records = self.records()
+        assert len(records) == count
+        return records
+
+    def sdk(self, key: str = "unused", prefix: str = "", **kwargs: Any) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.root}{prefix}/v1", api_key=key, max_retries=0, **kwargs)
+
+    def chat(self, headers: dict[str, str] | None = None, prefix: str = "", **body: Any) -> httpx.Response:
+        body = {"model": "policy", "messages": [{"role": "user", "content": "hi"}], **body}
+        return self.http.post(f"{prefix}/v1/chat/completions", json=body, headers=headers)
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        self.http.close()
+        self.server.stop(timeout_s)
+        self.journal.close()
+
+
+@pytest.fixture
+def upstream() -> Iterator[Upstream]:
+    server = Upstream().start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def make_gateway(tmp_path: Path) -> Iterator[Callable[..., Gateway]]:
+    made: list[Gateway] = []
+
+    def make(upstream: Upstream | None = None, **kwargs: Any) -> Gateway:
+        gateway = Gateway(tmp_path / f"journal{len(made)}", **kwargs)
+        made.append(gateway)
+        if upstream is not None:
+            gateway.engines.add("engine", upstream.base_url)
+        return gateway
+
+    yield make
+    for gateway in made:
+        gateway.stop()
+
+
+@pytest.fixture
+def gateway(make_gateway: Callable[..., Gateway], upstream: Upstream) -> Gateway:
+    return make_gateway(upstream)

@@ -81,4 +81,11 @@ def parse_recipe(data: Mapping[str, Any] | None) -> Recipe:
         recipe.estimator.settings(recipe.options)
     except InvalidInput as err:
         raise InvalidInput(f"recipe: {err.message}", field=f"recipe.{err.field}", hint=err.hint) from err
+    least = recipe.needs.min_group_size
+    if recipe.n_rollouts is not None and recipe.n_rollouts < least:
+        raise InvalidInput(
+            f"recipe: {recipe.algorithm} compares at least {least} trajectories of a group",
+            field="recipe.n_rollouts",
+            hint=f"at least {least}, or none for all of the group",
+        )
     return recipe

@@ -20,6 +20,7 @@ from core.pool.content import (
     message_text,
     preview,
     printable,
+    to_json,
 )
 from core.pool.database import Cursor, registered, timestamp
 from core.types import Step
@@ -226,28 +227,7 @@ def insert_steps(
 
     A parent that the pool does not hold is dropped together with its sharing: the step is stored whole.
     """
-    facts: dict[str, list[Any]] = {
-        name: []
-        for name in (
-            "step_id",
-            "trajectory_id",
-            "parent_step_id",
-            *PLAIN_COLUMNS,
-            "content_hash",
-            "created_at",
-            "ingested_at",
-            "n_prompt_tokens",
-            "n_response_tokens",
-            "n_messages",
-            "n_tools",
-            "has_logprobs",
-            "sampling",
-            "metadata",
-            "tool_names",
-            "preview",
-            "prompt_preview",
-        )  # fmt: skip
-    }
+    facts: dict[str, list[Any]] = {name: [] for name in (*PLAIN_COLUMNS, *MADE_COLUMNS)}
     suffixes: list[np.ndarray | None] = []
     new_messages: list[np.ndarray | None] = []
     answers: list[int | None] = []

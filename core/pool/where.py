@@ -47,6 +47,7 @@ FUNCTIONS = frozenset(
 _CASTS = frozenset(
     {"BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "DOUBLE", "FLOAT", "VARCHAR", "DATE", "TIMESTAMP"}
 )
+_TYPE_ALIASES = {"INT": "INTEGER", "TEXT": "VARCHAR", "STRING": "VARCHAR", "BOOL": "BOOLEAN", "REAL": "FLOAT"}
 _NUMBERS = ("INTEGER", "NUMERIC", "DECIMAL", "DOUBLE", "FLOAT", "BIGINT")
 
 HINT = "A condition over step columns, for instance: reward > 0.5 AND agent = 'openclaw' AND list_contains(tags, 'x')."
@@ -201,7 +202,8 @@ def _cast_name(node: dict[str, Any]) -> str:
     kind = node.get("type_expr") or {}
     if kind.get("class") != "TYPE" or kind.get("schema") or kind.get("catalog") or kind.get("children"):
         return "this type"
-    return str(kind.get("type_name", "this type")).upper()
+    name = str(kind.get("type_name", "this type")).upper()
+    return _TYPE_ALIASES.get(name, name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,333 @@
-"""Page batch."""
+"""Batch: recipe to plan to file. What stands here is the plan itself, the one that fetch and export use."""
 
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import streamlit as st
+
+from core.batch.plan import Plan
+from core.batch.recipe import Recipe
+from core.errors import StudioError
+from core.export import EXPORTERS, export
+from core.types import View
+from studio import state
 from studio import widgets as w
+from studio.charts.plan import group_strip, spread
+from studio.widgets.choice import choose
+from studio.widgets.filters import active_filters, filter_panel
+from studio.widgets.planning import (
+    current_plan,
+    link_params,
+    recipe_editor,
+    recipe_from_query,
+    recipe_to_query,
+    totals_row,
+)
+
+TABS = {
+    "chosen": "Chosen",
+    "excluded": "Excluded",
+    "credit": "Rewards and advantages",
+    "export": "Export",
+    "json": "Plan as JSON",
+}
+DOWNLOAD_MAX = 64 << 20
+GROUP_ROWS = 500
+TRAJECTORY_ROWS = 2000
+
+
+def batch_page() -> None:
+    """Recipe on the left, its plan on the right."""
+    pool = state.service().pool
+    stats = pool.stats()
+    if stats["n_steps"] == 0:
+        w.empty_state("Nothing to plan yet", "Load the demo data or capture some calls; the plan follows.", demo=True)
+        return
+    left, right = st.columns([2.3, 9], gap="medium")
+    with left, w.error_boundary():
+        side = choose("Side", {"recipe": "Recipe", "view": "View"}, "side")
+        recipe = safe_recipe()
+        if side == "view":
+            filter_panel("batch")
+        else:
+            saved_recipes(recipe)
+            recipe_editor(recipe, list(stats["by_channel"]))
+    with right, w.error_boundary():
+        view = state.view_from_query()
+        active_filters(view, key="batch")
+        show_plan(view, recipe)
+
+
+def safe_recipe() -> Recipe:
+    """The URL's recipe; one that doesn't fit is explained and replaced by the defaults."""
+    try:
+        return recipe_from_query()
+    except StudioError as error:
+        w.show_error(error)
+        if st.button("Use the default recipe", width="stretch"):
+            state.set_query(recipe=None)
+            st.rerun()
+        return Recipe()
+
+
+def saved_recipes(recipe: Recipe) -> None:
+    """Load or keep a recipe under a name."""
+    pool = state.service().pool
+    saved = {row["name"]: row["recipe"] for row in pool.recipes()}
+    with st.popover("Saved recipes", icon=":material/bookmark:", width="stretch"):
+        for name, fields in saved.items():
+            if st.button(name, key=f"load-recipe-{name}", width="stretch"):
+                state.set_query(recipe=json.dumps(fields, sort_keys=True, separators=(",", ":")))
+                st.rerun()
+        with st.form("save-recipe", border=False, clear_on_submit=True):
+            name = st.text_input("Name")
+            if st.form_submit_button("Save this recipe", width="stretch") and name.strip():
+                pool.save_recipe(name, recipe.to_json())
+                st.rerun()
+
+
+def show_plan(view: View, recipe: Recipe) -> None:
+    """Totals, then the tab that is open."""
+    with st.spinner("Planning…", show_time=True):
+        made = current_plan(view, recipe)
+        totals_row(made)
+    if len(made.steps) == 0:
+        reason = max(made.excluded, key=lambda item: item.n_steps, default=None)
+        text = "No step matches view and channel." if reason is None else f"{reason.label}: {reason.n_steps} steps."
+        w.empty_state("The plan is empty", text, icon="filter_alt_off")
+    with st.container(horizontal=True, vertical_alignment="center"):
+        tab = choose("Tab", TABS, "tab")
+        st.space("stretch")
+        st.caption(f"`{made.uid}`" + ("" if made.policy_version is None else f" · policy {made.policy_version}"))
+        if st.button("Packing", icon=":material/account_tree:", help="Trees, rows and mask of this plan"):
+            state.goto("optimise", **link_params(view, recipe))
+    {"chosen": chosen, "excluded": excluded, "credit": credit, "export": export_tab, "json": as_json}[tab](made)
+
+
+def chosen(made: Plan) -> None:
+    """Groups, and the trajectories of all or of one of them."""
+    if len(made.steps) == 0:
+        return
+    groups = [
+        {
+            "prompt_uid": group.prompt_uid,
+            "trajectories": len(group.trajectories),
+            "steps": sum(len(one.step_uids) for one in group.trajectories),
+            "tokens": sum(one.n_tokens for one in group.trajectories),
+            "reward": mean([one.reward for one in group.trajectories]),
+            "rewards": [one.reward for one in group.trajectories if one.reward is not None],
+        }
+        for group in made.groups[:GROUP_ROWS]
+    ]
+    left, right = st.columns([4, 5], gap="small")
+    config = st.column_config
+    with left:
+        w.section("Prompt groups", f"{w.count(made.n_groups)} in plan order")
+        event = st.dataframe(
+            groups,
+            hide_index=True,
+            height=470,
+            row_height=29,
+            on_select="rerun",
+            selection_mode="single-cell",
+            key=f"groups-{made.hash[:12]}",
+            column_config={
+                "prompt_uid": config.TextColumn("Prompt group", width=150),
+                "trajectories": config.NumberColumn("Trajectories", width=82),
+                "steps": config.NumberColumn("Steps", width=52),
+                "tokens": config.NumberColumn("Tokens", width=68, format="localized"),
+                "reward": config.NumberColumn("Mean", width=54, format="%.3g"),
+                "rewards": config.BarChartColumn("Rewards", width=82),
+            },
+        )
+    cells = event["selection"]["cells"]
+    only = groups[cells[0][0]]["prompt_uid"] if cells else None
+    rows = made.trajectories.to_pylist()
+    shown = [row for row in rows if only is None or row["prompt_uid"] == only][:TRAJECTORY_ROWS]
+    with right:
+        w.section("Trajectories", f"of {only}" if only else "of all groups; pick a group to narrow, a row to open")
+        opened = st.dataframe(
+            [
+                {
+                    "trajectory_uid": row["trajectory_uid"],
+                    "steps": row["n_steps"],
+                    "tokens": row["n_tokens"],
+                    "loss": row["n_response_tokens"],
+                    "reward": row["reward"],
+                    "advantage": row["advantage"],
+                    "policy": row["policy_version_min"],
+                }
+                for row in shown
+            ],
+            hide_index=True,
+            height=470,
+            row_height=29,
+            on_select="rerun",
+            selection_mode="single-cell",
+            key=f"trajectories-{made.hash[:12]}-{only}",
+            column_config={
+                "trajectory_uid": config.TextColumn("Trajectory", width=160),
+                "steps": config.NumberColumn("Steps", width=52),
+                "tokens": config.NumberColumn("Tokens", width=68, format="localized"),
+                "loss": config.NumberColumn("In the loss", width=74, format="localized"),
+                "reward": config.NumberColumn("Reward", width=64, format="%.3g"),
+                "advantage": config.NumberColumn("Advantage", width=80, format="%+.3f"),
+                "policy": config.NumberColumn("Policy", width=54),
+            },
+        )
+    if opened["selection"]["cells"]:
+        state.goto("inspect", trajectory=shown[opened["selection"]["cells"][0][0]]["trajectory_uid"])
+
+
+def mean(values: list[float | None]) -> float | None:
+    """Mean of the known values; None when none is known."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def excluded(made: Plan) -> None:
+    """Why each candidate that is not in the plan is not, with its rows one click away."""
+    start = made.remaining[0]
+    w.section("Funnel", f"{w.count(start[3])} candidate steps of channel {made.recipe.channel}; each leaves once")
+    left = {row[0]: row for row in made.remaining}
+    widths = [5, 1, 1, 1, 2.6, 1]
+    head = st.columns(widths, gap="small")
+    for cell, text in zip(head, ("Reason", "Groups", "Trajectories", "Steps", "Steps left", ""), strict=True):
+        cell.caption(text)
+    funnel_row(widths, "Candidates", start[1], start[2], start[3], start[3], start[3])
+    for item in made.excluded:
+        remaining = left[item.reason][3]
+        cells = funnel_row(widths, item.label, -item.n_groups, -item.n_trajectories, -item.n_steps, remaining, start[3])
+        if cells[5].button("Rows", key=f"rows-{item.reason}", help=f"The {item.n_steps} steps in Inspect"):
+            state.goto("inspect", level="steps", **state.view_to_query(item.view))
+        if item.view_is_partial:
+            st.caption(f"The rows of {item.reason} show its first trajectories only: there are too many to name.")
+    counts = made.remaining[-1]
+    funnel_row(widths, "In the plan", counts[1], counts[2], counts[3], counts[3], start[3], strong=True)
+
+
+def funnel_row(
+    widths: list[float],
+    label: str,
+    groups: int,
+    trajectories: int,
+    steps: int,
+    left: int,
+    whole: int,
+    strong: bool = False,
+) -> list[Any]:
+    """One stage: what it took, and a bar of what is left."""
+    cells = st.columns(widths, gap="small", vertical_alignment="center")
+    weight = 650 if strong else 400
+    cells[0].html(f'<span style="font-weight:{weight}">{w.escape(label)}</span>')
+    for cell, value in zip(cells[1:4], (groups, trajectories, steps), strict=True):
+        text = w.count(value).replace("-", "−") if value else "0"
+        cell.html(f'<span style="font-weight:{weight};font-variant-numeric:tabular-nums">{text}</span>')
+    share = 100 * left / whole if whole else 0
+    cells[4].html(
+        '<div class="cs-bars" style="grid-template-columns:1fr auto"><div class="track">'
+        f'<i style="width:{share:.2f}%"></i></div><div class="n">{w.count(left)}</div></div>'
+    )
+    return cells
+
+
+def credit(made: Plan) -> None:
+    """How reward and advantage spread over the chosen trajectories."""
+    if len(made.steps) == 0:
+        return
+    rows = made.trajectories
+    rewards, advantages = rows["reward"].to_pylist(), rows["advantage"].to_pylist()
+    left, right = st.columns(2, gap="medium")
+    with left:
+        w.section("Reward", "of the chosen trajectories")
+        w.plot(spread(rewards, noun="trajectories"), key="reward-spread", alt="Histogram of trajectory rewards")
+    with right:
+        w.section("Advantage", made.recipe.estimator.formula)
+        if made.recipe.estimator.compute is None:
+            st.caption("Supervised use: no advantage is assigned.")
+        else:
+            w.plot(spread(advantages, noun="trajectories"), key="advantage-spread", alt="Histogram of advantages")
+    w.section("By prompt group", "one dot per trajectory, colour is its advantage")
+    figure = group_strip(rows["prompt_uid"].to_pylist(), rewards, advantages, rows["trajectory_uid"].to_pylist())
+    w.plot(figure, key="group-strip", alt="Rewards of each prompt group, coloured by advantage")
+    flat = sum(1 for group in made.groups if len({one.reward for one in group.trajectories}) == 1)
+    if flat and made.recipe.estimator.compute is not None:
+        st.caption(f"{w.count(flat)} groups have equal rewards: their advantages are 0 and teach nothing.")
+
+
+def export_tab(made: Plan) -> None:
+    """Write the plan to a file; show what was written and how to load it."""
+    service = state.service()
+    left, right = st.columns([3, 5], gap="medium")
+    with left:
+        name = st.selectbox("Format", list(EXPORTERS), format_func=lambda key: EXPORTERS[key].title, key="format")
+        exporter = EXPORTERS[name]
+        st.caption(exporter.description)
+        options = {
+            key: st.selectbox(key, values, key=f"option-{name}-{key}") for key, values in exporter.choices.items()
+        }
+        st.caption(f"{w.count(len(made.steps))} steps, {w.compact(int(made.lengths.sum()))} tokens to write")
+        if st.button("Export", type="primary", icon=":material/save:", disabled=len(made.steps) == 0, width="stretch"):
+            bar = st.progress(0.0, "Writing…")
+
+            def told(done: int, total: int) -> None:
+                bar.progress(done / total if total else 1.0, f"{done:,} of {total:,} steps")
+
+            result = export(
+                made, service.pool, name, service.settings.export_dir, progress=told, clock=service.clock, **options
+            )
+            bar.empty()
+            st.session_state["exported"] = result
+    result = st.session_state.get("exported")
+    with right:
+        if result is None:
+            w.empty_state("No file yet", "Choose a format and export; the file comes with a manifest.", icon="save")
+            return
+        if result.manifest["plan"]["hash"] != made.hash:
+            st.caption(":orange[This file is of an earlier plan; export again for the one above.]")
+        show_export(result)
+
+
+def show_export(result: Any) -> None:
+    """The written file: where, how big, how to load, and its manifest."""
+    manifest = result.manifest
+    w.section(result.path.name, f"{w.bytes_text(manifest['n_bytes'])} · sha256 {manifest['sha256'][:16]}…")
+    w.facts(
+        [
+            ("file", result.path),
+            ("manifest", result.manifest_path.name),
+            ("rows", w.count(manifest["n_rows"])),
+            ("tokens", f"{w.count(manifest['n_tokens'])}, {w.count(manifest['n_loss_tokens'])} in the loss"),
+            ("plan", manifest["plan"]["uid"]),
+        ]
+    )
+    st.caption("Load it, in its folder:")
+    st.code(manifest["load_command"], language="bash", wrap_lines=True)
+    if result.path.exists():
+        with st.container(horizontal=True):
+            if manifest["n_bytes"] <= DOWNLOAD_MAX:
+                st.download_button(
+                    "Download file", result.path.read_bytes, file_name=result.path.name, icon=":material/download:"
+                )
+            st.download_button(
+                "Download manifest", result.manifest_path.read_bytes, file_name=result.manifest_path.name
+            )
+    else:
+        st.caption(":orange[The file was moved or deleted since.]")
+    with st.expander("Manifest", icon=":material/description:"):
+        st.json(manifest, expanded=1)
+
+
+def as_json(made: Plan) -> None:
+    """The body that ``POST /api/v1/plans`` answers with for this view and recipe."""
+    body = {"view": made.view_json(), "recipe": json.loads(recipe_to_query(made.recipe) or "{}")}
+    st.caption("The same plan by HTTP:")
+    address = f"{state.service().base_url}/api/v1/plans"
+    st.code(f"curl -s {address} -H 'content-type: application/json' \\\n  -d '{json.dumps(body)}'", language="bash")
+    st.json(made.to_json(), expanded=1)
+
 
 w.page_header("batch")
-w.empty_state("Nothing here yet", "Point an agent at the gateway, or load the demo data.", demo=True)
+batch_page()

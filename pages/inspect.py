@@ -1,6 +1,192 @@
-"""Page inspect."""
+"""Inspect: from the pool's trajectories down to one token. Every level is a URL."""
 
+from __future__ import annotations
+
+import streamlit as st
+
+from core.types import View
+from studio import components, state
 from studio import widgets as w
+from studio.widgets import browse, stepview
+from studio.widgets.choice import choose
+from studio.widgets.filters import active_filters, change, filter_panel, signature, with_filter
+from studio.widgets.labels import Target, history, label_panel
+
+LEVELS = {"trajectories": "Trajectories", "groups": "Prompt groups", "steps": "Steps"}
+TABS = {
+    "messages": ":material/forum: Messages",
+    "tokens": ":material/data_array: Tokens",
+    "facts": ":material/list: Facts",
+    "raw": ":material/data_object: Raw",
+    "history": ":material/history: Annotations",
+}
+
+
+def list_page() -> None:
+    """Filters and facets beside the table of trajectories, groups or steps."""
+    pool = state.service().pool
+    if pool.stats()["n_steps"] == 0:
+        w.empty_state("The pool is empty", "Point an agent at the gateway, or load the demo data.", demo=True)
+        return
+    left, right = st.columns([2.1, 9], gap="medium")
+    with left, st.container(key="facet-column"):
+        view = filter_panel("inspect")
+    with right, w.error_boundary():
+        if view is not None:
+            table(view)
+
+
+def table(view: View) -> None:
+    """The chosen level as a table; a click on a row opens it."""
+    pool = state.service().pool
+    with st.container(horizontal=True, vertical_alignment="center"):
+        level = choose("Level", LEVELS, "level")
+        active_filters(view, key="inspect")
+    specs = {
+        "trajectories": (browse.trajectory_table, pool.trajectories, pool.count_trajectories),
+        "groups": (browse.group_table, pool.groups, pool.count_groups),
+        "steps": (browse.step_table, pool.steps, pool.count_steps),
+    }
+    make, fetch, n_matching = specs[level]
+    n_rows = n_matching(view)
+    if n_rows == 0:
+        w.empty_state(f"No {LEVELS[level].lower()} match", "Take a filter off to see more.", icon="filter_alt_off")
+        return
+    with st.container(key="inspect-table"):
+        slot = st.container()
+        offset = browse.page_of(n_rows, key=f"inspect-{level}-{signature(view)}", noun=LEVELS[level].lower())
+        with slot:
+            rows = fetch(view, limit=browse.PAGE_SIZE, offset=offset)
+            key = f"inspect-{level}-{signature(view)}-{offset}"
+            opened = browse.open_table(rows, make(), key=key, height=640)
+    if opened is None:
+        return
+    if level == "trajectories":
+        state.set_query(trajectory=opened, step=None, page=None)
+    elif level == "steps":
+        state.set_query(trajectory=pool.step(opened)["trajectory_uid"], step=opened, page=None)
+    else:
+        state.set_query(level=None)
+        change(with_filter(view, "prompt_uid", opened))
+    st.rerun()
+
+
+def trajectory_page(uid: str) -> None:
+    """Timeline, the chosen step, and the labels of both."""
+    service = state.service()
+    summary = service.pool.trajectory(uid, tokens=False)
+    steps = summary["steps"]
+    head(uid, summary)
+    if not steps:
+        w.empty_state("No step yet", "The trajectory is registered; its first call has not arrived.")
+        return
+    uids = [step["step_uid"] for step in steps]
+    asked = state.query("step")
+    chosen = asked if asked in uids else uids[0]
+    left, middle, right = st.columns([2.7, 6.6, 2.4], gap="small")
+    with left, w.error_boundary():
+        clicked = components.timeline(
+            steps=stepview.timeline_rows(steps), selected=chosen, key=f"timeline-{uid}", height=640
+        )
+        if clicked in uids and clicked != chosen:
+            open_step(clicked)
+    with middle, w.error_boundary():
+        step_view(chosen, uids, steps)
+    with right, w.error_boundary():
+        labels(uid, chosen, summary)
+
+
+def head(uid: str, summary: dict) -> None:
+    """Where we are, and the trajectory in one row of numbers."""
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="crumbs"):
+        if st.button("All trajectories", icon=":material/arrow_back:", key="back", type="tertiary"):
+            state.set_query(trajectory=None, step=None, tab=None)
+            st.rerun()
+        group = summary.get("prompt_uid")
+        if group and st.button(
+            f"Group {w.uid(group, 22)}", icon=":material/groups:", key="open-group", type="tertiary", help=group
+        ):
+            state.set_query(trajectory=None, step=None, tab=None, level=None)
+            change(View({"prompt_uid": [group]}))
+        st.html(f"<code title='{w.escape(uid)}'>{w.escape(uid)}</code>", width="content")
+        st.caption(str(summary.get("prompt_preview") or "")[:160])
+    policy = browse.span(summary.get("policy_version_min"), summary.get("policy_version_max"))
+    quality = summary.get("quality")
+    tone = {"good": "good", "bad": "bad", "unsure": "warn"}.get(quality or "", "")
+    w.figures(
+        [
+            w.Figure("Steps", w.count(summary.get("n_steps") or len(summary["steps"])), help="step"),
+            w.Figure("Tokens, once", w.compact(summary.get("n_unique_tokens")), help="Each stored token counted once"),
+            w.Figure("Sampled", w.compact(summary.get("n_response_tokens")), help="Response tokens"),
+            w.Figure("Reward", w.number(summary.get("reward")), help="reward"),
+            w.Figure("Quality", quality or w.DASH, tone=tone, help="Label of the whole trajectory"),
+            w.Figure("Policy", policy or w.DASH, help="policy version"),
+            w.Figure("Agent", str(summary.get("agent") or w.DASH), help="agent"),
+            w.Figure(
+                "State",
+                "complete" if summary.get("complete") else "open",
+                sub=str(summary.get("outcome") or ""),
+                help="complete",
+            ),
+        ],
+        dense=True,
+    )
+
+
+def open_step(uid: str) -> None:
+    """Make a step the selected one."""
+    state.set_query(step=uid)
+    st.rerun()
+
+
+def step_view(chosen: str, uids: list[str], steps: list[dict]) -> None:
+    """The chosen step under its tabs, with the keys J and K to walk."""
+    service = state.service()
+    step = service.pool.step(chosen)
+    place = uids.index(chosen)
+    with st.container(horizontal=True, vertical_alignment="center", gap="xsmall"):
+        tab = choose("Step", TABS, "tab")
+        st.space("stretch")
+        if st.button("", icon=":material/keyboard_arrow_up:", key="previous", shortcut="K", disabled=place == 0):
+            open_step(uids[place - 1])
+        if st.button(
+            "", icon=":material/keyboard_arrow_down:", key="next", shortcut="J", disabled=place + 1 == len(uids)
+        ):
+            open_step(uids[place + 1])
+    if tab == "messages":
+        stepview.show_messages(step, steps, service.pool)
+    elif tab == "tokens":
+        stepview.show_tokens(step, service.settings)
+    elif tab == "facts":
+        stepview.show_facts(step)
+    elif tab == "raw":
+        stepview.show_raw(step)
+    else:
+        rows = service.pool.annotations(trajectory_uid=step["trajectory_uid"])
+        history(rows, now=service.clock())
+
+
+def labels(trajectory_uid: str, step_uid: str, summary: dict) -> None:
+    """Label controls for the step or for the whole trajectory."""
+    service = state.service()
+    about = choose("Label", {"trajectory": "Trajectory", "step": "Step"}, "about")
+    step = service.pool.step(step_uid)
+    current = step if about == "step" else summary
+    target = Target(about, step_uid if about == "step" else trajectory_uid)
+    label_panel(
+        target,
+        current=current,
+        annotations=service.pool.annotations(trajectory_uid=trajectory_uid),
+        captured_reward=current.get("original_reward"),
+        shortcuts=True,
+    )
+
 
 w.page_header("inspect")
-w.empty_state("Nothing here yet", "Point an agent at the gateway, or load the demo data.", demo=True)
+asked_trajectory = state.query("trajectory")
+if asked_trajectory is None and (asked_step := state.query("step")) is not None:
+    asked_trajectory = state.service().pool.step(asked_step)["trajectory_uid"]
+if asked_trajectory is None:
+    list_page()
+else:
+    trajectory_page(asked_trajectory)

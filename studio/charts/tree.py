@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from core.tree.build import PackedTree
 from core.tree.nodes import TreeNodes
+from core.tree.packing import Part
 from core.tree.sequences import Sequences
 
 LABELLED_NODES = 3000
@@ -121,27 +122,33 @@ def node_labels(tree: PackedTree, nodes: TreeNodes, decode: Callable[[Sequence[i
 
 
 def rows_drawing(
-    packing: Any, sequences: Sequences, owner_of: Mapping[str, str], detail_of: Mapping[str, str]
+    rows: Sequence[Sequence[Part]],
+    lengths: Sequence[int],
+    step_uids: Sequence[str],
+    owner_of: Mapping[str, str],
+    detail_of: Mapping[str, str],
 ) -> list[dict[str, Any]]:
     """Rows for ``components.packed_rows``: per row, the tokens that each step adds to it.
 
     Args:
-        packing: a ``core.tree.packing.Packing`` over ``sequences``.
-        sequences: its source.
+        rows: parts of each row; ``Part.order`` indexes ``step_uids``.
+        lengths: tokens of each step.
+        step_uids: the steps.
         owner_of: step_uid -> what gives the colour (its trajectory).
         detail_of: step_uid -> one line about it.
     """
-    rows = []
-    for index, parts in enumerate(packing.rows):
+    drawn = []
+    for index, parts in enumerate(rows):
         segments: list[list[Any]] = []
         for part in parts:
-            lengths = sequences.lengths[part.order]
-            for member, novel in zip(part.order.tolist(), (lengths - part.lcp).tolist(), strict=True):
+            for member, shared in zip(part.order.tolist(), part.lcp.tolist(), strict=True):
+                novel = int(lengths[member]) - shared
                 if novel:
-                    uid = sequences.step_uids[member]
+                    uid = step_uids[member]
                     segments.append([novel, f"step {uid}", owner_of.get(uid, uid), detail_of.get(uid, "")])
-        rows.append({"index": index, "n_tokens": int(packing.row_tokens[index]), "segments": segments})
-    return rows
+        n_tokens = sum(part.n_packed for part in parts)
+        drawn.append({"index": index, "n_tokens": n_tokens, "segments": segments})
+    return drawn
 
 
 def _number(value: float | None) -> float:

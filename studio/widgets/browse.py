@@ -41,7 +41,7 @@ def trajectory_table() -> TableSpec:
             "model": c.TextColumn("Model", width=90),
             "channel": c.TextColumn("Channel", width=70),
             "n_steps": c.NumberColumn("Steps", width=56, format="localized"),
-            "tokens": c.NumberColumn("Tokens", width=70, format="localized", help="Prompt and response tokens stored once"),
+            "tokens": c.NumberColumn("Tokens", width=70, format="localized", help="Stored tokens, each once"),
             "reward": c.NumberColumn("Reward", width=68, format="%.3g", help="Empty is unscored, which is never 0"),
             "quality": c.TextColumn("Quality", width=66),
             "complete": c.CheckboxColumn("Complete", width=72),

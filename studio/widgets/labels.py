@@ -146,7 +146,8 @@ def _reward(
         if overlay and st.button("Withdraw", key=f"{key}-withdraw"):
             apply(target, AnnotationKind.REWARD, None, label="reward withdrawn")
     if overlay and said is not None:
-        st.caption(f"captured {number(captured)} · {said['author']} says {number(said['value'])}")
+        before = f"captured {number(captured)} · " if target.kind == "step" else ""
+        st.caption(f"{before}{said['author']} says {number(said['value'])}")
 
 
 def _tags(target: Target, standing: list[str], key: str) -> None:

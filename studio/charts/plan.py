@@ -1,0 +1,109 @@
+"""Figures of a plan: how reward and advantage spread, and what each prompt group gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+
+from studio.charts import theme
+
+
+def spread(values: Sequence[float | None], *, noun: str, bins: int = 24, height: int = 180) -> go.Figure:
+    """Histogram of the known values; the unknown are counted in the corner, never drawn as 0."""
+    known = np.asarray([value for value in values if value is not None], dtype=np.float64)
+    made = theme.figure(height=height)
+    if len(known):
+        low, high = float(known.min()), float(known.max())
+        if low == high:
+            low, high = low - 0.5, high + 0.5
+        counts, edges = np.histogram(known, bins=bins, range=(low, high))
+        made.add_bar(
+            x=(edges[:-1] + edges[1:]) / 2,
+            y=counts,
+            width=np.diff(edges) * 0.94,
+            marker={"color": theme.GOOD},
+            customdata=np.stack([edges[:-1], edges[1:]], axis=1),
+            hovertemplate=f"%{{y:,}} {noun}<br>%{{customdata[0]:.3g}} to %{{customdata[1]:.3g}}<extra></extra>",
+        )
+    n_unknown = len(values) - len(known)
+    if n_unknown:
+        made.add_annotation(
+            text=f"{n_unknown:,} unknown", x=1, y=1, xref="paper", yref="paper", showarrow=False, xanchor="right"
+        )
+    made.update_yaxes(rangemode="tozero")
+    return made
+
+
+def group_strip(
+    groups: Sequence[str],
+    rewards: Sequence[float | None],
+    advantages: Sequence[float | None],
+    uids: Sequence[str],
+    *,
+    height: int = 240,
+) -> go.Figure:
+    """One dot per trajectory: its group on x, its reward on y, its advantage as colour (red below 0, teal above).
+
+    All four are ``[n]``, in plan order; unknown rewards are left out.
+    """
+    names = list(dict.fromkeys(groups))
+    place = {name: index for index, name in enumerate(names)}
+    kept = [i for i, reward in enumerate(rewards) if reward is not None]
+    known = [abs(value) for value in advantages if value is not None]
+    reach = max(known, default=1.0) or 1.0
+    shades = [advantages[i] if advantages[i] is not None else 0.0 for i in kept]
+    made = theme.figure(
+        go.Scatter(
+            x=[place[groups[i]] for i in kept],
+            y=[rewards[i] for i in kept],
+            mode="markers",
+            marker={
+                "size": 9,
+                "color": shades,
+                "colorscale": theme.DIVERGING,
+                "cmin": -reach,
+                "cmax": reach,
+                "line": {"width": 1, "color": theme.MUTED},
+            },
+            customdata=[
+                [uids[i], groups[i], "none" if advantages[i] is None else f"{advantages[i]:+.3f}"] for i in kept
+            ],
+            hovertemplate="%{customdata[0]}<br>group %{customdata[1]}<br>reward %{y:.3g}<br>"
+            "advantage %{customdata[2]}<extra></extra>",
+        ),
+        height=height,
+        xaxis_title="prompt group, plan order",
+        yaxis_title="reward",
+    )
+    made.update_xaxes(range=[-0.5, max(len(names) - 0.5, 0.5)], dtick=max(1, len(names) // 12))
+    return made
+
+
+def group_tokens(names: Sequence[str], tokens: Sequence[int], packed: Sequence[int], *, height: int = 240) -> go.Figure:
+    """Tokens of each group before and after sharing prefixes: two bars per group, ``[g]`` each."""
+    places = list(range(len(names)))
+    made = theme.figure(
+        go.Bar(
+            x=places,
+            y=list(tokens),
+            name="separate",
+            marker={"color": theme.MUTED},
+            customdata=list(names),
+            hovertemplate="%{customdata}<br>%{y:,} tokens separate<extra></extra>",
+        ),
+        go.Bar(
+            x=places,
+            y=list(packed),
+            name="packed",
+            marker={"color": theme.GOOD},
+            customdata=list(names),
+            hovertemplate="%{customdata}<br>%{y:,} tokens packed<extra></extra>",
+        ),
+        height=height,
+        xaxis_title="prompt group, plan order",
+    )
+    made.update_layout(barmode="overlay", showlegend=True)
+    made.update_xaxes(dtick=max(1, len(names) // 12))
+    return made

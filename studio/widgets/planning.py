@@ -1,0 +1,210 @@
+"""The recipe on the screen and in the URL, and the plan that it makes of the URL's view.
+
+The plan is ``core.batch.plan.plan``'s, whole: what a page draws of it is what a fetch leases and an export writes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import streamlit as st
+
+from core.batch.candidates import COLUMNS
+from core.batch.plan import Plan, plan
+from core.batch.recipe import Recipe, parse_recipe
+from core.credit import REGISTRY, Option
+from core.errors import InvalidInput
+from core.types import AnnotationKind, PolicyEvent, TokenSource, View
+from studio import state
+from studio.widgets.figures import Figure, figures
+from studio.widgets.format import compact, count, number, percent
+
+PARAM = "recipe"
+
+
+def recipe_from_query() -> Recipe:
+    """The URL's recipe; defaults where it says nothing. InvalidInput names the field that doesn't fit."""
+    text = state.query(PARAM)
+    if text is None:
+        return Recipe()
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise InvalidInput("The recipe in the URL is not JSON.", field=PARAM) from error
+    if not isinstance(given, dict):
+        raise InvalidInput("The recipe in the URL is not an object.", field=PARAM)
+    return parse_recipe(given)
+
+
+def recipe_to_query(recipe: Recipe) -> str | None:
+    """What differs from the defaults, as JSON; None when nothing does."""
+    defaults = Recipe().model_dump(mode="json")
+    changed = {name: value for name, value in recipe.model_dump(mode="json").items() if value != defaults[name]}
+    return json.dumps(changed, sort_keys=True, separators=(",", ":")) if changed else None
+
+
+def current_plan(view: View, recipe: Recipe) -> Plan:
+    """The plan of the running service's pool."""
+    return plan(state.service().pool, view, recipe)
+
+
+def link_params(view: View, recipe: Recipe) -> dict[str, Any]:
+    """URL parameters that carry view and recipe to another page."""
+    return {**state.view_to_query(view), PARAM: recipe_to_query(recipe)}
+
+
+def recipe_editor(recipe: Recipe, channels: Sequence[str]) -> None:
+    """The recipe's fields; a change goes to the URL and plans again."""
+    edited: dict[str, Any] = {}
+    names = list(REGISTRY)
+    edited["algorithm"] = st.selectbox(
+        "Algorithm", names, index=names.index(recipe.algorithm), format_func=lambda name: REGISTRY[name].title
+    )
+    estimator = REGISTRY[edited["algorithm"]]
+    st.caption(f"`{estimator.formula}`")
+    given = recipe.options if edited["algorithm"] == recipe.algorithm else {}
+    edited["options"] = _options(estimator.options, given)
+    known = list(dict.fromkeys([recipe.channel, *channels]))
+    edited["channel"] = st.selectbox("Channel", known, index=known.index(recipe.channel), help=_doc("channel"))
+    left, right = st.columns(2)
+    edited["n_rollouts"] = _whole(left, "Rollouts per group", "n_rollouts", recipe.n_rollouts, "all")
+    edited["batch_size"] = _whole(right, "Groups", "batch_size", recipe.batch_size, "all")
+    edited["max_staleness"] = _whole(left, "Max staleness", "max_staleness", recipe.max_staleness, "any", least=0)
+    edited["policy_version"] = _whole(right, "Counted from", "policy_version", recipe.policy_version, "newest", least=0)
+    edited["token_budget"] = int(
+        st.number_input("Token budget of a row", 1, value=recipe.token_budget, step=1024, help=_doc("token_budget"))
+    )
+    sources = list(recipe.token_sources or ())
+    chosen = st.multiselect(
+        "Token sources",
+        [str(source) for source in TokenSource],
+        default=[str(source) for source in sources],
+        placeholder="as the algorithm needs",
+        help=_doc("token_sources"),
+    )
+    edited["token_sources"] = chosen or None
+    edited["require_complete"] = st.toggle(
+        "Complete trajectories only", recipe.require_complete, help=_doc("require_complete")
+    )
+    wanted = parse_recipe(edited)
+    if recipe_to_query(wanted) != recipe_to_query(recipe):
+        state.set_query(**{PARAM: recipe_to_query(wanted)})
+        st.rerun()
+
+
+def totals_row(made: Plan) -> None:
+    """The plan's totals in one row."""
+    totals = made.totals
+    packed = made.layout.to_json() if totals["n_packed_tokens"] is not None else {}
+    rows = packed.get("n_rows")
+    figures(
+        [
+            Figure("Groups", count(totals["n_groups"]), help="prompt group"),
+            Figure("Trajectories", count(totals["n_trajectories"]), help="trajectory"),
+            Figure("Steps", count(totals["n_steps"]), help="step"),
+            Figure("Tokens", compact(totals["n_tokens"]), sub=f"{compact(totals['n_loss_tokens'])} in the loss"),
+            Figure("Packed", compact(totals["n_packed_tokens"]), sub="each shared prefix once", help="prefix tree"),
+            Figure("Token ratio", number(totals["token_ratio"]), help="token ratio"),
+            Figure(
+                "Rows",
+                count(rows),
+                sub=f"{percent(packed['n_padding'], rows * packed['token_budget'])} padding" if rows else "",
+                help="Packed rows under the token budget",
+            ),
+        ],
+        dense=True,
+    )
+
+
+def plan_counts(made: Plan) -> dict[str, int]:
+    """Groups, trajectories, steps and tokens, without packing anything."""
+    return {
+        "groups": made.n_groups,
+        "trajectories": len(made.trajectories),
+        "steps": len(made.steps),
+        "tokens": int(made.lengths.sum()),
+    }
+
+
+class Supposed:
+    """The pool as a plan would read it after a label: the rows of ``plan_rows`` with one column changed.
+
+    Only changes whose effect is plain are supposed (``can_suppose``); for the others a page shows what the plan
+    became, beside the button that undoes it.
+    """
+
+    def __init__(self, pool: Any, target: str, uids: Sequence[str], kind: str, value: Any) -> None:
+        self.pool = pool
+        self.target = target
+        self.uids = pa.array(list(uids), pa.string())
+        self.kind = kind
+        self.value = value
+
+    def plan_rows(self, view: View, *, channel: str) -> pa.Table:
+        """Candidate rows with the change in them."""
+        import pyarrow.compute as pc
+
+        rows = self.pool.plan_rows(view, channel=channel).select(list(COLUMNS))
+        hit = pc.is_in(rows[f"{self.target}_uid"], value_set=self.uids)
+        name = SUPPOSED[self.target, self.kind]
+        place = rows.column_names.index(name)
+        new = pc.if_else(hit, pa.scalar(self.value, rows.schema.field(name).type), rows[name])
+        return rows.set_column(place, name, new)
+
+    def policy_events(self) -> Sequence[PolicyEvent]:
+        """The pool's."""
+        events: Sequence[PolicyEvent] = self.pool.policy_events()
+        return events
+
+    def sequences(self, step_uids: Sequence[str]) -> Any:
+        """The pool's."""
+        return self.pool.sequences(step_uids)
+
+
+SUPPOSED: dict[tuple[str, str], str] = {
+    ("step", AnnotationKind.QUALITY): "quality",
+    ("step", AnnotationKind.TRAINABLE): "trainable",
+    ("trajectory", AnnotationKind.QUALITY): "trajectory_quality",
+    ("trajectory", AnnotationKind.REWARD): "trajectory_reward",
+}
+"""(target, kind) -> the plan column that such a label sets outright."""
+
+
+def can_suppose(target: str, kind: str, value: Any) -> bool:
+    """Whether the plan after this label can be known before it: withdrawals fall back on rules, so they can't."""
+    if (target, kind) not in SUPPOSED:
+        return False
+    return value is not None or kind == AnnotationKind.QUALITY
+
+
+def _options(options: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
+    chosen: dict[str, Any] = {}
+    for name, option in options.items():
+        value = given.get(name, option.default)
+        if option.choices is not None:
+            picked = st.selectbox(name, option.choices, index=option.choices.index(value), help=option.description)
+        else:
+            picked = st.number_input(
+                name,
+                min_value=None if option.minimum is None else float(option.minimum),
+                value=None if value is None else float(value),
+                help=option.description,
+                format="%.6g",
+            )
+            if option.whole and picked is not None:
+                picked = int(picked)
+        if picked != option.default and (picked is not None or option.optional):
+            chosen[name] = picked
+    return chosen
+
+
+def _whole(where: Any, label: str, name: str, value: int | None, empty: str, least: int = 1) -> int | None:
+    entered = where.number_input(label, min_value=least, value=value, step=1, placeholder=empty, help=_doc(name))
+    return None if entered is None else int(entered)
+
+
+def _doc(name: str) -> str:
+    return str(Recipe.model_fields[name].description)

@@ -1,0 +1,190 @@
+"""One step on the screen: its messages as a delta, its tokens, its facts, its raw record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import streamlit as st
+
+from core.config import Settings
+from core.pool import Pool
+from studio import components
+from studio.glossary import define
+from studio.widgets.figures import section
+from studio.widgets.format import DASH, count, escape, number, seconds
+from studio.widgets.messages import delta, headline
+from studio.widgets.tokens import texts_for
+
+TOKEN_SOURCE_TEXT = {
+    "engine": "ids as the engine sampled them",
+    "logprobs": "ids read from the engine's log-prob entries",
+    "whitebox": "ids submitted by the producer",
+    "bytes": "text bytes only, no ids of the model",
+    "retokenized": "text encoded again: not the sampled ids",
+    "none": "no ids known",
+}
+TRANSITION_TEXT = {
+    "extends": "its prompt continues the parent's prompt and answer token by token",
+    "realigned": "the same conversation in other tokens",
+    "tail_replaced": "the end of the parent's context was exchanged",
+    "compacted": "the history was rewritten into a shorter one",
+    "forked": "continues from an earlier point than its predecessor",
+}
+IDENTITY_TEXT = {
+    "path": "named by the URL path",
+    "header": "named by request headers",
+    "key": "named by the session key",
+    "harness": "named by the harness's own headers",
+    "model_name": "named inside the model name",
+    "inferred": "inferred by the longest shared prefix",
+    "producer": "named by the producer",
+}
+
+
+def timeline_rows(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Steps of a trajectory as rows of ``components.timeline``."""
+    names = ("step_uid", "step_index", "transition", "call_kind", "status", "finish_reason", "quality")
+    return [
+        {
+            **{name: step.get(name) for name in names},
+            "n_prompt_tokens": int(step.get("n_prompt_tokens") or 0),
+            "n_response_tokens": int(step.get("n_response_tokens") or 0),
+            "n_shared_tokens": int(step.get("n_shared_tokens") or 0),
+            "latency_s": step.get("latency_s"),
+            "reward": step.get("reward"),
+            "trainable": bool(step.get("trainable")),
+            "what": headline(step),
+        }
+        for step in steps
+    ]
+
+
+def show_messages(step: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], pool: Pool) -> None:
+    """The step's delta: folded history, new messages, the answer with its results.
+
+    ``steps`` are the trajectory's, without messages; of them only the one that answers this step is read whole.
+    """
+    uid = step["step_uid"]
+    parent = next((other for other in steps if other["step_uid"] == step.get("parent_step_uid")), None)
+    children = [other["step_uid"] for other in steps if other.get("parent_step_uid") == uid]
+    entries = delta(step, parent=parent, later=[pool.step(child) for child in children[:1]])
+    components.messages_view(uid=str(step["step_uid"]), entries=entries, key="step-messages")
+    tools = step.get("tools")
+    if tools:
+        names = ", ".join(str((tool.get("function") or tool).get("name", "?")) for tool in tools)
+        with st.expander(f"{len(tools)} tools offered: {names}", icon=":material/build:"):
+            st.code(json.dumps(tools, ensure_ascii=False, indent=2), language="json")
+
+
+def show_tokens(step: Mapping[str, Any], settings: Settings, *, focus: int | None = None) -> None:
+    """Every token of the step."""
+    prompt, response = _ids(step.get("prompt_ids")), _ids(step.get("response_ids"))
+    texts = texts_for(step, settings)
+    components.token_view(
+        uid=str(step["step_uid"]),
+        prompt_ids=prompt,
+        response_ids=response,
+        logprobs=step.get("response_logprobs"),
+        vocab=texts.vocab(np.concatenate([prompt, response])),
+        n_shared=int(step.get("n_shared_tokens") or 0),
+        trainable=bool(step.get("trainable")),
+        text_source=texts.why,
+        focus=focus,
+        height=520,
+        key="step-tokens",
+    )
+
+
+def show_facts(step: Mapping[str, Any]) -> None:
+    """All that is known about the call, each with what it means."""
+    left, right = st.columns(2, gap="medium")
+    with left:
+        section("Identity")
+        _facts(step, ("step_uid", "trajectory_uid", "prompt_uid", "step_index", "parent_step_uid", "response_id"))
+        _facts(step, ("channel", "source", "agent", "identity_source"))
+        section("Tokens")
+        _facts(
+            step,
+            ("token_source", "mismatch", "n_prompt_tokens", "n_shared_tokens", "n_response_tokens", "transition"),
+        )
+        _facts(step, ("tokenizer_hash",))
+    with right:
+        section("Call")
+        _facts(step, ("model", "engine", "dialect", "stream_mode", "status", "error", "finish_reason"))
+        _facts(step, ("latency_s", "created_at", "policy_version", "policy_version_end"))
+        section("Training")
+        _facts(step, ("call_kind", "trainable", "reward", "quality", "is_last"))
+        section("Journal")
+        _facts(step, ("journal_segment", "journal_offset", "ingested_at"))
+    for title, name in (("Sampling", "sampling"), ("Metadata", "metadata")):
+        section(title)
+        if step.get(name):
+            st.code(json.dumps(step[name], ensure_ascii=False, indent=2, default=str), language="json")
+        else:
+            st.caption("none recorded")
+
+
+def show_raw(step: Mapping[str, Any]) -> None:
+    """The step as the API gives it."""
+    wire = {name: _plain(value) for name, value in step.items()}
+    text = json.dumps(wire, ensure_ascii=False, indent=2, default=str)
+    st.caption(f"As `GET /api/v1/steps/{step['step_uid']}` gives it · {count(len(text))} characters")
+    st.code(_ids_on_one_line(text), language="json", height=620)
+
+
+def _facts(step: Mapping[str, Any], names: Sequence[str]) -> None:
+    cells = []
+    for name in names:
+        if name not in step:
+            continue
+        value, note = _fact(name, step[name])
+        tip = define(name) or define(name.replace("_", " ")) or ""
+        extra = f' <span style="opacity:.65">{escape(note)}</span>' if note else ""
+        cells.append(f'<dt title="{escape(tip)}">{escape(name)}</dt><dd>{escape(value)}{extra}</dd>')
+    if cells:
+        st.html(f'<dl class="cs-facts">{"".join(cells)}</dl>')
+
+
+def _fact(name: str, value: Any) -> tuple[str, str]:
+    if value is None:
+        return DASH, ""
+    if name == "token_source":
+        return str(value), TOKEN_SOURCE_TEXT.get(str(value), "")
+    if name == "transition":
+        return str(value), TRANSITION_TEXT.get(str(value), "")
+    if name == "identity_source":
+        return str(value), IDENTITY_TEXT.get(str(value), "")
+    if name == "latency_s":
+        return seconds(float(value)), ""
+    if isinstance(value, bool):
+        return "yes" if value else "no", ""
+    if isinstance(value, float):
+        return number(value, 4), ""
+    return (count(value) if isinstance(value, int) and name.startswith("n_") else str(value)), ""
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def _ids_on_one_line(text: str) -> str:
+    """Lists of numbers as lines, so that ten thousand ids are not ten thousand lines."""
+    lines: list[str] = []
+    run: list[str] = []
+    for line in text.split("\n"):
+        bare = line.strip().rstrip(",")
+        if bare and (bare == "null" or bare.lstrip("-").replace(".", "", 1).replace("e-", "", 1).isdigit()):
+            run.append(line.strip())
+            continue
+        if run:
+            lines.append("    " + " ".join(run))
+            run = []
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _ids(ids: Any) -> np.ndarray:
+    return np.asarray(ids if ids is not None else [], dtype=np.int32)

@@ -48,7 +48,7 @@ def report_policy(call: Call) -> Any:
     deps.journal.append(
         policy_record(at=now, version=body.version, event=body.event.value, metadata=body.metadata)
     ).result()
-    deps.policy.report(body.version, body.event.value, at=now, metadata=body.metadata)
+    deps.policy.apply(body.event.value, body.version, at=now, metadata=body.metadata)
     return policy_state(call)
 
 

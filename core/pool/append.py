@@ -69,7 +69,7 @@ _STEP_TYPES: dict[str, pa.DataType] = {
 }
 
 
-def ids_array(ids: Sequence[int] | None) -> np.ndarray | None:
+def ids_array(ids: Sequence[int] | np.ndarray | None) -> np.ndarray | None:
     """Token ids -> int32 ``[n]``; None stays None. InvalidInput when one is not a 32-bit integer."""
     if ids is None:
         return None
@@ -82,10 +82,12 @@ def ids_array(ids: Sequence[int] | None) -> np.ndarray | None:
     return wide.astype(np.int32)
 
 
-def logprobs_array(logprobs: Sequence[float | None] | None) -> np.ndarray | None:
+def logprobs_array(logprobs: Sequence[float | None] | np.ndarray | None) -> np.ndarray | None:
     """Log-probs -> float32 ``[n]`` with NaN where unknown; None stays None."""
     if logprobs is None:
         return None
+    if isinstance(logprobs, np.ndarray):
+        return logprobs.astype(np.float32, copy=False)
     return np.asarray([np.nan if x is None else x for x in logprobs] if len(logprobs) else [], np.float32)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from core.errors import PoolError
+from core.errors import InvalidInput, PoolError
 
 Cursor = Any
 """A ``duckdb.DuckDBPyConnection``: the library ships no strict types."""
@@ -100,7 +100,10 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Cursor]:
-        """A cursor inside a transaction: committed on success, rolled back on any failure."""
+        """A cursor inside a transaction: committed on success, rolled back on any failure.
+
+        InvalidInput when a value does not fit its column, PoolError when the file could not be written.
+        """
         with self.lock:
             cursor = self._connection.cursor()
             try:
@@ -111,6 +114,8 @@ class Database:
                     cursor.execute("ROLLBACK")
                     raise
                 cursor.execute("COMMIT")
+            except (duckdb.DataError, duckdb.IntegrityError) as error:
+                raise InvalidInput(f"The pool can't hold this: {error}") from error
             except duckdb.Error as error:
                 raise PoolError(f"The pool could not be written: {error}") from error
             finally:

@@ -9,7 +9,8 @@ Rules, in words:
   trajectory whose other calls have tools, is auxiliary.
 - Step trainable: annotation, else (main, status ok, no mismatch, and the trajectory not labelled untrainable).
 - Trajectory trainable: annotation, else whether any of its steps is.
-- Channel and prompt group: what registration or completion said of the trajectory, else its first step's.
+- Channel and prompt group: what registration or completion said of the trajectory, else its first step's (for the
+  group the first with tools, since a title request may come before the task).
 - ``is_last``: as the producer said, or the last main step of a complete trajectory.
 """
 
@@ -64,7 +65,7 @@ WITH event AS (
     FROM trajectory_events SEMI JOIN scope USING (trajectory_id) GROUP BY trajectory_id
 ), fact AS (
     SELECT trajectory_id,
-        arg_min(prompt_uid, step_id) AS prompt_uid,
+        coalesce(arg_min(prompt_uid, step_id) FILTER (n_tools > 0), arg_min(prompt_uid, step_id)) AS prompt_uid,
         arg_min(channel, step_id) AS channel,
         coalesce(max(n_tools), 0) > 0 AS has_tools,
         arg_max(agent, step_id) AS agent,
@@ -87,7 +88,8 @@ _STEPS = """
 CREATE OR REPLACE TEMP TABLE effective AS
 WITH continued AS (
     SELECT DISTINCT parent_step_id AS step_id
-    FROM steps SEMI JOIN scope USING (trajectory_id) WHERE n_tools > 0
+    FROM steps SEMI JOIN scope USING (trajectory_id)
+    WHERE n_tools > 0 AND transition IN ('extends', 'realigned', 'tail_replaced')
 ), kind AS (
     SELECT f.*,
         CASE WHEN f.call_kind = 'main' AND f.source = 'blackbox' AND said.has_tools

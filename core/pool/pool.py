@@ -251,8 +251,12 @@ class Pool(SavedThings):
 
     def knows_trajectory(self, trajectory_uid: str) -> bool:
         """True when the trajectory has a step or was registered or completed."""
+        return bool(self.known_trajectories([trajectory_uid]))
+
+    def known_trajectories(self, trajectory_uids: Sequence[str]) -> set[str]:
+        """Those of these trajectories that have a step or were registered or completed."""
         with self._db.read() as cursor:
-            return bool(trajectory_ids(cursor, [trajectory_uid], None))
+            return set(trajectory_ids(cursor, trajectory_uids, None))
 
     def open_inferred(self, limit: int) -> list[str]:
         """Trajectories whose identity was inferred and that are not complete, latest last."""

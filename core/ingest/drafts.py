@@ -1,0 +1,269 @@
+"""Journal records as steps that are not linked yet.
+
+A draft is a ``Step`` whose unknown identity is empty: ``trajectory_uid=""`` and ``prompt_uid=""`` are inferred,
+``step_index=-1`` is counted on, by ``core.ingest.linker``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from core.errors import InvalidInput
+from core.pool.append import ids_array, logprobs_array
+from core.records import extract_tokens
+from core.types import CallKind, IdentitySource, Source, Step, StepStatus, Tokens, TokenSource
+
+HTTP_ERROR = 400
+
+_SAMPLING = (
+    "temperature", "top_p", "top_k", "min_p", "max_tokens", "max_completion_tokens", "seed", "stop", "n",
+    "presence_penalty", "frequency_penalty", "repetition_penalty", "tool_choice", "response_format",
+    "reasoning_effort", "chat_template_kwargs",
+)  # fmt: skip
+"""Request fields that say how the answer was sampled."""
+
+
+def text(record: Mapping[str, Any], name: str) -> str:
+    """A field that must be a text. InvalidInput when it is not."""
+    value = record.get(name)
+    if not isinstance(value, str) or not value:
+        raise InvalidInput(f"{name} is not a text.", field=name)
+    return value
+
+
+def maybe_text(record: Mapping[str, Any], name: str) -> str | None:
+    """A text or None; an empty text is unknown. InvalidInput for anything else."""
+    value = record.get(name)
+    if value is not None and not isinstance(value, str):
+        raise InvalidInput(f"{name} is not a text.", field=name)
+    return value or None
+
+
+def number(record: Mapping[str, Any], name: str) -> float:
+    """A field that must be a number."""
+    value = maybe_number(record, name)
+    if value is None:
+        raise InvalidInput(f"{name} is missing.", field=name)
+    return value
+
+
+def maybe_number(record: Mapping[str, Any], name: str) -> float | None:
+    """A number or None."""
+    value = record.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidInput(f"{name} is not a number.", field=name)
+    return float(value)
+
+
+def maybe_int(record: Mapping[str, Any], name: str) -> int | None:
+    """An integer or None."""
+    value = record.get(name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise InvalidInput(f"{name} is not an integer.", field=name)
+    return value
+
+
+def mapping(record: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """An object; None is an empty one."""
+    value = record.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidInput(f"{name} is not an object.", field=name)
+    return value
+
+
+def objects(record: Mapping[str, Any], name: str) -> list[dict[str, Any]] | None:
+    """A list of objects or None."""
+    value = record.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise InvalidInput(f"{name} is not a list of objects.", field=name)
+    return value
+
+
+def _ids(ids: Sequence[int] | None) -> Sequence[int] | None:
+    """Checked and as int32: arrays stand for sequences here, a list of 30k Python integers would be slow."""
+    return cast("Sequence[int] | None", ids_array(ids))
+
+
+def _logprobs(logprobs: Sequence[float] | None) -> Sequence[float] | None:
+    return cast("Sequence[float] | None", logprobs_array(logprobs))
+
+
+def drafts_of_call(record: Mapping[str, Any], segment: str, offset: int) -> list[Step]:
+    """The steps of one captured call: one per choice, ``{uid}``, ``{uid}.1``, ...; one for a failed call."""
+    request, response = mapping(record, "request"), mapping(record, "response")
+    dialect = text(record, "dialect")
+    choices = response.get("choices")
+    choices = [c for c in choices if isinstance(c, dict)] if isinstance(choices, list) else []
+    status, error = _outcome(record, choices)
+    if status == StepStatus.ERROR or not choices:
+        return [_draft(record, request, dialect, segment, offset, None, response, status, error)]
+    return [
+        _draft(record, request, dialect, segment, offset, index, response, status, error)
+        for index in range(len(choices))
+    ]
+
+
+def _outcome(record: Mapping[str, Any], choices: Sequence[Any]) -> tuple[str, str | None]:
+    """(status, error)."""
+    error = record.get("error")
+    message = None
+    if isinstance(error, dict):
+        message = f"{error.get('type', 'error')}: {error.get('message', '')}"
+    http_status = maybe_int(record, "http_status")
+    if message is not None or (http_status is not None and http_status >= HTTP_ERROR):
+        return StepStatus.ERROR, message or f"HTTP {http_status}"
+    if record.get("aborted"):
+        return StepStatus.ABORTED, "the agent went away before the answer was delivered"
+    if not choices:
+        return StepStatus.ERROR, "the answer has no choices"
+    return StepStatus.OK, None
+
+
+def _draft(
+    record: Mapping[str, Any],
+    request: Mapping[str, Any],
+    dialect: str,
+    segment: str,
+    offset: int,
+    index: int | None,
+    response: Mapping[str, Any],
+    status: str,
+    error: str | None,
+) -> Step:
+    identity = mapping(record, "identity")
+    choice: Mapping[str, Any] = {} if index is None else response["choices"][index]
+    messages, prompt_ids = _prompt(request, dialect, index or 0)
+    tokens = Tokens(None, None, None, TokenSource.NONE)
+    if index is not None:
+        tokens = extract_tokens(response, index, dialect)
+        prompt_ids = tokens.prompt_ids if tokens.prompt_ids is not None else prompt_ids
+        if tokens.mismatch is not None and status == StepStatus.OK:
+            status = StepStatus.MISMATCH
+    else:
+        prompt_ids = None
+    started_at, finished_at = number(record, "started_at"), number(record, "finished_at")
+    sampling = {name: request[name] for name in _SAMPLING if request.get(name) is not None}
+    retry_count = maybe_int(record, "retry_count")
+    if retry_count:
+        sampling["retry_count"] = retry_count
+    uid = text(record, "step_uid")
+    finish_reason = choice.get("finish_reason")
+    response_id = response.get("id")
+    return Step(
+        step_uid=uid if not index else f"{uid}.{index}",
+        trajectory_uid=maybe_text(identity, "trajectory_uid") or "",
+        prompt_uid=maybe_text(identity, "prompt_uid") or "",
+        step_index=-1,
+        created_at=started_at,
+        channel=maybe_text(identity, "channel") or "train",
+        source=maybe_text(identity, "source") or Source.BLACKBOX,
+        agent=maybe_text(identity, "agent"),
+        model=maybe_text(record, "model"),
+        engine=maybe_text(record, "engine"),
+        dialect=dialect,
+        identity_source=maybe_text(identity, "identity_source") or IdentitySource.INFERRED,
+        status=status,
+        error=error,
+        token_source=tokens.token_source,
+        mismatch=tokens.mismatch,
+        prompt_ids=_ids(prompt_ids),
+        response_ids=_ids(tokens.response_ids),
+        response_logprobs=_logprobs(tokens.response_logprobs),
+        messages=messages,
+        response_message=_answer(choice, dialect),
+        tools=objects(request, "tools"),
+        finish_reason=finish_reason if isinstance(finish_reason, str) else None,
+        policy_version=maybe_int(record, "policy_version"),
+        policy_version_end=maybe_int(record, "policy_version_end"),
+        latency_s=max(0.0, finished_at - started_at),
+        sampling=sampling,
+        response_id=response_id if isinstance(response_id, str) else None,
+        stream_mode=maybe_text(record, "stream_mode"),
+        journal_segment=segment,
+        journal_offset=offset,
+        metadata=mapping(identity, "metadata"),
+    )
+
+
+def _prompt(
+    request: Mapping[str, Any], dialect: str, index: int
+) -> tuple[list[dict[str, Any]] | None, Sequence[int] | None]:
+    """(messages, prompt ids that the agent itself sent)."""
+    if dialect != "completions":
+        return objects(request, "messages"), None
+    prompt = request.get("prompt")
+    if isinstance(prompt, list) and prompt and not all(isinstance(item, int) for item in prompt):
+        n = request.get("n")
+        per_prompt = n if isinstance(n, int) and n > 0 else 1
+        prompt = prompt[min(index // per_prompt, len(prompt) - 1)]
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}], None
+    if isinstance(prompt, list) and all(isinstance(item, int) for item in prompt):
+        return None, prompt
+    return None, None
+
+
+def _answer(choice: Mapping[str, Any], dialect: str) -> dict[str, Any] | None:
+    if dialect == "completions":
+        answer = choice.get("text")
+        return {"role": "assistant", "content": answer} if isinstance(answer, str) else None
+    message = choice.get("message")
+    return message if isinstance(message, dict) else None
+
+
+def draft_of_wire(step: Mapping[str, Any], at: float, segment: str, offset: int) -> Step:
+    """A submitted step (core/api/wire.py checked it): ids are the producer's."""
+    prompt, response = _ids(step.get("prompt_ids")), _ids(step.get("response_ids"))
+    logprobs = _logprobs(step.get("response_logprobs"))
+    mismatch = maybe_text(step, "mismatch")
+    if mismatch is None and logprobs is not None and (response is None or len(logprobs) != len(response)):
+        mismatch = f"{0 if response is None else len(response)} response ids, {len(logprobs)} log-probs"
+    step_index = maybe_int(step, "step_index")
+    created_at = maybe_number(step, "created_at")
+    known = TokenSource.WHITEBOX if response is not None else TokenSource.NONE
+    return Step(
+        step_uid=text(step, "step_uid"),
+        trajectory_uid=text(step, "trajectory_uid"),
+        prompt_uid=maybe_text(step, "prompt_uid") or "",
+        step_index=-1 if step_index is None else step_index,
+        created_at=at if created_at is None else created_at,
+        channel=maybe_text(step, "channel") or "train",
+        source=maybe_text(step, "source") or Source.WHITEBOX,
+        agent=maybe_text(step, "agent"),
+        model=maybe_text(step, "model"),
+        engine=maybe_text(step, "engine"),
+        dialect=maybe_text(step, "dialect"),
+        identity_source=maybe_text(step, "identity_source") or IdentitySource.PRODUCER,
+        call_kind=maybe_text(step, "call_kind") or CallKind.MAIN,
+        transition=maybe_text(step, "transition"),
+        status=maybe_text(step, "status") or (StepStatus.OK if mismatch is None else StepStatus.MISMATCH),
+        error=maybe_text(step, "error"),
+        token_source=maybe_text(step, "token_source") or known,
+        mismatch=mismatch,
+        prompt_ids=prompt,
+        response_ids=response,
+        response_logprobs=logprobs,
+        messages=objects(step, "messages"),
+        response_message=mapping(step, "response_message") or None,
+        tools=objects(step, "tools"),
+        finish_reason=maybe_text(step, "finish_reason"),
+        reward=maybe_number(step, "reward"),
+        policy_version=maybe_int(step, "policy_version"),
+        policy_version_end=maybe_int(step, "policy_version_end"),
+        is_last=bool(step.get("is_last", False)),
+        latency_s=maybe_number(step, "latency_s"),
+        sampling=mapping(step, "sampling"),
+        response_id=maybe_text(step, "response_id"),
+        stream_mode=maybe_text(step, "stream_mode"),
+        tokenizer_hash=maybe_text(step, "tokenizer_hash"),
+        journal_segment=segment,
+        journal_offset=offset,
+        metadata=mapping(step, "metadata"),
+    )

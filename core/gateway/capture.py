@@ -34,7 +34,7 @@ from core.gateway.identity import Caller, authorize, presented_keys, resolve_cal
 from core.gateway.policy import SyncInProgress
 from core.gateway.sse import KEEP_ALIVE, event
 from core.gateway.stats import CallEvent
-from core.records import blot, call_record, harmless_headers
+from core.records import SECRET_FIELDS, blot, call_record, harmless_headers
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,8 @@ class Exchange:
     policy_version: int | None = None
     stream: bool = False
     agent_gone: bool = False
+    dropped: list[str] = field(default_factory=list)
+    body_secrets: list[str] = field(default_factory=list)
 
     def reply_headers(self) -> list[tuple[bytes, bytes]]:
         """``X-Step-Uid``, and ``X-Trajectory-Uid`` when the caller is known."""
@@ -65,11 +67,11 @@ class Exchange:
             headers.append((b"x-trajectory-uid", self.caller.identity.trajectory_uid.encode()))
         return headers
 
-    def secrets(self) -> list[str]:
-        """Every key that the call presented or that its engine was given."""
-        presented = presented_keys(self.headers)
+    def secrets(self, api_key: str | None) -> list[str]:
+        """Every key that the call presented or that its engine was given, and the gateway's own."""
         engine_keys = self.engine.secrets() if self.engine is not None else ()
-        return [key for key in (*presented, *engine_keys) if len(key) >= _MIN_SECRET_CHARS]
+        known = {*presented_keys(self.headers), *engine_keys, *self.body_secrets, api_key or ""}
+        return [key for key in known if len(key) >= _MIN_SECRET_CHARS]
 
 
 class Capture:
@@ -118,6 +120,11 @@ class Capture:
         authorize(presented, deps.keys, deps.settings.api_key)
         call.raw = await read_body(receive, deps.max_body_bytes)
         call.request = _parse_request(call.raw)
+        if found := SECRET_FIELDS.intersection(call.request):
+            # Keys have no place in a body: neither the journal nor the engine gets them.
+            call.body_secrets = [text for name in sorted(found) for text in _strings(call.request.pop(name))]
+            call.dropped = sorted(found)
+            call.raw = orjson.dumps(call.request)
         call.caller = resolve_caller(
             path=path,
             headers=call.headers,
@@ -252,13 +259,13 @@ class Capture:
             request=call.raw,
             parsed_request=call.request,
             engine_added=answer.added if answer is not None else (),
-            dropped_fields=answer.dropped if answer is not None else (),
+            dropped_fields=[*call.dropped, *(answer.dropped if answer is not None else ())],
             response=answer.raw if answer is not None else None,
             http_status=_status_of(answer, failure),
             error=_error_of(answer, failure),
             aborted=call.agent_gone,
             retry_count=_retry_count(call.headers),
-            secrets=call.secrets(),
+            secrets=call.secrets(self._deps.settings.api_key),
         )
 
     def _count(
@@ -296,7 +303,7 @@ class Capture:
         if isinstance(error, SyncInProgress):
             headers.append((b"retry-after", str(int(error.retry_after_s)).encode()))
         body = orjson.dumps(self._dialect.error(error))
-        for secret in call.secrets():
+        for secret in call.secrets(self._deps.settings.api_key):
             body = blot(body, secret)
         await send_whole(send, error.http_status, body, headers)
 
@@ -316,6 +323,14 @@ def _parse_request(raw: bytes) -> dict[str, Any]:
     if not isinstance(request.get("model"), str | None):
         raise BadRequest("model is not a string", field="model")
     return request
+
+
+def _strings(value: Any) -> list[str]:
+    """All texts in a JSON value."""
+    if isinstance(value, str):
+        return [value]
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for item in inner for text in _strings(item)]
 
 
 def _status_of(answer: EngineAnswer | None, failure: StudioError | None) -> int | None:

@@ -51,7 +51,7 @@ class PolicyState:
         self._lock = threading.Lock()
         self._held: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
-    def report(self, version: int, event: str, *, at: float, metadata: Mapping[str, Any] | None = None) -> PolicyEvent:
+    def apply(self, event: str, version: int, *, at: float, metadata: Mapping[str, Any] | None = None) -> PolicyEvent:
         """Take a trainer's report; ``sync_started`` keeps the version until ``sync_finished``.
 
         Raises:

@@ -128,14 +128,15 @@ def chosen(made: Plan) -> None:
         event = st.dataframe(
             groups,
             hide_index=True,
-            height=470,
+            height=min(560, 38 + 29 * len(groups)),
             row_height=29,
+            placeholder="",
             on_select="rerun",
             selection_mode="single-cell",
             key=f"groups-{made.hash[:12]}",
             column_config={
-                "prompt_uid": config.TextColumn("Prompt group", width=150),
-                "trajectories": config.NumberColumn("Trajectories", width=82),
+                "prompt_uid": config.TextColumn("Prompt group", width=126),
+                "trajectories": config.NumberColumn("Traj.", width=44, help="Trajectories"),
                 "steps": config.NumberColumn("Steps", width=52),
                 "tokens": config.NumberColumn("Tokens", width=68, format="localized"),
                 "reward": config.NumberColumn("Mean", width=54, format="%.3g"),
@@ -162,18 +163,19 @@ def chosen(made: Plan) -> None:
                 for row in shown
             ],
             hide_index=True,
-            height=470,
+            height=min(560, 38 + 29 * max(len(shown), 1)),
             row_height=29,
+            placeholder="",
             on_select="rerun",
             selection_mode="single-cell",
             key=f"trajectories-{made.hash[:12]}-{only}",
             column_config={
-                "trajectory_uid": config.TextColumn("Trajectory", width=160),
+                "trajectory_uid": config.TextColumn("Trajectory", width=136),
                 "steps": config.NumberColumn("Steps", width=52),
                 "tokens": config.NumberColumn("Tokens", width=68, format="localized"),
-                "loss": config.NumberColumn("In the loss", width=74, format="localized"),
+                "loss": config.NumberColumn("In loss", width=62, format="localized"),
                 "reward": config.NumberColumn("Reward", width=64, format="%.3g"),
-                "advantage": config.NumberColumn("Advantage", width=80, format="%+.3f"),
+                "advantage": config.NumberColumn("Advantage", width=74, format="%+.3f"),
                 "policy": config.NumberColumn("Policy", width=54),
             },
         )
@@ -192,7 +194,7 @@ def excluded(made: Plan) -> None:
     start = made.remaining[0]
     w.section("Funnel", f"{w.count(start[3])} candidate steps of channel {made.recipe.channel}; each leaves once")
     left = {row[0]: row for row in made.remaining}
-    widths = [5, 1, 1, 1, 2.6, 1]
+    widths = [5, 0.9, 1.3, 0.9, 2.6, 1]
     head = st.columns(widths, gap="small")
     for cell, text in zip(head, ("Reason", "Groups", "Trajectories", "Steps", "Steps left", ""), strict=True):
         cell.caption(text)

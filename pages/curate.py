@@ -1,6 +1,352 @@
-"""Page curate."""
+"""Curate: filter the pool, label one, some or all of what matches, and see the plan that follows."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+from core.batch.plan import plan
+from core.types import Annotation, AnnotationKind, View
+from studio import state
 from studio import widgets as w
+from studio.charts.distributions import histogram
+from studio.widgets import browse
+from studio.widgets.choice import choose
+from studio.widgets.filters import active_filters, change, filter_panel, signature, with_filter
+from studio.widgets.labels import QUALITIES, SOURCE
+from studio.widgets.planning import (
+    Supposed,
+    can_suppose,
+    current_plan,
+    link_params,
+    plan_counts,
+    recipe_from_query,
+)
+from studio.widgets.tables import html_table, mark
+
+TABS = {"label": "Label", "distributions": "Distributions", "history": "History"}
+LEVELS = {"trajectory": "Trajectories", "step": "Steps"}
+KINDS = {
+    AnnotationKind.QUALITY: "Quality",
+    AnnotationKind.TRAINABLE: "Trainable",
+    AnnotationKind.REWARD: "Reward",
+    AnnotationKind.TAG: "Tag",
+    AnnotationKind.NOTE: "Note",
+}
+DISTRIBUTIONS = {
+    "trajectory_reward": ("Trajectory reward", "steps"),
+    "reward": ("Step reward", "steps"),
+    "n_prompt_tokens": ("Prompt tokens", "steps"),
+    "n_response_tokens": ("Response tokens", "steps"),
+    "latency_s": ("Latency, seconds", "steps"),
+    "step_index": ("Step index", "steps"),
+}
+# Pools up to this size show what a label would do to the plan while it is being chosen.
+LIVE_PREVIEW_STEPS = 200_000
+URL_PICKS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What the bar is set to do: an opinion, on these uids (None: on all that the view matches)."""
+
+    target: str
+    kind: str
+    value: Any
+    uids: tuple[str, ...] | None
+    n: int
+
+    @property
+    def label(self) -> str:
+        """The entry in the history."""
+        said = "withdrawn" if self.value is None else self.value
+        scope = "selected" if self.uids is not None else "all matching"
+        return f"{self.kind}: {said} on {self.n} {scope} {'trajectories' if self.target == 'trajectory' else 'steps'}"
+
+
+def curate_page() -> None:
+    """Filters on the left; label, look or go back on the right."""
+    pool = state.service().pool
+    if pool.stats()["n_steps"] == 0:
+        w.empty_state("Nothing to curate yet", "Load the demo data, or point an agent at the gateway.", demo=True)
+        return
+    left, right = st.columns([2.1, 9], gap="medium")
+    with left, st.container(key="facet-column"):
+        view = filter_panel("curate")
+        if view is not None:
+            saved_views(view)
+    with right, w.error_boundary():
+        if view is None:
+            return
+        with st.container(horizontal=True, vertical_alignment="center"):
+            tab = choose("Tab", TABS, "tab")
+            target = choose("Level", LEVELS, "level") if tab == "label" else ""
+            active_filters(view, key="curate")
+        if tab == "label":
+            label_tab(view, target)
+        elif tab == "distributions":
+            distributions(view)
+        else:
+            history()
+
+
+def saved_views(view: View) -> None:
+    """Open, keep or forget a view under a name."""
+    pool = state.service().pool
+    with st.popover("Saved views", icon=":material/bookmark:", width="stretch"):
+        for row in pool.views():
+            with st.container(horizontal=True, gap="xsmall"):
+                if st.button(row["name"], key=f"view-{row['name']}", width="stretch"):
+                    change(row["view"])
+                if st.button("", icon=":material/delete:", key=f"forget-{row['name']}", help="Forget this view"):
+                    pool.delete_view(row["name"])
+                    st.rerun()
+        with st.form("save-view", border=False, clear_on_submit=True):
+            name = st.text_input("Name")
+            if st.form_submit_button("Save this view", width="stretch") and name.strip():
+                pool.save_view(name.strip(), view)
+                st.rerun()
+
+
+def label_tab(view: View, target: str) -> None:
+    """The action bar with its preview above the table that picks its rows."""
+    pool = state.service().pool
+    n_rows = pool.count_trajectories(view) if target == "trajectory" else pool.count_steps(view)
+    if n_rows == 0:
+        w.empty_state("Nothing matches", "Take a filter off to see more.", icon="filter_alt_off")
+        return
+    picked = picks(target)
+    bar = st.container(border=True, key="action-bar")
+    with st.container(key="curate-table"):
+        slot = st.container()
+        offset = browse.page_of(n_rows, key=f"curate-{target}-{signature(view)}", noun=LEVELS[target].lower())
+        fetch = pool.trajectories if target == "trajectory" else pool.steps
+        spec = browse.trajectory_table() if target == "trajectory" else browse.step_table()
+        with slot:
+            rows = fetch(view, limit=browse.PAGE_SIZE, offset=offset)
+            epoch = st.session_state.get("curate-epoch", 0)
+            key = f"curate-{target}-{signature(view)}-{offset}-{epoch}"
+            now_picked = browse.pick_table(rows, spec, key=key, picked=picked, height=470)
+    if now_picked != picked:
+        remember(target, now_picked)
+    with bar:
+        action_bar(view, target, now_picked, n_rows)
+
+
+def picks(target: str) -> set[str]:
+    """The uids picked so far: this session's, else the URL's."""
+    key = f"curate-picked-{target}"
+    if key not in st.session_state:
+        st.session_state[key] = (
+            set(st.query_params.get_all("picked")) if state.query("level", "trajectory") == target else set()
+        )
+    kept: set[str] = st.session_state[key]
+    return kept
+
+
+def remember(target: str, uids: set[str]) -> None:
+    """Keep the picks for the other pages of the table; few enough also go into the URL."""
+    st.session_state[f"curate-picked-{target}"] = uids
+    state.set_query(picked=sorted(uids) if 0 < len(uids) <= URL_PICKS else None)
+
+
+def clear_picks(target: str) -> None:
+    """Forget the picks; the table is mounted anew so that its check marks go too."""
+    remember(target, set())
+    st.session_state["curate-epoch"] = st.session_state.get("curate-epoch", 0) + 1
+
+
+def action_bar(view: View, target: str, picked: set[str], n_rows: int) -> None:
+    """Scope, kind, value, what it would do to the plan, and the button that does it."""
+    noun = LEVELS[target].lower()
+    scopes = {"picked": f"Selected: {w.count(len(picked))}", "all": f"All {w.count(n_rows)} matching"}
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        scope = st.segmented_control(
+            "Apply to",
+            list(scopes),
+            default="picked",
+            format_func=scopes.__getitem__,
+            required=True,
+            key=f"scope-{target}",
+        )
+        kind = st.selectbox("Opinion", list(KINDS), format_func=KINDS.__getitem__, key="kind", width=130)
+        value, ready = value_input(kind)
+        chosen = tuple(sorted(picked)) if scope == "picked" else None
+        n = len(picked) if scope == "picked" else n_rows
+        action = Action(target, kind, value, chosen, n)
+        if st.button(
+            f"Apply to {w.count(n)} {noun}",
+            type="primary",
+            icon=":material/done_all:",
+            disabled=not ready or n == 0,
+            key="apply",
+        ):
+            run(action, view)
+        if picked and st.button("Clear selection", type="tertiary", key="clear-picks"):
+            clear_picks(target)
+            st.rerun()
+    preview(action, view, ready and n > 0)
+
+
+def value_input(kind: str) -> tuple[Any, bool]:
+    """The widget that fits the kind: (value, whether it is complete)."""
+    if kind == AnnotationKind.QUALITY:
+        options = [*QUALITIES, "withdraw"]
+        picked = st.segmented_control("Value", options, default="bad", required=True, key="value-quality")
+        return (None if picked == "withdraw" else picked), True
+    if kind == AnnotationKind.TRAINABLE:
+        rule = {"off": False, "on": True, "by rule": None}
+        picked = st.segmented_control("Value", list(rule), default="off", required=True, key="value-trainable")
+        return rule[picked], True
+    if kind == AnnotationKind.REWARD:
+        number = st.number_input(
+            "Value", value=None, placeholder="reward", format="%.4g", key="value-reward", width=130
+        )
+        return number, number is not None
+    text = st.text_input(
+        "Value",
+        key=f"value-{kind}",
+        placeholder="name, or -name to take it off" if kind == "tag" else "text",
+        width=240,
+    )
+    return text.strip(), bool(text.strip())
+
+
+def run(action: Action, view: View) -> None:
+    """Append the opinions as one entry of the history."""
+    service = state.service()
+    author, at = state.author(), service.clock()
+    if action.uids is None:
+        service.pool.annotate_view(
+            view, action.target, action.kind, action.value, author=author, source=SOURCE, label=action.label
+        )
+    else:
+        field = f"{action.target}_uid"
+        service.pool.annotate(
+            [Annotation(action.kind, action.value, author, SOURCE, at, **{field: uid}) for uid in action.uids],
+            label=action.label,
+        )
+    clear_picks(action.target)
+    st.toast(f"{action.label}. Undo is under History.", icon=":material/check:")
+    st.rerun()
+
+
+def preview(action: Action, view: View, ready: bool) -> None:
+    """The active plan before and after the action, by the very function that plans."""
+    pool = state.service().pool
+    recipe = recipe_from_query()
+    before = plan_counts(current_plan(View(), recipe))
+    line = f"Active plan: {recipe.estimator.title}, channel {recipe.channel}, whole pool"
+    if not ready:
+        show_change(before, None, f"{line}. Select rows, or apply to all that match.")
+        return
+    if action.kind in (AnnotationKind.TAG, AnnotationKind.NOTE):
+        show_change(before, None, f"{line}. Tags and notes don't change what is trained.")
+        return
+    if not can_suppose(action.target, action.kind, action.value):
+        show_change(before, None, f"{line}. What this does depends on rules: apply it and look, undo takes it back.")
+        return
+    if pool.stats()["n_steps"] > LIVE_PREVIEW_STEPS and not st.toggle("Preview the plan", key="preview"):
+        show_change(before, None, line)
+        return
+    uids: Sequence[str] = action.uids or matching(view, action.target)
+    supposed = Supposed(pool, action.target, uids, action.kind, action.value)
+    show_change(before, plan_counts(plan(supposed, View(), recipe)), line)
+
+
+def matching(view: View, target: str) -> list[str]:
+    """Uids of everything that a view matches."""
+    pool = state.service().pool
+    rows = pool.trajectories(view, limit=None) if target == "trajectory" else pool.steps(view, limit=None)
+    uids: list[str] = rows[f"{target}_uid"].to_pylist()
+    return uids
+
+
+def show_change(before: dict[str, int], after: dict[str, int] | None, line: str) -> None:
+    """Counts of the plan, and what they would become."""
+    cells = []
+    for name, now in before.items():
+        then = now if after is None else after[name]
+        tone = "" if then == now else "warn" if then < now else "good"
+        value = w.compact(now) if then == now else f"{w.compact(now)} → {w.compact(then)}"
+        diff = "" if then == now else f"{then - now:+,}".replace("-", "−")
+        cells.append(w.Figure(f"Plan: {name}", value, sub=diff, tone=tone))
+    w.figures(cells, dense=True)
+    st.caption(line)
+
+
+def distributions(view: View) -> None:
+    """How the matching steps spread, column by column."""
+    pool = state.service().pool
+    st.caption(f"{w.count(pool.count_steps(view))} steps match. Drag across a plot to filter by that range.")
+    columns = st.columns(3, gap="medium")
+    for place, (name, (title, noun)) in enumerate(DISTRIBUTIONS.items()):
+        with columns[place % 3]:
+            w.section(title)
+            bins = pool.histogram(view, name, 24)
+            if len(bins) == 0:
+                st.caption("No known value among the matching steps.")
+                continue
+            lows, highs = bins["low"].to_pylist(), bins["high"].to_pylist()
+            figure = histogram(lows, highs, bins["n_steps"].to_pylist(), noun=noun, height=190)
+            event = w.plot(
+                figure,
+                key=f"hist-{name}-{signature(view)}",
+                alt=f"Histogram of {title.lower()}",
+                on_select="rerun",
+                selection_mode="box",
+            )
+            box = event["selection"]["box"]
+            if box:
+                low, high = sorted(float(x) for x in box[0]["x"])
+                change(with_filter(view, name, [round(low, 6), round(high, 6)]))
+
+
+def history() -> None:
+    """Every bulk or single opinion, newest first, with its way back."""
+    service = state.service()
+    pool = service.pool
+    actions = pool.actions(limit=100)
+    if not actions:
+        w.empty_state("No label yet", "What you label is listed here and can be undone.", icon="history")
+        return
+    standing = next((row for row in actions if not row["undone"]), None)
+    undone = [row for row in actions if row["undone"]]
+    with st.container(horizontal=True):
+        if st.button("Undo the last", icon=":material/undo:", disabled=standing is None, key="undo-last") and standing:
+            pool.undo(standing["action_uid"])
+            st.rerun()
+        if st.button("Redo", icon=":material/redo:", disabled=not undone, key="redo-last"):
+            pool.redo(undone[-1]["action_uid"])
+            st.rerun()
+        if st.button("Open the plan", icon=":material/inventory_2:", key="to-batch"):
+            state.goto("batch", **link_params(View(), recipe_from_query()))
+    names = {row["action_uid"]: f"{row['label'] or row['action_uid']}" for row in actions}
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        chosen = st.selectbox("One entry", list(names), format_func=names.__getitem__, key="one-action", width=460)
+        row = next(row for row in actions if row["action_uid"] == chosen)
+        if st.button("Redo it" if row["undone"] else "Undo it", key="switch-one"):
+            (pool.redo if row["undone"] else pool.undo)(chosen)
+            st.rerun()
+    html_table(
+        ("state", "action", "kinds", "annotations", "author", "when"),
+        [
+            (
+                mark("undone", "muted") if row["undone"] else mark("counts", "good"),
+                w.escape(row["label"] or row["action_uid"]),
+                w.escape(", ".join(row["kinds"] or [])),
+                w.count(row["n_annotations"]),
+                w.escape(row["author"]),
+                w.escape(w.ago(row["created_at"], service.clock())),
+            )
+            for row in actions
+        ],
+        numeric=(3,),
+    )
+
 
 w.page_header("curate")
-w.empty_state("Nothing here yet", "Point an agent at the gateway, or load the demo data.", demo=True)
+curate_page()

@@ -1,6 +1,422 @@
-"""Page optimise."""
+"""Optimise: the prefix trees, packed rows and attention masks of the plan, exactly as it is exported."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import streamlit as st
+
+from core.batch.plan import Plan
+from core.batch.recipe import Recipe, parse_recipe
+from core.tree.build import PackedTree, build
+from core.tree.nodes import TreeNodes, tree_nodes
+from core.tree.sequences import Sequences
+from studio import components, state
 from studio import widgets as w
+from studio.charts.mask import HEATMAP_TOKENS, mask_heatmap, mask_nodes
+from studio.charts.plan import group_tokens
+from studio.charts.tree import member_steps, rows_drawing, tree_drawing
+from studio.widgets.choice import choose
+from studio.widgets.filters import active_filters
+from studio.widgets.planning import current_plan, link_params, recipe_from_query, recipe_to_query
+from studio.widgets.tokens import UNKNOWN, Texts, texts_for
+
+TABS = {"tree": "Prefix tree", "mask": "Attention mask", "rows": "Packed rows", "groups": "By group"}
+BUDGETS = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144)
+ROW = "row:"
+NODE_TEXT_TOKENS = 4000
+
+
+def optimise_page() -> None:
+    """Statistics of the plan, then its trees, rows or masks."""
+    if state.service().pool.stats()["n_steps"] == 0:
+        w.empty_state("No tokens yet", "Load the demo data or capture some calls; trees follow.", demo=True)
+        return
+    view = state.view_from_query()
+    recipe = recipe_from_query()
+    active_filters(view, key="optimise")
+    with st.spinner("Planning and packing…", show_time=True):
+        made = current_plan(view, recipe)
+        statistics(made)
+    if len(made.steps) == 0:
+        reason = max(made.excluded, key=lambda item: item.n_steps, default=None)
+        text = "No step matches view and channel." if reason is None else f"{reason.label}: {reason.n_steps} steps."
+        w.empty_state("The plan is empty", text, icon="account_tree")
+        if st.button("Open the recipe", icon=":material/inventory_2:"):
+            state.goto("batch", **link_params(view, recipe))
+        return
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        tab = choose("Drawing", TABS, "tab")
+        shown = picker(made) if tab in ("tree", "mask") else ""
+        st.space("stretch")
+        budget_slider(recipe)
+        if st.button("Recipe", icon=":material/inventory_2:", help="Change what is planned"):
+            state.goto("batch", **link_params(view, recipe))
+    with w.error_boundary():
+        if tab in ("tree", "mask"):
+            {"tree": tree_tab, "mask": mask_tab}[tab](made, shown)
+        else:
+            {"rows": rows_tab, "groups": groups_tab}[tab](made)
+
+
+def budget_slider(recipe: Recipe) -> None:
+    """The token budget of a packed row; the plan is made again with it."""
+    options = sorted({*BUDGETS, recipe.token_budget})
+    chosen = st.select_slider(
+        "Token budget of a row", options, recipe.token_budget, format_func=lambda n: f"{n:,}", width=250
+    )
+    if chosen != recipe.token_budget:
+        changed = parse_recipe({**recipe.model_dump(mode="json"), "token_budget": chosen})
+        state.set_query(recipe=recipe_to_query(changed), show=None, node=None)
+        st.rerun()
+
+
+def statistics(made: Plan) -> None:
+    """Tokens and attention before and after sharing."""
+    packed = made.layout.to_json()
+    tokens, once = packed["n_tokens"], packed["n_packed_tokens"]
+    separate, pairs = packed["attention_pairs_separate"], packed["attention_pairs"]
+    capacity = packed["n_rows"] * packed["token_budget"]
+    w.figures(
+        [
+            w.Figure("Steps", w.count(len(made.steps)), sub=f"{w.count(made.n_groups)} groups", help="step"),
+            w.Figure("Tokens before", w.compact(tokens), help="Prompt and response of every step, separately"),
+            w.Figure("Tokens after", w.compact(once), sub=f"{w.compact(tokens - once)} saved", tone="good"),
+            w.Figure("Token ratio", w.number(packed["token_ratio"]), help="token ratio"),
+            w.Figure(
+                "Attention pairs",
+                w.compact(pairs),
+                sub=f"{w.percent(pairs, separate)} of {w.compact(separate)}",
+                help="Visible (query, key) pairs, packed and separate: the attention work",
+            ),
+            w.Figure("Rows", w.count(packed["n_rows"]), sub=f"of {w.count(packed['token_budget'])} tokens"),
+            w.Figure(
+                "Padding", w.percent(packed["n_padding"], capacity), sub=f"{w.compact(packed['n_padding'])} tokens"
+            ),
+        ],
+        dense=True,
+    )
+
+
+def picker(made: Plan) -> str:
+    """Which tree is on the screen: one prompt group's, or one packed row's. The choice stands in the URL."""
+    groups = {group.prompt_uid: len(group.trajectories) for group in made.groups}
+    titles = {uid: f"Group {uid} · {n} trajectories" for uid, n in groups.items()}
+    row_tokens = made.layout.row_tokens.tolist()
+    titles |= {f"{ROW}{index}": f"Packed row {index} · {n:,} tokens" for index, n in enumerate(row_tokens)}
+    asked = state.query("show")
+    standing = asked if asked in titles else next(iter(titles))
+    chosen = st.selectbox(
+        "Show",
+        list(titles),
+        index=list(titles).index(standing),
+        format_func=titles.__getitem__,
+        width=290,
+        label_visibility="collapsed",
+    )
+    if chosen != standing:
+        state.set_query(show=chosen, node=None)
+        st.rerun()
+    return chosen
+
+
+def tree_of(made: Plan, shown: str) -> tuple[PackedTree, Sequences]:
+    """The arrays of what the picker says: a row as it is packed, or a group's steps as one tree."""
+    pool = state.service().pool
+    members = {group.prompt_uid: group.trajectories for group in made.groups}
+    if shown in members:
+        sequences = pool.sequences([uid for one in members[shown] for uid in one.step_uids])
+        return build(sequences), sequences
+    return made.layout.row(pool, int(shown.removeprefix(ROW)))
+
+
+def step_facts(made: Plan) -> dict[str, dict[str, Any]]:
+    """What colours a step: its trajectory's reward, its advantage, its policy version."""
+    names = ("step_uid", "trajectory_uid", "step_index", "trajectory_reward", "advantage", "policy_version")
+    rows = made.steps.select(list(names)).to_pylist()
+    return {
+        row["step_uid"]: {
+            "trajectory_uid": row["trajectory_uid"],
+            "step_index": row["step_index"],
+            "reward": row["trajectory_reward"],
+            "advantage": row["advantage"],
+            "policy": row["policy_version"],
+        }
+        for row in rows
+    }
+
+
+def texts_of(sequences: Sequences) -> Texts:
+    """The tokenizer of the sequences, judged by their first step; steps of one plan share the policy's."""
+    if not sequences.step_uids:
+        return UNKNOWN
+    service = state.service()
+    return texts_for(service.pool.step(sequences.step_uids[0]), service.settings)
+
+
+def tree_tab(made: Plan, shown: str) -> None:
+    """The tree, and beside it what the clicked node holds."""
+    tree, sequences = tree_of(made, shown)
+    nodes = tree_nodes(tree)
+    texts = texts_of(sequences)
+    facts = step_facts(made)
+    drawing = tree_drawing(tree, nodes, sequences, facts, texts.decode)
+    asked = state.query("node")
+    node = int(asked) if asked and asked.isdigit() and int(asked) < len(nodes) else None
+    left, right = st.columns([7, 3], gap="medium")
+    with left:
+        clicked = components.tree_canvas(
+            uid=f"{made.hash[:12]}-{shown}",
+            nodes=drawing.nodes,
+            labels=drawing.labels,
+            modes=drawing.modes,
+            n_lanes=drawing.n_lanes,
+            n_sequences=drawing.n_sequences,
+            n_original=drawing.n_original,
+            n_packed=drawing.n_packed,
+            selected=node,
+            height=500,
+            key="tree",
+        )
+        if clicked is not None and clicked != node:
+            state.set_query(node=clicked)
+            st.rerun()
+    with right:
+        if node is None:
+            w.section("Node", "click one in the tree")
+            branch_points(tree, nodes, texts)
+        else:
+            node_panel(tree, nodes, sequences, node, texts, facts)
+
+
+def branch_points(tree: PackedTree, nodes: TreeNodes, texts: Texts) -> None:
+    """Where siblings part: the nodes after which most sequences go different ways."""
+    children = np.bincount(nodes.parent[nodes.parent >= 0], minlength=len(nodes))
+    forks = np.flatnonzero(children > 1)
+    forks = forks[np.argsort(-nodes.n_owners[forks], kind="stable")][:12]
+    if not len(forks):
+        st.caption("No two sequences part: each continues the one before.")
+        return
+    st.caption("Where siblings part, most shared first")
+    for fork in forks.tolist():
+        at = int(nodes.depth[fork] + nodes.length[fork])
+        firsts = tree.tokens[nodes.start[np.flatnonzero(nodes.parent == fork)]].tolist()
+        vocab = texts.vocab(firsts)
+        shown = " | ".join(repr(vocab[i][0]) if i in vocab else f"#{i}" for i in firsts[:4])
+        if st.button(
+            f"position {at:,} · {int(nodes.n_owners[fork])} sequences, {int(children[fork])} ways",
+            key=f"fork-{fork}",
+            help=f"First tokens after it: {shown}",
+            width="stretch",
+        ):
+            state.set_query(node=fork)
+            st.rerun()
+
+
+def node_panel(
+    tree: PackedTree,
+    nodes: TreeNodes,
+    sequences: Sequences,
+    node: int,
+    texts: Texts,
+    facts: Mapping[str, dict[str, Any]],
+) -> None:
+    """A node's text, and the steps that pass through it."""
+    start, length = int(nodes.start[node]), int(nodes.length[node])
+    order = member_steps(tree, nodes, sequences)
+    owners = order[int(nodes.owner_first[node]) : int(nodes.owner_stop[node])]
+    w.section(f"Node {node}", f"{w.count(length)} tokens from position {w.count(int(nodes.depth[node]))}")
+    w.facts(
+        [
+            ("shared by", f"{w.count(len(owners))} of {w.count(len(order))} steps"),
+            ("saves", f"{w.count(length * (len(owners) - 1))} tokens"),
+            ("trajectories", w.count(len({facts[uid]["trajectory_uid"] for uid in owners}))),
+        ]
+    )
+    ids = tree.tokens[start : start + length].tolist()
+    text = texts.decode(ids[:NODE_TEXT_TOKENS])
+    st.code(
+        text if text is not None else " ".join(map(str, ids[:NODE_TEXT_TOKENS])),
+        language=None,
+        height=210,
+        wrap_lines=True,
+    )
+    if length > NODE_TEXT_TOKENS:
+        st.caption(f"The first {NODE_TEXT_TOKENS:,} of {length:,} tokens; the whole text is in Inspect.")
+    st.caption(texts.why)
+    rows = [
+        {
+            "step_uid": uid,
+            "step": facts[uid]["step_index"],
+            "trajectory": facts[uid]["trajectory_uid"],
+            "reward": facts[uid]["reward"],
+            "advantage": facts[uid]["advantage"],
+        }
+        for uid in owners[:500]
+    ]
+    config = st.column_config
+    event = st.dataframe(
+        rows,
+        hide_index=True,
+        height=200,
+        row_height=29,
+        column_order=("trajectory", "step", "reward", "advantage"),
+        column_config={
+            "trajectory": config.TextColumn("Trajectory", width=112),
+            "step": config.NumberColumn("#", width=34),
+            "reward": config.NumberColumn("Reward", width=56, format="%.3g"),
+            "advantage": config.NumberColumn("Advantage", width=72, format="%+.2f"),
+        },
+        on_select="rerun",
+        selection_mode="single-cell",
+        key=f"owners-{made_key(tree)}-{node}",
+    )
+    cells = event["selection"]["cells"]
+    if cells:
+        row = rows[cells[0][0]]
+        state.goto("inspect", trajectory=row["trajectory"], step=row["step_uid"], tab="tokens")
+
+
+def made_key(tree: PackedTree) -> str:
+    """A short name of a tree for widget keys."""
+    return f"{tree.n_packed}-{len(tree.members)}"
+
+
+def mask_tab(made: Plan, shown: str) -> None:
+    """The attention mask as blocks on canvas, and as a plotly heat map beside it."""
+    tree, sequences = tree_of(made, shown)
+    nodes = tree_nodes(tree)
+    texts = texts_of(sequences)
+    facts = step_facts(made)
+    order = member_steps(tree, nodes, sequences)
+    left, right = st.columns([6.4, 3.6], gap="medium")
+    with left:
+        components.mask_canvas(
+            uid=f"{made.hash[:12]}-{shown}",
+            nodes=mask_nodes(tree, nodes),
+            labels=[owner_line(order, nodes, i, facts) for i in range(len(nodes))],
+            ids=tree.tokens,
+            vocab=texts.vocab(tree.tokens),
+            n_tokens=tree.n_packed,
+            n_visible=tree.attention_pairs,
+            n_sequences=len(order),
+            height=560,
+            key="mask",
+        )
+    with right:
+        w.section("How to read it", "key k is visible to query q iff k ≤ q < end[k]")
+        lengths = sequences.lengths
+        separate = int((lengths * (lengths + 1) // 2).sum())
+        causal = tree.n_packed * (tree.n_packed + 1) // 2
+        w.facts(
+            [
+                ("packed tokens", w.count(tree.n_packed)),
+                (
+                    "visible pairs",
+                    f"{w.count(tree.attention_pairs)}, {w.percent(tree.attention_pairs, causal)} of causal",
+                ),
+                ("separate pairs", f"{w.count(separate)}, {w.percent(tree.attention_pairs, separate)} are left"),
+                ("nodes", w.count(len(nodes))),
+            ]
+        )
+        if tree.n_packed <= HEATMAP_TOKENS:
+            st.caption("The same as a heat map, one cell per pair")
+        else:
+            st.caption("Share of visible pairs per cell, the whole row")
+        w.plot(mask_heatmap(tree, height=380), key="mask-heat", alt="Heat map of the attention mask")
+
+
+def owner_line(order: list[str], nodes: TreeNodes, node: int, facts: Mapping[str, dict[str, Any]]) -> str:
+    """Who owns a node, for the hover: its only step, or how many share it."""
+    first, stop = int(nodes.owner_first[node]), int(nodes.owner_stop[node])
+    if stop - first > 1:
+        trajectories = {facts[uid]["trajectory_uid"] for uid in order[first:stop]} if stop - first < 200 else set()
+        of = f" of {len(trajectories)} trajectories" if trajectories else ""
+        return f"shared by {stop - first} steps{of}"
+    fact = facts[order[first]]
+    return f"step {fact['step_index']} of {fact['trajectory_uid']}"
+
+
+def rows_tab(made: Plan) -> None:
+    """What fills each packed row."""
+    facts = step_facts(made)
+    detail = {
+        uid: f"step {fact['step_index']} of {fact['trajectory_uid']}, advantage "
+        + ("none" if fact["advantage"] is None else f"{fact['advantage']:+.2f}")
+        for uid, fact in facts.items()
+    }
+    layout = made.layout
+    w.section("Packed rows", "one colour per trajectory; hatched is padding; click a row for its tree")
+    clicked = components.packed_rows(
+        rows=rows_drawing(
+            layout.rows[:200],
+            made.lengths.tolist(),
+            made.step_uids,
+            {uid: fact["trajectory_uid"] for uid, fact in facts.items()},
+            detail,
+        ),
+        budget=layout.token_budget,
+        selected=None,
+        key="rows",
+        height=560,
+    )
+    if clicked is not None:
+        state.set_query(show=f"{ROW}{clicked}", node=None, tab="tree")
+        st.rerun()
+    if len(layout.rows) > 200:
+        st.caption(f"The first 200 of {len(layout.rows):,} rows.")
+    if len(layout.over_budget):
+        st.caption(f":orange[{len(layout.over_budget)} steps are longer than a row and lie in none.]")
+
+
+def groups_tab(made: Plan) -> None:
+    """Sharing group by group."""
+    layout = made.layout
+    names = [group.prompt_uid for group in made.groups]
+    tokens, packed = layout.group_tokens.tolist(), layout.group_packed.tolist()
+    w.section("Tokens by prompt group", "separate, and with each shared prefix once")
+    w.plot(
+        group_tokens(names, tokens, packed), key="group-tokens", alt="Tokens per prompt group before and after sharing"
+    )
+    config = st.column_config
+    rows = [
+        {
+            "group": name,
+            "trajectories": len(group.trajectories),
+            "steps": sum(len(one.step_uids) for one in group.trajectories),
+            "tokens": before,
+            "packed": after,
+            "ratio": after / before if before else None,
+            "saved": before - after,
+        }
+        for name, group, before, after in zip(names, made.groups, tokens, packed, strict=True)
+    ]
+    event = st.dataframe(
+        rows,
+        hide_index=True,
+        row_height=29,
+        height=min(420, 36 + 29 * len(rows)),
+        on_select="rerun",
+        selection_mode="single-cell",
+        key=f"by-group-{made.hash[:12]}",
+        column_config={
+            "group": config.TextColumn("Prompt group"),
+            "trajectories": config.NumberColumn("Trajectories"),
+            "steps": config.NumberColumn("Steps"),
+            "tokens": config.NumberColumn("Tokens before", format="localized"),
+            "packed": config.NumberColumn("Tokens after", format="localized"),
+            "ratio": config.ProgressColumn("Token ratio", min_value=0, max_value=1, format="%.3f"),
+            "saved": config.NumberColumn("Saved", format="localized"),
+        },
+    )
+    cells = event["selection"]["cells"]
+    if cells:
+        state.set_query(show=rows[cells[0][0]]["group"], node=None, tab="tree")
+        st.rerun()
+
 
 w.page_header("optimise")
-w.empty_state("Nothing here yet", "Point an agent at the gateway, or load the demo data.", demo=True)
+with w.error_boundary():
+    optimise_page()

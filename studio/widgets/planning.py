@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pyarrow as pa
@@ -66,11 +67,12 @@ def recipe_editor(recipe: Recipe, channels: Sequence[str]) -> None:
     estimator = REGISTRY[edited["algorithm"]]
     st.caption(f"`{estimator.formula}`")
     given = recipe.options if edited["algorithm"] == recipe.algorithm else {}
-    edited["options"] = _options(estimator.options, given)
+    with st.expander(f"{estimator.title} options") if estimator.options else nullcontext():
+        edited["options"] = _options(estimator.options, given)
     known = list(dict.fromkeys([recipe.channel, *channels]))
     edited["channel"] = st.selectbox("Channel", known, index=known.index(recipe.channel), help=_doc("channel"))
     left, right = st.columns(2)
-    edited["n_rollouts"] = _whole(left, "Rollouts per group", "n_rollouts", recipe.n_rollouts, "all")
+    edited["n_rollouts"] = _whole(left, "Rollouts", "n_rollouts", recipe.n_rollouts, "all")
     edited["batch_size"] = _whole(right, "Groups", "batch_size", recipe.batch_size, "all")
     edited["max_staleness"] = _whole(left, "Max staleness", "max_staleness", recipe.max_staleness, "any", least=0)
     edited["policy_version"] = _whole(right, "Counted from", "policy_version", recipe.policy_version, "newest", least=0)

@@ -176,7 +176,8 @@ class Matcher:
         n_variants = len(rule.replies)
         if n_variants == 1:
             return (0,) * n
-        who = headers.get("X-Trajectory-Uid") or body.get("seed")
+        who = body.get("seed")  # what the caller itself says about sampling comes first
+        who = headers.get("X-Trajectory-Uid") if who is None else who
         who = body.get("user") if who is None else who
         if who is None:
             start = self._n_unnamed

@@ -127,16 +127,22 @@ class Plan:
         return self.remaining[-1][1]
 
     @cached_property
-    def totals(self) -> dict[str, Any]:
-        """Counts; ``n_packed_tokens`` and ``token_ratio`` are None above ``LAYOUT_TOKENS_MAX`` tokens."""
-        n_tokens = int(self.lengths.sum())
-        packed = self.layout if n_tokens <= LAYOUT_TOKENS_MAX else None
+    def counts(self) -> dict[str, int]:
+        """Groups, trajectories, steps, tokens, tokens in the loss: known without reading a token."""
         return {
             "n_groups": self.n_groups,
             "n_trajectories": len(self.trajectories),
             "n_steps": len(self.steps),
-            "n_tokens": n_tokens,
+            "n_tokens": int(self.lengths.sum()),
             "n_loss_tokens": int(self.steps["n_response_tokens"].to_numpy().sum()),
+        }
+
+    @cached_property
+    def totals(self) -> dict[str, Any]:
+        """``counts`` and packing; ``n_packed_tokens`` and ``token_ratio`` are None above ``LAYOUT_TOKENS_MAX``."""
+        packed = self.layout if self.counts["n_tokens"] <= LAYOUT_TOKENS_MAX else None
+        return {
+            **self.counts,
             "n_packed_tokens": packed.n_packed_tokens if packed else None,
             "token_ratio": packed.token_ratio if packed else None,
         }

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -178,12 +179,12 @@ def run_export(
         "view": plan.view_json(),
         "recipe": plan.recipe.to_json(),
         "policy_version": plan.policy_version,
-        "counts": {key: value for key, value in plan.totals.items() if key.startswith("n_")},
+        "counts": plan.counts,
         "funnel": plan.funnel_json(),
         "excluded": [reason.to_json() for reason in plan.excluded],
         "tokenizers": tokenizers_of(plan, pool),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
-        "created_at": clock(),
+        "created_at": datetime.fromtimestamp(clock(), UTC).isoformat(),
         "load_command": exporter.load_command(path.name),
     }
     manifest_path = path.with_name(path.name + ".manifest.json")

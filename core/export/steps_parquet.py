@@ -5,7 +5,7 @@ Unknown is null: a step without log-probs has a null list, a token without one a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ SCHEMA = pa.schema(
         "trajectory_reward": pa.float64(),
         "advantage": pa.float64(),
         "policy_version": pa.int64(),
+        "policy_version_end": pa.int64(),
         "token_source": pa.string(),
         "transition": pa.string(),
         "is_last": pa.bool_(),
@@ -39,21 +40,34 @@ SCHEMA = pa.schema(
         "messages": pa.string(),
         "response_message": pa.string(),
         "tools": pa.string(),
+        "sampling": pa.string(),
         "metadata": pa.string(),
     }
 )
-"""``messages``, ``response_message``, ``tools`` and ``metadata`` are JSON text."""
+"""The last five are JSON text; ``sampling`` holds temperature and the like."""
 
 FROM_PLAN = (
     "step_uid", "trajectory_uid", "prompt_uid", "group", "step_index", "reward", "trajectory_reward", "advantage",
     "policy_version", "token_source",
 )  # fmt: skip
-FROM_STEP = ("transition", "is_last", "finish_reason")
-JSON_COLUMNS = ("messages", "response_message", "tools", "metadata")
+FROM_STEP = ("policy_version_end", "transition", "is_last", "finish_reason")
+JSON_COLUMNS = ("messages", "response_message", "tools", "sampling", "metadata")
 
 
-def _json(value: Any) -> str | None:
-    return None if value is None else orjson.dumps(value).decode()
+def _details(pool: ExportSource, trajectory_uids: Sequence[str], step_uids: Sequence[str]) -> dict[str, pa.Array]:
+    """What only the whole step knows, in the order of ``step_uids``; one trajectory's messages at a time."""
+    wanted = set(step_uids)
+    found: dict[str, tuple[Any, ...]] = {}
+    for uid in dict.fromkeys(trajectory_uids):
+        for step in pool.trajectory(uid)["steps"]:
+            if step["step_uid"] in wanted:
+                texts = [None if step[name] is None else orjson.dumps(step[name]).decode() for name in JSON_COLUMNS]
+                found[step["step_uid"]] = (*(step[name] for name in FROM_STEP), *texts)
+    columns = zip(*(found[uid] for uid in step_uids), strict=True)
+    return {
+        name: pa.array(values, SCHEMA.field(name).type)
+        for name, values in zip((*FROM_STEP, *JSON_COLUMNS), columns, strict=True)
+    }
 
 
 def _groups(plan: Plan, pool: ExportSource) -> Iterator[tuple[int, pa.Table, Written]]:
@@ -70,21 +84,12 @@ def _groups(plan: Plan, pool: ExportSource) -> Iterator[tuple[int, pa.Table, Wri
             else sequences.logprobs[response]
         )
         known = np.bincount(np.repeat(np.arange(len(uids)), n_response), ~np.isnan(scores), minlength=len(uids)) > 0
-        details = {
-            step["step_uid"]: step
-            for uid in dict.fromkeys(rows["trajectory_uid"].to_pylist())
-            for step in pool.trajectory(uid)["steps"]
-        }
-        found = [details[uid] for uid in uids]
         columns: dict[str, Any] = {name: rows[name].cast(SCHEMA.field(name).type) for name in FROM_PLAN}
         columns["prompt_ids"] = lists(sequences.ids[ragged_index(starts, n_prompt)], n_prompt, pa.int32())
         columns["response_ids"] = lists(sequences.ids[response], n_response, pa.int32())
         columns["response_mask"] = lists(np.ones(len(response), dtype=np.int8), n_response, pa.int8())
         columns["response_logprobs"] = lists(scores, n_response, pa.float32(), known=known)
-        for name in FROM_STEP:
-            columns[name] = pa.array([step[name] for step in found], SCHEMA.field(name).type)
-        for name in JSON_COLUMNS:
-            columns[name] = pa.array([_json(step[name]) for step in found], pa.string())
+        columns |= _details(pool, rows["trajectory_uid"].to_pylist(), uids)
         table = pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
         yield high, table, Written(len(uids), sequences.n_tokens, len(response))
 

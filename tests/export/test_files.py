@@ -82,14 +82,14 @@ def test_steps_read_back_equal_to_the_pool(filled, tmp_path):
         step = filled.step(row["step_uid"])
         for name in (
             "trajectory_uid", "prompt_uid", "step_index", "reward", "trajectory_reward", "policy_version",
-            "token_source", "transition", "is_last", "finish_reason",
+            "policy_version_end", "token_source", "transition", "is_last", "finish_reason",
         ):  # fmt: skip
             assert row[name] == step[name], name
         assert row["prompt_ids"] == list(step["prompt_ids"])
         assert row["response_ids"] == list(step["response_ids"])
         assert row["response_mask"] == [1] * len(step["response_ids"])
         assert row["advantage"] == advantage[row["trajectory_uid"]]
-        for name in ("messages", "response_message", "tools", "metadata"):
+        for name in ("messages", "response_message", "tools", "sampling", "metadata"):
             assert json.loads(row[name]) == step[name]
     by_uid = {row["step_uid"]: row for row in rows}
     assert by_uid["a.1"]["response_logprobs"] == [-0.125, -0.25]
@@ -113,7 +113,7 @@ def test_manifest_says_what_the_file_is(filled, tmp_path):
     assert {r["reason"]: r["n_steps"] for r in told["excluded"]} == {"labelled_bad": 1, "not_trainable": 1}
     assert told["funnel"][0]["n_steps"] == 8 and told["counts"]["n_steps"] == 6 == told["n_rows"]
     assert told["tokenizers"] == {"hashes": ["tok-1"], "n_trajectories_read": 3}
-    assert told["created_at"] == 12.5
+    assert told["created_at"] == "1970-01-01T00:00:12.500000+00:00"
     assert set(told["versions"]) >= {"claw-studio", "pyarrow", "python"}
 
 

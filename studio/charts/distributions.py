@@ -41,16 +41,6 @@ def funnel(stages: Sequence[tuple[str, int]], *, notes: Sequence[str], height: i
     made = theme.figure(
         go.Bar(
             y=labels,
-            x=[first] * len(stages),
-            orientation="h",
-            selected={"marker": {"opacity": 0.18}},
-            unselected={"marker": {"opacity": 0.18}},
-            marker={"color": theme.MUTED, "opacity": 0.18},
-            hoverinfo="skip",
-            width=0.62,
-        ),
-        go.Bar(
-            y=labels,
             x=counts,
             orientation="h",
             marker={"color": theme.GOOD, "opacity": [1 - 0.11 * place for place in range(len(stages))]},
@@ -62,7 +52,6 @@ def funnel(stages: Sequence[tuple[str, int]], *, notes: Sequence[str], height: i
             width=0.62,
         ),
         height=height,
-        barmode="overlay",
     )
     made.update_xaxes(visible=False, range=[0, max(first, 1) * 1.3])
     made.update_yaxes(autorange="reversed", showgrid=False, nticks=None, tickfont={"size": theme.FONT_SIZE})

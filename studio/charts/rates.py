@@ -1,97 +1,119 @@
-"""Live traffic: calls, errors and tokens per second over the last minute."""
+"""Live traffic as HTML: calls, tokens and latencies, redrawn every second.
+
+A plotly chart is taken down and built again whenever its data change, which blanks it for a frame: fine for a click,
+a blink on a page that redraws every second. So the live charts are bars of HTML, replaced in one go; their look
+stands in ``assets/studio.css`` (``.cs-live``), and their tooltips are ``title`` attributes.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import plotly.graph_objects as go
-
-from studio.charts import theme
-
 WINDOW_S = 60
+DECADES = (-3, 3)
+"""Latencies from 1 ms to 1000 s; the ends take what lies beyond."""
+PER_DECADE = 4
 
 
-def call_rate(series: Sequence[dict[str, Any]], *, height: int = 190) -> go.Figure:
-    """Calls per second as bars, failed ones on top of them. ``series``: ``{at, calls, errors}`` per whole second.
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar: stacked parts from the bottom, each a CSS class and a height in units of the axis; and its tooltip."""
 
-    The time axis counts back from the newest second, so it stands still while the bars move.
-    """
-    end = series[-1]["at"] if series else 0
-    ago = [entry["at"] - end for entry in series]
-    errors = [entry["errors"] for entry in series]
-    fine = [entry["calls"] - entry["errors"] for entry in series]
-    top = max((entry["calls"] for entry in series), default=0)
-    made = theme.figure(
-        _bars(ago, fine, "answered", theme.GOOD),
-        _bars(ago, errors, "failed", theme.BAD),
-        height=height,
-        barmode="stack",
-        bargap=0.15,
-    )
-    return _seconds_axis(made, top, floor=4)
+    parts: tuple[tuple[str, float], ...]
+    tip: str
 
 
-def token_rate(series: Sequence[dict[str, Any]], *, height: int = 190) -> go.Figure:
-    """Response tokens per second. ``series``: ``{at, tokens}`` per whole second."""
-    end = series[-1]["at"] if series else 0
-    made = theme.figure(
-        go.Scatter(
-            x=[entry["at"] - end for entry in series],
-            y=[entry["tokens"] for entry in series],
-            mode="lines",
-            line={"color": theme.SERIES[1], "width": 1.5, "shape": "hv"},
-            fill="tozeroy",
-            hovertemplate="%{y:,} tokens/s<extra></extra>",
-        ),
-        height=height,
-    )
-    return _seconds_axis(made, max((entry["tokens"] for entry in series), default=0), floor=50)
+def call_rate(series: Sequence[dict[str, Any]]) -> str:
+    """Calls per second, failed ones on top. ``series``: ``{at, calls, errors}`` of each whole second, oldest first."""
+    bars = [
+        Bar(
+            (("good", entry["calls"] - entry["errors"]), ("bad", entry["errors"])),
+            f"{entry['calls'] - entry['errors']:,} answered, {entry['errors']:,} failed",
+        )
+        for entry in series
+    ]
+    return _chart(bars, floor=4, x_labels=_seconds_ago(len(series)))
 
 
-def latencies(seconds: Sequence[float], *, height: int = 190) -> go.Figure:
-    """Distribution of call latencies, in seconds, on a logarithmic axis: answers span milliseconds to minutes."""
-    made = theme.figure(height=height, bargap=0.06)
-    positive = [value for value in seconds if value > 0]
-    edges = [place / 4 for place in range(-12, 13)]  # 1 ms to 1000 s, four bins per decade
-    counts = [0] * (len(edges) - 1)
-    for value in positive:
-        place = int((math.log10(value) - edges[0]) * 4)
-        counts[min(max(place, 0), len(counts) - 1)] += 1
-    made.add_bar(
-        x=[(low + high) / 2 for low, high in pairwise(edges)],
-        y=counts,
-        width=0.25,
-        marker={"color": theme.SERIES[5]},
-        customdata=[[_text(10**low), _text(10**high)] for low, high in pairwise(edges)],
-        hovertemplate="%{y} calls<br>%{customdata[0]} to %{customdata[1]}<extra></extra>",
-    )
+def token_rate(series: Sequence[dict[str, Any]]) -> str:
+    """Response tokens per second. ``series``: ``{at, tokens}`` of each whole second, oldest first."""
+    bars = [Bar((("series2", entry["tokens"]),), f"{entry['tokens']:,} tokens") for entry in series]
+    return _chart(bars, floor=40, x_labels=_seconds_ago(len(series)))
+
+
+def latencies(seconds: Sequence[float]) -> str:
+    """Distribution of call latencies in seconds; the axis is logarithmic, answers span milliseconds to minutes."""
+    counts = latency_bins(seconds)
+    edges = [DECADES[0] + place / PER_DECADE for place in range(len(counts) + 1)]
     used = [place for place, n in enumerate(counts) if n]
-    low, high = (edges[used[0]] - 0.5, edges[used[-1] + 1] + 0.5) if used else (-2, 1)
-    made.update_xaxes(
-        range=[low, high],
-        tickvals=[-3, -2, -1, 0, 1, 2, 3],
-        ticktext=["1 ms", "10 ms", "100 ms", "1 s", "10 s", "100 s", "1000 s"],
+    # Whole decades around what was seen, at least two, so that the axis seldom moves.
+    first = (used[0] // PER_DECADE if used else 1) * PER_DECADE
+    last = max((used[-1] // PER_DECADE + 1) * PER_DECADE if used else 0, first + 2 * PER_DECADE)
+    last = min(last, len(counts))
+    bars = [
+        Bar((("series3", counts[place]),), f"{counts[place]:,} calls, {_text(10**low)} to {_text(10**high)}")
+        for place, (low, high) in enumerate(pairwise(edges))
+        if first <= place < last
+    ]
+    marks = [(place - first) / (last - first) for place in range(first, last + 1, PER_DECADE)]
+    names = [_text(10 ** edges[place]) for place in range(first, last + 1, PER_DECADE)]
+    return _chart(bars, floor=4, x_labels=list(zip(marks, names, strict=True)))
+
+
+def latency_bins(seconds: Sequence[float]) -> list[int]:
+    """Counts per quarter decade from 1 ms to 1000 s, int ``[24]``."""
+    counts = [0] * ((DECADES[1] - DECADES[0]) * PER_DECADE)
+    for value in seconds:
+        place = math.floor((math.log10(value) - DECADES[0]) * PER_DECADE) if value > 0 else 0
+        counts[min(max(place, 0), len(counts) - 1)] += 1
+    return counts
+
+
+def axis_top(value: float) -> float:
+    """The least of 1, 2, 4, 6, 8 times a power of ten that is not below ``value``: it halves well.
+
+    >>> [axis_top(value) for value in (3, 4, 47, 130, 0.5)]
+    [4, 4, 60, 200, 0.6]
+    """
+    power = 10 ** math.floor(math.log10(value))
+    factor = next(factor for factor in (1, 2, 4, 6, 8, 10) if factor * power >= value * (1 - 1e-9))
+    top = factor * power
+    return round(top, 12) if power < 1 else top
+
+
+def _chart(bars: Sequence[Bar], *, floor: float, x_labels: Sequence[tuple[float, str]]) -> str:
+    """Bars over a vertical axis from 0; ``x_labels``: share of the width, text."""
+    top = axis_top(max([floor, *(sum(height for _, height in bar.parts) for bar in bars)]))
+    columns = []
+    for bar in bars:
+        parts = "".join(
+            f'<b class="{tone}" style="height:{100 * height / top:.2f}%"></b>' for tone, height in bar.parts if height
+        )
+        columns.append(f'<div title="{bar.tip}">{parts}</div>')
+    lines = "".join(f'<i style="bottom:{share}%"></i>' for share in (0, 50, 100))
+    ys = "".join(f'<span style="bottom:{50 * half}%">{_short(top * half / 2)}</span>' for half in (0, 1, 2))
+    xs = "".join(f'<span style="left:{100 * share:.2f}%">{text}</span>' for share, text in x_labels)
+    return (
+        f'<div class="cs-live"><div class="y">{ys}</div>'
+        f'<div class="p">{lines}<div class="bars">{"".join(columns)}</div></div><div class="x">{xs}</div></div>'
     )
-    made.update_yaxes(range=[0, max(*counts, 3) * 1.12])
-    return made
+
+
+def _seconds_ago(n_seconds: int) -> list[tuple[float, str]]:
+    """Labels every 15 seconds before the newest one."""
+    width = max(n_seconds, 1)
+    return [((width - back) / width, f"−{back} s") for back in (60, 45, 30, 15) if back <= width]
+
+
+def _short(value: float) -> str:
+    if value >= 1000:
+        return f"{value / 1000:g}k"
+    return f"{value:g}"
 
 
 def _text(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
-
-
-def _bars(x: list[float], y: list[float], name: str, colour: str) -> go.Bar:
-    return go.Bar(x=x, y=y, name=name, marker={"color": colour}, hovertemplate=f"%{{y}} {name}<extra></extra>")
-
-
-def _seconds_axis(made: go.Figure, top: float, *, floor: float) -> go.Figure:
-    made.update_xaxes(
-        range=[-WINDOW_S + 0.5, 0.6],
-        tickvals=[-50, -40, -30, -20, -10],
-        ticktext=["−50 s", "−40", "−30", "−20", "−10"],
-    )
-    made.update_yaxes(range=[0, max(top * 1.15, floor)])
-    return made
+    return f"{seconds * 1000:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"

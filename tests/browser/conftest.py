@@ -1,0 +1,190 @@
+"""The studio as a user starts it, and a real Chromium that fails the test on any console error or page exception."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from tests.conftest import eventually
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+ROOT = Path(__file__).resolve().parents[2]
+VIEWPORT = {"width": 1440, "height": 900}
+START_TIMEOUT_S = 90.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything in this folder drives a browser."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+
+
+def chromium_path() -> str | None:
+    """The browser to drive: ``$CHROMIUM``, or the first known name on the path."""
+    names = (os.environ.get("CHROMIUM"), "chromium", "chromium-browser", "google-chrome")
+    return next((path for name in names if name and (path := shutil.which(name))), None)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One Chromium for the run. Without one the tests are skipped loudly; under CI=true that is a failure."""
+    path = chromium_path()
+    if path is None:
+        message = "no Chromium on this machine: the browser tests did not run (install chromium, or set CHROMIUM)"
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        warnings.warn(message, stacklevel=1)
+        pytest.skip(message)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+def free_port() -> int:
+    """A port that is free at the moment of asking."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@dataclass
+class Studio:
+    """A running ``streamlit run studio``: the address of its pages and of its gateway, and its data folder."""
+
+    url: str
+    gateway_url: str
+    data_dir: Path
+    log_path: Path
+    process: subprocess.Popen[bytes] = field(repr=False)
+
+    @property
+    def log(self) -> str:
+        """What it printed so far."""
+        return self.log_path.read_text(errors="replace")
+
+    def stop(self) -> int:
+        """SIGTERM, as a shell or a supervisor sends it; the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+
+def start_studio(folder: Path, *, env: dict[str, str] | None = None) -> Studio:
+    """Start the studio on free ports with its data below ``folder``; waits until pages and gateway answer."""
+    port, gateway_port = free_port(), free_port()
+    folder.mkdir(parents=True, exist_ok=True)
+    log_path = folder / "studio.log"
+    command = [sys.executable, "-m", "streamlit", "run", "studio", "--server.port", str(port)]
+    settings = {
+        "CLAW_STUDIO_DATA_DIR": str(folder / "data"),
+        "CLAW_STUDIO_PORT": str(gateway_port),
+        "CLAW_STUDIO_CONFIG": str(folder / "studio.toml"),
+        "STREAMLIT_SERVER_FILE_WATCHER_TYPE": "none",
+    }
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **settings, **(env or {})}
+        )
+    studio = Studio(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{gateway_port}", folder / "data", log_path, process)
+
+    def answers() -> bool:
+        if process.poll() is not None:
+            raise AssertionError(f"the studio ended with {process.returncode}:\n{studio.log}")
+        try:
+            return httpx.get(f"{studio.url}/_stcore/health", timeout=2).is_success
+        except httpx.TransportError:
+            return False
+
+    try:
+        eventually(answers, timeout_s=START_TIMEOUT_S, every_s=0.2)
+    except BaseException:
+        process.kill()
+        process.wait(30)
+        raise
+    return studio
+
+
+@pytest.fixture
+def studio(tmp_path: Path, browser: Browser) -> Iterator[Studio]:
+    """A studio with an empty data folder of its own."""
+    running = start_studio(tmp_path)
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def shared_studio(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Studio]:
+    """One studio for a module's tests, for those that only look."""
+    running = start_studio(tmp_path_factory.mktemp("studio"))
+    yield running
+    running.stop()
+
+
+HARMLESS = ("/_stcore/health", "/_stcore/host-config")
+"""Under a deep link Streamlit first asks for these below the page's own path: two 404s, then it finds the root."""
+
+
+class Watched:
+    """A browser page that remembers everything that went wrong in it."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.problems: list[str] = []
+        page.on("pageerror", lambda error: self.problems.append(f"page exception: {error}"))
+        page.on("console", self._console)
+
+    def _console(self, message) -> None:
+        if message.type != "error":
+            return
+        address = (message.location or {}).get("url", "")
+        if "404" in message.text and address.endswith(HARMLESS):
+            return
+        self.problems.append(f"console error: {message.text} ({address})")
+
+    def check(self) -> None:
+        """Fail on what the console, the page and Streamlit's own error boxes reported."""
+        shown = self.page.locator("[data-testid=stException], .cs-callout.bad").all_inner_texts()
+        assert not self.problems and not shown, "\n".join([*self.problems, *shown])
+
+
+@pytest.fixture
+def watch(browser: Browser) -> Iterator[Callable[..., Watched]]:
+    """Open browser pages (``watch(url, color_scheme="dark")``); each is checked when the test ends."""
+    contexts: list[BrowserContext] = []
+    pages: list[Watched] = []
+
+    def open_one(url: str, *, color_scheme: str = "light") -> Watched:
+        context = browser.new_context(viewport=VIEWPORT, color_scheme=color_scheme)
+        contexts.append(context)
+        watched = Watched(context.new_page())
+        pages.append(watched)
+        watched.page.set_default_timeout(30_000)
+        watched.page.goto(url)
+        watched.page.wait_for_selector(".cs-head")
+        return watched
+
+    yield open_one
+    try:
+        for watched in pages:
+            watched.check()
+    finally:
+        for context in contexts:
+            context.close()

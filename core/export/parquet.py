@@ -32,7 +32,8 @@ def write_row_groups(
         progress: told after each group.
     """
     n_rows = n_tokens = n_loss = 0
-    with pq.ParquetWriter(pa.PythonFile(sink, mode="w"), schema, compression="zstd") as writer:
+    # Plain encoding: zstd finds repeated contexts that dictionary codes hide, and it is twice as fast.
+    with pq.ParquetWriter(pa.PythonFile(sink, mode="w"), schema, compression="zstd", use_dictionary=False) as writer:
         for done, table, written in groups:
             writer.write_table(table, row_group_size=max(1, len(table)))
             n_rows += written.n_rows

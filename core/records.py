@@ -301,14 +301,15 @@ def extract_tokens(response: Mapping[str, Any], choice_index: int, dialect: str)
     if response_ids is not None and logprobs is not None and len(response_ids) != len(logprobs):
         problems.append(f"{len(response_ids)} response ids, {len(logprobs)} log-probs")
     usage = response.get("usage")
-    if isinstance(usage, dict) and response_ids is not None:
-        told = usage.get("completion_tokens")
-        # Usage counts all choices together.
-        if len(choices) == 1 and isinstance(told, int) and told != len(response_ids):
-            problems.append(f"{len(response_ids)} response ids, usage says {told}")
-        told = usage.get("prompt_tokens")
-        if prompt_ids is not None and isinstance(told, int) and told != len(prompt_ids):
-            problems.append(f"{len(prompt_ids)} prompt ids, usage says {told}")
+    # Usage counts all choices together, so it can only be held against a single one.
+    if isinstance(usage, dict) and len(choices) == 1:
+        for what, ids, name in (
+            ("response", response_ids, "completion_tokens"),
+            ("prompt", prompt_ids, "prompt_tokens"),
+        ):
+            told = usage.get(name)
+            if ids is not None and isinstance(told, int) and told != len(ids):
+                problems.append(f"{len(ids)} {what} ids, usage says {told}")
     return Tokens(prompt_ids, response_ids, logprobs, source, "; ".join(problems) or None)
 
 

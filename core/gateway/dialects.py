@@ -117,6 +117,9 @@ def strip_asked(answer: dict[str, Any], added: Sequence[str]) -> None:
     for choice in answer["choices"]:
         for field in gone:
             choice.pop(field, None)
+        # LiteLLM moves what it does not know into a drawer of its own.
+        if isinstance(drawer := choice.get("provider_specific_fields"), dict):
+            choice["provider_specific_fields"] = {k: v for k, v in drawer.items() if k not in gone}
         if "logprobs" in added and "logprobs" in choice:
             choice["logprobs"] = None
 

@@ -159,7 +159,7 @@ class DirectEngine(Engine):
                 # A supervised engine that is gone gets started again.
                 self._starting = None
                 await self._wait_ready()
-            except aiohttp.ServerDisconnectedError as error:
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
                 # An idle connection may be closed by the engine just when it is used: one new try tells.
                 if attempt == 2:
                     raise EngineError(f"engine {self.name!r} closed the connection without an answer") from error
@@ -255,7 +255,9 @@ class DirectEngine(Engine):
                     target=self._start, args=(self._starting,), name=f"engine-{self.name}", daemon=True
                 ).start()
             starting = self._starting
-        if not starting.done():
+        if starting.done():
+            starting.result()
+        else:
             # Shielded: one call that gives up must not end the start that others wait for.
             await asyncio.shield(asyncio.wrap_future(starting))
 

@@ -17,7 +17,7 @@ SHOWN = (
     "created_at", "agent", "model", "channel", "status", "call_kind", "transition",
     "n_prompt_tokens", "n_response_tokens", "latency_s", "token_source", "identity_source", "preview",
 )  # fmt: skip
-ALL = "all"
+NARROW = ("channel", "source")
 
 
 def percentile(values: list[float], share: float) -> float | None:
@@ -67,28 +67,29 @@ def pulse() -> None:
 
 def newest_view() -> View:
     """What the newest calls are narrowed to, from the URL."""
-    chosen = {name: st.session_state.get(name) for name in ("channel", "source")}
-    return View(filters={name: [value] for name, value in chosen.items() if value and value != ALL})
+    chosen = {name: st.session_state.get(name) for name in NARROW}
+    return View({name: value for name, value in chosen.items() if value is not None})
 
 
 def controls() -> bool:
     """The line above the newest calls. Returns whether the table follows."""
-    facets = state.service().pool.facets(View(), ["channel", "source"])
-    with st.container(horizontal=True, vertical_alignment="bottom", key="newest-head"):
+    facets = state.service().pool.facets(View(), NARROW)
+    with st.container(horizontal=True, vertical_alignment="center", key="newest-head"):
         w.section("Newest calls", f"the last {N_NEWEST}; click one to inspect it")
         demo_button(key="collect-demo")
-        for name in ("channel", "source"):
-            options = [ALL, *(str(value) for value, _ in facets[name] if value is not None)]
-            if st.query_params.get(name) not in (None, *options):
-                options.append(st.query_params[name])
+        for name in NARROW:
+            options = [str(value) for value, _ in facets[name] if value is not None]
+            if (wanted := state.query(name)) is not None and wanted not in options:
+                options.append(wanted)
             st.selectbox(
                 name.capitalize(),
                 options,
+                index=None,
+                placeholder=f"Any {name}",
                 key=name,
                 bind="query-params",
                 width=150,
                 label_visibility="collapsed",
-                format_func=lambda value, name=name: f"{name}: {value}",
             )
         return st.toggle("Follow", value=True, key="follow", bind="query-params", width="content")
 

@@ -119,19 +119,18 @@ def origins(service) -> None:
 
 def connect_panel() -> None:
     w.section("Connect an agent", "every call is captured before it is answered; the session key names the trajectory")
-    labels = {key: agent.label for key, agent in connect.AGENTS.items()}
+    agents = {agent.label: agent for agent in connect.AGENTS.values()}
     with st.container(border=True, key="panel-connect"):
         chosen = st.segmented_control(
             "Agent",
-            list(labels),
-            default=next(iter(labels)),
+            list(agents),
+            default=next(iter(agents)),
             required=True,
-            format_func=labels.get,
             key="connect",
             bind="query-params",
             label_visibility="collapsed",
         )
-        agent = connect.AGENTS[chosen]
+        agent = agents[chosen]
         session = session_of(agent)
         lines, facts = st.columns([3, 2], gap="medium")
         with lines:

@@ -98,11 +98,11 @@ def open_page() -> Callable[..., Page]:
     """Run a page of the app, with URL parameters."""
 
     def run(key: str, **params: str) -> Page:
-        app = AppTest.from_file(str(MAIN), default_timeout=60).run()
+        app = AppTest.from_file(str(MAIN), default_timeout=60)
+        if key != "overview":
+            app.run().switch_page(f"../pages/{key}.py")
         for name, value in params.items():
             app.query_params[name] = value
-        if key != "overview":
-            app.switch_page(f"../pages/{key}.py")
         return Page(app.run())
 
     return run

@@ -52,7 +52,7 @@ def test_overview_counts_what_the_pool_holds(filled, open_page):
 
 
 def test_connect_gives_each_agent_one_key(service, open_page):
-    page = open_page("overview", connect="codex")
+    page = open_page("overview", connect="Codex")
     code = "\n".join(block.value for block in page.app.code)
     key = re.search(r"cs-\S+?(?=\")", code)
     assert key, code
@@ -74,7 +74,7 @@ def test_first_call_is_ticked(filled, open_page):
 def test_collect_shows_the_newest_first(filled, open_page):
     page = open_page("collect")
     table = page.app.dataframe[0].value
-    assert list(table["preview"][:2]) == ["answer 1 of t12", "answer 1 of t11"]
+    assert list(table["preview"][:2]) == ["answer 1 of t12", "answer 0 of t12"]
     assert len(table) == 12
 
 

@@ -236,7 +236,7 @@ class Answer:
             "token_logprobs": [max(e.logprob, LOWEST_LOGPROB) for e in emissions],
             "tokens": [self._token(e.token_id) for e in emissions],
             "top_logprobs": [
-                {self._token(i): max(lp, LOWEST_LOGPROB) for i, lp in (e.top or ((e.token_id, e.logprob),))}
+                {self._token(i): max(lp, LOWEST_LOGPROB) for i, lp in (*e.top, (e.token_id, e.logprob))}
                 for e in emissions
             ],
         }

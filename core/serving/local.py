@@ -32,6 +32,8 @@ from core.serving.qwen3 import Qwen3
 from core.serving.tokenizer import load_tokenizer
 
 DEFAULT_NAME = "claw-local"
+SWITCH_INTERVAL_S = 0.0005
+"""How long the HTTP thread may keep the interpreter from the engine's thread, and the other way round."""
 
 
 class LocalServer:
@@ -105,19 +107,19 @@ class LocalServer:
         async with contextlib.aclosing(self._sample(answer)) as tokens:
             if call.stream:
                 return await self._stream(request, answer, tokens)
-            async for index, emission in tokens:
-                answer.feed(index, [emission])
+            async for index, emissions in tokens:
+                answer.feed(index, emissions)
         return httpd.json_response(answer.whole())
 
     async def _stream(
-        self, request: web.BaseRequest, answer: Answer, tokens: AsyncIterator[tuple[int, Emission]]
+        self, request: web.BaseRequest, answer: Answer, tokens: AsyncIterator[tuple[int, list[Emission]]]
     ) -> web.StreamResponse:
         response = await httpd.open_stream(request)
         try:
             for event in answer.opening():
                 await response.write(event)
-            async for index, emission in tokens:
-                for event in answer.feed(index, [emission]):
+            async for index, emissions in tokens:
+                for event in answer.feed(index, emissions):
                     await response.write(event)
             for event in answer.closing():
                 await response.write(event)
@@ -126,17 +128,28 @@ class LocalServer:
         await response.write_eof()
         return response
 
-    async def _sample(self, answer: Answer) -> AsyncGenerator[tuple[int, Emission]]:
-        """Tokens of all choices as they come; ends with the last, and gives up the rest when left early."""
+    async def _sample(self, answer: Answer) -> AsyncGenerator[tuple[int, list[Emission]]]:
+        """Tokens of all choices as they come; ends with the last, and gives up the rest when left early.
+
+        A stream gets every token at once, a whole answer gets each choice when it is complete: waking the
+        loop for every token would cost the engine's thread more than the token.
+        """
         loop = self._loop or asyncio.get_running_loop()
-        queue: asyncio.Queue[tuple[int, Emission | EngineError]] = asyncio.Queue()
+        queue: asyncio.Queue[tuple[int, list[Emission] | EngineError]] = asyncio.Queue()
+        call = answer.call
+        pending: list[list[Emission]] = [[] for _ in answer.choices]
 
         def deliver(sequence: SequenceState, item: Emission | EngineError) -> None:
-            loop.call_soon_threadsafe(queue.put_nowait, (sequence.index, item))
+            if isinstance(item, EngineError):
+                loop.call_soon_threadsafe(queue.put_nowait, (sequence.index, item))
+                return
+            pending[sequence.index].append(item)
+            if call.stream or item.finish_reason is not None:
+                ready, pending[sequence.index] = pending[sequence.index], []
+                loop.call_soon_threadsafe(queue.put_nowait, (sequence.index, ready))
 
-        call = answer.call
         sequences = self.engine.submit(
-            str(answer.id), call.prompts, call.sampling, n_top_logprobs=call.n_top_logprobs, sink=deliver
+            answer.id, call.prompts, call.sampling, n_top_logprobs=call.n_top_logprobs, sink=deliver
         )
         n_open = len(sequences)
         try:
@@ -147,7 +160,7 @@ class LocalServer:
                 versions = [s.policy_version for s in sequences if s.policy_version is not None]
                 latest = [s.policy_version_end for s in sequences if s.policy_version_end is not None]
                 answer.extra = {"policy_version": min(versions), "policy_version_end": max(latest)}
-                n_open -= item.finish_reason is not None
+                n_open -= item[-1].finish_reason is not None
                 yield index, item
         finally:
             if n_open:
@@ -214,6 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--seed", type=int, default=0, help="seed of a model made here")
     httpd.add_arguments(parser)
     arguments = parser.parse_args(argv)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         server = load_server(arguments)
     except StudioError as error:

@@ -15,6 +15,7 @@ THINK, END_THINK = "<think>", "</think>"
 CALL, END_CALL = "<tool_call>", "</tool_call>"
 
 _CALL_FORM = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*', re.DOTALL)
+_QUOTES = re.compile(r'\\.|"', re.DOTALL)
 
 
 def assistant_text(message: Mapping[str, Any]) -> str:
@@ -154,10 +155,12 @@ class MessageParser:
         return self._add_content(ready) if ready else None
 
     def _call_step(self) -> list[dict[str, Any]] | None:
-        inside, mark, after = self._text.partition(END_CALL)
-        if not mark:
+        end = self._text.find(END_CALL)
+        while end >= 0 and _ends_in_string(self._text[:end]):
+            end = self._text.find(END_CALL, end + 1)
+        if end < 0:
             return None
-        self._text = after
+        inside, self._text = self._text[:end], self._text[end + len(END_CALL) :]
         self._step = self._content_step
         found = parse_call(inside)
         if found is None:
@@ -212,6 +215,12 @@ class StopScanner:
         """What was held back."""
         rest, self._held = self._held, ""
         return rest
+
+
+def _ends_in_string(text: str) -> bool:
+    """True where JSON is in the middle of a string: an end mark there is part of an argument."""
+    quotes: list[str] = _QUOTES.findall(text)
+    return quotes.count('"') % 2 == 1
 
 
 def _held_back(text: str, marks: Sequence[str]) -> int:

@@ -226,7 +226,10 @@ class ScriptedEngine:
             words = self.tokenizer.encode(" the plan is to read each file and write what it says")
             return [words[i % len(words)] for i in range(reply.n_tokens - 1)] + [self.tokenizer.end_ids[0]]
         text = reply.text if reply.text is not None else assistant_text(reply.model_dump())
-        return self.tokenizer.encode(text if reply.finish_reason == "length" and text else text + END_OF_TURN)
+        ids = self.tokenizer.encode(text if reply.finish_reason == "length" and text else text + END_OF_TURN)
+        # a reply that spells an end mark ends there, as a sampler would
+        end = next((n for n, i in enumerate(ids) if i in self.tokenizer.end_ids), len(ids))
+        return ids[: end + 1]
 
     def _start_row(self, request: web.BaseRequest, body: dict[str, Any], match: Match) -> dict[str, Any]:
         headers = {k.lower(): "set" if k.lower() == "authorization" else v for k, v in request.headers.items()}

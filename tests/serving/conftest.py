@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from core.serving.process import EngineProcess
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "list_files",
+            "description": "List a folder.",
+            "parameters": {"type": "object", "properties": {"path": {"type": "string"}}},
+        },
+    }
+]
+IDS = {"return_token_ids": True}
+
+
+class Client:
+    """The real SDK against one engine, and plain HTTP beside it."""
+
+    def __init__(self, process: EngineProcess) -> None:
+        assert process.base_url is not None
+        self.process = process
+        self.root = process.base_url.removesuffix("/v1")
+        self.http = httpx.Client(base_url=self.root, timeout=60)
+        self.sdk = openai.OpenAI(base_url=process.base_url, api_key="none", max_retries=0, timeout=60)
+
+    def script(self, script: dict[str, Any]) -> None:
+        self.http.put("/__script", json=script).raise_for_status()
+
+    def log(self) -> list[dict[str, Any]]:
+        return self.http.get("/__log").json()["requests"]
+
+    def chat(self, messages: list[Any], **kwargs: Any) -> Any:
+        extra = kwargs.pop("extra", IDS)
+        return self.sdk.chat.completions.create(model="any", messages=messages, extra_body=extra, **kwargs)
+
+    def close(self) -> None:
+        self.sdk.close()
+        self.http.close()
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from core.serving.model import make_model
+
+    return make_model(tmp_path_factory.mktemp("engine") / "model", seed=0)
+
+
+@pytest.fixture(scope="session")
+def record_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("record") / "sampled.jsonl"
+
+
+@pytest.fixture(scope="session")
+def local(model_dir: Path, record_path: Path) -> Iterator[Client]:
+    with EngineProcess.start("local", args=["--model-dir", model_dir, "--record", record_path]) as process:
+        client = Client(process)
+        yield client
+        client.close()
+
+
+@pytest.fixture(scope="session")
+def recorded(record_path: Path) -> Callable[[str], list[dict[str, Any]]]:
+    def read(request_id: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in record_path.read_text().splitlines()]
+        found = [line for line in lines if line["request_id"] == request_id]
+        return sorted(found, key=lambda line: line["choice_index"])
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def scripted() -> Iterator[Client]:
+    with EngineProcess.start("scripted") as process:
+        client = Client(process)
+        yield client
+        client.close()
+
+
+@pytest.fixture(scope="session")
+def plain_logprobs(model_dir: Path) -> Callable[..., list[float]]:
+    """Log-probs of a response by transformers' own forward pass over the whole sequence."""
+    import torch
+    from transformers import Qwen3ForCausalLM
+
+    loaded: dict[Path, Any] = {}
+
+    def compute(prompt_ids: list[int], response_ids: list[int], directory: Path = model_dir) -> list[float]:
+        if directory not in loaded:
+            loaded[directory] = Qwen3ForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+        ids = torch.tensor([prompt_ids + response_ids])
+        with torch.inference_mode():
+            logprobs = loaded[directory](ids).logits[0].log_softmax(-1)
+        rows = logprobs[len(prompt_ids) - 1 : -1]
+        return rows.gather(1, torch.tensor(response_ids)[:, None])[:, 0].tolist()
+
+    return compute

@@ -1,0 +1,214 @@
+"""Inspect, Curate, Optimise and Batch on an empty and on a full pool: they show what core says, and nothing fails."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+
+import pytest
+
+from core.batch.plan import plan
+from core.batch.recipe import Recipe, parse_recipe
+from core.types import Annotation, AnnotationKind, View
+from tests.pages.samples import START
+
+PAGES = ("inspect", "curate", "optimise", "batch")
+STEP = "traj-0-0-s1"
+
+
+def figure(page, label: str) -> str:
+    """The text of one number in a row of figures."""
+    found = re.search(rf'<div class="l">{re.escape(label)}</div><div class="v">(.*?)</div>', page.html)
+    assert found, f"no figure {label!r}"
+    return unescape(found.group(1))
+
+
+def components(page, name: str) -> list[dict]:
+    """The data that went to the components of one kind."""
+    protos = [element.proto for element in page.app.get("bidi_component")]
+    return [json.loads(proto.json) for proto in protos if proto.component_name == f"claw_studio_{name}"]
+
+
+def label(service, kind: str, value, **where: str) -> str:
+    return service.pool.annotate([Annotation(kind, value, "tester", "test", START + 1000, **where)])
+
+
+@pytest.mark.parametrize("key", PAGES)
+def test_empty_pool_says_what_to_do(service, open_page, key):
+    page = open_page(key)
+    assert page.failures == []
+    assert "Load demo data" in [button.label for button in page.app.button]
+
+
+@pytest.mark.parametrize(
+    ("key", "params"),
+    [
+        ("inspect", {}),
+        ("inspect", {"level": "groups"}),
+        ("inspect", {"level": "steps"}),
+        ("inspect", {"trajectory": "traj-0-0"}),
+        ("inspect", {"step": STEP}),
+        *[("inspect", {"step": STEP, "tab": tab, "about": "step"}) for tab in ("tokens", "facts", "raw", "history")],
+        *[("curate", {"tab": tab}) for tab in ("label", "distributions", "history")],
+        ("curate", {"level": "step"}),
+        *[("optimise", {"tab": tab}) for tab in ("tree", "mask", "rows", "groups")],
+        ("optimise", {"node": "1", "show": "prompt-1"}),
+        ("optimise", {"show": "row:0", "tab": "mask"}),
+        *[("batch", {"tab": tab}) for tab in ("chosen", "excluded", "credit", "export", "json")],
+        ("batch", {"side": "view"}),
+    ],
+)
+def test_every_view_of_a_full_pool_opens(filled, open_page, key, params):
+    page = open_page(key, **params)
+    assert page.failures == []
+
+
+def test_batch_shows_the_numbers_of_the_plan(filled, open_page):
+    page = open_page("batch")
+    totals = plan(filled.pool, View(), Recipe()).totals
+    assert totals["n_trajectories"] == 12
+    assert figure(page, "Groups") == str(totals["n_groups"])
+    assert figure(page, "Trajectories") == str(totals["n_trajectories"])
+    assert figure(page, "Steps") == str(totals["n_steps"])
+    assert float(figure(page, "Token ratio")) == pytest.approx(totals["token_ratio"], abs=1e-3)
+
+
+def test_a_trajectory_labelled_bad_leaves_the_plan_with_its_reason(filled, open_page):
+    before = plan(filled.pool, View(), Recipe()).totals
+    label(filled, AnnotationKind.QUALITY, "bad", trajectory_uid="traj-1-2")
+    page = open_page("batch", tab="excluded")
+    n_steps = len(filled.pool.trajectory("traj-1-2", tokens=False)["steps"])
+    assert figure(page, "Trajectories") == str(before["n_trajectories"] - 1)
+    assert figure(page, "Steps") == str(before["n_steps"] - n_steps)
+    assert "Labelled bad" in page.html
+    page.app.button(key="rows-labelled_bad").click()
+
+
+def test_the_recipe_of_the_url_is_planned(filled, open_page):
+    page = open_page("batch", recipe='{"n_rollouts": 2, "batch_size": 1}')
+    assert page.failures == []
+    assert figure(page, "Trajectories") == "2"
+    assert figure(page, "Groups") == "1"
+
+
+def test_a_recipe_that_does_not_fit_is_explained(filled, open_page):
+    page = open_page("batch", recipe='{"algorithm": "alchemy"}')
+    assert any("alchemy" in failure or "cs-callout bad" in failure for failure in page.failures)
+    assert "alchemy" in page.html
+
+
+def test_a_bad_where_is_explained_and_shows_no_rows(filled, open_page):
+    page = open_page("inspect", where="n_response_tokens >")
+    assert "cs-callout bad" in page.html
+    assert not page.app.dataframe
+
+
+def test_filters_of_the_url_narrow_the_table(filled, open_page):
+    page = open_page("inspect", agent="opencode", level="steps")
+    shown = page.app.dataframe[0].value
+    assert len(shown) == filled.pool.count_steps(View({"agent": "opencode"}))
+    assert set(shown["trajectory_uid"]) == {"traj-1-0", "traj-1-1", "traj-1-2", "traj-1-3", "traj-long"}
+
+
+def test_facet_counts_leave_their_own_filter_out(filled, open_page):
+    page = open_page("inspect", agent="opencode")
+    facets = {facet["column"]: facet for facet in components(page, "facets")[0]["facets"]}
+    everything = dict(filled.pool.facets(View(), ["agent"])["agent"])
+    assert dict(facets["agent"]["values"]) == everything
+    assert facets["agent"]["selected"] == ["opencode"]
+
+
+def test_token_view_gets_every_token_and_its_text(filled, open_page):
+    page = open_page("inspect", step="long-step", tab="tokens")
+    sent = components(page, "tokens")[0]
+    step = filled.pool.step("long-step")
+    assert sent["n_prompt"] == 32_000
+    texts = {token: text for token, text, _ in sent["vocab"]}
+    assert set(texts) == {*step["prompt_ids"].tolist(), *step["response_ids"].tolist()}
+    assert "same hash" in sent["text_source"]
+
+
+def test_a_step_is_shown_as_a_delta(filled, open_page):
+    page = open_page("inspect", step=STEP)
+    entries = components(page, "messages")[0]["entries"]
+    assert [entry["kind"] for entry in entries] == ["folded", "message", "message"]
+    assert entries[0]["n"] == 3
+    assert entries[1]["role"] == "tool"
+    assert entries[1]["calls"][0]["name"] == "list_files"
+    assert "amount,region" in entries[1]["calls"][0]["result"]["parts"][0]["text"]
+    assert entries[2]["sampled"]
+
+
+def test_quality_button_appends_and_withdraws(filled, open_page):
+    page = open_page("inspect", trajectory="traj-0-0", about="trajectory")
+    page.app.button(key="label-trajectory-traj-0-0-bad").click().run()
+    assert filled.pool.trajectory("traj-0-0", tokens=False)["quality"] == "bad"
+    page.app.button(key="label-trajectory-traj-0-0-bad").click().run()
+    assert filled.pool.trajectory("traj-0-0", tokens=False)["quality"] is None
+    assert [row["kind"] for row in filled.pool.annotations(trajectory_uid="traj-0-0")] == ["quality", "quality"]
+
+
+def test_reward_edit_lies_over_the_captured_one(filled, open_page):
+    page = open_page("inspect", step=STEP, about="step")
+    page.app.number_input[0].set_value(0.75).run()
+    page.app.button(key=f"label-step-{STEP}-set").click().run()
+    step = filled.pool.step(STEP)
+    assert step["reward"] == 0.75
+    assert step["original_reward"] is None
+
+
+def test_bulk_on_all_matching_and_back(filled, open_page):
+    page = open_page("curate", agent="opencode")
+    page.app.get("button_group")
+    page.app.session_state["scope-trajectory"] = "all"
+    page.app.run()
+    page.app.button(key="apply").click().run()
+    view = View({"agent": "opencode"})
+    qualities = filled.pool.trajectories(view)["quality"].to_pylist()
+    assert qualities == ["bad"] * 5
+    page = open_page("curate", tab="history")
+    page.app.button(key="undo-last").click().run()
+    assert filled.pool.trajectories(view)["quality"].to_pylist() == [None] * 5
+    page.app.button(key="redo-last").click().run()
+    assert filled.pool.trajectories(view)["quality"].to_pylist() == ["bad"] * 5
+
+
+def test_preview_is_what_the_plan_becomes(filled, open_page):
+    page = open_page("curate", agent="opencode")
+    page.app.session_state["scope-trajectory"] = "all"
+    page.app.run()
+    shown = figure(page, "Plan: trajectories")
+    page.app.button(key="apply").click().run()
+    assert shown == f"12 → {plan(filled.pool, View(), Recipe()).totals['n_trajectories']}"
+
+
+def test_optimise_shows_the_layout_of_the_plan(filled, open_page):
+    page = open_page("optimise", recipe='{"token_budget": 1024}')
+    made = plan(filled.pool, View(), parse_recipe({"token_budget": 1024}))
+    assert figure(page, "Rows") == str(len(made.layout.rows))
+    assert float(figure(page, "Token ratio")) == pytest.approx(made.layout.token_ratio, abs=1e-3)
+    tree = components(page, "tree")[0]
+    steps = [uid for one in made.groups[0].trajectories for uid in one.step_uids]
+    assert tree["n_sequences"] == len(steps)
+    assert tree["n_original"] == int(filled.pool.sequences(steps).lengths.sum())
+
+
+def test_packed_rows_hold_the_tokens_of_the_layout(filled, open_page):
+    page = open_page("optimise", recipe='{"token_budget": 1024}', tab="rows")
+    rows = components(page, "rows")[0]["rows"]
+    made = plan(filled.pool, View(), parse_recipe({"token_budget": 1024}))
+    assert [row["n_tokens"] for row in rows] == made.layout.row_tokens.tolist()
+    assert [sum(segment[0] for segment in row["segments"]) for row in rows] == made.layout.row_tokens.tolist()
+
+
+def test_export_writes_the_plan_of_the_page(filled, open_page):
+    page = open_page("batch", tab="export")
+    next(button for button in page.app.button if button.label == "Export").click()
+    page.app.run()
+    assert page.failures == []
+    result = page.app.session_state["exported"]
+    made = plan(filled.pool, View(), Recipe())
+    assert result.manifest["plan"]["hash"] == made.hash
+    assert result.n_rows == len(made.steps)
+    assert result.path.name in page.html

@@ -54,9 +54,7 @@ class MaskImage:
     k_edges: Int64
 
 
-def mask_blocks(
-    end: Int32, q0: int, q1: int, k0: int, k1: int, resolution: int | tuple[int, int] = 256
-) -> MaskImage:
+def mask_blocks(end: Int32, q0: int, q1: int, k0: int, k1: int, resolution: int | tuple[int, int] = 256) -> MaskImage:
     """The mask's part ``[q0, q1) × [k0, k1)`` as an image, exact at every zoom and without T × T memory.
 
     Keys with the same ``end`` that stand side by side are one piece; the number of pairs ``q < b`` that a piece

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 
 from core.errors import InvalidInput
-from core.tree.build import build, concatenate
+from core.tree.build import build, concatenate, sort_with_lcp
 from core.tree.mask import visible
 from core.tree.nodes import tree_nodes
 from core.tree.sequences import Sequences
@@ -102,6 +102,18 @@ def test_trees_side_by_side_do_not_see_each_other(a, b):
         assert everything[visible(row.end, everything, position)].tolist() == [position]
     nodes = tree_nodes(row)
     assert nodes.length.sum() == row.n_packed
+
+
+@given(sequences(max_size=12))
+@settings(max_examples=200, deadline=None)
+def test_sort_is_bytewise_and_stable(seqs):
+    order, lcp = sort_with_lcp(seqs)
+    lists = lists_of(seqs)
+    assert order.tolist() == sorted(range(len(lists)), key=lambda i: (seqs.sequence(i).tobytes(), i))
+    for rank in range(1, len(order)):
+        before, after = lists[order[rank - 1]], lists[order[rank]]
+        shared = next((k for k, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), None)
+        assert lcp[rank] == (min(len(before), len(after)) if shared is None else shared)
 
 
 def test_worked_example_of_the_docstring():

@@ -1,0 +1,188 @@
+"""What a plan is: chosen steps and trajectories as columns, reasons, counts, and a packed layout on demand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from core.batch.funnel import Excluded
+from core.batch.layout import PlanLayout, TokenReader, lay_out
+from core.batch.recipe import Recipe
+from core.credit.base import Ints
+from core.types import View
+
+LAYOUT_TOKENS_MAX = 200_000_000
+"""Above this, ``totals`` leaves the packed count unknown; ``Plan.layout`` still computes it when asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTrajectory:
+    """One chosen trajectory. ``advantage`` is None for supervised use and where it differs by step."""
+
+    trajectory_uid: str
+    step_uids: list[str]
+    reward: float | None
+    advantage: float | None
+    n_tokens: int
+    n_response_tokens: int
+    policy_version_min: int | None
+    policy_version_max: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanGroup:
+    """One chosen prompt group."""
+
+    prompt_uid: str
+    trajectories: list[PlanTrajectory]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The result of view + recipe.
+
+    Attributes:
+        view, recipe: what was asked.
+        hash: sha256 of recipe, view, chosen steps, rewards and advantages.
+        policy_version: what staleness counted from; None when unknown or not asked for.
+        steps: chosen steps in plan order: step_uid, trajectory_uid, prompt_uid, step_index, group, trajectory
+            (numbers from 0), n_prompt_tokens, n_response_tokens, token_source, policy_version, reward,
+            trajectory_reward, advantage (null: unassigned).
+        trajectories: chosen trajectories in plan order: trajectory_uid, prompt_uid, group, first_step, n_steps,
+            n_tokens, n_response_tokens, reward, advantage, policy_version_min, policy_version_max.
+        excluded: reasons that took something out.
+        remaining: (reason, groups, trajectories, steps) left after each stage.
+        reader: where token ids come from.
+    """
+
+    view: View
+    recipe: Recipe
+    hash: str
+    policy_version: int | None
+    steps: pa.Table
+    trajectories: pa.Table
+    excluded: list[Excluded]
+    remaining: list[tuple[str, int, int, int]]
+    reader: TokenReader
+
+    @property
+    def uid(self) -> str:
+        """Short name made of the hash."""
+        return f"plan-{self.hash[:16]}"
+
+    @cached_property
+    def step_uids(self) -> list[str]:
+        """Chosen steps in plan order."""
+        uids: list[str] = self.steps["step_uid"].to_pylist()
+        return uids
+
+    @cached_property
+    def lengths(self) -> Ints:
+        """Tokens (prompt and response) of each chosen step: int64 [n]."""
+        n_prompt: Ints = self.steps["n_prompt_tokens"].to_numpy()
+        n_response: Ints = self.steps["n_response_tokens"].to_numpy()
+        return n_prompt.astype(np.int64) + n_response
+
+    @cached_property
+    def layout(self) -> PlanLayout:
+        """Packed rows under the recipe's token budget; reads every token of the plan once."""
+        group = self.steps["group"].to_numpy().astype(np.int64)
+        return lay_out(self.reader, self.step_uids, group, self.lengths, self.recipe.token_budget)
+
+    @property
+    def n_groups(self) -> int:
+        """Chosen groups."""
+        return self.remaining[-1][1]
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Groups, trajectories, steps, tokens, tokens in the loss: known without reading a token."""
+        return {
+            "n_groups": self.n_groups,
+            "n_trajectories": len(self.trajectories),
+            "n_steps": len(self.steps),
+            "n_tokens": int(self.lengths.sum()),
+            "n_loss_tokens": int(self.steps["n_response_tokens"].to_numpy().sum()),
+        }
+
+    @cached_property
+    def totals(self) -> dict[str, Any]:
+        """``counts`` and packing; ``n_packed_tokens`` and ``token_ratio`` are None above ``LAYOUT_TOKENS_MAX``."""
+        packed = self.layout if self.counts["n_tokens"] <= LAYOUT_TOKENS_MAX else None
+        return {
+            **self.counts,
+            "n_packed_tokens": packed.n_packed_tokens if packed else None,
+            "token_ratio": packed.token_ratio if packed else None,
+        }
+
+    @cached_property
+    def groups(self) -> list[PlanGroup]:
+        """Chosen groups as objects, in plan order."""
+        groups: list[PlanGroup] = []
+        last = -1
+        uids = self.step_uids
+        for row in self.trajectories.to_pylist():
+            if row["group"] != last:
+                groups.append(PlanGroup(row["prompt_uid"], []))
+                last = row["group"]
+            steps = uids[row["first_step"] : row["first_step"] + row["n_steps"]]
+            groups[-1].trajectories.append(
+                PlanTrajectory(
+                    trajectory_uid=row["trajectory_uid"],
+                    step_uids=steps,
+                    reward=row["reward"],
+                    advantage=row["advantage"],
+                    n_tokens=row["n_tokens"],
+                    n_response_tokens=row["n_response_tokens"],
+                    policy_version_min=row["policy_version_min"],
+                    policy_version_max=row["policy_version_max"],
+                )
+            )
+        return groups
+
+    def funnel_json(self) -> list[dict[str, Any]]:
+        """What is left after each stage, candidates first."""
+        names = ("after", "n_groups", "n_trajectories", "n_steps")
+        return [dict(zip(names, row, strict=True)) for row in self.remaining]
+
+    def view_json(self) -> dict[str, Any]:
+        """The view as JSON values."""
+        return {"filters": dict(self.view.filters), "where": self.view.where}
+
+    def to_json(self) -> dict[str, Any]:
+        """The shape of ``POST plans``, and more: uid, hash, view, recipe, funnel, layout statistics."""
+        totals = self.totals
+        return {
+            "uid": self.uid,
+            "hash": self.hash,
+            "view": self.view_json(),
+            "recipe": self.recipe.to_json(),
+            "policy_version": self.policy_version,
+            "totals": totals,
+            "groups": [
+                {
+                    "prompt_uid": group.prompt_uid,
+                    "trajectories": [
+                        {
+                            "trajectory_uid": one.trajectory_uid,
+                            "step_uids": one.step_uids,
+                            "reward": one.reward,
+                            "advantage": one.advantage,
+                            "n_tokens": one.n_tokens,
+                            "n_response_tokens": one.n_response_tokens,
+                            "policy_version_min": one.policy_version_min,
+                            "policy_version_max": one.policy_version_max,
+                        }
+                        for one in group.trajectories
+                    ],
+                }
+                for group in self.groups
+            ],
+            "excluded": [reason.to_json() for reason in self.excluded],
+            "funnel": self.funnel_json(),
+            "layout": None if totals["n_packed_tokens"] is None else self.layout.to_json(),
+        }

@@ -22,6 +22,8 @@ from core.types import PolicyEvent, Step
 MAX_RECORDS = 512
 MAX_BATCH_BYTES = 32 << 20
 WAIT_S = 0.5
+PAUSE_S = 0.15
+"""Between batches that were not full, so that a slow trickle is stored in few transactions, seconds."""
 BACKOFF_S = 1.0
 
 _log = logging.getLogger(__name__)
@@ -125,6 +127,8 @@ class Ingest:
                 continue
             if n == 0:
                 self._wait(WAIT_S)
+            elif n < MAX_RECORDS:
+                self._stopping.wait(PAUSE_S)
 
     def _one_batch(self) -> int:
         records = self._read()

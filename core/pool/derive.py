@@ -11,6 +11,7 @@ Rules, in words:
 - Trajectory trainable: annotation, else whether any of its steps is.
 - Channel and prompt group: what registration or completion said of the trajectory, else its first step's (for the
   group the first with tools, since a title request may come before the task).
+- Complete: somebody closed it, or its producer marked a step as the last.
 - ``is_last``: as the producer said, or the last main step of a complete trajectory.
 """
 
@@ -69,6 +70,7 @@ WITH event AS (
         arg_min(channel, step_id) AS channel,
         coalesce(max(n_tools), 0) > 0 AS has_tools,
         arg_max(agent, step_id) AS agent,
+        bool_or(is_last) AS closed,
         arg_min(prompt_preview, step_id) FILTER (n_tools > 0) AS tool_prompt_preview,
         arg_min(prompt_preview, step_id) AS any_prompt_preview
     FROM steps SEMI JOIN scope USING (trajectory_id) GROUP BY trajectory_id
@@ -77,7 +79,7 @@ SELECT scope.trajectory_id,
     coalesce(event.prompt_uid, fact.prompt_uid) AS prompt_uid,
     coalesce(event.channel, fact.channel, $default_channel) AS channel,
     coalesce(event.agent, fact.agent) AS agent,
-    coalesce(event.complete, FALSE) AS complete,
+    coalesce(event.complete, FALSE) OR coalesce(fact.closed, FALSE) AS complete,
     event.reward, event.outcome, event.metadata,
     coalesce(fact.has_tools, FALSE) AS has_tools,
     coalesce(fact.tool_prompt_preview, fact.any_prompt_preview) AS prompt_preview
@@ -189,8 +191,8 @@ def _derive(cursor: Cursor) -> None:
     cursor.execute(_TRAJECTORIES)
 
 
-def refresh(cursor: Cursor, trajectory_ids: Iterable[int] | None) -> None:
-    """Bring the state of these trajectories (None: all with steps or events) in line with facts and opinions."""
+def refresh(cursor: Cursor, trajectory_ids: Iterable[int] | None, *, opinions_changed: bool = True) -> None:
+    """Bring the state of these trajectories (None: all) in line with facts and opinions."""
     if trajectory_ids is None:
         cursor.execute("CREATE OR REPLACE TEMP TABLE scope AS SELECT trajectory_id FROM trajectories")
     else:
@@ -201,7 +203,8 @@ def refresh(cursor: Cursor, trajectory_ids: Iterable[int] | None) -> None:
             cursor.execute("CREATE OR REPLACE TEMP TABLE scope AS SELECT trajectory_id FROM touched")
     _derive(cursor)
     cursor.execute(_update_steps(_MUTABLE))
-    cursor.execute(_update_steps(("tags",)))
+    if opinions_changed:
+        cursor.execute(_update_steps(("tags",)))
     cursor.execute(
         "INSERT INTO step_state BY NAME SELECT * FROM effective"
         " WHERE step_id NOT IN (SELECT step_id FROM step_state SEMI JOIN scope USING (trajectory_id))"

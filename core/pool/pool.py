@@ -117,7 +117,7 @@ class Pool(SavedThings):
             bookkeeping.insert_conflicts(cursor, conflicts, now)
             bookkeeping.insert_errors(cursor, errors, now)
             bookkeeping.store_positions(cursor, positions or {})
-            refresh(cursor, owners.values())
+            refresh(cursor, owners.values(), opinions_changed=False)
         return len(fresh)
 
     def annotate(self, annotations: Sequence[Annotation], *, label: str | None = None) -> str:

@@ -14,7 +14,10 @@ from core.types import Step
 
 ids = st.lists(st.integers(0, 3), max_size=6)
 message = st.fixed_dictionaries(
-    {"role": st.sampled_from(["system", "user", "assistant", "tool"]), "content": st.sampled_from(["a", "b", "", "ü\n"])}
+    {
+        "role": st.sampled_from(["system", "user", "assistant", "tool"]),
+        "content": st.sampled_from(["a", "b", "", "ü\n"]),
+    }
 )
 
 
@@ -37,9 +40,7 @@ def forests(draw: st.DrawFn) -> list[Step]:
         if response is not None:
             logprobs = draw(
                 st.none()
-                | st.lists(
-                    st.none() | st.floats(-20, 0, width=32), min_size=len(response), max_size=len(response)
-                )
+                | st.lists(st.none() | st.floats(-20, 0, width=32), min_size=len(response), max_size=len(response))
             )
         steps.append(
             Step(
@@ -135,9 +136,7 @@ def test_shared_tokens_are_stored_once(tmp_path) -> None:
     prompt, steps = [1, 2, 3], []
     for number in range(10):
         response = [10 + number] * 5
-        steps.append(
-            Step(f"s{number}", "t", "p", number, 1e9 + number, prompt_ids=list(prompt), response_ids=response)
-        )
+        steps.append(Step(f"s{number}", "t", "p", number, 1e9 + number, prompt_ids=list(prompt), response_ids=response))
         prompt = [*prompt, *response, 7]
     pool.append(link_all(steps))
     with pool._db.read() as cursor:

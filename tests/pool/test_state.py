@@ -157,8 +157,12 @@ event = st.fixed_dictionaries(
 op = st.one_of(
     st.tuples(st.just("append"), st.lists(new_step, min_size=1, max_size=3)),
     st.tuples(st.just("append"), st.lists(new_step, min_size=1, max_size=3)),
-    st.tuples(st.just("annotate"), st.lists(st.tuples(opinion, st.integers(0, 9), st.booleans()), min_size=1, max_size=3)),
-    st.tuples(st.just("annotate"), st.lists(st.tuples(opinion, st.integers(0, 9), st.booleans()), min_size=1, max_size=3)),
+    st.tuples(
+        st.just("annotate"), st.lists(st.tuples(opinion, st.integers(0, 9), st.booleans()), min_size=1, max_size=3)
+    ),
+    st.tuples(
+        st.just("annotate"), st.lists(st.tuples(opinion, st.integers(0, 9), st.booleans()), min_size=1, max_size=3)
+    ),
     st.tuples(st.just("bulk"), st.tuples(opinion, st.sampled_from(UIDS), st.sampled_from(["step", "trajectory"]))),
     st.tuples(st.just("undo"), st.integers(0, 9)),
     st.tuples(st.just("redo"), st.integers(0, 9)),
@@ -182,7 +186,7 @@ def compare(pool: Pool, reference: Reference) -> None:
 
 
 @given(st.lists(op, max_size=14))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_sequence_of_writes_equals_the_reference(ops: list[tuple[str, Any]]) -> None:
     pool, reference, uids = Pool.open(":memory:", clock=lambda: 1e9, threads=1), Reference(), []
     for name, value in ops:
@@ -207,7 +211,9 @@ def test_any_sequence_of_writes_equals_the_reference(ops: list[tuple[str, Any]])
             )
             family = reference.of(owner)
             targets = (
-                [{"step_uid": s.step_uid} for s in family] if target == "step" else [{"trajectory_uid": owner}][: len(family)]
+                [{"step_uid": s.step_uid} for s in family]
+                if target == "step"
+                else [{"trajectory_uid": owner}][: len(family)]
             )
             assert n == len(targets)
             uids.append(action)
@@ -268,7 +274,12 @@ def test_the_original_reward_stays_beside_the_edited_one(pool: Pool) -> None:
     step = pool.step("s")
     assert (step["reward"], step["original_reward"]) == (0.0, 1.0)
     (opinion,) = pool.annotations(step_uid="s")
-    assert (opinion["value"], opinion["note"], opinion["undone"], opinion["action_uid"]) == (0.0, "wrong", False, action)
+    assert (opinion["value"], opinion["note"], opinion["undone"], opinion["action_uid"]) == (
+        0.0,
+        "wrong",
+        False,
+        action,
+    )
     pool.undo(action)
     assert pool.step("s")["reward"] == 1.0
     assert pool.annotations(step_uid="s")[0]["undone"]

@@ -121,7 +121,7 @@ def test_identity_by_path(studio: ServeProcess, engine: EngineProcess) -> None:
     assert step["response_message"]["tool_calls"][0]["function"]["name"] == "read_file"
     log = engine_log(engine)[-1]
     assert step["prompt_ids"] == log["choices"][0]["prompt_ids"]
-    assert step["response_ids"] == log["choices"][0]["token_ids"]
+    assert step["response_ids"] == log["choices"][0]["response_ids"]
 
 
 def test_identity_by_header_and_multi_turn(studio: ServeProcess) -> None:

@@ -62,7 +62,8 @@ class Reference:
         return [s for s in self.steps if s.trajectory_uid == uid]
 
     def complete(self, uid: str) -> bool:
-        return any(kind == "complete" and e["trajectory_uid"] == uid for kind, e in self.events)
+        closed = any(kind == "complete" and e["trajectory_uid"] == uid for kind, e in self.events)
+        return closed or any(step.is_last for step in self.of(uid))
 
     def kind(self, step: Step) -> str:
         family = self.of(step.trajectory_uid)

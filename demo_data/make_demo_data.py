@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,11 @@ def write_script(folder: Path) -> Path:
     return path
 
 
-def capture(script: Path, *, n_rollouts: int = N_ROLLOUTS) -> list[dict[str, Any]]:
+def capture(script: Path, tasks: Sequence[Task], *, n_rollouts: int = N_ROLLOUTS) -> list[dict[str, Any]]:
     """Run the demo for real in a temporary studio; the records of its journal.
 
     The first half of the tasks is sampled under policy version 1, the second under version 2.
     """
-    tasks = demo_tasks()
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(data_dir=Path(folder), port=0, engine="http://127.0.0.1:9/v1")
         service = Service.open(settings)
@@ -101,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=DEMO_DATA)
     folder: Path = parser.parse_args().out
-    found = stable(capture(write_script(folder)))
+    found = stable(capture(write_script(folder), demo_tasks()))
     size = write(found, folder / DEMO_JOURNAL.name)
     n_calls = sum(record["kind"] == "call" for record in found)
     print(f"{n_calls} calls, {len(found) - n_calls} completions, {size:,} bytes -> {folder / DEMO_JOURNAL.name}")

@@ -103,11 +103,12 @@ def plan(pool: Pool, view: View, recipe: Recipe) -> tuple[list[dict[str, Any]], 
     if recipe.batch_size is not None:
         first_groups = set(list(groups())[: recipe.batch_size])
         keep("over_batch", lambda r: r["prompt_uid"] in first_groups)
+    steps_of = trajectories()
     for uids in groups().values():
         rewards = [score[u] for u in uids]
         for u in uids:
             value = advantage(recipe.algorithm, rewards, score[u])
-            for r in trajectories()[u]:
+            for r in steps_of[u]:
                 r["advantage"] = value
     return rows, {reason: uids for reason, uids in out.items() if uids}
 

@@ -109,7 +109,7 @@ supervised = st.fixed_dictionaries(
 
 
 @given(views, recipes | supervised)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_plan_follows_its_rules(varied, view, data):
     if data["algorithm"] != "sft" and "singleton" not in data.get("options", {}):
         data = {**data, "n_rollouts": max(2, data["n_rollouts"])} if "n_rollouts" in data else data

@@ -75,7 +75,7 @@ def encode_cursor(order: str, value: Any, step_id: int) -> str:
 def decode_cursor(text: str, order: str) -> tuple[Any, int]:
     """Read a cursor back. InvalidInput when it is not one, or belongs to another order."""
     try:
-        found_order, value, step_id = orjson.loads(base64.urlsafe_b64decode(text.encode("ascii")))
+        found_order, value, step_id = orjson.loads(base64.b64decode(text, altchars=b"-_", validate=True))
         fits = found_order == order and isinstance(step_id, int) and isinstance(value, str | int | float | None)
     except (ValueError, TypeError) as error:
         raise InvalidInput("This cursor is not one.", field="cursor") from error

@@ -56,13 +56,23 @@ _parser_lock = threading.Lock()
 _parser: list[Any] = []
 
 
-def _parse(text: str) -> dict[str, Any]:
-    with _parser_lock:
-        if not _parser:
-            _parser.append(duckdb.connect(config={"threads": 1, "autoinstall_known_extensions": False}))
-        row = _parser[0].execute("SELECT json_serialize_sql(?)", [f"SELECT 1 WHERE (\n{text}\n)"]).fetchone()
+def _parse(statement: str) -> dict[str, Any]:
+    """The one SELECT that a text makes, as DuckDB's syntax tree. InvalidInput when it makes none or more."""
+    try:
+        with _parser_lock:
+            if not _parser:
+                _parser.append(duckdb.connect(config={"threads": 1, "autoinstall_known_extensions": False}))
+            row = _parser[0].execute("SELECT json_serialize_sql(?)", [statement]).fetchone()
+    except duckdb.Error as error:
+        raise _refuse(f"The condition can't be read: {error}") from error
     parsed: dict[str, Any] = json.loads(row[0])
-    return parsed
+    if parsed.get("error"):
+        raise _refuse(f"The condition can't be read: {parsed.get('error_message', 'syntax error')}.")
+    statements = parsed.get("statements", [])
+    node: dict[str, Any] = statements[0].get("node", {}) if len(statements) == 1 else {}
+    if node.get("type") != "SELECT_NODE" or len(node.get("select_list", [])) != 1:
+        raise _refuse("This is more than one condition.")
+    return node
 
 
 def _refuse(message: str, hint: str = HINT) -> InvalidInput:
@@ -221,26 +231,19 @@ def compile_where(text: str) -> Condition | None:
         return None
     if len(text) > MAX_LENGTH:
         raise _refuse(f"The condition is longer than {MAX_LENGTH} characters.")
-    try:
-        parsed = _parse(text)
-    except duckdb.Error as error:
-        raise _refuse(f"The condition can't be read: {error}") from error
-    if parsed.get("error"):
-        raise _refuse(f"The condition can't be read: {parsed.get('error_message', 'syntax error')}.")
-    statements = parsed.get("statements", [])
-    node = statements[0].get("node", {}) if len(statements) == 1 else {}
+    node = _parse(f"SELECT 1 WHERE (\n{text}\n)")
     plain = (
-        node.get("type") == "SELECT_NODE"
-        and not node.get("modifiers")
+        not node.get("modifiers")
         and not (node.get("cte_map") or {}).get("map")
         and (node.get("from_table") or {}).get("type") == "EMPTY"
         and not node.get("group_expressions")
         and not node.get("group_sets")
         and all(node.get(key) is None for key in ("having", "sample", "qualify"))
-        and len(node.get("select_list", [])) == 1
         and node.get("where_clause") is not None
     )
-    if not plain:
+    # Between brackets, a text that closes the parenthesis and goes on can't be read.
+    element = _parse(f"SELECT [\n{text}\n]")["select_list"][0]
+    if not plain or len(element.get("children") or element.get("arguments") or ()) != 1:
         raise _refuse("This is more than one condition.")
     renderer = _Renderer()
     try:

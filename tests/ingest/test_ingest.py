@@ -199,7 +199,7 @@ def test_an_ephemeral_tail_and_rewritten_call_ids_do_not_break_the_chain(bench: 
     """Every request ends with a message that the next one drops, and tool-call ids come back changed."""
     history, n = [{"role": "system", "content": "s"}, user("task")], 4
     for turn in range(n):
-        arguments = f'{{"n": {turn}}}'
+        function = {"name": "run", "arguments": f'{{"n": {turn}}}'}
         answer = {
             "role": "assistant",
             "content": None,

@@ -155,6 +155,7 @@ event = st.fixed_dictionaries(
         "channel": st.sampled_from([None, "val"]),
     },
 )
+opinions = st.lists(st.tuples(opinion, st.integers(0, 9), st.booleans()), min_size=1, max_size=3)
 op = st.one_of(
     st.tuples(st.just("append"), st.lists(new_step, min_size=1, max_size=3)),
     st.tuples(st.just("append"), st.lists(new_step, min_size=1, max_size=3)),

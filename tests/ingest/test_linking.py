@@ -1,0 +1,204 @@
+"""How a call relates to the ones before it: one small conversation per name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.linking import (
+    Link,
+    MessageHasher,
+    TokenForest,
+    TrajectoryLinks,
+    normal_message,
+    shared_prefix,
+    task_prompt_uid,
+)
+
+SYSTEM = {"role": "system", "content": "be good"}
+TOOLS = [{"type": "function"}]
+
+
+def u(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def a(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+class Talk:
+    """Places calls one after another."""
+
+    def __init__(self) -> None:
+        self.links = TrajectoryLinks()
+        self._hasher = MessageHasher()
+        self._n = 0
+
+    def say(
+        self,
+        messages: list[dict[str, Any]] | None,
+        answer: str | None,
+        *,
+        tools: list[Any] | None = TOOLS,
+        prompt: list[int] | None = None,
+        response: list[int] | None = None,
+        status: str = "ok",
+        source: str = "blackbox",
+        sibling: bool = False,
+    ) -> Link:
+        call = self._hasher.call(
+            step_uid=f"s{self._n}",
+            prompt=None if prompt is None else np.array(prompt, np.int32),
+            response=None if response is None else np.array(response, np.int32),
+            messages=messages,
+            response_message=None if answer is None else a(answer),
+            tools=tools,
+            source=source,
+            status=status,
+            call_kind="main",
+        )
+        self._n += 1
+        return self.links.place(call, sibling=sibling)
+
+
+@pytest.fixture
+def talk() -> Talk:
+    made = Talk()
+    first = made.say([SYSTEM, u("q")], "one")
+    assert (first.transition, first.call_kind, first.parent_step_uid, first.step_index) == (None, "main", None, 0)
+    second = made.say([SYSTEM, u("q"), a("one"), u("w")], "two")
+    assert (second.transition, second.parent_step_uid, second.n_shared_messages) == ("extends", "s0", 3)
+    return made
+
+
+def test_realigned_when_the_client_rewrote_the_answer(talk: Talk) -> None:
+    link = talk.say([SYSTEM, u("q"), a("one"), u("w"), a("TWO, cleaned"), u("e")], "three")
+    assert (link.transition, link.call_kind, link.parent_step_uid) == ("realigned", "main", "s1")
+
+
+def test_realigned_when_only_the_tokens_came_back_different() -> None:
+    talk = Talk()
+    talk.say([u("q")], "one", prompt=[1, 2], response=[3, 4])
+    link = talk.say([u("q"), a("one"), u("w")], "two", prompt=[1, 2, 3, 9, 5], response=[6])
+    assert (link.transition, link.n_shared_tokens, link.n_shared_messages) == ("realigned", 3, 2)
+
+
+def test_tail_replaced(talk: Talk) -> None:
+    link = talk.say([SYSTEM, u("q"), a("one"), u("W!"), u("e")], "three")
+    assert (link.transition, link.call_kind) == ("forked", "main")  # s1 goes on from s0 already
+    talk = Talk()
+    talk.say([SYSTEM, u("q"), u("context 1")], "one")
+    link = talk.say([SYSTEM, u("q"), a("one"), u("context 2")], "two")
+    assert (link.transition, link.parent_step_uid, link.n_shared_messages) == ("tail_replaced", "s0", 2)
+
+
+def test_forked_when_something_goes_on_from_there_already(talk: Talk) -> None:
+    link = talk.say([SYSTEM, u("q"), a("one"), u("other")], "three")
+    assert (link.transition, link.call_kind, link.n_shared_messages) == ("forked", "main", 3)
+
+
+def test_compacted_when_the_history_gave_way_to_less(talk: Talk) -> None:
+    talk.say([SYSTEM, u("q"), a("one"), u("w"), a("two"), u("e")], "three")
+    link = talk.say([SYSTEM, u("summary of all")], "four")
+    assert (link.transition, link.call_kind) == ("compacted", "main")
+    after = talk.say([SYSTEM, u("summary of all"), a("four"), u("r")], "five")
+    assert (after.transition, after.parent_step_uid) == ("extends", "s3")
+
+
+def test_retry_is_the_same_prompt_again(talk: Talk) -> None:
+    link = talk.say([SYSTEM, u("q"), a("one"), u("w")], "two again")
+    assert (link.transition, link.call_kind) == ("forked", "retry")
+    assert talk.say([SYSTEM, u("q"), a("one"), u("w")], "and", sibling=True).call_kind == "main"
+
+
+def test_a_second_try_after_a_failure_is_no_retry() -> None:
+    talk = Talk()
+    talk.say([u("q")], None, status="error")
+    link = talk.say([u("q")], "one")
+    assert (link.transition, link.call_kind, link.step_index) == (None, "main", 1)
+
+
+def test_subagent_has_its_own_system_and_tools(talk: Talk) -> None:
+    own = {"role": "system", "content": "you are a helper"}
+    link = talk.say([own, u("do a part")], "part")
+    assert (link.transition, link.call_kind, link.parent_step_uid) == ("forked", "subagent", None)
+    assert talk.say([own, u("do a part"), a("part"), u("more")], "x").call_kind == "subagent"
+    back = talk.say([SYSTEM, u("q"), a("one"), u("w"), a("two"), u("part done")], "y")
+    assert (back.transition, back.call_kind, back.parent_step_uid) == ("extends", "main", "s1")
+
+
+def test_auxiliary_has_no_tools_and_no_part_in_the_talk(talk: Talk) -> None:
+    link = talk.say([{"role": "system", "content": "title please"}, u("q")], "Title", tools=None)
+    assert link.call_kind == "auxiliary"
+    end = talk.say([SYSTEM, u("q"), a("one"), u("w"), a("two"), u("finish")], "done", tools=None)
+    assert (end.transition, end.call_kind) == ("extends", "main")
+
+
+def test_a_system_prompt_that_tells_the_time_changes_nothing() -> None:
+    talk = Talk()
+    talk.say([{"role": "system", "content": "it is 10:00"}, u("q")], "one")
+    link = talk.say([{"role": "system", "content": "it is 10:01"}, u("q"), a("one"), u("w")], "two")
+    assert link.transition == "extends"
+
+
+def test_tokens_alone_tell_when_there_are_no_messages() -> None:
+    talk = Talk()
+
+    def say(prompt: list[int], response: list[int]) -> tuple[str | None, int]:
+        link = talk.say(None, None, prompt=prompt, response=response, source="whitebox")
+        return link.transition, link.n_shared_tokens
+
+    assert say([1, 2, 3, 4, 5], [6, 7]) == (None, 0)
+    assert say([1, 2, 3, 4, 5, 6, 7, 8], [9]) == ("extends", 7)
+    assert say([1, 2, 3, 4, 5, 6, 7, 8], [10]) == ("forked", 8)
+    assert say([1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 9], [1]) == ("extends", 9)
+    assert say([1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 9, 3, 3], [4, 4]) == ("realigned", 11)
+    assert say([1, 2, 3], [4]) == ("forked", 3)
+    assert say([8], []) == ("forked", 0)
+
+
+def test_what_agents_rewrite_does_not_count() -> None:
+    call = {"id": "call_0", "type": "function", "function": {"name": "f", "arguments": '{"a": 1, "b": 2}'}}
+    back = {"id": "call0", "type": "function", "function": {"name": "f", "arguments": '{"b":2,"a":1}'}}
+    assert normal_message({"role": "assistant", "content": None, "tool_calls": [call], "reasoning": "hm"}) == (
+        normal_message({"role": "assistant", "content": "", "tool_calls": [back]})
+    )
+    marked = [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]
+    assert normal_message({"role": "user", "content": marked}) == normal_message(u("hi\n"))
+    assert normal_message(u("hi")) != normal_message(u("ho"))
+    assert task_prompt_uid([SYSTEM, u("x")], None) == task_prompt_uid([u("x "), a("y"), u("z")], None)
+    assert task_prompt_uid([SYSTEM, u("x")], None) != task_prompt_uid([SYSTEM, u("y")], None)
+    assert task_prompt_uid(None, None) is None
+
+
+def prefix(left: list[int], right: list[int]) -> int:
+    n = 0
+    while n < min(len(left), len(right)) and left[n] == right[n]:
+        n += 1
+    return n
+
+
+ids = st.lists(st.integers(0, 2), max_size=8)
+
+
+@given(ids, ids)
+def test_shared_prefix(left: list[int], right: list[int]) -> None:
+    found = shared_prefix(np.array(left, np.int32), np.array(right, np.int32))
+    assert found == prefix(left, right)
+
+
+@given(st.lists(st.tuples(ids, ids), max_size=10), ids)
+def test_the_forest_knows_every_prefix_though_it_keeps_tips_only(
+    steps: list[tuple[list[int], list[int]]], query: list[int]
+) -> None:
+    forest = TokenForest()
+    for number, (prompt, response) in enumerate(steps):
+        array = np.array(prompt, np.int32)
+        forest.add(number, np.array([*prompt, *response], np.int32), forest.matches(array))
+    found = forest.matches(np.array(query, np.int32))
+    assert found == {n: prefix([*prompt, *response], query) for n, (prompt, response) in enumerate(steps)}

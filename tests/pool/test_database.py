@@ -1,0 +1,106 @@
+"""The file: migrations, one owner, readers beside a writer, all or nothing."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from core.errors import InvalidInput, PoolError
+from core.pool import Pool
+from core.pool.database import migrations
+from core.types import Annotation, Step, View
+
+
+def step(number: int, trajectory: str = "t") -> Step:
+    return Step(f"s{number}", trajectory, "p", number, 1e9 + number, prompt_ids=[number], response_ids=[1], reward=1.0)
+
+
+def test_migrations_are_numbered_without_gaps() -> None:
+    assert [number for number, _, _ in migrations()] == list(range(1, len(migrations()) + 1))
+
+
+def test_what_is_stored_is_there_after_reopening(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "pool.duckdb"
+    pool = Pool.open(path)
+    pool.append([step(0), step(1)], positions={"w0-1": 10}, completions=[{"trajectory_uid": "t", "reward": 2.0}])
+    action = pool.annotate([Annotation("tag", "x", "me", "test", 1e9, step_uid="s0")])
+    pool.close()
+    pool = Pool.open(path)
+    assert pool.positions() == {"w0-1": 10}
+    assert pool.step("s0")["tags"] == ["x"]
+    assert pool.trajectory("t")["reward"] == 2.0
+    pool.append([step(2)], positions={"w0-1": 20})
+    assert pool.positions() == {"w0-1": 20}
+    pool.undo(action)
+    assert pool.step("s0")["tags"] == []
+    assert [s["step_uid"] for s in pool.trajectory("t")["steps"]] == ["s0", "s1", "s2"]
+    pool.close()
+
+
+def test_a_file_from_a_newer_program_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "pool.duckdb"
+    Pool.open(path).close()
+    connection = duckdb.connect(str(path))
+    connection.execute("INSERT INTO schema_migrations VALUES (9999, 'future.sql', now()::TIMESTAMP)")
+    connection.close()
+    with pytest.raises(PoolError, match="newer") as raised:
+        Pool.open(path)
+    assert raised.value.hint
+
+
+def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "pool.duckdb"
+    path.write_bytes(b"not a database" * 1000)
+    with pytest.raises(PoolError):
+        Pool.open(path)
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
+    pool = Pool.open(tmp_path / "pool.duckdb")
+    pool.append([step(0)], positions={"a": 1})
+    before = pool.stats()
+    with pytest.raises(InvalidInput):
+        pool.append([step(1)], positions={"a": 2}, completions=[{"trajectory_uid": "t", "reward": "much"}])
+    with pytest.raises(InvalidInput):
+        pool.append([step(1), Step("bad", "t", "p", 1, 1e9, prompt_ids=[2**33])], positions={"a": 2})
+    assert pool.stats() == before
+    assert pool.positions() == {"a": 1}
+    assert pool.append([step(1)]) == 1
+    assert pool.step("s1")["prompt_ids"].tolist() == [1]
+    pool.close()
+
+
+def test_readers_see_whole_batches_while_a_writer_appends(tmp_path: Path) -> None:
+    """Each batch is one trajectory of four steps: no reader ever counts a part of one."""
+    pool = Pool.open(tmp_path / "pool.duckdb")
+    done, problems = threading.Event(), []
+
+    def write() -> None:
+        for batch in range(6):
+            pool.append([step(batch * 4 + i, f"t{batch}") for i in range(4)])
+            pool.annotate([Annotation("tag", "x", "me", "test", 1e9, trajectory_uid=f"t{batch}")])
+        done.set()
+
+    def read() -> None:
+        while not done.is_set():
+            try:
+                n = pool.count_steps()
+                rows = pool.trajectories(limit=None).to_pylist()
+                seen = pool.steps(View({"channel": "train"}), limit=None).num_rows
+            except Exception as error:
+                problems.append(error)
+                return
+            if n % 4 or seen % 4 or any(row["n_steps"] != 4 for row in rows):
+                problems.append((n, seen, rows))
+
+    threads = [threading.Thread(target=read) for _ in range(3)] + [threading.Thread(target=write)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert problems == []
+    assert pool.count_steps() == 24
+    pool.close()

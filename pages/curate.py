@@ -185,7 +185,7 @@ def action_bar(view: View, target: str, picked: set[str], n_rows: int) -> None:
             key="apply",
         ):
             run(action, view)
-        if picked and st.button("Clear selection", type="tertiary", key="clear-picks"):
+        if picked and st.button("Deselect all", type="tertiary", key="clear-picks"):
             clear_picks(target)
             st.rerun()
     preview(action, view, ready and n > 0)

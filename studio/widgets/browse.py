@@ -142,7 +142,7 @@ def page_of(n_rows: int, *, key: str, size: int = PAGE_SIZE, noun: str = "rows")
         first = (page - 1) * size
         last = min(n_rows, first + size)
         st.caption(f"{count(first + 1 if n_rows else 0)}–{count(last)} of {count(n_rows)} {noun}")
-        chosen = st.pagination(n_pages, default=page, key=f"{key}-pages") if n_pages > 1 else 1
+        chosen = st.pagination(n_pages, default=page, key=f"{key}-pages", width=320) if n_pages > 1 else 1
     if chosen != page:
         state.set_query(page=chosen if chosen > 1 else None)
         st.rerun()

@@ -24,6 +24,7 @@ from core.gateway.engines import CONNECT_TIMEOUT_S, Connections, Engine, EngineA
 
 PROBE_TIMEOUT_S = 5.0
 PROBE_AGAIN_S = 30.0
+PROBE_AFTER_TIMEOUT_S = 900.0
 ASK_AGAIN_S = 300.0
 REFUSALS = frozenset({400, 422})
 _MAX_REMEMBERED = 1024
@@ -56,7 +57,7 @@ class DirectEngine(Engine):
         self._clock = clock
         self._served: list[dict[str, Any]] | None = None
         self._flavour_ask: Mapping[str, Any] = {}
-        self._probed_at: float | None = None
+        self._probe_at = 0.0
         self._probing: asyncio.Lock | None = None
         self._levels: dict[tuple[str, str], tuple[int, float]] = {}
 
@@ -207,26 +208,29 @@ class DirectEngine(Engine):
 
     async def _probe(self, foreign_key: str | None) -> None:
         """Ask once what the engine is and serves; a failure is tried again later."""
-        if self._served is not None or (
-            self._probed_at is not None and self._clock() - self._probed_at < PROBE_AGAIN_S
-        ):
+        if self._served is not None or self._clock() < self._probe_at:
             return
         if self._probing is None:
             self._probing = asyncio.Lock()
         async with self._probing:
-            if self._probed_at is not None and self._clock() - self._probed_at < PROBE_AGAIN_S:
+            if self._served is not None or self._clock() < self._probe_at:
                 return
             try:
                 async with asyncio.timeout(PROBE_TIMEOUT_S):
                     self._served = await self._fetch_models(foreign_key)
-            except (EngineError, TimeoutError) as error:
-                self.findings["models"] = f"unknown: {error or 'no answer'}"
-            else:
-                owner = next((str(entry.get("owned_by")) for entry in self._served), None)
-                self.findings["models"] = [entry.get("id") for entry in self._served]
-                self.findings["flavour"] = owner
-                self._flavour_ask = FLAVOUR_ASK.get(owner or "", {})
-            self._probed_at = self._clock()
+            except TimeoutError:
+                # Calls wait for the probe: one that hangs is not tried again soon.
+                self._probe_at = self._clock() + PROBE_AFTER_TIMEOUT_S
+                self.findings["models"] = "unknown: no answer"
+                return
+            except EngineError as error:
+                self._probe_at = self._clock() + PROBE_AGAIN_S
+                self.findings["models"] = f"unknown: {error}"
+                return
+            owner = next((str(entry.get("owned_by")) for entry in self._served), None)
+            self.findings["models"] = [entry.get("id") for entry in self._served]
+            self.findings["flavour"] = owner
+            self._flavour_ask = FLAVOUR_ASK.get(owner or "", {})
 
     async def _fetch_models(self, foreign_key: str | None) -> list[dict[str, Any]]:
         session = await self._connections.session()
@@ -272,7 +276,7 @@ class DirectEngine(Engine):
         if base_url:
             self._base_url = base_url.rstrip("/")
         # What was found out about an earlier process need not hold for this one.
-        self._served, self._probed_at = None, None
+        self._served, self._probe_at = None, 0.0
         if self._base_url is None:
             started.set_exception(EngineError(f"engine {self.name!r} started without a base URL"))
         else:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +73,31 @@ class Gateway:
         self.journal.close()
 
 
-@pytest.fixture
-def upstream() -> Iterator[Upstream]:
+@pytest.fixture(scope="session")
+def shared_upstream() -> Iterator[Upstream]:
     server = Upstream().start()
     yield server
     server.stop()
 
 
 @pytest.fixture
-def make_gateway(tmp_path: Path) -> Iterator[Callable[..., Gateway]]:
+def upstream(shared_upstream: Upstream) -> Upstream:
+    shared_upstream.reset()
+    return shared_upstream
+
+
+@pytest.fixture(scope="session")
+def stopping() -> Iterator[Callable[[Callable[[], None]], None]]:
+    """Servers that stop while the next test runs: each needs some tenths of a second of mere waiting."""
+    with ThreadPoolExecutor(8) as pool:
+        stops: list[Future[None]] = []
+        yield lambda stop: stops.append(pool.submit(stop))
+    for stop in stops:
+        stop.result()
+
+
+@pytest.fixture
+def make_gateway(tmp_path: Path, stopping: Callable[[Callable[[], None]], None]) -> Iterator[Callable[..., Gateway]]:
     made: list[Gateway] = []
 
     def make(upstream: Upstream | None = None, **kwargs: Any) -> Gateway:
@@ -92,7 +109,7 @@ def make_gateway(tmp_path: Path) -> Iterator[Callable[..., Gateway]]:
 
     yield make
     for gateway in made:
-        gateway.stop()
+        stopping(gateway.stop)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,6 +109,12 @@ class Upstream:
         if self._server is not None:
             self._server.stop(1.0)
 
+    def reset(self) -> None:
+        fresh = Upstream()
+        self.reply, self.models, self.delay_s = fresh.reply, fresh.models, fresh.delay_s
+        # A late request of an earlier test must not count for this one.
+        self.seen = []
+
     @property
     def last(self) -> Seen:
         return self.seen[-1]
@@ -122,9 +128,5 @@ class Upstream:
         self.seen.append(Seen(request.path_params["path"], dict(request.headers), body))
         if self.delay_s:
             await asyncio.sleep(self.delay_s)
-        reply = (
-            self.reply(self.last)
-            if isinstance(self.reply, Callable) and not isinstance(self.reply, Response)
-            else self.reply
-        )
+        reply = self.reply(self.last) if inspect.isfunction(self.reply) else self.reply
         return reply if isinstance(reply, Response) else JSONResponse(reply)

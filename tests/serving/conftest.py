@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ import openai
 import pytest
 
 from core.serving.process import EngineProcess
+
+# Before torch is loaded: threads that spin starve each other where several processes share two cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 TOOLS = [
     {

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import time
 
 import httpx
@@ -99,7 +100,8 @@ def test_stream_carries_the_same_tokens_as_the_whole(scripted: Client, chunk_tok
 @given(st.lists(st.tuples(TEXT, CALLS, TEXT), min_size=1, max_size=3), st.booleans())
 def test_every_prompt_extends_the_one_before_over_http(scripted: Client, turns, stream):
     """Whatever a script says: a client that echoes the message gets a prompt that begins with prompt + answer."""
-    assume("<|im_start|>" not in str([(content, calls) for content, calls, _ in turns]))  # decoding drops it
+    # a reply that spells a turn mark is cut there or loses it when decoded: no message can carry it back
+    turns = json.loads(json.dumps(turns).replace("<|im_start|>", "").replace("<|im_end|>", ""))
     assume(not any(content.startswith("<think>") for content, _, _ in turns))  # thinking that never ends
     rules = [
         {"when": {"turn": n}, "reply": {"content": content, "tool_calls": calls}, "chunk_tokens": 2}

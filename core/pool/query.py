@@ -58,11 +58,22 @@ def count_steps(cursor: Cursor, view: View) -> int:
 def list_steps(cursor: Cursor, view: View, order: str, limit: int | None, offset: int) -> pa.Table:
     """One page of steps with all step columns."""
     condition = compile_view(view)
-    ordering = order_sql(parse_order(order, _STEP_SQL), "s.step_id")
+    parsed = parse_order(order, _STEP_SQL)
     paging, parameters = page(limit, offset)
-    sql = f"SELECT {_STEP_SELECT} {source_sql(condition, trajectory=True)} {ordering} {paging}"
+    sql = _page_sql(condition, parsed, "", paging)
     with explained(view):
-        return arrow(cursor, sql, [*condition.parameters, *parameters])
+        return arrow(cursor, sql, [*condition.parameters, *parameters]).drop_columns(["step_id"])
+
+
+def _page_sql(condition: Condition, parsed: list[tuple[str, str, bool]], key: str, paging: str) -> str:
+    """The page is found by the columns that decide it; only its rows are then read whole."""
+    ordering = order_sql(parsed, "s.step_id")
+    needs_trajectory = any(STEP_COLUMNS[name].needs_trajectory for name, _, _ in parsed)
+    found = f"SELECT s.step_id {source_sql(condition, trajectory=needs_trajectory)} {key} {ordering} {paging}"
+    return (
+        f"SELECT {_STEP_SELECT}, s.step_id AS step_id FROM ({found}) AS found"
+        f" JOIN step_state s USING (step_id) JOIN trajectory_state t USING (trajectory_id) {ordering}"
+    )
 
 
 def encode_cursor(order: str, value: Any, step_id: int) -> str:
@@ -101,20 +112,17 @@ def list_steps_after(
         raise InvalidInput(f"Cannot page by the list {name!r}.", field="order")
     canonical_order = f"{name} {'desc' if descending else 'asc'}"
     condition = compile_view(view)
-    key, parameters = "TRUE", []
+    key, parameters = "", []
     if after is not None:
         value, step_id = decode_cursor(after, canonical_order)
         symbol = "<" if descending else ">"
         if value is None:
-            key, parameters = f"({sql} IS NULL AND s.step_id {symbol} ?)", [step_id]
+            key, parameters = f"AND ({sql} IS NULL AND s.step_id {symbol} ?)", [step_id]
         else:
             bound = "?::TIMESTAMP" if STEP_COLUMNS[name].kind == "time" else "?"
-            key = f"({sql} {symbol} {bound} OR ({sql} = {bound} AND s.step_id {symbol} ?) OR {sql} IS NULL)"
+            key = f"AND ({sql} {symbol} {bound} OR ({sql} = {bound} AND s.step_id {symbol} ?) OR {sql} IS NULL)"
             parameters = [value, value, step_id]
-    query = (
-        f"SELECT {_STEP_SELECT}, s.step_id AS step_id {source_sql(condition, trajectory=True)} AND {key} "
-        f"{order_sql(parsed, 's.step_id')} LIMIT ?"
-    )
+    query = _page_sql(condition, parsed, key, "LIMIT ?")
     with explained(view):
         try:
             table = arrow(cursor, query, [*condition.parameters, *parameters, limit + 1])

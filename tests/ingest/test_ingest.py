@@ -203,9 +203,7 @@ def test_an_ephemeral_tail_and_rewritten_call_ids_do_not_break_the_chain(bench: 
         answer = {
             "role": "assistant",
             "content": None,
-            "tool_calls": [
-                {"id": f"call_{turn}", "type": "function", "function": {"name": "run", "arguments": arguments}}
-            ],
+            "tool_calls": [{"id": f"call_{turn}", "type": "function", "function": function}],
         }
         bench.feed(call(f"s{turn}", [*history, user(f"<context {turn}>")], answer, tools=TOOLS, at=1e9 + turn))
         sent_back = orjson.loads(orjson.dumps(answer))

@@ -196,7 +196,8 @@ ATTACKS = [
     "* = 1", "COLUMNS('a') = 1", "unnest(tags) = 'x'", "nextval('x') = 1", "random() > 0.5", "sleep(1)", "reward = ?",
     "reward = $1", "step_id = 1", "list_transform(tags, lambda x: x) IS NULL", "agent = 'x'::BLOB", "x'00' = agent",
     "reward >", "", "pg_typeof(1) = ''", "1 FROM steps WHERE 1=1", "1=1) GROUP BY ALL HAVING (1=1", "{'a': 1} IS NULL",
-    "1=1) WINDOW w AS (", "1=1) OR (1=1", "1=1, 2=2", "repeat('x', 1000000000) = ''", "agent COLLATE nocase = ''", "a" * 20_000,
+    "1=1) WINDOW w AS (", "1=1) OR (1=1", "1=1, 2=2", "repeat('x', 1000000000) = ''", "agent COLLATE nocase = ''",
+    "a" * 20_000,
     "(" * 300 + "1=1" + ")" * 300 + " AND " + " AND ".join(["NOT (" * 120 + "1=1" + ")" * 120]),
 ]  # fmt: skip
 

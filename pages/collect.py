@@ -9,7 +9,7 @@ from studio import widgets as w
 from studio.charts import rates
 from studio.glossary import define
 from studio.status import engine_state
-from studio.widgets.demo import demo_button, demo_progress
+from studio.widgets.demo import demo_control
 from studio.widgets.tables import bars, html_table, mark
 
 N_NEWEST = 50
@@ -76,7 +76,8 @@ def controls() -> bool:
     facets = state.service().pool.facets(View(), NARROW)
     with st.container(horizontal=True, vertical_alignment="center", key="newest-head"):
         w.section("Newest calls", f"the last {N_NEWEST}; click one to inspect it")
-        demo_button(key="collect-demo")
+        with st.container(width=215, key="demo-control"):
+            demo_control()
         for name in NARROW:
             options = [str(value) for value, _ in facets[name] if value is not None]
             if (wanted := state.query(name)) is not None and wanted not in options:
@@ -215,7 +216,6 @@ def attention(label: str, n: int, meaning: str, tone: str) -> tuple[str, str, st
 def page() -> None:
     w.page_header("collect")
     pulse()
-    demo_progress()
     with w.error_boundary():
         follow = controls()
         w.live(1.0 if follow else None)(newest)()

@@ -8,7 +8,6 @@ from core.types import View
 from studio import connect, state
 from studio import widgets as w
 from studio.charts import distributions
-from studio.widgets.demo import demo_progress
 from studio.widgets.tables import bars, mark
 
 STAGES: tuple[tuple[str, View, str], ...] = (
@@ -191,7 +190,6 @@ def page() -> None:
     w.page_header("overview")
     empty = state.service().pool.count_steps() == 0
     st.session_state["overview-empty"] = empty
-    demo_progress()
     if empty:
         wait_for_steps()
     else:

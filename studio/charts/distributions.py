@@ -44,15 +44,16 @@ def funnel(stages: Sequence[tuple[str, int]], *, notes: Sequence[str], height: i
             x=counts,
             orientation="h",
             marker={"color": theme.GOOD, "opacity": [1 - 0.11 * place for place in range(len(stages))]},
-            text=[f"{n:,}  ·  {100 * n / first:.0f} %" if first else f"{n:,}" for n in counts],
-            textposition="outside",
-            cliponaxis=False,
             customdata=list(notes),
             hovertemplate="%{x:,} steps<br>%{customdata}<extra></extra>",
             width=0.62,
         ),
         height=height,
     )
+    # Not the bars' own text: plotly fails on a click when a selectable bar carries text.
+    for label, n in stages:
+        text = f"{n:,}  ·  {100 * n / first:.0f} %" if first else f"{n:,}"
+        made.add_annotation(x=n, y=label, text=text, showarrow=False, xanchor="left", xshift=6)
     made.update_xaxes(visible=False, range=[0, max(first, 1) * 1.3])
     made.update_yaxes(autorange="reversed", showgrid=False, nticks=None, tickfont={"size": theme.FONT_SIZE})
     return made

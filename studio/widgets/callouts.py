@@ -73,7 +73,7 @@ def demo_actions(*, key: str) -> None:
     from studio import state
     from studio.widgets.demo import demo_button
 
-    with st.container(horizontal=True, horizontal_alignment="center", gap="small", key=f"{key}-actions"):
+    with st.container(horizontal=True, horizontal_alignment="center", gap="small", key=f"demo-actions-{key}"):
         if st.button("Load demo data", icon=":material/download:", type="primary", key=f"{key}-load"):
             with st.spinner("Loading demo data…"):
                 state.service().load_demo()

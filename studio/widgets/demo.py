@@ -18,27 +18,27 @@ def start_demo() -> None:
         state.service().run_demo(n_rollouts=N_ROLLOUTS)
 
 
-def demo_button(*, key: str, primary: bool = False) -> None:
+def demo_button(*, key: str, disabled: bool = False) -> None:
     """The button that starts the demo agent and shows its calls arriving."""
     if st.button(
         "Run the demo agent live",
         icon=":material/play_arrow:",
-        type="primary" if primary else "secondary",
         key=key,
-        help=f"{N_ROLLOUTS} rollouts of a small tool loop against the shipped scripted engine.",
+        disabled=disabled,
+        help=f"{N_ROLLOUTS} rollouts of each demo task: a small tool loop against the shipped scripted engine.",
     ):
         start_demo()
         state.goto("collect")
 
 
 @live(1.0)
-def demo_progress() -> None:
-    """A line with the progress of a run while there is one, and how the last one ended."""
+def demo_control() -> None:
+    """The start button, or the progress of the run in the button's place."""
     status = state.service().demo_status()
     done, total = status["done"], status["total"]
+    if status["running"]:
+        st.progress(done / total if total else 0.0, text=f"Demo agent: {count(done)} of {count(total)} rollouts")
+        return
+    demo_button(key="demo-run")
     if status["error"]:
-        show_error(
-            StudioError(f"The demo agent stopped: {status['error']}", hint="Settings shows what the doctor says.")
-        )
-    elif status["running"]:
-        st.progress(done / total if total else 0.0, text=f"Demo agent: {count(done)} of {count(total)} rollouts done")
+        show_error(StudioError(f"The demo agent stopped: {status['error']}", hint="Settings holds the doctor."))

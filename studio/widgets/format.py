@@ -82,7 +82,7 @@ def seconds(value: float | None) -> str:
         return DASH
     if value < 1:
         ms = value * 1000
-        return f"{ms:.1f} ms" if ms < 10 else f"{ms:.0f} ms"
+        return f"{ms:.1f} ms" if 0 < ms < 10 else f"{ms:.0f} ms"
     if value < 60:
         return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
     if value < 3600:

@@ -119,9 +119,9 @@ def test_the_axis_is_tight(value):
 
 
 def test_funnel_names_counts_and_shares():
-    bars = distributions.funnel([("Captured", 200), ("Ready", 50)], notes=["a", "b"]).data[0]
-    assert list(bars.x) == [200, 50]
-    assert "50" in bars.text[1] and "25 %" in bars.text[1]
+    made = distributions.funnel([("Captured", 200), ("Ready", 50)], notes=["a", "b"])
+    assert list(made.data[0].x) == [200, 50]
+    assert made.layout.annotations[1].text == "50  ·  25 %"
 
 
 def test_charts_bear_no_data():

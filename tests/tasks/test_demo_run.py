@@ -87,6 +87,25 @@ def test_a_studio_that_is_gone_ends_the_run() -> None:
     assert "sessions" in (run.status()["error"] or "")
 
 
+def test_a_studio_with_a_key_asks_for_it(tmp_path: Path) -> None:
+    service = Service.open(Settings(data_dir=tmp_path, port=0, engine="http://127.0.0.1:9/v1", api_key="studio-key"))
+    try:
+        with EngineProcess.start("scripted", args=["--script", demo_script_path()]) as engine:
+            service.engines.add("demo", str(engine.base_url), models=["demo-*"])
+            easy = [TASKS["demo-write-greeting"]]
+            refused = DemoRun(service.base_url, n_rollouts=1, tasks=easy)
+            refused.start()
+            assert refused.join(30)
+            assert "401" in (refused.status()["error"] or "")
+            run = DemoRun(service.base_url, n_rollouts=1, tasks=easy, api_key="studio-key")
+            run.start()
+            assert run.join(30)
+            assert run.status()["error"] is None
+            assert run.status()["mean_reward"] == 1.0
+    finally:
+        service.close()
+
+
 def test_no_rollouts_is_refused() -> None:
     with pytest.raises(InvalidInput) as caught:
         DemoRun("http://127.0.0.1:9", n_rollouts=0)
@@ -112,6 +131,8 @@ def test_the_shipped_demo_is_small_and_says_what_it_holds(loaded: Service) -> No
         "n_groups": stats["n_groups"],
         "loaded_at": 5.0,
     }
+    readme = (DEMO_DATA / "README.md").read_text(encoding="utf-8")
+    assert f"{told['n_steps']} captured calls and {told['n_trajectories']} completions" in readme
     groups = loaded.pool.groups(limit=50).to_pylist()
     assert len(groups) == len(TASKS) >= 6
     assert all(group["n_complete"] == group["n_scored"] == group["n_trajectories"] >= 4 for group in groups)

@@ -36,6 +36,7 @@ def test_a_provider_answers_through_litellm(gateway, upstream):
     (record,) = gateway.records()
     assert (record["engine_kind"], record["model"], record["http_status"]) == ("litellm", "openai/policy", 200)
     tokens = extract_tokens(record["response"], 0, "chat")
+    assert tokens.prompt_ids == [1, 2, 3, 4]
     assert tokens.response_ids == [7, 8, 9]
     assert tokens.response_logprobs == [-0.5] * 3
     assert b"agents-own-provider-key" not in next(gateway.directory.glob("*.seg")).read_bytes()

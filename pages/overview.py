@@ -188,12 +188,12 @@ def first_call(trajectory_uid: str) -> None:
 
 def page() -> None:
     w.page_header("overview")
-    empty = state.service().pool.count_steps() == 0
-    st.session_state["overview-empty"] = empty
-    if empty:
+    n_steps = state.service().pool.count_steps()
+    st.session_state["overview-empty"] = n_steps == 0
+    if n_steps == 0:
         wait_for_steps()
     else:
-        w.live(3.0)(glance)()
+        w.live(w.pace(n_steps, 3.0))(glance)()
     with w.error_boundary():
         connect_panel()
 

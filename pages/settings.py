@@ -47,9 +47,17 @@ def settings_table(service) -> None:
     for row in provenance.setting_rows(service.settings, os.environ):
         origin = f'<span class="cs-tag {ORIGIN_TONE.get(row.origin, "good")}">{w.escape(row.origin)}</span>'
         name = f'<code title="{w.escape(row.env_name)}">{w.escape(row.name)}</code>'
-        value = w.escape(row.value) if row.value is not None else w.DASH
-        rows.append((name, f"<b>{value}</b>", origin, f'<span class="q">{w.escape(row.description)}</span>'))
+        value = w.escape(readable(row.name, row.value))
+        value = value if row.origin == "default" else f"<b>{value}</b>"
+        rows.append((name, value, origin, f'<span class="q">{w.escape(row.description)}</span>'))
     html_table(["Setting", "Value", "Source", "Meaning"], rows)
+
+
+def readable(name: str, value: object) -> object:
+    """A setting's value with its unit."""
+    if name.endswith("_bytes"):
+        return w.bytes_text(value)
+    return w.seconds(value) if name.endswith("_s") else value
 
 
 def engines(service) -> None:

@@ -10,6 +10,7 @@ For page authors::
         ...                                        # main.py wraps each page in one; wrap your own fragments too
     @w.live(2.0)                                   # st.fragment(run_every=2.0) with an error boundary inside
     def table(): ...
+    w.live(w.pace(n_steps, 3.0))(draw)()           # for parts that ask the whole pool: slower when it is large
     w.figures([w.Figure("Steps", w.count(n), help="step")])            # row of numbers, help = glossary word
     w.count(12_345) w.compact(1_234_567) w.percent(0.31) w.bytes_text(n) w.seconds(0.21) w.ago(unix) w.number(x)
     w.uid(text)                                    # short uid for display; w.uid_html for a chip inside HTML
@@ -20,7 +21,7 @@ For page authors::
 None is drawn as an em dash everywhere: unknown is never 0.
 """
 
-from studio.widgets.callouts import demo_actions, empty_state, error_boundary, live, show_error
+from studio.widgets.callouts import demo_actions, empty_state, error_boundary, live, pace, show_error
 from studio.widgets.figures import Figure, facts, figures, plot, section
 from studio.widgets.format import (
     DASH,
@@ -52,6 +53,7 @@ __all__ = [
     "figures",
     "live",
     "number",
+    "pace",
     "page_header",
     "percent",
     "plot",

@@ -59,6 +59,14 @@ def live(run_every: float | None) -> Callable[[Callable[P, Any]], Callable[P, An
     return decorate
 
 
+LARGE_POOL = 100_000
+
+
+def pace(n_steps: int, every_s: float) -> float:
+    """How often a part that asks the whole pool may redraw: five times less often once the pool is large."""
+    return every_s if n_steps < LARGE_POOL else 5 * every_s
+
+
 def empty_state(title: str, text: str, *, icon: str = "inbox", demo: bool = False) -> None:
     """What to do next where there is nothing to show; ``demo`` offers data and a live agent."""
     with st.container(border=True, key=f"empty-{icon}", horizontal_alignment="center", gap="small"):

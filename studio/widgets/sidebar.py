@@ -5,13 +5,17 @@ from __future__ import annotations
 import streamlit as st
 
 from studio import state
-from studio.widgets.callouts import live
+from studio.widgets.callouts import error_boundary, live, pace
 from studio.widgets.format import compact, count, escape
 
 
-@live(3.0)
 def pool_summary() -> None:
     """Counts of the pool, refreshed while the page is open."""
+    with error_boundary():
+        live(pace(state.service().pool.count_steps(), 3.0))(_summary)()
+
+
+def _summary() -> None:
     service = state.service()
     stats = service.pool.stats()
     rows = (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -10,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from streamlit.testing.v1 import AppTest
 
+import studio
 from core import service as core_service
 from core.config import Settings
+from core.pool import views
 from studio import lifecycle, provenance
 from studio.charts import distributions, rates
 from studio.nav import DEFAULT_PAGE, PAGES
@@ -133,3 +137,19 @@ def test_charts_bear_no_data():
 def test_settings_frozen_fields_stay_listed():
     with pytest.raises(ValueError):
         Settings(nonsense=1)
+
+
+def test_a_reload_of_pages_never_takes_the_service_away():
+    from streamlit.watcher.folder_black_list import FolderBlackList
+
+    config = tomllib.loads((Path(studio.__file__).parent / ".streamlit" / "config.toml").read_text())
+    ignored = FolderBlackList(config["server"]["folderWatchBlacklist"])
+    assert ignored.is_blacklisted(core_service.__file__)
+    assert ignored.is_blacklisted(views.__file__)
+    assert not ignored.is_blacklisted(lifecycle.__file__)
+
+
+def test_the_pages_listen_on_loopback_only():
+    config = tomllib.loads((Path(studio.__file__).parent / ".streamlit" / "config.toml").read_text())
+    assert config["server"]["address"] == "127.0.0.1"
+    assert config["runner"]["postScriptGC"] is False

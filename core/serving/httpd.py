@@ -22,7 +22,7 @@ from core.errors import InvalidInput, NotFound, StudioError
 from core.serving.protocol import error_body
 
 MAX_BODY_BYTES = 256 << 20
-STOP_GRACE_S = 1.0
+STOP_GRACE_S = 0.3
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 Routes = Mapping[tuple[str, str], Handler]

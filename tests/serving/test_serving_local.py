@@ -8,7 +8,7 @@ from pathlib import Path
 
 import openai
 import pytest
-from conftest import IDS, TOOLS, Client
+from serving_client import IDS, TOOLS, Client
 
 from core.serving.model import make_model
 from core.serving.tokenizer import load_tokenizer
@@ -190,24 +190,32 @@ def test_weights_reload_between_iterations(model_dir: Path, tmp_path: Path, plai
     record = tmp_path / "record.jsonl"
     with EngineProcess.start("local", args=["--model-dir", model_dir, "--record", record]) as process:
         local = Client(process)
-        answers = []
-        ask = lambda: answers.append(  # noqa: E731
-            local.chat(HELLO, seed=1, max_tokens=1500, logprobs=True, extra={**IDS, "ignore_eos": True})
-        )
+        chunks: list = []
+        begun = threading.Event()
+
+        def ask() -> None:
+            options = {"seed": 1, "max_tokens": 1500, "logprobs": True, "stream": True}
+            for chunk in local.chat(HELLO, extra={**IDS, "ignore_eos": True}, **options):
+                chunks.append(chunk)
+                if len(chunks) == 20:
+                    begun.set()
+
         thread = threading.Thread(target=ask)
         thread.start()
-        time.sleep(0.3)
+        assert begun.wait(30)
         reloaded = local.http.post("/reload_weights", json={"path": str(other), "policy_version": 4}).json()
         thread.join()
         assert reloaded["policy_version"] == 4 and reloaded["n_sequences_read_again"] == 1
         assert local.http.get("/policy_version").json()["policy_version"] == 4
-        (answer,) = answers
-        assert (answer.policy_version, answer.policy_version_end) == (0, 4)
+        prompt = chunks[0].prompt_token_ids
+        assert (chunks[-1].policy_version, chunks[-1].policy_version_end) == (0, 4)
+        told = [c.choices[0] for c in chunks[1:]]
+        got = [x for choice in told for x in logprobs_of(choice)]
+        ids = [i for choice in told for i in choice.token_ids]
+        assert len(got) == len(ids) == 1500
         # up to some token the first weights, from there on the second, nothing in between
-        got = logprobs_of(answer.choices[0])
-        ids = answer.choices[0].token_ids
-        first = plain_logprobs(answer.prompt_token_ids, ids)
-        second = plain_logprobs(answer.prompt_token_ids, ids, other)
+        first = plain_logprobs(prompt, ids)
+        second = plain_logprobs(prompt, ids, other)
         differs = [abs(g - f) > TOLERANCE for g, f in zip(got, first, strict=True)]
         at = differs.index(True)
         assert 0 < at < len(ids)

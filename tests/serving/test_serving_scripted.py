@@ -6,9 +6,9 @@ import time
 import httpx
 import openai
 import pytest
-from conftest import IDS, TOOLS, Client
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from serving_client import IDS, TOOLS, Client
 from serving_strategies import CALLS, TEXT
 
 from core.errors import InvalidInput

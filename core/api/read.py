@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 from starlette.responses import PlainTextResponse
 
 from core.api.app import Call, Handler, json_response
@@ -22,7 +23,8 @@ def list_steps(call: Call) -> Any:
         limit=call.int_query("limit", 100, low=1, high=MAX_PAGE),
         cursor=call.query.get("cursor"),
     )
-    return {"steps": table.to_pylist(), "next_cursor": next_cursor}
+    steps = [{**row, "metadata": orjson.loads(row["metadata"])} for row in table.to_pylist()]
+    return {"steps": steps, "next_cursor": next_cursor}
 
 
 def one_step(call: Call) -> Any:

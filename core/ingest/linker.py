@@ -30,10 +30,12 @@ class Linker:
         self._trajectories: OrderedDict[str, TrajectoryLinks] = OrderedDict()
         self._open: OrderedDict[str, None] | None = None
         self._new: set[str] = set()
+        self._held = 0
 
     def forget(self) -> None:
         """Drop everything that is cached, for instance because the batch was rolled back."""
         self._trajectories.clear()
+        self._held = 0
         self._open = None
         self._new.clear()
 
@@ -59,6 +61,7 @@ class Linker:
         if identity_source == IdentitySource.INFERRED:
             self._remember_open(trajectory_uid)
         first_with_tools = call.has_tools and not links.has_tools
+        before = links.n_bytes
         link = links.place(
             call,
             step_index=None if draft.step_index < 0 else draft.step_index,
@@ -70,6 +73,7 @@ class Linker:
             named = inherited or task_prompt_uid(draft.messages, call.prompt)
             prompt_uid = named or links.prompt_uid or f"p-{trajectory_uid}"
         links.prompt_uid = prompt_uid
+        self._held += links.n_bytes - before
         self._evict()
         return replace(
             draft,
@@ -131,6 +135,7 @@ class Linker:
             if trajectory_uid not in self._new and self._pool.knows_trajectory(trajectory_uid):
                 for step in self._pool.trajectory(trajectory_uid)["steps"]:
                     self._recall(links, step)
+            self._held += links.n_bytes
             self._trajectories[trajectory_uid] = links
         self._trajectories.move_to_end(trajectory_uid)
         return links
@@ -160,10 +165,9 @@ class Linker:
         links.remember(call, link)
 
     def _evict(self) -> None:
-        held = sum(links.n_bytes for links in self._trajectories.values())
-        while held > self._max_bytes and len(self._trajectories) > 1:
+        while self._held > self._max_bytes and len(self._trajectories) > 1:
             uid, links = self._trajectories.popitem(last=False)
-            held -= links.n_bytes
+            self._held -= links.n_bytes
             self._new.discard(uid)
             if self._open is not None:
                 self._open.pop(uid, None)

@@ -151,6 +151,7 @@ class Ingest:
                 raise
             raise StudioError(f"ingest failed: {error!r}") from error
         self.last_error = None
+        self._oldest_at = _at(records[-1]) if len(records) >= MAX_RECORDS else None
         self.n_ingested += len(records)
         return len(records)
 

@@ -65,14 +65,19 @@ def list_steps(cursor: Cursor, view: View, order: str, limit: int | None, offset
         return arrow(cursor, sql, [*condition.parameters, *parameters]).drop_columns(["step_id"])
 
 
-def _page_sql(condition: Condition, parsed: list[tuple[str, str, bool]], key: str, paging: str) -> str:
+def _page_sql(
+    condition: Condition, parsed: list[tuple[str, str, bool]], key: str, paging: str, *, metadata: bool = False
+) -> str:
     """The page is found by the columns that decide it; only its rows are then read whole."""
     ordering = order_sql(parsed, "s.step_id")
     needs_trajectory = any(STEP_COLUMNS[name].needs_trajectory for name, _, _ in parsed)
     found = f"SELECT s.step_id {source_sql(condition, trajectory=needs_trajectory)} {key} {ordering} {paging}"
+    extra = ", coalesce(f.metadata, '{}') AS metadata" if metadata else ""
+    fact = " JOIN steps f USING (step_id)" if metadata else ""
     return (
-        f"SELECT {_STEP_SELECT}, s.step_id AS step_id FROM ({found}) AS found"
-        f" JOIN step_state s USING (step_id) JOIN trajectory_state t USING (trajectory_id) {ordering}"
+        f"SELECT {_STEP_SELECT}, s.step_id AS step_id{extra} FROM ({found}) AS found"
+        f" JOIN step_state s USING (step_id){fact}"
+        f" JOIN trajectory_state t ON t.trajectory_id = s.trajectory_id {ordering}"
     )
 
 
@@ -100,6 +105,8 @@ def list_steps_after(
 ) -> tuple[pa.Table, str | None]:
     """A page that begins where the cursor ended, and the next cursor (None on the last page).
 
+    Beside the step columns each row has ``metadata``, as JSON text.
+
     Steps that arrive meanwhile neither shift nor repeat rows. One order column; unknown values come last.
     """
     parsed = parse_order(order, _STEP_SQL)
@@ -122,7 +129,7 @@ def list_steps_after(
             bound = "?::TIMESTAMP" if STEP_COLUMNS[name].kind == "time" else "?"
             key = f"AND ({sql} {symbol} {bound} OR ({sql} = {bound} AND s.step_id {symbol} ?) OR {sql} IS NULL)"
             parameters = [value, value, step_id]
-    query = _page_sql(condition, parsed, key, "LIMIT ?")
+    query = _page_sql(condition, parsed, key, "LIMIT ?", metadata=True)
     with explained(view):
         try:
             table = arrow(cursor, query, [*condition.parameters, *parameters, limit + 1])

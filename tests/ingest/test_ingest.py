@@ -252,6 +252,16 @@ def test_a_restart_in_the_middle_changes_nothing(tmp_path: Path) -> None:
     assert tables[0].equals(tables[1])
 
 
+def test_links_survive_when_memory_holds_one_trajectory(bench: Bench) -> None:
+    bench.ingest._linker._max_bytes = 1
+    agents = [list(rollout(f"t{n}", turns=3)) for n in range(3)]
+    for turn in range(3):
+        bench.feed(*[agent[turn] for agent in agents])
+    for n in range(3):
+        assert kinds(bench, f"t{n}") == [(None, "main"), ("extends", "main"), ("extends", "main")]
+    assert len(bench.ingest._linker._trajectories) == 1
+
+
 def test_the_thread_takes_in_what_is_synced(bench: Bench) -> None:
     bench.ingest.start()
     try:

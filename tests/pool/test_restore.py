@@ -103,7 +103,7 @@ def same(found: np.ndarray | None, expected: list[float | None] | None, dtype: t
 
 
 @given(forests(), st.integers(1, 12))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_step_comes_back_as_it_went_in(steps: list[Step], batch: int) -> None:
     pool = Pool.open(":memory:", clock=lambda: 0.0)
     linked = link_all(steps)

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -292,6 +293,7 @@ def test_pages_hold_every_step_once(pool: Pool, order: str) -> None:
         if cursor is None:
             break
     assert by_cursor == whole
+    assert orjson.loads(page["metadata"][0].as_py()) == pool.step(page["step_uid"][0].as_py())["metadata"]
     rewards = pool.steps(order="reward desc", limit=None)["reward"].to_pylist()
     known = [r for r in rewards if r is not None]
     assert rewards == sorted(known, reverse=True) + [None] * (len(rewards) - len(known))

@@ -17,6 +17,8 @@ import pytest
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Spinning OpenMP threads starve everything else on a small machine that runs several processes.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def eventually(condition: Callable[[], Any], *, timeout_s: float = 15.0, every_s: float = 0.05) -> Any:

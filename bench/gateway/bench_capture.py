@@ -19,6 +19,7 @@ import contextlib
 import json
 import os
 import platform
+import secrets
 import socket
 import statistics
 import subprocess
@@ -48,6 +49,7 @@ class Target:
     url: str
     about: str
     stream: bool = False
+    key: str = "bench"
     process: subprocess.Popen[str] | None = None
     runs: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
 
@@ -87,17 +89,17 @@ def ready_port(log: Path, process: subprocess.Popen[str]) -> int:
     raise SystemExit(f"no ready line: {log.read_text()}")
 
 
-def wait_listening(port: int, process: subprocess.Popen[str]) -> None:
+def wait_listening(port: int, process: subprocess.Popen[str], log: Path) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return
         time.sleep(0.2)
-    raise SystemExit(f"nothing listens on {port}")
+    raise SystemExit(f"nothing listens on {port}: {log.read_text()[-2000:]}")
 
 
 def drive(target: Target, connections: int, seconds: float) -> dict[str, Any]:
-    command = [sys.executable, str(HERE / "load.py"), "drive", target.url, str(connections), str(seconds)]
+    command = [sys.executable, str(HERE / "load.py"), "drive", target.url, str(connections), str(seconds), target.key]
     command += ["stream"] if target.stream else []
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
@@ -144,8 +146,9 @@ def start_all(stack: contextlib.ExitStack, work: Path) -> list[Target]:
             # Its URL for a worker ends before /v1.
             command = [str(RLLM), "--port", str(port), "--worker", base, "--store", store]
             command += ["--db-path", str(work / "rllm.db"), "--log-level", "WARNING"]
-            process = stack.enter_context(running(command, work / f"rllm-{store}.log", cwd=work))
-            wait_listening(port, process)
+            log = work / f"rllm-{store}.log"
+            process = stack.enter_context(running(command, log, cwd=work))
+            wait_listening(port, process, log)
             url = f"http://127.0.0.1:{port}/sessions/bench/v1"
             targets.append(Target(f"rllm-model-gateway {store}", url, "rllm-model-gateway 0.1.0", process=process))
     if LITELLM.exists():
@@ -153,12 +156,16 @@ def start_all(stack: contextlib.ExitStack, work: Path) -> list[Target]:
         config = work / "litellm.yaml"
         params = {"model": "openai/bench", "api_base": f"{base}/v1", "api_key": "none"}
         # JSON is YAML.
-        config.write_text(json.dumps({"model_list": [{"model_name": "bench", "litellm_params": params}]}))
+        # It does not start without a key of its own.
+        key = "sk-" + secrets.token_hex(32)
+        models = [{"model_name": "bench", "litellm_params": params}]
+        config.write_text(json.dumps({"model_list": models, "general_settings": {"master_key": key}}))
         command = [str(LITELLM), "--config", str(config), "--port", str(port), "--telemetry", "False"]
-        process = stack.enter_context(running(command, work / "litellm.log", cwd=work))
-        wait_listening(port, process)
+        log = work / "litellm.log"
+        process = stack.enter_context(running(command, log, cwd=work))
+        wait_listening(port, process, log)
         url = f"http://127.0.0.1:{port}/v1"
-        targets.append(Target("litellm proxy", url, "LiteLLM proxy 1.106.2, no capture", process=process))
+        targets.append(Target("litellm proxy", url, "LiteLLM proxy 1.106.2, no capture", key=key, process=process))
     return targets
 
 
@@ -181,6 +188,12 @@ def summary(target: Target) -> dict[str, Any]:
     return {"about": target.about, "connections": rows}
 
 
+def ratio(results: dict[str, Any], over: str, under: str, what: str) -> float | None:
+    """``what`` of one target over that of another, at 16 connections."""
+    numbers = [results[name]["connections"]["16"].get(what) for name in (over, under)]
+    return round(numbers[0] / numbers[1], 1) if all(numbers) else None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=4.0)
@@ -200,7 +213,7 @@ def main() -> None:
                 for connections in CONNECTIONS:
                     measure(target, connections, options.seconds)
     results = {target.name: summary(target) for target in targets}
-    rate = {name: row["connections"]["16"]["requests_per_s"] for name, row in results.items()}
+    peers = [target.name for target in targets if target.name.startswith(("rllm", "litellm"))]
     document = {
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": {
@@ -215,9 +228,9 @@ def main() -> None:
         "seconds_per_run": options.seconds,
         "results": results,
         "ratios_at_16_connections": {
-            name: round(rate["claw-studio"] / rate[name], 1)
-            for name in rate
-            if name not in {"engine", "claw-studio", "claw-studio stream"} and rate[name]
+            "requests_per_s": {name: ratio(results, "claw-studio", name, "requests_per_s") for name in peers},
+            # What one request costs in CPU time is disturbed least by other work on the machine.
+            "cpu_per_request": {name: ratio(results, name, "claw-studio", "cpu_ms_per_request") for name in peers},
         },
     }
     RESULTS.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Load for gateway benchmarks: an instant upstream and a closed-loop driver, both as thin as Python gets.
 
 python bench/gateway/load.py upstream PORT        # answers every POST at once: 500 + 50 tokens with ids
-python bench/gateway/load.py drive URL CONNECTIONS SECONDS [STREAM]   # prints one line of JSON
+python bench/gateway/load.py drive URL CONNECTIONS SECONDS KEY [stream]   # prints one line of JSON
 """
 
 from __future__ import annotations
@@ -140,13 +140,13 @@ class Client(asyncio.Protocol):
             self._transport.close()
 
 
-async def drive(url: str, connections: int, seconds: float, *, stream: bool = False) -> dict[str, Any]:
+async def drive(url: str, connections: int, seconds: float, key: str, *, stream: bool = False) -> dict[str, Any]:
     """Requests per second, p50 and p99 in milliseconds, errors."""
     parts = urlsplit(url)
     body = request_body(stream=stream)
     request = (
         f"POST {parts.path}/chat/completions HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
-        f"Authorization: Bearer bench\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"Authorization: Bearer {key}\r\nContent-Length: {len(body)}\r\n\r\n"
     ).encode() + body
     loop = asyncio.get_running_loop()
     latencies: list[float] = []
@@ -184,8 +184,9 @@ def main() -> None:
     if sys.argv[1] == "upstream":
         uvloop.run(serve(int(sys.argv[2])))
     else:
-        url, connections, seconds = sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
-        print(json.dumps(uvloop.run(drive(url, connections, seconds, stream=sys.argv[5:] == ["stream"]))))
+        url, connections, seconds, key, *rest = sys.argv[2:]
+        measured = drive(url, int(connections), float(seconds), key, stream=rest == ["stream"])
+        print(json.dumps(uvloop.run(measured)))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def mint_session(deps: ApiDeps, session: wire.SessionIn) -> dict[str, Any]:
             prompt_uid=session.prompt_uid,
             channel=channel,
             agent=session.agent,
-                metadata=session.metadata,
+            metadata=session.metadata,
         )
     ).result()
     return {

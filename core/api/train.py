@@ -55,7 +55,11 @@ def report_policy(call: Call) -> Any:
 def policy_state(call: Call) -> Any:
     """``GET policy``."""
     policy = call.deps.policy
-    return {"version": policy.version, "syncing": policy.syncing, "history": [asdict(event) for event in list(policy.history)]}
+    return {
+        "version": policy.version,
+        "syncing": policy.syncing,
+        "history": [asdict(event) for event in list(policy.history)],
+    }
 
 
 ROUTES: list[tuple[str, str, Handler]] = [

@@ -1,32 +1,15 @@
-"""Linking: where a call belongs in its trajectory, found by what it shares with earlier calls.
-
-Two prefixes are compared: token ids (what is stored shared) and messages (what the agent meant). Messages are compared
-normalised: cache marks, reasoning, tool-call ids and outer whitespace don't count, since agents rewrite them. Leading
-system messages are compared apart, because some agents write the time into them.
-
-    earlier call   U1 A1 T1            answer A2
-    next call      U1 A1 T1 A2 T2      extends      (realigned when the tokens of A2 came back different)
-    next call      U1 A1 T1' ...       tail_replaced
-    next call      S1                  compacted    (same system, shorter, nothing in common)
-    next call      U1 X ...            forked       (something already continues from there)
-"""
+"""Where a call belongs among the earlier calls of its trajectory."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
-import orjson
-from numpy.typing import NDArray
 
-from core.pool.content import canonical, content_hash, first_user_message, to_json
+from core.linking.calls import Call, UInt64
+from core.linking.forest import TokenForest, shared_prefix
 from core.types import CallKind, Source, StepStatus, Transition
-
-Int32 = NDArray[np.int32]
-UInt64 = NDArray[np.uint64]
 
 MIN_UNRELATED_TOKENS = 64
 """Fewer shared leading tokens between calls that share no message are template, not kinship."""
@@ -34,160 +17,8 @@ COMPACTED_RATIO = 0.6
 """A call whose context is shorter than this part of the one before it was compacted."""
 NODE_BYTES = 1000
 """What one remembered call takes beside its arrays, roughly."""
-_SYSTEM_ROLES = frozenset({"system", "developer"})
 _OBSERVED = frozenset({Source.BLACKBOX, Source.SERVICE})
 """Sources whose call kind is concluded; other producers know what they send."""
-
-
-def shared_prefix(left: NDArray[Any], right: NDArray[Any]) -> int:
-    """Length of the longest common prefix of two flat arrays."""
-    n = min(left.size, right.size)
-    same = left[:n] == right[:n]
-    return n if same.all() else int(same.argmin())
-
-
-def _normal_content(content: Any) -> Any:
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content.strip()
-    if isinstance(content, list):
-        parts = [
-            {key: value for key, value in part.items() if key != "cache_control"} if isinstance(part, dict) else part
-            for part in content
-        ]
-        if all(isinstance(part, dict) and set(part) == {"type", "text"} and part["type"] == "text" for part in parts):
-            return "".join(str(part["text"]) for part in parts).strip()
-        return parts
-    return content
-
-
-def _normal_call(call: Any) -> Any:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict):
-        return call
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        try:
-            arguments = orjson.loads(arguments)
-        except orjson.JSONDecodeError:
-            arguments = arguments.strip()
-    return [function.get("name"), arguments]
-
-
-def normal_message(message: Mapping[str, Any]) -> list[Any]:
-    """What of a message stays the same when an agent sends it again."""
-    calls = message.get("tool_calls")
-    return [
-        message.get("role"),
-        _normal_content(message.get("content")),
-        message.get("name"),
-        [_normal_call(call) for call in calls] if isinstance(calls, list) else [],
-    ]
-
-
-def _short(body: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(body, digest_size=8).digest(), "little")
-
-
-def task_prompt_uid(messages: Sequence[Mapping[str, Any]] | None, prompt_ids: Int32 | None) -> str | None:
-    """Name of a prompt group that nobody named: a hash of the first user message, else of the prompt ids."""
-    first = first_user_message(messages)
-    if first is not None:
-        return "p-" + content_hash(canonical(normal_message(first))).hex()
-    if prompt_ids is not None and prompt_ids.size:
-        return "p-" + content_hash(prompt_ids.tobytes()).hex()
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One model call as linking sees it."""
-
-    step_uid: str
-    prompt: Int32 | None
-    response: Int32 | None
-    exact: UInt64 | None
-    """Hash of every message as sent, the answer not among them."""
-    exact_answer: int | None
-    system: int
-    """Hash of the leading system messages."""
-    talk: UInt64 | None
-    """Normalised hash of every message after them."""
-    answer: int | None
-    """Normalised hash of the answer."""
-    talk_roles: tuple[str, ...]
-    has_tools: bool
-    source: str
-    status: str
-    call_kind: str
-
-    @property
-    def n_prompt(self) -> int:
-        """Prompt tokens, 0 when unknown."""
-        return 0 if self.prompt is None else int(self.prompt.size)
-
-
-class MessageHasher:
-    """Exact and normalised hashes of messages; the normalised one is remembered by the exact one."""
-
-    def __init__(self, limit: int = 200_000) -> None:
-        self._normal: dict[int, int] = {}
-        self._limit = limit
-
-    def hashes(self, message: Mapping[str, Any]) -> tuple[int, int]:
-        """(exact, normalised)."""
-        exact = _short(to_json(message))
-        normal = self._normal.get(exact)
-        if normal is None:
-            if len(self._normal) >= self._limit:
-                self._normal.clear()
-            normal = self._normal[exact] = _short(canonical(normal_message(message)))
-        return exact, normal
-
-    def call(
-        self,
-        *,
-        step_uid: str,
-        prompt: Int32 | None,
-        response: Int32 | None,
-        messages: Sequence[Mapping[str, Any]] | None,
-        response_message: Mapping[str, Any] | None,
-        tools: Sequence[Any] | None,
-        source: str,
-        status: str,
-        call_kind: str,
-    ) -> Call:
-        """Hash the messages of one call."""
-        exact: UInt64 | None = None
-        talk: UInt64 | None = None
-        system = 0
-        roles: tuple[str, ...] = ()
-        if messages is not None:
-            pairs = [self.hashes(message) for message in messages]
-            n_system = 0
-            while n_system < len(messages) and messages[n_system].get("role") in _SYSTEM_ROLES:
-                n_system += 1
-            exact = np.array([pair[0] for pair in pairs], np.uint64)
-            talk = np.array([pair[1] for pair in pairs[n_system:]], np.uint64)
-            system = hash(tuple(pair[1] for pair in pairs[:n_system]))
-            roles = tuple(str(message.get("role")) for message in messages[n_system:])
-        answer = None if response_message is None else self.hashes(response_message)
-        return Call(
-            step_uid=step_uid,
-            prompt=prompt,
-            response=response,
-            exact=exact,
-            exact_answer=None if answer is None else answer[0],
-            system=system,
-            talk=talk,
-            answer=None if answer is None else answer[1],
-            talk_roles=roles,
-            has_tools=bool(tools),
-            source=source,
-            status=status,
-            call_kind=call_kind,
-        )
 
 
 @dataclass(slots=True)
@@ -219,42 +50,6 @@ class Link:
     n_shared_messages: int
     transition: str | None
     call_kind: str
-
-
-@dataclass
-class TokenForest:
-    """Full sequences (prompt, then response) by node, kept only for the tips that nothing extends whole."""
-
-    tips: dict[int, Int32] = field(default_factory=dict)
-    lengths: dict[int, int] = field(default_factory=dict)
-    below: dict[int, int] = field(default_factory=dict)
-    """Node -> the longest other node that is a prefix of it."""
-
-    def matches(self, prompt: Int32) -> dict[int, int]:
-        """Shared leading tokens of ``prompt`` with every node."""
-        found: dict[int, int] = {}
-        for tip, tokens in self.tips.items():
-            n = shared_prefix(tokens, prompt)
-            node: int | None = tip
-            while node is not None:
-                found[node] = max(found.get(node, 0), min(n, self.lengths[node]))
-                node = self.below.get(node)
-        return found
-
-    def add(self, node: int, tokens: Int32, matches: Mapping[int, int]) -> None:
-        """Add a node whose prompt has these ``matches``."""
-        whole = [other for other, n in matches.items() if n == self.lengths[other]]
-        if whole:
-            longest = max(whole, key=lambda other: (self.lengths[other], other))
-            self.below[node] = longest
-            self.tips.pop(longest, None)
-        self.tips[node] = tokens
-        self.lengths[node] = int(tokens.size)
-
-    @property
-    def n_bytes(self) -> int:
-        """Memory held by the tips."""
-        return sum(tokens.nbytes for tokens in self.tips.values())
 
 
 class TrajectoryLinks:

@@ -1,0 +1,28 @@
+"""Linking: where a call belongs in its trajectory, found by what it shares with earlier calls.
+
+Two prefixes are compared: token ids (what is stored shared) and messages (what the agent meant). Messages are compared
+normalised: cache marks, reasoning, tool-call ids and outer whitespace don't count, since agents rewrite them. Leading
+system messages are compared apart, because some agents write the time into them.
+
+    earlier call   U1 A1 T1            answer A2
+    next call      U1 A1 T1 A2 T2      extends      (realigned when the tokens of A2 came back different)
+    next call      U1 A1 T1' ...       tail_replaced
+    next call      S1                  compacted    (same system, shorter, nothing in common)
+    next call      U1 X ...            forked       (something already continues from there)
+"""
+
+from core.linking.calls import Call, MessageHasher, normal_message, task_prompt_uid
+from core.linking.forest import TokenForest, shared_prefix
+from core.linking.placing import Link, TrajectoryLinks, continuation
+
+__all__ = [
+    "Call",
+    "Link",
+    "MessageHasher",
+    "TokenForest",
+    "TrajectoryLinks",
+    "continuation",
+    "normal_message",
+    "shared_prefix",
+    "task_prompt_uid",
+]

@@ -1,0 +1,54 @@
+"""Shared prefixes of token sequences, with memory for the tips only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from core.linking.calls import Int32
+
+
+def shared_prefix(left: NDArray[Any], right: NDArray[Any]) -> int:
+    """Length of the longest common prefix of two flat arrays."""
+    n = min(left.size, right.size)
+    same = left[:n] == right[:n]
+    return n if same.all() else int(same.argmin())
+
+
+@dataclass
+class TokenForest:
+    """Full sequences (prompt, then response) by node, kept only for the tips that nothing extends whole."""
+
+    tips: dict[int, Int32] = field(default_factory=dict)
+    lengths: dict[int, int] = field(default_factory=dict)
+    below: dict[int, int] = field(default_factory=dict)
+    """Node -> the longest other node that is a prefix of it."""
+
+    def matches(self, prompt: Int32) -> dict[int, int]:
+        """Shared leading tokens of ``prompt`` with every node."""
+        found: dict[int, int] = {}
+        for tip, tokens in self.tips.items():
+            n = shared_prefix(tokens, prompt)
+            node: int | None = tip
+            while node is not None:
+                found[node] = max(found.get(node, 0), min(n, self.lengths[node]))
+                node = self.below.get(node)
+        return found
+
+    def add(self, node: int, tokens: Int32, matches: Mapping[int, int]) -> None:
+        """Add a node whose prompt has these ``matches``."""
+        whole = [other for other, n in matches.items() if n == self.lengths[other]]
+        if whole:
+            longest = max(whole, key=lambda other: (self.lengths[other], other))
+            self.below[node] = longest
+            self.tips.pop(longest, None)
+        self.tips[node] = tokens
+        self.lengths[node] = int(tokens.size)
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory held by the tips."""
+        return sum(tokens.nbytes for tokens in self.tips.values())

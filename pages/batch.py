@@ -121,7 +121,7 @@ def chosen(made: Plan) -> None:
         }
         for group in made.groups[:GROUP_ROWS]
     ]
-    left, right = st.columns([4, 5], gap="small")
+    left, right = st.columns([4.5, 5], gap="small")
     config = st.column_config
     with left:
         w.section("Prompt groups", f"{w.count(made.n_groups)} in plan order")
@@ -138,9 +138,9 @@ def chosen(made: Plan) -> None:
                 "prompt_uid": config.TextColumn("Prompt group", width=126),
                 "trajectories": config.NumberColumn("Traj.", width=44, help="Trajectories"),
                 "steps": config.NumberColumn("Steps", width=52),
-                "tokens": config.NumberColumn("Tokens", width=68, format="localized"),
+                "tokens": config.NumberColumn("Tokens", width=62, format="localized"),
                 "reward": config.NumberColumn("Mean", width=54, format="%.3g"),
-                "rewards": config.BarChartColumn("Rewards", width=82),
+                "rewards": config.BarChartColumn("Rewards", width=76),
             },
         )
     cells = event["selection"]["cells"]
@@ -256,7 +256,7 @@ def credit(made: Plan) -> None:
     w.plot(figure, key="group-strip", alt="Rewards of each prompt group, coloured by advantage")
     flat = sum(1 for group in made.groups if len({one.reward for one in group.trajectories}) == 1)
     if flat and made.recipe.estimator.compute is not None:
-        st.caption(f"{w.count(flat)} groups have equal rewards: their advantages are 0 and teach nothing.")
+        st.caption(f"Groups with equal rewards: {w.count(flat)}. Their advantages are 0 and teach nothing.")
 
 
 def export_tab(made: Plan) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import streamlit as st
@@ -314,7 +315,7 @@ def history() -> None:
         w.empty_state("No label yet", "What you label is listed here and can be undone.", icon="history")
         return
     standing = next((row for row in actions if not row["undone"]), None)
-    undone = [row for row in actions if row["undone"]]
+    undone = list(takewhile(lambda row: row["undone"], actions))
     with st.container(horizontal=True):
         if st.button("Undo the last", icon=":material/undo:", disabled=standing is None, key="undo-last") and standing:
             pool.undo(standing["action_uid"])

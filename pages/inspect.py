@@ -109,7 +109,7 @@ def head(uid: str, summary: dict) -> None:
             state.set_query(trajectory=None, step=None, tab=None, level=None)
             change(View({"prompt_uid": [group]}))
         st.html(f"<code title='{w.escape(uid)}'>{w.escape(uid)}</code>", width="content")
-        st.caption(str(summary.get("prompt_preview") or "")[:160])
+        st.caption(str(summary.get("prompt_preview") or "")[:90])
     policy = browse.span(summary.get("policy_version_min"), summary.get("policy_version_max"))
     quality = summary.get("quality")
     tone = {"good": "good", "bad": "bad", "unsure": "warn"}.get(quality or "", "")

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
 import streamlit as st
 
 from core.batch.plan import Plan
 from core.batch.recipe import Recipe, parse_recipe
 from core.tree.build import PackedTree, build
-from core.tree.nodes import TreeNodes, tree_nodes
+from core.tree.nodes import tree_nodes
 from core.tree.sequences import Sequences
 from studio import components, state
 from studio import widgets as w
@@ -21,12 +17,11 @@ from studio.charts.tree import member_steps, rows_drawing, tree_drawing
 from studio.widgets.choice import choose
 from studio.widgets.filters import active_filters
 from studio.widgets.planning import current_plan, link_params, recipe_from_query, recipe_to_query
-from studio.widgets.tokens import UNKNOWN, Texts, texts_for
+from studio.widgets.treeview import branch_points, node_panel, owner_line, step_facts, texts_of
 
 TABS = {"tree": "Prefix tree", "mask": "Attention mask", "rows": "Packed rows", "groups": "By group"}
 BUDGETS = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144)
 ROW = "row:"
-NODE_TEXT_TOKENS = 4000
 
 
 def optimise_page() -> None:
@@ -132,30 +127,6 @@ def tree_of(made: Plan, shown: str) -> tuple[PackedTree, Sequences]:
     return made.layout.row(pool, int(shown.removeprefix(ROW)))
 
 
-def step_facts(made: Plan) -> dict[str, dict[str, Any]]:
-    """What colours a step: its trajectory's reward, its advantage, its policy version."""
-    names = ("step_uid", "trajectory_uid", "step_index", "trajectory_reward", "advantage", "policy_version")
-    rows = made.steps.select(list(names)).to_pylist()
-    return {
-        row["step_uid"]: {
-            "trajectory_uid": row["trajectory_uid"],
-            "step_index": row["step_index"],
-            "reward": row["trajectory_reward"],
-            "advantage": row["advantage"],
-            "policy": row["policy_version"],
-        }
-        for row in rows
-    }
-
-
-def texts_of(sequences: Sequences) -> Texts:
-    """The tokenizer of the sequences, judged by their first step; steps of one plan share the policy's."""
-    if not sequences.step_uids:
-        return UNKNOWN
-    service = state.service()
-    return texts_for(service.pool.step(sequences.step_uids[0]), service.settings)
-
-
 def tree_tab(made: Plan, shown: str) -> None:
     """The tree, and beside it what the clicked node holds."""
     tree, sequences = tree_of(made, shown)
@@ -189,99 +160,6 @@ def tree_tab(made: Plan, shown: str) -> None:
             branch_points(tree, nodes, texts)
         else:
             node_panel(tree, nodes, sequences, node, texts, facts)
-
-
-def branch_points(tree: PackedTree, nodes: TreeNodes, texts: Texts) -> None:
-    """Where siblings part: the nodes after which most sequences go different ways."""
-    children = np.bincount(nodes.parent[nodes.parent >= 0], minlength=len(nodes))
-    forks = np.flatnonzero(children > 1)
-    forks = forks[np.argsort(-nodes.n_owners[forks], kind="stable")][:12]
-    if not len(forks):
-        st.caption("No two sequences part: each continues the one before.")
-        return
-    st.caption("Where siblings part, most shared first")
-    for fork in forks.tolist():
-        at = int(nodes.depth[fork] + nodes.length[fork])
-        firsts = tree.tokens[nodes.start[np.flatnonzero(nodes.parent == fork)]].tolist()
-        vocab = texts.vocab(firsts)
-        shown = " | ".join(repr(vocab[i][0]) if i in vocab else f"#{i}" for i in firsts[:4])
-        if st.button(
-            f"position {at:,} · {int(nodes.n_owners[fork])} sequences, {int(children[fork])} ways",
-            key=f"fork-{fork}",
-            help=f"First tokens after it: {shown}",
-            width="stretch",
-        ):
-            state.set_query(node=fork)
-            st.rerun()
-
-
-def node_panel(
-    tree: PackedTree,
-    nodes: TreeNodes,
-    sequences: Sequences,
-    node: int,
-    texts: Texts,
-    facts: Mapping[str, dict[str, Any]],
-) -> None:
-    """A node's text, and the steps that pass through it."""
-    start, length = int(nodes.start[node]), int(nodes.length[node])
-    order = member_steps(tree, nodes, sequences)
-    owners = order[int(nodes.owner_first[node]) : int(nodes.owner_stop[node])]
-    w.section(f"Node {node}", f"{w.count(length)} tokens from position {w.count(int(nodes.depth[node]))}")
-    w.facts(
-        [
-            ("shared by", f"{w.count(len(owners))} of {w.count(len(order))} steps"),
-            ("saves", f"{w.count(length * (len(owners) - 1))} tokens"),
-            ("trajectories", w.count(len({facts[uid]["trajectory_uid"] for uid in owners}))),
-        ]
-    )
-    ids = tree.tokens[start : start + length].tolist()
-    text = texts.decode(ids[:NODE_TEXT_TOKENS])
-    st.code(
-        text if text is not None else " ".join(map(str, ids[:NODE_TEXT_TOKENS])),
-        language=None,
-        height=210,
-        wrap_lines=True,
-    )
-    if length > NODE_TEXT_TOKENS:
-        st.caption(f"The first {NODE_TEXT_TOKENS:,} of {length:,} tokens; the whole text is in Inspect.")
-    st.caption(texts.why)
-    rows = [
-        {
-            "step_uid": uid,
-            "step": facts[uid]["step_index"],
-            "trajectory": facts[uid]["trajectory_uid"],
-            "reward": facts[uid]["reward"],
-            "advantage": facts[uid]["advantage"],
-        }
-        for uid in owners[:500]
-    ]
-    config = st.column_config
-    event = st.dataframe(
-        rows,
-        hide_index=True,
-        height=200,
-        row_height=29,
-        column_order=("trajectory", "step", "reward", "advantage"),
-        column_config={
-            "trajectory": config.TextColumn("Trajectory", width=112),
-            "step": config.NumberColumn("#", width=34),
-            "reward": config.NumberColumn("Reward", width=56, format="%.3g"),
-            "advantage": config.NumberColumn("Advantage", width=72, format="%+.2f"),
-        },
-        on_select="rerun",
-        selection_mode="single-cell",
-        key=f"owners-{made_key(tree)}-{node}",
-    )
-    cells = event["selection"]["cells"]
-    if cells:
-        row = rows[cells[0][0]]
-        state.goto("inspect", trajectory=row["trajectory"], step=row["step_uid"], tab="tokens")
-
-
-def made_key(tree: PackedTree) -> str:
-    """A short name of a tree for widget keys."""
-    return f"{tree.n_packed}-{len(tree.members)}"
 
 
 def mask_tab(made: Plan, shown: str) -> None:
@@ -326,17 +204,6 @@ def mask_tab(made: Plan, shown: str) -> None:
         else:
             st.caption("Share of visible pairs per cell, the whole row")
         w.plot(mask_heatmap(tree, height=380), key="mask-heat", alt="Heat map of the attention mask")
-
-
-def owner_line(order: list[str], nodes: TreeNodes, node: int, facts: Mapping[str, dict[str, Any]]) -> str:
-    """Who owns a node, for the hover: its only step, or how many share it."""
-    first, stop = int(nodes.owner_first[node]), int(nodes.owner_stop[node])
-    if stop - first > 1:
-        trajectories = {facts[uid]["trajectory_uid"] for uid in order[first:stop]} if stop - first < 200 else set()
-        of = f" of {len(trajectories)} trajectories" if trajectories else ""
-        return f"shared by {stop - first} steps{of}"
-    fact = facts[order[first]]
-    return f"step {fact['step_index']} of {fact['trajectory_uid']}"
 
 
 def rows_tab(made: Plan) -> None:

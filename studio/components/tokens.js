@@ -5,7 +5,7 @@ const CHUNK_MIN = 160
 const CHUNK_MAX = 420
 const MODES = [
   ["logprob", "Log-prob"],
-  ["mask", "Loss mask"],
+  ["mask", "Mask"],
   ["origin", "Origin"],
   ["position", "Position"],
 ]
@@ -88,7 +88,7 @@ function toolbar(state, modes) {
   search.onkeydown = (event) => {
     if (event.key === "Enter") step(state, event.shiftKey ? -1 : 1, found)
   }
-  bar.append(seg, legend, element("span", "grow"), places, search, found)
+  bar.append(seg, places, element("span", "grow"), legend, search, found)
   return bar
 }
 
@@ -103,7 +103,7 @@ function drawLegend(state, legend) {
   if (mode === "logprob") {
     const ramp = element("i", "ramp")
     ramp.style.background = `linear-gradient(90deg, ${[0, 0.1, 0.5, 1].map((t) => surprise(t, theme)).join(",")})`
-    legend.append(document.createTextNode("0"), ramp, document.createTextNode("≤ −5 nats"))
+    legend.append(document.createTextNode("0"), ramp, document.createTextNode("−5 nats"))
   } else if (mode === "mask") {
     key(alpha(theme.green, 0.35), data.trainable ? "trained" : "sampled")
     key(alpha(theme.gray, 0.18), data.trainable ? "context, not trained" : "not trained: step is off")

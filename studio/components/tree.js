@@ -2,7 +2,7 @@
 // tokens, its height the sequences that share it. Drawn on canvas; nodes outside the view or thinner than a
 // pixel cost one comparison.
 
-const WIDTHS = [["compact", "√ tokens"], ["tokens", "Tokens"], ["equal", "Equal"]]
+const WIDTHS = [["compact", "√ width"], ["tokens", "Tokens"], ["equal", "Equal"]]
 
 export default function (component) {
   const { data, parentElement, setTriggerValue } = component
@@ -31,7 +31,7 @@ export default function (component) {
     state.draw()
   }))
   const legend = element("span", "legend faint")
-  bar.append(legend, element("span", "grow"), element("span", "faint", "width"))
+  bar.append(legend, element("span", "grow"))
   bar.append(segment(WIDTHS, state.width, (mode) => {
     state.width = mode
     place(state)
@@ -182,7 +182,7 @@ function drawLegend(state, legend) {
     else {
       key(scaleColour(state, mode, range[0]), mode === "policy" ? `v${range[0]}` : range[0].toFixed(2))
       if (range[1] > range[0]) key(scaleColour(state, mode, range[1]), mode === "policy" ? `v${range[1]}` : range[1].toFixed(2))
-      key(scaleColour(state, mode, NaN), "unknown")
+      if (state[mode].some(Number.isNaN)) key(scaleColour(state, mode, NaN), "unknown")
     }
   }
 }

@@ -34,9 +34,9 @@ def trajectory_table() -> TableSpec:
         ("trajectory_uid", "prompt_preview", "agent", "n_steps", "tokens", "reward", "quality", "complete",
          "policy", "started_at", "tags", "prompt_uid", "model", "channel", "outcome"),
         {
-            "trajectory_uid": c.TextColumn("Trajectory", width=132),
+            "trajectory_uid": c.TextColumn("Trajectory", width=164),
             "prompt_uid": c.TextColumn("Prompt group", width=120),
-            "prompt_preview": c.TextColumn("Task", width=290),
+            "prompt_preview": c.TextColumn("Task", width=232),
             "agent": c.TextColumn("Agent", width=92),
             "model": c.TextColumn("Model", width=90),
             "channel": c.TextColumn("Channel", width=70),
@@ -87,8 +87,8 @@ def step_table() -> TableSpec:
          "n_response_tokens", "reward", "quality", "trainable", "transition", "call_kind", "status",
          "token_source", "finish_reason", "latency_s", "created_at"),
         {
-            "step_uid": c.TextColumn("Step", width=132),
-            "trajectory_uid": c.TextColumn("Trajectory", width=116),
+            "step_uid": c.TextColumn("Step", width=112),
+            "trajectory_uid": c.TextColumn("Trajectory", width=132),
             "step_index": c.NumberColumn("#", width=38),
             "preview": c.TextColumn("Answer", width=220),
             "tool_names": c.ListColumn("Tools", width=96),

@@ -43,7 +43,10 @@ FACETS: dict[str, str] = {
 """Facet column -> label, in the order shown."""
 
 CLOSED = ("source", "transition", "token_source", "finish_reason", "policy_version", "identity_source", "engine")
-"""Facets that start folded."""
+"""Facets that start folded where there are many."""
+
+FEW_FACETS = 5
+"""Up to so many facets all start open."""
 
 RANGES: dict[str, str] = {
     "trajectory_reward": "Trajectory reward",
@@ -114,7 +117,9 @@ def filter_panel(key: str) -> View | None:
             change(View())
         return None
     _ranges(view, key)
-    clicked = components.facet_list(facets=facet_rows(view), closed=CLOSED, key=f"{key}-facets")
+    rows = facet_rows(view)
+    closed = CLOSED if len(rows) > FEW_FACETS else ()
+    clicked = components.facet_list(facets=rows, closed=closed, key=f"{key}-facets")
     if clicked is not None:
         change(toggled(view, clicked["column"], clicked["value"]))
     return view

@@ -35,6 +35,9 @@ def delta(
     """
     messages = list(step.get("messages") or [])
     n_shared = shared_messages(step, parent)
+    answered = (parent or {}).get("response_message")
+    if answered and n_shared < len(messages) and says_the_same(messages[n_shared], answered):
+        n_shared += 1
     entries: list[Entry] = []
     if n_shared:
         where = f"shared with step {parent['step_index']}" if parent else "shared with the parent step"
@@ -68,6 +71,16 @@ def shared_messages(step: Mapping[str, Any], parent: Mapping[str, Any] | None) -
             break
         shared += 1
     return shared
+
+
+def says_the_same(one: Message, other: Message) -> bool:
+    """Whether an agent sent back what was sampled, though it may have rewritten call ids or dropped empty fields."""
+
+    def said(message: Message) -> list[Any]:
+        calls = [(call["name"], call["arguments"]) for call in calls_of(message)]
+        return [message.get("role"), [part.get("text") for part in parts_of(message)], calls]
+
+    return said(one) == said(other)
 
 
 def cards(messages: Sequence[Message], *, before: Sequence[Message] = ()) -> list[Entry]:

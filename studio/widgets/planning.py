@@ -108,7 +108,7 @@ def totals_row(made: Plan) -> None:
             Figure("Trajectories", count(totals["n_trajectories"]), help="trajectory"),
             Figure("Steps", count(totals["n_steps"]), help="step"),
             Figure("Tokens", compact(totals["n_tokens"]), sub=f"{compact(totals['n_loss_tokens'])} in the loss"),
-            Figure("Packed", compact(totals["n_packed_tokens"]), sub="each shared prefix once", help="prefix tree"),
+            Figure("Packed", compact(totals["n_packed_tokens"]), sub="prefixes once", help="prefix tree"),
             Figure("Token ratio", number(totals["token_ratio"]), help="token ratio"),
             Figure(
                 "Rows",

@@ -65,10 +65,10 @@ def timeline_rows(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def show_messages(step: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], pool: Pool) -> None:
     """The step's delta: folded history, new messages, the answer with its results.
 
-    ``steps`` are the trajectory's, without messages; of them only the one that answers this step is read whole.
+    ``steps`` are the trajectory's, without messages; of them the parent and the first child are read whole.
     """
     uid = step["step_uid"]
-    parent = next((other for other in steps if other["step_uid"] == step.get("parent_step_uid")), None)
+    parent = pool.step(step["parent_step_uid"]) if step.get("parent_step_uid") else None
     children = [other["step_uid"] for other in steps if other.get("parent_step_uid") == uid]
     entries = delta(step, parent=parent, later=[pool.step(child) for child in children[:1]])
     components.messages_view(uid=str(step["step_uid"]), entries=entries, key="step-messages")

@@ -156,3 +156,15 @@ def test_no_text_is_lost_wherever_the_history_is_folded(messages, data):
     shown = texts(delta(step))
     for message in messages:
         assert message["content"] in shown
+
+
+def test_an_answer_sent_back_in_other_form_is_still_history():
+    answer = {"role": "assistant", "content": None, "tool_calls": [call("call_0", "ls", '{"path":"."}')]}
+    sent_back = {"role": "assistant", "content": "", "tool_calls": [call("call0", "ls", '{"path": "."}')]}
+    parent = {"step_index": 0, "messages": TURN[:1], "response_message": answer}
+    step = {"step_uid": "s1", "messages": [TURN[0], sent_back, tool_result("call0", "x")], "n_shared_messages": 1}
+    folded, result = delta(step, parent=parent)
+    assert folded["n"] == 2
+    assert result["calls"][0]["name"] == "ls"
+    other = {**step, "messages": [TURN[0], {"role": "assistant", "content": "no"}, tool_result("call0", "x")]}
+    assert delta(other, parent=parent)[0]["n"] == 1

@@ -1,0 +1,152 @@
+"""What a prefix tree is made of, in words: its steps, where siblings part, and what one node holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import streamlit as st
+
+from core.batch.plan import Plan
+from core.tree.build import PackedTree
+from core.tree.nodes import TreeNodes
+from core.tree.sequences import Sequences
+from studio import state
+from studio.charts.tree import member_steps
+from studio.widgets.figures import facts as fact_list
+from studio.widgets.figures import section
+from studio.widgets.format import count
+from studio.widgets.tokens import UNKNOWN, Texts, texts_for
+
+NODE_TEXT_TOKENS = 4000
+NODE_STEPS = 500
+
+
+def step_facts(made: Plan) -> dict[str, dict[str, Any]]:
+    """What colours a step: its trajectory's reward, its advantage, its policy version."""
+    names = ("step_uid", "trajectory_uid", "step_index", "trajectory_reward", "advantage", "policy_version")
+    rows = made.steps.select(list(names)).to_pylist()
+    return {
+        row["step_uid"]: {
+            "trajectory_uid": row["trajectory_uid"],
+            "step_index": row["step_index"],
+            "reward": row["trajectory_reward"],
+            "advantage": row["advantage"],
+            "policy": row["policy_version"],
+        }
+        for row in rows
+    }
+
+
+def texts_of(sequences: Sequences) -> Texts:
+    """The tokenizer of the sequences, judged by their first step; steps of one plan share the policy's."""
+    if not sequences.step_uids:
+        return UNKNOWN
+    service = state.service()
+    return texts_for(service.pool.step(sequences.step_uids[0]), service.settings)
+
+
+def branch_points(tree: PackedTree, nodes: TreeNodes, texts: Texts) -> None:
+    """Where siblings part: the nodes after which most sequences go different ways."""
+    children = np.bincount(nodes.parent[nodes.parent >= 0], minlength=len(nodes))
+    forks = np.flatnonzero(children > 1)
+    forks = forks[np.argsort(-nodes.n_owners[forks], kind="stable")][:12]
+    if not len(forks):
+        st.caption("No two sequences part: each continues the one before.")
+        return
+    st.caption("Where siblings part, most shared first")
+    for fork in forks.tolist():
+        at = int(nodes.depth[fork] + nodes.length[fork])
+        firsts = tree.tokens[nodes.start[np.flatnonzero(nodes.parent == fork)]].tolist()
+        vocab = texts.vocab(firsts)
+        shown = " | ".join(repr(vocab[i][0]) if i in vocab else f"#{i}" for i in firsts[:4])
+        if st.button(
+            f"position {at:,} · {int(nodes.n_owners[fork])} sequences, {int(children[fork])} ways",
+            key=f"fork-{fork}",
+            help=f"First tokens after it: {shown}",
+            width="stretch",
+        ):
+            state.set_query(node=fork)
+            st.rerun()
+
+
+def node_panel(
+    tree: PackedTree,
+    nodes: TreeNodes,
+    sequences: Sequences,
+    node: int,
+    texts: Texts,
+    facts: Mapping[str, dict[str, Any]],
+) -> None:
+    """A node's text, and the steps that pass through it."""
+    start, length = int(nodes.start[node]), int(nodes.length[node])
+    order = member_steps(tree, nodes, sequences)
+    owners = order[int(nodes.owner_first[node]) : int(nodes.owner_stop[node])]
+    section(f"Node {node}", f"{count(length)} tokens from position {count(int(nodes.depth[node]))}")
+    fact_list(
+        [
+            ("shared by", f"{count(len(owners))} of {count(len(order))} steps"),
+            ("saves", f"{count(length * (len(owners) - 1))} tokens"),
+            ("trajectories", count(len({facts[uid]["trajectory_uid"] for uid in owners}))),
+        ]
+    )
+    ids = tree.tokens[start : start + length].tolist()
+    text = texts.decode(ids[:NODE_TEXT_TOKENS])
+    st.code(
+        text if text is not None else " ".join(map(str, ids[:NODE_TEXT_TOKENS])),
+        language=None,
+        height=210,
+        wrap_lines=True,
+    )
+    if length > NODE_TEXT_TOKENS:
+        st.caption(f"The first {NODE_TEXT_TOKENS:,} of {length:,} tokens; the whole text is in Inspect.")
+    st.caption(texts.why)
+    rows = [
+        {
+            "step_uid": uid,
+            "step": facts[uid]["step_index"],
+            "trajectory": facts[uid]["trajectory_uid"],
+            "reward": facts[uid]["reward"],
+            "advantage": facts[uid]["advantage"],
+        }
+        for uid in owners[:NODE_STEPS]
+    ]
+    config = st.column_config
+    event = st.dataframe(
+        rows,
+        hide_index=True,
+        height=200,
+        row_height=29,
+        column_order=("trajectory", "step", "reward", "advantage"),
+        column_config={
+            "trajectory": config.TextColumn("Trajectory", width=112),
+            "step": config.NumberColumn("#", width=34),
+            "reward": config.NumberColumn("Reward", width=56, format="%.3g"),
+            "advantage": config.NumberColumn("Advantage", width=72, format="%+.2f"),
+        },
+        on_select="rerun",
+        selection_mode="single-cell",
+        key=f"owners-{_tree_name(tree)}-{node}",
+    )
+    cells = event["selection"]["cells"]
+    if cells:
+        row = rows[cells[0][0]]
+        state.goto("inspect", trajectory=row["trajectory"], step=row["step_uid"], tab="tokens")
+
+
+def _tree_name(tree: PackedTree) -> str:
+    """A short name of a tree for widget keys."""
+    return f"{tree.n_packed}-{len(tree.members)}"
+
+
+def owner_line(order: Sequence[str], nodes: TreeNodes, node: int, facts: Mapping[str, dict[str, Any]]) -> str:
+    """Who owns a node, for the hover: its only step, or how many share it."""
+    first, stop = int(nodes.owner_first[node]), int(nodes.owner_stop[node])
+    if stop - first > 1:
+        trajectories = {facts[uid]["trajectory_uid"] for uid in order[first:stop]} if stop - first < 200 else set()
+        n = len(trajectories)
+        of = f" of {n} {'trajectory' if n == 1 else 'trajectories'}" if n else ""
+        return f"shared by {stop - first} steps{of}"
+    fact = facts[order[first]]
+    return f"step {fact['step_index']} of {fact['trajectory_uid']}"

@@ -37,7 +37,7 @@ def pulse() -> None:
     w.figures(
         [
             w.Figure("Calls per second", w.number(rate["calls_per_s"], 1), "mean of 10 s"),
-            w.Figure("Tokens per second", w.compact(rate["tokens_per_s"]), "sampled, mean of 10 s"),
+            w.Figure("Tokens per second", w.compact(rate["tokens_per_s"]), "mean of 10 s"),
             w.Figure("Latency p50", w.seconds(percentile(latency, 0.5)), newest, help="latency"),
             w.Figure("Latency p95", w.seconds(percentile(latency, 0.95)), newest, help="latency"),
             w.Figure("In flight", w.count(live["n_in_flight"]), "being answered"),

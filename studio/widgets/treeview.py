@@ -12,6 +12,7 @@ from core.batch.plan import Plan
 from core.tree.build import PackedTree
 from core.tree.nodes import TreeNodes
 from core.tree.sequences import Sequences
+from core.types import View
 from studio import state
 from studio.charts.tree import member_steps
 from studio.widgets.figures import facts as fact_list
@@ -19,6 +20,7 @@ from studio.widgets.figures import section
 from studio.widgets.format import count
 from studio.widgets.tokens import UNKNOWN, Texts, texts_for
 
+MIXED = Texts(None, "ids only: these steps are of different tokenizers")
 NODE_TEXT_TOKENS = 4000
 NODE_STEPS = 500
 
@@ -40,11 +42,17 @@ def step_facts(made: Plan) -> dict[str, dict[str, Any]]:
 
 
 def texts_of(sequences: Sequences) -> Texts:
-    """The tokenizer of the sequences, judged by their first step; steps of one plan share the policy's."""
+    """The one tokenizer of all these steps, judged by a step of each model and engine; none when they differ."""
     if not sequences.step_uids:
         return UNKNOWN
     service = state.service()
-    return texts_for(service.pool.step(sequences.step_uids[0]), service.settings)
+    rows = service.pool.steps(View({"step_uid": sequences.step_uids}), limit=None)
+    makers = zip(rows["model"].to_pylist(), rows["engine"].to_pylist(), strict=True)
+    examples = dict(zip(makers, rows["step_uid"].to_pylist(), strict=True)).values()
+    found = [texts_for(service.pool.step(uid), service.settings) for uid in examples]
+    if any(texts.tokenizer is not found[0].tokenizer for texts in found):
+        return MIXED
+    return found[0]
 
 
 def branch_points(tree: PackedTree, nodes: TreeNodes, texts: Texts) -> None:

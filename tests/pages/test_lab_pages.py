@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html import unescape
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from core.batch.plan import plan
 from core.batch.recipe import Recipe, parse_recipe
 from core.types import Annotation, AnnotationKind, View
-from tests.pages.samples import START
+from tests.pages.samples import START, agent_steps
 
 PAGES = ("inspect", "curate", "optimise", "batch")
 STEP = "traj-0-0-s1"
@@ -212,3 +213,26 @@ def test_export_writes_the_plan_of_the_page(filled, open_page):
     assert result.manifest["plan"]["hash"] == made.hash
     assert result.n_rows == len(made.steps)
     assert result.path.name in page.html
+
+
+def test_a_tree_of_two_tokenizers_shows_ids_only(filled, open_page):
+    known, _ = agent_steps()
+    other = [
+        replace(
+            step,
+            step_uid=f"other-{n}",
+            trajectory_uid=f"other-{n}",
+            parent_step_uid=None,
+            n_shared_tokens=0,
+            n_shared_messages=0,
+            model="another",
+            tokenizer_hash="0" * 64,
+        )
+        for n, step in enumerate([known[0], known[0]])
+    ]
+    completions = [{"trajectory_uid": step.trajectory_uid, "reward": float(n)} for n, step in enumerate(other)]
+    filled.pool.append(other, completions=completions)
+    page = open_page("optimise", show="prompt-0", node="0")
+    assert page.failures == []
+    assert components(page, "tree")[0]["labels"] is None
+    assert any("different tokenizers" in caption.value for caption in page.app.caption)

@@ -25,8 +25,11 @@ def test_demo_data_then_from_the_funnel_to_curate(studio, watch):
 def test_the_demo_agent_arrives_live_without_a_jump(studio, watch):
     page = watch(f"{studio.url}/collect").page
     page.get_by_role("button", name="Run the demo agent live").first.click()
-    expect(page.locator("[data-testid=stDataFrame]")).to_be_visible()
     expect(page.get_by_text(re.compile(r"Demo agent: \d+ of \d+ rollouts"))).to_be_visible()
+    calls = page.locator(".cs-fig", has_text="since the start").locator(".v")
+    eventually(lambda: calls.inner_text() != "0")
+    before = int(calls.inner_text().replace(",", ""))
+    expect(page.locator("[data-testid=stDataFrame]")).to_be_visible()
     heights = page.evaluate(
         """async () => {
             const main = document.querySelector('[data-testid=stMain]'), seen = new Set(), start = performance.now();
@@ -38,8 +41,6 @@ def test_the_demo_agent_arrives_live_without_a_jump(studio, watch):
         }"""
     )
     assert len(heights) <= 2, heights  # once more while the engine table gains the demo engine's row
-    calls = page.locator(".cs-fig", has_text="since the start").locator(".v")
-    before = int(calls.inner_text().replace(",", ""))
     eventually(lambda: int(calls.inner_text().replace(",", "")) > before)
     table = page.locator("[data-testid=stDataFrame]").bounding_box()
     page.mouse.click(table["x"] + 150, table["y"] + 80)

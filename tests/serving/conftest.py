@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving_client import Client
+from tests.serving.serving_client import Client
 
 from core.serving.process import EngineProcess
 

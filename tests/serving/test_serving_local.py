@@ -8,7 +8,7 @@ from pathlib import Path
 
 import openai
 import pytest
-from serving_client import IDS, TOOLS, Client
+from tests.serving.serving_client import IDS, TOOLS, Client
 
 from core.serving.model import make_model
 from core.serving.tokenizer import load_tokenizer

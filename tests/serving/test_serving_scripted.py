@@ -8,7 +8,7 @@ import openai
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from serving_client import IDS, TOOLS, Client
+from tests.serving.serving_client import IDS, TOOLS, Client
 from serving_strategies import CALLS, TEXT
 
 from core.errors import InvalidInput

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.serving.serving_client import Client
 
 from core.serving.process import EngineProcess
+from tests.serving.serving_client import Client
 
 # Before torch is loaded: threads that spin starve each other where several processes share two cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import openai
 import pytest
-from tests.serving.serving_client import IDS, TOOLS, Client
 
 from core.serving.model import make_model
 from core.serving.tokenizer import load_tokenizer
+from tests.serving.serving_client import IDS, TOOLS, Client
 
 HELLO = [{"role": "system", "content": "You help."}, {"role": "user", "content": "Say something about files."}]
 TOLERANCE = 2e-5

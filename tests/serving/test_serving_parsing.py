@@ -5,9 +5,9 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from serving_strategies import CALLS, TEXT
 
 from core.serving.parsing import MessageParser, StopScanner, assistant_text, parse_call
+from tests.serving.serving_strategies import CALLS, TEXT
 
 
 def parse(text: str, cuts: list[int], *, tools: bool = True, reasoning: bool = True) -> tuple[dict, dict]:

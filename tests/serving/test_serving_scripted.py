@@ -8,14 +8,14 @@ import openai
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from tests.serving.serving_client import IDS, TOOLS, Client
-from serving_strategies import CALLS, TEXT
 
 from core.errors import InvalidInput
 from core.serving.faults import BODY, TRANSPORT
 from core.serving.script import Script
 from core.serving.scripted import scripted_logprob
 from core.serving.tokenizer import load_tokenizer
+from tests.serving.serving_client import IDS, TOOLS, Client
+from tests.serving.serving_strategies import CALLS, TEXT
 
 HELLO = [{"role": "user", "content": "hello"}]
 CALL = {"name": "list_files", "arguments": {"path": "."}}

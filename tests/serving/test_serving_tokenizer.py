@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from serving_strategies import CALLS, TEXT
 
 from core.errors import InvalidInput
 from core.serving.parsing import assistant_text
 from core.serving.tokenizer import ASSETS, Detokenizer, load_tokenizer, render_chat, tokenizer_hash
 from core.serving.train_tokenizer import train
+from tests.serving.serving_strategies import CALLS, TEXT
 
 
 @lru_cache(1)

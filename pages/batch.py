@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 import streamlit as st
@@ -327,7 +328,10 @@ def as_json(made: Plan) -> None:
     body = {"view": made.view_json(), "recipe": json.loads(recipe_to_query(made.recipe) or "{}")}
     st.caption("The same plan by HTTP:")
     address = f"{state.service().base_url}/api/v1/plans"
-    st.code(f"curl -s {address} -H 'content-type: application/json' \\\n  -d '{json.dumps(body)}'", language="bash")
+    st.code(
+        f"curl -s {address} -H 'content-type: application/json' \\\n  -d {shlex.quote(json.dumps(body))}",
+        language="bash",
+    )
     st.json(made.to_json(), expanded=1)
 
 

@@ -74,9 +74,15 @@ def table(view: View) -> None:
 def trajectory_page(uid: str) -> None:
     """Timeline, the chosen step, and the labels of both."""
     service = state.service()
+    crumbs = st.container(horizontal=True, vertical_alignment="center", gap="small", key="crumbs")
+    if crumbs.button("All trajectories", icon=":material/arrow_back:", key="back", type="tertiary"):
+        state.set_query(trajectory=None, step=None, tab=None)
+        st.rerun()
     summary = service.pool.trajectory(uid, tokens=False)
     steps = summary["steps"]
-    head(uid, summary)
+    with crumbs:
+        where(uid, summary)
+    summary_row(summary)
     if not steps:
         w.empty_state("No step yet", "The trajectory is registered; its first call has not arrived.")
         return
@@ -96,20 +102,20 @@ def trajectory_page(uid: str) -> None:
         labels(uid, chosen, summary)
 
 
-def head(uid: str, summary: dict) -> None:
-    """Where we are, and the trajectory in one row of numbers."""
-    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="crumbs"):
-        if st.button("All trajectories", icon=":material/arrow_back:", key="back", type="tertiary"):
-            state.set_query(trajectory=None, step=None, tab=None)
-            st.rerun()
-        group = summary.get("prompt_uid")
-        if group and st.button(
-            f"Group {w.uid(group, 22)}", icon=":material/groups:", key="open-group", type="tertiary", help=group
-        ):
-            state.set_query(trajectory=None, step=None, tab=None, level=None)
-            change(View({"prompt_uid": [group]}))
-        st.html(f"<code title='{w.escape(uid)}'>{w.escape(uid)}</code>", width="content")
-        st.caption(str(summary.get("prompt_preview") or "")[:90])
+def where(uid: str, summary: dict) -> None:
+    """The group, the trajectory and its task, in one line."""
+    group = summary.get("prompt_uid")
+    if group and st.button(
+        f"Group {w.uid(group, 22)}", icon=":material/groups:", key="open-group", type="tertiary", help=group
+    ):
+        state.set_query(trajectory=None, step=None, tab=None, level=None)
+        change(View({"prompt_uid": [group]}))
+    st.html(f"<code title='{w.escape(uid)}'>{w.escape(uid)}</code>", width="content")
+    st.caption(str(summary.get("prompt_preview") or "")[:90])
+
+
+def summary_row(summary: dict) -> None:
+    """The trajectory in one row of numbers."""
     policy = browse.span(summary.get("policy_version_min"), summary.get("policy_version_max"))
     quality = summary.get("quality")
     tone = {"good": "good", "bad": "bad", "unsure": "warn"}.get(quality or "", "")

@@ -62,7 +62,7 @@ def group_table() -> TableSpec:
          "reward_mean", "reward_std", "reward_min", "reward_max", "success_rate", "zero_variance"),
         {
             "prompt_uid": c.TextColumn("Prompt group", width=130),
-            "prompt_preview": c.TextColumn("Task", width=300),
+            "prompt_preview": c.TextColumn("Task", width=230),
             "n_trajectories": c.NumberColumn("Trajectories", width=84),
             "n_complete": c.NumberColumn("Complete", width=70),
             "n_scored": c.NumberColumn("Scored", width=60),

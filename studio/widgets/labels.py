@@ -44,8 +44,9 @@ class Target:
 def apply(target: Target, kind: str, value: Any, *, label: str) -> None:
     """Append one annotation and redraw the page."""
     service = state.service()
-    service.pool.annotate([target.annotation(kind, value, at=service.clock())], label=label)
-    st.toast(f"{label} · {target.kind} {target.uid[:12]}")
+    entry = f"{label} on {target.kind} {target.uid}"
+    service.pool.annotate([target.annotation(kind, value, at=service.clock())], label=entry)
+    st.toast(entry)
     st.rerun()
 
 
@@ -165,7 +166,7 @@ def _tags(target: Target, standing: list[str], key: str) -> None:
         at = service.clock()
         service.pool.annotate(
             [target.annotation(AnnotationKind.TAG, tag, at=at) for tag in changed],
-            label=f"tags: {', '.join(changed)}",
+            label=f"tags: {', '.join(changed)} on {target.kind} {target.uid}",
         )
         st.rerun()
 

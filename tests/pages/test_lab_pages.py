@@ -236,3 +236,10 @@ def test_a_tree_of_two_tokenizers_shows_ids_only(filled, open_page):
     assert page.failures == []
     assert components(page, "tree")[0]["labels"] is None
     assert any("different tokenizers" in caption.value for caption in page.app.caption)
+
+
+def test_an_unknown_trajectory_says_so_and_leads_back(filled, open_page):
+    page = open_page("inspect", trajectory="nobody")
+    assert "nobody" in page.html
+    page.app.button(key="back").click().run()
+    assert page.app.dataframe

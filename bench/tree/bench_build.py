@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from core.tree.build import build, layout, sort_with_lcp
+from core.tree.build import build, layout
+from core.tree.order import sort_with_lcp
 from core.tree.packing import pack
 from core.tree.sequences import Sequences
 

@@ -209,10 +209,33 @@ def sequences(cursor: Cursor, step_uids: Sequence[str]) -> Sequences:
         n_prompt.append(prompt.size)
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
+    parent, n_shared = _deltas(links, whole, [where[uid][0] for uid in step_uids])
     return Sequences(
         ids=np.concatenate(pieces) if pieces else empty,
         offsets=offsets,
         n_prompt=np.asarray(n_prompt, np.int64),
         logprobs=np.concatenate(scores) if any_scores else None,
         step_uids=list(step_uids),
+        parent=parent,
+        n_shared=n_shared,
     )
+
+
+def _deltas(
+    links: Mapping[int, Link], whole: Mapping[int, StepTokens], step_ids: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each step its nearest ancestor among ``step_ids`` and how many tokens lead both: int64 ``[n]`` each.
+
+    The parent is an index into ``step_ids``, -1 for none. A step without prompt ids shares nothing that is known.
+    """
+    index = {step_id: i for i, step_id in reversed(list(enumerate(step_ids)))}
+    parent, n_shared = np.full(len(step_ids), -1, np.int64), np.zeros(len(step_ids), np.int64)
+    for i, step_id in enumerate(step_ids):
+        at, shared = step_id, None
+        while (above := links[at].parent_step_id) is not None and whole[at].prompt is not None:
+            shared = links[at].n_shared_tokens if shared is None else min(shared, links[at].n_shared_tokens)
+            at = above
+            if at in index:
+                parent[i], n_shared[i] = index[at], shared
+                break
+    return parent, n_shared

@@ -1,7 +1,7 @@
 """Build the prefix tree of many token sequences and lay it out depth first.
 
-No token is touched by Python: the sequences are sorted bytewise by Arrow, neighbours are compared by numpy in
-chunks, and one pass over the sequences (not the tokens) keeps the current root path on a stack.
+No token is touched by Python: ``core.tree.order`` sorts the sequences and tells what neighbours share, and one pass
+over the sequences (not the tokens) keeps the current root path on a stack.
 
 Three sequences ``5 6 7``, ``5 6 8 9``, ``5 6 8``::
 
@@ -19,15 +19,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from core.errors import InvalidInput
+from core.tree.order import sort_with_lcp
 from core.tree.sequences import Int32, Int64, Sequences, ragged_index
 
-_FIRST_CHUNK = 128
-_CHUNK = 16384
 _MAX_PACKED = 2**31 - 1
 
 
@@ -103,45 +100,6 @@ def build(sequences: Sequences) -> PackedTree:
     """
     order, lcp = sort_with_lcp(sequences)
     return layout(sequences, order, lcp)
-
-
-def sort_with_lcp(sequences: Sequences) -> tuple[Int64, Int64]:
-    """Sequence indices in bytewise order, and the common prefix length of each with its predecessor.
-
-    Bytewise order of little-endian int32 isn't numeric order, but it keeps equal prefixes adjacent and puts
-    a prefix before what extends it, which is all that a tree needs. Equal sequences stay in the order given.
-
-    Returns:
-        order int64 [n], lcp int64 [n] with ``lcp[0] = 0``.
-    """
-    n = len(sequences)
-    if n == 0:
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    ids = np.ascontiguousarray(sequences.ids)
-    binary = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), n, [None, pa.py_buffer(sequences.offsets * 4), pa.py_buffer(ids)]
-    )
-    order = pc.array_sort_indices(binary).to_numpy().astype(np.int64)
-    starts = sequences.offsets[:-1][order].tolist()
-    lengths = sequences.lengths[order].tolist()
-    lcp = np.zeros(n, dtype=np.int64)
-    for j in range(1, n):
-        limit = min(lengths[j - 1], lengths[j])
-        lcp[j] = _common_prefix(ids, starts[j - 1], starts[j], limit)
-    return order, lcp
-
-
-def _common_prefix(ids: Int32, a: int, b: int, limit: int) -> int:
-    """Length of the common prefix of ``ids[a:a+limit]`` and ``ids[b:b+limit]``, comparing chunk by chunk."""
-    done, chunk = 0, _FIRST_CHUNK
-    while done < limit:
-        stop = min(done + chunk, limit)
-        differs = ids[a + done : a + stop] != ids[b + done : b + stop]
-        first = int(differs.argmax())
-        if differs[first]:
-            return done + first
-        done, chunk = stop, _CHUNK
-    return limit
 
 
 def layout(sequences: Sequences, order: Int64, lcp: Int64) -> PackedTree:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from core.errors import InvalidInput
-from core.tree.build import PackedTree, concatenate, layout, sort_with_lcp
+from core.tree.build import PackedTree, concatenate, layout
+from core.tree.order import sort_with_lcp
 from core.tree.sequences import Int64, Sequences
 
 
@@ -105,7 +106,7 @@ def group_parts_of(sequences: Sequences, index: Int64, group: int, token_budget:
 
     Args:
         sequences: the source.
-        index: int64 [m], the group's sequences.
+        index: int64 [m], the group's sequences, ascending.
         group: number written into the parts.
         token_budget: most packed tokens of a part.
 
@@ -116,8 +117,7 @@ def group_parts_of(sequences: Sequences, index: Int64, group: int, token_budget:
     lengths = sequences.lengths[index]
     fits = lengths <= token_budget
     inside = index[fits]
-    local, lcp = sort_with_lcp(sequences.take(inside) if len(inside) < len(sequences) else sequences)
-    order = inside[local]
+    order, lcp = sort_with_lcp(sequences, inside)
     sorted_lengths = sequences.lengths[order]
     parts = []
     for low, high in cut(sorted_lengths, lcp, token_budget):

@@ -41,6 +41,9 @@ class Sequences:
         logprobs: float32 [n_tokens], log μ(token) in nats, aligned with ``ids``; NaN on prompt tokens and
             where unknown. None when no sequence has any.
         step_uids: the step that each sequence belongs to, [n].
+        parent: int64 [n], index of a sequence whose first ``n_shared`` tokens are this one's first; -1 for none.
+            None: nothing is known about sharing before the tokens are compared.
+        n_shared: int64 [n], 0 where ``parent`` is -1. The two may share more: what is known is a lower bound.
     """
 
     ids: Int32
@@ -48,6 +51,8 @@ class Sequences:
     n_prompt: Int64
     logprobs: Float32 | None
     step_uids: list[str]
+    parent: Int64 | None = None
+    n_shared: Int64 | None = None
 
     def __post_init__(self) -> None:
         """Refuse arrays that contradict each other; the message names the field."""
@@ -64,6 +69,20 @@ class Sequences:
             raise InvalidInput("a prompt is longer than its sequence", field="n_prompt")
         if self.logprobs is not None and (self.logprobs.dtype != np.float32 or self.logprobs.shape != self.ids.shape):
             raise InvalidInput("logprobs must be float32 and as long as ids", field="logprobs")
+        if self.parent is not None or self.n_shared is not None:
+            self._check_deltas()
+
+    def _check_deltas(self) -> None:
+        parent, n_shared, n = self.parent, self.n_shared, len(self)
+        if parent is None or parent.dtype != np.int64 or parent.shape != (n,):
+            raise InvalidInput(f"parent must be int64 of length {n}", field="parent")
+        if n_shared is None or n_shared.dtype != np.int64 or n_shared.shape != (n,):
+            raise InvalidInput(f"n_shared must be int64 of length {n}", field="n_shared")
+        if n and (parent.min() < -1 or parent.max() >= n):
+            raise InvalidInput("a parent is none of the sequences", field="parent")
+        most = np.where(parent >= 0, np.minimum(self.lengths, self.lengths[parent] if n else 0), 0)
+        if (n_shared < 0).any() or (n_shared > most).any():
+            raise InvalidInput("a sequence shares more tokens than it or its parent has", field="n_shared")
 
     @classmethod
     def from_lists(
@@ -146,8 +165,14 @@ class Sequences:
         return ragged_index(self.offsets[:-1] + self.n_prompt, self.n_response)
 
     def take(self, indices: ArrayLike) -> Sequences:
-        """The sequences at ``indices``, in that order."""
+        """The sequences at ``indices``, in that order. A parent that isn't among them is forgotten."""
         chosen = np.asarray(indices, dtype=np.int64)
+        parent = n_shared = None
+        if self.parent is not None and self.n_shared is not None:
+            position = np.full(len(self) + 1, -1, dtype=np.int64)  # the last entry answers for parent -1
+            position[chosen] = np.arange(len(chosen))
+            parent = position[self.parent[chosen]]
+            n_shared = np.where(parent >= 0, self.n_shared[chosen], 0)
         lengths = self.lengths[chosen]
         index = ragged_index(self.offsets[:-1][chosen], lengths)
         return Sequences(
@@ -156,4 +181,6 @@ class Sequences:
             n_prompt=self.n_prompt[chosen],
             logprobs=None if self.logprobs is None else self.logprobs[index],
             step_uids=[self.step_uids[i] for i in chosen.tolist()],
+            parent=parent,
+            n_shared=n_shared,
         )

@@ -128,6 +128,8 @@ def test_every_step_comes_back_as_it_went_in(steps: list[Step], batch: int) -> N
         own = whole.ids[whole.offsets[row] : whole.offsets[row + 1]].tolist()
         assert own == [*(step.prompt_ids or ()), *(step.response_ids or ())]
         assert whole.n_prompt[row] == len(step.prompt_ids or ())
+        above, n_shared = whole.parent[row], whole.n_shared[row]
+        assert above == -1 or whole.sequence(above)[:n_shared].tolist() == own[:n_shared]
     pool.close()
 
 

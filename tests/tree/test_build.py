@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 
 from core.errors import InvalidInput
-from core.tree.build import build, concatenate, sort_with_lcp
+from core.tree.build import build, concatenate
 from core.tree.mask import visible
 from core.tree.nodes import tree_nodes
+from core.tree.order import sort_with_lcp
 from core.tree.sequences import Sequences
 
 from . import reference

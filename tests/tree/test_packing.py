@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import InvalidInput
-from core.tree.build import build, sort_with_lcp
+from core.tree.build import build
+from core.tree.order import sort_with_lcp
 from core.tree.packing import cut, pack
 from core.tree.sequences import Sequences
 

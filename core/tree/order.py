@@ -1,0 +1,139 @@
+"""Sequences in an order that keeps equal prefixes together, and what each shares with the one before it.
+
+Two ways to the same answer. Without knowledge, Arrow sorts the token bytes and numpy compares neighbours. Where the
+source knows that one sequence leads another (``Sequences.parent``: the pool stores steps as deltas), only the sequences
+that lead no other are sorted and compared; every other one is a prefix of one of those, and its place follows from
+its length alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from core.tree.sequences import Int32, Int64, Sequences
+
+_FIRST_CHUNK = 128
+_CHUNK = 16384
+
+
+def sort_with_lcp(sequences: Sequences, index: Int64 | None = None) -> tuple[Int64, Int64]:
+    """Sequence indices in bytewise order, and the common prefix length of each with its predecessor.
+
+    Bytewise order of little-endian int32 isn't numeric order, but it keeps equal prefixes adjacent and puts
+    a prefix before what extends it, which is all that a tree needs. Equal sequences stay in the order given.
+
+    Args:
+        sequences: the source; its deltas are used where it has them.
+        index: int64 [m], the sequences to sort, ascending; default all.
+
+    Returns:
+        order int64 [m] (indices into the source), lcp int64 [m] with ``lcp[0] = 0``.
+    """
+    if index is None:
+        index = np.arange(len(sequences), dtype=np.int64)
+    if sequences.parent is None:
+        return sort_by_tokens(sequences, index)
+    return sort_by_deltas(sequences, index)
+
+
+def sort_by_tokens(sequences: Sequences, index: Int64) -> tuple[Int64, Int64]:
+    """``sort_with_lcp`` by reading every token."""
+    if len(index) == 0:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    ids = np.ascontiguousarray(sequences.ids)
+    first, last = int(index[0]), int(index[-1]) + 1
+    binary = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(),
+        last - first,
+        [None, pa.py_buffer(sequences.offsets[first : last + 1] * 4), pa.py_buffer(ids)],
+    )
+    if len(index) < last - first:
+        binary = binary.take(pa.array(index - first))
+    order = index[pc.array_sort_indices(binary).to_numpy()]
+    starts = sequences.offsets[:-1][order].tolist()
+    lengths = sequences.lengths[order].tolist()
+    lcp = np.zeros(len(order), dtype=np.int64)
+    for j in range(1, len(order)):
+        limit = min(lengths[j - 1], lengths[j])
+        lcp[j] = _common_prefix(ids, starts[j - 1], starts[j], limit)
+    return order, lcp
+
+
+def _common_prefix(ids: Int32, a: int, b: int, limit: int) -> int:
+    """Length of the common prefix of ``ids[a:a+limit]`` and ``ids[b:b+limit]``, comparing chunk by chunk."""
+    done, chunk = 0, _FIRST_CHUNK
+    while done < limit:
+        stop = min(done + chunk, limit)
+        differs = ids[a + done : a + stop] != ids[b + done : b + stop]
+        first = int(differs.argmax())
+        if differs[first]:
+            return done + first
+        done, chunk = stop, _CHUNK
+    return limit
+
+
+def sort_by_deltas(sequences: Sequences, index: Int64) -> tuple[Int64, Int64]:
+    """``sort_with_lcp`` by reading only the sequences that lead no other of ``index``.
+
+    A sequence whose child shares all of it is a prefix of that child, and so of the longest of its line: the *tip*.
+    Tips are sorted by their tokens. A prefix of tip rank j, L tokens long, sorts before every tip that begins with
+    it: at the first rank i <= j whose neighbours up to j share at least L tokens. All that stands at one i are
+    prefixes of tip i, ordered by length; so the neighbour's common prefix is the shorter's length inside
+    one i, and the tips' own where i changes.
+    """
+    tips_of = _tips(sequences, index)
+    is_tip = tips_of == np.arange(len(index))
+    tips = index[is_tip]
+    tip_order, tip_lcp = sort_by_tokens(sequences, tips)
+    rank_of_tip = np.empty(len(tips), dtype=np.int64)
+    rank_of_tip[np.searchsorted(tips, tip_order)] = np.arange(len(tips))
+    number_of_tip = np.cumsum(is_tip) - 1
+    rank = rank_of_tip[number_of_tip[tips_of]]
+    lengths = sequences.lengths[index]
+    place = _first_rank_sharing(tip_lcp, rank, lengths)
+    sort = np.lexsort((index, lengths, place))
+    place, lengths = place[sort], lengths[sort]
+    lcp = np.zeros(len(index), dtype=np.int64)
+    lcp[1:] = np.where(place[1:] == place[:-1], lengths[:-1], tip_lcp[place[1:]])
+    return index[sort], lcp
+
+
+def _tips(sequences: Sequences, index: Int64) -> Int64:
+    """For each of ``index``, the position in it of a sequence that extends it and leads no other: int64 [m]."""
+    assert sequences.parent is not None and sequences.n_shared is not None
+    position = np.full(len(sequences), -1, dtype=np.int64)
+    position[index] = np.arange(len(index))
+    parent = sequences.parent[index]
+    whole = (parent >= 0) & (sequences.n_shared[index] == sequences.lengths[parent])
+    child = np.flatnonzero(whole)
+    above = position[parent[child]]
+    heir = np.arange(len(index))
+    heir[above[above >= 0]] = child[above >= 0]
+    for _ in range(len(index).bit_length()):
+        further = heir[heir]
+        if np.array_equal(further, heir):
+            return heir
+        heir = further
+    return np.where(heir[heir] == heir, heir, np.arange(len(index)))  # equal sequences in a ring lead themselves
+
+
+def _first_rank_sharing(lcp: Int64, rank: Int64, length: Int64) -> Int64:
+    """The least i <= rank with ``min(lcp[i + 1 : rank + 1]) >= length``, for each pair: int64 [n].
+
+    Descends a table of minima over windows of 1, 2, 4, ... ranks, all pairs at once.
+    """
+    shared = lcp.copy()
+    shared[:1] = -1
+    windows = [shared]  # windows[k][i] = min(shared[max(0, i - 2**k + 1) : i + 1])
+    while 2 ** len(windows) <= len(shared):
+        step = 2 ** (len(windows) - 1)
+        below = windows[-1].copy()
+        below[step:] = np.minimum(windows[-1][step:], windows[-1][:-step])
+        below[:step] = -1
+        windows.append(below)
+    at = rank.copy()
+    for k in range(len(windows) - 1, -1, -1):
+        at = np.where(windows[k][at] >= length, at - 2**k, at)
+    return at

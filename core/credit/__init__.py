@@ -2,13 +2,49 @@
 
 from __future__ import annotations
 
-from core.credit import dr_grpo, grpo, rloo, sft
-from core.credit.base import Credit, CreditInput, Estimator, Needs, Option
+from core.credit import (
+    dapo,
+    distill,
+    dpo,
+    dr_grpo,
+    gigpo,
+    grpo,
+    kto,
+    reinforce_plus_plus,
+    reinforce_plus_plus_baseline,
+    remax,
+    rloo,
+    sft,
+    step_gae,
+    token_gae,
+    turn_discount,
+)
+from core.credit.base import Credit, CreditInput, Estimator, Needs, Option, Pairs
+from core.credit.fields import FIELDS
 from core.errors import InvalidInput
 
-REGISTRY: dict[str, Estimator] = {module.ESTIMATOR.name: module.ESTIMATOR for module in (grpo, dr_grpo, rloo, sft)}
+REGISTRY: dict[str, Estimator] = {
+    module.ESTIMATOR.name: module.ESTIMATOR
+    for module in (
+        grpo,
+        dr_grpo,
+        rloo,
+        dapo,
+        reinforce_plus_plus,
+        reinforce_plus_plus_baseline,
+        remax,
+        step_gae,
+        token_gae,
+        gigpo,
+        turn_discount,
+        sft,
+        dpo,
+        kto,
+        distill,
+    )
+}
 
-__all__ = ["REGISTRY", "Credit", "CreditInput", "Estimator", "Needs", "Option", "get"]
+__all__ = ["FIELDS", "REGISTRY", "Credit", "CreditInput", "Estimator", "Needs", "Option", "Pairs", "get"]
 
 
 def get(name: str) -> Estimator:

@@ -20,6 +20,8 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 EPS = 1e-6
+MESSAGES_MAX = 100
+"""Most messages that ``Estimator.lacks`` spells out; a count tells of the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class Option:
         description: what it does; names whose default it is.
         choices: allowed values, or None for a number.
         minimum: smallest number, inclusive.
+        maximum: greatest number, inclusive.
         optional: None is allowed.
         whole: the number must be an integer.
     """
@@ -39,6 +42,7 @@ class Option:
     description: str
     choices: tuple[str, ...] | None = None
     minimum: float | None = None
+    maximum: float | None = None
     optional: bool = False
     whole: bool = False
 
@@ -57,6 +61,8 @@ class Option:
             raise InvalidInput(f"{name} is {value}, not a whole number", field=where)
         if self.minimum is not None and value < self.minimum:
             raise InvalidInput(f"{name} is {value}", field=where, hint=f"at least {self.minimum:g}")
+        if self.maximum is not None and value > self.maximum:
+            raise InvalidInput(f"{name} is {value}", field=where, hint=f"at most {self.maximum:g}")
         return int(value) if self.whole else float(value)
 
 
@@ -68,16 +74,22 @@ class Needs:
         rewards: every trajectory has a score.
         min_group_size: trajectories per prompt group.
         exact_tokens: the loss forms a probability ratio, so ids must be the sampled ones.
+        fields: keys of ``core.credit.fields.FIELDS`` that every step (``baseline``: every trajectory) must have.
+        contiguous: the estimator chains the steps of a trajectory, so none may be missing.
     """
 
     rewards: bool = False
     min_group_size: int = 1
     exact_tokens: bool = False
+    fields: tuple[str, ...] = ()
+    contiguous: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CreditInput:
-    """n trajectories in g prompt groups, s steps.
+    """n trajectories in g prompt groups, s steps with t response tokens.
+
+    Steps of one trajectory lie together, in order. What an estimator doesn't ask for may be None.
 
     Attributes:
         group: int64 [n], group of each trajectory, 0..g-1.
@@ -86,6 +98,15 @@ class CreditInput:
         step_reward: float64 [s], NaN where unknown.
         trajectory_uids: [n], for messages.
         prompt_uids: [g], for messages.
+        step_uids: [s], for messages; empty: steps are named by their number.
+        n_response: int64 [s], response tokens of each step; None counts one each.
+        value: float64 [s], critic's V of the state before a step's first response token; NaN where unknown.
+        token_value: float64 [t], critic's V before each response token, steps one after another; NaN where unknown.
+        token_logprob: float64 [t], log μ(token) in nats; NaN where unknown.
+        teacher_logprob: float64 [t], the teacher's log-prob of the same token; NaN where unknown.
+        anchor: [s], what the step observed, as text that is equal where observations are; None where unknown.
+        baseline: float64 [n], reward of a greedy rollout of the same prompt; NaN where unknown.
+        missing: [n], why a trajectory's steps don't form a chain; None where they do.
     """
 
     group: Ints
@@ -94,6 +115,25 @@ class CreditInput:
     step_reward: Floats
     trajectory_uids: Sequence[str]
     prompt_uids: Sequence[str]
+    step_uids: Sequence[str] = ()
+    n_response: Ints | None = None
+    value: Floats | None = None
+    token_value: Floats | None = None
+    token_logprob: Floats | None = None
+    teacher_logprob: Floats | None = None
+    anchor: Sequence[str | None] | None = None
+    baseline: Floats | None = None
+    missing: Sequence[str | None] | None = None
+
+    @property
+    def n_tokens(self) -> Ints:
+        """Response tokens of each step: int64 [s]; one each where the batch doesn't say."""
+        return np.ones(len(self.step_trajectory), dtype=np.int64) if self.n_response is None else self.n_response
+
+    def step_name(self, index: int) -> str:
+        """``step UID of trajectory UID``, for messages."""
+        uid = self.step_uids[index] if len(self.step_uids) else f"number {index}"
+        return f"step {uid} of trajectory {self.trajectory_uids[int(self.step_trajectory[index])]}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,12 +141,51 @@ class Credit:
     """Advantages. NaN is unassigned, which isn't 0.
 
     Attributes:
-        step: float64 [s].
+        step: float64 [s]; NaN where the tokens of a step differ.
         trajectory: float64 [n] where all steps of a trajectory share one value, else None.
+        token: float64 [t], response tokens of all steps, where tokens of a step differ; else None.
+        step_return: float64 [s], the critic's target per step, else None.
+        token_return: float64 [t], the critic's target per token, else None.
     """
 
     step: Floats
     trajectory: Floats | None
+    token: Floats | None = None
+    step_return: Floats | None = None
+    token_return: Floats | None = None
+
+    @property
+    def level(self) -> str:
+        """``trajectory``, ``step`` or ``token``: the finest unit whose values differ."""
+        if self.token is not None:
+            return "token"
+        return "step" if self.trajectory is None else "trajectory"
+
+    def clipped(self, most: float) -> Credit:
+        """Advantages cut to ±most; returns stay."""
+
+        def cut(values: Floats | None) -> Floats | None:
+            return None if values is None else np.clip(values, -most, most)
+
+        return Credit(np.clip(self.step, -most, most), cut(self.trajectory), cut(self.token), self.step_return,
+                      self.token_return)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pairs:
+    """Preference pairs of a batch.
+
+    Attributes:
+        chosen, rejected: int64 [p], trajectories; both of a pair are of one prompt group.
+        margin: float64 [p], reward of the chosen minus that of the rejected.
+    """
+
+    chosen: Ints
+    rejected: Ints
+    margin: Floats
+
+
+CLIP = Option(None, "Advantages are cut to ±clip; none (default, verl) leaves them", minimum=0, optional=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +196,12 @@ class Estimator:
         name: what a recipe calls it.
         title: what a page calls it.
         formula: one line of text.
-        options: settings by name.
+        options: settings by name; those that compute advantages have ``clip`` as well.
         needs: what a batch must hold, given checked options.
         compute: checked options and a batch -> advantages; None for supervised use.
         select: checked options and a batch -> bool [n], which trajectories to keep; None keeps all.
+        pairs: checked options and a batch -> preference pairs; None where there are none.
+        labels: checked options and a batch -> bool [n], desirable or not; None where there are none.
     """
 
     name: str
@@ -130,30 +211,42 @@ class Estimator:
     options: Mapping[str, Option] = field(default_factory=dict)
     compute: Callable[[Mapping[str, Any], CreditInput], Credit] | None = None
     select: Callable[[Mapping[str, Any], CreditInput], Bools] | None = None
+    pairs: Callable[[Mapping[str, Any], CreditInput], Pairs] | None = None
+    labels: Callable[[Mapping[str, Any], CreditInput], Bools] | None = None
+
+    @property
+    def all_options(self) -> dict[str, Option]:
+        """Its own options and the shared ones."""
+        return {**self.options, **({} if self.compute is None else {"clip": CLIP})}
 
     def settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Given options checked, the rest filled with defaults. InvalidInput names what is wrong."""
+        options = self.all_options
         for name in given:
-            if name not in self.options:
+            if name not in options:
                 raise InvalidInput(
                     f"{self.name} has no option {name!r}",
                     field=f"options.{name}",
-                    hint=f"its options: {', '.join(self.options) or 'none'}",
+                    hint=f"its options: {', '.join(options) or 'none'}",
                 )
         return {
             name: option.check(name, given[name]) if name in given else option.default
-            for name, option in self.options.items()
+            for name, option in options.items()
         }
 
     def lacks(self, settings: Mapping[str, Any], batch: CreditInput) -> list[str]:
-        """Which trajectory or group lacks what, in words; empty when the needs are met."""
+        """Which step, trajectory or group lacks what, in words; empty when the needs are met."""
+        from core.credit.fields import unmet
+
         needs = self.needs(settings)
         found = []
         if needs.rewards:
-            for i in np.flatnonzero(np.isnan(batch.reward)).tolist():
+            for i in np.flatnonzero(np.isnan(batch.reward))[:MESSAGES_MAX].tolist():
                 found.append(f"trajectory {batch.trajectory_uids[i]} has no reward")
+        for one in unmet(needs, batch):
+            found += one.messages
         sizes = np.bincount(batch.group, minlength=len(batch.prompt_uids))
-        for g in np.flatnonzero(sizes < needs.min_group_size).tolist():
+        for g in np.flatnonzero(sizes < needs.min_group_size)[:MESSAGES_MAX].tolist():
             found.append(f"group {batch.prompt_uids[g]} has {sizes[g]} of {needs.min_group_size} needed trajectories")
         return found
 
@@ -161,14 +254,17 @@ class Estimator:
         """Check options and needs, then estimate; None for supervised use.
 
         Raises:
-            InvalidInput: an unknown or wrong option, or a batch that lacks something (all named, first 5 shown).
+            InvalidInput: an unknown or wrong option, or a batch that lacks something (first 5 shown).
         """
         settings = self.settings(given)
         lacks = self.lacks(settings, batch)
         if lacks:
             more = f" and {len(lacks) - 5} more" if len(lacks) > 5 else ""
             raise InvalidInput(f"{self.name}: {'; '.join(lacks[:5])}{more}", field="algorithm")
-        return None if self.compute is None else self.compute(settings, batch)
+        if self.compute is None:
+            return None
+        credit = self.compute(settings, batch)
+        return credit if settings["clip"] is None else credit.clipped(settings["clip"])
 
 
 SINGLETON = Option(
@@ -189,19 +285,38 @@ def centred(batch: CreditInput) -> tuple[Floats, Ints]:
 
     A group whose rewards are all equal gives exact zeros, free of rounding.
     """
-    n_groups = len(batch.prompt_uids)
-    sizes = np.bincount(batch.group, minlength=n_groups).astype(np.int64)
-    mean = np.bincount(batch.group, weights=batch.reward, minlength=n_groups) / np.maximum(sizes, 1)
-    low = np.full(n_groups, np.inf)
-    high = np.full(n_groups, -np.inf)
-    np.minimum.at(low, batch.group, batch.reward)
-    np.maximum.at(high, batch.group, batch.reward)
-    flat = (low == high)[batch.group]
-    return np.where(flat, 0.0, batch.reward - mean[batch.group]), sizes
+    return centre(batch.reward, batch.group, len(batch.prompt_uids))
+
+
+def centre(values: Floats, owner: Ints, n_owners: int) -> tuple[Floats, Ints]:
+    """Values minus the mean of their owner, float64 as ``values``, and how many each owner has, int64 [n_owners]."""
+    sizes = np.bincount(owner, minlength=n_owners).astype(np.int64)
+    mean = np.bincount(owner, weights=values, minlength=n_owners) / np.maximum(sizes, 1)
+    low = np.full(n_owners, np.inf)
+    high = np.full(n_owners, -np.inf)
+    np.minimum.at(low, owner, values)
+    np.maximum.at(high, owner, values)
+    flat = (low == high)[owner]
+    return np.where(flat, 0.0, values - mean[owner]), sizes
+
+
+def normalised(values: Floats, owner: Ints, n_owners: int, *, ddof: int, eps: float) -> Floats:
+    """Values minus their owner's mean, over its std + eps; an owner of one gives 0."""
+    deviation, sizes = centre(values, owner, n_owners)
+    square = np.bincount(owner, weights=deviation**2, minlength=n_owners)
+    std = np.sqrt(square / np.maximum(sizes - ddof, 1))
+    result: Floats = deviation / (std[owner] + eps)
+    return result
 
 
 def with_singletons(settings: Mapping[str, Any], batch: CreditInput, sizes: Ints, values: Floats) -> Credit:
     """Apply the singleton rule, then give each step its trajectory's value."""
-    if settings["singleton"] == "raw":
-        values = np.where(sizes[batch.group] == 1, batch.reward, values)
+    values = raw_singletons(settings, batch, sizes, values)
     return Credit(step=values[batch.step_trajectory], trajectory=values)
+
+
+def raw_singletons(settings: Mapping[str, Any], batch: CreditInput, sizes: Ints, values: Floats) -> Floats:
+    """Under the ``raw`` rule a group of one keeps its reward: float64 [n]."""
+    if settings["singleton"] == "raw":
+        return np.where(sizes[batch.group] == 1, batch.reward, values)
+    return values

@@ -28,10 +28,28 @@ from core.credit.base import (
 def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
     """Group-normalised scores."""
     deviation, sizes = centred(batch)
+    if settings["std"] == "none":
+        return with_singletons(settings, batch, sizes, deviation)
     square = np.bincount(batch.group, weights=deviation**2, minlength=len(sizes))
+    if settings["std"] == "batch":
+        # Pooled over the groups' deviations: Lite PPO's form, steadier where groups are small.
+        spread = np.sqrt(square.sum() / max(int(sizes.sum()) - settings["ddof"], 1))
+        return with_singletons(settings, batch, sizes, deviation / (spread + settings["eps"]))
     std = np.sqrt(square / np.maximum(sizes - settings["ddof"], 1))
     return with_singletons(settings, batch, sizes, deviation / (std[batch.group] + settings["eps"]))
 
+
+DDOF = Option(
+    1,
+    "Degrees of freedom taken off in the std: 1 (verl, default) or 0 (ClawGym II)",
+    minimum=0,
+    whole=True,
+)
+STD = Option(
+    "group",
+    "What divides: group, the group's std (verl, default); batch, that of all deviations; none (Dr. GRPO)",
+    choices=("group", "batch", "none"),
+)
 
 ESTIMATOR = Estimator(
     name="grpo",
@@ -39,13 +57,9 @@ ESTIMATOR = Estimator(
     formula="A = (R − mean) / (std + eps), per prompt group",
     needs=group_size_needs,
     options={
-        "ddof": Option(
-            1,
-            "Degrees of freedom taken off in the std: 1 (verl, default) or 0 (ClawGym II)",
-            minimum=0,
-            whole=True,
-        ),
+        "ddof": DDOF,
         "eps": Option(EPS, "Added to the std (1e-6, verl)", minimum=0),
+        "std": STD,
         "singleton": SINGLETON,
     },
     compute=compute,

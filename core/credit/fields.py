@@ -1,0 +1,94 @@
+"""What estimators read of a step beside its reward, where producers write it, and who lacks it.
+
+Producers put these into the step's ``metadata`` (``POST steps``; a gateway call takes them from the session's
+metadata), or a trainer posts them later (``POST step_fields``), and the later word counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.credit.base import MESSAGES_MAX, Bools, CreditInput, Floats, Needs
+
+FIELDS: dict[str, str] = {
+    "value": "metadata.value: number, the critic's value of the state before the step's first response token",
+    "token_values": "metadata.token_values: one number per response token, the critic's value before that token",
+    "anchor": "metadata.anchor: what the step observed (text, number or JSON); equal anchors are one state",
+    "observation": "the step's newest message (tool result or user text), taken as its anchor",
+    "baseline": "metadata.reward_baseline: number, or a greedy rollout in the group: metadata.greedy true, "
+    "or temperature 0",
+    "logprobs": "response_logprobs: rollout log-probs, one per response token",
+    "teacher_logprobs": "metadata.teacher_logprobs: one number per response token, the teacher's log-prob of it",
+}
+"""Need -> where it comes from. A step without it is named with this text."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unmet:
+    """One need that some trajectories don't meet.
+
+    Attributes:
+        need: key of ``FIELDS``, or ``contiguous``.
+        trajectories: bool [n], those concerned.
+        n: steps (for ``baseline`` and ``contiguous``: trajectories) concerned.
+        messages: which, by uid; the first ``MESSAGES_MAX``.
+    """
+
+    need: str
+    trajectories: Bools
+    n: int
+    messages: list[str]
+
+
+def unmet(needs: Needs, batch: CreditInput) -> list[Unmet]:
+    """Needs that the batch doesn't meet, gaps first; rewards and group sizes are checked elsewhere."""
+    found = []
+    if needs.contiguous and batch.missing is not None:
+        gaps = [i for i, why in enumerate(batch.missing) if why is not None]
+        if gaps:
+            texts = [f"trajectory {batch.trajectory_uids[i]}: {batch.missing[i]}" for i in gaps[:MESSAGES_MAX]]
+            found.append(Unmet("contiguous", _mask(len(batch.group), np.array(gaps)), len(gaps), texts))
+    for name in needs.fields:
+        if name == "baseline":
+            lacking = np.ones(len(batch.group), np.bool_) if batch.baseline is None else np.isnan(batch.baseline)
+            where = np.flatnonzero(lacking)
+            names = [f"trajectory {batch.trajectory_uids[i]}" for i in where[:MESSAGES_MAX].tolist()]
+            trajectories = lacking
+        else:
+            where = np.flatnonzero(_lacking(name, batch))
+            names = [batch.step_name(i) for i in where[:MESSAGES_MAX].tolist()]
+            trajectories = _mask(len(batch.group), batch.step_trajectory[where])
+        if len(where):
+            found.append(Unmet(name, trajectories, len(where), [f"{who} lacks {FIELDS[name]}" for who in names]))
+    return found
+
+
+def _mask(n: int, where: np.ndarray) -> Bools:
+    mask = np.zeros(n, dtype=np.bool_)
+    mask[where] = True
+    return mask
+
+
+def _lacking(name: str, batch: CreditInput) -> Bools:
+    """Steps without a field: bool [s]."""
+    n = len(batch.step_trajectory)
+    if name in ("anchor", "observation"):
+        if batch.anchor is None:
+            return np.ones(n, dtype=np.bool_)
+        return np.fromiter((anchor is None for anchor in batch.anchor), np.bool_, n)
+    if name == "value":
+        return np.ones(n, np.bool_) if batch.value is None else np.isnan(batch.value)
+    tokens = {
+        "token_values": batch.token_value,
+        "logprobs": batch.token_logprob,
+        "teacher_logprobs": batch.teacher_logprob,
+    }[name]
+    return np.ones(n, np.bool_) if tokens is None else _any_unknown(tokens, batch)
+
+
+def _any_unknown(tokens: Floats, batch: CreditInput) -> Bools:
+    step = np.repeat(np.arange(len(batch.step_trajectory)), batch.n_tokens)
+    lacking: Bools = np.bincount(step, weights=np.isnan(tokens), minlength=len(batch.step_trajectory)) > 0
+    return lacking

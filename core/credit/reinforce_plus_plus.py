@@ -1,0 +1,58 @@
+"""REINFORCE++: discounted returns of every sampled token, whitened over all sampled tokens.
+
+G_t = r_t + γ·G_{t+1}; A = (G − mean) / √(var + 1e-8) over the tokens of the batch. (arXiv 2501.03262; verl.)
+Rewards stand on the last token of their step. verl restarts the return at every masked-out token and StepPO at every
+step; ``chain`` chooses between that and one return per trajectory. With γ = 1 the tokens of a step share one value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from core.credit.base import Credit, CreditInput, Estimator, Needs, Option
+from core.credit.chain import discounted, segments, step_rewards, token_rewards, token_segments, whiten_tokens
+
+
+def needs(settings: Mapping[str, Any]) -> Needs:
+    """Rewards and exact ids; no group is compared."""
+    return Needs(rewards=True, exact_tokens=True)
+
+
+def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
+    """Whitened discounted returns."""
+    gamma, n_tokens = settings["gamma"], batch.n_tokens
+    if gamma == 1.0:
+        returns = step_rewards(batch)
+        if settings["chain"] == "trajectory":
+            starts, lengths = segments(batch.step_trajectory, len(batch.reward))
+            returns = discounted(returns, starts, lengths, 1.0)
+        return Credit(step=whiten_tokens(returns, n_tokens), trajectory=None, step_return=returns)
+    if settings["chain"] == "trajectory":
+        starts, lengths, _ = token_segments(batch)
+    else:
+        starts, lengths = np.cumsum(n_tokens) - n_tokens, n_tokens
+    token_return = discounted(token_rewards(batch), starts, lengths, gamma)
+    token = whiten_tokens(token_return)
+    return Credit(np.full(len(n_tokens), np.nan), None, token=token, token_return=token_return)
+
+
+CHAIN = Option(
+    "trajectory",
+    "Where a return ends: trajectory, rewards flow back across steps (default); step, each step alone (verl, StepPO)",
+    choices=("trajectory", "step"),
+)
+
+ESTIMATOR = Estimator(
+    name="reinforce_plus_plus",
+    title="REINFORCE++",
+    formula="G_t = r_t + γ·G_(t+1); A = whitened G over all sampled tokens",
+    needs=needs,
+    options={
+        "gamma": Option(1.0, "Discount per sampled token (1.0, verl)", minimum=0, maximum=1),
+        "chain": CHAIN,
+    },
+    compute=compute,
+)

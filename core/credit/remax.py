@@ -1,0 +1,46 @@
+"""ReMax: the return minus the reward of a greedy rollout of the same prompt.
+
+A_k = Σ_{j ≥ k} r_j − b. (arXiv 2310.10505; verl, where rewards stand on a step's last token, so the tokens of a step
+share one value.) b is ``metadata.reward_baseline``, or the mean reward of the group's greedy rollouts; those are the
+baseline and are not trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from core.credit.base import Credit, CreditInput, Estimator, Needs, Option
+from core.credit.chain import discounted, segments, step_rewards
+
+
+def needs(settings: Mapping[str, Any]) -> Needs:
+    """A greedy baseline per trajectory."""
+    return Needs(rewards=True, exact_tokens=True, fields=("baseline",))
+
+
+def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
+    """Returns minus the greedy baseline."""
+    assert batch.baseline is not None, "checked by needs"
+    if settings["returns"] == "total":
+        total = batch.reward - batch.baseline
+        return Credit(step=total[batch.step_trajectory], trajectory=total)
+    starts, lengths = segments(batch.step_trajectory, len(batch.reward))
+    to_go = discounted(step_rewards(batch), starts, lengths, 1.0)
+    return Credit(step=to_go - batch.baseline[batch.step_trajectory], trajectory=None, step_return=to_go)
+
+
+ESTIMATOR = Estimator(
+    name="remax",
+    title="ReMax",
+    formula="A_k = Σ_(j ≥ k) r_j − reward of a greedy rollout",
+    needs=needs,
+    options={
+        "returns": Option(
+            "to_go",
+            "What the baseline is taken from: to_go, rewards from this step on (verl, default); total, R",
+            choices=("to_go", "total"),
+        )
+    },
+    compute=compute,
+)

@@ -1,0 +1,52 @@
+"""GAE over steps: a step is one action, its critic value that of the state before its first response token.
+
+δ_k = r_k + γ·V_{k+1} − V_k, A_k = δ_k + γλ·A_{k+1}, V after the last step is 0; return = A + V before whitening; A is
+whitened over all steps and holds for each response token of its step. (Agent-R1, StepPO; GAE, arXiv 1506.02438.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from core.credit.base import Credit, CreditInput, Estimator, Needs, Option
+from core.credit.chain import discounted, following, segments, step_rewards, whiten_steps
+
+GAMMA = Option(1.0, "Discount (1.0, verl and ClawGym II; Agent-R1's scripts use 0.99)", minimum=0, maximum=1)
+LAMBDA = Option(1.0, "λ of GAE (1.0, verl and ClawGym II)", minimum=0, maximum=1)
+
+
+def needs(settings: Mapping[str, Any]) -> Needs:
+    """A critic value per step, and all steps of a trajectory."""
+    return Needs(rewards=True, exact_tokens=True, fields=("value",), contiguous=True)
+
+
+def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
+    """Step-level GAE."""
+    assert batch.value is not None, "checked by needs"
+    starts, lengths = segments(batch.step_trajectory, len(batch.reward))
+    gamma = settings["gamma"]
+    delta = step_rewards(batch) + gamma * following(batch.value, starts, lengths) - batch.value
+    advantage = discounted(delta, starts, lengths, gamma * settings["lam"])
+    returns = advantage + batch.value
+    if settings["whiten"] == "steps":
+        advantage = whiten_steps(advantage)
+    return Credit(step=advantage, trajectory=None, step_return=returns)
+
+
+ESTIMATOR = Estimator(
+    name="step_gae",
+    title="Step GAE",
+    formula="δ_k = r_k + γ·V_(k+1) − V_k; A_k = δ_k + γλ·A_(k+1); whitened over steps",
+    needs=needs,
+    options={
+        "gamma": GAMMA,
+        "lam": LAMBDA,
+        "whiten": Option(
+            "steps",
+            "steps: (A − mean) / (std + 1e-8) over all steps (Agent-R1, StepPO, default); none",
+            choices=("steps", "none"),
+        ),
+    },
+    compute=compute,
+)

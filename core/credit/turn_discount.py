@@ -1,0 +1,55 @@
+"""Turn discount: later rewards flow back to earlier turns, cut by a factor per turn.
+
+G_k = r_k + d·G_{k+1} (AReaL's ``apply_reward_discount``). There the trainer's reward normalisation makes advantages of
+it; here ``baseline`` does: the group's mean of G, where each trajectory votes once however many turns it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from core.credit.base import EPS, Credit, CreditInput, Estimator, Needs, Option
+from core.credit.chain import discounted, segments, step_rewards
+
+
+def needs(settings: Mapping[str, Any]) -> Needs:
+    """Two per group where a group is compared."""
+    return Needs(rewards=True, exact_tokens=True, min_group_size=1 if settings["baseline"] == "none" else 2)
+
+
+def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
+    """Discounted returns, over the group's baseline."""
+    n, n_groups = len(batch.reward), len(batch.prompt_uids)
+    starts, lengths = segments(batch.step_trajectory, n)
+    returns = discounted(step_rewards(batch), starts, lengths, settings["discount"])
+    if settings["baseline"] == "none":
+        return Credit(step=returns, trajectory=None, step_return=returns)
+    owner, group = batch.step_trajectory, batch.group[batch.step_trajectory]
+    weight = 1.0 / np.maximum(lengths, 1)[owner]
+    votes = np.bincount(group, weights=weight, minlength=n_groups)
+    mean = np.bincount(group, weights=weight * returns, minlength=n_groups) / np.maximum(votes, 1)
+    advantage = returns - mean[group]
+    if settings["baseline"] == "group_norm":
+        square = np.bincount(group, weights=weight * advantage**2, minlength=n_groups) / np.maximum(votes, 1)
+        advantage = advantage / (np.sqrt(square)[group] + EPS)
+    return Credit(step=advantage, trajectory=None, step_return=returns)
+
+
+ESTIMATOR = Estimator(
+    name="turn_discount",
+    title="Turn discount",
+    formula="G_k = r_k + d·G_(k+1); A = G − group mean",
+    needs=needs,
+    options={
+        "discount": Option(1.0, "What a turn takes from later rewards: d (1.0, AReaL)", minimum=0, maximum=1),
+        "baseline": Option(
+            "group_mean",
+            "group_mean: minus the group's mean G (default); group_norm: over its std as well; none: G itself (AReaL)",
+            choices=("group_mean", "group_norm", "none"),
+        ),
+    },
+    compute=compute,
+)

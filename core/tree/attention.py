@@ -1,19 +1,18 @@
 """An unmodified transformers causal LM on a packed row: three ways to attend, one visibility rule.
 
     model = AutoModelForCausalLM.from_pretrained(...)
-    with tree_attention(model, "cascade"):
-        hidden_TH = packed_hidden(model, row)
+    use_tree_attention(model, "cascade")
+    hidden_TH = packed_hidden(model, row)
 
 ``cascade`` (the CPU) and ``blocks`` (any device) enter through transformers' registry of attention functions; ``flex``
 hands FlexAttention a BlockMask as the attention mask (CUDA; on the CPU torch 2.13 has its forward only). Rotary
 positions are the row's ``position_ids``, so every token turns as it does in its own sequence. Gradient checkpointing
-may be on.
+may be on. Calls without a row (evaluation, generation) go on as with ``sdpa``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -118,16 +117,24 @@ def blocked_attention(query: Any, key: Any, value: Any, end: Any, scale: float, 
     return torch.cat([checkpoint(attend, start, use_reentrant=False) for start in range(0, length, block)], dim=2)
 
 
-def _cascade(module: Any, query: Any, key: Any, value: Any, mask: Any, *, packed_row: Any, **options: Any) -> Any:
+def _cascade(module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
+    if (table := options.pop("packed_row", None)) is None:
+        return _plain(module, query, key, value, mask, **options)
     _refuse(options, module)
-    out = cascade_attention(query, key, value, packed_row, _scale(query, options))
-    return out.transpose(1, 2), None
+    return cascade_attention(query, key, value, table, _scale(query, options)).transpose(1, 2), None
 
 
-def _blocks(module: Any, query: Any, key: Any, value: Any, mask: Any, *, packed_row: Any, **options: Any) -> Any:
+def _blocks(module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
+    if (end := options.pop("packed_row", None)) is None:
+        return _plain(module, query, key, value, mask, **options)
     _refuse(options, module)
-    out = blocked_attention(query, key, value, packed_row, _scale(query, options))
-    return out.transpose(1, 2).contiguous(), None
+    return blocked_attention(query, key, value, end, _scale(query, options)).transpose(1, 2).contiguous(), None
+
+
+def _plain(module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    return sdpa_attention_forward(module, query, key, value, mask, **options)
 
 
 def _scale(query: Any, options: dict[str, Any]) -> float:
@@ -147,15 +154,17 @@ KINDS: dict[str, str] = {"cascade": "tree_cascade", "blocks": "tree_blocks", "fl
 """Name -> transformers' name of the attention implementation."""
 
 
-@contextmanager
-def tree_attention(model: Any, kind: str = "cascade") -> Iterator[None]:
-    """Let a transformers causal LM attend by the tree; its own implementation is put back at the end.
+def use_tree_attention(model: Any, kind: str = "cascade") -> None:
+    """Let a transformers causal LM attend by the tree wherever it is given a packed row.
+
+    It stays so: the backward pass of a checkpointed layer runs the layer's forward again, after the loss is known.
 
     Raises:
         InvalidInput: an unknown kind, or a model whose attention isn't plain and causal: sliding windows, soft caps,
             rotary embeddings that depend on the batch's longest sequence.
     """
-    from transformers import AttentionInterface
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
 
     if kind not in KINDS:
         raise InvalidInput(f"no tree attention {kind!r}", field="kind", hint=f"one of {', '.join(KINDS)}")
@@ -165,21 +174,17 @@ def tree_attention(model: Any, kind: str = "cascade") -> Iterator[None]:
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rope in LENGTH_DEPENDENT_ROPES:
         raise InvalidInput(f"{rope} rotary embeddings depend on the longest sequence of a batch", field="rope_type")
-    AttentionInterface.register(KINDS["cascade"], _cascade)
-    AttentionInterface.register(KINDS["blocks"], _blocks)
-    before = config._attn_implementation
+    for name, attend in (("cascade", _cascade), ("blocks", _blocks)):
+        AttentionInterface.register(KINDS[name], attend)
+        AttentionMaskInterface.register(KINDS[name], sdpa_mask)
     model.set_attn_implementation(KINDS[kind])
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
 
 
 def packed_inputs(model: Any, row: PackedTree) -> dict[str, Any]:
     """Arguments of the model's ``forward`` for one row, batch of one, on the model's device.
 
     Raises:
-        InvalidInput: the model isn't inside ``tree_attention``.
+        InvalidInput: ``use_tree_attention`` wasn't called on the model.
     """
     import torch
 
@@ -187,6 +192,8 @@ def packed_inputs(model: Any, row: PackedTree) -> dict[str, Any]:
     inputs: dict[str, Any] = {
         "input_ids": torch.from_numpy(row.tokens.astype(np.int64)).to(device)[None],
         "position_ids": torch.from_numpy(row.position_ids.astype(np.int64)).to(device)[None],
+        # A mask of four dimensions is handed on as it is: transformers would make a T × T one of the positions.
+        "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device),
         "use_cache": False,
     }
     implementation = model.config._attn_implementation
@@ -197,7 +204,7 @@ def packed_inputs(model: Any, row: PackedTree) -> dict[str, Any]:
     elif implementation == KINDS["flex"]:
         inputs["attention_mask"] = block_mask(row.end, device=str(device))
     else:
-        raise InvalidInput(f"{implementation} doesn't know trees", hint="call within tree_attention(model)")
+        raise InvalidInput(f"{implementation} attention doesn't know trees", hint="call use_tree_attention(model)")
     return inputs
 
 

@@ -79,15 +79,21 @@ class Denominators:
 
 
 def loss_terms(
-    row: PackedTree, sequences: Sequences, advantages: NDArray[Any] | None = None, *, policy: str = "occurrence_sum"
+    row: PackedTree,
+    sequences: Sequences,
+    advantages: NDArray[Any] | None = None,
+    *,
+    token_advantages: NDArray[Any] | None = None,
+    policy: str = "occurrence_sum",
 ) -> LossTerms:
     """The loss terms of a packed row; steps in the order of ``row.members``.
 
     Args:
         row: a packed row over ``sequences``.
         sequences: the source; its ``logprobs`` become ``old_logp``.
-        advantages: [n] one per sequence, or one per response token of all sequences one after another
-            (``sequences.response_index()``); NaN where unassigned. None: none is assigned.
+        advantages: [n], one per sequence; NaN where unassigned.
+        token_advantages: instead, one per response token of all sequences one after another
+            (``sequences.response_index()``). Neither: none is assigned.
         policy: a name in ``POLICIES``.
 
     Raises:
@@ -114,7 +120,7 @@ def loss_terms(
         old_logp=np.full(len(step), np.nan, np.float32)
         if sequences.logprobs is None
         else sequences.logprobs[in_source],
-        advantage=_advantages(advantages, len(sequences), int(n_response.sum()), step, in_responses),
+        advantage=_advantages(sequences, advantages, token_advantages, step, in_responses),
         weight=np.ones(len(step)),
         step_weight=np.ones(len(step)),
         step=step,
@@ -125,19 +131,22 @@ def loss_terms(
     return replace(kept, step_weight=per_step[kept.step])
 
 
-def _advantages(given: NDArray[Any] | None, n: int, n_tokens: int, step: Int64, token: Int64) -> Float32:
-    if given is None:
+def _advantages(
+    sequences: Sequences, each: NDArray[Any] | None, tokens: NDArray[Any] | None, step: Int64, token: Int64
+) -> Float32:
+    if each is not None and tokens is not None:
+        raise InvalidInput("advantages are given twice", field="token_advantages")
+    if each is None and tokens is None:
         return np.full(len(step), np.nan, dtype=np.float32)
-    given = np.asarray(given, dtype=np.float32)
-    if given.shape == (n,):
-        return given[step]
-    if given.shape == (n_tokens,):
-        return given[token]
-    raise InvalidInput(
-        f"{given.shape} advantages for {n} sequences with {n_tokens} response tokens",
-        field="advantages",
-        hint="one per sequence, or one per response token",
+    field, values, index, n = (
+        ("advantages", each, step, len(sequences))
+        if tokens is None
+        else ("token_advantages", tokens, token, int(sequences.n_response.sum()))
     )
+    given = np.asarray(values, dtype=np.float32)
+    if given.shape != (n,):
+        raise InvalidInput(f"{given.shape} {field} where {n} are needed", field=field)
+    return given[index]
 
 
 def occurrence_sum(terms: LossTerms) -> LossTerms:

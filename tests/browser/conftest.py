@@ -41,7 +41,7 @@ def chromium_path() -> str | None:
     return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     """One Chromium for the run. Without one the tests are skipped loudly; under CI=true that is a failure."""
     path = chromium_path()

@@ -20,7 +20,9 @@ COLUMNS = (
     "n_response_tokens", "policy_version", "reward", "quality", "trainable", "trajectory_reward",
     "trajectory_quality", "complete",
 )  # fmt: skip
-"""What a plan reads of ``Pool.plan_rows``; more columns are ignored."""
+"""What a plan reads of ``Pool.plan_rows``."""
+OPTIONAL = ("call_kind",)
+"""Read where present; more columns are ignored."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +68,8 @@ class Candidates:
 
 def candidates(rows: pa.Table) -> Candidates:
     """Number the trajectories and groups of the pool's rows, which come in plan order."""
-    rows = rows.select(COLUMNS).combine_chunks()
+    present = [name for name in OPTIONAL if name in rows.column_names]
+    rows = rows.select([*COLUMNS, *present]).combine_chunks()
     trajectory_starts, group_starts = (_starts(rows[name]) for name in ("trajectory_uid", "prompt_uid"))
     begins = trajectory_starts | group_starts
     first = np.flatnonzero(begins)

@@ -26,11 +26,18 @@ REASONS: dict[str, str] = {
     "no_tokens": "No token ids, or an empty answer",
     "token_source": "Token ids not trusted enough for the algorithm",
     "over_length": "Step longer than the token budget",
+    "prompt_too_long": "Prompt longer than the recipe's longest",
+    "response_too_long": "Response longer than the recipe's longest",
+    "leased": "In use: leased to a trainer, or consumed as often as allowed",
     "version_unknown": "Policy version unknown, so freshness can't be shown",
     "stale": "Sampled by a policy older than allowed",
+    "baseline": "Greedy rollout: the group's baseline, not trained on",
+    "broken_chain": "A step of the trajectory is missing, and the algorithm chains its steps",
+    "lacks_field": "A step lacks what the algorithm reads (value, anchor, log-probs, baseline)",
     "rejected": "Not selected by reward",
     "group_too_small": "Fewer trajectories left in the group than needed",
     "over_rollouts": "More trajectories than rollouts asked for",
+    "no_spread": "All rewards of the group are equal",
     "over_batch": "Beyond the batch size",
 }
 """Reason -> what it means, in the order in which they apply."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -32,6 +32,31 @@ class Recipe(BaseModel):
     token_budget: int = Field(32768, ge=1, description="Longest packed row, tokens; longer steps are left out")
     token_sources: tuple[TokenSource, ...] | None = Field(
         None, description="Which ids to trust; none: exact ones for ratio-based algorithms, any for supervised"
+    )
+    order: Literal["fifo", "newest", "difficulty", "variance"] = Field(
+        "fifo", description="Which ready groups come first: oldest, newest, closest to a mean reward, widest spread"
+    )
+    difficulty_target: float = Field(0.5, description="Mean group reward that the order 'difficulty' prefers")
+    min_rollouts: int | None = Field(
+        None, ge=1, description="Groups with at least this many trajectories may be partial; none: all n_rollouts"
+    )
+    balance: Literal["first", "spread"] = Field(
+        "first", description="Which of too many trajectories: the first, or the best and worst alternately"
+    )
+    drop_flat_groups: bool = Field(False, description="Leave groups of equal rewards out (DAPO filter)")
+    max_prompt_tokens: int | None = Field(None, ge=1, description="Longest prompt of a step, tokens")
+    max_response_tokens: int | None = Field(None, ge=1, description="Longest response of a step, tokens")
+    reward_policy: Literal["effective", "step_sum"] = Field(
+        "effective", description="A trajectory's score: label or outcome, else steps' sum; or the steps' sum alone"
+    )
+    loss_mask: Literal["all_steps", "last_step"] = Field(
+        "all_steps", description="Which chosen steps' responses are in the loss"
+    )
+    temperature_correction: float | None = Field(
+        None, gt=0, description="Temperature at which the trainer recomputes log-probs; none: as sampled"
+    )
+    importance_clip: float | None = Field(
+        None, gt=0, description="Most an importance weight may be: c of min(exp(log π_old − log μ), c); none: no cut"
     )
     require_complete: bool = Field(True, description="Leave trajectories out that nobody closed")
 
@@ -81,6 +106,8 @@ def parse_recipe(data: Mapping[str, Any] | None) -> Recipe:
         recipe.estimator.settings(recipe.options)
     except InvalidInput as err:
         raise InvalidInput(f"recipe: {err.message}", field=f"recipe.{err.field}", hint=err.hint) from err
+    if recipe.min_rollouts is not None and (recipe.n_rollouts is None or recipe.min_rollouts > recipe.n_rollouts):
+        raise InvalidInput("recipe: min_rollouts is at most n_rollouts", field="recipe.min_rollouts")
     least = recipe.needs.min_group_size
     if recipe.n_rollouts is not None and recipe.n_rollouts < least:
         raise InvalidInput(

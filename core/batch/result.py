@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -31,6 +31,7 @@ class PlanTrajectory:
     n_response_tokens: int
     policy_version_min: int | None
     policy_version_max: int | None
+    step_advantages: list[float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,12 @@ class Plan:
         excluded: reasons that took something out.
         remaining: (reason, groups, trajectories, steps) left after each stage.
         reader: where token ids come from.
+        level: ``trajectory``, ``step`` or ``token``: the finest unit whose advantages differ; None: unassigned. At
+            token level ``steps`` has ``token_advantages`` (list of float32, one per response token; null
+            elsewhere), and ``token_returns`` where the estimator gives them.
+        lacks: which step lacks what the algorithm reads, by uid; the first ones.
+        pairs: preference pairs (chosen, rejected: numbers of ``trajectories``; chosen_uid, rejected_uid,
+            prompt_uid, margin), or None.
     """
 
     view: View
@@ -68,6 +75,9 @@ class Plan:
     excluded: list[Excluded]
     remaining: list[tuple[str, int, int, int]]
     reader: TokenReader
+    level: str | None = None
+    lacks: list[str] = field(default_factory=list)
+    pairs: pa.Table | None = None
 
     @property
     def uid(self) -> str:
@@ -106,7 +116,7 @@ class Plan:
             "n_trajectories": len(self.trajectories),
             "n_steps": len(self.steps),
             "n_tokens": int(self.lengths.sum()),
-            "n_loss_tokens": int(self.steps["n_response_tokens"].to_numpy().sum()),
+            "n_loss_tokens": int((self.steps["n_response_tokens"].to_numpy() * self.steps["in_loss"].to_numpy()).sum()),
         }
 
     @cached_property
@@ -125,11 +135,13 @@ class Plan:
         groups: list[PlanGroup] = []
         last = -1
         uids = self.step_uids
+        advantages = self.steps["advantage"].to_pylist()
         for row in self.trajectories.to_pylist():
             if row["group"] != last:
                 groups.append(PlanGroup(row["prompt_uid"], []))
                 last = row["group"]
-            steps = uids[row["first_step"] : row["first_step"] + row["n_steps"]]
+            span = slice(row["first_step"], row["first_step"] + row["n_steps"])
+            steps = uids[span]
             groups[-1].trajectories.append(
                 PlanTrajectory(
                     trajectory_uid=row["trajectory_uid"],
@@ -140,6 +152,7 @@ class Plan:
                     n_response_tokens=row["n_response_tokens"],
                     policy_version_min=row["policy_version_min"],
                     policy_version_max=row["policy_version_max"],
+                    step_advantages=advantages[span],
                 )
             )
         return groups
@@ -172,6 +185,7 @@ class Plan:
                             "step_uids": one.step_uids,
                             "reward": one.reward,
                             "advantage": one.advantage,
+                            "step_advantages": one.step_advantages,
                             "n_tokens": one.n_tokens,
                             "n_response_tokens": one.n_response_tokens,
                             "policy_version_min": one.policy_version_min,
@@ -184,5 +198,8 @@ class Plan:
             ],
             "excluded": [reason.to_json() for reason in self.excluded],
             "funnel": self.funnel_json(),
+            "level": self.level,
+            "lacks": self.lacks,
+            "pairs": None if self.pairs is None else self.pairs.to_pylist(),
             "layout": None if totals["n_packed_tokens"] is None else self.layout.to_json(),
         }

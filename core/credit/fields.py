@@ -1,7 +1,6 @@
 """What estimators read of a step beside its reward, where producers write it, and who lacks it.
 
-Producers put these into the step's ``metadata`` (``POST steps``; a gateway call takes them from the session's
-metadata), or a trainer posts them later (``POST step_fields``), and the later word counts.
+Producers put these into the step's ``metadata`` (``POST steps``).
 """
 
 from __future__ import annotations

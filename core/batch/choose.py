@@ -1,0 +1,277 @@
+"""Of what is ready, what a plan takes: needs, selection, group sizes, order; and its rows as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from core.batch.fields import StepFields, baselines, broken_chains, with_fields
+from core.batch.funnel import Funnel
+from core.batch.recipe import Recipe
+from core.credit import Credit, CreditInput
+from core.credit.base import MESSAGES_MAX, Floats, Ints
+from core.credit.dapo import has_spread
+from core.credit.fields import unmet
+
+
+@dataclass(slots=True, eq=False)
+class Chooser:
+    """Takes trajectories out of a funnel until those of the plan are left."""
+
+    funnel: Funnel
+    recipe: Recipe
+    fields: StepFields | None = None
+    baseline: Floats | None = None
+    score: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Scores of all candidate trajectories under the reward policy: float64 [m]."""
+        found = self.funnel.found
+        self.score = found.numbers("trajectory_reward")[found.first]
+        if self.recipe.reward_policy == "step_sum":
+            own = found.numbers("reward")
+            known = ~np.isnan(own)
+            n = np.bincount(found.trajectory[known], minlength=len(found.group))
+            total = np.bincount(found.trajectory[known], weights=own[known], minlength=len(found.group))
+            self.score = np.where(n > 0, total, np.nan)
+            if self.recipe.needs.rewards:
+                self.funnel.drop_trajectories("unscored", np.isnan(self.score))
+
+    def drop_what_lacks(self, pool: Any) -> list[str]:
+        """Trajectories that don't meet the estimator's needs; says which step lacks what."""
+        funnel, needs = self.funnel, self.recipe.needs
+        found, messages = funnel.found, []
+        if needs.contiguous:
+            broken = broken_chains(found, funnel.alive)
+            uids = found.trajectory_uids.filter(pa.array(broken & funnel.alive_trajectories()))
+            messages += [
+                f"trajectory {uid}: a step is missing before its end, and {self.recipe.algorithm} chains steps"
+                for uid in uids[:MESSAGES_MAX].to_pylist()
+            ]
+            funnel.drop_trajectories("broken_chain", broken)
+        if not needs.fields:
+            return messages
+        alive = np.flatnonzero(funnel.alive)
+        uids = found.rows["step_uid"].take(pa.array(alive)).combine_chunks()
+        self.fields = StepFields(alive, pool.credit_fields(uids, needs.fields), needs.fields)
+        if "baseline" in needs.fields:
+            self.baseline, greedy = baselines(found, alive, self.fields)
+            funnel.drop_trajectories("baseline", greedy)
+        batch, _, chosen = self.batch()
+        for one in unmet(replace(needs, contiguous=False), batch):
+            out = np.zeros(len(found.group), dtype=np.bool_)
+            out[chosen[one.trajectories]] = True
+            funnel.drop_trajectories("lacks_field", out)
+            messages += one.messages
+        return messages
+
+    def drop_unselected(self) -> None:
+        """What the estimator selects by reward."""
+        select = self.recipe.estimator.select
+        if select is not None:
+            batch, _, chosen = self.batch()
+            self._keep("rejected", chosen, select(self.recipe.settings, batch))
+
+    def drop_by_size(self) -> None:
+        """Small groups, surplus rollouts, flat groups, surplus groups."""
+        funnel, recipe = self.funnel, self.recipe
+        group = funnel.found.group
+        wanted = recipe.n_rollouts if recipe.min_rollouts is None else recipe.min_rollouts
+        least = max(recipe.needs.min_group_size, wanted or 1)
+        funnel.drop_trajectories("group_too_small", self._sizes()[group] < least)
+        if recipe.n_rollouts is not None:
+            funnel.drop_trajectories("over_rollouts", self._place_in_group() >= recipe.n_rollouts)
+        if recipe.drop_flat_groups:
+            batch, _, chosen = self.batch()
+            self._keep("no_spread", chosen, has_spread(batch))
+        if recipe.batch_size is not None:
+            left = np.flatnonzero(self._sizes() > 0)
+            place = np.full(len(funnel.found.prompt_uids), len(left))
+            place[left[np.argsort(self._rank()[left], kind="stable")]] = np.arange(len(left))
+            funnel.drop_trajectories("over_batch", place[group] >= recipe.batch_size)
+
+    def batch(self) -> tuple[CreditInput, Ints, Ints]:
+        """What is left as an estimator sees it, its candidate rows, and its trajectories' numbers; in the order."""
+        funnel, found = self.funnel, self.funnel.found
+        chosen, rows = np.flatnonzero(funnel.alive_trajectories()), np.flatnonzero(funnel.alive)
+        if self.recipe.order != "fifo":
+            rank = self._rank()
+            chosen = chosen[np.argsort(rank[found.group[chosen]], kind="stable")]
+            rows = rows[np.argsort(rank[found.group[found.trajectory[rows]]], kind="stable")]
+        owner = found.group[chosen]
+        starts = np.ones(len(owner), dtype=np.bool_)
+        starts[1:] = owner[1:] != owner[:-1]
+        number = np.full(len(found.group), -1, dtype=np.int64)
+        number[chosen] = np.arange(len(chosen))
+        taken = found.rows["n_response_tokens"].take(pa.array(rows))
+        n_response = np.nan_to_num(taken.cast(pa.float64()).to_numpy()).astype(np.int64)
+        base = CreditInput(
+            group=np.cumsum(starts, dtype=np.int64) - 1,
+            reward=self.score[chosen],
+            step_trajectory=number[found.trajectory[rows]],
+            step_reward=found.numbers("reward")[rows],
+            trajectory_uids=_Texts(found.trajectory_uids.take(pa.array(chosen))),
+            prompt_uids=_Texts(found.prompt_uids.take(pa.array(owner[starts]))),
+            step_uids=_Texts(found.rows["step_uid"].take(pa.array(rows))),
+            n_response=n_response,
+            baseline=None if self.baseline is None else self.baseline[chosen],
+        )
+        extra: dict[str, Any] = with_fields(base, rows, self.fields, n_response)
+        return replace(base, **extra), rows, chosen
+
+    def _keep(self, reason: str, chosen: Ints, kept: Any) -> None:
+        out = np.ones(len(self.funnel.found.group), dtype=np.bool_)
+        out[chosen[kept]] = False
+        self.funnel.drop_trajectories(reason, out)
+
+    def _sizes(self) -> Ints:
+        """Trajectories left in each group: int64 [g]."""
+        left = self.funnel.found.group[self.funnel.alive_trajectories()]
+        return np.bincount(left, minlength=len(self.funnel.found.prompt_uids)).astype(np.int64)
+
+    def _place_in_group(self) -> Ints:
+        """Place of each trajectory left among those of its group: int64 [m]; by arrival, or best, worst, best, ..."""
+        left = self.funnel.alive_trajectories()
+        group, sizes = self.funnel.found.group, self._sizes()
+        first = np.cumsum(sizes) - sizes
+        before: Ints = np.cumsum(left) - left
+        place: Ints = before - first[group]
+        if self.recipe.balance == "spread":
+            index = np.flatnonzero(left)
+            order = index[np.lexsort((index, -self.score[index], group[index]))]
+            from_best = np.arange(len(order)) - first[group[order]]
+            from_worst = sizes[group[order]] - 1 - from_best
+            place[order] = np.where(from_best <= from_worst, 2 * from_best, 2 * from_worst + 1)
+        return place
+
+    def _rank(self) -> Floats:
+        """What groups are ordered by, least first: float64 [g]."""
+        g = len(self.funnel.found.prompt_uids)
+        place = np.arange(g, dtype=np.float64)
+        if self.recipe.order == "newest":
+            return -place
+        if self.recipe.order == "fifo":
+            return place
+        left = np.flatnonzero(self.funnel.alive_trajectories())
+        owner, score = self.funnel.found.group[left], np.nan_to_num(self.score[left])
+        n = np.maximum(np.bincount(owner, minlength=g), 1)
+        mean = np.bincount(owner, weights=score, minlength=g) / n
+        if self.recipe.order == "difficulty":
+            distance: Floats = np.abs(mean - self.recipe.difficulty_target)
+            return distance
+        spread: Floats = -np.bincount(owner, weights=(score - mean[owner]) ** 2, minlength=g) / n
+        return spread
+
+
+class _Texts(Sequence[str]):
+    """An Arrow text array read as a sequence: messages name few uids, so none is converted ahead."""
+
+    def __init__(self, array: pa.StringArray) -> None:
+        self.array = array
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self.array[index].to_pylist()
+        return self.array[index].as_py()
+
+
+def tables(
+    funnel: Funnel, alive: Ints, chosen: Ints, batch: CreditInput, credit: Credit | None, recipe: Recipe
+) -> tuple[pa.Table, pa.Table]:
+    """``Plan.steps`` and ``Plan.trajectories``."""
+    rows = funnel.found.rows.take(pa.array(alive))
+    trajectory = batch.step_trajectory
+    first = np.searchsorted(trajectory, np.arange(len(chosen)))
+    n_steps = np.diff(np.append(first, len(trajectory)))
+
+    def whole(name: str) -> Ints:
+        return rows[name].cast(pa.int64()).to_numpy()  # type: ignore[no-any-return]
+
+    n_prompt, n_response = whole("n_prompt_tokens"), whole("n_response_tokens")
+    versions = rows["policy_version"].cast(pa.float64()).to_numpy()
+
+    def per_trajectory(values: Any, how: np.ufunc) -> Any:
+        return how.reduceat(values, first) if len(first) else values[:0]
+
+    nothing = np.full(len(trajectory), np.nan)
+    advantage = nothing if credit is None else credit.step
+    shared = None if credit is None else credit.trajectory
+    trajectory_advantage = np.full(len(chosen), np.nan) if shared is None else shared
+    in_loss = np.ones(len(trajectory), dtype=np.bool_)
+    if recipe.loss_mask == "last_step":
+        in_loss[:-1] = trajectory[1:] != trajectory[:-1]
+    kept = {
+        name: rows[name].combine_chunks()
+        for name in (
+            "step_uid", "trajectory_uid", "prompt_uid", "step_index", "token_source", "policy_version", "reward",
+        )
+    }  # fmt: skip
+    columns = {
+        **kept,
+        "trajectory_reward": nullable(batch.reward[trajectory]),
+        "group": pa.array(batch.group[trajectory].astype(np.int32)),
+        "trajectory": pa.array(trajectory.astype(np.int32)),
+        "n_prompt_tokens": pa.array(n_prompt),
+        "n_response_tokens": pa.array(n_response),
+        "in_loss": pa.array(in_loss),
+        "advantage": nullable(advantage),
+        "return": nullable(nothing if credit is None or credit.step_return is None else credit.step_return),
+    }
+    if credit is not None and credit.token is not None:
+        columns["token_advantages"] = _ragged(credit.token, n_response)
+        if credit.token_return is not None:
+            columns["token_returns"] = _ragged(credit.token_return, n_response)
+    labels = recipe.estimator.labels
+    desirable = None if labels is None else labels(recipe.settings, batch)
+    trajectories = {
+        "trajectory_uid": funnel.found.trajectory_uids.take(pa.array(chosen)),
+        "prompt_uid": columns["prompt_uid"].take(pa.array(first)),
+        "group": pa.array(batch.group.astype(np.int32)),
+        "first_step": pa.array(first),
+        "n_steps": pa.array(n_steps),
+        "n_tokens": pa.array(per_trajectory(n_prompt + n_response, np.add)),
+        "n_response_tokens": pa.array(per_trajectory(n_response, np.add)),
+        "reward": nullable(batch.reward),
+        "advantage": nullable(trajectory_advantage),
+        "policy_version_min": nullable(per_trajectory(versions, np.fmin)).cast(pa.int64()),
+        "policy_version_max": nullable(per_trajectory(versions, np.fmax)).cast(pa.int64()),
+        "desirable": pa.nulls(len(chosen), pa.bool_()) if desirable is None else pa.array(desirable),
+    }
+    return pa.table(columns), pa.table(trajectories)
+
+
+def pair_table(recipe: Recipe, batch: CreditInput) -> pa.Table:
+    """``Plan.pairs``."""
+    assert recipe.estimator.pairs is not None
+    found = recipe.estimator.pairs(recipe.settings, batch)
+
+    def uids(index: Ints) -> pa.Array:
+        return pa.array([batch.trajectory_uids[i] for i in index.tolist()], pa.string())
+
+    return pa.table(
+        {
+            "prompt_uid": pa.array([batch.prompt_uids[g] for g in batch.group[found.chosen].tolist()], pa.string()),
+            "chosen": pa.array(found.chosen),
+            "rejected": pa.array(found.rejected),
+            "chosen_uid": uids(found.chosen),
+            "rejected_uid": uids(found.rejected),
+            "margin": pa.array(found.margin),
+        }
+    )
+
+
+def nullable(values: Any) -> pa.Array:
+    """float64, NaN as null."""
+    return pa.array(values, pa.float64(), mask=np.isnan(values))
+
+
+def _ragged(values: Floats, lengths: Ints) -> pa.Array:
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+    return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values.astype(np.float32)))

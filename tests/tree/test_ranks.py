@@ -26,13 +26,14 @@ def test_each_row_has_one_rank_and_counts_are_equal(costs, k):
 
 
 @given(st.lists(st.integers(1, 50), min_size=2, max_size=7))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_two_ranks_are_near_the_best_of_all_deals(costs):
+    """With at most k = 4 rows a rank the differencing method is within 2 - Σ i!/k! = 19/12 of the best equal deal."""
     values = np.array(costs, dtype=np.float64)
     half = (len(values) + 1) // 2
     deals = [np.array(d) for d in product((0, 1), repeat=len(values)) if half >= sum(d) >= len(values) - half]
     best = min(max(values[d == 0].sum(), values[d == 1].sum()) for d in deals)
-    assert best <= balance(values, 2).costs.max() <= 7 / 6 * best + 1e-9
+    assert best <= balance(values, 2).costs.max() <= 19 / 12 * best + 1e-9
 
 
 def test_a_deep_tree_costs_more_than_a_shallow_one_of_the_same_size():

@@ -87,6 +87,7 @@ def call_record(
     error: Mapping[str, Any] | None = None,
     aborted: bool = False,
     retry_count: int = 0,
+    tokenizer_hash: str | None = None,
     secrets: Iterable[str] = (),
 ) -> bytes:
     """One exchange between an agent and an engine.
@@ -132,6 +133,7 @@ def call_record(
         "error": error,
         "aborted": aborted,
         "retry_count": retry_count,
+        "tokenizer_hash": tokenizer_hash,
     }
     payload = orjson.dumps(record)
     for secret in secrets:

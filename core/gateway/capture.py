@@ -265,6 +265,7 @@ class Capture:
             error=_error_of(answer, failure),
             aborted=call.agent_gone,
             retry_count=_retry_count(call.headers),
+            tokenizer_hash=answer.tokenizer_hash if answer is not None else None,
             secrets=call.secrets(self._deps.settings.api_key),
         )
 

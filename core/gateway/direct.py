@@ -119,8 +119,15 @@ class DirectEngine(Engine):
                 return self._refused(status, raw, model, added, retry_after)
             answer, raw = _parse(raw)
             self._remember(call.dialect, model, level, added, answer)
-            return EngineAnswer(status, raw, check_answer(answer), model, added)
+            checked = check_answer(answer)
+            return EngineAnswer(status, raw, checked, model, added, tokenizer_hash=self._tokenizer_hash(model))
         raise AssertionError("the last ask adds nothing")
+
+    def _tokenizer_hash(self, model: str) -> str | None:
+        """What the model's card says of its tokenizer; engines that ship here do, others may not."""
+        cards = (card for card in self._served or () if card.get("id") == model)
+        told = next((card.get("tokenizer_hash") for card in cards), None)
+        return told if isinstance(told, str) else None
 
     def _refused(
         self, status: int, raw: bytes, model: str, added: Sequence[str], retry_after: str | None

@@ -33,6 +33,7 @@ class EngineAnswer:
         added: names of request fields that the gateway added.
         dropped: names of request fields that the engine was not given.
         retry_after: the engine's ``Retry-After``, where it sent one.
+        tokenizer_hash: SHA-256 (hex) of the tokenizer that made the ids, where the engine tells it.
     """
 
     status: int
@@ -42,6 +43,7 @@ class EngineAnswer:
     added: Sequence[str] = ()
     dropped: Sequence[str] = ()
     retry_after: str | None = None
+    tokenizer_hash: str | None = None
 
 
 @dataclass(slots=True)

@@ -186,6 +186,7 @@ def _draft(
         sampling=sampling,
         response_id=response_id if isinstance(response_id, str) else None,
         stream_mode=maybe_text(record, "stream_mode"),
+        tokenizer_hash=maybe_text(record, "tokenizer_hash"),
         journal_segment=segment,
         journal_offset=offset,
         metadata=mapping(identity, "metadata"),

@@ -24,6 +24,8 @@ def common_routes(
     async def models(request: web.BaseRequest) -> web.Response:
         card: dict[str, Any] = {"id": model(), "object": "model", "created": created, "owned_by": "claw-studio"}
         card |= {"root": model(), "parent": None, "max_model_len": context_length(), "permission": []}
+        # Beyond OpenAI's and vLLM's card: which tokenizer made the ids, so that whoever stores them can say so.
+        card["tokenizer_hash"] = tokenizer().hash
         return json_response({"object": "list", "data": [card]})
 
     async def health(request: web.BaseRequest) -> web.Response:

@@ -41,6 +41,7 @@ class ChatTokenizer:
 
         self.directory = directory
         try:
+            self.hash = tokenizer_hash(directory)
             self._tokenizer = Tokenizer.from_str((directory / TOKENIZER_FILE).read_text(encoding="utf-8"))
             self._template = _compile((directory / TEMPLATE_FILE).read_text(encoding="utf-8"))
         except OSError as error:

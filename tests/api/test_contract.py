@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from core.serving.process import EngineProcess
+from core.serving.tokenizer import tokenizer_hash
 from tests.conftest import ServeProcess, eventually
 
 SCRIPT = {
@@ -116,6 +117,7 @@ def test_identity_by_path(studio: ServeProcess, engine: EngineProcess) -> None:
     assert step.keys() >= STEP_FIELDS
     assert (step["trajectory_uid"], step["prompt_uid"], step["identity_source"]) == ("t-path", "p-path", "path")
     assert step["token_source"] == "engine"
+    assert step["tokenizer_hash"] == tokenizer_hash()
     assert len(step["response_ids"]) == len(step["response_logprobs"]) == step["n_response_tokens"]
     assert step["tools"] == TOOLS
     assert step["response_message"]["tool_calls"][0]["function"]["name"] == "read_file"

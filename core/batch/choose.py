@@ -29,17 +29,9 @@ class Chooser:
     score: Floats = field(init=False)
 
     def __post_init__(self) -> None:
-        """Scores of all candidate trajectories under the reward policy: float64 [m]."""
+        """Scores of all candidate trajectories: float64 [m]."""
         found = self.funnel.found
         self.score = found.numbers("trajectory_reward")[found.first]
-        if self.recipe.reward_policy == "step_sum":
-            own = found.numbers("reward")
-            known = ~np.isnan(own)
-            n = np.bincount(found.trajectory[known], minlength=len(found.group))
-            total = np.bincount(found.trajectory[known], weights=own[known], minlength=len(found.group))
-            self.score = np.where(n > 0, total, np.nan)
-            if self.recipe.needs.rewards:
-                self.funnel.drop_trajectories("unscored", np.isnan(self.score))
 
     def drop_what_lacks(self, pool: Any) -> list[str]:
         """Trajectories that don't meet the estimator's needs; says which step lacks what."""
@@ -204,9 +196,6 @@ def tables(
     advantage = nothing if credit is None else credit.step
     shared = None if credit is None else credit.trajectory
     trajectory_advantage = np.full(len(chosen), np.nan) if shared is None else shared
-    in_loss = np.ones(len(trajectory), dtype=np.bool_)
-    if recipe.loss_mask == "last_step":
-        in_loss[:-1] = trajectory[1:] != trajectory[:-1]
     kept = {
         name: rows[name].combine_chunks()
         for name in (
@@ -220,7 +209,6 @@ def tables(
         "trajectory": pa.array(trajectory.astype(np.int32)),
         "n_prompt_tokens": pa.array(n_prompt),
         "n_response_tokens": pa.array(n_response),
-        "in_loss": pa.array(in_loss),
         "advantage": nullable(advantage),
         "return": nullable(nothing if credit is None or credit.step_return is None else credit.step_return),
     }

@@ -28,7 +28,6 @@ REASONS: dict[str, str] = {
     "over_length": "Step longer than the token budget",
     "prompt_too_long": "Prompt longer than the recipe's longest",
     "response_too_long": "Response longer than the recipe's longest",
-    "leased": "In use: leased to a trainer, or consumed as often as allowed",
     "version_unknown": "Policy version unknown, so freshness can't be shown",
     "stale": "Sampled by a policy older than allowed",
     "baseline": "Greedy rollout: the group's baseline, not trained on",

@@ -20,7 +20,6 @@ from typing import Any, Protocol
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from core.batch.candidates import Candidates, candidates
 from core.batch.choose import Chooser, pair_table, tables
@@ -50,14 +49,13 @@ class PlanSource(TokenReader, Protocol):
         ...
 
 
-def plan(pool: PlanSource, view: View, recipe: Recipe, *, in_use: pa.Array | None = None) -> Plan:
+def plan(pool: PlanSource, view: View, recipe: Recipe) -> Plan:
     """Choose, exclude, assign credit.
 
     Args:
         pool: the pool.
         view: which steps are candidates.
         recipe: algorithm, channel, sizes, freshness, budget.
-        in_use: trajectory uids that a fetch may not take (``core.batch.leases``).
 
     Raises:
         InvalidInput: a filter, expression, algorithm or option that doesn't exist; names the field.
@@ -69,9 +67,6 @@ def plan(pool: PlanSource, view: View, recipe: Recipe, *, in_use: pa.Array | Non
     if recipe.max_staleness is not None:
         version = _current_version(pool, found, recipe)
         _drop_stale(funnel, version, recipe.max_staleness)
-
-    if in_use is not None:
-        funnel.drop_trajectories("leased", _mask(pc.is_in(found.trajectory_uids, in_use)))
 
     chooser = Chooser(funnel, recipe)
     lacks = chooser.drop_what_lacks(pool)
@@ -112,7 +107,7 @@ def _drop_by_label_and_state(funnel: Funnel, recipe: Recipe) -> None:
     )
     if recipe.require_complete:
         funnel.drop_steps("incomplete", ~found.flags("complete"), "NOT complete", "complete")
-    if recipe.needs.rewards and recipe.reward_policy == "effective":
+    if recipe.needs.rewards:
         funnel.drop_steps(
             "unscored",
             np.isnan(found.numbers("trajectory_reward")),

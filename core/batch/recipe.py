@@ -46,18 +46,6 @@ class Recipe(BaseModel):
     drop_flat_groups: bool = Field(False, description="Leave groups of equal rewards out (DAPO filter)")
     max_prompt_tokens: int | None = Field(None, ge=1, description="Longest prompt of a step, tokens")
     max_response_tokens: int | None = Field(None, ge=1, description="Longest response of a step, tokens")
-    reward_policy: Literal["effective", "step_sum"] = Field(
-        "effective", description="A trajectory's score: label or outcome, else steps' sum; or the steps' sum alone"
-    )
-    loss_mask: Literal["all_steps", "last_step"] = Field(
-        "all_steps", description="Which chosen steps' responses are in the loss"
-    )
-    temperature_correction: float | None = Field(
-        None, gt=0, description="Temperature at which the trainer recomputes log-probs; none: as sampled"
-    )
-    importance_clip: float | None = Field(
-        None, gt=0, description="Most an importance weight may be: c of min(exp(log π_old − log μ), c); none: no cut"
-    )
     require_complete: bool = Field(True, description="Leave trajectories out that nobody closed")
 
     @property

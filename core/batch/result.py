@@ -116,7 +116,7 @@ class Plan:
             "n_trajectories": len(self.trajectories),
             "n_steps": len(self.steps),
             "n_tokens": int(self.lengths.sum()),
-            "n_loss_tokens": int((self.steps["n_response_tokens"].to_numpy() * self.steps["in_loss"].to_numpy()).sum()),
+            "n_loss_tokens": int(self.steps["n_response_tokens"].to_numpy().sum()),
         }
 
     @cached_property

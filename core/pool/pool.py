@@ -13,11 +13,9 @@ import pyarrow as pa
 from core.errors import InvalidInput, NotFound
 from core.pool import bookkeeping, opinions, query
 from core.pool.append import MessageStore, insert_steps, prepare, stored_uids, trajectory_ids, uuid_text
-from core.pool.batches import BatchBook
 from core.pool.credit import CreditFields
 from core.pool.database import Cursor, Database, rows, timestamp
 from core.pool.derive import rebuild, refresh
-from core.pool.recipes import RecipeBook
 from core.pool.restore import sequences
 from core.pool.saved import SavedThings
 from core.pool.views import compile_view
@@ -28,7 +26,7 @@ from core.types import Annotation, PolicyEvent, Step, View
 NO_VIEW = View()
 
 
-class Pool(SavedThings, CreditFields, RecipeBook, BatchBook):
+class Pool(SavedThings, CreditFields):
     """Steps, opinions and their effective state in one DuckDB file.
 
     Writes take one lock and are one transaction each; reads use their own cursor and may run in any thread.

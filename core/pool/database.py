@@ -71,12 +71,16 @@ def migrate(cursor: Cursor, clock: Callable[[], float]) -> None:
 
 
 class Database:
-    """One DuckDB file: ``write()`` is a transaction under the one writer lock, ``read()`` a snapshot."""
+    """One DuckDB file: ``write()`` is a transaction under the one writer lock, ``read()`` a snapshot.
+
+    ``n_writes`` counts the transactions that this process committed: while it stands still, so do all answers.
+    """
 
     def __init__(self, path: Path | str, *, memory: str, threads: int, clock: Callable[[], float]) -> None:
         self.path = str(path)
         self.clock = clock
         self.lock = threading.RLock()
+        self.n_writes = 0
         config: Mapping[str, Any] = {
             "memory_limit": memory,
             "threads": threads,
@@ -114,6 +118,7 @@ class Database:
                     cursor.execute("ROLLBACK")
                     raise
                 cursor.execute("COMMIT")
+                self.n_writes += 1
             except (duckdb.DataError, duckdb.IntegrityError) as error:
                 raise InvalidInput(f"The pool can't hold this: {error}") from error
             except duckdb.Error as error:
@@ -137,14 +142,22 @@ class Database:
             self._connection.close()
 
 
-def arrow(cursor: Cursor, sql: str, parameters: Sequence[Any] = ()) -> pa.Table:
+Parameters = Sequence[Any] | Mapping[str, Any]
+"""Bound values: for ``?`` in order, or for ``$name`` by name."""
+
+
+def _bound(parameters: Parameters) -> list[Any] | dict[str, Any]:
+    return dict(parameters) if isinstance(parameters, Mapping) else list(parameters)
+
+
+def arrow(cursor: Cursor, sql: str, parameters: Parameters = ()) -> pa.Table:
     """Run one query and take its result as an Arrow table."""
-    return cursor.sql(sql, params=list(parameters)).to_arrow_table()
+    return cursor.sql(sql, params=_bound(parameters)).to_arrow_table()
 
 
-def rows(cursor: Cursor, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
+def rows(cursor: Cursor, sql: str, parameters: Parameters = ()) -> list[dict[str, Any]]:
     """Run one query and take its result as dicts."""
-    result = cursor.execute(sql, list(parameters))
+    result = cursor.execute(sql, _bound(parameters))
     names = [column[0] for column in result.description]
     return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 

@@ -13,11 +13,13 @@ import pyarrow as pa
 from core.errors import InvalidInput, NotFound
 from core.pool import bookkeeping, opinions, query
 from core.pool.append import MessageStore, insert_steps, prepare, stored_uids, trajectory_ids, uuid_text
+from core.pool.batches import BatchBook
 from core.pool.credit import CreditFields
 from core.pool.database import Cursor, Database, rows, timestamp
 from core.pool.derive import rebuild, refresh
+from core.pool.recipes import RecipeBook
 from core.pool.restore import sequences
-from core.pool.saved import SavedThings
+from core.pool.saved import SavedViews
 from core.pool.views import compile_view
 from core.pool.whole import read_step, read_trajectory
 from core.tree.sequences import Sequences
@@ -26,7 +28,7 @@ from core.types import Annotation, PolicyEvent, Step, View
 NO_VIEW = View()
 
 
-class Pool(SavedThings, CreditFields):
+class Pool(SavedViews, RecipeBook, BatchBook, CreditFields):
     """Steps, opinions and their effective state in one DuckDB file.
 
     Writes take one lock and are one transaction each; reads use their own cursor and may run in any thread.
@@ -196,6 +198,11 @@ class Pool(SavedThings, CreditFields):
     def _switch(self, action_uid: str, event: str) -> None:
         with self._writing() as cursor:
             refresh(cursor, opinions.switch_action(cursor, action_uid, event, self._db.clock()))
+
+    @property
+    def n_writes(self) -> int:
+        """Transactions committed by this process: while it stands still, so do all answers."""
+        return self._db.n_writes
 
     def rebuild_state(self) -> None:
         """Derive the effective state again from facts and annotations; the result is what it was."""

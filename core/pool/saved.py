@@ -1,8 +1,7 @@
-"""Named views and recipes."""
+"""Named views."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from core.errors import InvalidInput, NotFound
@@ -18,8 +17,8 @@ def _name(name: str) -> str:
     return name.strip()
 
 
-class SavedThings:
-    """The part of ``Pool`` that keeps what a user gave a name."""
+class SavedViews:
+    """The part of ``Pool`` that keeps views that a user gave a name."""
 
     _db: Database
 
@@ -56,24 +55,3 @@ class SavedThings:
             n = cursor.execute("DELETE FROM saved_views WHERE name = ?", [name]).fetchone()[0]
             if not n:
                 raise NotFound(f"No saved view {name!r}.", field="name")
-
-    def save_recipe(self, name: str, recipe: Mapping[str, Any]) -> None:
-        """Keep a recipe under a name, in place of an older one."""
-        with self._db.write() as cursor:
-            cursor.execute(
-                "INSERT OR REPLACE INTO saved_recipes VALUES (?, ?, ?)",
-                [_name(name), canonical(dict(recipe)).decode("utf-8"), timestamp(self._db.clock())],
-            )
-
-    def recipes(self) -> list[dict[str, Any]]:
-        """Saved recipes by name: ``{name, recipe, created_at}``."""
-        with self._db.read() as cursor:
-            found = rows(cursor, "SELECT * FROM saved_recipes ORDER BY name")
-        return [
-            {
-                "name": row["name"],
-                "recipe": decode(row["recipe"]),
-                "created_at": seconds(row["created_at"]),
-            }
-            for row in found
-        ]

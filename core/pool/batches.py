@@ -1,0 +1,277 @@
+"""Batches handed to trainers: who holds what until when, what was consumed, and what the trainer said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from core.errors import Conflict, InvalidInput, NotFound
+from core.pool.content import canonical, decode
+from core.pool.database import Cursor, Database, arrow, registered, rows, seconds, timestamp
+
+STATES = ("leased", "acked", "released", "expired")
+STEP_COLUMNS = ("step_uid", "trajectory_uid", "prompt_uid", "policy_version", "trajectory_reward", "advantage")
+_TIMES = ("leased_at", "expires_at", "finished_at", "created_at")
+
+# A lease holds whole groups of its channel, so that no other trainer gets the rest of one. What was consumed is
+# trajectories: new rollouts of the same prompt are a new group.
+_IN_USE = """
+SELECT DISTINCT t.trajectory_uid FROM trajectory_state t
+JOIN (
+    SELECT DISTINCT s.prompt_uid, b.channel FROM batch_steps s JOIN batches b USING (batch_uid)
+    WHERE b.state = 'leased' AND (NOT $shared OR b.consumer = $consumer)
+) held ON t.prompt_uid = held.prompt_uid AND t.channel = held.channel
+UNION
+SELECT trajectory_uid FROM (
+    SELECT DISTINCT s.batch_uid, s.trajectory_uid FROM batch_steps s JOIN batches b USING (batch_uid)
+    WHERE b.state = 'acked' AND (NOT $shared OR b.consumer = $consumer)
+) GROUP BY trajectory_uid HAVING $max_uses IS NOT NULL AND count(*) >= $max_uses::BIGINT
+"""
+_TAKEN_AGAIN = """
+SELECT count(*) FROM batch_steps mine
+JOIN batch_steps other USING (trajectory_uid)
+JOIN batches b ON b.batch_uid = other.batch_uid
+WHERE mine.batch_uid = $uid AND b.batch_uid <> $uid AND b.state IN ('leased', 'acked')
+    AND b.leased_at >= (SELECT leased_at FROM batches WHERE batch_uid = $uid)
+"""
+_CONSUMPTION = """
+SELECT b.*, s.advantage, s.trajectory_reward FROM batch_steps s JOIN batches b USING (batch_uid)
+WHERE s.step_uid = ? ORDER BY b.leased_at, b.rowid
+"""
+
+
+class BatchBook:
+    """The part of ``Pool`` that keeps leases and the record of consumption. Times are UTC seconds."""
+
+    _db: Database
+
+    def expire_batches(self) -> list[str]:
+        """End leases whose time is over; returns their uids."""
+        now = timestamp(self._db.clock())
+        due = "state = 'leased' AND expires_at <= ?"
+        with self._db.read() as cursor:
+            if not cursor.execute(f"SELECT count(*) FROM batches WHERE {due}", [now]).fetchone()[0]:
+                return []
+        with self._db.write() as cursor:
+            found = cursor.execute(
+                f"UPDATE batches SET state = 'expired', finished_at = ? WHERE {due} RETURNING batch_uid", [now, now]
+            ).fetchall()
+            for (uid,) in found:
+                _event(cursor, uid, "expired", None, now)
+        return [uid for (uid,) in found]
+
+    def next_expiry(self) -> float | None:
+        """When the first running lease ends; None when there is none."""
+        with self._db.read() as cursor:
+            return seconds(cursor.execute("SELECT min(expires_at) FROM batches WHERE state = 'leased'").fetchone()[0])
+
+    def in_use(self, consumer: str, *, shared: bool, max_uses: int | None) -> pa.Array:
+        """Trajectories that this consumer's next batch may not hold: string [n].
+
+        Args:
+            consumer: who fetches.
+            shared: other consumers' leases and consumption don't count.
+            max_uses: consumed batches after which a trajectory is used up; None: never.
+        """
+        with self._db.read() as cursor:
+            table = arrow(cursor, _IN_USE, {"consumer": consumer, "shared": shared, "max_uses": max_uses})
+        return table["trajectory_uid"].combine_chunks()
+
+    def lease_batch(self, batch: Mapping[str, Any], steps: pa.Table, parts: Mapping[str, bytes]) -> None:
+        """Store a leased batch, its steps and its plan in one transaction.
+
+        Args:
+            batch: columns of ``batches`` by name, times in seconds.
+            steps: at least ``STEP_COLUMNS``.
+            parts: the frozen plan.
+        """
+        uid = batch["batch_uid"]
+        row = {name: timestamp(value) if name in _TIMES else value for name, value in batch.items()}
+        with self._db.write() as cursor:
+            cursor.execute(
+                f"INSERT INTO batches ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", list(row.values())
+            )
+            with registered(cursor, batch_rows=steps.select(STEP_COLUMNS)):
+                cursor.execute(f"INSERT INTO batch_steps SELECT ?, {', '.join(STEP_COLUMNS)} FROM batch_rows", [uid])
+            cursor.executemany("INSERT INTO batch_plans VALUES (?, ?, ?)", [[uid, *part] for part in parts.items()])
+            _event(cursor, uid, "leased", {"expires_at": batch["expires_at"]}, timestamp(batch["leased_at"]))
+
+    def renew_batch(self, batch_uid: str, expires_at: float, *, consumer: str | None = None) -> dict[str, Any]:
+        """Move a running lease's end. NotFound, or Conflict when it runs no more or is another consumer's."""
+        with self._db.write() as cursor:
+            batch = _owned(cursor, batch_uid, consumer)
+            if batch["state"] != "leased":
+                raise _wrong_state(batch, "renewed")
+            cursor.execute("UPDATE batches SET expires_at = ? WHERE batch_uid = ?", [timestamp(expires_at), batch_uid])
+            _event(cursor, batch_uid, "renewed", {"expires_at": expires_at}, timestamp(self._db.clock()))
+            return _batch(cursor, batch_uid)
+
+    def finish_batch(
+        self, batch_uid: str, state: str, *, consumer: str | None = None, update: int | None = None,
+        detail: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Acknowledge (``acked``) or give back (``released``); repeating the same word changes nothing.
+
+        An expired lease may still be acknowledged while nobody else was handed any of its trajectories: the trainer
+        was only late.
+
+        Raises:
+            NotFound: no such batch.
+            Conflict: another consumer's batch, or one whose state doesn't allow it.
+        """
+        with self._db.write() as cursor:
+            batch = _owned(cursor, batch_uid, consumer)
+            if batch["state"] == state:
+                return batch
+            late = batch["state"] == "expired" and state == "acked"
+            if batch["state"] != "leased" and not late:
+                raise _wrong_state(batch, state)
+            if late and cursor.execute(_TAKEN_AGAIN, {"uid": batch_uid}).fetchone()[0]:
+                raise Conflict(
+                    f"The lease of batch {batch_uid!r} ended and its trajectories were handed out again.",
+                    field="uid",
+                    hint="Ask for a longer lease_s, or renew in time.",
+                )
+            now = timestamp(self._db.clock())
+            cursor.execute(
+                "UPDATE batches SET state = ?, finished_at = ?, update_index = coalesce(?, update_index)"
+                " WHERE batch_uid = ?",
+                [state, now, update, batch_uid],
+            )
+            _event(cursor, batch_uid, state, detail, now)
+            return _batch(cursor, batch_uid)
+
+    def batch(self, batch_uid: str) -> dict[str, Any]:
+        """One batch and its ``events``, oldest first. NotFound when there is none."""
+        with self._db.read() as cursor:
+            events = rows(
+                cursor,
+                "SELECT event, detail, created_at FROM batch_events WHERE batch_uid = ? ORDER BY created_at, rowid",
+                [batch_uid],
+            )
+            return {
+                **_batch(cursor, batch_uid),
+                "events": [_public({**event, "detail": decode(event["detail"])}) for event in events],
+            }
+
+    def batch_plan(self, batch_uid: str) -> dict[str, bytes]:
+        """The frozen plan by part. NotFound when there is no such batch."""
+        with self._db.read() as cursor:
+            _batch(cursor, batch_uid)
+            return dict(
+                cursor.execute("SELECT part, body FROM batch_plans WHERE batch_uid = ?", [batch_uid]).fetchall()
+            )
+
+    def batch_of_request(self, consumer: str, request_id: str) -> dict[str, Any] | None:
+        """The newest batch that this request got, or None."""
+        with self._db.read() as cursor:
+            found = rows(
+                cursor,
+                "SELECT * FROM batches WHERE consumer = ? AND request_id = ?"
+                " ORDER BY leased_at DESC, rowid DESC LIMIT 1",
+                [consumer, request_id],
+            )
+        return _public(found[0]) if found else None
+
+    def batches(self, *, channel: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
+        """Newest first."""
+        with self._db.read() as cursor:
+            found = rows(
+                cursor,
+                "SELECT * FROM batches WHERE $channel::VARCHAR IS NULL OR channel = $channel"
+                " ORDER BY leased_at DESC, rowid DESC LIMIT $limit",
+                {"channel": channel, "limit": limit},
+            )
+        return [_public(row) for row in found]
+
+    def consumption(self, step_uid: str) -> list[dict[str, Any]]:
+        """Every batch that held a step, oldest first: who, when, which update, recipe and policy version."""
+        with self._db.read() as cursor:
+            return [_public(row) for row in rows(cursor, _CONSUMPTION, [step_uid])]
+
+    def add_metrics(
+        self, batch_uid: str, update: int | None, metrics: Mapping[str, float | None],
+        steps: Sequence[tuple[str, Mapping[str, float | None]]] = (),
+    ) -> int:  # fmt: skip
+        """Store what a trainer measured in an update; returns how many values.
+
+        NotFound for an unknown batch, InvalidInput for a step that the batch doesn't hold; nothing is stored then.
+        """
+        values: list[tuple[str | None, str, float | None]] = [(None, name, value) for name, value in metrics.items()]
+        values += [(uid, name, value) for uid, found in steps for name, value in found.items()]
+        if not values:
+            return 0
+        uids, names, numbers = zip(*values, strict=True)
+        table = pa.table(
+            {
+                "step_uid": pa.array(uids, pa.string()),
+                "name": pa.array(names, pa.string()),
+                "value": pa.array(numbers, pa.float64()),
+            }
+        )
+        now = timestamp(self._db.clock())
+        with self._db.write() as cursor, registered(cursor, metric_rows=table):
+            _batch(cursor, batch_uid)
+            foreign = cursor.execute(
+                "SELECT step_uid FROM metric_rows WHERE step_uid IS NOT NULL AND step_uid NOT IN"
+                " (SELECT step_uid FROM batch_steps WHERE batch_uid = ?) LIMIT 1",
+                [batch_uid],
+            ).fetchone()
+            if foreign is not None:
+                place = [uid for uid, _ in steps].index(foreign[0])
+                raise InvalidInput(f"Step {foreign[0]!r} is not in this batch.", field=f"steps.{place}.step_uid")
+            cursor.execute(
+                "INSERT INTO batch_metrics SELECT ?, ?, step_uid, name, value, ? FROM metric_rows",
+                [batch_uid, update, now],
+            )
+        return len(values)
+
+    def metrics(self, batch_uid: str | None = None, *, of_steps: bool = False) -> list[dict[str, Any]]:
+        """Posted values, oldest first: ``{batch_uid, update_index, step_uid, name, value, created_at}``.
+
+        Args:
+            batch_uid: of one batch; None: of all.
+            of_steps: those of single steps, else those of whole updates.
+        """
+        with self._db.read() as cursor:
+            found = rows(
+                cursor,
+                "SELECT * FROM batch_metrics WHERE ($uid::VARCHAR IS NULL OR batch_uid = $uid)"
+                " AND (step_uid IS NOT NULL) = $of_steps ORDER BY created_at, rowid",
+                {"uid": batch_uid, "of_steps": of_steps},
+            )
+        return [_public(row) for row in found]
+
+
+def _owned(cursor: Cursor, batch_uid: str, consumer: str | None) -> dict[str, Any]:
+    batch = _batch(cursor, batch_uid)
+    if consumer is not None and batch["consumer"] != consumer:
+        raise Conflict(f"Batch {batch_uid!r} belongs to {batch['consumer']!r}.", field="consumer")
+    return batch
+
+
+def _wrong_state(batch: Mapping[str, Any], wanted: str) -> Conflict:
+    went_back = batch["state"] in ("expired", "released")
+    return Conflict(
+        f"Batch {batch['batch_uid']!r} is {batch['state']}, so it can't be {wanted}.",
+        field="uid",
+        hint="Its groups went back to the pool: fetch again." if went_back else None,
+    )
+
+
+def _batch(cursor: Cursor, batch_uid: str) -> dict[str, Any]:
+    found = rows(cursor, "SELECT * FROM batches WHERE batch_uid = ?", [batch_uid])
+    if not found:
+        raise NotFound(f"No batch {batch_uid!r}.", field="uid")
+    return _public(found[0])
+
+
+def _event(cursor: Cursor, batch_uid: str, event: str, detail: Mapping[str, Any] | None, now: Any) -> None:
+    text = None if detail is None else canonical(dict(detail)).decode("utf-8")
+    cursor.execute("INSERT INTO batch_events VALUES (?, ?, ?, ?)", [batch_uid, event, text, now])
+
+
+def _public(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: seconds(value) if name in _TIMES else value for name, value in row.items()}

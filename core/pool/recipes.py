@@ -1,0 +1,105 @@
+"""Recipes as versions that are only ever added, and which one each channel uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from core.errors import InvalidInput, NotFound
+from core.pool.content import canonical, decode
+from core.pool.database import Cursor, Database, rows, seconds, timestamp
+
+_NEWEST = """
+SELECT * FROM recipe_versions QUALIFY row_number() OVER (PARTITION BY name ORDER BY version DESC) = 1 ORDER BY name
+"""
+
+
+class RecipeBook:
+    """The part of ``Pool`` that keeps recipes. A version is ``{name, version, recipe, author, created_at}``."""
+
+    _db: Database
+
+    def save_recipe(self, name: str, recipe: Mapping[str, Any], *, author: str = "api") -> int:
+        """Add a version unless the newest one is equal; returns the newest version's number, from 1."""
+        name = name.strip()
+        if not name:
+            raise InvalidInput("A name is needed.", field="name")
+        body = canonical(dict(recipe)).decode("utf-8")
+        with self._db.write() as cursor:
+            found = cursor.execute(
+                "SELECT version, recipe FROM recipe_versions WHERE name = ? ORDER BY version DESC LIMIT 1", [name]
+            ).fetchone()
+            if found is not None and found[1] == body:
+                return int(found[0])
+            version = 1 if found is None else int(found[0]) + 1
+            now = timestamp(self._db.clock())
+            cursor.execute("INSERT INTO recipe_versions VALUES (?, ?, ?, ?, ?)", [name, version, body, author, now])
+        return version
+
+    def recipes(self) -> list[dict[str, Any]]:
+        """The newest version of each recipe, by name."""
+        with self._db.read() as cursor:
+            return [_public(row) for row in rows(cursor, _NEWEST)]
+
+    def recipe_versions(self, name: str) -> list[dict[str, Any]]:
+        """All versions of a recipe, newest first. NotFound when there is none."""
+        with self._db.read() as cursor:
+            found = rows(cursor, "SELECT * FROM recipe_versions WHERE name = ? ORDER BY version DESC", [name])
+        if not found:
+            raise _no_recipe(name, None)
+        return [_public(row) for row in found]
+
+    def recipe(self, name: str, version: int | None = None) -> dict[str, Any]:
+        """One version, the newest unless told. NotFound when there is none."""
+        with self._db.read() as cursor:
+            return _version(cursor, name, version)
+
+    def activate_recipe(
+        self, channel: str, name: str | None, version: int | None = None, *, author: str = "api"
+    ) -> dict[str, Any] | None:
+        """A channel's next fetches use this recipe; without a version its newest at that time; no name: none."""
+        with self._db.write() as cursor:
+            found = None if name is None else _version(cursor, name, version)
+            cursor.execute(
+                "INSERT INTO active_recipes VALUES (?, ?, ?, ?, ?)",
+                [channel, name, None if name is None else version, author, timestamp(self._db.clock())],
+            )
+        return found
+
+    def active_recipe(self, channel: str) -> dict[str, Any] | None:
+        """The channel's recipe version, or None where nobody chose one."""
+        with self._db.read() as cursor:
+            found = cursor.execute(
+                "SELECT name, version FROM active_recipes WHERE channel = ? ORDER BY activated_at DESC, rowid DESC"
+                " LIMIT 1",
+                [channel],
+            ).fetchone()
+            return None if found is None or found[0] is None else _version(cursor, found[0], found[1])
+
+    def active_recipes(self) -> dict[str, dict[str, Any]]:
+        """Channel -> its recipe version."""
+        with self._db.read() as cursor:
+            channels = cursor.execute("SELECT DISTINCT channel FROM active_recipes ORDER BY channel").fetchall()
+        found = {channel: self.active_recipe(channel) for (channel,) in channels}
+        return {channel: recipe for channel, recipe in found.items() if recipe is not None}
+
+
+def _version(cursor: Cursor, name: str, version: int | None) -> dict[str, Any]:
+    found = rows(
+        cursor,
+        "SELECT * FROM recipe_versions WHERE name = $name AND ($version::INTEGER IS NULL OR version = $version)"
+        " ORDER BY version DESC LIMIT 1",
+        {"name": name, "version": version},
+    )
+    if not found:
+        raise _no_recipe(name, version)
+    return _public(found[0])
+
+
+def _no_recipe(name: str, version: int | None) -> NotFound:
+    what = f"recipe {name!r}" if version is None else f"version {version} of recipe {name!r}"
+    return NotFound(f"No {what}.", field="name", hint="GET /api/v1/recipes lists them.")
+
+
+def _public(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "recipe": decode(row["recipe"]), "created_at": seconds(row["created_at"])}

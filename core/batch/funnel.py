@@ -19,6 +19,7 @@ from core.credit.base import Bools
 from core.types import View
 
 REASONS: dict[str, str] = {
+    "in_use": "Leased to a trainer, or consumed as often as the recipe allows",
     "labelled_bad": "Labelled bad: a bad step is out, a bad trajectory is out whole",
     "incomplete": "Trajectory not complete",
     "unscored": "No reward, and the algorithm needs one",

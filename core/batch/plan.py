@@ -4,11 +4,12 @@ Pure given the pool's state and deterministic: the same state gives the same ``h
 work is columns (``candidates``), masks (``funnel``) and one estimator call.
 
 Semantics, in the order of ``funnel.REASONS``: candidates are the steps of the recipe's channel that match the
-view. A step leaves when it is bad, not trainable, without trusted ids, or too long; its trajectory stays
-while another step does. A trajectory leaves whole when it is bad, incomplete, unscored (where rewards are
-needed), stale, or not selected. Staleness counts from the oldest version among its steps still in. A group leaves
-when fewer trajectories are left than ``n_rollouts`` or the estimator's minimum. Of what is left the first
-``n_rollouts`` trajectories of the first ``batch_size`` groups are chosen, and advantages compare exactly those.
+view. Trajectories that other batches hold leave first. A step leaves when it is bad, not trainable, without trusted
+ids, or too long; its trajectory stays while another step does. A trajectory leaves whole when it is bad, incomplete,
+unscored (where rewards are needed), stale, or not selected. Staleness counts from the oldest version among its steps
+still in. A group leaves when fewer trajectories are left than ``n_rollouts`` or the estimator's minimum. Of what is
+left the first ``n_rollouts`` trajectories of the first ``batch_size`` groups are chosen, and advantages compare
+exactly those.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from core.batch.candidates import Candidates, candidates
 from core.batch.choose import Chooser, pair_table, tables
@@ -49,19 +51,22 @@ class PlanSource(TokenReader, Protocol):
         ...
 
 
-def plan(pool: PlanSource, view: View, recipe: Recipe) -> Plan:
+def plan(pool: PlanSource, view: View, recipe: Recipe, *, in_use: pa.Array | None = None) -> Plan:
     """Choose, exclude, assign credit.
 
     Args:
         pool: the pool.
         view: which steps are candidates.
         recipe: algorithm, channel, sizes, freshness, budget.
+        in_use: string [k], trajectories that other batches hold or used up; they leave as ``in_use``.
 
     Raises:
         InvalidInput: a filter, expression, algorithm or option that doesn't exist; names the field.
     """
     found = candidates(pool.plan_rows(view, channel=recipe.channel))
     funnel = Funnel.start(found, view, recipe.channel)
+    if in_use is not None:
+        funnel.drop_trajectories("in_use", pc.is_in(found.trajectory_uids, in_use).to_numpy(zero_copy_only=False))
     _drop_by_label_and_state(funnel, recipe)
     version = None
     if recipe.max_staleness is not None:

@@ -46,6 +46,9 @@ class Recipe(BaseModel):
     drop_flat_groups: bool = Field(False, description="Leave groups of equal rewards out (DAPO filter)")
     max_prompt_tokens: int | None = Field(None, ge=1, description="Longest prompt of a step, tokens")
     max_response_tokens: int | None = Field(None, ge=1, description="Longest response of a step, tokens")
+    max_uses: int | None = Field(
+        1, ge=1, description="Batches that may consume a trajectory, counted at a fetch; none: any number"
+    )
     require_complete: bool = Field(True, description="Leave trajectories out that nobody closed")
 
     @property

@@ -11,45 +11,30 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from core.batch import arrays
 from core.batch.plan import Plan
 from core.export.base import Exporter, ExportSource, Progress, Sink, Written
-from core.export.parquet import lists, trajectory_ranges, write_row_groups
-from core.tree.sequences import ragged_index
+from core.export.parquet import write_row_groups
 
 SCHEMA = pa.schema(
-    {
-        "step_uid": pa.string(),
-        "trajectory_uid": pa.string(),
-        "prompt_uid": pa.string(),
-        "group": pa.int32(),
-        "step_index": pa.int32(),
-        "prompt_ids": pa.list_(pa.int32()),
-        "response_ids": pa.list_(pa.int32()),
-        "response_mask": pa.list_(pa.int8()),
-        "response_logprobs": pa.list_(pa.float32()),
-        "reward": pa.float64(),
-        "trajectory_reward": pa.float64(),
-        "advantage": pa.float64(),
-        "policy_version": pa.int64(),
-        "policy_version_end": pa.int64(),
-        "token_source": pa.string(),
-        "transition": pa.string(),
-        "is_last": pa.bool_(),
-        "finish_reason": pa.string(),
-        "messages": pa.string(),
-        "response_message": pa.string(),
-        "tools": pa.string(),
-        "sampling": pa.string(),
-        "metadata": pa.string(),
-    }
+    [
+        *arrays.SCHEMA,
+        pa.field("response_mask", pa.list_(pa.int8())),
+        pa.field("policy_version_end", pa.int64()),
+        pa.field("transition", pa.string()),
+        pa.field("is_last", pa.bool_()),
+        pa.field("finish_reason", pa.string()),
+        pa.field("messages", pa.string()),
+        pa.field("response_message", pa.string()),
+        pa.field("tools", pa.string()),
+        pa.field("sampling", pa.string()),
+        pa.field("metadata", pa.string()),
+    ]
 )
 """The last five are JSON text; ``sampling`` holds temperature and the like."""
 
-FROM_PLAN = (
-    "step_uid", "trajectory_uid", "prompt_uid", "group", "step_index", "reward", "trajectory_reward", "advantage",
-    "policy_version", "token_source",
-)  # fmt: skip
 FROM_STEP = ("policy_version_end", "transition", "is_last", "finish_reason")
 JSON_COLUMNS = ("messages", "response_message", "tools", "sampling", "metadata")
 
@@ -71,27 +56,18 @@ def _details(pool: ExportSource, trajectory_uids: Sequence[str], step_uids: Sequ
 
 
 def _groups(plan: Plan, pool: ExportSource) -> Iterator[tuple[int, pa.Table, Written]]:
-    for low, high in trajectory_ranges(plan):
-        rows = plan.steps.slice(low, high - low)
-        uids = plan.step_uids[low:high]
-        sequences = pool.sequences(uids)
-        n_prompt, n_response = sequences.n_prompt, sequences.n_response
-        starts = sequences.offsets[:-1]
-        response = sequences.response_index()
-        scores = (
-            np.full(len(response), np.nan, dtype=np.float32)
-            if sequences.logprobs is None
-            else sequences.logprobs[response]
+    done = 0
+    for table in arrays.step_tables(plan, pool):
+        n_prompt, n_response = (
+            pc.list_value_length(table[name]).to_numpy().astype(np.int64) for name in ("prompt_ids", "response_ids")
         )
-        known = np.bincount(np.repeat(np.arange(len(uids)), n_response), ~np.isnan(scores), minlength=len(uids)) > 0
-        columns: dict[str, Any] = {name: rows[name].cast(SCHEMA.field(name).type) for name in FROM_PLAN}
-        columns["prompt_ids"] = lists(sequences.ids[ragged_index(starts, n_prompt)], n_prompt, pa.int32())
-        columns["response_ids"] = lists(sequences.ids[response], n_response, pa.int32())
-        columns["response_mask"] = lists(np.ones(len(response), dtype=np.int8), n_response, pa.int8())
-        columns["response_logprobs"] = lists(scores, n_response, pa.float32(), known=known)
-        columns |= _details(pool, rows["trajectory_uid"].to_pylist(), uids)
-        table = pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
-        yield high, table, Written(len(uids), sequences.n_tokens, len(response))
+        n_loss = int(n_response.sum())
+        columns = dict(zip(table.column_names, table.columns, strict=True))
+        columns["response_mask"] = arrays.lists(np.ones(n_loss, dtype=np.int8), n_response, pa.int8())
+        columns |= _details(pool, table["trajectory_uid"].to_pylist(), table["step_uid"].to_pylist())
+        done += len(table)
+        whole = pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+        yield done, whole, Written(len(table), int(n_prompt.sum()) + n_loss, n_loss)
 
 
 def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, Any], progress: Progress) -> Written:

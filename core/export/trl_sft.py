@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from core.batch.arrays import lists, trajectory_ranges
 from core.batch.plan import Plan
 from core.export.base import Exporter, ExportSource, Progress, Sink, Written
-from core.export.parquet import lists, trajectory_ranges, write_row_groups
+from core.export.parquet import write_row_groups
 from core.tree.sequences import Int32, Int64, Sequences, ragged_index
 
 IGNORE = -100

@@ -1,0 +1,97 @@
+"""A plan's steps as Arrow tables: what a trainer is handed, one row per step, a bounded number of tokens at a time.
+
+Unknown is null: a step without log-probs has a null list, a token without one a null element, never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from core.batch.layout import TokenReader, chunks
+from core.batch.result import Plan
+from core.credit.base import Ints
+from core.tree.sequences import ragged_index
+
+CHUNK_TOKENS = 4_000_000
+"""Tokens per table: some tens of MB while it is made."""
+
+SCHEMA = pa.schema(
+    {
+        "step_uid": pa.string(),
+        "trajectory_uid": pa.string(),
+        "prompt_uid": pa.string(),
+        "group": pa.int32(),
+        "trajectory": pa.int32(),
+        "step_index": pa.int32(),
+        "prompt_ids": pa.list_(pa.int32()),
+        "response_ids": pa.list_(pa.int32()),
+        "response_logprobs": pa.list_(pa.float32()),
+        "reward": pa.float64(),
+        "trajectory_reward": pa.float64(),
+        "advantage": pa.float64(),
+        "return": pa.float64(),
+        "token_advantages": pa.list_(pa.float32()),
+        "token_returns": pa.list_(pa.float32()),
+        "policy_version": pa.int64(),
+        "token_source": pa.string(),
+    }
+)
+"""``group`` and ``trajectory`` count from 0 within the plan. ``advantage`` is null where it differs by token:
+``token_advantages`` then has one value per response token, and is null otherwise."""
+
+TOKEN_COLUMNS = ("prompt_ids", "response_ids", "response_logprobs")
+
+
+def trajectory_ranges(plan: Plan) -> Iterator[tuple[int, int]]:
+    """Ranges of plan steps of whole trajectories, about ``CHUNK_TOKENS`` tokens each."""
+    n_steps = plan.trajectories["n_steps"].to_numpy().astype(np.int64)
+    yield from chunks(plan.lengths, np.cumsum(n_steps), CHUNK_TOKENS)
+
+
+def step_tables(plan: Plan, reader: TokenReader) -> Iterator[pa.Table]:
+    """The plan's steps in plan order, tables of ``SCHEMA``."""
+    for low, high in trajectory_ranges(plan):
+        yield step_table(plan, reader, low, high)
+
+
+def step_table(plan: Plan, reader: TokenReader, low: int, high: int) -> pa.Table:
+    """Steps ``[low, high)`` of the plan, ``SCHEMA``."""
+    rows = plan.steps.slice(low, high - low)
+    sequences = reader.sequences(plan.step_uids[low:high])
+    n_prompt, n_response = sequences.n_prompt, sequences.n_response
+    response = sequences.response_index()
+    scores = (
+        np.full(len(response), np.nan, dtype=np.float32) if sequences.logprobs is None else sequences.logprobs[response]
+    )
+    known = np.bincount(np.repeat(np.arange(high - low), n_response), ~np.isnan(scores), minlength=high - low) > 0
+    columns: dict[str, Any] = {
+        "prompt_ids": lists(sequences.ids[ragged_index(sequences.offsets[:-1], n_prompt)], n_prompt, pa.int32()),
+        "response_ids": lists(sequences.ids[response], n_response, pa.int32()),
+        "response_logprobs": lists(scores, n_response, pa.float32(), known=known),
+    }
+    for field in SCHEMA:
+        if field.name not in columns:
+            present = field.name in rows.column_names
+            columns[field.name] = rows[field.name].cast(field.type) if present else pa.nulls(len(rows), field.type)
+    return pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+
+
+def lists(values: NDArray[Any], lengths: Ints, kind: pa.DataType, *, known: NDArray[np.bool_] | None = None) -> Any:
+    """A flat array cut into a list column; NaN becomes null, and lists that aren't ``known`` become null.
+
+    Args:
+        values: [sum(lengths)].
+        lengths: int64 [n].
+        kind: Arrow type of the elements.
+        known: bool [n]; None knows all.
+    """
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)]).astype(np.int32)
+    floats = np.issubdtype(values.dtype, np.floating)
+    flat = pa.array(values, kind, mask=np.isnan(values) if floats else None)
+    mask = None if known is None else pa.array(~known)
+    return pa.ListArray.from_arrays(pa.array(offsets), flat, mask=mask)

@@ -1,0 +1,198 @@
+"""Batches for trainers: a plan is leased to a named consumer, and acknowledged, given back, or it expires.
+
+At least once: until it is acknowledged, what a lease held returns to the pool. Planning and leasing are one step
+under one lock, so two consumers never get trajectories of the same prompt group, unless a fetch says ``shared``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from core.batch.frozen import freeze, thaw
+from core.batch.plan import Plan, PlanSource, plan
+from core.batch.recipe import Recipe, parse_recipe
+from core.errors import NotFound
+from core.types import View
+
+DEFAULT_LEASE_S = 1800.0
+DEFAULT_CHANNEL: str = Recipe.model_fields["channel"].default
+
+
+class BatchStore(PlanSource, Protocol):
+    """What leases ask of the pool: see ``core.pool.batches`` and ``core.pool.recipes``."""
+
+    def expire_batches(self) -> list[str]: ...  # noqa: D102
+    def in_use(self, consumer: str, *, shared: bool, max_uses: int | None) -> pa.Array: ...  # noqa: D102
+    def lease_batch(self, batch: Mapping[str, Any], steps: pa.Table, parts: Mapping[str, bytes]) -> None: ...  # noqa: D102
+    def batch(self, batch_uid: str) -> dict[str, Any]: ...  # noqa: D102
+    def batch_plan(self, batch_uid: str) -> dict[str, bytes]: ...  # noqa: D102
+    def batch_of_request(self, consumer: str, request_id: str) -> dict[str, Any] | None: ...  # noqa: D102
+    def recipe(self, name: str, version: int | None = None) -> dict[str, Any]: ...  # noqa: D102
+    def active_recipe(self, channel: str) -> dict[str, Any] | None: ...  # noqa: D102
+    def views(self) -> list[dict[str, Any]]: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """What a consumer asks for.
+
+    Attributes:
+        consumer: its name; retries and acknowledgements belong to it.
+        request_id: its own name for this request: a retry gets the same batch while that is leased or consumed.
+        view: which steps; None: all.
+        view_name: a saved view instead.
+        recipe: JSON of a recipe; None: ``recipe_name``, else the channel's active one, else the defaults.
+        recipe_name, recipe_version: a saved recipe; without a version its newest.
+        channel: whose active recipe, where none is named.
+        lease_s: how long it may take to acknowledge, seconds.
+        shared: other consumers' leases and consumption don't count.
+        partial: fewer groups than the recipe's batch size will do.
+    """
+
+    consumer: str
+    request_id: str | None = None
+    view: View | None = None
+    view_name: str | None = None
+    recipe: Mapping[str, Any] | None = None
+    recipe_name: str | None = None
+    recipe_version: int | None = None
+    channel: str | None = None
+    lease_s: float = DEFAULT_LEASE_S
+    shared: bool = False
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A recipe and where it came from; ``name`` is None when it came with the request or is the default."""
+
+    recipe: Recipe
+    name: str | None = None
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """What a fetch got.
+
+    Attributes:
+        batch: the batch's row; None while the plan isn't ready.
+        plan: what was leased, or what there is so far.
+        chosen: the recipe that was used.
+        repeated: the batch was leased earlier, to the same request.
+    """
+
+    batch: dict[str, Any] | None
+    plan: Plan
+    chosen: Chosen
+    repeated: bool = False
+
+    @property
+    def missing(self) -> str | None:
+        """Why there is no batch yet, in words."""
+        if self.batch is not None:
+            return None
+        wanted = self.plan.recipe.batch_size
+        if wanted is None:
+            return "no prompt group is ready"
+        return f"{self.plan.n_groups} of {wanted} prompt groups are ready"
+
+
+@dataclass(slots=True)
+class Leases:
+    """Hands out batches.
+
+    Attributes:
+        pool: the pool.
+        clock: UTC seconds.
+        new_uid: names a batch.
+        policy_version: the version in force.
+    """
+
+    pool: BatchStore
+    clock: Callable[[], float]
+    new_uid: Callable[[], str]
+    policy_version: Callable[[], int | None]
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def fetch(self, wanted: Fetch) -> Leased:
+        """Lease what is ready now.
+
+        Raises:
+            InvalidInput: a view or recipe that doesn't fit; names the field.
+            NotFound: no such saved view or recipe.
+        """
+        with self._lock:
+            self.pool.expire_batches()
+            if wanted.request_id is not None:
+                earlier = self.pool.batch_of_request(wanted.consumer, wanted.request_id)
+                if earlier is not None and earlier["state"] in ("leased", "acked"):
+                    return self._again(earlier)
+            chosen = self.choose(wanted)
+            made = self.preview(wanted, chosen)
+            least = 1 if wanted.partial else made.recipe.batch_size or 1
+            if made.n_groups < least:
+                return Leased(None, made, chosen)
+            return Leased(self._lease(wanted, chosen, made), made, chosen)
+
+    def preview(self, wanted: Fetch, chosen: Chosen | None = None) -> Plan:
+        """The plan that a fetch would lease now; leases nothing."""
+        recipe = (chosen or self.choose(wanted)).recipe
+        in_use = self.pool.in_use(wanted.consumer, shared=wanted.shared, max_uses=recipe.max_uses)
+        return plan(self.pool, self._view(wanted), recipe, in_use=in_use)
+
+    def choose(self, wanted: Fetch) -> Chosen:
+        """The recipe of a fetch: its own, the named one, the channel's active one, the defaults."""
+        if wanted.recipe is not None:
+            return Chosen(parse_recipe(wanted.recipe))
+        if wanted.recipe_name is not None:
+            found = self.pool.recipe(wanted.recipe_name, wanted.recipe_version)
+        else:
+            active = self.pool.active_recipe(wanted.channel or DEFAULT_CHANNEL)
+            if active is None:
+                return Chosen(parse_recipe(None if wanted.channel is None else {"channel": wanted.channel}))
+            found = active
+        return Chosen(parse_recipe(found["recipe"]), found["name"], found["version"])
+
+    def plan_of(self, batch_uid: str) -> Plan:
+        """The plan of a batch as it was leased. NotFound when there is no such batch."""
+        return thaw(self.pool.batch_plan(batch_uid), self.pool)
+
+    def _again(self, batch: dict[str, Any]) -> Leased:
+        made = self.plan_of(batch["batch_uid"])
+        chosen = Chosen(made.recipe, batch["recipe_name"], batch["recipe_version"])
+        return Leased(batch, made, chosen, repeated=True)
+
+    def _lease(self, wanted: Fetch, chosen: Chosen, made: Plan) -> dict[str, Any]:
+        now = self.clock()
+        row = {
+            "batch_uid": self.new_uid(),
+            "consumer": wanted.consumer,
+            "request_id": wanted.request_id,
+            "channel": made.recipe.channel,
+            "state": "leased",
+            "shared": wanted.shared,
+            "plan_hash": made.hash,
+            "recipe_name": chosen.name,
+            "recipe_version": chosen.version,
+            "policy_version": self.policy_version(),
+            **{name: made.counts[name] for name in ("n_groups", "n_trajectories", "n_steps", "n_tokens")},
+            "leased_at": now,
+            "expires_at": now + wanted.lease_s,
+        }
+        self.pool.lease_batch(row, made.steps, freeze(made))
+        return {"finished_at": None, "update_index": None, **row}
+
+    def _view(self, wanted: Fetch) -> View:
+        if wanted.view_name is None:
+            return wanted.view or View()
+        for row in self.pool.views():
+            if row["name"] == wanted.view_name:
+                view: View = row["view"]
+                return view
+        raise NotFound(f"No saved view {wanted.view_name!r}.", field="view_name")

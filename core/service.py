@@ -19,6 +19,7 @@ from starlette.applications import Starlette
 from core.api import ApiDeps, create_api
 from core.api.produce import mint_session
 from core.api.wire import SessionIn, check
+from core.batch.leases import Leases
 from core.config import Settings
 from core.doctor import diagnose
 from core.engine_host import LocalEngineHost, add_configured_engine
@@ -85,6 +86,7 @@ class Service:
         self.keys.load(self.pool.sessions())
         self.policy = PolicyState()
         self.policy.restore(list(self.pool.policy_events()))
+        self.leases = Leases(self.pool, self.clock, lambda: uuid.uuid4().hex, lambda: self.policy.version)
         self.stats = GatewayStats(clock=self.clock)
         self.engines = EngineSet(timeout_s=settings.engine_timeout_s)
         self.local_engine = LocalEngineHost(settings)
@@ -117,6 +119,7 @@ class Service:
             policy=self.policy,
             stats=self.stats,
             engines=self.engines,
+            leases=self.leases,
             base_url=lambda: self.base_url,
             clock=self.clock,
             new_uid=lambda: uuid.uuid4().hex,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from core.batch.leases import Leases
 from core.config import Settings
 from core.errors import InvalidInput, NotBuilt, StudioError, Unauthorized
 from core.gateway.engines import EngineSet
@@ -46,6 +48,7 @@ class ApiDeps:
     policy: PolicyState
     stats: GatewayStats
     engines: EngineSet
+    leases: Leases
     base_url: Callable[[], str]
     clock: Callable[[], float]
     new_uid: Callable[[], str]
@@ -84,6 +87,8 @@ class Call:
 
 
 Handler = Callable[[Call], Any]
+AsyncHandler = Callable[[Call], Awaitable[Any]]
+"""For calls that wait: they must not hold a worker thread meanwhile."""
 
 
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -119,14 +124,17 @@ def authorize(settings: Settings, request: Request) -> None:
         )
 
 
-def endpoint(deps: ApiDeps, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+def endpoint(deps: ApiDeps, handler: Handler | AsyncHandler) -> Callable[[Request], Awaitable[Response]]:
     """Wrap a handler: read the body, check the key, run it in a worker thread, give failures their shape."""
 
     async def run(request: Request) -> Response:
         try:
             authorize(deps.settings, request)
             call = Call(deps, dict(request.path_params), dict(request.query_params), await request.body())
-            result = await run_in_threadpool(handler, call)
+            if inspect.iscoroutinefunction(handler):
+                result = await handler(call)
+            else:
+                result = await run_in_threadpool(handler, call)
         except StudioError as err:
             return error_response(err)
         except Exception:
@@ -150,12 +158,14 @@ def not_built(what: str) -> Handler:
 
 def create_api(deps: ApiDeps) -> list[Route]:
     """All routes, ready to be mounted beside the gateway's."""
-    from core.api import clawr1, produce, read, train
+    from core.api import batches, clawr1, produce, read, recipes, train
 
-    table: list[tuple[str, str, Handler]] = [
+    table: list[tuple[str, str, Handler | AsyncHandler]] = [
         *[(method, PREFIX + path, handler) for method, path, handler in produce.ROUTES],
         *[(method, PREFIX + path, handler) for method, path, handler in read.ROUTES],
         *[(method, PREFIX + path, handler) for method, path, handler in train.ROUTES],
+        *[(method, PREFIX + path, handler) for method, path, handler in batches.ROUTES],
+        *[(method, PREFIX + path, handler) for method, path, handler in recipes.ROUTES],
         *[(method, path, handler) for method, path, handler in read.ROOT_ROUTES],
         *[(method, path, handler) for method, path, handler in clawr1.ROUTES],
     ]

@@ -1,4 +1,4 @@
-"""What trainers call: plans, exports, batches, policy versions."""
+"""What trainers call beside batches and recipes: plans, exports, policy versions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from core.api import wire
-from core.api.app import Call, Handler, not_built
+from core.api.app import Call, Handler
 from core.batch.plan import Plan, plan
 from core.batch.recipe import parse_recipe
 from core.errors import InvalidInput
@@ -67,9 +67,4 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("POST", "/exports", exports),
     ("POST", "/policy", report_policy),
     ("GET", "/policy", policy_state),
-    ("POST", "/batches/fetch", not_built("batch serving")),
-    ("POST", "/batches/{uid}/ack", not_built("batch serving")),
-    ("POST", "/batches/{uid}/release", not_built("batch serving")),
-    ("GET", "/batches/{uid}", not_built("batch serving")),
-    ("GET", "/batches/{uid}/file", not_built("batch serving")),
 ]

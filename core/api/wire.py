@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -283,13 +283,3 @@ class ExportIn(PlanIn):
     format: Annotated[str, Field(min_length=1)]
     out: str | None = None
     options: dict[str, Any] = Field(default_factory=dict)
-
-
-class FetchIn(WireModel):
-    """``POST batches/fetch``."""
-
-    consumer: Annotated[str, Field(min_length=1)]
-    view: ViewIn | None = None
-    recipe: dict[str, Any] | None = None
-    wait_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
-    format: Literal["json"] = "json"

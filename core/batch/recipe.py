@@ -107,3 +107,22 @@ def parse_recipe(data: Mapping[str, Any] | None) -> Recipe:
             hint=f"at least {least}, or none for all of the group",
         )
     return recipe
+
+
+def difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What differs between two recipes' JSON: ``{field, a, b}`` by field, options one by one; absent is None."""
+    flat_a, flat_b = ({**_without_options(one), **_options(one)} for one in (a, b))
+    names = sorted(flat_a.keys() | flat_b.keys())
+    return [
+        {"field": name, "a": flat_a.get(name), "b": flat_b.get(name)}
+        for name in names
+        if flat_a.get(name) != flat_b.get(name)
+    ]
+
+
+def _without_options(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in recipe.items() if name != "options"}
+
+
+def _options(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"options.{name}": value for name, value in recipe.get("options", {}).items()}

@@ -13,6 +13,9 @@ from core.pool.database import Cursor, Database, arrow, registered, rows, second
 
 STATES = ("leased", "acked", "released", "expired")
 STEP_COLUMNS = ("step_uid", "trajectory_uid", "prompt_uid", "policy_version", "trajectory_reward", "advantage")
+Metrics = Mapping[str, float | None]
+StepMetrics = Sequence[tuple[str, Metrics]]
+NO_METRICS: Metrics = {}
 _TIMES = ("leased_at", "expires_at", "finished_at", "created_at")
 
 # A lease holds whole groups of its channel, so that no other trainer gets the rest of one. What was consumed is
@@ -110,9 +113,11 @@ class BatchBook:
 
     def finish_batch(
         self, batch_uid: str, state: str, *, consumer: str | None = None, update: int | None = None,
-        detail: Mapping[str, Any] | None = None,
+        detail: Mapping[str, Any] | None = None, metrics: Metrics = NO_METRICS, steps: StepMetrics = (),
     ) -> dict[str, Any]:  # fmt: skip
         """Acknowledge (``acked``) or give back (``released``); repeating the same word changes nothing.
+
+        ``metrics`` and ``steps`` (as in ``add_metrics``) are stored in the same transaction.
 
         An expired lease may still be acknowledged while nobody else was handed any of its trajectories: the trainer
         was only late.
@@ -120,6 +125,7 @@ class BatchBook:
         Raises:
             NotFound: no such batch.
             Conflict: another consumer's batch, or one whose state doesn't allow it.
+            InvalidInput: a metric of a step that the batch doesn't hold.
         """
         with self._db.write() as cursor:
             batch = _owned(cursor, batch_uid, consumer)
@@ -141,6 +147,7 @@ class BatchBook:
                 [state, now, update, batch_uid],
             )
             _event(cursor, batch_uid, state, detail, now)
+            _insert_metrics(cursor, batch_uid, update, metrics, steps, now)
             return _batch(cursor, batch_uid)
 
     def batch(self, batch_uid: str) -> dict[str, Any]:
@@ -191,42 +198,14 @@ class BatchBook:
         with self._db.read() as cursor:
             return [_public(row) for row in rows(cursor, _CONSUMPTION, [step_uid])]
 
-    def add_metrics(
-        self, batch_uid: str, update: int | None, metrics: Mapping[str, float | None],
-        steps: Sequence[tuple[str, Mapping[str, float | None]]] = (),
-    ) -> int:  # fmt: skip
+    def add_metrics(self, batch_uid: str, update: int | None, metrics: Metrics, steps: StepMetrics = ()) -> int:
         """Store what a trainer measured in an update; returns how many values.
 
         NotFound for an unknown batch, InvalidInput for a step that the batch doesn't hold; nothing is stored then.
         """
-        values: list[tuple[str | None, str, float | None]] = [(None, name, value) for name, value in metrics.items()]
-        values += [(uid, name, value) for uid, found in steps for name, value in found.items()]
-        if not values:
-            return 0
-        uids, names, numbers = zip(*values, strict=True)
-        table = pa.table(
-            {
-                "step_uid": pa.array(uids, pa.string()),
-                "name": pa.array(names, pa.string()),
-                "value": pa.array(numbers, pa.float64()),
-            }
-        )
-        now = timestamp(self._db.clock())
-        with self._db.write() as cursor, registered(cursor, metric_rows=table):
+        with self._db.write() as cursor:
             _batch(cursor, batch_uid)
-            foreign = cursor.execute(
-                "SELECT step_uid FROM metric_rows WHERE step_uid IS NOT NULL AND step_uid NOT IN"
-                " (SELECT step_uid FROM batch_steps WHERE batch_uid = ?) LIMIT 1",
-                [batch_uid],
-            ).fetchone()
-            if foreign is not None:
-                place = [uid for uid, _ in steps].index(foreign[0])
-                raise InvalidInput(f"Step {foreign[0]!r} is not in this batch.", field=f"steps.{place}.step_uid")
-            cursor.execute(
-                "INSERT INTO batch_metrics SELECT ?, ?, step_uid, name, value, ? FROM metric_rows",
-                [batch_uid, update, now],
-            )
-        return len(values)
+            return _insert_metrics(cursor, batch_uid, update, metrics, steps, timestamp(self._db.clock()))
 
     def metrics(self, batch_uid: str | None = None, *, of_steps: bool = False) -> list[dict[str, Any]]:
         """Posted values, oldest first: ``{batch_uid, update_index, step_uid, name, value, created_at}``.
@@ -243,6 +222,38 @@ class BatchBook:
                 {"uid": batch_uid, "of_steps": of_steps},
             )
         return [_public(row) for row in found]
+
+
+def _insert_metrics(
+    cursor: Cursor, batch_uid: str, update: int | None, metrics: Metrics, steps: StepMetrics, now: Any
+) -> int:
+    values: list[tuple[str | None, str, float | None]] = [(None, name, value) for name, value in metrics.items()]
+    values += [(uid, name, value) for uid, found in steps for name, value in found.items()]
+    if not values:
+        return 0
+    uids, names, numbers = zip(*values, strict=True)
+    table = pa.table(
+        {
+            "step_uid": pa.array(uids, pa.string()),
+            "name": pa.array(names, pa.string()),
+            "value": pa.array(numbers, pa.float64()),
+        }
+    )
+    with registered(cursor, metric_rows=table):
+        foreign = cursor.execute(
+            "SELECT step_uid FROM metric_rows WHERE step_uid IS NOT NULL AND step_uid NOT IN"
+            " (SELECT step_uid FROM batch_steps WHERE batch_uid = ?) LIMIT 1",
+            [batch_uid],
+        ).fetchall()
+        if foreign:
+            uid = foreign[0][0]
+            place = [one for one, _ in steps].index(uid)
+            raise InvalidInput(f"Step {uid!r} is not in this batch.", field=f"steps.{place}.step_uid")
+        cursor.execute(
+            "INSERT INTO batch_metrics SELECT ?, ?, step_uid, name, value, ? FROM metric_rows",
+            [batch_uid, update, now],
+        )
+    return len(values)
 
 
 def _owned(cursor: Cursor, batch_uid: str, consumer: str | None) -> dict[str, Any]:

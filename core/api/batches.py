@@ -1,0 +1,215 @@
+"""Batches over HTTP: fetch, confirm, give back, read again; and what trainers measured."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pyarrow as pa
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import FileResponse, Response, StreamingResponse
+
+from core.api.app import PREFIX, ApiDeps, AsyncHandler, Call, Handler, json_response
+from core.api.trainer_wire import AckIn, FetchIn, MetricsIn, ReleaseIn, RenewIn
+from core.api.wire import check
+from core.batch.arrays import SCHEMA, TOKEN_COLUMNS, step_tables
+from core.batch.leases import Leased
+from core.batch.plan import Plan
+from core.export import export
+
+ARROW = "application/vnd.apache.arrow.stream"
+INLINE_TOKENS_MAX = 4_000_000
+"""JSON answers hold the steps up to this many tokens; bigger batches are read from their file."""
+POLL_S = 0.1
+LEAST_PAUSE_S = 0.25
+
+
+async def fetch(call: Call) -> Any:
+    """``POST batches/fetch``: lease what the recipe makes of the view; waits for readiness if asked.
+
+    While it isn't ready ``batch_uid`` is null, and ``missing``, ``totals`` and ``excluded`` say why.
+    """
+    body = check(FetchIn, call.json())
+    deps, wanted = call.deps, body.fetch()
+    deadline = time.monotonic() + body.wait_s
+    while True:
+        seen, began = deps.pool.n_writes, time.monotonic()
+        leased = await run_in_threadpool(deps.leases.fetch, wanted)
+        now = time.monotonic()
+        if leased.batch is not None or now >= deadline:
+            return await run_in_threadpool(_fetched, deps, body, leased)
+        # Planning over a big pool takes its time: the rest of the studio gets at least as much.
+        await asyncio.sleep(min(max(LEAST_PAUSE_S, now - began), deadline - now))
+        expiry = await run_in_threadpool(deps.pool.next_expiry)
+        while deps.pool.n_writes == seen and time.monotonic() < deadline:
+            if expiry is not None and deps.clock() >= expiry:
+                break
+            await asyncio.sleep(POLL_S)
+
+
+def _fetched(deps: ApiDeps, body: FetchIn, leased: Leased) -> Response:
+    plan, batch = leased.plan, leased.batch
+    head = {
+        **(batch or {"batch_uid": None, "consumer": body.consumer}),
+        "repeated": leased.repeated,
+        "missing": leased.missing,
+        "recipe_name": leased.chosen.name,
+        "recipe_version": leased.chosen.version,
+        "view": plan.view_json(),
+        "recipe": plan.recipe.to_json(),
+        "plan_hash": plan.hash,
+        "level": plan.level,
+        "totals": plan.counts,
+        "excluded": [reason.to_json() for reason in plan.excluded],
+        "lacks": plan.lacks,
+    }
+    if batch is None:
+        return json_response(head)
+    head["file"] = f"{PREFIX}/batches/{batch['batch_uid']}/file?format=arrow"
+    headers = {"X-Batch-Uid": batch["batch_uid"]}
+    if body.format == "arrow":
+        return StreamingResponse(_arrow(deps, plan, head), media_type=ARROW, headers=headers)
+    inline = body.format == "json" and plan.counts["n_tokens"] <= INLINE_TOKENS_MAX
+    steps = [row for table in step_tables(plan, deps.pool) for row in table.to_pylist()] if inline else None
+    return json_response({**head, "groups": _groups(plan), "steps": steps}, headers=headers)
+
+
+def _groups(plan: Plan) -> list[dict[str, Any]]:
+    return [
+        {
+            "prompt_uid": group.prompt_uid,
+            "trajectories": [
+                {"trajectory_uid": one.trajectory_uid, "step_uids": one.step_uids, "advantage": one.advantage}
+                for one in group.trajectories
+            ],
+        }
+        for group in plan.groups
+    ]
+
+
+def _arrow(deps: ApiDeps, plan: Plan, head: dict[str, Any]) -> Iterator[bytes]:
+    """An Arrow stream of ``core.batch.arrays.SCHEMA``; the schema's metadata ``batch`` holds ``head`` as JSON."""
+    pieces: list[bytes] = []
+    sink = pa.PythonFile(_Pieces(pieces), mode="w")
+    schema = SCHEMA.with_metadata({"batch": orjson.dumps(head)})
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for table in step_tables(plan, deps.pool):
+            writer.write_table(table)
+            yield b"".join(pieces)
+            pieces.clear()
+    yield b"".join(pieces)
+
+
+class _Pieces:
+    """A file that hands what is written to it to a list."""
+
+    closed = False
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces = pieces
+
+    def write(self, data: bytes) -> int:
+        self._pieces.append(bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        """The list stays."""
+
+
+def batches(call: Call) -> Any:
+    """``GET batches?channel=&limit=``: newest first."""
+    call.deps.pool.expire_batches()
+    limit = call.int_query("limit", 100, low=1, high=1000)
+    return {"batches": call.deps.pool.batches(channel=call.query.get("channel"), limit=limit)}
+
+
+def one_batch(call: Call) -> Any:
+    """``GET batches/{uid}``: its state and history, what it holds, what was measured; token ids are in its file."""
+    pool, uid = call.deps.pool, call.path["uid"]
+    pool.expire_batches()
+    batch = pool.batch(uid)
+    plan = call.deps.leases.plan_of(uid)
+    fields = [name for name in SCHEMA.names if name not in TOKEN_COLUMNS and name in plan.steps.column_names]
+    return {
+        **batch,
+        "view": plan.view_json(),
+        "recipe": plan.recipe.to_json(),
+        "level": plan.level,
+        "totals": plan.counts,
+        "excluded": [reason.to_json() for reason in plan.excluded],
+        "groups": _groups(plan),
+        "steps": plan.steps.select(fields).to_pylist(),
+        "metrics": pool.metrics(uid),
+        "step_metrics": pool.metrics(uid, of_steps=True),
+        "file": f"{PREFIX}/batches/{uid}/file?format=arrow",
+    }
+
+
+def file(call: Call) -> Any:
+    """``GET batches/{uid}/file?format=``: ``arrow``, or any export format; the plan as it was leased."""
+    deps, uid = call.deps, call.path["uid"]
+    plan = deps.leases.plan_of(uid)
+    name = call.query.get("format", "arrow")
+    if name == "arrow":
+        head = {"batch_uid": uid, "recipe": plan.recipe.to_json(), "level": plan.level, "totals": plan.counts}
+        return StreamingResponse(_arrow(deps, plan, head), media_type=ARROW, headers={"X-Batch-Uid": uid})
+    written = export(plan, deps.pool, name, deps.settings.export_dir / "batches" / uid, clock=deps.clock)
+    return FileResponse(written.path, filename=written.path.name, headers={"X-Batch-Uid": uid})
+
+
+def ack(call: Call) -> Any:
+    """``POST batches/{uid}/ack``: consumed, in which update, with what measured."""
+    body = check(AckIn, call.json())
+    call.deps.pool.expire_batches()
+    return call.deps.pool.finish_batch(
+        call.path["uid"],
+        "acked",
+        consumer=body.consumer,
+        update=body.update,
+        metrics=body.metrics,
+        steps=_step_metrics(body),
+    )
+
+
+def release(call: Call) -> Any:
+    """``POST batches/{uid}/release``: back to the pool."""
+    body = check(ReleaseIn, call.json())
+    detail = None if body.reason is None else {"reason": body.reason}
+    call.deps.pool.expire_batches()
+    return call.deps.pool.finish_batch(call.path["uid"], "released", consumer=body.consumer, detail=detail)
+
+
+def renew(call: Call) -> Any:
+    """``POST batches/{uid}/renew``: a long update asks for more time."""
+    body = check(RenewIn, call.json())
+    call.deps.pool.expire_batches()
+    return call.deps.pool.renew_batch(call.path["uid"], call.deps.clock() + body.lease_s, consumer=body.consumer)
+
+
+def metrics(call: Call) -> Any:
+    """``POST batches/{uid}/metrics``: what was measured, during the update or after it."""
+    body = check(MetricsIn, call.json())
+    n = call.deps.pool.add_metrics(call.path["uid"], body.update, body.metrics, _step_metrics(body))
+    return {"accepted": n}
+
+
+def _step_metrics(body: MetricsIn) -> list[tuple[str, dict[str, float | None]]]:
+    return [(one.step_uid, one.metrics) for one in body.steps]
+
+
+ROUTES: list[tuple[str, str, Handler | AsyncHandler]] = [
+    ("POST", "/batches/fetch", fetch),
+    ("GET", "/batches", batches),
+    ("GET", "/batches/{uid}", one_batch),
+    ("GET", "/batches/{uid}/file", file),
+    ("POST", "/batches/{uid}/ack", ack),
+    ("POST", "/batches/{uid}/release", release),
+    ("POST", "/batches/{uid}/renew", renew),
+    ("POST", "/batches/{uid}/metrics", metrics),
+]

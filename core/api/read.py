@@ -28,8 +28,9 @@ def list_steps(call: Call) -> Any:
 
 
 def one_step(call: Call) -> Any:
-    """``GET steps/{uid}``: with tokens and messages."""
-    return call.deps.pool.step(call.path["uid"])
+    """``GET steps/{uid}``: with tokens and messages, and who consumed it when."""
+    pool, uid = call.deps.pool, call.path["uid"]
+    return {**pool.step(uid), "consumption": pool.consumption(uid)}
 
 
 def one_trajectory(call: Call) -> Any:

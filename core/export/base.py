@@ -85,7 +85,16 @@ class Sink:
         return self._digest.hexdigest()
 
 
-Write = Callable[[Plan, ExportSource, Sink, Mapping[str, Any], Progress], Written]
+MERGE: Mapping[str, tuple[str, ...]] = {"merge": ("step", "trajectory")}
+"""The option of formats made of training rows (``core.batch.rows``): one row per step, or as few as exact ids allow."""
+
+
+def merged(settings: Mapping[str, str]) -> bool:
+    """Whether ``MERGE`` says trajectory."""
+    return settings["merge"] == "trajectory"
+
+
+Write = Callable[[Plan, ExportSource, Sink, Mapping[str, str], Progress], Written]
 
 
 @dataclass(frozen=True, slots=True)

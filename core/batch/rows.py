@@ -1,0 +1,162 @@
+"""A plan's steps as training rows: token ids with a mask, log-probs and advantages of equal length.
+
+``merge=step``: one row per chosen step. ``merge=trajectory``: a step whose prompt begins with the whole row so far,
+token for token (transition ``extends``), continues that row, so shared context stands once and every chosen
+response keeps its loss; a step that doesn't continue any row of its trajectory begins a new one::
+
+    steps   [1 2] 3        [1 2 3 4] 5 6
+    row      1 2  3  4  5 6
+    loss     0 0  1  0  1 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from core.batch.arrays import trajectory_ranges
+from core.batch.layout import TokenReader
+from core.batch.result import Plan
+from core.credit.base import Bools, Ints
+from core.tree.sequences import Float32, Int32, Sequences, ragged_index
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """r training rows of m tokens in all.
+
+    Attributes:
+        ids: int32 [m], all rows one after another.
+        offsets: int64 [r + 1], row i is ``ids[offsets[i]:offsets[i + 1]]``.
+        loss: bool [m], True on the sampled tokens of chosen steps.
+        logprobs: float32 [m], log μ(token) in nats where ``loss``; NaN elsewhere and where unknown.
+        advantages: float32 [m], where ``loss``; NaN elsewhere and where unassigned.
+        n_prompt: int64 [r], tokens before the first with loss.
+        first_step, last_step: int64 [r], places in the plan of the first and last step in the row.
+        trajectory, group: int64 [r], numbers in the plan.
+        done: steps of the plan that are in rows, counted from its beginning.
+    """
+
+    ids: Int32
+    offsets: Ints
+    loss: Bools
+    logprobs: Float32
+    advantages: Float32
+    n_prompt: Ints
+    first_step: Ints
+    last_step: Ints
+    trajectory: Ints
+    group: Ints
+    done: int
+
+    def __len__(self) -> int:
+        return len(self.n_prompt)
+
+    @property
+    def lengths(self) -> Ints:
+        """Tokens of each row: int64 [r]."""
+        return np.diff(self.offsets)
+
+    def slices(self) -> Iterator[slice]:
+        """Where each row stands in the flat arrays."""
+        return (slice(a, b) for a, b in pairwise(self.offsets.tolist()))
+
+
+def training_rows(plan: Plan, reader: TokenReader, *, merge: bool) -> Iterator[Rows]:
+    """The plan's rows in plan order, a bounded number of tokens at a time; never a part of a trajectory."""
+    token_level = "token_advantages" in plan.steps.column_names
+    for low, high in trajectory_ranges(plan):
+        steps = plan.steps.slice(low, high - low)
+        sequences = reader.sequences(plan.step_uids[low:high])
+        trajectory, group = (steps[name].to_numpy().astype(np.int64) for name in ("trajectory", "group"))
+        per_token = _flat(steps["token_advantages"]) if token_level else None
+        advantage = steps["advantage"].cast(pa.float64()).to_numpy().astype(np.float32)
+        spans = _merged(sequences, trajectory) if merge else _single(len(sequences))
+        last = np.array([span.steps[-1] for span in spans], dtype=np.int64)
+        ids, offsets, loss, logprobs, advantages = _lay(sequences, spans, advantage, per_token)
+        first = np.array([span.steps[0] for span in spans], dtype=np.int64)
+        yield Rows(
+            ids=ids,
+            offsets=offsets,
+            loss=loss,
+            logprobs=logprobs,
+            advantages=advantages,
+            n_prompt=sequences.n_prompt[first],
+            first_step=first + low,
+            last_step=last + low,
+            trajectory=trajectory[last],
+            group=group[last],
+            done=high,
+        )
+
+
+@dataclass(slots=True)
+class _Span:
+    """A row in the making: the sequence that holds all of it, and the steps whose responses stand in it."""
+
+    sequence: int
+    steps: list[int] = field(default_factory=list)
+
+
+def _single(n: int) -> list[_Span]:
+    return [_Span(i, [i]) for i in range(n)]
+
+
+def _merged(sequences: Sequences, trajectory: Ints) -> list[_Span]:
+    borders = np.flatnonzero(np.diff(trajectory, prepend=-1, append=-1)).tolist()
+    return [row for low, high in pairwise(borders) for row in _merged_trajectory(sequences, low, high)]
+
+
+def _merged_trajectory(sequences: Sequences, low: int, high: int) -> list[_Span]:
+    """Rows of one trajectory's steps ``[low, high)``; of several rows that a step continues, the longest."""
+    rows: list[_Span] = []
+    for i in range(low, high):
+        ids, n_prompt = sequences.sequence(i), int(sequences.n_prompt[i])
+        best: _Span | None = None
+        for row in rows:
+            before = sequences.sequence(row.sequence)
+            longer = best is None or len(before) > len(sequences.sequence(best.sequence))
+            if longer and len(before) <= n_prompt and np.array_equal(ids[: len(before)], before):
+                best = row
+        if best is None:
+            best = _Span(i)
+            rows.append(best)
+        best.sequence = i
+        best.steps.append(i)
+    return rows
+
+
+def _lay(
+    sequences: Sequences, spans: list[_Span], advantage: Float32, per_token: Float32 | None
+) -> tuple[Int32, Ints, Bools, Float32, Float32]:
+    """ids, offsets, loss, logprobs and advantages of ``Rows``."""
+    chosen = np.array([span.sequence for span in spans], dtype=np.int64)
+    lengths = sequences.lengths[chosen]
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+    ids = sequences.ids[ragged_index(sequences.offsets[:-1][chosen], lengths)]
+    counts = np.array([len(span.steps) for span in spans], dtype=np.int64)
+    step = np.array([i for span in spans for i in span.steps], dtype=np.int64)
+    row = np.repeat(np.arange(len(spans)), counts)
+    n_response = sequences.n_response[step]
+    at = ragged_index(offsets[:-1][row] + sequences.n_prompt[step], n_response)
+    source = ragged_index(sequences.offsets[:-1][step] + sequences.n_prompt[step], n_response)
+    loss = np.zeros(len(ids), dtype=np.bool_)
+    loss[at] = True
+    logprobs, advantages = (np.full(len(ids), np.nan, dtype=np.float32) for _ in range(2))
+    if sequences.logprobs is not None:
+        logprobs[at] = sequences.logprobs[source]
+    if per_token is None:
+        advantages[at] = np.repeat(advantage[step], n_response)
+    else:
+        begins = np.cumsum(sequences.n_response) - sequences.n_response
+        advantages[at] = per_token[ragged_index(begins[step], n_response)]
+    return ids, offsets, loss, logprobs, advantages
+
+
+def _flat(column: pa.ChunkedArray) -> Float32:
+    values: Float32 = column.combine_chunks().flatten().to_numpy(zero_copy_only=False).astype(np.float32)
+    return values

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +14,7 @@ from core.batch.funnel import Excluded
 from core.batch.layout import PlanLayout, TokenReader, lay_out
 from core.batch.recipe import Recipe
 from core.credit.base import Ints
+from core.tree.sequences import ragged_index
 from core.types import View
 
 LAYOUT_TOKENS_MAX = 200_000_000
@@ -102,6 +104,20 @@ class Plan:
         """Packed rows under the recipe's token budget; reads every token of the plan once."""
         group = self.steps["group"].to_numpy().astype(np.int64)
         return lay_out(self.reader, self.step_uids, group, self.lengths, self.recipe.token_budget)
+
+    def part(self, trajectories: Sequence[int]) -> Plan:
+        """Some trajectories of the plan, by number, in the order given; they are numbered anew."""
+        chosen = self.trajectories.take(pa.array(trajectories, pa.int64()))
+        first, n_steps = (chosen[name].to_numpy().astype(np.int64) for name in ("first_step", "n_steps"))
+        steps = self.steps.take(pa.array(ragged_index(first, n_steps)))
+        number = np.repeat(np.arange(len(n_steps), dtype=np.int32), n_steps)
+        starts = np.cumsum(n_steps) - n_steps
+        return replace(
+            self,
+            steps=steps.set_column(steps.schema.get_field_index("trajectory"), "trajectory", pa.array(number)),
+            trajectories=chosen.set_column(chosen.schema.get_field_index("first_step"), "first_step", pa.array(starts)),
+            pairs=None,
+        )
 
     @property
     def n_groups(self) -> int:

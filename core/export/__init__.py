@@ -9,10 +9,24 @@ from typing import Any
 
 from core.batch.plan import Plan
 from core.errors import InvalidInput
-from core.export import steps_parquet, trl_sft
+from core.export import axolotl, openai_messages, skyrl_sft, slime, steps_parquet, trl_grpo, trl_pairs, trl_sft, verl
 from core.export.base import Exporter, ExportResult, ExportSource, Progress, run_export
 
-EXPORTERS: dict[str, Exporter] = {module.EXPORTER.name: module.EXPORTER for module in (trl_sft, steps_parquet)}
+EXPORTERS: dict[str, Exporter] = {
+    exporter.name: exporter
+    for exporter in (
+        trl_sft.EXPORTER,
+        trl_grpo.EXPORTER,
+        trl_pairs.DPO,
+        trl_pairs.KTO,
+        verl.EXPORTER,
+        slime.EXPORTER,
+        skyrl_sft.EXPORTER,
+        axolotl.EXPORTER,
+        openai_messages.EXPORTER,
+        steps_parquet.EXPORTER,
+    )
+}
 
 __all__ = ["EXPORTERS", "ExportResult", "Exporter", "export"]
 

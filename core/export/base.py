@@ -109,6 +109,7 @@ class Exporter:
         write: puts the plan into a sink, streaming.
         load_command: a shell command that loads the file, given its name, run in its folder.
         choices: options and their allowed values, the first one the default.
+        beside: files that go beside the export, such as the program that loads it: name -> content.
     """
 
     name: str
@@ -118,6 +119,7 @@ class Exporter:
     write: Write
     load_command: Callable[[str], str]
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    beside: Mapping[str, Callable[[], bytes]] = field(default_factory=dict)
 
     def settings(self, given: Mapping[str, Any]) -> dict[str, str]:
         """Options checked and completed. InvalidInput names what is wrong."""
@@ -174,6 +176,9 @@ def run_export(
     with atomic(path) as file:
         sink = Sink(file)
         written = exporter.write(plan, pool, sink, settings, progress or _no_progress)
+    for name, content in exporter.beside.items():
+        with atomic(out_dir / name) as file:
+            file.write(content())
     manifest = {
         "manifest_version": MANIFEST_VERSION,
         "format": exporter.name,

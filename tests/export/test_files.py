@@ -117,9 +117,35 @@ def test_manifest_says_what_the_file_is(filled, tmp_path):
     assert set(told["versions"]) >= {"claw-studio", "pyarrow", "python"}
 
 
-@pytest.mark.parametrize("name", EXPORTERS)
+LOADS = {
+    "trl_sft": ("sft", "input_ids"),
+    "trl_grpo": ("dr_grpo", "num_rows: 1"),
+    "trl_dpo": ("dpo", "rejected_ids"),
+    "trl_kto": ("kto", "completion_ids"),
+    "slime": ("dr_grpo", "4"),
+    "skyrl_sft": ("sft", "loss_mask"),
+    "axolotl": ("sft", "labels"),
+    "openai_messages": ("sft", "7"),
+    "steps_parquet": ("sft", "response_logprobs"),
+}
+"""Format -> an algorithm that it is made for, and what its load command prints."""
+
+
+def test_every_format_is_loaded_here_or_by_its_trainer():
+    assert EXPORTERS.keys() == LOADS.keys() | {"verl_rollout"}
+
+
+@pytest.mark.parametrize("name", LOADS)
 def test_the_load_command_works(filled, tmp_path, name):
-    result = export(plan(filled, View(), SFT), filled, name, tmp_path)
+    algorithm, printed = LOADS[name]
+    view = View({"trajectory_uid": ["a", "b"]}, "step_uid <> 'a.fork'") if algorithm == "dr_grpo" else View()
+    if algorithm == "dpo":
+        filled.append(
+            conversation("e", "E", [([1], [2])]) + conversation("f", "E", [([1], [3])]),
+            completions=[*done("e", reward=1.0), *done("f", reward=0.0)],
+        )
+        view = View({"prompt_uid": "E"})
+    result = export(plan(filled, view, parse_recipe({"algorithm": algorithm})), filled, name, tmp_path)
     command = result.manifest["load_command"].replace("python ", f"'{sys.executable}' ", 1)
     ran = subprocess.run(
         command,
@@ -132,7 +158,7 @@ def test_the_load_command_works(filled, tmp_path, name):
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    assert {"trl_sft": "input_ids", "steps_parquet": "response_logprobs"}[name] in ran.stdout
+    assert printed in ran.stdout
 
 
 def test_a_cancelled_export_leaves_nothing_and_the_next_one_is_whole(filled, tmp_path):

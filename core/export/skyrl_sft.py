@@ -1,0 +1,47 @@
+"""SkyRL's pretokenized SFT datasets: unpadded ``input_ids`` and a 0/1 ``loss_mask`` over the whole sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from core.batch.arrays import lists
+from core.batch.plan import Plan
+from core.batch.rows import training_rows
+from core.export.base import MERGE, Exporter, ExportSource, Progress, Sink, Written, merged
+from core.export.parquet import write_row_groups
+
+SCHEMA = pa.schema({"input_ids": pa.list_(pa.int32()), "loss_mask": pa.list_(pa.int8())})
+
+
+def _groups(plan: Plan, pool: ExportSource, merge: bool) -> Iterator[tuple[int, pa.Table, Written]]:
+    for rows in training_rows(plan, pool, merge=merge):
+        columns = [lists(rows.ids, rows.lengths, pa.int32()), lists(rows.loss.astype(np.int8), rows.lengths, pa.int8())]
+        yield rows.done, pa.table(columns, schema=SCHEMA), Written(len(rows), len(rows.ids), int(rows.loss.sum()))
+
+
+def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
+    """Stream the rows."""
+    return write_row_groups(sink, SCHEMA, _groups(plan, pool, merged(settings)), len(plan.steps), progress)
+
+
+def load_command(name: str) -> str:
+    """Loads the file with ``datasets``, as SkyRL does."""
+    return (
+        'python -c "from datasets import load_dataset; '
+        f"print(load_dataset('parquet', data_files='{name}', split='train'))\""
+        "  # then SkyRL's SFT trainer with this file as its pretokenized dataset"
+    )
+
+
+EXPORTER = Exporter(
+    name="skyrl_sft",
+    title="SkyRL SFT (parquet)",
+    description="Unpadded input_ids and loss_mask for SkyRL's pretokenized SFT datasets",
+    suffix=".parquet",
+    write=write,
+    load_command=load_command,
+    choices=MERGE,
+)

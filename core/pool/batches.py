@@ -16,7 +16,7 @@ STEP_COLUMNS = ("step_uid", "trajectory_uid", "prompt_uid", "policy_version", "t
 Metrics = Mapping[str, float | None]
 StepMetrics = Sequence[tuple[str, Metrics]]
 NO_METRICS: Metrics = {}
-_TIMES = ("leased_at", "expires_at", "finished_at", "created_at")
+_TIMES = ("leased_at", "expires_at", "finished_at", "created_at", "seen_at")
 
 # A lease holds whole groups of its channel, so that no other trainer gets the rest of one. What was consumed is
 # trajectories: new rollouts of the same prompt are a new group.
@@ -38,10 +38,6 @@ JOIN batch_steps other USING (trajectory_uid)
 JOIN batches b ON b.batch_uid = other.batch_uid
 WHERE mine.batch_uid = $uid AND b.batch_uid <> $uid AND b.state IN ('leased', 'acked')
     AND b.leased_at >= (SELECT leased_at FROM batches WHERE batch_uid = $uid)
-"""
-_CONSUMPTION = """
-SELECT b.*, s.advantage, s.trajectory_reward FROM batch_steps s JOIN batches b USING (batch_uid)
-WHERE s.step_uid = ? ORDER BY b.leased_at, b.rowid
 """
 
 
@@ -160,7 +156,7 @@ class BatchBook:
             )
             return {
                 **_batch(cursor, batch_uid),
-                "events": [_public({**event, "detail": decode(event["detail"])}) for event in events],
+                "events": [public({**event, "detail": decode(event["detail"])}) for event in events],
             }
 
     def batch_plan(self, batch_uid: str) -> dict[str, bytes]:
@@ -180,7 +176,7 @@ class BatchBook:
                 " ORDER BY leased_at DESC, rowid DESC LIMIT 1",
                 [consumer, request_id],
             )
-        return _public(found[0]) if found else None
+        return public(found[0]) if found else None
 
     def batches(self, *, channel: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
         """Newest first."""
@@ -191,12 +187,7 @@ class BatchBook:
                 " ORDER BY leased_at DESC, rowid DESC LIMIT $limit",
                 {"channel": channel, "limit": limit},
             )
-        return [_public(row) for row in found]
-
-    def consumption(self, step_uid: str) -> list[dict[str, Any]]:
-        """Every batch that held a step, oldest first: who, when, which update, recipe and policy version."""
-        with self._db.read() as cursor:
-            return [_public(row) for row in rows(cursor, _CONSUMPTION, [step_uid])]
+        return [public(row) for row in found]
 
     def add_metrics(self, batch_uid: str, update: int | None, metrics: Metrics, steps: StepMetrics = ()) -> int:
         """Store what a trainer measured in an update; returns how many values.
@@ -221,7 +212,7 @@ class BatchBook:
                 " AND (step_uid IS NOT NULL) = $of_steps ORDER BY created_at, rowid",
                 {"uid": batch_uid, "of_steps": of_steps},
             )
-        return [_public(row) for row in found]
+        return [public(row) for row in found]
 
 
 def _insert_metrics(
@@ -276,7 +267,7 @@ def _batch(cursor: Cursor, batch_uid: str) -> dict[str, Any]:
     found = rows(cursor, "SELECT * FROM batches WHERE batch_uid = ?", [batch_uid])
     if not found:
         raise NotFound(f"No batch {batch_uid!r}.", field="uid")
-    return _public(found[0])
+    return public(found[0])
 
 
 def _event(cursor: Cursor, batch_uid: str, event: str, detail: Mapping[str, Any] | None, now: Any) -> None:
@@ -284,5 +275,6 @@ def _event(cursor: Cursor, batch_uid: str, event: str, detail: Mapping[str, Any]
     cursor.execute("INSERT INTO batch_events VALUES (?, ?, ?, ?)", [batch_uid, event, text, now])
 
 
-def _public(row: Mapping[str, Any]) -> dict[str, Any]:
+def public(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with its times in UTC seconds."""
     return {name: seconds(value) if name in _TIMES else value for name, value in row.items()}

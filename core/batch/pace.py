@@ -1,0 +1,76 @@
+"""How consumption goes: weight syncs and their lengths, and how long the ready groups will last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from core.types import PolicyEvent, PolicyEventKind
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """One exchange of weights: from its start to its finish, seconds since the epoch; ``finished_at`` None: running."""
+
+    version: int
+    started_at: float
+    finished_at: float | None
+
+    @property
+    def duration_s(self) -> float | None:
+        """Seconds; None while it runs."""
+        return None if self.finished_at is None else self.finished_at - self.started_at
+
+
+def syncs(events: Sequence[PolicyEvent]) -> list[Sync]:
+    """Weight syncs, oldest first. A start that is followed by another start never finished; a registration is none."""
+    found: list[Sync] = []
+    running: PolicyEvent | None = None
+    for event in sorted(events, key=lambda one: one.created_at):
+        if event.event == PolicyEventKind.SYNC_STARTED:
+            if running is not None:
+                found.append(Sync(running.version, running.created_at, None))
+            running = event
+        elif event.event == PolicyEventKind.SYNC_FINISHED and running is not None:
+            found.append(Sync(event.version, running.created_at, event.created_at))
+            running = None
+    if running is not None:
+        found.append(Sync(running.version, running.created_at, None))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Groups consumed and the time over which they were.
+
+    Attributes:
+        n_groups: acknowledged since ``since``.
+        since, now: UTC seconds.
+    """
+
+    n_groups: int
+    since: float
+    now: float
+
+    @property
+    def groups_per_s(self) -> float | None:
+        """None before anything was consumed."""
+        seconds = self.now - self.since
+        return self.n_groups / seconds if self.n_groups and seconds > 0 else None
+
+    def starves_in_s(self, n_ready: int) -> float | None:
+        """How long the ready groups last at this pace if none is added; None when nothing is consumed."""
+        rate = self.groups_per_s
+        return None if rate is None else n_ready / rate
+
+
+def pace(batches: Sequence[Mapping[str, Any]], now: float, window_s: float = 600.0) -> Pace:
+    """The pace of the last ``window_s`` seconds, from ``Pool.batches`` rows; shorter when consumption began later."""
+    finished = [one for one in batches if one["state"] == "acked" and one["finished_at"] is not None]
+    recent = [one for one in finished if one["finished_at"] >= now - window_s]
+    if not recent:
+        return Pace(0, now - window_s, now)
+    earlier = len(recent) < len(finished)
+    begun = now - window_s if earlier else min(one["leased_at"] for one in recent)
+    return Pace(sum(one["n_groups"] for one in recent), max(begun, now - window_s), now)

@@ -1,0 +1,62 @@
+"""What became of batches, for those who watch: by batch, by consumer, by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from core.pool.batches import public
+from core.pool.database import Database, rows
+
+_SUMMARIES = """
+WITH chosen AS (
+    SELECT *, rowid AS place FROM batches
+    WHERE $channel::VARCHAR IS NULL OR channel = $channel
+    ORDER BY leased_at DESC, rowid DESC LIMIT $limit
+)
+SELECT c.* EXCLUDE (place), min(s.policy_version) AS policy_version_min, max(s.policy_version) AS policy_version_max,
+    c.policy_version - min(s.policy_version) AS staleness_max,
+    c.policy_version - avg(s.policy_version) AS staleness_mean,
+    avg(s.trajectory_reward) AS reward_mean
+FROM chosen c LEFT JOIN batch_steps s USING (batch_uid)
+GROUP BY ALL ORDER BY c.leased_at DESC, any_value(place) DESC
+"""
+_CONSUMERS = """
+SELECT consumer, count(*) AS n_batches, count(*) FILTER (state = 'leased') AS n_leased,
+    count(*) FILTER (state = 'acked') AS n_acked, count(*) FILTER (state = 'released') AS n_released,
+    count(*) FILTER (state = 'expired') AS n_expired,
+    coalesce(sum(n_groups) FILTER (state = 'acked'), 0)::BIGINT AS n_groups,
+    coalesce(sum(n_steps) FILTER (state = 'acked'), 0)::BIGINT AS n_steps,
+    coalesce(sum(n_tokens) FILTER (state = 'acked'), 0)::BIGINT AS n_tokens,
+    max(coalesce(finished_at, leased_at)) AS seen_at
+FROM batches WHERE $channel::VARCHAR IS NULL OR channel = $channel
+GROUP BY consumer ORDER BY seen_at DESC
+"""
+_CONSUMPTION = """
+SELECT b.*, s.advantage, s.trajectory_reward FROM batch_steps s JOIN batches b USING (batch_uid)
+WHERE s.step_uid = ? ORDER BY b.leased_at, b.rowid
+"""
+
+
+class ConsumptionReads:
+    """The part of ``Pool`` that says what was consumed. Times are UTC seconds."""
+
+    _db: Database
+
+    def consumption(self, step_uid: str) -> list[dict[str, Any]]:
+        """Every batch that held a step, oldest first: who, when, which update, recipe and policy version."""
+        with self._db.read() as cursor:
+            return [public(row) for row in rows(cursor, _CONSUMPTION, [step_uid])]
+
+    def batch_summaries(self, *, channel: str | None = None, limit: int = 200) -> list[dict[str, Any]]:
+        """Batches, newest first, with what their steps say.
+
+        Beside the batch's columns: ``policy_version_min/max`` of its steps, ``staleness_max/mean`` (versions behind the
+        one in force when it was leased), ``reward_mean`` over steps.
+        """
+        with self._db.read() as cursor:
+            return [public(row) for row in rows(cursor, _SUMMARIES, {"channel": channel, "limit": limit})]
+
+    def consumers(self, *, channel: str | None = None) -> list[dict[str, Any]]:
+        """Who fetched: batches by state, what was consumed, ``seen_at``; the latest first."""
+        with self._db.read() as cursor:
+            return [public(row) for row in rows(cursor, _CONSUMERS, {"channel": channel})]

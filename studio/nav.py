@@ -77,6 +77,13 @@ PAGES: dict[str, PageInfo] = {
             "Recipe to plan to file: what would be trained, and what not and why.",
         ),
         PageInfo(
+            "consume",
+            "Consume",
+            ":material/outbox:",
+            "Train",
+            "What trainers took, how old it was, what came of it; and the recipe of the next fetch.",
+        ),
+        PageInfo(
             "settings",
             "Settings",
             ":material/tune:",

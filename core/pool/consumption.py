@@ -12,13 +12,16 @@ WITH chosen AS (
     SELECT *, rowid AS place FROM batches
     WHERE $channel::VARCHAR IS NULL OR channel = $channel
     ORDER BY leased_at DESC, rowid DESC LIMIT $limit
+), held AS (
+    SELECT batch_uid, min(policy_version) AS policy_version_min, max(policy_version) AS policy_version_max,
+        avg(policy_version) AS policy_version_mean, avg(trajectory_reward) AS reward_mean
+    FROM batch_steps WHERE batch_uid IN (SELECT batch_uid FROM chosen) GROUP BY batch_uid
 )
-SELECT c.* EXCLUDE (place), min(s.policy_version) AS policy_version_min, max(s.policy_version) AS policy_version_max,
-    c.policy_version - min(s.policy_version) AS staleness_max,
-    c.policy_version - avg(s.policy_version) AS staleness_mean,
-    avg(s.trajectory_reward) AS reward_mean
-FROM chosen c LEFT JOIN batch_steps s USING (batch_uid)
-GROUP BY ALL ORDER BY c.leased_at DESC, any_value(place) DESC
+SELECT c.* EXCLUDE (place), h.* EXCLUDE (batch_uid, policy_version_mean),
+    c.policy_version - h.policy_version_min AS staleness_max,
+    c.policy_version - h.policy_version_mean AS staleness_mean
+FROM chosen c LEFT JOIN held h USING (batch_uid)
+ORDER BY c.leased_at DESC, c.place DESC
 """
 _CONSUMERS = """
 SELECT consumer, count(*) AS n_batches, count(*) FILTER (state = 'leased') AS n_leased,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 import streamlit as st
@@ -40,10 +40,12 @@ def recipe_from_query() -> Recipe:
     return parse_recipe(given)
 
 
-def recipe_to_query(recipe: Recipe) -> str | None:
-    """What differs from the defaults, as JSON; None when nothing does."""
-    defaults = Recipe().model_dump(mode="json")
-    changed = {name: value for name, value in recipe.model_dump(mode="json").items() if value != defaults[name]}
+def recipe_to_query(recipe: Recipe, base: Recipe | None = None) -> str | None:
+    """What differs from ``base`` (the defaults unless told), as JSON; None when nothing does."""
+    # Compared with all options spelled out: leaving one at its default says the same as naming it.
+    standing, wanted = (base or Recipe()).to_json(), recipe.to_json()
+    given = recipe.model_dump(mode="json")
+    changed = {name: value for name, value in given.items() if wanted[name] != standing[name]}
     return json.dumps(changed, sort_keys=True, separators=(",", ":")) if changed else None
 
 
@@ -57,8 +59,8 @@ def link_params(view: View, recipe: Recipe) -> dict[str, Any]:
     return {**state.view_to_query(view), PARAM: recipe_to_query(recipe)}
 
 
-def recipe_editor(recipe: Recipe, channels: Sequence[str]) -> None:
-    """The recipe's fields; a change goes to the URL and plans again."""
+def recipe_editor(recipe: Recipe, channels: Sequence[str], base: Recipe | None = None) -> None:
+    """The recipe's fields; a change goes to the URL, as what differs from ``base``, and plans again."""
     edited: dict[str, Any] = {}
     names = list(REGISTRY)
     edited["algorithm"] = st.selectbox(
@@ -88,13 +90,38 @@ def recipe_editor(recipe: Recipe, channels: Sequence[str]) -> None:
         help=_doc("token_sources"),
     )
     edited["token_sources"] = chosen or None
-    edited["require_complete"] = st.toggle(
-        "Complete trajectories only", recipe.require_complete, help=_doc("require_complete")
-    )
+    for name, label in TOGGLES.items():
+        edited[name] = st.toggle(label, getattr(recipe, name), help=_doc(name))
+    with st.expander("Order and limits"):
+        edited |= _order_and_limits(recipe)
     wanted = parse_recipe(edited)
-    if recipe_to_query(wanted) != recipe_to_query(recipe):
-        state.set_query(**{PARAM: recipe_to_query(wanted)})
+    if wanted.to_json() != recipe.to_json():
+        state.set_query(**{PARAM: recipe_to_query(wanted, base)})
         st.rerun()
+
+
+TOGGLES = {"require_complete": "Complete trajectories only", "drop_flat_groups": "Skip flat groups"}
+
+
+def _order_and_limits(recipe: Recipe) -> dict[str, Any]:
+    """The fields that most recipes leave as they are."""
+    edited: dict[str, Any] = {}
+    for name, label in (("order", "Groups first"), ("balance", "Of too many rollouts")):
+        choices = list(get_args(Recipe.model_fields[name].annotation))
+        edited[name] = st.selectbox(label, choices, index=choices.index(getattr(recipe, name)), help=_doc(name))
+    edited["difficulty_target"] = recipe.difficulty_target
+    if edited["order"] == "difficulty":
+        edited["difficulty_target"] = st.number_input(
+            "Mean reward wanted", value=recipe.difficulty_target, step=0.1, help=_doc("difficulty_target")
+        )
+    left, right = st.columns(2)
+    edited["min_rollouts"] = _whole(left, "Fewest rollouts", "min_rollouts", recipe.min_rollouts, "no fewer")
+    edited["max_uses"] = _whole(right, "Uses", "max_uses", recipe.max_uses, "any number")
+    edited["max_prompt_tokens"] = _whole(left, "Longest prompt", "max_prompt_tokens", recipe.max_prompt_tokens, "any")
+    edited["max_response_tokens"] = _whole(
+        right, "Longest response", "max_response_tokens", recipe.max_response_tokens, "any"
+    )
+    return edited
 
 
 def totals_row(made: Plan) -> None:

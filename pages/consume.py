@@ -1,0 +1,320 @@
+"""Consume: what trainers took, what they hold, how old it was and what came of it; and the recipe of the next fetch."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import streamlit as st
+
+from core.batch.leases import DEFAULT_CHANNEL, Fetch
+from core.batch.pace import pace, syncs
+from core.batch.plan import Plan
+from core.batch.recipe import Recipe, difference, parse_recipe
+from studio import state
+from studio import widgets as w
+from studio.charts import consume as charts
+from studio.widgets.batchview import one_batch, recipe_name
+from studio.widgets.choice import choose
+from studio.widgets.planning import recipe_editor
+from studio.widgets.tables import html_table, mark
+
+LIMIT = 300
+TABS = {"batches": "Batches", "metrics": "Trainer metrics", "consumers": "Consumers", "syncs": "Weight syncs"}
+SNIPPET = """from core.client import Trainer
+
+trainer = Trainer("{base_url}", consumer="trainer-1")
+for batch in trainer.batches(wait_s=600):          # prefetches the next while you train
+    loss = update(batch)                            # batch.steps: ids, log-probs, advantages
+    batch.ack(update=batch.index, metrics={{"loss": loss}})
+"""
+
+
+def consume_page() -> None:
+    """One batch, or all of them beside the recipe that makes the next."""
+    uid = state.query("batch")
+    if uid is not None:
+        with w.error_boundary():
+            one_batch(uid)
+        return
+    channel = channel_choice()
+    left, right = st.columns([9, 3.2], gap="medium")
+    with left, w.error_boundary():
+        w.live(3.0)(overview)(channel)
+        tables(channel)
+    with right, w.error_boundary():
+        next_fetch(channel)
+
+
+def channel_choice() -> str:
+    """The channel in the URL; ``train`` unless told."""
+    pool = state.service().pool
+    known = list(dict.fromkeys([DEFAULT_CHANNEL, *pool.stats()["by_channel"], *pool.active_recipes()]))
+    return choose("Channel", {name: name for name in known}, "channel")
+
+
+def overview(channel: str) -> None:
+    """Figures and charts; redrawn while the page is open."""
+    service = state.service()
+    pool = service.pool
+    pool.expire_batches()
+    rows = pool.batch_summaries(channel=channel, limit=LIMIT)
+    ready, wanted = waiting(channel)
+    going = pace(rows, service.clock())
+    starves = going.starves_in_s(ready)
+    acked = [row for row in rows if row["state"] == "acked"]
+    held = [row for row in rows if row["state"] == "leased"]
+    rate = going.groups_per_s
+    w.figures(
+        [
+            w.Figure(
+                "Ready groups",
+                w.count(ready),
+                sub=f"{w.count(wanted)} make a batch" if wanted else "any number makes a batch",
+                tone="bad" if ready < (wanted or 1) else "",
+                help="Groups that the channel's recipe would lease now: queue depth",
+            ),
+            w.Figure(
+                "Starves in",
+                w.seconds(starves) if starves is not None else w.DASH,
+                sub=f"{rate * 60:.3g} groups a minute" if rate is not None else "nothing consumed lately",
+                help="How long the ready groups last at the pace of the last ten minutes",
+            ),
+            w.Figure("Leased", w.count(len(held)), sub=f"{w.count(sum(row['n_steps'] for row in held))} steps"),
+            w.Figure("Consumed", w.count(len(acked)), sub=f"{w.count(sum(row['n_steps'] for row in acked))} steps"),
+            w.Figure("Policy version", w.count(service.policy.version), sub=sync_text(service), help="policy version"),
+        ],
+        dense=True,
+    )
+    if not rows:
+        w.empty_state(
+            "No batch was fetched yet",
+            "A trainer fetches with POST /api/v1/batches/fetch, or with the client below.",
+            icon="outbox",
+        )
+        st.code(SNIPPET.format(base_url=service.base_url), language="python")
+        return
+    left, right = st.columns(2, gap="medium")
+    done = syncs(pool.policy_events())
+    with left:
+        w.section("Batches", "one dot each; pick one to open it")
+        picked(w.plot(charts.batches_over_time(rows, done), key="batches", alt="Batches over time", **SELECT))
+    with right:
+        w.section("Staleness", "versions behind the policy in force at the fetch")
+        picked(w.plot(charts.staleness(rows), key="staleness", alt="Staleness of each batch", **SELECT))
+
+
+SELECT: dict[str, Any] = {"on_select": "rerun", "selection_mode": "points"}
+
+
+def picked(event: Any) -> None:
+    """Open the batch of a clicked point."""
+    points = event["selection"]["points"] if event else []
+    if points and points[0].get("customdata"):
+        state.goto("consume", batch=points[0]["customdata"][0])
+
+
+def waiting(channel: str) -> tuple[int, int | None]:
+    """(groups that are ready for the channel's recipe, groups of a batch)."""
+    made, wanted = preview(channel)
+    return made.n_groups, wanted
+
+
+def preview(channel: str) -> tuple[Plan, int | None]:
+    """What a new consumer's fetch could take in all, and the batch size it asks for."""
+    leases = state.service().leases
+    chosen = leases.choose(Fetch("studio", channel=channel))
+    everything = chosen.recipe.model_copy(update={"batch_size": None})
+    return leases.preview(Fetch("studio", recipe=everything.to_json())), chosen.recipe.batch_size
+
+
+def sync_text(service: Any) -> str:
+    """The newest weight sync in words."""
+    if service.policy.syncing:
+        return "weights are being exchanged"
+    lasted = [sync.duration_s for sync in syncs(service.pool.policy_events()) if sync.duration_s is not None]
+    return f"last sync took {w.seconds(lasted[-1])}" if lasted else "no weight sync seen"
+
+
+def tables(channel: str) -> None:
+    """Metrics, batches, consumers and syncs."""
+    pool = state.service().pool
+    rows = pool.batch_summaries(channel=channel, limit=LIMIT)
+    if not rows:
+        return
+    tab = choose(
+        "Table",
+        {"batches": "Batches", "metrics": "Trainer metrics", "consumers": "Consumers", "syncs": "Weight syncs"},
+        "tab",
+    )
+    {"batches": batch_table, "metrics": metric_charts, "consumers": consumer_table, "syncs": sync_table}[tab](rows)
+
+
+def batch_table(rows: Sequence[Mapping[str, Any]]) -> None:
+    """One row per batch; a click opens it."""
+    config = st.column_config
+    event = st.dataframe(
+        [
+            {
+                "batch": w.uid(row["batch_uid"]),
+                "state": row["state"],
+                "consumer": row["consumer"],
+                "groups": row["n_groups"],
+                "steps": row["n_steps"],
+                "tokens": row["n_tokens"],
+                "recipe": recipe_name(row),
+                "policy": row["policy_version"],
+                "stale": row["staleness_max"],
+                "reward": row["reward_mean"],
+                "update": row["update_index"],
+                "leased": w.ago(row["leased_at"], state.service().clock()),
+            }
+            for row in rows
+        ],
+        hide_index=True,
+        height=min(420, 38 + 29 * len(rows)),
+        row_height=29,
+        placeholder="",
+        on_select="rerun",
+        selection_mode="single-cell",
+        key="batch-table",
+        column_config={
+            "batch": config.TextColumn("Batch", width=92),
+            "state": config.TextColumn("State", width=66),
+            "consumer": config.TextColumn("Consumer", width=96),
+            "groups": config.NumberColumn("Groups", width=58),
+            "steps": config.NumberColumn("Steps", width=58, format="localized"),
+            "tokens": config.NumberColumn("Tokens", width=74, format="localized"),
+            "recipe": config.TextColumn("Recipe", width=90),
+            "policy": config.NumberColumn("Policy", width=52),
+            "stale": config.NumberColumn("Oldest", width=56, help="Versions behind, oldest step"),
+            "reward": config.NumberColumn("Reward", width=62, format="%.3g", help="Mean over steps"),
+            "update": config.NumberColumn("Update", width=58),
+            "leased": config.TextColumn("Leased", width=86),
+        },
+    )
+    cells = event["selection"]["cells"]
+    if cells:
+        state.goto("consume", batch=rows[cells[0][0]]["batch_uid"])
+
+
+def metric_charts(rows: Sequence[Mapping[str, Any]]) -> None:
+    """A chart per metric that trainers posted."""
+    held = {row["batch_uid"] for row in rows}
+    by_name: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in state.service().pool.metrics():
+        if row["batch_uid"] in held:
+            by_name[row["name"]].append(row)
+    if not by_name:
+        w.empty_state(
+            "No metric was posted yet",
+            "POST /api/v1/batches/{uid}/ack takes metrics: loss, kl, entropy, ratio, clip_fraction, ...",
+            icon="monitoring",
+        )
+    columns = st.columns(3, gap="medium")
+    for place, (name, values) in enumerate(by_name.items()):
+        with columns[place % 3]:
+            w.section(name)
+            picked(w.plot(charts.metric(values, name, height=160), key=f"metric-{name}", alt=name, **SELECT))
+
+
+def consumer_table(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Who fetched."""
+    found = state.service().pool.consumers(channel=rows[0]["channel"])
+    html_table(
+        ["Consumer", "Batches", "Leased", "Consumed", "Given back", "Expired", "Groups", "Steps", "Tokens", "Seen"],
+        [
+            (
+                w.escape(one["consumer"]),
+                *(w.count(one[name]) for name in ("n_batches", "n_leased", "n_acked", "n_released")),
+                mark(w.count(one["n_expired"]), "warn" if one["n_expired"] else ""),
+                *(w.count(one[name]) for name in ("n_groups", "n_steps")),
+                w.compact(one["n_tokens"]),
+                w.ago(one["seen_at"], state.service().clock()),
+            )
+            for one in found
+        ],
+    )
+
+
+def sync_table(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Exchanges of weights, newest first."""
+    found = syncs(state.service().pool.policy_events())
+    if not found:
+        w.empty_state(
+            "No weight sync was reported", "POST /api/v1/policy with sync_started and sync_finished.", icon="sync"
+        )
+        return
+    html_table(
+        ["Version", "Started", "Took"],
+        [
+            (
+                w.count(sync.version),
+                w.ago(sync.started_at, state.service().clock()),
+                w.seconds(sync.duration_s) if sync.duration_s is not None else mark("not finished", "warn"),
+            )
+            for sync in reversed(found)
+        ],
+    )
+
+
+def next_fetch(channel: str) -> None:
+    """The channel's recipe, what it would lease now, and the editor for its next version."""
+    service = state.service()
+    chosen = service.leases.choose(Fetch("studio", channel=channel))
+    title = f"{chosen.name} v{chosen.version}" if chosen.name else "no active recipe: the defaults"
+    w.section("Next fetch", title)
+    edited = edited_recipe(chosen.recipe)
+    now = service.leases.preview(Fetch("studio", recipe=chosen.recipe.to_json()))
+    then = now if edited == chosen.recipe else service.leases.preview(Fetch("studio", recipe=edited.to_json()))
+    effect(now, then)
+    changes = difference(chosen.recipe.to_json(), edited.to_json())
+    if changes:
+        html_table(
+            ["Field", "Now", "Then"],
+            [(f"<code>{w.escape(one['field'])}</code>", text_of(one["a"]), text_of(one["b"])) for one in changes],
+        )
+        with st.form("activate", border=False):
+            name = st.text_input("Recipe name", chosen.name or "default")
+            if st.form_submit_button("Use from the next fetch on", type="primary", width="stretch"):
+                version = service.pool.save_recipe(name, edited.to_json(), author=state.author())
+                service.pool.activate_recipe(channel, name.strip(), version, author=state.author())
+                state.set_query(recipe=None)
+                st.rerun()
+        if st.button("Discard changes", width="stretch"):
+            state.set_query(recipe=None)
+            st.rerun()
+    recipe_editor(edited, [channel], base=chosen.recipe)
+
+
+def text_of(value: Any) -> str:
+    """A recipe value as a table shows it."""
+    return w.DASH if value is None else w.escape(str(value))
+
+
+def edited_recipe(standing: Recipe) -> Recipe:
+    """The standing recipe with the URL's changes."""
+    text = state.query("recipe")
+    return standing if text is None else parse_recipe({**standing.to_json(), **json.loads(text)})
+
+
+EFFECTS = (("n_groups", "Groups"), ("n_trajectories", "Trajectories"), ("n_steps", "Steps"), ("n_tokens", "Tokens"))
+
+
+def effect(now: Plan, then: Plan) -> None:
+    """What a fetch would get, and with the changes what it would get instead."""
+    cells = []
+    for name, label in EFFECTS:
+        before, after = now.counts[name], then.counts[name]
+        sub = f"{after - before:+,} against now" if before != after else ""
+        cells.append(w.Figure(label, w.count(after), sub=sub, tone="warn" if after < before else ""))
+    w.figures(cells, dense=True)
+    if then.n_groups < (then.recipe.batch_size or 1):
+        reasons = sorted(then.excluded, key=lambda item: -item.n_groups)[:3]
+        st.caption("Not enough for a batch. " + "; ".join(f"{item.label}: {item.n_groups}" for item in reasons))
+
+
+w.page_header("consume")
+consume_page()

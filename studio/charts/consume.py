@@ -1,0 +1,100 @@
+"""Consumption over time and by update: what was handed out, how old it was, what the trainer measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import plotly.graph_objects as go
+
+from studio.charts import theme
+
+TONES = {"acked": theme.GOOD, "leased": theme.SERIES[1], "released": theme.MUTED, "expired": theme.WARN}
+"""State of a batch -> its colour."""
+
+
+def _time(at: float | None) -> datetime | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC)
+
+
+def batches_over_time(rows: Sequence[Mapping[str, Any]], syncs: Sequence[Any], *, height: int = 200) -> go.Figure:
+    """A dot per batch: when it was leased, how many steps it held, its state as colour; lines are weight syncs.
+
+    Args:
+        rows: ``Pool.batch_summaries``.
+        syncs: ``core.batch.pace.Sync``.
+        height: pixels.
+    """
+    made = theme.figure(height=height, yaxis_title="steps")
+    for state, tone in TONES.items():
+        chosen = [row for row in rows if row["state"] == state]
+        made.add_scatter(
+            x=[_time(row["leased_at"]) for row in chosen],
+            y=[row["n_steps"] for row in chosen],
+            name=state,
+            mode="markers",
+            marker={"size": 9, "color": tone},
+            customdata=[[row["batch_uid"], row["consumer"], row["n_groups"]] for row in chosen],
+            hovertemplate="%{y:,} steps, %{customdata[2]:,} groups<br>%{customdata[1]}<br>%{x}<extra>"
+            + state
+            + "</extra>",
+        )
+    for sync in syncs:
+        if sync.finished_at is not None:
+            made.add_vline(x=_time(sync.finished_at), line={"width": 1, "dash": "dot", "color": theme.MUTED})
+    made.update_layout(showlegend=True)
+    made.update_yaxes(rangemode="tozero")
+    return made
+
+
+def staleness(rows: Sequence[Mapping[str, Any]], *, height: int = 200) -> go.Figure:
+    """Versions behind the policy in force, per batch from first to last: the mean as a dot, the oldest as a bar."""
+    known = [row for row in reversed(rows) if row["staleness_max"] is not None]
+    places = list(range(1, len(known) + 1))
+    data = [[row["batch_uid"], row["consumer"], row["policy_version"]] for row in known]
+    made = theme.figure(
+        go.Bar(
+            x=places,
+            y=[row["staleness_max"] for row in known],
+            name="oldest step",
+            marker={"color": theme.MUTED, "opacity": 0.5},
+            customdata=data,
+            hovertemplate="oldest step %{y:.3g} behind version %{customdata[2]}<br>%{customdata[1]}<extra></extra>",
+        ),
+        go.Scatter(
+            x=places,
+            y=[row["staleness_mean"] for row in known],
+            name="mean",
+            mode="markers",
+            marker={"size": 8, "color": theme.GOOD},
+            customdata=data,
+            hovertemplate="mean %{y:.3g} behind version %{customdata[2]}<br>%{customdata[1]}<extra></extra>",
+        ),
+        height=height,
+        xaxis_title="batch, in order of lease",
+        yaxis_title="versions behind",
+    )
+    made.update_layout(showlegend=True)
+    made.update_yaxes(rangemode="tozero")
+    return made
+
+
+def metric(rows: Sequence[Mapping[str, Any]], name: str, *, height: int = 200) -> go.Figure:
+    """One trainer metric by update, else in order of its posting; ``rows``: ``Pool.metrics`` of this name."""
+    known = [row for row in rows if row["value"] is not None]
+    by_update = all(row["update_index"] is not None for row in known)
+    made = theme.figure(
+        go.Scatter(
+            x=[row["update_index"] for row in known] if by_update else list(range(1, len(known) + 1)),
+            y=[row["value"] for row in known],
+            mode="lines+markers",
+            line={"width": 1.5, "color": theme.GOOD},
+            marker={"size": 7},
+            customdata=[[row["batch_uid"]] for row in known],
+            hovertemplate=f"{name} %{{y:.4g}}<br>at %{{x}}<extra></extra>",
+        ),
+        height=height,
+        xaxis_title="update" if by_update else "posting",
+    )
+    return made

@@ -1,0 +1,75 @@
+"""Consume: nothing fetched, batches in every state, one batch, and a recipe changed beside its effect."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from core.batch.leases import Fetch
+from tests.pages.test_lab_pages import figure
+
+GRPO = {"algorithm": "grpo", "n_rollouts": 2, "batch_size": 1}
+
+
+@pytest.fixture
+def consumed(filled):
+    """One batch consumed, one given back, one leased."""
+    pool, leases = filled.pool, filled.leases
+    uids = [leases.fetch(Fetch(name, recipe=GRPO)).batch["batch_uid"] for name in ("a", "b")]
+    pool.finish_batch(uids[0], "acked", update=3, metrics={"loss": 0.25, "kl": 0.01})
+    pool.finish_batch(uids[1], "released", detail={"reason": "crashed"})
+    uids.append(leases.fetch(Fetch("b", recipe=GRPO)).batch["batch_uid"])
+    return filled, uids
+
+
+def test_an_empty_pool_and_a_pool_nobody_took_from(service, filled, open_page):
+    page = open_page("consume")
+    assert page.failures == []
+    assert "No batch was fetched yet" in page.html
+    assert figure(page, "Ready groups") == "3"
+    assert any("Trainer(" in block.value for block in page.app.code)
+
+
+def test_numbers_are_the_pools(consumed, open_page):
+    service, uids = consumed
+    page = open_page("consume")
+    assert page.failures == []
+    rows = {row["batch_uid"]: row for row in service.pool.batch_summaries()}
+    assert (figure(page, "Leased"), figure(page, "Consumed")) == ("1", "1")
+    ready = service.leases.preview(Fetch("studio", recipe={**GRPO, "batch_size": None, "n_rollouts": None}))
+    assert figure(page, "Ready groups") == str(ready.n_groups)
+    assert f"{rows[uids[0]]['n_steps']} steps" in page.html
+
+
+@pytest.mark.parametrize("tab", ["batches", "metrics", "consumers", "syncs"])
+def test_every_table(consumed, open_page, tab):
+    page = open_page("consume", tab=tab)
+    assert page.failures == []
+
+
+def test_one_batch_shows_its_life_and_can_be_given_back(consumed, open_page):
+    service, uids = consumed
+    page = open_page("consume", batch=uids[0])
+    assert page.failures == []
+    assert figure(page, "Update") == "3"
+    assert "loss" in page.html and "acked" in page.html
+    assert "Give back" not in [button.label for button in page.app.button]
+    held = open_page("consume", batch=uids[2])
+    next(button for button in held.app.button if button.label == "Give back").click()
+    held.app.run()
+    assert held.failures == []
+    assert service.pool.batch(uids[2])["state"] == "released"
+
+
+def test_a_changed_recipe_shows_its_effect_before_it_is_used(consumed, open_page):
+    service, _ = consumed
+    page = open_page("consume", recipe=json.dumps({"n_rollouts": 40}))
+    assert page.failures == []
+    assert "against now" in page.html and "Not enough for a batch" in "".join(c.value for c in page.app.caption)
+    next(button for button in page.app.button if button.label == "Use from the next fetch on").click()
+    page.app.run()
+    assert page.failures == []
+    active = service.pool.active_recipe("train")
+    assert (active["name"], active["version"], active["recipe"]["n_rollouts"]) == ("default", 1, 40)
+    assert service.leases.fetch(Fetch("a")).batch is None

@@ -79,6 +79,7 @@ class Journal:
         self._fd = -1
         self._segment = ""
         self._size = 0
+        self._mark = ""
         self._waiting: list[_Pending] = []
         self._closed = False
         self._wake = threading.Condition(threading.Lock())
@@ -89,6 +90,7 @@ class Journal:
             self._number, self.n_bytes = self._recover()
         except OSError as error:
             raise _journal_error(directory, error) from error
+        self._mark = f"{writer}.{self._number + 1}.0"
         self._thread = threading.Thread(target=self._run, name=f"journal-{writer}", daemon=True)
         self._thread.start()
 
@@ -118,6 +120,10 @@ class Journal:
         if refusal is not None:
             raise refusal
         return await future
+
+    def mark(self) -> str:
+        """A place, as text, at or before which no record stands that is appended from now on; see ``read_after``."""
+        return self._mark
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until something is synced; True when something was since the last wait. For one waiter."""
@@ -187,6 +193,8 @@ class Journal:
         _sync(self._fd)
         self.n_bytes += offset - self._size
         self._size = offset
+        # One assignment: readers in other threads see this place or the one before.
+        self._mark = f"{self.writer}.{self._number}.{offset}"
         return positions
 
     def _roll(self) -> None:
@@ -255,6 +263,18 @@ def read_records(directory: Path, after: Mapping[str, int]) -> Iterator[Record]:
     """
     for name in _segments(directory):
         yield from _read_segment(directory / name, max(after.get(name, 0), len(MAGIC)))
+
+
+def read_after(directory: Path, mark: str) -> Iterator[Record]:
+    """Read the whole records of one writer from a mark on. A mark that names no place reads nothing."""
+    rest, _, offset = mark.rpartition(".")
+    writer, _, number = rest.rpartition(".")
+    if not (number.isdecimal() and offset.isdecimal()):
+        return
+    for name in _segments(directory):
+        if _writer_of(name) == writer and _number_of(name) >= int(number):
+            first = _number_of(name) == int(number)
+            yield from _read_segment(directory / name, max(int(offset) if first else 0, len(MAGIC)))
 
 
 def journal_bytes(directory: Path) -> int:

@@ -18,7 +18,7 @@ from core.errors import InvalidInput
 from core.types import Identity, Tokens, TokenSource
 
 VERSION: Final = 1
-KINDS: Final = frozenset({"call", "steps", "register", "complete", "session", "policy"})
+KINDS: Final = frozenset({"call", "steps", "register", "complete", "session", "revoke", "policy", "feedback"})
 
 SECRET_FIELDS: Final = frozenset(
     {
@@ -88,13 +88,20 @@ def call_record(
     aborted: bool = False,
     retry_count: int = 0,
     tokenizer_hash: str | None = None,
+    engine_dialect: str | None = None,
+    response_id: str | None = None,
+    input_items: Sequence[Mapping[str, Any]] = (),
     secrets: Iterable[str] = (),
 ) -> bytes:
     """One exchange between an agent and an engine.
 
     Args:
+        dialect: what the agent spoke; ``request`` is in it.
         request: the agent's body, valid JSON; ``parsed_request`` is the same, parsed.
         response: the engine's body, valid JSON, or None when there was none.
+        engine_dialect: what the engine was asked in; ``response`` is in it. None means ``dialect``.
+        response_id: the id that the agent saw, where it is not the response's own.
+        input_items: the whole input of a ``responses`` request that only names earlier parts of it.
         secrets: keys that this call presented or used; blotted out of everything.
     """
     found = SECRET_FIELDS.intersection(parsed_request)
@@ -134,7 +141,12 @@ def call_record(
         "aborted": aborted,
         "retry_count": retry_count,
         "tokenizer_hash": tokenizer_hash,
+        "engine_dialect": engine_dialect or dialect,
     }
+    if response_id is not None:
+        record["response_id"] = response_id
+    if input_items:
+        record["input_items"] = list(input_items)
     payload = orjson.dumps(record)
     for secret in secrets:
         payload = blot(payload, secret)
@@ -235,6 +247,21 @@ def session_record(
             "metadata": dict(metadata or {}),
         }
     )
+
+
+def revoke_record(*, at: float, key_sha256: str) -> bytes:
+    """A session key taken back, for good."""
+    return orjson.dumps({"kind": "revoke", "v": VERSION, "at": at, "key_sha256": key_sha256})
+
+
+def feedback_record(*, at: float, feedback: Sequence[Mapping[str, Any]]) -> bytes:
+    """What live services and people said of answers, already validated, each with its ``feedback_uid``.
+
+    Entries: ``feedback_uid``, one of ``step_uid``, ``trajectory_uid`` and ``response_id`` (with ``choice_index``),
+    ``kind``, ``value`` (None withdraws), ``reward``, ``author``, ``source``, ``note``, ``metadata``, and ``at``: when
+    it was given, seconds since the epoch, or None where only the time of arrival is known.
+    """
+    return orjson.dumps({"kind": "feedback", "v": VERSION, "at": at, "feedback": list(feedback)})
 
 
 def policy_record(*, at: float, version: int, event: str, metadata: Mapping[str, Any] | None = None) -> bytes:

@@ -133,12 +133,6 @@ def connect_panel() -> None:
         session = session_of(agent)
         lines, facts = st.columns([3, 2], gap="medium")
         with lines:
-            if not agent.served:
-                st.html(
-                    '<div class="cs-callout warn">This gateway does not answer the '
-                    f"<code>{w.escape(agent.dialect.path)}</code> dialect that {w.escape(agent.label)} speaks: "
-                    "it gets a clear 501.</div>"
-                )
             snippets(agent, session)
         with facts:
             first_call(session["trajectory_uid"])

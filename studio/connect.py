@@ -47,11 +47,6 @@ class Agent:
     dialect: Dialect
     write: Callable[[Session], list[Snippet]]
 
-    @property
-    def served(self) -> bool:
-        """Whether this gateway answers the agent's dialect."""
-        return self.dialect.stream is not None
-
 
 def _openai_sdk(s: Session) -> list[Snippet]:
     return [

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Lower levels first. A module may import from lower levels, and inside its own part.
 LEVELS: list[set[str]] = [
     {"core.types", "core.errors", "core.config"},
-    {"core.journal", "core.records", "core.serving", "core.tree", "core.credit", "core.rewards"},
+    {"core.journal", "core.records", "core.dialects", "core.serving", "core.tree", "core.credit", "core.rewards"},
     {"core.pool"},
     {"core.linking", "core.ingest", "core.gateway", "core.batch", "core.tasks"},
     {"core.export", "core.api"},

@@ -62,7 +62,7 @@ def test_a_call_record_has_the_agreed_fields():
         "kind", "v", "at", "step_uid", "started_at", "finished_at", "identity", "dialect", "engine", "engine_kind",
         "model", "policy_version", "policy_version_end", "stream", "stream_mode", "client_headers", "request",
         "engine_added", "dropped_fields", "response", "http_status", "error", "aborted", "retry_count",
-        "tokenizer_hash",
+        "tokenizer_hash", "engine_dialect",
     }  # fmt: skip
     assert set(record["identity"]) == {
         "trajectory_uid", "prompt_uid", "channel", "source", "agent", "identity_source", "metadata",

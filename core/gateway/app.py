@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from starlette.routing import Route
 
-from core.errors import EngineError, NotBuilt, StudioError
+from core.errors import EngineError, StudioError
 from core.gateway.asgi import JSON, Receive, Scope, Send, send_whole
 from core.gateway.capture import Capture
 from core.gateway.deps import GatewayDeps
@@ -25,33 +25,10 @@ def create_gateway(deps: GatewayDeps) -> list[Route]:
     """The routes to be mounted at an application's root."""
     routes: list[Route] = []
     for prefix in PREFIXES:
-        for dialect in (CHAT, COMPLETIONS):
+        for dialect in (CHAT, COMPLETIONS, RESPONSES, MESSAGES):
             routes.append(Route(f"{prefix}/{dialect.path}", Capture(deps, dialect), methods=["POST"]))
-        for dialect in (RESPONSES, MESSAGES):
-            routes.append(Route(f"{prefix}/{dialect.path}", NotServed(deps, dialect), methods=["POST"]))
         routes.append(Route(f"{prefix}/models", Models(deps), methods=["GET"]))
     return routes
-
-
-class NotServed:
-    """Answers 501 in the dialect's own error shape."""
-
-    def __init__(self, deps: GatewayDeps, dialect: Dialect) -> None:
-        self._deps = deps
-        self._dialect = dialect
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse; without a fitting key, for that reason."""
-        try:
-            _authorize(self._deps, scope)
-        except StudioError as error:
-            await _send_error(send, error, self._dialect)
-            return
-        refusal = NotBuilt(
-            f"POST {self._dialect.path} is not served by this version",
-            hint="POST chat/completions and POST completions are",
-        )
-        await _send_error(send, refusal, self._dialect)
 
 
 class Models:

@@ -13,6 +13,8 @@ from typing import Any
 
 import orjson
 
+from core.dialects import Json, Names, Translation
+from core.dialects.errors import engine_refusal
 from core.errors import EngineError, JournalError, StudioError
 from core.gateway.asgi import (
     EVENT_STREAM,
@@ -28,11 +30,11 @@ from core.gateway.asgi import (
     send_whole,
 )
 from core.gateway.deps import GatewayDeps
-from core.gateway.dialects import BadRequest, Dialect, strip_asked
+from core.gateway.dialects import ENGINE_DIALECTS, BadRequest, Dialect, strip_asked
 from core.gateway.engines import Engine, EngineAnswer, EngineCall
 from core.gateway.identity import Caller, authorize, presented_keys, resolve_caller
 from core.gateway.policy import SyncInProgress
-from core.gateway.sse import KEEP_ALIVE, event
+from core.gateway.recall import recall
 from core.gateway.stats import CallEvent
 from core.records import SECRET_FIELDS, blot, call_record, harmless_headers
 
@@ -44,7 +46,7 @@ _MIN_SECRET_CHARS = 12
 
 @dataclass(slots=True)
 class Exchange:
-    """The state of one call; ``caller`` and ``engine`` are known once it is admitted."""
+    """The state of one call; ``caller``, ``engine`` and ``translation`` are known once it is admitted."""
 
     step_uid: str
     started_at: float
@@ -54,6 +56,8 @@ class Exchange:
     request: dict[str, Any] = field(default_factory=dict)
     caller: Caller | None = None
     engine: Engine | None = None
+    translation: Translation | None = None
+    input_items: list[Json] = field(default_factory=list)
     policy_version: int | None = None
     stream: bool = False
     agent_gone: bool = False
@@ -135,6 +139,9 @@ class Capture:
             channel=deps.settings.channel,
         )
         call.stream = call.request.get("stream") is True
+        call.input_items = await recall(deps.journal.directory, self._dialect.name, call.request)
+        names = Names(call.step_uid, call.started_at, deps.journal.mark())
+        call.translation = self._dialect.wire.open(call.request, names, call.input_items)
         call.engine = await deps.engines.pick(call.caller.model)
         call.policy_version = await deps.policy.start(deps.sync_wait_s)
 
@@ -144,14 +151,18 @@ class Capture:
         except StudioError as error:
             await self._send_error(call, send, error)
             return
-        body = answer.raw
-        if answer.status == 200 and answer.added:
+        assert call.translation is not None
+        if answer.status != 200:
+            body = self._refusal(answer)
+        elif answer.added or self._translates:
             strip_asked(answer.body, answer.added)
-            body = orjson.dumps(answer.body)
+            body = orjson.dumps(call.translation.whole(answer.body))
+        else:
+            body = answer.raw
         await send_whole(send, answer.status, body, [JSON, *_retry_after(answer), *call.reply_headers()])
 
     async def _stream(self, call: Exchange, send: Send) -> None:
-        """Make the stream from the whole answer; comments keep the connection open while the engine works."""
+        """Make the stream from the whole answer; something empty keeps the connection open while the engine works."""
         work = asyncio.create_task(self._exchange(call))
         try:
             # Headers wait for the first comment: until then a failure can still have its own status.
@@ -161,13 +172,16 @@ class Capture:
                 return
             await send_start(send, 200, [*EVENT_STREAM, *call.reply_headers()])
             while not done:
-                await send_body(send, KEEP_ALIVE, more=True)
+                await send_body(send, self._dialect.wire.keep_alive, more=True)
                 done, _ = await asyncio.wait({work}, timeout=self._deps.keepalive_s)
             try:
                 answer = work.result()
-                body = self._events(call, answer) if answer.status == 200 else event(answer.body)
+                if answer.status != 200:
+                    raise engine_refusal(answer.status, answer.body)
+                body = self._events(call, answer)
             except StudioError as error:
-                body = event(self._dialect.error(error))
+                assert call.translation is not None
+                body = self._blotted(call, call.translation.relay().fail(error))
             await send_body(send, body)
         finally:
             if not work.done():
@@ -184,12 +198,23 @@ class Capture:
         if answer.status == 200:
             await send_whole(send, 200, self._events(call, answer), [*EVENT_STREAM, *headers])
         else:
-            await send_whole(send, answer.status, answer.raw, [JSON, *_retry_after(answer), *headers])
+            await send_whole(send, answer.status, self._refusal(answer), [JSON, *_retry_after(answer), *headers])
 
     def _events(self, call: Exchange, answer: EngineAnswer) -> bytes:
-        assert self._dialect.stream is not None
+        assert call.translation is not None
         strip_asked(answer.body, answer.added)
-        return self._dialect.stream(answer.body, call.request)
+        return call.translation.stream(answer.body)
+
+    @property
+    def _translates(self) -> bool:
+        """Whether engines are asked in another dialect than the agent speaks."""
+        return self._dialect.wire.engine_dialect != self._dialect.name
+
+    def _refusal(self, answer: EngineAnswer) -> bytes:
+        """What the agent gets for an engine's error: the engine's words, in the agent's dialect."""
+        if not self._translates:
+            return answer.raw
+        return orjson.dumps(self._dialect.error(engine_refusal(answer.status, answer.body)))
 
     async def _exchange(self, call: Exchange) -> EngineAnswer:
         """Ask the engine and make the exchange durable.
@@ -198,14 +223,20 @@ class Capture:
             EngineError: the engine failed; that is recorded too.
             JournalError: the exchange could not be stored and ``capture`` is strict.
         """
-        assert call.engine is not None and call.caller is not None
+        assert call.engine is not None and call.caller is not None and call.translation is not None
         deps = self._deps
         answer: EngineAnswer | None = None
         failure: StudioError | None = None
         identity = call.caller.identity
         # Engines may use it for affinity; it says nothing about the agent.
         passed_on = {"X-Trajectory-Uid": identity.trajectory_uid} if identity.trajectory_uid else {}
-        request = EngineCall(self._dialect, call.request, call.caller.model, call.caller.foreign_key, passed_on)
+        request = EngineCall(
+            ENGINE_DIALECTS[self._dialect.wire.engine_dialect],
+            call.translation.asked,
+            call.caller.model,
+            call.caller.foreign_key,
+            passed_on,
+        )
         try:
             answer = await call.engine.complete(request)
         except EngineError as error:
@@ -239,8 +270,9 @@ class Capture:
     def _record(
         self, call: Exchange, answer: EngineAnswer | None, failure: StudioError | None, version_end: int | None
     ) -> bytes:
-        assert call.caller is not None and call.engine is not None
+        assert call.caller is not None and call.engine is not None and call.translation is not None
         finished_at = self._deps.clock()
+        dropped = [*call.dropped, *call.translation.dropped, *(answer.dropped if answer is not None else ())]
         return call_record(
             at=finished_at,
             step_uid=call.step_uid,
@@ -259,13 +291,16 @@ class Capture:
             request=call.raw,
             parsed_request=call.request,
             engine_added=answer.added if answer is not None else (),
-            dropped_fields=[*call.dropped, *(answer.dropped if answer is not None else ())],
+            dropped_fields=list(dict.fromkeys(dropped)),
             response=answer.raw if answer is not None else None,
             http_status=_status_of(answer, failure),
             error=_error_of(answer, failure),
             aborted=call.agent_gone,
             retry_count=_retry_count(call.headers),
             tokenizer_hash=answer.tokenizer_hash if answer is not None else None,
+            engine_dialect=self._dialect.wire.engine_dialect,
+            response_id=call.translation.response_id,
+            input_items=call.input_items,
             secrets=call.secrets(self._deps.settings.api_key),
         )
 
@@ -303,10 +338,13 @@ class Capture:
         headers = [JSON, *call.reply_headers()]
         if isinstance(error, SyncInProgress):
             headers.append((b"retry-after", str(int(error.retry_after_s)).encode()))
-        body = orjson.dumps(self._dialect.error(error))
+        body = self._blotted(call, orjson.dumps(self._dialect.error(error)))
+        await send_whole(send, error.http_status, body, headers)
+
+    def _blotted(self, call: Exchange, body: bytes) -> bytes:
         for secret in call.secrets(self._deps.settings.api_key):
             body = blot(body, secret)
-        await send_whole(send, error.http_status, body, headers)
+        return body
 
 
 async def _watch(call: Exchange, receive: Receive) -> None:

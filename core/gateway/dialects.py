@@ -2,90 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from core.errors import EngineError, InvalidInput, StudioError, Unauthorized
-from core.gateway.sse import chat_stream, completions_stream
+from core import dialects
+from core.dialects import BadRequest
+from core.errors import EngineError, StudioError
 
-
-class BadRequest(InvalidInput):
-    """A body that is no request at all; agents know 400 for that."""
-
-    http_status = 400
-
-
-def openai_error(error: StudioError) -> dict[str, Any]:
-    """``{"error": {"message", "type", "param", "code"}}``, and the hint where there is one."""
-    invalid = isinstance(error, InvalidInput | Unauthorized)
-    body: dict[str, Any] = {
-        "message": error.message,
-        "type": "invalid_request_error" if invalid else error.type,
-        "param": error.field,
-        "code": "invalid_api_key" if isinstance(error, Unauthorized) else error.type,
-    }
-    if error.hint is not None:
-        body["hint"] = error.hint
-    return {"error": body}
-
-
-_ANTHROPIC_TYPES: Final = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    422: "invalid_request_error",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-}
-
-
-def anthropic_error(error: StudioError) -> dict[str, Any]:
-    """``{"type": "error", "error": {"type", "message"}}``."""
-    message = f"{error.message} ({error.hint})" if error.hint else error.message
-    kind = _ANTHROPIC_TYPES.get(error.http_status, "api_error")
-    return {"type": "error", "error": {"type": kind, "message": message}}
+__all__ = [
+    "CHAT",
+    "COMPLETIONS",
+    "ENGINE_DIALECTS",
+    "FLAVOUR_ASK",
+    "MESSAGES",
+    "RESPONSES",
+    "BadRequest",
+    "Dialect",
+    "add_asked",
+    "check_answer",
+    "strip_asked",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One wire dialect.
+    """One wire dialect as the gateway serves it and asks engines in it.
 
     Attributes:
-        name: as stored with the step.
-        path: below ``/v1/``, for agents and engines alike.
-        error: a failure in this dialect's shape.
+        wire: the translation.
         ask: fields to add to a request so that the engine tells ids and log-probs, most telling first; the
-            last one adds nothing.
-        stream: whole answer and request -> the bytes of a correct event stream. None: not served.
+            last one adds nothing. Empty: engines are not asked in this dialect.
     """
 
-    name: str
-    path: str
-    error: Callable[[StudioError], dict[str, Any]]
+    wire: dialects.Dialect
     ask: Sequence[Mapping[str, Any]] = ()
-    stream: Callable[[Mapping[str, Any], Mapping[str, Any]], bytes] | None = None
+
+    @property
+    def name(self) -> str:
+        """As stored with the step."""
+        return self.wire.name
+
+    @property
+    def path(self) -> str:
+        """Below ``/v1/``, for agents and engines alike."""
+        return self.wire.path
+
+    def error(self, error: StudioError) -> dict[str, Any]:
+        """A failure in this dialect's shape."""
+        return self.wire.error(error)
 
 
 CHAT: Final = Dialect(
-    "chat",
-    "chat/completions",
-    openai_error,
+    dialects.CHAT,
     ({"return_token_ids": True, "logprobs": True}, {"logprobs": True}, {}),
-    chat_stream,
 )
 COMPLETIONS: Final = Dialect(
-    "completions",
-    "completions",
-    openai_error,
+    dialects.COMPLETIONS,
     # Here logprobs is a number, and several engines read 0 as "none".
     ({"return_token_ids": True, "logprobs": 1}, {"logprobs": 1}, {}),
-    completions_stream,
 )
-RESPONSES: Final = Dialect("responses", "responses", openai_error)
-MESSAGES: Final = Dialect("messages", "messages", anthropic_error)
+RESPONSES: Final = Dialect(dialects.RESPONSES)
+MESSAGES: Final = Dialect(dialects.MESSAGES)
+
+ENGINE_DIALECTS: Final[Mapping[str, Dialect]] = {"chat": CHAT, "completions": COMPLETIONS}
+"""What engines are asked in."""
 
 FLAVOUR_ASK: Final[Mapping[str, Mapping[str, Any]]] = {
     "sglang": {"return_meta_info": True, "return_prompt_token_ids": True},

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from core.dialects import canonical_request, chat_answer
 from core.errors import InvalidInput
 from core.pool.append import ids_array, logprobs_array
 from core.records import extract_tokens
@@ -97,15 +98,21 @@ def _logprobs(logprobs: Sequence[float] | None) -> Sequence[float] | None:
 
 def drafts_of_call(record: Mapping[str, Any], segment: str, offset: int) -> list[Step]:
     """The steps of one captured call: one per choice, ``{uid}``, ``{uid}.1``, ...; one for a failed call."""
-    request, response = mapping(record, "request"), mapping(record, "response")
     dialect = text(record, "dialect")
+    engine_dialect = maybe_text(record, "engine_dialect") or dialect
+    try:
+        request = canonical_request(dialect, mapping(record, "request"), objects(record, "input_items") or ())
+    except InvalidInput:
+        # The engine may have understood what we don't: its answer counts all the same.
+        request = {}
+    response = chat_answer(engine_dialect, mapping(record, "response"))
     choices = response.get("choices")
     choices = [c for c in choices if isinstance(c, dict)] if isinstance(choices, list) else []
     status, error = _outcome(record, choices)
     if status == StepStatus.ERROR or not choices:
-        return [_draft(record, request, dialect, segment, offset, None, response, status, error)]
+        return [_draft(record, request, engine_dialect, segment, offset, None, response, status, error)]
     return [
-        _draft(record, request, dialect, segment, offset, index, response, status, error)
+        _draft(record, request, engine_dialect, segment, offset, index, response, status, error)
         for index in range(len(choices))
     ]
 
@@ -129,7 +136,7 @@ def _outcome(record: Mapping[str, Any], choices: Sequence[Any]) -> tuple[str, st
 def _draft(
     record: Mapping[str, Any],
     request: Mapping[str, Any],
-    dialect: str,
+    engine_dialect: str,
     segment: str,
     offset: int,
     index: int | None,
@@ -139,10 +146,10 @@ def _draft(
 ) -> Step:
     identity = mapping(record, "identity")
     choice: Mapping[str, Any] = {} if index is None else response["choices"][index]
-    messages, prompt_ids = _prompt(request, dialect, index or 0)
+    messages, prompt_ids = _prompt(request, engine_dialect, index or 0)
     tokens = Tokens(None, None, None, TokenSource.NONE)
     if index is not None:
-        tokens = extract_tokens(response, index, dialect)
+        tokens = extract_tokens(response, index, engine_dialect)
         prompt_ids = tokens.prompt_ids if tokens.prompt_ids is not None else prompt_ids
         if tokens.mismatch is not None and status == StepStatus.OK:
             status = StepStatus.MISMATCH
@@ -155,7 +162,10 @@ def _draft(
         sampling["retry_count"] = retry_count
     uid = text(record, "step_uid")
     finish_reason = choice.get("finish_reason")
-    response_id = response.get("id")
+    response_id = record.get("response_id") or response.get("id")
+    metadata = dict(mapping(identity, "metadata"))
+    if dropped := record.get("dropped_fields"):
+        metadata["dropped_fields"] = dropped
     return Step(
         step_uid=uid if not index else f"{uid}.{index}",
         trajectory_uid=maybe_text(identity, "trajectory_uid") or "",
@@ -167,7 +177,7 @@ def _draft(
         agent=maybe_text(identity, "agent"),
         model=maybe_text(record, "model"),
         engine=maybe_text(record, "engine"),
-        dialect=dialect,
+        dialect=text(record, "dialect"),
         identity_source=maybe_text(identity, "identity_source") or IdentitySource.INFERRED,
         status=status,
         error=error,
@@ -177,8 +187,8 @@ def _draft(
         response_ids=_ids(tokens.response_ids),
         response_logprobs=_logprobs(tokens.response_logprobs),
         messages=messages,
-        response_message=_answer(choice, dialect),
-        tools=objects(request, "tools"),
+        response_message=_answer(choice, engine_dialect),
+        tools=_tools(request),
         finish_reason=finish_reason if isinstance(finish_reason, str) else None,
         policy_version=maybe_int(record, "policy_version"),
         policy_version_end=maybe_int(record, "policy_version_end"),
@@ -189,8 +199,16 @@ def _draft(
         tokenizer_hash=maybe_text(record, "tokenizer_hash"),
         journal_segment=segment,
         journal_offset=offset,
-        metadata=mapping(identity, "metadata"),
+        metadata=metadata,
     )
+
+
+def _tools(request: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Tool schemas; the legacy ``functions`` are tools as well."""
+    legacy = objects(request, "functions")
+    if legacy and not request.get("tools"):
+        return [{"type": "function", "function": function} for function in legacy]
+    return objects(request, "tools")
 
 
 def _prompt(

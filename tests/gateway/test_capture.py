@@ -182,18 +182,6 @@ def test_models_are_listed(gateway, upstream):
     assert gateway.records() == []
 
 
-@pytest.mark.parametrize(
-    ("path", "shape"),
-    [("responses", lambda body: body["error"]["type"]), ("messages", lambda body: body["error"]["type"])],
-)
-def test_unserved_dialects_answer_501_in_their_shape(gateway, path, shape):
-    for prefix in ("", "/t/p"):
-        response = gateway.http.post(f"{prefix}/v1/{path}", json={"model": "policy"})
-        assert response.status_code == 501
-        assert shape(response.json())
-    assert ("type" in response.json()) == (path == "messages")
-
-
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"\xff\xfe", b'{"model": 3}', b'"text"'])
 def test_a_body_that_is_no_request_gets_400(gateway, upstream, raw):
     response = gateway.http.post("/v1/chat/completions", content=raw)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionChunk
 
-from core.gateway.sse import DONE, chat_stream
+from core.dialects.chat import DONE, chat_stream
 
 texts = st.text(max_size=40)
 calls = st.lists(

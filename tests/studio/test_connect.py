@@ -69,9 +69,3 @@ def test_claude_code_takes_the_root_without_v1():
     lines = blocks("claude-code")["bash"]
     assert f'ANTHROPIC_BASE_URL="{SESSION.root_url}"' in lines
     assert "/v1" not in lines
-
-
-def test_served_follows_the_gateway():
-    assert connect.AGENTS["openai"].served
-    for agent in connect.AGENTS.values():
-        assert agent.served == (agent.dialect.stream is not None)

@@ -1,21 +1,77 @@
-"""Event streams made from whole answers, as the OpenAI API sends them.
+"""OpenAI chat and text completions: what agents and engines speak alike, so only streams have to be made.
 
-An engine's own stream can lose ids and log-probs, above all with tools, so by default the answer is taken whole,
-made durable, and streamed to the agent from there.
+An engine's own stream can lose ids and log-probs, above all with tools, so an answer may be taken whole, made
+durable, and streamed to the agent from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import orjson
 
-KEEP_ALIVE = b": keep-alive\n\n"
-DONE = b"data: [DONE]\n\n"
+from core.dialects.base import Dialect, Json, Names
+from core.dialects.errors import openai_error
+from core.errors import StudioError
+
+KEEP_ALIVE: Final = b": keep-alive\n\n"
+DONE: Final = b"data: [DONE]\n\n"
 
 _WHOLE_ONLY = frozenset({"role", "content", "tool_calls", "reasoning", "reasoning_content"})
 _ENVELOPE = ("id", "created", "model", "system_fingerprint", "service_tier")
+
+Stream = Callable[[Mapping[str, Any], Mapping[str, Any]], bytes]
+
+
+class PlainTranslation:
+    """A call whose engine speaks the agent's dialect.
+
+    Args:
+        stream: whole answer and request -> the bytes of a correct event stream.
+    """
+
+    response_id: str | None = None
+    dropped: Sequence[str] = ()
+
+    def __init__(self, body: Mapping[str, Any], stream: Stream) -> None:
+        self.asked = body
+        self._stream = stream
+
+    def whole(self, answer: Mapping[str, Any]) -> Json:
+        """The answer itself."""
+        return dict(answer)
+
+    def stream(self, answer: Mapping[str, Any]) -> bytes:
+        """The chunks of a whole answer."""
+        return self._stream(answer, self.asked)
+
+    def relay(self) -> PlainRelay:
+        """For an engine that streams."""
+        return PlainRelay(self.asked)
+
+
+class PlainRelay:
+    """The engine's chunks as they are, usage left out for who did not ask for it."""
+
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        self._with_usage = wants_usage(request)
+
+    def feed(self, chunk: Mapping[str, Any]) -> bytes:
+        """The chunk."""
+        if not self._with_usage and "usage" in chunk:
+            if not chunk.get("choices"):
+                return b""
+            chunk = {name: value for name, value in chunk.items() if name != "usage"}
+        return event(chunk)
+
+    def finish(self) -> bytes:
+        """``[DONE]``."""
+        return DONE
+
+    def fail(self, error: StudioError) -> bytes:
+        """The error as an event, which ends the stream."""
+        return event(openai_error(error))
 
 
 def event(data: Any) -> bytes:
@@ -25,7 +81,7 @@ def event(data: Any) -> bytes:
 
 def chat_stream(answer: Mapping[str, Any], request: Mapping[str, Any]) -> bytes:
     """The chunks of a chat answer: role, reasoning, content, tool calls, finish, usage if asked for, ``[DONE]``."""
-    with_usage = _wants_usage(request)
+    with_usage = wants_usage(request)
     head = _head(answer, "chat.completion.chunk", with_usage)
     parts: list[bytes] = []
     for position, choice in enumerate(answer["choices"]):
@@ -56,7 +112,7 @@ def chat_stream(answer: Mapping[str, Any], request: Mapping[str, Any]) -> bytes:
 
 def completions_stream(answer: Mapping[str, Any], request: Mapping[str, Any]) -> bytes:
     """The chunks of a text completion: text, finish, usage if asked for, ``[DONE]``."""
-    with_usage = _wants_usage(request)
+    with_usage = wants_usage(request)
     head = _head(answer, "text_completion", with_usage)
     parts: list[bytes] = []
     for position, choice in enumerate(answer["choices"]):
@@ -74,6 +130,12 @@ def completions_stream(answer: Mapping[str, Any], request: Mapping[str, Any]) ->
         parts.append(event({**head, "choices": [], "usage": answer.get("usage")}))
     parts.append(DONE)
     return b"".join(parts)
+
+
+def wants_usage(request: Mapping[str, Any]) -> bool:
+    """Whether the agent asked for usage in its stream."""
+    options = request.get("stream_options")
+    return isinstance(options, dict) and bool(options.get("include_usage"))
 
 
 def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -104,6 +166,13 @@ def _head(answer: Mapping[str, Any], kind: str, with_usage: bool) -> dict[str, A
     return head
 
 
-def _wants_usage(request: Mapping[str, Any]) -> bool:
-    options = request.get("stream_options")
-    return isinstance(options, dict) and bool(options.get("include_usage"))
+def _open_chat(body: Mapping[str, Any], names: Names, earlier: Sequence[Json]) -> PlainTranslation:
+    return PlainTranslation(body, chat_stream)
+
+
+def _open_completions(body: Mapping[str, Any], names: Names, earlier: Sequence[Json]) -> PlainTranslation:
+    return PlainTranslation(body, completions_stream)
+
+
+CHAT: Final = Dialect("chat", "chat/completions", "chat", KEEP_ALIVE, openai_error, _open_chat)
+COMPLETIONS: Final = Dialect("completions", "completions", "completions", KEEP_ALIVE, openai_error, _open_completions)

@@ -1,0 +1,46 @@
+"""Wire dialects that agents speak, translated from and to OpenAI chat: pure functions, one file per dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from core.dialects.base import BadRequest, Dialect, Json, Names, Relay, Translation
+from core.dialects.chat import CHAT, COMPLETIONS
+from core.dialects.messages import MESSAGES
+from core.dialects.native import chat_answer
+from core.dialects.responses import RESPONSES
+
+__all__ = [
+    "CHAT",
+    "COMPLETIONS",
+    "DIALECTS",
+    "MESSAGES",
+    "RESPONSES",
+    "BadRequest",
+    "Dialect",
+    "Json",
+    "Names",
+    "Relay",
+    "Translation",
+    "canonical_request",
+    "chat_answer",
+]
+
+DIALECTS: Final[Mapping[str, Dialect]] = {dialect.name: dialect for dialect in (CHAT, COMPLETIONS, RESPONSES, MESSAGES)}
+"""Every dialect by its name."""
+
+
+def canonical_request(dialect: str, request: Mapping[str, Any], items: Sequence[Json] = ()) -> Mapping[str, Any]:
+    """A recorded request in the words that engines are asked in: chat, or completions as they came.
+
+    Args:
+        items: the record's ``input_items``, where it has them.
+
+    Raises:
+        BadRequest: a body that does not fit its dialect.
+    """
+    known = DIALECTS.get(dialect)
+    if known is None or known.engine_dialect == dialect:
+        return request
+    return known.open(request, Names(""), items).asked

@@ -1,0 +1,130 @@
+"""Tool calls and usage of chat answers, whole or growing chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from core.dialects.base import Json, reasoning_of
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """One call; ``arguments`` is the text that was sampled."""
+
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+class ToolCalls:
+    """The tool calls of one message as they grow; a whole message's come in one piece.
+
+    Args:
+        prefix: begins the ids of calls that the engine gave none.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._calls: dict[int, ToolCall] = {}
+
+    def feed(self, delta: Mapping[str, Any]) -> None:
+        """Take what a message or delta says of calls, the legacy ``function_call`` included."""
+        told = delta.get("tool_calls")
+        for position, piece in enumerate(told if isinstance(told, list) else ()):
+            if not isinstance(piece, dict):
+                continue
+            index = piece.get("index")
+            index = index if isinstance(index, int) else position
+            call = self._calls.setdefault(index, ToolCall())
+            if isinstance(piece.get("id"), str):
+                call.id = call.id or piece["id"]
+            self._add(call, piece.get("function") or piece.get("custom"))
+        if isinstance(legacy := delta.get("function_call"), dict):
+            self._add(self._calls.setdefault(0, ToolCall()), legacy)
+
+    def all(self) -> list[ToolCall]:
+        """Every call in order, each with an id."""
+        calls = [self._calls[index] for index in sorted(self._calls)]
+        for number, call in enumerate(calls):
+            call.id = call.id or f"{self._prefix}_{number}"
+        return calls
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    @staticmethod
+    def _add(call: ToolCall, function: Any) -> None:
+        if not isinstance(function, dict):
+            return
+        if isinstance(name := function.get("name"), str):
+            # Told once; engines that repeat it mean the same.
+            call.name = call.name or name
+        for key in ("arguments", "input"):
+            given = function.get(key)
+            if isinstance(given, str):
+                call.arguments += given
+            elif isinstance(given, dict):
+                # Some engines forget that arguments are a text.
+                call.arguments += orjson.dumps(given).decode()
+
+
+def parsed_arguments(arguments: str) -> Json | None:
+    """The object that arguments spell; None when they spell none. No text at all is an empty object."""
+    if not arguments.strip():
+        return {}
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def chunks_of(answer: Mapping[str, Any]) -> Iterator[Json]:
+    """The first choice of a whole chat answer as the chunks of a stream: thinking, content, calls, the end."""
+    choices = answer.get("choices")
+    choice: Mapping[str, Any] = choices[0] if isinstance(choices, list) and choices else {}
+    told = choice.get("message")
+    message: Mapping[str, Any] = told if isinstance(told, dict) else {}
+
+    def chunk(delta: Json, **more: Any) -> Json:
+        return {"choices": [{"index": 0, "delta": delta, **more}]}
+
+    if reasoning := reasoning_of(message):
+        yield chunk({"reasoning_content": reasoning}, logprobs=choice.get("logprobs"))
+    for name in ("content", "refusal"):
+        if message.get(name):
+            yield chunk({name: message[name]}, logprobs=None if reasoning else choice.get("logprobs"))
+    calls = {name: message[name] for name in ("tool_calls", "function_call") if message.get(name)}
+    if calls:
+        yield chunk(calls)
+    ended = {name: choice[name] for name in ("finish_reason", "stop_reason", "matched_stop") if name in choice}
+    yield {**chunk({}, **ended), "usage": answer.get("usage")}
+
+
+def usage_counts(usage: Any) -> tuple[int, int, int, int]:
+    """(prompt, cached prompt, completion, reasoning) tokens; 0 where the engine told none."""
+    told = usage if isinstance(usage, dict) else {}
+
+    def count(holder: Any, name: str) -> int:
+        value = holder.get(name) if isinstance(holder, dict) else None
+        return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+    return (
+        count(told, "prompt_tokens"),
+        count(told.get("prompt_tokens_details"), "cached_tokens"),
+        count(told, "completion_tokens"),
+        count(told.get("completion_tokens_details"), "reasoning_tokens"),
+    )
+
+
+def own_choices(chunk: Mapping[str, Any]) -> Iterable[tuple[Json, Json]]:
+    """(choice, delta) of a chunk's first choice; others were never asked for."""
+    choices = chunk.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, dict) and choice.get("index", 0) == 0:
+            delta = choice.get("delta")
+            yield choice, delta if isinstance(delta, dict) else {}

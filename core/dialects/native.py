@@ -1,0 +1,57 @@
+"""Answers that an engine gave in another dialect than chat, as chat answers: for what is stored, not for agents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from core.dialects.base import Dropped, Json
+from core.dialects.messages_request import messages_to_chat
+from core.dialects.responses_request import items_to_chat
+from core.errors import InvalidInput
+
+_FINISH: Final = {"max_tokens": "length", "tool_use": "tool_calls", "refusal": "content_filter"}
+_INCOMPLETE: Final = {"max_output_tokens": "length", "content_filter": "content_filter"}
+
+
+def chat_answer(engine_dialect: str, response: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A recorded answer in chat's shape. What is no answer stays what it is."""
+    reader = _READERS.get(engine_dialect)
+    if reader is None:
+        return response
+    try:
+        found = reader(response)
+    except InvalidInput:
+        return response
+    if found is None:
+        return response
+    message, finish_reason = found
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason}
+    return {"id": response.get("id"), "model": response.get("model"), "choices": [choice]}
+
+
+def _of_messages(response: Mapping[str, Any]) -> tuple[Json, str] | None:
+    if response.get("type") != "message" or not isinstance(response.get("content"), list):
+        return None
+    said = {"messages": [{"role": "assistant", "content": response["content"]}]}
+    (message,) = messages_to_chat(said, Dropped())
+    signed = [block for block in response["content"] if block.get("type") in ("thinking", "redacted_thinking")]
+    if signed:
+        message["thinking_blocks"] = signed
+    return message, _FINISH.get(str(response.get("stop_reason")), "stop")
+
+
+def _of_responses(response: Mapping[str, Any]) -> tuple[Json, str] | None:
+    if response.get("object") != "response" or not isinstance(response.get("output"), list):
+        return None
+    messages = items_to_chat([item for item in response["output"] if isinstance(item, dict)])
+    message = messages[0] if messages else {"role": "assistant", "content": ""}
+    details = response.get("incomplete_details")
+    reason = _INCOMPLETE.get(str(details.get("reason"))) if isinstance(details, dict) else None
+    return message, reason or ("tool_calls" if message.get("tool_calls") else "stop")
+
+
+_READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], tuple[Json, str] | None]]] = {
+    "messages": _of_messages,
+    "responses": _of_responses,
+}

@@ -1,0 +1,102 @@
+"""Earlier answers, found again by the ids that agents were given: read from the journal, so that they outlive
+this process and are known to every other one that shares the folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from core import records
+from core.dialects import RESPONSES, BadRequest, Json, Names
+from core.dialects.responses import RESPONSE_PREFIX
+from core.dialects.responses_request import input_items
+from core.journal import read_after
+
+MAX_READ_BYTES: Final = 1 << 30
+"""An answer stands close behind the mark in its id: only what was recorded while its engine worked lies between."""
+
+_TAIL = re.compile(r"^(?P<step_uid>[^-]+)-(?P<mark>.+)$")
+_ITEM = re.compile(r"^[a-z]+_(?P<tail>.+)_\d+$")
+
+
+class PreviousResponseNotFound(BadRequest):
+    """The answer that a request goes on from is not known."""
+
+    type = "previous_response_not_found"
+
+
+async def recall(directory: Path, dialect: str, request: Mapping[str, Any]) -> list[Json]:
+    """The whole input of a ``responses`` request that names earlier parts of it; empty when it names none.
+
+    Raises:
+        PreviousResponseNotFound: the journal holds no such answer, or the agent had it not stored.
+        BadRequest: an input that is none, or an item that was not found.
+    """
+    if dialect != RESPONSES.name:
+        return []
+    previous = request.get("previous_response_id")
+    items = input_items(request)
+    if not previous and not any(_reference(item) for item in items):
+        return []
+    return await asyncio.to_thread(_recall, directory, previous, items)
+
+
+def find_response(directory: Path, response_id: Any) -> Json | None:
+    """The record behind the id of a response; None when there is none that was answered and may be kept."""
+    tail = response_id.removeprefix(RESPONSE_PREFIX) if isinstance(response_id, str) else ""
+    match = _TAIL.match(tail)
+    if match is None:
+        return None
+    needle = match["step_uid"].encode()
+    n_bytes = 0
+    for entry in read_after(directory, match["mark"]):
+        if needle in entry.payload:
+            record = records.parse(entry.payload)
+            if record["kind"] == "call" and record["step_uid"] == match["step_uid"]:
+                answered = record.get("http_status") == 200 and record.get("error") is None
+                return record if answered and record["request"].get("store") is not False else None
+        n_bytes += len(entry.payload)
+        if n_bytes > MAX_READ_BYTES:
+            return None
+    return None
+
+
+def response_of(record: Mapping[str, Any]) -> Json:
+    """The response object that the agent was given for a record."""
+    match = _TAIL.match(str(record["response_id"]).removeprefix(RESPONSE_PREFIX))
+    assert match is not None
+    names = Names(match["step_uid"], record["started_at"], match["mark"])
+    translation = RESPONSES.open(record["request"], names, record.get("input_items") or ())
+    return translation.whole(record["response"])
+
+
+def _recall(directory: Path, previous: Any, items: list[Json]) -> list[Json]:
+    earlier: list[Json] = []
+    if previous:
+        record = find_response(directory, previous)
+        if record is None:
+            raise PreviousResponseNotFound(
+                f"Previous response with id {previous!r} not found.",
+                field="previous_response_id",
+                hint="send the whole input; answers to requests with store=false are not kept for this",
+            )
+        earlier = [*(record.get("input_items") or input_items(record["request"])), *response_of(record)["output"]]
+    return [*earlier, *(_resolved(directory, item) if _reference(item) else item for item in items)]
+
+
+def _reference(item: Json) -> bool:
+    return item.get("type") == "item_reference" or ("type" not in item and "role" not in item)
+
+
+def _resolved(directory: Path, item: Json) -> Json:
+    match = _ITEM.match(str(item.get("id")))
+    record = find_response(directory, RESPONSE_PREFIX + match["tail"]) if match is not None else None
+    output = response_of(record)["output"] if record is not None else ()
+    found: Json | None = next((made for made in output if made["id"] == item["id"]), None)
+    if found is None:
+        raise BadRequest(f"no item {item.get('id')!r} was found", field="input", hint="send the item itself")
+    return found

@@ -123,7 +123,7 @@ class Capture:
         presented = presented_keys(call.headers)
         authorize(presented, deps.keys, deps.settings.api_key)
         call.raw = await read_body(receive, deps.max_body_bytes)
-        call.request = _parse_request(call.raw)
+        call.request = parse_request(call.raw)
         if found := SECRET_FIELDS.intersection(call.request):
             # Keys have no place in a body: neither the journal nor the engine gets them.
             call.body_secrets = [text for name in sorted(found) for text in _strings(call.request.pop(name))]
@@ -352,7 +352,8 @@ async def _watch(call: Exchange, receive: Receive) -> None:
     call.agent_gone = True
 
 
-def _parse_request(raw: bytes) -> dict[str, Any]:
+def parse_request(raw: bytes) -> dict[str, Any]:
+    """The body as an object. Raises BadRequest when it is none."""
     try:
         request = orjson.loads(raw)
     except orjson.JSONDecodeError as error:

@@ -92,6 +92,30 @@ class DirectEngine(Engine):
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             return await self._fetch_models(None)
 
+    async def count_tokens(self, prompt: Mapping[str, Any], model: str | None, foreign_key: str | None) -> int | None:
+        """By ``POST /tokenize`` beside ``/v1``, as vLLM and the engines that ship here answer it."""
+        if self._base_url is None:
+            # Counting is no reason to start an engine.
+            return None
+        await self._probe(foreign_key)
+        session = await self._connections.session()
+        body = {"model": self._model_for(model), **prompt, "add_generation_prompt": True}
+        try:
+            async with (
+                asyncio.timeout(PROBE_TIMEOUT_S),
+                session.post(
+                    f"{self._base_url.removesuffix('/v1')}/tokenize",
+                    json=body,
+                    headers=self._authorization(foreign_key),
+                    allow_redirects=False,
+                ) as response,
+            ):
+                counted = orjson.loads(await response.read()) if response.status == 200 else None
+        except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError):
+            return None
+        count = counted.get("count") if isinstance(counted, dict) else None
+        return count if isinstance(count, int) else None
+
     async def may_serve(self, model: str) -> bool:
         """Whether the engine lists the model; a ``*`` engine that lists nothing may serve anything."""
         if any(glob != "*" and fnmatchcase(model, glob) for glob in self.models):

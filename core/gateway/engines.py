@@ -92,6 +92,10 @@ class Engine(ABC):
     async def list_models(self) -> list[dict[str, Any]]:
         """The models it serves, as ``GET models`` lists them. Raises EngineError."""
 
+    async def count_tokens(self, prompt: Mapping[str, Any], model: str | None, foreign_key: str | None) -> int | None:
+        """How many tokens ``{messages, tools}`` are; None where the engine can't be asked."""
+        return None
+
     async def may_serve(self, model: str) -> bool:
         """True unless it is known that the model is not served here."""
         return any(fnmatchcase(model, glob) for glob in self.models)

@@ -258,8 +258,8 @@ def feedback_record(*, at: float, feedback: Sequence[Mapping[str, Any]]) -> byte
     """What live services and people said of answers, already validated, each with its ``feedback_uid``.
 
     Entries: ``feedback_uid``, one of ``step_uid``, ``trajectory_uid`` and ``response_id`` (with ``choice_index``),
-    ``kind``, ``value`` (None withdraws), ``reward``, ``author``, ``source``, ``note``, ``metadata``, and ``at``: when
-    it was given, seconds since the epoch, or None where only the time of arrival is known.
+    ``kind``, ``value`` (None withdraws), ``reward``, ``author``, ``source``, ``note``, ``metadata``, and
+    ``given_at``: seconds since the epoch, or None where only the time of arrival is known.
     """
     return orjson.dumps({"kind": "feedback", "v": VERSION, "at": at, "feedback": list(feedback)})
 

@@ -90,6 +90,17 @@ class AnnotationKind(StrEnum):
     TRAINABLE = "trainable"
     TAG = "tag"
     NOTE = "note"
+    CORRECTION = "correction"
+
+
+class FeedbackKind(StrEnum):
+    """What a live service or a person said about an answer (``core.pool.feedback`` has what each one does)."""
+
+    THUMBS = "thumbs"
+    SCORE = "score"
+    CORRECTION = "correction"
+    COMMENT = "comment"
+    EVENT = "event"
 
 
 class PolicyEventKind(StrEnum):
@@ -188,7 +199,8 @@ class Annotation:
     """An appended opinion. Exactly one of ``step_uid`` and ``trajectory_uid`` is set.
 
     ``value`` by kind: reward float or None (None withdraws); quality ``good``, ``bad``, ``unsure`` or None;
-    trainable bool or None (None returns to the default rule); tag ``name`` or ``-name`` to take it off; note text.
+    trainable bool or None (None returns to the default rule); tag ``name`` or ``-name`` to take it off; note text;
+    correction what the answer should have been.
     """
 
     kind: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from core.api import wire
-from core.api.app import CATCH_UP_S, ApiDeps, Call, Handler, not_built
+from core.api.app import CATCH_UP_S, ApiDeps, Call, Handler
 from core.errors import Conflict, InvalidInput, NotFound
 from core.records import complete_record, register_record, session_record, steps_record
 
@@ -186,5 +186,4 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("POST", "/annotations", annotate),
     ("POST", "/actions/{uid}/undo", undo),
     ("POST", "/actions/{uid}/redo", redo),
-    ("POST", "/feedback", not_built("live feedback")),
 ]

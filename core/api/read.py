@@ -28,14 +28,15 @@ def list_steps(call: Call) -> Any:
 
 
 def one_step(call: Call) -> Any:
-    """``GET steps/{uid}``: with tokens and messages, and who consumed it when."""
+    """``GET steps/{uid}``: with tokens and messages, the feedback on it, and who consumed it when."""
     pool, uid = call.deps.pool, call.path["uid"]
-    return {**pool.step(uid), "consumption": pool.consumption(uid)}
+    return {**pool.step(uid), "feedback": pool.feedback(step_uid=uid), "consumption": pool.consumption(uid)}
 
 
 def one_trajectory(call: Call) -> Any:
-    """``GET trajectories/{uid}``: its steps in order, with tokens."""
-    return call.deps.pool.trajectory(call.path["uid"])
+    """``GET trajectories/{uid}``: its steps in order, with tokens, and the feedback on it and on them."""
+    pool, uid = call.deps.pool, call.path["uid"]
+    return {**pool.trajectory(uid), "feedback": pool.feedback(trajectory_uid=uid)}
 
 
 def one_group(call: Call) -> Any:

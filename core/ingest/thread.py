@@ -13,6 +13,7 @@ from typing import Any
 
 from core.errors import InvalidInput, StudioError
 from core.ingest.drafts import draft_of_wire, drafts_of_call, mapping, maybe_number, maybe_text, number, objects, text
+from core.ingest.feedback import feedback_entry
 from core.ingest.linker import Linker
 from core.journal import Record, read_records
 from core.pool import Pool
@@ -40,6 +41,8 @@ class Batch:
     completions: list[Mapping[str, Any]] = field(default_factory=list)
     policy_events: list[PolicyEvent] = field(default_factory=list)
     sessions: list[Mapping[str, Any]] = field(default_factory=list)
+    revocations: list[Mapping[str, Any]] = field(default_factory=list)
+    feedback: list[Mapping[str, Any]] = field(default_factory=list)
     positions: dict[str, int] = field(default_factory=dict)
     errors: list[tuple[str, int, str]] = field(default_factory=list)
 
@@ -203,6 +206,10 @@ class Ingest:
                 batch.registrations.append(found)
             elif kind == "session":
                 batch.sessions.append(found)
+            elif kind == "revoke":
+                batch.revocations.append(found)
+            elif kind == "feedback":
+                batch.feedback.extend(found)
             else:
                 batch.policy_events.append(found)
         self._append(batch)
@@ -214,6 +221,8 @@ class Ingest:
             completions=batch.completions,
             policy_events=batch.policy_events,
             sessions=batch.sessions,
+            revocations=batch.revocations,
+            feedback=batch.feedback,
             positions=batch.positions,
             errors=batch.errors,
         )
@@ -235,6 +244,10 @@ def _read_record(record: Record) -> tuple[str, Any]:
         if not isinstance(version, int) or isinstance(version, bool):
             raise InvalidInput("version is not an integer.", field="version")
         return "policy", PolicyEvent(version, text(said, "event"), at, mapping(said, "metadata"))
+    if kind == "feedback":
+        return "feedback", [feedback_entry(item, at) for item in objects(said, "feedback") or []]
+    if kind == "revoke":
+        return "revoke", {"at": at, "key_sha256": text(said, "key_sha256")}
     checked: dict[str, Any] = {"at": at, "trajectory_uid": text(said, "trajectory_uid")}
     for name in ("prompt_uid", "channel", "agent", "outcome"):
         checked[name] = maybe_text(said, name)

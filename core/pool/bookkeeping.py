@@ -113,12 +113,24 @@ def insert_sessions(cursor: Cursor, sessions: Sequence[Mapping[str, Any]], now: 
         )
 
 
+def insert_revocations(cursor: Cursor, revocations: Sequence[Mapping[str, Any]]) -> None:
+    """Store ``revoke`` records."""
+    for revocation in revocations:
+        cursor.execute("INSERT INTO revocations VALUES (?, ?)", [revocation["key_sha256"], timestamp(revocation["at"])])
+
+
 def list_sessions(cursor: Cursor) -> list[dict[str, Any]]:
-    """Session rows in the shape of ``session`` records."""
-    found = rows(cursor, "SELECT * FROM sessions ORDER BY created_at, key_sha256")
+    """Session rows in the shape of ``session`` records, with ``revoked_at`` (None while the key holds)."""
+    found = rows(
+        cursor,
+        "SELECT s.*, r.revoked_at FROM sessions s LEFT JOIN"
+        " (SELECT key_sha256, min(created_at) AS revoked_at FROM revocations GROUP BY key_sha256) r USING (key_sha256)"
+        " ORDER BY s.created_at, key_sha256",
+    )
     for row in found:
         row["metadata"] = decode(row["metadata"]) or {}
         row["at"] = seconds(row.pop("created_at"))
+        row["revoked_at"] = seconds(row["revoked_at"])
     return found
 
 

@@ -42,9 +42,9 @@ def encode_value(kind: str, value: Any) -> tuple[float | None, str | None]:
         if not name:
             raise InvalidInput("A tag is a name.", field="value", hint="'name' puts it on, '-name' takes it off.")
         return float(on), name
-    if kind == AnnotationKind.NOTE:
+    if kind in (AnnotationKind.NOTE, AnnotationKind.CORRECTION):
         if not isinstance(value, str) or not value.strip():
-            raise InvalidInput("A note is a text.", field="value")
+            raise InvalidInput(f"A {kind} is a text.", field="value")
         return None, value
     raise InvalidInput(
         f"Annotation kind {kind!r} is unknown.", field="kind", hint=f"One of {', '.join(AnnotationKind)}."
@@ -151,10 +151,10 @@ def find_action(cursor: Cursor, action_uid: str) -> tuple[int, bool]:
         "SELECT a.action_id, arg_max(e.event, e.event_id) = 'undo' FROM actions a"
         " LEFT JOIN action_events e USING (action_id) WHERE a.action_uid = ? GROUP BY a.action_id",
         [action_uid],
-    ).fetchone()
-    if found is None:
+    ).fetchall()
+    if not found:
         raise NotFound(f"No action {action_uid!r} in the history.", field="action_uid")
-    return found[0], bool(found[1])
+    return found[0][0], bool(found[0][1])
 
 
 def switch_action(cursor: Cursor, action_uid: str, event: str, now: float) -> list[int]:

@@ -18,6 +18,7 @@ from core.pool.consumption import ConsumptionReads
 from core.pool.credit import CreditFields
 from core.pool.database import Cursor, Database, rows, timestamp
 from core.pool.derive import rebuild, refresh
+from core.pool.feedback import FeedbackReads, FeedbackWriter, feedback_targets
 from core.pool.recipes import RecipeBook
 from core.pool.restore import sequences
 from core.pool.saved import SavedViews
@@ -29,7 +30,7 @@ from core.types import Annotation, PolicyEvent, Step, View
 NO_VIEW = View()
 
 
-class Pool(SavedViews, RecipeBook, BatchBook, ConsumptionReads, CreditFields):
+class Pool(SavedViews, RecipeBook, BatchBook, ConsumptionReads, CreditFields, FeedbackReads):
     """Steps, opinions and their effective state in one DuckDB file.
 
     Writes take one lock and are one transaction each; reads use their own cursor and may run in any thread.
@@ -38,6 +39,7 @@ class Pool(SavedViews, RecipeBook, BatchBook, ConsumptionReads, CreditFields):
     def __init__(self, database: Database) -> None:
         self._db = database
         self._messages = MessageStore()
+        self._feedback = FeedbackWriter()
         with self._db.read() as cursor:
             self._next = _next_ids(cursor)
 
@@ -67,6 +69,8 @@ class Pool(SavedViews, RecipeBook, BatchBook, ConsumptionReads, CreditFields):
         completions: Sequence[Mapping[str, Any]] = (),
         policy_events: Sequence[PolicyEvent] = (),
         sessions: Sequence[Mapping[str, Any]] = (),
+        revocations: Sequence[Mapping[str, Any]] = (),
+        feedback: Sequence[Mapping[str, Any]] = (),
         positions: Mapping[str, int] | None = None,
         errors: Sequence[tuple[str, int, str]] = (),
     ) -> int:
@@ -74,8 +78,9 @@ class Pool(SavedViews, RecipeBook, BatchBook, ConsumptionReads, CreditFields):
 
         A step whose uid is stored already changes nothing; if its content differs, the first is kept and a conflict
         is counted. ``parent_step_uid`` with ``n_shared_tokens`` and ``n_shared_messages`` are believed: they come
-        from ``core.linking``. ``registrations``, ``completions`` and ``sessions`` are journal records
-        (core/records.py), ``errors`` are (segment, next offset, reason) of records that could not be read.
+        from ``core.linking``. ``registrations``, ``completions``, ``sessions`` and ``revocations`` are journal records,
+        ``feedback`` the entries of such (core/records.py), ``errors`` are (segment, next offset, reason) of records
+        that could not be read.
         """
         bodies: dict[bytes, bytes] = {}
         prepared = [prepare(step, bodies) for step in steps]
@@ -118,10 +123,13 @@ class Pool(SavedViews, RecipeBook, BatchBook, ConsumptionReads, CreditFields):
                 )
             bookkeeping.insert_policy_events(cursor, policy_events)
             bookkeeping.insert_sessions(cursor, sessions, now)
+            bookkeeping.insert_revocations(cursor, revocations)
             bookkeeping.insert_conflicts(cursor, conflicts, now)
             bookkeeping.insert_errors(cursor, errors, now)
             bookkeeping.store_positions(cursor, positions or {})
             refresh(cursor, owners.values(), opinions_changed=False)
+            arrived = feedback_targets((item.step for item in fresh), owners)
+            refresh(cursor, self._feedback.take(cursor, feedback, arrived, take_id=self._take, now=now))
         return len(fresh)
 
     def annotate(self, annotations: Sequence[Annotation], *, label: str | None = None) -> str:
@@ -221,6 +229,7 @@ class Pool(SavedViews, RecipeBook, BatchBook, ConsumptionReads, CreditFields):
             except BaseException:
                 self._next = saved
                 self._messages.forget()
+                self._feedback.forget()
                 raise
 
     def _take(self, name: str, n: int = 1) -> int:
@@ -383,7 +392,8 @@ SELECT
     (SELECT coalesce(max(message_id), 0) + 1 FROM messages) AS message_id,
     (SELECT coalesce(max(event_id), 0) + 1 FROM trajectory_events) AS event_id,
     (SELECT coalesce(max(annotation_id), 0) + 1 FROM annotations) AS annotation_id,
-    (SELECT coalesce(max(action_id), 0) + 1 FROM actions) AS action_id
+    (SELECT coalesce(max(action_id), 0) + 1 FROM actions) AS action_id,
+    (SELECT coalesce(max(feedback_id), 0) + 1 FROM feedback) AS feedback_id
 """
 
 

@@ -1,0 +1,180 @@
+"""Feedback of live services and people on answers: durable before the reply, late, revisable, never lost.
+
+What names a step that has not arrived waits for it. ``core.pool.feedback`` has what each kind does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from core.api.app import CATCH_UP_S, Call, Handler
+from core.api.wire import Uid, WireModel, check
+from core.errors import InvalidInput
+from core.records import feedback_record
+from core.types import FeedbackKind
+
+MAX_TEXT_CHARS = 1_000_000
+LATEST = 4_102_444_800.0
+"""2100-01-01: later times are milliseconds taken for seconds."""
+UP = {"up": 1.0, "down": 0.0}
+EXAMPLE = {
+    "feedback": [
+        {"feedback_uid": "msg-17-thumb", "response_id": "chatcmpl-abc", "kind": "thumbs", "value": "up"},
+        {"step_uid": "t-1:0", "kind": "score", "value": 4, "scale": [1, 5], "author": "kim"},
+        {"step_uid": "t-1:0", "kind": "correction", "value": "It should have said: 42."},
+        {"trajectory_uid": "t-1", "kind": "event", "value": "accepted", "author": "editor-plugin"},
+    ]
+}
+
+
+class FeedbackTarget(WireModel):
+    """What feedback is about: exactly one of the three uids."""
+
+    step_uid: Uid | None = None
+    trajectory_uid: Uid | None = None
+    response_id: Uid | None = Field(None, description="The id of the answer that the agent saw")
+    choice_index: Annotated[int, Field(ge=0, le=1000)] = Field(0, description="Which choice of that answer")
+
+
+class FeedbackIn(FeedbackTarget):
+    """One word of feedback; the target stands beside it or under ``target``.
+
+    ``value`` by kind: thumbs ``up`` or ``down`` (also true, false); score a number, placed on ``scale`` ``[low, high]``
+    where one is given; correction, comment a text; event a name (``accepted``, ``copied``, ``regenerated``,
+    ``abandoned``, ...). null withdraws. The same ``feedback_uid`` again revises: the latest by ``given_at`` counts.
+    """
+
+    feedback_uid: Uid | None = Field(None, description="Own name; a retry under it adds nothing, new content revises")
+    target: FeedbackTarget | None = None
+    kind: FeedbackKind
+    value: bool | float | Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARS)] | None
+    scale: tuple[float, float] | None = Field(None, description="For scores: its lowest and highest value")
+    author: Annotated[str, Field(min_length=1, max_length=256)] = "user"
+    source: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
+        None, description="human unless it is an event, which is service"
+    )
+    note: Annotated[str, Field(max_length=MAX_TEXT_CHARS)] | None = None
+    given_at: Annotated[float, Field(ge=0, le=LATEST)] | None = Field(
+        None, description="When it was given, seconds; now"
+    )
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flatten(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and isinstance(data.get("target"), Mapping):
+            inner = data["target"]
+            if twice := sorted(set(inner) & set(data)):
+                raise ValueError(f"{twice[0]} stands in target and beside it")
+            return {**{key: value for key, value in data.items() if key != "target"}, **inner}
+        return data
+
+    @model_validator(mode="after")
+    def _fits(self) -> FeedbackIn:
+        if sum(uid is not None for uid in (self.step_uid, self.trajectory_uid, self.response_id)) != 1:
+            raise ValueError("name exactly one of step_uid, trajectory_uid and response_id")
+        value, kind = self.value, self.kind
+        if self.scale is not None:
+            low, high = self.scale
+            if kind != FeedbackKind.SCORE or not low < high:
+                raise ValueError("a scale belongs to a score and goes from its lowest to its highest value")
+            if isinstance(value, float) and not low <= value <= high:
+                raise ValueError(f"the score {value:g} is not on its scale from {low:g} to {high:g}")
+        if value is None:
+            return self
+        if kind == FeedbackKind.THUMBS:
+            if isinstance(value, bool):
+                self.value = "up" if value else "down"
+            elif value not in UP:
+                raise ValueError("thumbs are up or down, or null to withdraw them")
+        elif kind == FeedbackKind.SCORE:
+            if isinstance(value, bool) or not isinstance(value, float):
+                raise ValueError("a score is a number, or null to withdraw it")
+        elif not isinstance(value, str) or not value.strip():
+            raise ValueError(f"a {kind} is a text, or null to withdraw it")
+        return self
+
+    def entry(self, feedback_uid: str) -> dict[str, Any]:
+        """As it stands in the journal."""
+        reward = None
+        if self.kind == FeedbackKind.THUMBS and isinstance(self.value, str):
+            reward = UP[self.value]
+        elif self.kind == FeedbackKind.SCORE and isinstance(self.value, float):
+            reward = self.value
+            if self.scale is not None:
+                reward = (self.value - self.scale[0]) / (self.scale[1] - self.scale[0])
+        return {
+            "feedback_uid": self.feedback_uid or feedback_uid,
+            "step_uid": self.step_uid,
+            "trajectory_uid": self.trajectory_uid,
+            "response_id": self.response_id,
+            "choice_index": self.choice_index,
+            "kind": self.kind.value,
+            "value": self.value,
+            "reward": reward,
+            "author": self.author,
+            "source": self.source or ("service" if self.kind == FeedbackKind.EVENT else "human"),
+            "note": self.note,
+            "metadata": {**self.metadata, **({"scale": list(self.scale)} if self.scale is not None else {})},
+            "given_at": self.given_at,
+        }
+
+
+class FeedbackBatchIn(WireModel):
+    """``POST feedback``: all or nothing."""
+
+    feedback: Annotated[list[FeedbackIn], Field(min_length=1, max_length=10_000)]
+
+
+def receive(call: Call) -> Any:
+    """``POST feedback``: a list under ``feedback``, or one entry as the body itself."""
+    deps = call.deps
+    body = call.json()
+    if isinstance(body, dict) and "feedback" not in body and "kind" in body:
+        said = [check(FeedbackIn, body)]
+    else:
+        said = check(FeedbackBatchIn, body).feedback
+    entries = [item.entry(f"fb-{deps.new_uid()}") for item in said]
+    deps.journal.append(feedback_record(at=deps.clock(), feedback=entries)).result()
+    deps.ingest.catch_up(CATCH_UP_S)
+    states = deps.pool.feedback_states([entry["feedback_uid"] for entry in entries])
+    return {
+        "accepted": len(entries),
+        "feedback": [
+            {"feedback_uid": uid, "state": states.get(uid, "pending")}
+            for uid in (entry["feedback_uid"] for entry in entries)
+        ],
+    }
+
+
+def recent(call: Call) -> Any:
+    """``GET feedback?kind=&state=&step_uid=&trajectory_uid=&limit=``: what is in force, newest first, and counts."""
+    query, pool = call.query, call.deps.pool
+    kind, state = query.get("kind"), query.get("state")
+    if kind is not None and kind not in set(FeedbackKind):
+        raise InvalidInput(f"no feedback of kind {kind!r}", field="kind", hint=", ".join(FeedbackKind))
+    if state not in (None, "pending", "arrived"):
+        raise InvalidInput(f"{state!r} is no state to ask for", field="state", hint="pending or arrived")
+    found = pool.feedback(
+        step_uid=query.get("step_uid"),
+        trajectory_uid=query.get("trajectory_uid"),
+        kind=kind,
+        pending=None if state is None else state == "pending",
+        limit=call.int_query("limit", 100, low=1, high=1000),
+    )
+    return {"feedback": found, "counts": pool.feedback_counts()}
+
+
+def one(call: Call) -> Any:
+    """``GET feedback/{uid}``: with every revision."""
+    return call.deps.pool.one_feedback(call.path["uid"])
+
+
+ROUTES: list[tuple[str, str, Handler]] = [
+    ("POST", "/feedback", receive),
+    ("GET", "/feedback", recent),
+    ("GET", "/feedback/{uid:path}", one),
+]

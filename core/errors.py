@@ -53,6 +53,13 @@ class Unauthorized(StudioError):
     http_status = 401
 
 
+class Forbidden(Unauthorized):
+    """A key that holds, for something else."""
+
+    type = "forbidden"
+    http_status = 403
+
+
 class Conflict(StudioError):
     """The request contradicts what is stored (same uid, other content)."""
 

@@ -1,4 +1,4 @@
-"""Who calls: session keys and the identity ladder.
+"""Who calls: the identity ladder.
 
 The first rung that names a trajectory wins: URL path, ``X-*`` headers, session key, known harness headers,
 ``turn__session`` model name. Lower rungs still fill what the winner left open (channel, agent, prompt group).
@@ -7,19 +7,17 @@ When no rung applies the trajectory stays None and ingest infers it.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import re
-import secrets
-import threading
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from core.errors import InvalidInput, Unauthorized
+from core.errors import InvalidInput
+from core.gateway.keys import Binding, KeyStore, authorize, hash_key, hold_to, is_studio_key, presented_keys
 from core.types import Identity, IdentitySource, Source
 
-KEY_PREFIX: Final = "cs-"
+__all__ = ["Binding", "Caller", "KeyStore", "authorize", "hash_key", "presented_keys", "resolve_caller"]
+
 MAX_UID_CHARS: Final = 256
 
 HARNESS_HEADERS: Final = (
@@ -45,79 +43,6 @@ _UID = re.compile(r"^[\x21-\x7e]+$")
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
-    """What a session key stands for."""
-
-    trajectory_uid: str
-    prompt_uid: str | None = None
-    channel: str | None = None
-    agent: str | None = None
-    source: str | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-
-
-def hash_key(key: str) -> str:
-    """SHA-256 of a key, hex: the only form in which a key is kept."""
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-class KeyStore:
-    """Session keys by hash. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._bindings: dict[str, Binding] = {}
-        self._trajectories: set[str] = set()
-        self._lock = threading.Lock()
-
-    def mint(
-        self,
-        *,
-        trajectory_uid: str,
-        prompt_uid: str | None = None,
-        channel: str | None = None,
-        agent: str | None = None,
-        source: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> tuple[str, str]:
-        """Make a key bound to a trajectory.
-
-        Returns:
-            The key, shown this once, and its SHA-256 in hex, which is what gets stored.
-        """
-        key = KEY_PREFIX + secrets.token_urlsafe(32)
-        key_sha256 = hash_key(key)
-        binding = Binding(trajectory_uid, prompt_uid, channel, agent, source, dict(metadata or {}))
-        self._add(key_sha256, binding)
-        return key, key_sha256
-
-    def load(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Take the sessions of earlier runs: rows shaped like ``session`` records."""
-        for row in rows:
-            binding = Binding(
-                trajectory_uid=row["trajectory_uid"],
-                prompt_uid=row.get("prompt_uid"),
-                channel=row.get("channel"),
-                agent=row.get("agent"),
-                source=row.get("source"),
-                metadata=row.get("metadata") or {},
-            )
-            self._add(row["key_sha256"], binding)
-
-    def resolve(self, key: str) -> Binding | None:
-        """What the key is bound to; None when it was not minted here. Keys are found by their hash alone."""
-        return self._bindings.get(hash_key(key))
-
-    def knows_trajectory(self, trajectory_uid: str) -> bool:
-        """True when some key is bound to the trajectory."""
-        return trajectory_uid in self._trajectories
-
-    def _add(self, key_sha256: str, binding: Binding) -> None:
-        with self._lock:
-            self._bindings[key_sha256] = binding
-            self._trajectories.add(binding.trajectory_uid)
-
-
-@dataclass(frozen=True, slots=True)
 class Caller:
     """What the border found out about a call.
 
@@ -132,37 +57,6 @@ class Caller:
     model: str | None
     foreign_key: str | None
     secrets: tuple[str, ...]
-
-
-def presented_keys(headers: Mapping[str, str]) -> tuple[str, ...]:
-    """Keys in ``Authorization`` and ``x-api-key``, the bearer first."""
-    found: list[str] = []
-    authorization = headers.get("authorization", "")
-    scheme, _, token = authorization.partition(" ")
-    if scheme.lower() == "bearer" and token.strip():
-        found.append(token.strip())
-    elif authorization and not token:
-        found.append(authorization)
-    if key := headers.get("x-api-key", "").strip():
-        found.append(key)
-    return tuple(dict.fromkeys(found))
-
-
-def authorize(presented: Iterable[str], keys: KeyStore, api_key: str | None) -> None:
-    """Let a call in when it presented ``api_key`` or a session key, or when no key is asked for.
-
-    Raises:
-        Unauthorized: ``api_key`` is set and neither it nor a session key was presented.
-    """
-    if api_key is None:
-        return
-    expected = hash_key(api_key)
-    if not any(hmac.compare_digest(hash_key(key), expected) or keys.resolve(key) for key in presented):
-        raise Unauthorized(
-            "this gateway needs a key",
-            field="authorization",
-            hint="send CLAW_STUDIO_API_KEY or a key of POST /api/v1/sessions as a bearer token",
-        )
 
 
 def resolve_caller(
@@ -185,6 +79,7 @@ def resolve_caller(
 
     Raises:
         InvalidInput: a uid that is too long or holds blanks or control characters.
+        Forbidden: a key is asked for, and the session key that let the call in is bound to something else.
     """
     binding = next((found for key in presented if (found := keys.resolve(key)) is not None), None)
     metadata: dict[str, Any] = dict(binding.metadata) if binding is not None else {}
@@ -221,7 +116,9 @@ def resolve_caller(
         identity_source=identity_source,
         metadata=metadata,
     )
-    ours = {key for key in presented if keys.resolve(key) is not None or key == api_key}
+    ours = {key for key in presented if keys.resolve(key) is not None or is_studio_key(key, api_key)}
+    if api_key is not None and binding is not None and not any(is_studio_key(key, api_key) for key in presented):
+        hold_to(binding, trajectory_uid=identity.trajectory_uid, channel=identity.channel)
     foreign = next((key for key in presented if key not in ours), None)
     return Caller(identity, model, foreign, presented)
 

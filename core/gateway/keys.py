@@ -1,0 +1,184 @@
+"""Session keys: known by hash, bound to a trajectory and a channel, taken back for good."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from core.errors import Forbidden, NotFound, Unauthorized
+
+KEY_PREFIX: Final = "cs-"
+KEY_ID_CHARS: Final = 16
+_OURS = re.compile(r"cs-[A-Za-z0-9_-]{43}")
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What a session key stands for."""
+
+    trajectory_uid: str
+    prompt_uid: str | None = None
+    channel: str | None = None
+    agent: str | None = None
+    source: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+def hash_key(key: str) -> str:
+    """SHA-256 of a key, hex: the only form in which a key is kept."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def key_id(key_sha256: str) -> str:
+    """The name under which a key is listed and revoked; it gives nothing of the key away."""
+    return key_sha256[:KEY_ID_CHARS]
+
+
+class KeyStore:
+    """Session keys by hash. Thread-safe.
+
+    A key is looked up by its SHA-256, so the time that takes tells nothing of how much of a guess was right.
+    """
+
+    def __init__(self) -> None:
+        self._bindings: dict[str, Binding] = {}
+        self._revoked: set[str] = set()
+        self._trajectories: set[str] = set()
+        self._lock = threading.Lock()
+
+    def mint(
+        self,
+        *,
+        trajectory_uid: str,
+        prompt_uid: str | None = None,
+        channel: str | None = None,
+        agent: str | None = None,
+        source: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> tuple[str, str]:
+        """Make a key bound to a trajectory.
+
+        Returns:
+            The key, shown this once, and its SHA-256 in hex, which is what gets stored.
+        """
+        key = KEY_PREFIX + secrets.token_urlsafe(32)
+        key_sha256 = hash_key(key)
+        binding = Binding(trajectory_uid, prompt_uid, channel, agent, source, dict(metadata or {}))
+        self._add(key_sha256, binding)
+        return key, key_sha256
+
+    def load(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Take the sessions of earlier runs: rows shaped like ``session`` records, ``revoked_at`` where it was."""
+        for row in rows:
+            binding = Binding(
+                trajectory_uid=row["trajectory_uid"],
+                prompt_uid=row.get("prompt_uid"),
+                channel=row.get("channel"),
+                agent=row.get("agent"),
+                source=row.get("source"),
+                metadata=row.get("metadata") or {},
+            )
+            self._add(row["key_sha256"], binding)
+            if row.get("revoked_at") is not None:
+                self.revoke(row["key_sha256"])
+
+    def resolve(self, key: str) -> Binding | None:
+        """What the key is bound to; None when it was not minted here or was revoked."""
+        key_sha256 = hash_key(key)
+        return None if key_sha256 in self._revoked else self._bindings.get(key_sha256)
+
+    def knows_trajectory(self, trajectory_uid: str) -> bool:
+        """True when some key is or was bound to the trajectory."""
+        return trajectory_uid in self._trajectories
+
+    def find(self, name: str) -> list[str]:
+        """Hashes of the keys of a trajectory, or of the key with this id, revoked ones too. NotFound for neither."""
+        with self._lock:
+            found = [
+                key_sha256
+                for key_sha256, binding in self._bindings.items()
+                if binding.trajectory_uid == name or name in (key_sha256, key_id(key_sha256))
+            ]
+        if not found:
+            raise NotFound(
+                f"no session key {name!r}", field="name", hint="a key_id or trajectory_uid of GET /api/v1/sessions"
+            )
+        return found
+
+    def is_revoked(self, key_sha256: str) -> bool:
+        """True once the key was taken back."""
+        return key_sha256 in self._revoked
+
+    def revoke(self, key_sha256: str) -> None:
+        """Take a key back; from then on it opens nothing."""
+        with self._lock:
+            self._revoked.add(key_sha256)
+
+    def _add(self, key_sha256: str, binding: Binding) -> None:
+        with self._lock:
+            self._bindings[key_sha256] = binding
+            self._trajectories.add(binding.trajectory_uid)
+
+
+def presented_keys(headers: Mapping[str, str]) -> tuple[str, ...]:
+    """Keys in ``Authorization`` and ``x-api-key``, the bearer first."""
+    found: list[str] = []
+    authorization = headers.get("authorization", "")
+    scheme, _, token = authorization.partition(" ")
+    if scheme.lower() == "bearer" and token.strip():
+        found.append(token.strip())
+    elif authorization and not token:
+        found.append(authorization)
+    if key := headers.get("x-api-key", "").strip():
+        found.append(key)
+    return tuple(dict.fromkeys(found))
+
+
+def is_studio_key(key: str, api_key: str | None) -> bool:
+    """True when ``key`` is the studio's own, compared in constant time."""
+    return api_key is not None and hmac.compare_digest(hash_key(key), hash_key(api_key))
+
+
+def authorize(presented: Iterable[str], keys: KeyStore, api_key: str | None) -> None:
+    """Let a call in when it presented ``api_key`` or a session key, or when no key is asked for.
+
+    Raises:
+        Unauthorized: ``api_key`` is set and neither it nor a session key was presented; or a session key was that does
+            not hold, whether or not a key is asked for: its agent believes it is bound to something.
+    """
+    admitted = api_key is None
+    for key in presented:
+        if is_studio_key(key, api_key):
+            return
+        if keys.resolve(key) is not None:
+            admitted = True
+        elif _OURS.fullmatch(key):
+            raise Unauthorized(
+                "this session key was revoked or never given out",
+                field="authorization",
+                hint="POST /api/v1/sessions makes one",
+            )
+    if not admitted:
+        raise Unauthorized(
+            "this gateway needs a key",
+            field="authorization",
+            hint="send CLAW_STUDIO_API_KEY or a key of POST /api/v1/sessions as a bearer token",
+        )
+
+
+def hold_to(binding: Binding, *, trajectory_uid: str | None, channel: str) -> None:
+    """Hold a caller that a session key let in to what the key is bound to. Forbidden names what it reached for."""
+    if trajectory_uid != binding.trajectory_uid:
+        raise Forbidden(
+            f"this session key is bound to trajectory {binding.trajectory_uid!r}",
+            field="trajectory_uid",
+            hint="POST /api/v1/sessions makes a key for another one",
+        )
+    if binding.channel is not None and channel != binding.channel:
+        raise Forbidden(f"this session key is bound to channel {binding.channel!r}", field="channel")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import strategies as st
@@ -10,9 +11,12 @@ from hypothesis import strategies as st
 texts = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30)
 some_text = texts.filter(bool)
 names = st.from_regex(r"[a-z][a-z_]{0,10}", fullmatch=True)
-json_objects = st.dictionaries(texts, st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | texts, lambda inner: st.lists(inner, max_size=3), max_leaves=4
-), max_size=3)  # fmt: skip
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | texts,
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=4,
+)
+json_objects = st.dictionaries(texts, json_values, max_size=3)
 arguments = st.one_of(
     json_objects.map(lambda value: json.dumps(value, ensure_ascii=False)),
     json_objects.map(lambda value: json.dumps(value, separators=(",", ":"))),
@@ -57,7 +61,7 @@ def answers(draw: st.DrawFn) -> dict[str, Any]:
 @st.composite
 def pieces(draw: st.DrawFn, text: str) -> list[str]:
     cuts = sorted(draw(st.sets(st.integers(0, len(text)), max_size=4)) | {0, len(text)})
-    return [text[start:end] for start, end in zip(cuts, cuts[1:], strict=False)]
+    return [text[start:end] for start, end in pairwise(cuts)]
 
 
 @st.composite

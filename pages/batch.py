@@ -11,12 +11,14 @@ import streamlit as st
 from core.batch.plan import Plan
 from core.batch.recipe import Recipe
 from core.errors import StudioError
-from core.export import EXPORTERS, export
+from core.export import EXPORTERS, estimate_bytes
 from core.types import View
 from studio import state
 from studio import widgets as w
 from studio.charts.plan import group_strip, spread
 from studio.widgets.choice import choose
+from studio.widgets.compare import side_by_side, what_if
+from studio.widgets.exporting import ExportJob
 from studio.widgets.filters import active_filters, filter_panel
 from studio.widgets.planning import (
     current_plan,
@@ -30,7 +32,9 @@ from studio.widgets.planning import (
 TABS = {
     "chosen": "Chosen",
     "excluded": "Excluded",
-    "credit": "Rewards and advantages",
+    "credit": "Credit",
+    "compare": "Estimators",
+    "whatif": "What if",
     "export": "Export",
     "json": "Plan as JSON",
 }
@@ -104,7 +108,7 @@ def show_plan(view: View, recipe: Recipe) -> None:
         st.caption(f"`{made.uid}`" + ("" if made.policy_version is None else f" · policy {made.policy_version}"))
         if st.button("Packing", icon=":material/account_tree:", help="Trees, rows and mask of this plan"):
             state.goto("optimise", **link_params(view, recipe))
-    {"chosen": chosen, "excluded": excluded, "credit": credit, "export": export_tab, "json": as_json}[tab](made)
+    DRAW[tab](made)
 
 
 def chosen(made: Plan) -> None:
@@ -264,6 +268,7 @@ def export_tab(made: Plan) -> None:
     """Write the plan to a file; show what was written and how to load it."""
     service = state.service()
     left, right = st.columns([3, 5], gap="medium")
+    job: ExportJob | None = st.session_state.get("export-job")
     with left:
         name = st.selectbox("Format", list(EXPORTERS), format_func=lambda key: EXPORTERS[key].title, key="format")
         exporter = EXPORTERS[name]
@@ -271,26 +276,44 @@ def export_tab(made: Plan) -> None:
         options = {
             key: st.selectbox(key, values, key=f"option-{name}-{key}") for key, values in exporter.choices.items()
         }
-        st.caption(f"{w.count(len(made.steps))} steps, {w.compact(int(made.lengths.sum()))} tokens to write")
-        if st.button("Export", type="primary", icon=":material/save:", disabled=len(made.steps) == 0, width="stretch"):
-            bar = st.progress(0.0, "Writing…")
-
-            def told(done: int, total: int) -> None:
-                bar.progress(done / total if total else 1.0, f"{done:,} of {total:,} steps")
-
-            result = export(
-                made, service.pool, name, service.settings.export_dir, progress=told, clock=service.clock, **options
-            )
-            bar.empty()
-            st.session_state["exported"] = result
-    result = st.session_state.get("exported")
+        size = size_text(made, name, options)
+        st.caption(f"{w.count(len(made.steps))} steps, {w.compact(int(made.lengths.sum()))} tokens to write{size}")
+        busy = job is not None and job.running
+        if st.button(
+            "Export", type="primary", icon=":material/save:", disabled=busy or not len(made.steps), width="stretch"
+        ):
+            out = service.settings.export_dir
+            st.session_state["export-job"] = ExportJob(made, service.pool, name, out, options, service.clock)
+            st.rerun()
     with right:
-        if result is None:
+        if job is None:
             w.empty_state("No file yet", "Choose a format and export; the file comes with a manifest.", icon="save")
-            return
-        if result.manifest["plan"]["hash"] != made.hash:
-            st.caption(":orange[This file is of an earlier plan; export again for the one above.]")
-        show_export(result)
+        elif job.running:
+            w.live(0.5)(export_progress)(job)
+        elif job.error is not None:
+            w.show_error(job.error)
+        elif job.result is not None:
+            if job.plan.hash != made.hash:
+                st.caption(":orange[This file is of an earlier plan; export again for the one above.]")
+            show_export(job.result)
+
+
+def size_text(made: Plan, name: str, options: dict[str, str]) -> str:
+    """About how big the file will be; nothing where that can't be known before it is written."""
+    try:
+        n_bytes = estimate_bytes(EXPORTERS[name], made, state.service().pool, options)
+    except StudioError as error:
+        return f". {error.message}" + (f": {error.hint}" if error.hint else "")
+    return "" if n_bytes is None else f", about {w.bytes_text(n_bytes)}"
+
+
+def export_progress(job: ExportJob) -> None:
+    """The bar of a running export, and the way to end it."""
+    if not job.running:
+        st.rerun()
+    st.progress(job.done / job.total if job.total else 1.0, f"{job.done:,} of {job.total:,} steps")
+    if st.button("Cancel", icon=":material/cancel:"):
+        job.cancel()
 
 
 def show_export(result: Any) -> None:
@@ -334,6 +357,16 @@ def as_json(made: Plan) -> None:
     )
     st.json(made.to_json(), expanded=1)
 
+
+DRAW = {
+    "chosen": chosen,
+    "excluded": excluded,
+    "credit": credit,
+    "compare": side_by_side,
+    "whatif": what_if,
+    "export": export_tab,
+    "json": as_json,
+}
 
 w.page_header("batch")
 batch_page()

@@ -107,7 +107,7 @@ class Plan:
 
     def part(self, trajectories: Sequence[int]) -> Plan:
         """Some trajectories of the plan, by number, in the order given; they are numbered anew."""
-        chosen = self.trajectories.take(pa.array(trajectories, pa.int64()))
+        chosen = self.trajectories.take(pa.array(list(trajectories), pa.int64()))
         first, n_steps = (chosen[name].to_numpy().astype(np.int64) for name in ("first_step", "n_steps"))
         steps = self.steps.take(pa.array(ragged_index(first, n_steps)))
         number = np.repeat(np.arange(len(n_steps), dtype=np.int32), n_steps)

@@ -10,7 +10,7 @@ from typing import Any
 from core.batch.plan import Plan
 from core.errors import InvalidInput
 from core.export import axolotl, openai_messages, skyrl_sft, slime, steps_parquet, trl_grpo, trl_pairs, trl_sft, verl
-from core.export.base import Exporter, ExportResult, ExportSource, Progress, run_export
+from core.export.base import Exporter, ExportResult, ExportSource, Progress, estimate_bytes, run_export
 
 EXPORTERS: dict[str, Exporter] = {
     exporter.name: exporter
@@ -28,7 +28,7 @@ EXPORTERS: dict[str, Exporter] = {
     )
 }
 
-__all__ = ["EXPORTERS", "ExportResult", "Exporter", "export"]
+__all__ = ["EXPORTERS", "ExportResult", "Exporter", "estimate_bytes", "export"]
 
 
 def export(

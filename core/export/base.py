@@ -7,6 +7,7 @@ name. The manifest comes last, so a file with a manifest beside it is whole.
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import platform
 import time
@@ -18,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+import numpy as np
 import orjson
 
 from core.batch.layout import TokenReader
@@ -26,6 +28,7 @@ from core.errors import InvalidInput
 
 MANIFEST_VERSION = 1
 TOKENIZER_SAMPLE = 64
+SAMPLE_TOKENS = 300_000
 PACKAGES = ("claw-studio", "numpy", "pyarrow", "duckdb")
 
 Progress = Callable[[int, int], None]
@@ -205,6 +208,21 @@ def run_export(
     with atomic(manifest_path) as file:
         file.write(orjson.dumps(manifest, option=orjson.OPT_INDENT_2, default=str))
     return ExportResult(path, manifest_path, written.n_rows, written.n_tokens, manifest)
+
+
+def estimate_bytes(exporter: Exporter, plan: Plan, pool: ExportSource, options: Mapping[str, Any]) -> int | None:
+    """About how big the file will be: the first trajectories written to nowhere, scaled by tokens.
+
+    None when a part of the plan can't be written alone (pairs).
+    """
+    if plan.pairs is not None or not len(plan.steps):
+        return None
+    tokens = np.cumsum(plan.trajectories["n_tokens"].to_numpy())
+    n = int(np.searchsorted(tokens, SAMPLE_TOKENS)) + 1
+    sample = plan.part(range(min(n, len(tokens))))
+    sink = Sink(io.BytesIO())
+    exporter.write(sample, pool, sink, exporter.settings(options), _no_progress)
+    return int(sink.n_bytes * int(tokens[-1]) / int(sample.lengths.sum()))
 
 
 def tokenizers_of(plan: Plan, pool: ExportSource) -> dict[str, Any]:

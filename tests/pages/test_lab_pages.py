@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from dataclasses import replace
 from html import unescape
 
@@ -12,6 +13,7 @@ import pytest
 from core.batch.plan import plan
 from core.batch.recipe import Recipe, parse_recipe
 from core.types import Annotation, AnnotationKind, View
+from studio.widgets.exporting import ExportJob
 from tests.pages.samples import START, agent_steps
 
 PAGES = ("inspect", "curate", "optimise", "batch")
@@ -56,7 +58,7 @@ def test_empty_pool_says_what_to_do(service, open_page, key):
         *[("optimise", {"tab": tab}) for tab in ("tree", "mask", "rows", "groups")],
         ("optimise", {"node": "1", "show": "prompt-1"}),
         ("optimise", {"show": "row:0", "tab": "mask"}),
-        *[("batch", {"tab": tab}) for tab in ("chosen", "excluded", "credit", "export", "json")],
+        *[("batch", {"tab": tab}) for tab in ("chosen", "excluded", "credit", "compare", "whatif", "export", "json")],
         ("batch", {"side": "view"}),
     ],
 )
@@ -207,12 +209,59 @@ def test_export_writes_the_plan_of_the_page(filled, open_page):
     page = open_page("batch", tab="export")
     next(button for button in page.app.button if button.label == "Export").click()
     page.app.run()
+    job = page.app.session_state["export-job"]
+    job.join(30)
+    page.app.run()
     assert page.failures == []
-    result = page.app.session_state["exported"]
+    result = job.result
     made = plan(filled.pool, View(), Recipe())
     assert result.manifest["plan"]["hash"] == made.hash
     assert result.n_rows == len(made.steps)
     assert result.path.name in page.html
+
+
+def test_a_cancelled_export_leaves_nothing_and_says_so(filled, tmp_path):
+    made = plan(filled.pool, View(), Recipe())
+    first_group = threading.Event()
+
+    class Slow:
+        """The pool, held up until the export was cancelled."""
+
+        def sequences(self, step_uids):
+            first_group.wait(30)
+            return filled.pool.sequences(step_uids)
+
+        def trajectory(self, uid, *, tokens=True):
+            return filled.pool.trajectory(uid, tokens=tokens)
+
+    job = ExportJob(made, Slow(), "trl_sft", tmp_path / "out", {}, filled.clock)
+    assert job.running
+    job.cancel()
+    first_group.set()
+    job.join(30)
+    assert not job.running and job.result is None and job.error.type == "cancelled"
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_estimators_side_by_side_are_the_plans_own(filled, open_page):
+    page = open_page("batch", tab="compare", credit_of="traj-0-0")
+    assert page.failures == []
+    made = plan(filled.pool, View(), Recipe())
+    (row,) = [row for row in made.trajectories.to_pylist() if row["trajectory_uid"] == "traj-0-0"]
+    assert f'<td class="n">{row["advantage"]:+.3f}</td>' in page.html
+    assert "GRPO (trajectory)" in page.html and "Step GAE" in page.html
+
+
+def test_what_if_counts_are_plans_and_a_value_goes_into_the_recipe(filled, open_page):
+    page = open_page("batch", tab="whatif")
+    assert page.failures == []
+    next(box for box in page.app.selectbox if box.label == "Field").select("n_rollouts").run()
+    next(box for box in page.app.selectbox if box.label == "Use").select(2).run()
+    next(button for button in page.app.button if button.label == "Put it into the recipe").click().run()
+    assert page.failures == []
+    assert json.loads(page.app.query_params["recipe"]) == {"n_rollouts": 2}
+    made = plan(filled.pool, View(), parse_recipe({"n_rollouts": 2}))
+    assert figure(page, "Trajectories") == str(len(made.trajectories))
 
 
 def test_a_tree_of_two_tokenizers_shows_ids_only(filled, open_page):

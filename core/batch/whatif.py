@@ -1,0 +1,101 @@
+"""What other settings would give: the same view planned again, so a page never guesses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.batch.plan import PlanSource, plan
+from core.batch.recipe import Recipe, parse_recipe
+from core.batch.result import Plan
+from core.errors import InvalidInput
+from core.types import View
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one value of a recipe's field gives; ``error`` says why it can't be used, and the counts are 0 then."""
+
+    value: Any
+    n_groups: int = 0
+    n_trajectories: int = 0
+    n_steps: int = 0
+    n_tokens: int = 0
+    error: str | None = None
+
+
+def sweep(pool: PlanSource, view: View, recipe: Recipe, name: str, values: Iterable[Any]) -> list[Outcome]:
+    """Plan once per value of the recipe's field ``name``. InvalidInput when there is no such field."""
+    if name not in Recipe.model_fields:
+        raise InvalidInput(f"a recipe has no field {name!r}", field="name")
+    found = []
+    for value in values:
+        try:
+            counts = plan(pool, view, parse_recipe({**recipe.to_json(), name: value})).counts
+        except InvalidInput as error:
+            found.append(Outcome(value, error=error.message))
+        else:
+            found.append(
+                Outcome(value, counts["n_groups"], counts["n_trajectories"], counts["n_steps"], counts["n_tokens"])
+            )
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrajectoryCredit:
+    """One estimator's advantages over one trajectory.
+
+    Attributes:
+        algorithm: name of the estimator.
+        level: ``trajectory``, ``step`` or ``token``: the finest unit whose advantages differ; None: unassigned.
+        steps: float64 [n], advantage of each step, NaN where it differs by token or is unassigned.
+        tokens: float32 [m], advantage of each response token of the n steps.
+        error: why there is none: what the estimator lacks, or why the trajectory isn't in its plan.
+    """
+
+    algorithm: str
+    level: str | None = None
+    steps: NDArray[np.float64] | None = None
+    tokens: NDArray[np.float32] | None = None
+    error: str | None = None
+
+
+def credit_of(
+    pool: PlanSource, view: View, recipe: Recipe, algorithms: Sequence[str], trajectory_uid: str
+) -> list[TrajectoryCredit]:
+    """The same trajectory under several estimators, each with its default options but the recipe's own.
+
+    Groups are compared as each plan has them, so batch sizes don't count here.
+    """
+    found = []
+    for name in algorithms:
+        own: dict[str, Any] = {} if name == recipe.algorithm else {"options": {}}
+        try:
+            wanted = parse_recipe({**recipe.to_json(), "algorithm": name, "batch_size": None, **own})
+            made = plan(pool, view, wanted)
+        except InvalidInput as error:
+            found.append(TrajectoryCredit(name, error=error.message))
+            continue
+        found.append(_of_plan(made, name, trajectory_uid))
+    return found
+
+
+def _of_plan(made: Plan, name: str, trajectory_uid: str) -> TrajectoryCredit:
+    uids = made.trajectories["trajectory_uid"].to_pylist()
+    if trajectory_uid not in uids:
+        lacks = next((text for text in made.lacks if trajectory_uid in text), None)
+        worst = max(made.excluded, key=lambda reason: reason.n_trajectories, default=None)
+        told = made.lacks[0] if made.lacks else None if worst is None else worst.label
+        return TrajectoryCredit(name, made.level, error=lacks or told or "the trajectory is not in its plan")
+    part = made.part([uids.index(trajectory_uid)])
+    n_response = part.steps["n_response_tokens"].to_numpy().astype(np.int64)
+    steps = part.steps["advantage"].cast("float64").to_numpy()
+    if "token_advantages" in part.steps.column_names:
+        tokens = part.steps["token_advantages"].combine_chunks().flatten().to_numpy().astype(np.float32)
+    else:
+        tokens = np.repeat(steps, n_response).astype(np.float32)
+    return TrajectoryCredit(name, made.level, steps, tokens)

@@ -1,0 +1,78 @@
+"""Estimators side by side: advantages of one trajectory, step by step and token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+
+from core.credit.base import Floats
+from studio.charts import theme
+
+MAX_CELLS = 1500
+"""Most columns that are drawn; beyond it neighbouring tokens of a step share one, by their mean."""
+
+
+def credit_map(
+    names: Sequence[str], tokens: Sequence[Floats], n_response: Sequence[int], *, height: int | None = None
+) -> go.Figure:
+    """A row per estimator, a column per response token; lines part the steps. Each row has its own colour scale.
+
+    Args:
+        names: [e] estimators.
+        tokens: [e] arrays [m], advantages of the trajectory's response tokens.
+        n_response: [n] tokens of each step, m in all.
+        height: pixels.
+    """
+    edges = np.concatenate([[0], np.cumsum(n_response)])
+    width = max(1, int(-(-edges[-1] // MAX_CELLS)))
+    cuts = np.unique(np.concatenate([edges, np.arange(0, edges[-1] + 1, width)])).astype(int)
+    step = np.searchsorted(edges, cuts[:-1], side="right")
+    rows, shown = [], []
+    for values in tokens:
+        sums = np.add.reduceat(np.asarray(values, dtype=np.float64), cuts[:-1]) / np.diff(cuts)
+        reach = np.nanmax(np.abs(sums), initial=0.0) or 1.0
+        rows.append(sums / reach)
+        shown.append(sums)
+    made = theme.figure(
+        go.Heatmap(
+            z=rows,
+            x=(cuts[:-1] + cuts[1:]) / 2,
+            y=list(names),
+            customdata=np.stack([np.array(shown), np.broadcast_to(step, (len(names), len(step)))], axis=-1),
+            colorscale=theme.DIVERGING,
+            zmin=-1,
+            zmax=1,
+            showscale=False,
+            ygap=6,
+            hovertemplate="%{y}<br>advantage %{customdata[0]:+.4g}<br>step %{customdata[1]:.0f}, token %{x:.0f}"
+            "<extra></extra>",
+        ),
+        height=height or 60 + 44 * len(names),
+        xaxis_title="response tokens of the trajectory; lines part its steps",
+    )
+    for edge in edges[1:-1]:
+        made.add_vline(x=float(edge), line={"width": 1, "color": theme.MUTED})
+    made.update_yaxes(autorange="reversed", showgrid=False, nticks=None)
+    return made
+
+
+def outcomes(values: Sequence[str], counts: Sequence[int], standing: int | None, *, noun: str) -> go.Figure:
+    """A bar per value of a recipe's field; the standing one is full, the others are paler."""
+    made = theme.figure(
+        go.Bar(
+            x=list(values),
+            y=list(counts),
+            marker={
+                "color": theme.GOOD,
+                "opacity": [1.0 if place == standing else 0.45 for place in range(len(values))],
+            },
+            hovertemplate=f"%{{x}}: %{{y:,}} {noun}<extra></extra>",
+        ),
+        height=240,
+        yaxis_title=noun,
+    )
+    made.update_xaxes(type="category")
+    made.update_yaxes(rangemode="tozero")
+    return made

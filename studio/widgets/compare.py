@@ -1,0 +1,125 @@
+"""Two tabs of the Batch page: estimators side by side on one trajectory, and what other settings would give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import streamlit as st
+
+from core.batch.plan import Plan
+from core.batch.recipe import Recipe
+from core.batch.whatif import TrajectoryCredit, credit_of, sweep
+from core.credit import REGISTRY
+from studio import state
+from studio import widgets as w
+from studio.charts.credit import credit_map, outcomes
+from studio.widgets.planning import PARAM, recipe_to_query
+from studio.widgets.tables import html_table, mark
+
+USUAL = ("grpo", "turn_discount", "gigpo", "reinforce_plus_plus", "step_gae", "token_gae")
+"""From one number per trajectory to one per token."""
+TRAJECTORIES = 300
+SWEEPS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "max_staleness": ("Max staleness", (0, 1, 2, 3, 4, 6, 8, 12, None)),
+    "n_rollouts": ("Rollouts", (2, 3, 4, 5, 6, 8, 12, 16, None)),
+    "token_budget": ("Token budget", (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)),
+    "max_prompt_tokens": ("Longest prompt", (512, 1024, 2048, 4096, 8192, 16384, 32768, None)),
+    "max_response_tokens": ("Longest response", (32, 64, 128, 256, 512, 1024, 4096, None)),
+    "require_complete": ("Complete only", (True, False)),
+    "drop_flat_groups": ("Skip flat groups", (False, True)),
+}
+"""Field -> its label and the values that are tried."""
+NOUNS = {"n_groups": "groups", "n_trajectories": "trajectories", "n_steps": "steps", "n_tokens": "tokens"}
+
+
+def side_by_side(made: Plan) -> None:
+    """One trajectory's credit under several estimators."""
+    uids = made.trajectories["trajectory_uid"].to_pylist()[:TRAJECTORIES]
+    if not uids:
+        return
+    left, right = st.columns([3, 7], gap="medium")
+    asked = state.query("credit_of")
+    with left:
+        uid = st.selectbox("Trajectory", uids, index=uids.index(asked) if asked in uids else 0)
+    with right:
+        able = [name for name, one in REGISTRY.items() if one.compute is not None]
+        usual = [name for name in dict.fromkeys([made.recipe.algorithm, *USUAL]) if name in able]
+        names = st.multiselect("Estimators", able, usual, format_func=lambda name: REGISTRY[name].title)
+    with st.spinner("Planning with each…", show_time=True):
+        found = credit_of(state.service().pool, made.view, made.recipe, names, uid)
+    part = made.part([uids.index(uid)])
+    drawn = [one for one in found if one.error is None and one.tokens is not None]
+    w.section("Credit", "each row in its own scale, from below zero to above; hover for the number")
+    if drawn:
+        n_response = part.steps["n_response_tokens"].to_pylist()
+        titles = [REGISTRY[one.algorithm].title for one in drawn]
+        figure = credit_map(titles, [one.tokens for one in drawn], n_response)
+        w.plot(figure, key="credit-map", alt="Advantages of each estimator over the trajectory's tokens")
+        step_table(part, drawn)
+    missing = [one for one in found if one.error is not None]
+    if missing:
+        w.section("Not assigned", "what these estimators need and the trajectory does not have")
+        rows = [(mark(REGISTRY[one.algorithm].title, "warn"), w.escape(one.error)) for one in missing]
+        html_table(["Estimator", "What is missing"], rows)
+
+
+def step_table(part: Plan, found: Sequence[TrajectoryCredit]) -> None:
+    """The numbers, a row per step."""
+    rewards, indices = part.steps["reward"].to_pylist(), part.steps["step_index"].to_pylist()
+    n_response = part.steps["n_response_tokens"].to_pylist()
+    rows = []
+    for place, index in enumerate(indices):
+        advantages = (cell(one, n_response, place) for one in found)
+        rows.append((w.count(index), w.count(n_response[place]), w.number(rewards[place]), *advantages))
+    titles = [f"{REGISTRY[one.algorithm].title} ({one.level})" for one in found]
+    html_table(["Step", "Tokens", "Reward", *titles], rows, numeric=range(1, 3 + len(found)))
+
+
+def cell(one: TrajectoryCredit, n_response: Sequence[int], place: int) -> str:
+    """A step's advantage, or the span of its tokens'."""
+    assert one.tokens is not None
+    begin = sum(n_response[:place])
+    values = one.tokens[begin : begin + n_response[place]]
+    low, high = float(values.min()), float(values.max())
+    return f"{low:+.3f}" if high - low < 5e-4 else f"{low:+.3f} … {high:+.3f}"
+
+
+def what_if(made: Plan) -> None:
+    """How many groups, trajectories, steps or tokens other values of one field would give."""
+    left, right = st.columns([3, 7], gap="medium")
+    with left:
+        name = st.selectbox("Field", list(SWEEPS), format_func=lambda key: SWEEPS[key][0])
+        what = st.selectbox("Counted", list(NOUNS), format_func=NOUNS.__getitem__)
+    standing = getattr(made.recipe, name)
+    values = list(SWEEPS[name][1])
+    if standing not in values:
+        values = sorted({*values, standing} - {None}) + ([None] if None in values else [])
+    with st.spinner("Planning with each…", show_time=True):
+        found = sweep(state.service().pool, made.view, made.recipe, name, values)
+    with left:
+        best = st.selectbox("Use", values, index=values.index(standing), format_func=text)
+        if st.button("Put it into the recipe", disabled=best == standing, width="stretch"):
+            adopt(made.recipe, name, best)
+    with right:
+        w.section(SWEEPS[name][0], f"{NOUNS[what]} that the same view would give")
+        figure = outcomes(
+            [text(v) for v in values], [getattr(o, what) for o in found], values.index(standing), noun=NOUNS[what]
+        )
+        w.plot(figure, key=f"sweep-{name}-{what}", alt=f"{NOUNS[what]} by {SWEEPS[name][0]}")
+        for one in found:
+            if one.error is not None:
+                st.caption(f"{text(one.value)}: {one.error}")
+
+
+def adopt(recipe: Recipe, name: str, value: Any) -> None:
+    """Write the value into the URL's recipe."""
+    state.set_query(**{PARAM: recipe_to_query(recipe.model_copy(update={name: value}))})
+    st.rerun()
+
+
+def text(value: Any) -> str:
+    """A value as people say it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "any" if value is None else f"{value:,}"

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from core.batch.plan import plan
+from core.batch.recipe import parse_recipe
+from core.batch.whatif import credit_of, sweep
+from core.errors import InvalidInput
+from core.types import View
+
+from .conftest import done, rollout
+
+
+@pytest.fixture
+def filled(pool):
+    for number, group in enumerate("ABC"):
+        steps = [
+            step
+            for k in range(3)
+            for step in rollout(
+                f"{group}{k}", group, rewards=[0.25, float(k)], at=10 * number + k, policy_version=number
+            )
+        ]
+        pool.append(steps, completions=done(*(f"{group}{k}" for k in range(3))))
+    return pool
+
+
+def test_a_sweep_is_a_plan_for_each_value(filled):
+    recipe = parse_recipe({"algorithm": "grpo", "policy_version": 2})
+    found = sweep(filled, View(), recipe, "max_staleness", [0, 1, 2, None])
+    assert [(one.value, one.n_groups, one.n_steps) for one in found] == [
+        (0, 1, 6),
+        (1, 2, 12),
+        (2, 3, 18),
+        (None, 3, 18),
+    ]
+    (wrong,) = sweep(filled, View(), recipe, "n_rollouts", [1])
+    assert "at least 2" in wrong.error
+    with pytest.raises(InvalidInput, match="no field 'size'"):
+        sweep(filled, View(), recipe, "size", [1])
+
+
+def test_credit_side_by_side_is_each_plans_own(filled):
+    recipe = parse_recipe({"algorithm": "turn_discount", "options": {"discount": 0.5}, "batch_size": 1})
+    names = ["grpo", "turn_discount", "reinforce_plus_plus", "step_gae", "sft"]
+    found = {one.algorithm: one for one in credit_of(filled, View(), recipe, names, "B2")}
+    for name, options in (("grpo", {}), ("turn_discount", {"discount": 0.5})):
+        made = plan(filled, View(), parse_recipe({"algorithm": name, "options": options}))
+        rows = [row for row in made.steps.to_pylist() if row["trajectory_uid"] == "B2"]
+        assert found[name].steps.tolist() == [row["advantage"] for row in rows]
+        assert found[name].tokens.tolist() == pytest.approx([row["advantage"] for row in rows for _ in range(2)])
+    assert found["grpo"].level == "trajectory" and found["turn_discount"].level == "step"
+    assert len(found["reinforce_plus_plus"].tokens) == 4
+    assert "value" in found["step_gae"].error
+    assert np.isnan(found["sft"].steps).all()

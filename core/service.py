@@ -31,7 +31,7 @@ from core.gateway.policy import PolicyState
 from core.gateway.server import GatewayServer
 from core.gateway.stats import GatewayStats
 from core.ingest import Ingest
-from core.journal import Journal
+from core.journal import Journal, read_records
 from core.owner import OwnerLock
 from core.pool import Pool
 from core.serving.process import EngineProcess
@@ -83,6 +83,7 @@ class Service:
         self.ingest.start()
         opened.callback(self._drain)
         self.keys = KeyStore()
+        self.keys.replay(record.payload for record in read_records(settings.journal_dir, self.pool.positions()))
         self.keys.load(self.pool.sessions())
         self.policy = PolicyState()
         self.policy.restore(list(self.pool.policy_events()))

@@ -158,10 +158,11 @@ def not_built(what: str) -> Handler:
 
 def create_api(deps: ApiDeps) -> list[Route]:
     """All routes, ready to be mounted beside the gateway's."""
-    from core.api import batches, clawr1, feedback, produce, read, recipes, train
+    from core.api import batches, clawr1, feedback, keys, produce, read, recipes, train
 
     table: list[tuple[str, str, Handler | AsyncHandler]] = [
         *[(method, PREFIX + path, handler) for method, path, handler in produce.ROUTES],
+        *[(method, PREFIX + path, handler) for method, path, handler in keys.ROUTES],
         *[(method, PREFIX + path, handler) for method, path, handler in feedback.ROUTES],
         *[(method, PREFIX + path, handler) for method, path, handler in read.ROUTES],
         *[(method, PREFIX + path, handler) for method, path, handler in train.ROUTES],

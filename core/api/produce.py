@@ -12,6 +12,7 @@ from typing import Any
 from core.api import wire
 from core.api.app import CATCH_UP_S, ApiDeps, Call, Handler
 from core.errors import Conflict, InvalidInput, NotFound
+from core.gateway.keys import key_id
 from core.records import complete_record, register_record, session_record, steps_record
 
 
@@ -39,6 +40,7 @@ def mint_session(deps: ApiDeps, session: wire.SessionIn) -> dict[str, Any]:
     ).result()
     return {
         "api_key": key,
+        "key_id": key_id(key_sha256),
         "base_url": deps.base_url() + "/v1",
         "trajectory_uid": trajectory_uid,
         "prompt_uid": session.prompt_uid,

@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from core.errors import Forbidden, NotFound, Unauthorized
+from core.records import parse
 
 KEY_PREFIX: Final = "cs-"
 KEY_ID_CHARS: Final = 16
+# Records begin with their kind: the calls among them need not be parsed.
+_SESSION, _REVOKE = b'{"kind":"session"', b'{"kind":"revoke"'
 _OURS = re.compile(r"cs-[A-Za-z0-9_-]{43}")
 
 
@@ -87,6 +90,14 @@ class KeyStore:
             self._add(row["key_sha256"], binding)
             if row.get("revoked_at") is not None:
                 self.revoke(row["key_sha256"])
+
+    def replay(self, payloads: Iterable[bytes]) -> None:
+        """Take what stands in the journal and may not be in the pool yet: an earlier process was killed."""
+        for payload in payloads:
+            if payload.startswith(_SESSION):
+                self.load([parse(payload)])
+            elif payload.startswith(_REVOKE):
+                self.revoke(parse(payload)["key_sha256"])
 
     def resolve(self, key: str) -> Binding | None:
         """What the key is bound to; None when it was not minted here or was revoked."""

@@ -328,9 +328,6 @@ def test_stats_health_metrics_and_what_is_not_built(studio: ServeProcess) -> Non
     assert studio.http.get("/healthz").status_code == 200
     assert studio.http.get("/readyz").status_code == 200
     assert "claw_dropped_total 0" in studio.http.get("/metrics").text
-    for path in ("/api/v1/feedback",):
-        answer = studio.http.post(path, json={})
-        assert (answer.status_code, answer.json()["type"]) == (501, "not_implemented")
     for path in ("/v1/responses", "/v1/messages"):
         answer = studio.http.post(path, json={"model": "scripted-1", "input": "x", "messages": []})
         assert answer.status_code == 501, answer.text

@@ -1,0 +1,358 @@
+"""A small client for white-box producers: sessions, steps, rewards, feedback, policy versions, reading.
+
+Standard library only and no part of the studio is opened, so it costs nothing to import beside a trainer or an
+environment.
+
+    studio = StudioClient("http://127.0.0.1:8100")
+    with studio.rollout(prompt_uid="task-1") as rollout:
+        rollout.step(prompt_ids=[1, 2], response_ids=[3], response_logprobs=[-0.1], reward=None)
+        rollout.reward = 1.0
+
+A failure of the service is raised as the error it is there, with ``type``, ``field`` and ``hint``. Steps are sent again
+after a lost connection; the service knows them by ``step_uid``, so nothing arrives twice.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from core.errors import Conflict, InvalidInput, NotBuilt, NotFound, StudioError, Unauthorized
+from core.recording import Environment, RecordedEnvironment, Rollout, Sampled, ids_of, known, reward_of
+
+__all__ = [
+    "Environment",
+    "RecordedEnvironment",
+    "Rollout",
+    "Sampled",
+    "Session",
+    "StudioClient",
+    "Unreachable",
+    "error_of",
+]
+
+BATCH_STEPS = 500
+BATCH_TOKENS = 2_000_000
+RETRY_STATUS = frozenset({429, 502, 503, 504})
+_ERRORS: dict[str, type[StudioError]] = {kind.type: kind for kind in (Conflict, InvalidInput, NotBuilt, NotFound)}
+
+
+class Unreachable(StudioError):
+    """The service did not answer: not started, gone, or too slow."""
+
+    type = "unreachable"
+    http_status = 503
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A key for one agent attempt: give ``base_url`` and ``api_key`` to any OpenAI client."""
+
+    api_key: str
+    key_id: str
+    base_url: str
+    trajectory_uid: str
+    prompt_uid: str | None
+    channel: str
+
+
+def new_uid() -> str:
+    """32 hex digits."""
+    return uuid.uuid4().hex
+
+
+class StudioClient:
+    """Calls of the studio's HTTP surface. Thread-safe: each thread has its own connection.
+
+    Args:
+        base_url: root of the service, ``http://host:port``.
+        api_key: the studio's key, where one is set.
+        timeout_s: longest wait for one answer.
+        n_retries: how often a call that may be repeated is, after a lost connection or an overloaded service.
+        sleep: waits between retries, seconds; they double from 0.1 to 5.
+    """
+
+    def __init__(
+        self,
+        base_url: str = "http://127.0.0.1:8100",
+        *,
+        api_key: str | None = None,
+        timeout_s: float = 60.0,
+        n_retries: int = 5,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        parts = urlsplit(base_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidInput(f"{base_url!r} is no base URL", field="base_url", hint="http://127.0.0.1:8100")
+        self.base_url = base_url.rstrip("/")
+        self._parts = parts
+        self._api_key = api_key
+        self._timeout_s = timeout_s
+        self._n_retries = n_retries
+        self._sleep = sleep
+        self._local = threading.local()
+
+    # Producing ------------------------------------------------------------------------------------------------
+
+    def session(
+        self,
+        *,
+        trajectory_uid: str | None = None,
+        prompt_uid: str | None = None,
+        channel: str | None = None,
+        agent: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Session:
+        """A key bound to one trajectory, for a black-box agent."""
+        body = known(trajectory_uid=trajectory_uid, prompt_uid=prompt_uid, channel=channel, agent=agent)
+        made = self.call("POST", "/api/v1/sessions", {**body, "metadata": dict(metadata or {})})
+        return Session(**{name: made[name] for name in Session.__slots__})
+
+    def revoke(self, name: str) -> list[str]:
+        """Take back the key with this ``key_id``, or all keys of this trajectory; ids of those that held until now."""
+        revoked: list[str] = self.call("DELETE", f"/api/v1/sessions/{quote(name, safe='')}", repeat=True)["revoked"]
+        return revoked
+
+    def submit(self, steps: Iterable[Mapping[str, Any]]) -> int:
+        """Send steps (fields as in ``POST /api/v1/steps``), in as many requests as their size asks for.
+
+        Each request is all or nothing and may be sent twice: a step that is stored is accepted again.
+        """
+        n_accepted = 0
+        for batch in _batches(steps):
+            n_accepted += self.call("POST", "/api/v1/steps", {"steps": batch}, repeat=True)["accepted"]
+        return n_accepted
+
+    def rollout(
+        self,
+        *,
+        prompt_uid: str | None = None,
+        trajectory_uid: str | None = None,
+        channel: str | None = None,
+        agent: str | None = None,
+        policy_version: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        buffer: int = 32,
+    ) -> Rollout:
+        """A trajectory that is written step by step and completed at the end of its ``with`` block."""
+        common = known(prompt_uid=prompt_uid, channel=channel, agent=agent, policy_version=policy_version)
+        return Rollout(self, trajectory_uid or new_uid(), common, dict(metadata or {}), buffer)
+
+    def complete(self, trajectory_uid: str, *, reward: float | None = None, outcome: str | None = None) -> None:
+        """Close a trajectory. ``reward=None`` leaves it unscored, which is not 0."""
+        path = f"/api/v1/trajectories/{quote(trajectory_uid, safe='')}/complete"
+        self.call("POST", path, {"reward": reward_of(reward), "outcome": outcome}, repeat=True)
+
+    def annotate(
+        self,
+        kind: str,
+        value: Any,
+        *,
+        step_uid: str | None = None,
+        trajectory_uid: str | None = None,
+        author: str = "api",
+        source: str = "api",
+        note: str | None = None,
+    ) -> str:
+        """One opinion about a step or a trajectory; returns the ``action_uid`` that undoes it."""
+        target = known(step_uid=step_uid, trajectory_uid=trajectory_uid)
+        said = {"target": target, "kind": kind, "value": value, "author": author, "source": source, "note": note}
+        made: str = self.call("POST", "/api/v1/annotations", {"annotations": [said]})["action_uid"]
+        return made
+
+    def feedback(
+        self,
+        kind: str,
+        value: Any,
+        *,
+        step_uid: str | None = None,
+        trajectory_uid: str | None = None,
+        response_id: str | None = None,
+        feedback_uid: str | None = None,
+        author: str = "user",
+        given_at: float | None = None,
+        **fields: Any,
+    ) -> str:
+        """What a person or a live service said of an answer; returns its uid, under which it can be revised.
+
+        ``kind`` is thumbs (``up``, ``down``), score, correction, comment or event; a value of None withdraws.
+        """
+        uid = feedback_uid or new_uid()
+        target = known(step_uid=step_uid, trajectory_uid=trajectory_uid, response_id=response_id)
+        said = {**target, "feedback_uid": uid, "kind": kind, "value": value, "author": author, "given_at": given_at}
+        self.call("POST", "/api/v1/feedback", {"feedback": [{**said, **fields}]}, repeat=True)
+        return uid
+
+    def policy(self, version: int, event: str = "registered", metadata: Mapping[str, Any] | None = None) -> None:
+        """Report the weights' version: ``registered``, ``sync_started`` or ``sync_finished``."""
+        body = {"version": version, "event": event, "metadata": dict(metadata or {})}
+        self.call("POST", "/api/v1/policy", body, repeat=True)
+
+    def generate(self, prompt_ids: Sequence[int], **sampling: Any) -> dict[str, Any]:
+        """Sample from the studio's engine by token ids: ``{token_ids, log_probs, stop_reason, policy_version}``."""
+        body = {"prompt_ids": ids_of(prompt_ids), "sampling_params": {"logprobs": True, **sampling}}
+        answer: dict[str, Any] = self.call("POST", "/generate", body)
+        return answer
+
+    # Reading --------------------------------------------------------------------------------------------------
+
+    def policy_state(self) -> dict[str, Any]:
+        """``{version, syncing, history}``."""
+        return self._get("/api/v1/policy")
+
+    def step(self, step_uid: str) -> dict[str, Any]:
+        """One step with tokens, messages and the feedback on it."""
+        return self._get(f"/api/v1/steps/{quote(step_uid, safe='')}")
+
+    def trajectory(self, trajectory_uid: str) -> dict[str, Any]:
+        """One trajectory with its steps in order."""
+        return self._get(f"/api/v1/trajectories/{quote(trajectory_uid, safe='')}")
+
+    def group(self, prompt_uid: str) -> dict[str, Any]:
+        """One prompt group with its trajectories."""
+        return self._get(f"/api/v1/groups/{quote(prompt_uid, safe='')}")
+
+    def stats(self) -> dict[str, Any]:
+        """Counts, rates, ingest lag, what was dropped."""
+        return self._get("/api/v1/stats")
+
+    def steps(self, where: str = "", *, order: str = "created_at", page: int = 500, **filters: str) -> Iterator[Any]:
+        """All steps of an expression over step columns, page by page; without tokens and messages."""
+        cursor: str | None = None
+        while True:
+            query = {"where": where, "order": order, "limit": page, **filters, **known(cursor=cursor)}
+            answer = self._get("/api/v1/steps", query)
+            yield from answer["steps"]
+            cursor = answer["next_cursor"]
+            if cursor is None:
+                return
+
+    def _get(self, path: str, query: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        answer: dict[str, Any] = self.call("GET", path, query=query, repeat=True)
+        return answer
+
+    # Transport ------------------------------------------------------------------------------------------------
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+        repeat: bool = False,
+    ) -> Any:
+        """Any call of the service: JSON in, JSON out.
+
+        Args:
+            repeat: doing it twice is doing it once, so it may be tried again when the answer was lost.
+
+        Raises:
+            StudioError: what the service answered, or Unreachable.
+        """
+        payload = _json(body) if body is not None else None
+        target = f"{self._parts.path.rstrip('/')}{path}" + (f"?{urlencode(query)}" if query else "")
+        pause_s = 0.1
+        for attempt in range(self._n_retries + 1):
+            last = attempt == self._n_retries
+            try:
+                status, raw, retry_after_s = self._once(method, target, payload)
+            except (OSError, http.client.HTTPException) as error:
+                # Nobody heard a call that was refused a connection.
+                if last or not (repeat or isinstance(error, ConnectionRefusedError)):
+                    hint = "is 'claw-studio serve' or the studio running there?"
+                    what = f"{self.base_url} did not answer: {error!r}"
+                    raise Unreachable(what, field="base_url", hint=hint) from error
+                self._sleep(pause_s)
+            else:
+                if status < 400:
+                    return json.loads(raw) if raw else None
+                if last or not repeat or status not in RETRY_STATUS:
+                    raise error_of(status, raw)
+                self._sleep(max(pause_s, min(retry_after_s, 30.0)))
+            pause_s = min(2 * pause_s, 5.0)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _once(self, method: str, target: str, payload: bytes | None) -> tuple[int, bytes, float]:
+        """Status, body and Retry-After of one exchange; the connection is kept, and closed after a failure."""
+        connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
+            connection = kind(self._parts.hostname or "", self._parts.port, timeout=self._timeout_s)
+            self._local.connection = connection
+        headers = {"Accept": "application/json"}
+        if payload is not None:
+            headers["Content-Type"] = "application/json"
+        if self._api_key is not None:
+            headers["Authorization"] = f"Bearer {self._api_key}"
+        try:
+            connection.request(method, target, payload, headers)
+            answer = connection.getresponse()
+            raw = answer.read()
+        except BaseException:
+            self.close()
+            raise
+        told = answer.getheader("retry-after") or ""
+        return answer.status, raw, float(told) if told.isdecimal() else 0.0
+
+    def close(self) -> None:
+        """Close this thread's connection; the next call opens one."""
+        connection = getattr(self._local, "connection", None)
+        self._local.connection = None
+        if connection is not None:
+            connection.close()
+
+    def __enter__(self) -> StudioClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def error_of(status: int, raw: bytes) -> StudioError:
+    """The error that a failed answer means: its type, field and hint where it told them."""
+    try:
+        told = json.loads(raw)
+    except ValueError:
+        told = None
+    if not isinstance(told, dict) or not isinstance(told.get("message"), str):
+        told = {"message": f"HTTP {status}: {raw[:200].decode('utf-8', 'replace')}"}
+    kind = Unauthorized if status in (401, 403) else _ERRORS.get(str(told.get("type")), StudioError)
+    error = kind(told["message"], field=told.get("field"), hint=told.get("hint"))
+    error.type, error.http_status = str(told.get("type", error.type)), status
+    return error
+
+
+def _json(body: object) -> bytes:
+    try:
+        return json.dumps(body, allow_nan=False, default=_plain_or_fail).encode()
+    except ValueError as error:
+        raise InvalidInput(f"not JSON: {error}", field="body", hint="NaN and infinity have no JSON form") from error
+
+
+def _plain_or_fail(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _batches(steps: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    """Steps in runs that make requests of a bearable size."""
+    batch: list[Mapping[str, Any]] = []
+    n_tokens = 0
+    for step in steps:
+        size = sum(len(step.get(name) or ()) for name in ("prompt_ids", "response_ids"))
+        if batch and (len(batch) >= BATCH_STEPS or n_tokens + size > BATCH_TOKENS):
+            yield batch
+            batch, n_tokens = [], 0
+        batch.append(step)
+        n_tokens += size
+    if batch:
+        yield batch

@@ -167,7 +167,19 @@ def _head(answer: Mapping[str, Any], kind: str, with_usage: bool) -> dict[str, A
 
 
 def _open_chat(body: Mapping[str, Any], names: Names, earlier: Sequence[Json]) -> PlainTranslation:
-    return PlainTranslation(body, chat_stream)
+    return PlainTranslation(_with_system(body), chat_stream)
+
+
+def _with_system(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``developer`` is OpenAI's newer word for ``system``; chat templates skip roles that they don't know."""
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not any(_is_developer(message) for message in messages):
+        return body
+    return {**body, "messages": [{**m, "role": "system"} if _is_developer(m) else m for m in messages]}
+
+
+def _is_developer(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") == "developer"
 
 
 def _open_completions(body: Mapping[str, Any], names: Names, earlier: Sequence[Json]) -> PlainTranslation:

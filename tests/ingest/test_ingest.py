@@ -121,7 +121,7 @@ def test_lengths_that_disagree_are_marked_and_kept(bench: Bench) -> None:
 def test_completions_in_text_and_in_ids(bench: Bench) -> None:
     for uid, prompt in (("text", "once"), ("ids", [5, 6])):
         record = orjson.loads(call(uid, [], "upon", trajectory_uid=uid))
-        record["dialect"] = "completions"
+        record["dialect"] = record["engine_dialect"] = "completions"
         record["request"] = {"prompt": prompt}
         record["response"] = {"choices": [{"index": 0, "text": "upon", "finish_reason": "length", "token_ids": [7]}]}
         bench.feed(orjson.dumps(record))

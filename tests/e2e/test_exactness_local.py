@@ -133,3 +133,56 @@ def test_a_plain_forward_pass_gives_the_captured_logprobs(
         worst = max(worst, (recomputed - torch.tensor(row["response_logprobs"])).abs().max().item())
     assert worst < 1e-4
     assert len(rows) == len(captured)
+
+
+def messages_loop(service: Service, model: str, session: dict[str, Any]) -> None:
+    from anthropic import Anthropic
+
+    tools: Any = [{"name": t["function"]["name"], "input_schema": t["function"]["parameters"]} for t in TOOLS]
+    said: list[Any] = [{"role": "user", "content": "Say something."}]
+    with Anthropic(base_url=service.base_url, api_key=session["api_key"]) as client:
+        for turn in range(3):
+            body: dict[str, Any] = {"model": model, "max_tokens": MAX_TOKENS, "tools": tools, "messages": said}
+            body |= {"extra_body": {"seed": turn, "temperature": 1.0}}
+            if turn % 2:
+                with client.messages.stream(**body) as stream:
+                    answer = stream.get_final_message()
+            else:
+                answer = client.messages.create(**body)
+            results = [
+                {"type": "tool_result", "tool_use_id": b.id, "content": "?"}
+                for b in answer.content
+                if b.type == "tool_use"
+            ]
+            said += [
+                {"role": "assistant", "content": [block.to_dict() for block in answer.content]},
+                {"role": "user", "content": [*results, {"type": "text", "text": "Go on."}]},
+            ]
+
+
+def responses_loop(service: Service, model: str, session: dict[str, Any]) -> None:
+    from openai import OpenAI
+
+    previous: Any = {}
+    with OpenAI(base_url=session["base_url"], api_key=session["api_key"]) as client:
+        for turn in range(3):
+            body: dict[str, Any] = {"model": model, "max_output_tokens": MAX_TOKENS, "temperature": 1.0}
+            body |= {"instructions": SYSTEM_PROMPT, "input": "Say something.", "extra_body": {"seed": turn}, **previous}
+            answer = client.responses.create(**body)
+            previous = {"previous_response_id": answer.id}
+
+
+@pytest.mark.parametrize("loop", [messages_loop, responses_loop])
+def test_other_dialects_keep_the_engines_ids(service: Service, engine: EngineProcess, folder: Path, loop: Any) -> None:
+    n_before = len((folder / "record.jsonl").read_text().splitlines())
+    session = service.mint_session(agent="any")
+    loop(service, str(engine.model), session)
+    assert service.ingest.catch_up(10)
+    recorded = [json.loads(line) for line in (folder / "record.jsonl").read_text().splitlines()[n_before:]]
+    steps = service.pool.trajectory(session["trajectory_uid"])["steps"]
+    assert len(steps) == len(recorded) == 3
+    for step, entry in zip(steps, recorded, strict=True):
+        assert list(step["prompt_ids"]) == entry["prompt_ids"]
+        assert list(step["response_ids"]) == entry["response_ids"]
+        assert list(step["response_logprobs"]) == pytest.approx(entry["logprobs"], abs=1e-7)
+        assert (step["token_source"], step["mismatch"]) == ("engine", None)

@@ -9,7 +9,23 @@ from typing import Any
 
 from core.batch.plan import Plan
 from core.errors import InvalidInput
-from core.export import axolotl, openai_messages, skyrl_sft, slime, steps_parquet, trl_grpo, trl_pairs, trl_sft, verl
+from core.export import (
+    areal,
+    axolotl,
+    llama_factory,
+    openai_messages,
+    openrlhf,
+    prime_rl,
+    rllm,
+    skyrl_sft,
+    slime,
+    steps_parquet,
+    tinker,
+    trl_grpo,
+    trl_pairs,
+    trl_sft,
+    verl,
+)
 from core.export.base import Exporter, ExportResult, ExportSource, Progress, estimate_bytes, run_export
 
 EXPORTERS: dict[str, Exporter] = {
@@ -21,8 +37,14 @@ EXPORTERS: dict[str, Exporter] = {
         trl_pairs.KTO,
         verl.EXPORTER,
         slime.EXPORTER,
+        prime_rl.EXPORTER,
+        areal.EXPORTER,
+        openrlhf.EXPORTER,
+        rllm.EXPORTER,
+        tinker.EXPORTER,
         skyrl_sft.EXPORTER,
         axolotl.EXPORTER,
+        llama_factory.EXPORTER,
         openai_messages.EXPORTER,
         steps_parquet.EXPORTER,
     )

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-import orjson
 
 from core.batch.plan import Plan
-from core.batch.rows import training_rows
-from core.export.base import MERGE, Exporter, ExportSource, Progress, Sink, Written, merged
+from core.batch.rows import Rows
+from core.export.base import MERGE, Exporter, ExportSource, Progress, Sink, Written
+from core.export.lines import write_lines
 
 IGNORE = -100
 
 
+def _line(rows: Rows, i: int, at: slice) -> Mapping[str, Any]:
+    ids = rows.ids[at]
+    labels = np.where(rows.loss[at], ids, np.int32(IGNORE))
+    return {"input_ids": ids, "attention_mask": np.ones(len(ids), dtype=np.int8), "labels": labels}
+
+
 def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
     """Stream the lines."""
-    n_rows = n_tokens = n_loss = 0
-    for rows in training_rows(plan, pool, merge=merged(settings)):
-        labels = np.where(rows.loss, rows.ids, np.int32(IGNORE))
-        ones = np.ones(int(rows.lengths.max()), dtype=np.int8)
-        for at in rows.slices():
-            line = {"input_ids": rows.ids[at], "attention_mask": ones[: at.stop - at.start], "labels": labels[at]}
-            sink.write(orjson.dumps(line, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE))
-        n_rows, n_tokens, n_loss = n_rows + len(rows), n_tokens + len(rows.ids), n_loss + int(rows.loss.sum())
-        progress(rows.done, len(plan.steps))
-    return Written(n_rows, n_tokens, n_loss)
+    return write_lines(plan, pool, sink, settings, progress, _line)
 
 
 def load_command(name: str) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -97,6 +98,11 @@ def merged(settings: Mapping[str, str]) -> bool:
     return settings["merge"] == "trajectory"
 
 
+def loader(program: str) -> Mapping[str, Callable[[str], bytes]]:
+    """``beside`` for a program of ``core/export/loaders``."""
+    return {program: lambda _: (resources.files("core.export") / "loaders" / program).read_bytes()}
+
+
 Write = Callable[[Plan, ExportSource, Sink, Mapping[str, str], Progress], Written]
 
 
@@ -112,7 +118,8 @@ class Exporter:
         write: puts the plan into a sink, streaming.
         load_command: a shell command that loads the file, given its name, run in its folder.
         choices: options and their allowed values, the first one the default.
-        beside: files that go beside the export, such as the program that loads it: name -> content.
+        beside: files that go beside the export, such as the program that loads it: name -> content, given the
+            export's file name.
     """
 
     name: str
@@ -122,7 +129,7 @@ class Exporter:
     write: Write
     load_command: Callable[[str], str]
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    beside: Mapping[str, Callable[[], bytes]] = field(default_factory=dict)
+    beside: Mapping[str, Callable[[str], bytes]] = field(default_factory=dict)
 
     def settings(self, given: Mapping[str, Any]) -> dict[str, str]:
         """Options checked and completed. InvalidInput names what is wrong."""
@@ -181,7 +188,7 @@ def run_export(
         written = exporter.write(plan, pool, sink, settings, progress or _no_progress)
     for name, content in exporter.beside.items():
         with atomic(out_dir / name) as file:
-            file.write(content())
+            file.write(content(path.name))
     manifest = {
         "manifest_version": MANIFEST_VERSION,
         "format": exporter.name,

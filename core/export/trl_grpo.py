@@ -7,7 +7,6 @@ as far as its tokens are one sequence; ``completion_mask`` is 0 on what tools sa
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib import resources
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +14,7 @@ import pyarrow as pa
 from core.batch.arrays import lists
 from core.batch.plan import Plan
 from core.batch.rows import Rows, training_rows
-from core.export.base import MERGE, Exporter, ExportSource, Progress, Sink, Written, merged
+from core.export.base import MERGE, Exporter, ExportSource, Progress, Sink, Written, loader, merged
 from core.export.parquet import write_row_groups
 from core.tree.sequences import ragged_index
 
@@ -66,11 +65,6 @@ def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str
     return write_row_groups(sink, SCHEMA, _groups(plan, pool, merged(settings)), len(plan.steps), progress)
 
 
-def replay_program() -> bytes:
-    """The program that stands beside the file."""
-    return (resources.files("core.export") / "loaders" / "trl_replay.py").read_bytes()
-
-
 def load_command(name: str) -> str:
     """Reads the file with the program beside it."""
     return f"python -c \"import trl_replay; print(trl_replay.Replay('{name}').prompts())\"  # usage: head trl_replay.py"
@@ -84,5 +78,5 @@ EXPORTER = Exporter(
     write=write,
     load_command=load_command,
     choices={"merge": tuple(reversed(MERGE["merge"]))},
-    beside={"trl_replay.py": replay_program},
+    beside=loader("trl_replay.py"),
 )

@@ -123,8 +123,12 @@ LOADS = {
     "trl_dpo": ("dpo", "rejected_ids"),
     "trl_kto": ("kto", "completion_ids"),
     "slime": ("dr_grpo", "4"),
+    "prime_rl": ("dr_grpo", "1"),
+    "areal": ("dr_grpo", "2"),
+    "openrlhf": ("dr_grpo", "2"),
     "skyrl_sft": ("sft", "loss_mask"),
     "axolotl": ("sft", "labels"),
+    "llama_factory": ("sft", "messages"),
     "openai_messages": ("sft", "7"),
     "steps_parquet": ("sft", "response_logprobs"),
 }
@@ -132,7 +136,7 @@ LOADS = {
 
 
 def test_every_format_is_loaded_here_or_by_its_trainer():
-    assert EXPORTERS.keys() == LOADS.keys() | {"verl_rollout"}
+    assert EXPORTERS.keys() == LOADS.keys() | {"verl_rollout", "rllm", "tinker"}
 
 
 @pytest.mark.parametrize("name", LOADS)

@@ -37,6 +37,12 @@ SECRET_FIELDS: Final = frozenset(
 )
 """Top-level request fields that hold keys or headers in some client's habit; they never reach a record."""
 
+NESTED_SECRETS: Final[Mapping[str, frozenset[str]]] = {
+    "mcp_servers": frozenset({"authorization", "authorization_token", "headers"}),
+    "tools": frozenset({"authorization", "authorization_token", "headers"}),
+}
+"""The same in the objects of a request's lists: what MCP servers are called with."""
+
 HEADER_ALLOW: Final = frozenset(
     {
         "anthropic-beta",
@@ -104,9 +110,8 @@ def call_record(
         input_items: the whole input of a ``responses`` request that only names earlier parts of it.
         secrets: keys that this call presented or used; blotted out of everything.
     """
-    found = SECRET_FIELDS.intersection(parsed_request)
-    if found:
-        request = orjson.dumps({key: value for key, value in parsed_request.items() if key not in found})
+    if SECRET_FIELDS.intersection(parsed_request):
+        request = orjson.dumps({key: value for key, value in parsed_request.items() if key not in SECRET_FIELDS})
     record = {
         "kind": "call",
         "v": VERSION,
@@ -151,6 +156,31 @@ def call_record(
     for secret in secrets:
         payload = blot(payload, secret)
     return payload
+
+
+def take_secrets(request: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Take the fields that hold keys out of a request, in place.
+
+    Returns:
+        Names of what was taken, and every text in it.
+    """
+    names = sorted(SECRET_FIELDS.intersection(request))
+    texts = [text for name in names for text in _strings(request.pop(name))]
+    for place, secret in NESTED_SECRETS.items():
+        listed = request.get(place)
+        for item in listed if isinstance(listed, list) else ():
+            for name in sorted(secret.intersection(item)) if isinstance(item, dict) else ():
+                texts += _strings(item.pop(name))
+                names.append(f"{place}.{name}")
+    return list(dict.fromkeys(names)), texts
+
+
+def _strings(value: Any) -> list[str]:
+    """All texts in a JSON value."""
+    if isinstance(value, str):
+        return [value]
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for item in inner for text in _strings(item)]
 
 
 def blot(payload: bytes, secret: str) -> bytes:

@@ -119,27 +119,27 @@ class MessagesRelay:
             given = _input(call)
             spelled = call.arguments if RAW_ARGUMENTS not in given and call.arguments.strip() else json.dumps(given)
             out += [
-                self._event(
+                _event(
                     "content_block_start",
                     index=self._n_blocks,
                     content_block={"type": "tool_use", "id": call.id, "name": call.name, "input": {}},
                 ),
-                self._event(
+                _event(
                     "content_block_delta",
                     index=self._n_blocks,
                     delta={"type": "input_json_delta", "partial_json": spelled},
                 ),
-                self._event("content_block_stop", index=self._n_blocks),
+                _event("content_block_stop", index=self._n_blocks),
             ]
             self._n_blocks += 1
         stop_reason, stop_sequence = _stop(self._ended, bool(self._calls), self._refused)
         out += [
-            self._event(
+            _event(
                 "message_delta",
                 delta={"stop_reason": stop_reason, "stop_sequence": stop_sequence},
                 usage=_usage(self._usage, with_output=True),
             ),
-            self._event("message_stop"),
+            _event("message_stop"),
         ]
         return b"".join(out)
 
@@ -151,7 +151,7 @@ class MessagesRelay:
         if self._started:
             return []
         self._started = True
-        return [self._event("message_start", message=self._translation.head(model, self._usage, with_output=False))]
+        return [_event("message_start", message=self._translation.head(model, self._usage, with_output=False))]
 
     def _piece(self, kind: str, text: str) -> list[bytes]:
         if not text:
@@ -160,11 +160,9 @@ class MessagesRelay:
         if self._open != kind:
             out = self._close()
             empty: Json = {"type": kind, kind: "", **({"signature": ""} if kind == "thinking" else {})}
-            out.append(self._event("content_block_start", index=self._n_blocks, content_block=empty))
+            out.append(_event("content_block_start", index=self._n_blocks, content_block=empty))
             self._open = kind
-        out.append(
-            self._event("content_block_delta", index=self._n_blocks, delta={"type": f"{kind}_delta", kind: text})
-        )
+        out.append(_event("content_block_delta", index=self._n_blocks, delta={"type": f"{kind}_delta", kind: text}))
         return out
 
     def _close(self) -> list[bytes]:
@@ -173,15 +171,44 @@ class MessagesRelay:
         out: list[bytes] = []
         if self._open == "thinking":
             signed = {"type": "signature_delta", "signature": SIGNATURE}
-            out.append(self._event("content_block_delta", index=self._n_blocks, delta=signed))
-        out.append(self._event("content_block_stop", index=self._n_blocks))
+            out.append(_event("content_block_delta", index=self._n_blocks, delta=signed))
+        out.append(_event("content_block_stop", index=self._n_blocks))
         self._open = None
         self._n_blocks += 1
         return out
 
-    @staticmethod
-    def _event(kind: str, **body: Any) -> bytes:
-        return named_event(kind, {"type": kind, **body})
+
+def message_stream(message: Mapping[str, Any]) -> bytes:
+    """A whole message of the provider's own as events. Kinds of blocks that are not known come in one piece."""
+    out = [_event("message_start", message={**message, "content": [], "stop_reason": None, "stop_sequence": None})]
+    for index, block in enumerate(message.get("content") or ()):
+        kind = block.get("type")
+        empty, deltas = dict(block), []
+        if kind == "text":
+            empty["text"] = ""
+            deltas = [{"type": "text_delta", "text": block.get("text", "")}]
+            if citations := block.get("citations"):
+                empty["citations"] = []
+                deltas += [{"type": "citations_delta", "citation": citation} for citation in citations]
+        elif kind == "thinking":
+            empty |= {"thinking": "", "signature": ""}
+            deltas = [
+                {"type": "thinking_delta", "thinking": block.get("thinking", "")},
+                {"type": "signature_delta", "signature": block.get("signature", "")},
+            ]
+        elif kind in ("tool_use", "server_tool_use"):
+            empty["input"] = {}
+            deltas = [{"type": "input_json_delta", "partial_json": json.dumps(block.get("input") or {})}]
+        out.append(_event("content_block_start", index=index, content_block=empty))
+        out += [_event("content_block_delta", index=index, delta=delta) for delta in deltas]
+        out.append(_event("content_block_stop", index=index))
+    ended = {"stop_reason": message.get("stop_reason"), "stop_sequence": message.get("stop_sequence")}
+    out += [_event("message_delta", delta=ended, usage=message.get("usage") or {}), _event("message_stop")]
+    return b"".join(out)
+
+
+def _event(kind: str, **body: Any) -> bytes:
+    return named_event(kind, {"type": kind, **body})
 
 
 def _input(call: ToolCall) -> Json:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from core.dialects.base import Dropped, Json
+from core.dialects.messages import message_stream
 from core.dialects.messages_request import messages_to_chat
 from core.dialects.responses_request import items_to_chat
 from core.errors import InvalidInput
@@ -28,6 +29,12 @@ def chat_answer(engine_dialect: str, response: Mapping[str, Any]) -> Mapping[str
     message, finish_reason = found
     choice = {"index": 0, "message": message, "finish_reason": finish_reason}
     return {"id": response.get("id"), "model": response.get("model"), "choices": [choice]}
+
+
+def native_stream(engine_dialect: str, response: Mapping[str, Any]) -> bytes:
+    """A whole answer as events of the dialect that it is in; for the dialects that engines are asked in natively."""
+    assert engine_dialect == "messages"
+    return message_stream(response)
 
 
 def _of_messages(response: Mapping[str, Any]) -> tuple[Json, str] | None:

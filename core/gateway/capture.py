@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from core.dialects import Json, Names, Translation
+from core.dialects import Json, Names, Translation, native_stream
 from core.dialects.errors import engine_refusal
 from core.errors import EngineError, JournalError, StudioError
 from core.gateway.asgi import (
@@ -36,10 +36,12 @@ from core.gateway.identity import Caller, authorize, presented_keys, resolve_cal
 from core.gateway.policy import SyncInProgress
 from core.gateway.recall import recall
 from core.gateway.stats import CallEvent
-from core.records import SECRET_FIELDS, blot, call_record, harmless_headers
+from core.records import blot, call_record, harmless_headers, take_secrets
 
 log = logging.getLogger(__name__)
 
+_API_HEADERS = ("anthropic-version", "anthropic-beta")
+"""What an agent says about the API that it speaks; an engine that speaks the same needs it."""
 _MIN_SECRET_CHARS = 12
 """Shorter keys are placeholders ("EMPTY", "sk-local"): blotting them out would only damage texts."""
 
@@ -124,10 +126,9 @@ class Capture:
         authorize(presented, deps.keys, deps.settings.api_key)
         call.raw = await read_body(receive, deps.max_body_bytes)
         call.request = parse_request(call.raw)
-        if found := SECRET_FIELDS.intersection(call.request):
+        call.dropped, call.body_secrets = take_secrets(call.request)
+        if call.dropped:
             # Keys have no place in a body: neither the journal nor the engine gets them.
-            call.body_secrets = [text for name in sorted(found) for text in _strings(call.request.pop(name))]
-            call.dropped = sorted(found)
             call.raw = orjson.dumps(call.request)
         call.caller = resolve_caller(
             path=path,
@@ -154,7 +155,7 @@ class Capture:
         assert call.translation is not None
         if answer.status != 200:
             body = self._refusal(answer)
-        elif answer.added or self._translates:
+        elif answer.engine_dialect is None and (answer.added or self._translates):
             strip_asked(answer.body, answer.added)
             body = orjson.dumps(call.translation.whole(answer.body))
         else:
@@ -202,6 +203,8 @@ class Capture:
 
     def _events(self, call: Exchange, answer: EngineAnswer) -> bytes:
         assert call.translation is not None
+        if answer.engine_dialect is not None:
+            return native_stream(answer.engine_dialect, answer.body)
         strip_asked(answer.body, answer.added)
         return call.translation.stream(answer.body)
 
@@ -212,7 +215,7 @@ class Capture:
 
     def _refusal(self, answer: EngineAnswer) -> bytes:
         """What the agent gets for an engine's error: the engine's words, in the agent's dialect."""
-        if not self._translates:
+        if not self._translates or answer.engine_dialect is not None:
             return answer.raw
         return orjson.dumps(self._dialect.error(engine_refusal(answer.status, answer.body)))
 
@@ -230,12 +233,15 @@ class Capture:
         identity = call.caller.identity
         # Engines may use it for affinity; it says nothing about the agent.
         passed_on = {"X-Trajectory-Uid": identity.trajectory_uid} if identity.trajectory_uid else {}
+        passed_on |= {name: call.headers[name] for name in _API_HEADERS if name in call.headers}
         request = EngineCall(
             ENGINE_DIALECTS[self._dialect.wire.engine_dialect],
             call.translation.asked,
             call.caller.model,
             call.caller.foreign_key,
             passed_on,
+            native=call.request if self._translates else None,
+            native_dialect=self._dialect.name,
         )
         try:
             answer = await call.engine.complete(request)
@@ -272,7 +278,9 @@ class Capture:
     ) -> bytes:
         assert call.caller is not None and call.engine is not None and call.translation is not None
         finished_at = self._deps.clock()
-        dropped = [*call.dropped, *call.translation.dropped, *(answer.dropped if answer is not None else ())]
+        native = answer.engine_dialect if answer is not None else None
+        translated = () if native is not None else call.translation.dropped
+        dropped = [*call.dropped, *translated, *(answer.dropped if answer is not None else ())]
         return call_record(
             at=finished_at,
             step_uid=call.step_uid,
@@ -298,8 +306,8 @@ class Capture:
             aborted=call.agent_gone,
             retry_count=_retry_count(call.headers),
             tokenizer_hash=answer.tokenizer_hash if answer is not None else None,
-            engine_dialect=self._dialect.wire.engine_dialect,
-            response_id=call.translation.response_id,
+            engine_dialect=native or self._dialect.wire.engine_dialect,
+            response_id=call.translation.response_id if native is None else None,
             input_items=call.input_items,
             secrets=call.secrets(self._deps.settings.api_key),
         )
@@ -326,8 +334,8 @@ class Capture:
                 stream=call.stream,
                 http_status=_status_of(answer, failure),
                 latency_s=at - call.started_at,
-                n_prompt_tokens=_usage(answer, "prompt_tokens"),
-                n_response_tokens=_usage(answer, "completion_tokens"),
+                n_prompt_tokens=_usage(answer, "prompt_tokens", "input_tokens"),
+                n_response_tokens=_usage(answer, "completion_tokens", "output_tokens"),
                 error=error["message"] if error is not None else None,
                 aborted=call.agent_gone,
             ),
@@ -365,14 +373,6 @@ def parse_request(raw: bytes) -> dict[str, Any]:
     return request
 
 
-def _strings(value: Any) -> list[str]:
-    """All texts in a JSON value."""
-    if isinstance(value, str):
-        return [value]
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [text for item in inner for text in _strings(item)]
-
-
 def _status_of(answer: EngineAnswer | None, failure: StudioError | None) -> int | None:
     if answer is not None:
         return answer.status
@@ -390,10 +390,11 @@ def _error_of(answer: EngineAnswer | None, failure: StudioError | None) -> dict[
     return {"type": EngineError.type, "message": str(message or f"the engine answered {answer.status}")}
 
 
-def _usage(answer: EngineAnswer | None, name: str) -> int | None:
+def _usage(answer: EngineAnswer | None, *names: str) -> int | None:
+    """A count under the first of its names that the engine uses."""
     usage = answer.body.get("usage") if answer is not None else None
-    told = usage.get(name) if isinstance(usage, dict) else None
-    return told if isinstance(told, int) else None
+    told = (usage.get(name) for name in names) if isinstance(usage, dict) else ()
+    return next((count for count in told if isinstance(count, int)), None)
 
 
 def _retry_after(answer: EngineAnswer) -> list[tuple[bytes, bytes]]:

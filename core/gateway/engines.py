@@ -34,6 +34,8 @@ class EngineAnswer:
         dropped: names of request fields that the engine was not given.
         retry_after: the engine's ``Retry-After``, where it sent one.
         tokenizer_hash: SHA-256 (hex) of the tokenizer that made the ids, where the engine tells it.
+        engine_dialect: the agent's own dialect, where the engine was asked and answered in it; None where ``body``
+            is in the dialect that the call asked in.
     """
 
     status: int
@@ -44,6 +46,7 @@ class EngineAnswer:
     dropped: Sequence[str] = ()
     retry_after: str | None = None
     tokenizer_hash: str | None = None
+    engine_dialect: str | None = None
 
 
 @dataclass(slots=True)
@@ -55,6 +58,8 @@ class EngineCall:
         model: the model that the agent named; None when it named none.
         foreign_key: the agent's own provider key.
         headers: harmless headers to pass on.
+        native: the agent's own body where ``body`` is a translation of it, for engines that speak its dialect.
+        native_dialect: the dialect that the agent speaks.
     """
 
     dialect: Dialect
@@ -62,6 +67,8 @@ class EngineCall:
     model: str | None
     foreign_key: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    native: Mapping[str, Any] | None = None
+    native_dialect: str | None = None
 
 
 class Engine(ABC):
@@ -241,6 +248,7 @@ class EngineSet:
                 api_key=api_key,
                 api_base=api_base,
                 timeout_s=self.timeout_s,
+                connections=self._connections,
                 clock=self._clock,
             )
         else:
@@ -291,6 +299,7 @@ class EngineSet:
                     api_key=None,
                     api_base=None,
                     timeout_s=self.timeout_s,
+                    connections=self._connections,
                     clock=self._clock,
                 )
             return self._providers

@@ -15,8 +15,9 @@ from typing import Any, Final
 import orjson
 
 from core.errors import EngineError, EngineTimeout
+from core.gateway.anthropic import ask_anthropic, speaks_natively
 from core.gateway.dialects import add_asked, check_answer
-from core.gateway.engines import Engine, EngineAnswer, EngineCall
+from core.gateway.engines import Connections, Engine, EngineAnswer, EngineCall
 
 _PROVIDERS = """
 ai21 anthropic anyscale azure azure_ai bedrock cerebras clarifai cloudflare codestral cohere cohere_chat databricks
@@ -83,9 +84,11 @@ class ProviderEngine(Engine):
         api_key: str | None,
         api_base: str | None,
         timeout_s: float,
+        connections: Connections,
         clock: Callable[[], float],
     ) -> None:
         super().__init__(name, models, api_key, timeout_s)
+        self._connections = connections
         self._model = model
         self._api_base = api_base
         self._clock = clock
@@ -98,12 +101,14 @@ class ProviderEngine(Engine):
 
     async def complete(self, call: EngineCall) -> EngineAnswer:
         """Ask the provider for the whole answer. ``dropped`` names what it was not given."""
-        litellm = await self._load()
         model = call.model if call.model is not None and names_provider(call.model) else self._model
         if model is None:
             raise self.failed(
                 EngineError(f"{call.model!r} names no provider", field="model", hint="use provider/model")
             )
+        if speaks_natively(call, model):
+            return await self._ask_natively(call, model)
+        litellm = await self._load()
         arguments, added, dropped = self._arguments(litellm, call, model)
         function = litellm.acompletion if call.dialect.name == "chat" else litellm.atext_completion
         try:
@@ -126,6 +131,22 @@ class ProviderEngine(Engine):
         answer = check_answer(orjson.loads(raw))
         self.succeeded()
         return EngineAnswer(200, raw, answer, model, added, dropped)
+
+    async def _ask_natively(self, call: EngineCall, model: str) -> EngineAnswer:
+        try:
+            answer = await ask_anthropic(
+                await self._connections.session(),
+                call,
+                model,
+                api_base=self._api_base,
+                api_key=self.api_key,
+                timeout_s=self.timeout_s,
+            )
+        except EngineError as error:
+            self.failed(error)
+            raise
+        self.succeeded()
+        return answer
 
     async def list_models(self) -> list[dict[str, Any]]:
         """The model that stands behind it; a provider's whole catalogue is not listed."""

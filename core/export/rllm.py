@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -41,6 +42,7 @@ def _steps(pool: ExportSource, trajectory_uid: str, rows: list[dict[str, Any]]) 
 def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
     """Stream the lines, one trajectory each."""
     n_rows = done = 0
+    n_in_group: Counter[int] = Counter()
     for table in step_tables(plan, pool):
         by_trajectory: dict[str, list[dict[str, Any]]] = {}
         for row in table.to_pylist():
@@ -56,15 +58,16 @@ def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str
                 "info": {},
             }
             episode = {
-                "id": f"{rows[0]['prompt_uid']}:{n_rows}",
+                "id": f"{rows[0]['prompt_uid']}:{n_in_group[rows[0]['group']]}",
                 "task": rows[0]["prompt_uid"],
-                "termination_reason": None,
+                "termination_reason": "unknown",
                 "is_correct": reward is not None and reward > 0,
                 "trajectories": [trajectory],
                 "metrics": {},
                 "info": {},
             }
             sink.write(orjson.dumps(episode, option=orjson.OPT_APPEND_NEWLINE))
+            n_in_group[rows[0]["group"]] += 1
             n_rows += 1
         done += len(table)
         progress(done, len(plan.steps))

@@ -133,7 +133,9 @@ def test_rllm_episodes(filled, tmp_path):
     episodes = [json.loads(line) for line in path.read_text().splitlines()]
     assert [len(one["trajectories"][0]["steps"]) for one in episodes] == [2, 1, 1, 2]
     told = advantages(planned)
+    assert [one["id"] for one in episodes] == ["A:0", "A:1", "B:0", "B:1"]
     for episode in episodes:
+        assert episode["termination_reason"] == "unknown", "rLLM's enumeration has no null"
         (trajectory,) = episode["trajectories"]
         for step in trajectory["steps"]:
             stored = filled.step(step["info"]["step_uid"])

@@ -234,6 +234,13 @@ class StudioClient:
             if cursor is None:
                 return
 
+    def download(self, path: str) -> bytes:
+        """The body of any GET as bytes, for answers that are no JSON."""
+        status, raw, _ = self._once("GET", f"{self._parts.path.rstrip('/')}{path}", None)
+        if status >= 400:
+            raise error_of(status, raw)
+        return raw
+
     def _get(self, path: str, query: Mapping[str, Any] | None = None) -> dict[str, Any]:
         answer: dict[str, Any] = self.call("GET", path, query=query, repeat=True)
         return answer

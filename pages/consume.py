@@ -23,12 +23,12 @@ from studio.widgets.tables import html_table, mark
 
 LIMIT = 300
 TABS = {"batches": "Batches", "metrics": "Trainer metrics", "consumers": "Consumers", "syncs": "Weight syncs"}
-SNIPPET = """from core.client import Trainer
+SNIPPET = """from core.trainer import Trainer
 
-trainer = Trainer("{base_url}", consumer="trainer-1")
-for batch in trainer.batches(wait_s=600):          # prefetches the next while you train
-    loss = update(batch)                            # batch.steps: ids, log-probs, advantages
-    batch.ack(update=batch.index, metrics={{"loss": loss}})
+with Trainer("{base_url}", consumer="trainer-1") as trainer:
+    for batch in trainer.batches():                  # fetches the next while you train
+        loss = update(batch.steps)                    # ids, log-probs, advantages of each step
+        batch.ack(update=batch.number, metrics={{"loss": loss}})
 """
 
 

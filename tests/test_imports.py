@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LEVELS: list[set[str]] = [
     {"core.types", "core.errors", "core.config"},
     {"core.journal", "core.records", "core.dialects", "core.serving", "core.tree", "core.credit", "core.rewards"},
-    {"core.client", "core.recording"},
+    {"core.client", "core.recording", "core.trainer"},
     {"core.pool"},
     {"core.linking", "core.ingest", "core.gateway", "core.batch", "core.tasks"},
     {"core.export", "core.api", "core.imports"},
@@ -25,6 +25,8 @@ LEVELS: list[set[str]] = [
 SAME_LEVEL = {
     ("core.config", "core.errors"),
     ("core.client", "core.recording"),
+    ("core.trainer", "core.client"),
+    ("core.trainer", "core.recording"),
     ("core.imports", "core.api"),
     ("core.ingest", "core.linking"),
     ("core.api", "core.export"),

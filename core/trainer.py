@@ -1,0 +1,240 @@
+"""A small client for trainers: batches that arrive while the last one is trained on.
+
+    with Trainer("http://127.0.0.1:8100", consumer="trainer-1") as trainer:
+        for batch in trainer.batches():
+            loss = update(batch.steps)
+            batch.ack(update=batch.number, metrics={"loss": loss})
+
+Leases are renewed while a batch is held. A fetch carries its own id, so one whose answer was lost gets the same batch
+again; a batch that was fetched ahead and not used is given back. Standard library only; reading a batch that is too
+big for JSON needs pyarrow.
+"""
+
+from __future__ import annotations
+
+import io
+import queue
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from core.client import StudioClient, new_uid
+from core.errors import Conflict, StudioError
+from core.recording import known
+
+WAIT_S = 30.0
+"""One long poll; waiting longer is asking again, so that a lost connection is noticed."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """A leased batch.
+
+    Attributes:
+        uid: its uid.
+        number: counted from 0 by this client.
+        steps: one dict per step in plan order: ``step_uid, trajectory_uid, prompt_uid, group, trajectory, step_index,
+            prompt_ids, response_ids, response_logprobs, reward, trajectory_reward, advantage, return,
+            token_advantages, token_returns, policy_version, token_source``; unknown is None.
+        head: what else the service said: recipe and its version, view, totals, level, why others are left out.
+    """
+
+    uid: str
+    number: int
+    steps: list[dict[str, Any]]
+    head: dict[str, Any]
+    _trainer: Trainer = field(repr=False)
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        """Prompt groups with their trajectories and step uids."""
+        found: list[dict[str, Any]] = self.head["groups"]
+        return found
+
+    def ack(
+        self,
+        *,
+        update: int | None = None,
+        metrics: Mapping[str, float | None] | None = None,
+        step_metrics: Mapping[str, Mapping[str, float | None]] | None = None,
+    ) -> None:
+        """It went into an update. ``step_metrics`` are by step uid. Conflict when the lease was lost meanwhile."""
+        self._trainer.say(self, "ack", {**known(update=update), **_measured(metrics, step_metrics)})
+
+    def release(self, reason: str | None = None) -> None:
+        """Give it back: its groups may be fetched again."""
+        self._trainer.say(self, "release", known(reason=reason))
+
+    def measure(
+        self,
+        *,
+        update: int | None = None,
+        metrics: Mapping[str, float | None] | None = None,
+        step_metrics: Mapping[str, Mapping[str, float | None]] | None = None,
+    ) -> None:
+        """Post what was measured, without a word about the lease."""
+        path = f"/api/v1/batches/{self.uid}/metrics"
+        self._trainer.client.call("POST", path, {**known(update=update), **_measured(metrics, step_metrics)})
+
+
+class Trainer:
+    """A named consumer of batches.
+
+    Args:
+        studio: base URL of the service, or a client.
+        consumer: its name: two trainers of different names never share a group.
+        lease_s: how long a batch may be held without a sign of life, seconds.
+        **wanted: fields of ``POST batches/fetch``: recipe, recipe_name, recipe_version, channel, view, view_name,
+            shared, partial. Without a recipe the channel's active one is used, as it is at each fetch.
+    """
+
+    def __init__(self, studio: str | StudioClient, consumer: str, *, lease_s: float = 1800.0, **wanted: Any) -> None:
+        self.client = StudioClient(studio) if isinstance(studio, str) else studio
+        self.consumer = consumer
+        self.lost: list[str] = []
+        self._lease_s = lease_s
+        self._wanted = wanted
+        self._number = 0
+        self._held: dict[str, Batch] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._keeper: threading.Thread | None = None
+
+    def fetch(self, wait_s: float = 0.0) -> Batch | None:
+        """One batch, or None when none is ready within ``wait_s``."""
+        body = {
+            **self._wanted,
+            "consumer": self.consumer,
+            "lease_s": self._lease_s,
+            "request_id": new_uid(),
+            "wait_s": wait_s,
+        }
+        head = self.client.call("POST", "/api/v1/batches/fetch", body, repeat=True)
+        if head["batch_uid"] is None:
+            return None
+        steps = head.pop("steps")
+        if steps is None:
+            steps = self._big(head["file"])
+        with self._lock:
+            batch = Batch(head["batch_uid"], self._number, steps, head, self)
+            self._number += 1
+            self._held[batch.uid] = batch
+            if self._keeper is None:
+                self._keeper = threading.Thread(target=self._keep, name="leases", daemon=True)
+                self._keeper.start()
+        return batch
+
+    def batches(self, *, prefetch: int = 1, patience_s: float | None = None) -> Iterator[Batch]:
+        """Batches as they become ready, fetched ahead.
+
+        Args:
+            prefetch: how many to hold beside the one in use.
+            patience_s: end after waiting this long for one; None waits for ever.
+
+        Raises:
+            StudioError: what a fetch failed with.
+        """
+        ahead: queue.Queue[Batch | StudioError | None] = queue.Queue()
+        room = threading.Semaphore(max(1, prefetch))
+        ended = threading.Event()
+
+        def fetch_ahead() -> None:
+            while room.acquire() and not ended.is_set() and not self._stop.is_set():
+                got = self._patient(patience_s, ended)
+                ahead.put(got)
+                if not isinstance(got, Batch):
+                    return
+
+        thread = threading.Thread(target=fetch_ahead, name="prefetch", daemon=True)
+        thread.start()
+        try:
+            while True:
+                got = ahead.get()
+                if isinstance(got, StudioError):
+                    raise got
+                if got is None:
+                    return
+                room.release()
+                yield got
+        finally:
+            ended.set()
+            room.release()
+            thread.join(WAIT_S + 10)
+            while not ahead.empty():
+                left = ahead.get()
+                if isinstance(left, Batch):
+                    left.release("fetched ahead and not used")
+
+    def say(self, batch: Batch, word: str, body: Mapping[str, Any]) -> None:
+        """``ack`` or ``release`` a batch of this consumer."""
+        path = f"/api/v1/batches/{quote(batch.uid, safe='')}/{word}"
+        with self._lock:
+            self._held.pop(batch.uid, None)
+        self.client.call("POST", path, {"consumer": self.consumer, **body}, repeat=True)
+
+    def close(self) -> None:
+        """Stop renewing; what is still held expires."""
+        self._stop.set()
+        if self._keeper is not None:
+            self._keeper.join(10)
+        self.client.close()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _patient(self, patience_s: float | None, ended: threading.Event) -> Batch | StudioError | None:
+        waited = 0.0
+        while not ended.is_set() and not self._stop.is_set():
+            now = WAIT_S if patience_s is None else min(WAIT_S, patience_s - waited)
+            try:
+                got = self.fetch(now)
+            except StudioError as error:
+                return error
+            waited += now
+            if got is not None:
+                if ended.is_set():
+                    got.release("fetched ahead and not used")
+                    return None
+                return got
+            if patience_s is not None and waited >= patience_s:
+                return None
+        return None
+
+    def _keep(self) -> None:
+        """Renew what is held, well before it expires; ``lost`` names the batches whose lease was over."""
+        while not self._stop.wait(self._lease_s / 3):
+            with self._lock:
+                held = list(self._held)
+            for uid in held:
+                path = f"/api/v1/batches/{quote(uid, safe='')}/renew"
+                body = {"consumer": self.consumer, "lease_s": self._lease_s}
+                try:
+                    self.client.call("POST", path, body, repeat=True)
+                except Conflict:
+                    with self._lock:
+                        if self._held.pop(uid, None) is not None:
+                            self.lost.append(uid)
+                except StudioError:
+                    # The service is away: the next round tries again, and an acknowledgement will tell.
+                    continue
+
+    def _big(self, file: str) -> list[dict[str, Any]]:
+        import pyarrow as pa
+
+        with pa.ipc.open_stream(io.BytesIO(self.client.download(file))) as stream:
+            steps: list[dict[str, Any]] = stream.read_all().to_pylist()
+        return steps
+
+
+def _measured(
+    metrics: Mapping[str, float | None] | None, step_metrics: Mapping[str, Mapping[str, float | None]] | None
+) -> dict[str, Any]:
+    steps: Sequence[dict[str, Any]] = [
+        {"step_uid": uid, "metrics": dict(values)} for uid, values in (step_metrics or {}).items()
+    ]
+    return {"metrics": dict(metrics or {}), "steps": steps}

@@ -174,6 +174,8 @@ def _parts(block: Json, where: str, dropped: Dropped) -> list[Json]:
     kind = block.get("type")
     if kind == "text":
         return [{"type": "text", "text": text_of(block.get("text"), f"{where}.content.text")}]
+    if kind == "tool_reference":
+        return [{"type": "text", "text": text_of(block.get("tool_name"), f"{where}.content.tool_name")}]
     source = block.get("source")
     if kind == "image" and isinstance(source, dict):
         address = _address(source)

@@ -18,6 +18,7 @@ from typing import Any
 import aiohttp
 import orjson
 
+from core.dialects.errors import engine_refusal, prompt_too_long
 from core.errors import EngineError, EngineTimeout
 from core.gateway.dialects import FLAVOUR_ASK, Dialect, add_asked, check_answer
 from core.gateway.engines import CONNECT_TIMEOUT_S, Connections, Engine, EngineAnswer, EngineCall
@@ -133,6 +134,22 @@ class DirectEngine(Engine):
         asks = [{**ask, **self._flavour_ask} if ask else ask for ask in call.dialect.ask]
         body = {key: value for key, value in call.body.items() if key not in _GENERATION}
         body["model"] = model
+        # Messages has to name a limit, so agents name their usual model's: for who holds less it says nothing.
+        formality = call.native_dialect == "messages" and "max_tokens" in body
+        if not (formality and self._never_fits(body["max_tokens"], model)):
+            answer = await self._ask(call, model, body, asks)
+            too_long = answer.status in REFUSALS and prompt_too_long(engine_refusal(answer.status, answer.body))
+            if not (formality and too_long):
+                return answer
+        del body["max_tokens"]
+        answer = await self._ask(call, model, body, asks)
+        answer.dropped = [*answer.dropped, "max_tokens"]
+        return answer
+
+    async def _ask(
+        self, call: EngineCall, model: str, body: Mapping[str, Any], asks: Sequence[Mapping[str, Any]]
+    ) -> EngineAnswer:
+        """Ask for everything that the engine is known to tell, and for less where it refuses."""
         for level in range(self._level(call.dialect, model), len(asks)):
             asked, added = add_asked(body, asks[level])
             status, raw, retry_after = await self._post(call, asked)
@@ -146,6 +163,11 @@ class DirectEngine(Engine):
             checked = check_answer(answer)
             return EngineAnswer(status, raw, checked, model, added, tokenizer_hash=self._tokenizer_hash(model))
         raise AssertionError("the last ask adds nothing")
+
+    def _never_fits(self, max_tokens: Any, model: str) -> bool:
+        """Whether an answer may not be that long even after no prompt at all, by the model's card."""
+        known = (card.get("max_model_len") for card in self._served or () if card.get("id") == model)
+        return any(isinstance(n, int) and isinstance(max_tokens, int) and max_tokens >= n for n in known)
 
     def _tokenizer_hash(self, model: str) -> str | None:
         """What the model's card says of its tokenizer; engines that ship here do, others may not."""

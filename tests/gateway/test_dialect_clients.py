@@ -213,6 +213,19 @@ def test_tokens_are_estimated_where_nobody_counts(make_gateway, upstream):
     assert gateway.http.post("/v1/messages/count_tokens", json={"messages": 3}).json()["type"] == "error"
 
 
+def test_an_answer_limit_beyond_the_models_context_is_none(gateway, claude, engine):
+    """Claude Code asks for 128,000 tokens of whatever stands behind the gateway."""
+    engine.put("/__script", json={**SCRIPT, "context_length": 1000}).raise_for_status()
+    for max_tokens in (128_000, 998):
+        answer = ask_claude(claude, True, max_tokens=max_tokens, messages=said("x"))
+        assert answer.content[0].text == "plain answer"
+    assert [record["dropped_fields"] for record in gateway.records()] == [["max_tokens"]] * 2
+    assert "max_tokens" in gateway.records()[0]["request"]
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        ask_claude(claude, False, messages=said("word " * 1000))
+    assert caught.value.body["error"]["message"].startswith("prompt is too long")
+
+
 def test_models_in_both_shapes(gateway, claude, gpt):
     (model,) = claude.models.list().data
     assert (model.id, model.type, model.display_name) == ("scripted-1", "model", "scripted-1")

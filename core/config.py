@@ -40,6 +40,7 @@ class Settings(BaseSettings):
     )
     engine_timeout_s: float = Field(900.0, gt=0, description="Longest wait for one answer, seconds")
     api_key: str | None = Field(None, description="Key that every call must carry; needed when host is not loopback")
+    response_length: int = Field(1024, ge=1, description="Longest answer of POST /generate that names none, tokens")
     capture: str = Field(
         "strict",
         pattern="^(strict|best_effort)$",

@@ -62,6 +62,14 @@ class Call:
     path: dict[str, str]
     query: dict[str, str]
     raw: bytes
+    host: str | None = None
+
+    @property
+    def base_url(self) -> str:
+        """Root of the service as the caller reaches it: behind a wildcard address that is the host it asked for."""
+        if self.host and self.deps.settings.host in ("0.0.0.0", "::"):
+            return f"http://{self.host}"
+        return self.deps.base_url()
 
     def json(self) -> Any:
         """The body as JSON; an empty one is ``{}``. Raises InvalidInput."""
@@ -107,7 +115,8 @@ def _to_plain(value: Any) -> Any:
 
 def error_response(err: StudioError) -> Response:
     """The contract's error shape."""
-    return json_response(err.as_dict(), err.http_status)
+    wait_s = getattr(err, "retry_after_s", None)
+    return json_response(err.as_dict(), err.http_status, {"Retry-After": f"{wait_s:.0f}"} if wait_s else None)
 
 
 def authorize(settings: Settings, request: Request) -> None:
@@ -130,7 +139,13 @@ def endpoint(deps: ApiDeps, handler: Handler | AsyncHandler) -> Callable[[Reques
     async def run(request: Request) -> Response:
         try:
             authorize(deps.settings, request)
-            call = Call(deps, dict(request.path_params), dict(request.query_params), await request.body())
+            call = Call(
+                deps,
+                dict(request.path_params),
+                dict(request.query_params),
+                await request.body(),
+                request.headers.get("host"),
+            )
             if inspect.iscoroutinefunction(handler):
                 result = await handler(call)
             else:

@@ -1,47 +1,184 @@
-"""Claw-R1's own endpoints in their shapes, so that its agents and clients run unchanged."""
+"""Claw-R1's own endpoints in their shapes, so that its agents and clients run unchanged.
+
+``POST /generate`` is not captured: its callers submit the steps they make of it themselves, and would otherwise leave
+each of them twice. It waits for weight syncs like any call and tells the policy version that sampled.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+from starlette.concurrency import run_in_threadpool
 
 from core.api import wire
-from core.api.app import Call, Handler, json_response, not_built
+from core.api.app import AsyncHandler, Call, Handler, json_response
 from core.api.produce import complete_trajectory, register_trajectory, submit_steps
+from core.dialects.errors import engine_refusal
+from core.errors import EngineError, InvalidInput
+from core.gateway.clawr1 import UID_PREFIX
+from core.gateway.detokenize import detokenize
+from core.gateway.dialects import COMPLETIONS
+from core.gateway.engines import EngineCall
+from core.records import extract_tokens
+from core.rewards import TEXT_VERIFIERS, score
+
+SYNC_WAIT_S = 30.0
+VERIFIERS: dict[str, str] = {"openai/gsm8k": "final_number"}
+"""Which verifier scores a ``data_source`` that names none itself."""
+OWN_PARAMS = frozenset({"logprobs", "model", "prompt", "n", "stream"})
+UNUSED = ("multi_modal_data", "routed_experts")
+"""Step fields of Claw-R1 that have no place of their own here; what they hold goes into ``metadata``."""
+
+
+class InitIn(wire.WireModel):
+    """``POST /init_trajectory``; the body is optional."""
+
+    prompt_uid: wire.Uid | None = None
+
+
+class GenerateIn(wire.WireModel):
+    """``POST /generate``."""
+
+    prompt_ids: Annotated[list[wire.TokenId], Field(min_length=1, max_length=10_000_000)]
+    sampling_params: dict[str, Any] = Field(
+        default_factory=dict, description="temperature, top_p, max_tokens, ...; logprobs true asks for log-probs"
+    )
+    image_data: list[Any] | None = None
+    video_data: list[Any] | None = None
+
+
+class ComputeRewardIn(wire.WireModel):
+    """``POST /compute_reward``: ``dataset_fields`` as verl's data sets have them."""
+
+    prompt_ids: list[wire.TokenId]
+    response_ids: list[wire.TokenId]
+    multi_modal_data: dict[str, Any] | None = None
+    num_turns: int = 2
+    extra_fields: dict[str, Any] = Field(default_factory=dict)
+    dataset_fields: dict[str, Any] = Field(
+        default_factory=dict, description="data_source, reward_model {ground_truth, verifier?}, ..."
+    )
 
 
 def init_trajectory(call: Call) -> Any:
     """A fresh trajectory and the base URL that carries its identity in the path."""
     deps = call.deps
-    body = call.json()
-    prompt_uid = body.get("prompt_uid") if isinstance(body, dict) else None
-    trajectory_uid = deps.new_uid()
-    prompt = prompt_uid if isinstance(prompt_uid, str) and prompt_uid else deps.new_uid()
-    register_trajectory(deps, trajectory_uid, wire.RegisterIn(), prompt_uid=prompt)
-    return {"trajectory_uid": trajectory_uid, "base_url": f"{deps.base_url()}/{trajectory_uid}/{prompt}/v1"}
+    body = wire.check(InitIn, call.json())
+    trajectory_uid = UID_PREFIX + deps.new_uid()
+    # A caller may put another prompt group into the URL: only one that was named is registered.
+    register_trajectory(deps, trajectory_uid, wire.RegisterIn(), prompt_uid=body.prompt_uid)
+    prompt = body.prompt_uid or deps.new_uid()
+    return {"trajectory_uid": trajectory_uid, "base_url": f"{call.base_url}/{trajectory_uid}/{prompt}/v1"}
 
 
 def register(call: Call) -> Any:
     """``POST /{t}/{p}/v1/register_trajectory``."""
     body = wire.check(wire.RegisterIn, call.json())
     register_trajectory(call.deps, call.path["t"], body, prompt_uid=call.path["p"])
-    return {"trajectory_uid": call.path["t"], "registered": True}
+    return {"status": "ok", "trajectory_uid": call.path["t"], "registered": True}
 
 
 def complete_by_path(call: Call) -> Any:
     """``POST /{t}/{p}/v1/complete_trajectory``; the body is optional."""
     body = wire.check(wire.CompleteIn, call.json())
-    return complete_trajectory(call.deps, call.path["t"], body, prompt_uid=call.path["p"])
+    return {"status": "ok", **complete_trajectory(call.deps, call.path["t"], body, prompt_uid=call.path["p"])}
 
 
 def complete(call: Call) -> Any:
     """``POST /complete_trajectory/{t}``."""
-    return complete_trajectory(call.deps, call.path["t"], wire.check(wire.CompleteIn, call.json()))
+    body = wire.check(wire.CompleteIn, call.json())
+    return {"status": "ok", **complete_trajectory(call.deps, call.path["t"], body)}
 
 
 def submit(call: Call) -> Any:
     """``POST /submit_steps?channel=`` → ``{accepted}``."""
-    result = submit_steps(call.deps, call.json(), channel=call.query.get("channel"))
+    body = call.json()
+    if isinstance(body, dict) and isinstance(body.get("steps"), list):
+        body = {**body, "steps": [_step(step) for step in body["steps"]]}
+    result = submit_steps(call.deps, body, channel=call.query.get("channel"))
     return {"accepted": result["accepted"]}
+
+
+def _step(step: Any) -> Any:
+    """A Claw-R1 step in our fields: its empty texts and nulls mean unknown."""
+    if not isinstance(step, Mapping):
+        return step
+    ours = {name: value for name, value in step.items() if name not in UNUSED}
+    extra = {name: step[name] for name in UNUSED if step.get(name) is not None}
+    if ours.get("prompt_uid") == "":
+        del ours["prompt_uid"]
+    if extra or ours.get("metadata") is None:
+        ours["metadata"] = {**(ours.get("metadata") or {}), **extra}
+    return ours
+
+
+async def generate(call: Call) -> Any:
+    """``POST /generate`` → ``{token_ids, log_probs, stop_reason, policy_version}``: ids as the engine sampled them."""
+    deps = call.deps
+    body = wire.check(GenerateIn, call.json())
+    if body.image_data or body.video_data:
+        raise InvalidInput("images and videos can't be sent as token ids", field="image_data")
+    params = body.sampling_params
+    model = params.get("model")
+    if not isinstance(model, str | None):
+        raise InvalidInput("model is not a string", field="sampling_params.model")
+    wanted = {name: value for name, value in params.items() if name not in OWN_PARAMS and value is not None}
+    request = {"max_tokens": deps.settings.response_length, **wanted, "prompt": body.prompt_ids}
+    engine = await deps.engines.pick(model)
+    version = await deps.policy.start(SYNC_WAIT_S)
+    try:
+        answer = await engine.complete(EngineCall(COMPLETIONS, request, model))
+    finally:
+        deps.policy.finish()
+    if answer.status != 200:
+        raise engine_refusal(answer.status, answer.body if isinstance(answer.body, dict) else {})
+    tokens = extract_tokens(answer.body, 0, COMPLETIONS.name)
+    if tokens.response_ids is None:
+        raise EngineError(
+            f"engine {engine.name!r} tells no token ids, and encoding its text again would not give the sampled ones",
+            hint="use an engine that returns token ids (vLLM, SGLang, llama.cpp, the embedded one)",
+        )
+    return {
+        "token_ids": tokens.response_ids,
+        "log_probs": tokens.response_logprobs if params.get("logprobs") else None,
+        "stop_reason": answer.body["choices"][0].get("finish_reason"),
+        "policy_version": version,
+    }
+
+
+async def compute_reward(call: Call) -> Any:
+    """``POST /compute_reward`` → ``{reward_score, reward_extra_info}``; a score of null is unknown, not 0."""
+    body = wire.check(ComputeRewardIn, call.json())
+    check = _check(body.dataset_fields)
+    engine = call.deps.engines.resolve(None)
+    text = await detokenize(engine, body.response_ids, None)
+    if text is None:
+        raise EngineError(
+            f"engine {engine.name!r} can't tell the text of token ids",
+            hint="it needs POST /detokenize, as vLLM, SGLang, llama.cpp and the embedded engine have it",
+        )
+    found = await run_in_threadpool(score, Path(), {**check, "text": text})
+    info = {"verifier": check["verifier"], **found.details, **({"error": found.error} if found.error else {})}
+    return {"reward_score": found.value, "reward_extra_info": info}
+
+
+def _check(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A verifier's specification from a data set's fields."""
+    model = fields.get("reward_model")
+    told = dict(model) if isinstance(model, Mapping) else {}
+    source = fields.get("data_source")
+    name = told.pop("verifier", None) or fields.get("verifier") or VERIFIERS.get(str(source))
+    if name not in TEXT_VERIFIERS:
+        raise InvalidInput(
+            f"nothing scores {name or source!r}",
+            field="dataset_fields.data_source",
+            hint=f"data_source {', '.join(VERIFIERS)}, or reward_model.verifier: {', '.join(sorted(TEXT_VERIFIERS))}",
+        )
+    answer = told.pop("ground_truth", fields.get("ground_truth"))
+    return {**told, "verifier": name, "answer": answer}
 
 
 def ready(call: Call) -> Any:
@@ -50,13 +187,13 @@ def ready(call: Call) -> Any:
     return json_response({"ready": is_ready}, 200 if is_ready else 503)
 
 
-ROUTES: list[tuple[str, str, Handler]] = [
+ROUTES: list[tuple[str, str, Handler | AsyncHandler]] = [
     ("POST", "/init_trajectory", init_trajectory),
     ("POST", "/{t}/{p}/v1/register_trajectory", register),
     ("POST", "/{t}/{p}/v1/complete_trajectory", complete_by_path),
     ("POST", "/complete_trajectory/{t}", complete),
     ("POST", "/submit_steps", submit),
-    ("POST", "/generate", not_built("token-in generation")),
-    ("POST", "/compute_reward", not_built("the reward worker")),
+    ("POST", "/generate", generate),
+    ("POST", "/compute_reward", compute_reward),
     ("GET", "/ready", ready),
 ]

@@ -16,7 +16,7 @@ from core.gateway.keys import key_id
 from core.records import complete_record, register_record, session_record, steps_record
 
 
-def mint_session(deps: ApiDeps, session: wire.SessionIn) -> dict[str, Any]:
+def mint_session(deps: ApiDeps, session: wire.SessionIn, base_url: str | None = None) -> dict[str, Any]:
     """A key bound to one trajectory; the key itself is returned once and stored only as a hash."""
     trajectory_uid = session.trajectory_uid or deps.new_uid()
     channel = session.channel or deps.settings.channel
@@ -41,7 +41,7 @@ def mint_session(deps: ApiDeps, session: wire.SessionIn) -> dict[str, Any]:
     return {
         "api_key": key,
         "key_id": key_id(key_sha256),
-        "base_url": deps.base_url() + "/v1",
+        "base_url": (base_url or deps.base_url()) + "/v1",
         "trajectory_uid": trajectory_uid,
         "prompt_uid": session.prompt_uid,
         "channel": channel,
@@ -50,7 +50,7 @@ def mint_session(deps: ApiDeps, session: wire.SessionIn) -> dict[str, Any]:
 
 def sessions(call: Call) -> Any:
     """``POST sessions``."""
-    return mint_session(call.deps, wire.check(wire.SessionIn, call.json()))
+    return mint_session(call.deps, wire.check(wire.SessionIn, call.json()), call.base_url)
 
 
 def submit_steps(deps: ApiDeps, body: object, *, channel: str | None = None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.routing import Route
 
 from core.gateway.capture import Capture
+from core.gateway.clawr1 import CHAT_TOOLS_IN_TEXT, clawr1_prefix
 from core.gateway.deps import GatewayDeps
 from core.gateway.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from core.gateway.queries import CountTokens, Models, StoredResponse
@@ -16,7 +17,8 @@ PREFIXES = ("/v1", "/{trajectory_uid}/{prompt_uid}/v1")
 
 def create_gateway(deps: GatewayDeps) -> list[Route]:
     """The routes to be mounted at an application's root."""
-    routes: list[Route] = []
+    in_text = Capture(deps, CHAT_TOOLS_IN_TEXT)
+    routes = [Route(f"{clawr1_prefix()}/{CHAT_TOOLS_IN_TEXT.path}", in_text, methods=["POST"])]
     for prefix in PREFIXES:
         for dialect in (CHAT, COMPLETIONS, RESPONSES, MESSAGES):
             routes.append(Route(f"{prefix}/{dialect.path}", Capture(deps, dialect), methods=["POST"]))

@@ -10,18 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import InvalidInput
-from core.rewards import csv_sum, every, file_contains, json_equals, lines_equal
+from core.rewards import csv_sum, every, file_contains, final_number, json_equals, lines_equal
 from core.rewards.base import Score, Verifier
 
 REGISTRY: dict[str, Verifier] = {
     "csv_sum": csv_sum.verify,
     "every": every.verify,
     "file_contains": file_contains.verify,
+    "final_number": final_number.verify,
     "json_equals": json_equals.verify,
     "lines_equal": lines_equal.verify,
 }
 
-__all__ = ["REGISTRY", "Score", "Verifier", "score"]
+TEXT_VERIFIERS: frozenset[str] = frozenset({"final_number"})
+"""Those that judge a text by itself (``check["text"]``) and open no file."""
+
+__all__ = ["REGISTRY", "TEXT_VERIFIERS", "Score", "Verifier", "score"]
 
 
 def score(workspace: Path, check: Mapping[str, Any]) -> Score:

@@ -1,0 +1,67 @@
+"""Claw-R1's black-box agents read tool calls out of the answer's text, as a gateway that samples raw text gives it.
+
+Their trajectories begin at ``POST /init_trajectory`` and are known by their uid, so nothing has to be remembered.
+What is recorded is the engine's own answer; only the agent's copy has the calls in its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+from starlette.convertors import Convertor, register_url_convertor
+
+from core import dialects
+from core.dialects.base import Json, Names
+from core.dialects.chat import PlainTranslation, chat_stream
+from core.gateway.dialects import CHAT, Dialect
+
+UID_PREFIX: Final = "clawr1-"
+CONVERTOR: Final = "clawr1_uid"
+
+
+def tool_call_text(message: Mapping[str, Any]) -> Json:
+    """A chat message with its tool calls written into the content, as Hermes and Qwen models sample them."""
+    calls = message.get("tool_calls") or []
+    said = message.get("content") or ""
+    texts = [said] if said else []
+    for call in calls:
+        function = call.get("function") or {}
+        name = orjson.dumps(function.get("name")).decode()
+        texts.append(f'<tool_call>\n{{"name": {name}, "arguments": {function.get("arguments") or "{}"}}}\n</tool_call>')
+    kept = {key: value for key, value in message.items() if key != "tool_calls"}
+    return {**kept, "content": "\n".join(texts)}
+
+
+class _ToolsInText(PlainTranslation):
+    def whole(self, answer: Mapping[str, Any]) -> Json:
+        choices = [{**choice, "message": tool_call_text(choice.get("message") or {})} for choice in answer["choices"]]
+        return {**answer, "choices": choices}
+
+    def stream(self, answer: Mapping[str, Any]) -> bytes:
+        return super().stream(self.whole(answer))
+
+
+def _open(body: Mapping[str, Any], names: Names, earlier: Sequence[Json]) -> PlainTranslation:
+    return _ToolsInText(dialects.CHAT.open(body, names, earlier).asked, chat_stream)
+
+
+CHAT_TOOLS_IN_TEXT: Final = Dialect(replace(dialects.CHAT, open=_open), CHAT.ask)
+
+
+class _ClawR1Uid(Convertor[str]):
+    regex = UID_PREFIX + "[^/]+"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+def clawr1_prefix() -> str:
+    """The capture prefix of Claw-R1's trajectories; to be routed before the general one."""
+    register_url_convertor(CONVERTOR, _ClawR1Uid())
+    return f"/{{trajectory_uid:{CONVERTOR}}}/{{prompt_uid}}/v1"

@@ -1,0 +1,51 @@
+"""The number that an answer ends in, as GSM8K counts: ``#### 72``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+from core.errors import InvalidInput
+from core.rewards.base import Score, read_answer
+
+TAIL_CHARS = 300
+"""The answer stands at the end: numbers before that are working."""
+_STRICT = re.compile(r"#### (-?[0-9.,]+)")
+_NUMBER = re.compile(r"-?[0-9.,]+")
+
+
+def last_number(text: str, *, flexible: bool) -> str | None:
+    """The last number after ``####``, or with ``flexible`` the last number at all, without thousands separators."""
+    found = (_NUMBER if flexible else _STRICT).findall(text[-TAIL_CHARS:])
+    named = [number for number in found if number not in (".", ",", "")]
+    return named[-1].replace(",", "") if named else None
+
+
+def same_number(left: str, right: str) -> bool:
+    """Equal as numbers (``72`` and ``72.0``), or letter by letter where one is none."""
+    try:
+        return Decimal(left) == Decimal(right)
+    except InvalidOperation:
+        return left == right
+
+
+def verify(workspace: Path, spec: Mapping[str, Any]) -> Score:
+    """1.0 when the answer's number is ``spec["answer"]``, else 0.0.
+
+    The answer is ``spec["text"]``, or the file ``spec["path"]`` of the workspace. ``spec["flexible"]`` takes any last
+    number, else only one after ``####`` counts.
+    """
+    if spec.get("answer") is None:
+        raise InvalidInput("there is no right answer to compare with", field="answer")
+    wanted = str(spec["answer"]).replace(",", "").strip()
+    text = spec.get("text")
+    if text is None:
+        text = read_answer(workspace, spec["path"])
+    if text is None:
+        return Score(0.0, {"expected": wanted, "problem": "no such text file"})
+    found = last_number(str(text), flexible=bool(spec.get("flexible", False)))
+    right = found is not None and same_number(found.rstrip("."), wanted)
+    return Score(float(right), {"expected": wanted, "found": found})

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from core.dialects.base import Dialect, Json, Names
+from core.dialects.base import Dialect, Json, Names, reasoning_of
 from core.dialects.errors import openai_error
 from core.errors import StudioError
 
@@ -19,6 +19,8 @@ KEEP_ALIVE: Final = b": keep-alive\n\n"
 DONE: Final = b"data: [DONE]\n\n"
 
 _WHOLE_ONLY = frozenset({"role", "content", "tool_calls", "reasoning", "reasoning_content"})
+_CHOICE = frozenset({"index", "message", "logprobs", "finish_reason", "token_ids"})
+_REASONING: Final = ("reasoning", "reasoning_content")
 _ENVELOPE = ("id", "created", "model", "system_fingerprint", "service_tier")
 
 Stream = Callable[[Mapping[str, Any], Mapping[str, Any]], bytes]
@@ -98,6 +100,7 @@ def chat_stream(answer: Mapping[str, Any], request: Mapping[str, Any]) -> bytes:
                 chunk["prompt_token_ids"] = answer["prompt_token_ids"]
             parts.append(event(chunk))
         last = {
+            **{name: value for name, value in choice.items() if name not in _CHOICE},
             "index": index,
             "delta": {},
             "logprobs": None,
@@ -176,6 +179,23 @@ def _with_system(body: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(messages, list) or not any(_is_developer(message) for message in messages):
         return body
     return {**body, "messages": [{**m, "role": "system"} if _is_developer(m) else m for m in messages]}
+
+
+def with_both_reasonings(messages: Any) -> Any:
+    """Messages whose thinking has both of its names: vLLM reads only ``reasoning``, others ``reasoning_content``.
+
+    An engine drops the one that it does not know without a word, and the next prompt is not what was sampled.
+    """
+    if not isinstance(messages, list) or not any(_is_half_named(message) for message in messages):
+        return messages
+    return [
+        {**message, **dict.fromkeys(_REASONING, reasoning_of(message))} if _is_half_named(message) else message
+        for message in messages
+    ]
+
+
+def _is_half_named(message: Any) -> bool:
+    return isinstance(message, dict) and bool(reasoning_of(message)) and any(name not in message for name in _REASONING)
 
 
 def _is_developer(message: Any) -> bool:

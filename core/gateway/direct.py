@@ -18,6 +18,7 @@ from typing import Any
 import aiohttp
 import orjson
 
+from core.dialects.chat import with_both_reasonings
 from core.dialects.errors import engine_refusal, prompt_too_long
 from core.errors import EngineError, EngineTimeout
 from core.gateway.dialects import FLAVOUR_ASK, Dialect, add_asked, check_answer
@@ -134,6 +135,8 @@ class DirectEngine(Engine):
         asks = [{**ask, **self._flavour_ask} if ask else ask for ask in call.dialect.ask]
         body = {key: value for key, value in call.body.items() if key not in _GENERATION}
         body["model"] = model
+        if "messages" in body:
+            body["messages"] = with_both_reasonings(body["messages"])
         # Messages has to name a limit, so agents name their usual model's: for who holds less it says nothing.
         formality = call.native_dialect == "messages" and "max_tokens" in body
         if not (formality and self._never_fits(body["max_tokens"], model)):

@@ -79,6 +79,20 @@ def test_unknown_fields_travel_both_ways_and_are_kept(gateway, upstream):
     assert gateway.records()[0]["request"]["min_p"] == 0.1
 
 
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_thinking_that_is_sent_back_has_both_names(gateway, upstream, name):
+    thought = {"role": "assistant", "content": "a", name: "because"}
+    gateway.chat(messages=[*HI, thought, *HI])
+    assert upstream.last.body["messages"][1] == {**thought, "reasoning": "because", "reasoning_content": "because"}
+    assert gateway.records()[0]["request"]["messages"][1] == thought
+
+
+def test_a_developer_is_asked_as_system(gateway, upstream):
+    gateway.chat(messages=[{"role": "developer", "content": "d"}, *HI])
+    assert upstream.last.body["messages"] == [{"role": "system", "content": "d"}, *HI]
+    assert gateway.records()[0]["request"]["messages"][0]["role"] == "developer"
+
+
 def test_several_choices_pass(gateway, upstream):
     upstream.reply = chat_answer(n=3)
     answer = gateway.sdk().chat.completions.create(model="policy", messages=HI, n=3)

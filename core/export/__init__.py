@@ -15,6 +15,7 @@ from core.export import (
     llama_factory,
     openai_messages,
     openrlhf,
+    packed_tree,
     prime_rl,
     rllm,
     skyrl_sft,
@@ -46,6 +47,7 @@ EXPORTERS: dict[str, Exporter] = {
         axolotl.EXPORTER,
         llama_factory.EXPORTER,
         openai_messages.EXPORTER,
+        packed_tree.EXPORTER,
         steps_parquet.EXPORTER,
     )
 }

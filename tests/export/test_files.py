@@ -130,6 +130,7 @@ LOADS = {
     "axolotl": ("sft", "labels"),
     "llama_factory": ("sft", "messages"),
     "openai_messages": ("sft", "7"),
+    "packed_tree": ("dr_grpo", "1"),
     "steps_parquet": ("sft", "response_logprobs"),
 }
 """Format -> an algorithm that it is made for, and what its load command prints."""

@@ -1,0 +1,193 @@
+"""Packed prefix trees as safetensors: each row of the plan's layout with its loss terms, ready for one forward pass.
+
+Every array of ``core.tree.build.PackedTree`` and ``core.tree.terms.LossTerms`` stands once for all rows, one row after
+another; ``NAME.rows`` (int64 [n_rows + 1]) says where each row's part is. ``step_uids`` are JSON bytes; a term's
+``step`` and a row's ``members`` index the row's own steps, ``steps`` (int64) their places among all. The metadata hold
+the denominators of the batch's loss, so that splitting it over micro-batches or ranks changes nothing.
+
+``read_rows`` gives the rows back as the objects that were written::
+
+    for row, terms, uids in read_rows(path):
+        use_tree_attention(model, "cascade")
+        scores = token_scores(model, packed_hidden(model, row), terms)
+        batch_loss("ppo_clip", scores.logp, terms, totals).backward()
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import orjson
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from core.batch.plan import Plan
+from core.errors import InvalidInput
+from core.export.base import Exporter, ExportSource, Progress, Sink, Written
+from core.tree.build import PackedTree
+from core.tree.sequences import Int64, ragged_index
+from core.tree.terms import POLICIES, Denominators, LossTerms, loss_terms
+
+VERSION = "1"
+TREE = (
+    "tokens",
+    "position_ids",
+    "end",
+    "members",
+    "run_offsets",
+    "run_start",
+    "run_length",
+    "order",
+    "lcp",
+    "novel_start",
+)
+TERMS = ("packed_pos", "target_pos", "target", "old_logp", "advantage", "weight", "step_weight", "step")
+ARRAYS = {name: f"tree.{name}" for name in TREE} | {name: f"terms.{name}" for name in TERMS} | {"steps": "steps"}
+_DTYPES = {
+    "<i4": "I32", "<i8": "I64", "<f4": "F32", "<f8": "F64", "|u1": "U8",
+}  # fmt: skip
+COPY_BYTES = 1 << 20
+
+
+class _Column:
+    """One array in the making: its bytes on disk, its rows' borders in memory."""
+
+    def __init__(self, spool: BinaryIO) -> None:
+        self.spool = spool
+        self.dtype = ""
+        self.rows = [0]
+
+    def add(self, values: NDArray[Any]) -> None:
+        self.dtype = values.dtype.str
+        self.spool.write(np.ascontiguousarray(values).tobytes())
+        self.rows.append(self.rows[-1] + len(values))
+
+
+def _advantages(plan: Plan, places: Int64) -> dict[str, NDArray[np.float32]]:
+    """``advantages`` or ``token_advantages`` of ``loss_terms``, for the steps at these places."""
+    steps = plan.steps.take(pa.array(places))
+    if "token_advantages" in plan.steps.column_names:
+        flat = steps["token_advantages"].combine_chunks().flatten()
+        return {"token_advantages": flat.to_numpy(zero_copy_only=False).astype(np.float32)}
+    return {"advantages": steps["advantage"].cast(pa.float64()).to_numpy().astype(np.float32)}
+
+
+def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
+    """Stream the rows through spools, then the header and the arrays. InvalidInput when a step is over the budget."""
+    made = plan.layout
+    if len(made.over_budget):
+        uid = plan.step_uids[int(made.over_budget[0])]
+        raise InvalidInput(f"step {uid} alone is longer than a row", field="recipe.token_budget")
+    n_terms = n_tokens = done = 0
+    weight, uids = 0.0, []
+    with ExitStack() as open_files:
+        columns = {name: _Column(open_files.enter_context(tempfile.TemporaryFile())) for name in ARRAYS.values()}
+        for index, parts in enumerate(made.rows):
+            row, sequences = made.row(pool, index)
+            places = np.concatenate([part.order for part in parts]).astype(np.int64)
+            terms = loss_terms(row, sequences, policy=settings["terms"], **_advantages(plan, places))
+            for name in TREE:
+                columns[ARRAYS[name]].add(getattr(row, name))
+            for name in TERMS:
+                columns[ARRAYS[name]].add(getattr(terms, name))
+            columns["steps"].add(places)
+            n_terms, n_tokens, done = n_terms + len(terms), n_tokens + row.n_packed, done + len(places)
+            weight += float(terms.weight.sum())
+            uids.append(len(np.unique(terms.step)))
+            progress(done, len(plan.steps))
+        head = {
+            "format": "claw-studio packed tree",
+            "version": VERSION,
+            "plan": plan.hash,
+            "terms": settings["terms"],
+            "denominator_weight": repr(weight),
+            "denominator_steps": str(sum(uids)),
+            "token_budget": str(made.token_budget),
+        }
+        _write_safetensors(sink, columns, orjson.dumps(plan.step_uids), head)
+    return Written(len(made.rows), n_tokens, n_terms)
+
+
+def _write_safetensors(sink: Sink, columns: Mapping[str, _Column], uids: bytes, metadata: Mapping[str, str]) -> None:
+    """The safetensors layout: header length, header, then the arrays; 8-byte ones first, so that all are aligned."""
+    arrays: list[tuple[str, str, int, Any]] = []
+    for name, column in columns.items():
+        arrays.append((name, column.dtype, column.rows[-1], column.spool))
+        arrays.append((f"{name}.rows", "<i8", len(column.rows), np.array(column.rows, dtype=np.int64).tobytes()))
+    arrays.append(("step_uids", "|u1", len(uids), uids))
+    arrays.sort(key=lambda array: -np.dtype(array[1]).itemsize)
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    at = 0
+    for name, dtype, n, _ in arrays:
+        end = at + n * np.dtype(dtype).itemsize
+        header[name] = {"dtype": _DTYPES[dtype], "shape": [n], "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    sink.write(struct.pack("<Q", len(text)))
+    sink.write(text)
+    for _, _, _, source in arrays:
+        if isinstance(source, bytes):
+            sink.write(source)
+            continue
+        source.seek(0)
+        while piece := source.read(COPY_BYTES):
+            sink.write(piece)
+
+
+def read_totals(path: Path | str) -> Denominators:
+    """What the batch's loss is divided by."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as file:
+        told = file.metadata()
+    return Denominators(float(told["denominator_weight"]), int(told["denominator_steps"]))
+
+
+def read_rows(path: Path | str) -> Iterator[tuple[PackedTree, LossTerms, list[str]]]:
+    """(row, its loss terms, the uids that ``terms.step`` indexes) of every row, one at a time."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as file:
+        uids: list[str] = orjson.loads(file.get_tensor("step_uids").tobytes())
+        borders = {name: file.get_tensor(f"{key}.rows") for name, key in ARRAYS.items()}
+        slices = {name: file.get_slice(key) for name, key in ARRAYS.items()}
+        for i in range(len(borders["tokens"]) - 1):
+            part = {name: slices[name][int(borders[name][i]) : int(borders[name][i + 1])] for name in ARRAYS}
+            row = PackedTree(**{name: part[name] for name in TREE}, n_original=_n_original(part))
+            terms = LossTerms(**{name: part[name] for name in TERMS})
+            yield row, terms, [uids[place] for place in part["steps"].tolist()]
+
+
+def _n_original(part: Mapping[str, NDArray[Any]]) -> int:
+    """Tokens of all members: the runs' lengths, each counted once per member that has it."""
+    offsets = part["run_offsets"]
+    runs = ragged_index(offsets[:-1], np.diff(offsets))
+    return int(part["run_length"][runs].sum())
+
+
+def load_command(name: str) -> str:
+    """Reads the rows with this package."""
+    return (
+        'python -c "from core.export.packed_tree import read_rows; '
+        f"print(sum(1 for _ in read_rows('{name}')))\"  # rows and loss terms for core.tree; see its docstring"
+    )
+
+
+EXPORTER = Exporter(
+    name="packed_tree",
+    title="Packed trees (safetensors)",
+    description="The plan's packed rows: each shared prefix once, positions, visibility, and loss terms with old log-probs "
+    "and advantages; read with core.export.packed_tree.read_rows",
+    suffix=".safetensors",
+    write=write,
+    load_command=load_command,
+    choices={"terms": tuple(POLICIES)},
+)

@@ -1,0 +1,93 @@
+"""The packed file is the layout: rows and terms come back, and a model's loss on it is that of separate sequences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from core.batch.plan import plan
+from core.batch.recipe import parse_recipe
+from core.export import export
+from core.export.packed_tree import TERMS, TREE, read_rows, read_totals
+from core.tree.attention import packed_hidden, use_tree_attention
+from core.tree.losses import batch_loss
+from core.tree.scores import token_scores
+from core.tree.terms import denominators, loss_terms
+from core.types import View
+from tests.tree.models import gradient, make, relative, separate_logps, separate_loss
+
+from .conftest import conversation, done
+
+
+@pytest.fixture
+def filled(pool):
+    """Three groups; two rollouts of one sample the same tokens."""
+    draw = np.random.default_rng(5)
+
+    def ids(n):
+        return draw.integers(3, 90, n).tolist()
+
+    steps, completions = [], []
+    for g in range(3):
+        task, same = ids(9), (ids(4), ids(3))
+        for r in range(4):
+            turns = (
+                [(task, same[0]), (ids(2), same[1])] if r < 2 else [(task, ids(5)), (ids(3), ids(4)), (ids(2), ids(2))]
+            )
+            steps += conversation(f"t{g}{r}", f"g{g}", turns)
+            completions += done(f"t{g}{r}", reward=float(r))
+    pool.append(steps, completions=completions)
+    return pool
+
+
+@pytest.mark.parametrize("terms", ["occurrence_sum", "train_once", "fraction"])
+@pytest.mark.parametrize(
+    "recipe", [{"algorithm": "grpo"}, {"algorithm": "reinforce_plus_plus", "options": {"gamma": 0.9}}]
+)
+def test_rows_come_back_as_the_plans_layout(filled, tmp_path, terms, recipe):
+    made = plan(filled, View(), parse_recipe({**recipe, "token_budget": 64}))
+    result = export(made, filled, "packed_tree", tmp_path, terms=terms)
+    found = list(read_rows(result.path))
+    assert len(found) == len(made.layout.rows) == result.n_rows > 1
+    every = []
+    for index, (row, got, uids) in enumerate(found):
+        wanted, sequences = made.layout.row(filled, index)
+        for name in TREE:
+            assert np.array_equal(getattr(row, name), getattr(wanted, name)), name
+        assert row.n_original == wanted.n_original and uids == sequences.step_uids
+        rows = {uid: line for uid, line in zip(made.step_uids, made.steps.to_pylist(), strict=True)}
+        if made.level == "token":
+            flat = [value for uid in uids for value in rows[uid]["token_advantages"]]
+            again = loss_terms(wanted, sequences, token_advantages=np.array(flat), policy=terms)
+        else:
+            again = loss_terms(wanted, sequences, np.array([rows[uid]["advantage"] for uid in uids]), policy=terms)
+        for name in TERMS:
+            assert np.array_equal(getattr(got, name), getattr(again, name)), name
+        every.append(got)
+    totals, wanted_totals = read_totals(result.path), denominators(every)
+    assert (totals.weight, totals.n_steps) == (wanted_totals.weight, wanted_totals.n_steps)
+    assert result.n_tokens == made.totals["n_packed_tokens"]
+    with safe_open(result.path, framework="numpy") as file:
+        assert file.metadata()["plan"] == made.hash
+
+
+@pytest.mark.parametrize("loss", ["ppo_clip", "sft"])
+def test_a_models_gradient_on_the_file_is_that_of_separate_sequences(filled, tmp_path, loss):
+    import torch
+
+    made = plan(filled, View(), parse_recipe({"algorithm": "grpo", "token_budget": 64}))
+    path = export(made, filled, "packed_tree", tmp_path).path
+    model = make("Qwen3", torch.float64, norms_in_dtype=True).train()
+    use_tree_attention(model, "cascade")
+    totals = read_totals(path)
+    total = sum(
+        batch_loss(loss, token_scores(model, packed_hidden(model, row), terms).logp, terms, totals)
+        for row, terms, _ in read_rows(path)
+    )
+    found = gradient(model, total)
+    sequences = filled.sequences(made.step_uids)
+    advantages = made.steps["advantage"].to_numpy().astype(np.float32)
+    logps = [logp for logp, _ in separate_logps(model, sequences)]
+    wanted = gradient(model, separate_loss(loss, logps, sequences, advantages, "token"))
+    assert relative(found, wanted) <= 1e-6

@@ -1,4 +1,4 @@
-"""``claw-studio``: serve, import, export, doctor.
+"""``claw-studio``: serve, import, export, keys, doctor.
 
 Import and export speak HTTP to the service that owns the data folder; where none runs, one is opened for the length
 of the command. So both ways take the same code path, and a second owner never arises.
@@ -16,18 +16,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import typer
 
+from core.client import StudioClient
 from core.config import Settings
 from core.errors import InvalidInput, StudioError
 
 app = typer.Typer(name="claw-studio", help="Data studio for agentic reinforcement learning.", no_args_is_help=True)
 
 DataOption = Annotated[Path | None, typer.Option("--data", help="Data folder: journal, pool, exports")]
-IMPORT_LINES = 2000
+TIMEOUT_S = 3600.0
+"""Longest wait of a command for one answer: exports are written before it comes."""
 
 
 def read_settings(**overrides: Any) -> Settings:
@@ -76,81 +76,64 @@ def serve(
         service.close()
 
 
-class Client:
-    """The few calls the commands make, over plain HTTP."""
-
-    def __init__(self, base_url: str, api_key: str | None) -> None:
-        self.base_url = base_url
-        self.api_key = api_key
-
-    def post(self, path: str, body: bytes) -> dict[str, Any]:
-        """POST and return JSON; an error of the service is raised as it was meant there."""
-        headers = {"Content-Type": "application/json"}
-        if self.api_key:
-            headers["Authorization"] = f"Bearer {self.api_key}"
-        request = Request(self.base_url + path, data=body, headers=headers, method="POST")
-        try:
-            with urlopen(request, timeout=3600) as response:
-                result: dict[str, Any] = json.load(response)
-                return result
-        except HTTPError as err:
-            detail = json.loads(err.read() or b"{}")
-            raise StudioError(
-                detail.get("message", str(err)), field=detail.get("field"), hint=detail.get("hint")
-            ) from err
-
-
 @contextmanager
-def connect(settings: Settings) -> Iterator[Client]:
+def connect(settings: Settings) -> Iterator[StudioClient]:
     """A client of the service that owns the data folder, or of one opened for the occasion."""
     from core.owner import running_service
 
     owner = running_service(settings.data_dir)
     if owner is not None:
-        yield Client(owner["base_url"], settings.api_key)
+        with StudioClient(owner["base_url"], api_key=settings.api_key, timeout_s=TIMEOUT_S) as client:
+            yield client
         return
     from core.service import Service
 
     service = Service.open(settings.model_copy(update={"host": "127.0.0.1", "port": 0}))
     try:
-        yield Client(service.base_url, settings.api_key)
+        with StudioClient(service.base_url, api_key=settings.api_key, timeout_s=TIMEOUT_S) as client:
+            yield client
     finally:
         service.close()
 
 
 @app.command("import")
 def import_(
-    file: Annotated[Path, typer.Argument(help="JSON lines, one step each (fields as in POST /api/v1/steps)")],
+    files: Annotated[list[Path], typer.Argument(help="Files to read")],
     data: DataOption = None,
+    format: Annotated[str | None, typer.Option("--format", help="Format; else each file is recognised")] = None,
     channel: Annotated[str | None, typer.Option(help="Channel of steps that name none")] = None,
+    agent: Annotated[str | None, typer.Option(help="Agent of steps that name none")] = None,
+    all_or_nothing: Annotated[
+        bool, typer.Option("--all-or-nothing", help="Refuse everything for one wrong record")
+    ] = False,
 ) -> None:
-    """Bring steps in; the same file twice changes nothing."""
-    if not file.is_file():
-        raise InvalidInput(f"{file} is not a file", field="file")
-    total = 0
-    query = f"?channel={channel}" if channel else ""
+    """Bring steps in from other people's logs; twice changes nothing. Exit code 1 when records were left out."""
+    from core.imports import run
+
     with connect(read_settings(data_dir=data)) as client:
-        for first_line, block in _blocks(file):
-            try:
-                total += client.post("/api/v1/imports" + query, block)["accepted"]
-            except StudioError as err:
-                err.message += f" (in the block that starts at line {first_line}; {total} steps before it are in)"
-                raise
-    print(json.dumps({"imported": total}))
+        report = run(
+            files,
+            client,
+            format=format,
+            channel=channel,
+            agent=agent,
+            all_or_nothing=all_or_nothing,
+            progress=_progress,
+        )
+    for problem in report.problems:
+        field = f"{problem.field}: " if problem.field else ""
+        print(f"{problem.where}: {field}{problem.message}", file=sys.stderr)
+    if report.n_problems > len(report.problems):
+        print(f"... and {report.n_problems - len(report.problems)} more", file=sys.stderr)
+    told = report.as_dict()
+    del told["problems"]
+    print(json.dumps({"imported": report.n_steps, **told}))
+    raise typer.Exit(1 if report.n_problems else 0)
 
 
-def _blocks(file: Path) -> Iterator[tuple[int, bytes]]:
-    """Blocks of whole lines with the number of their first line."""
-    lines: list[bytes] = []
-    first = 1
-    with file.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
-            lines.append(line)
-            if len(lines) == IMPORT_LINES:
-                yield first, b"".join(lines)
-                lines, first = [], number + 1
-    if any(line.strip() for line in lines):
-        yield first, b"".join(lines)
+def _progress(report: Any) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{report.n_records} records, {report.n_steps} new steps", end="", file=sys.stderr, flush=True)
 
 
 @app.command()
@@ -170,7 +153,28 @@ def export(
         "recipe": _json_object(recipe, "recipe"),
     }
     with connect(read_settings(data_dir=data)) as client:
-        print(json.dumps(client.post("/api/v1/exports", json.dumps(body).encode())))
+        print(json.dumps(client.call("POST", "/api/v1/exports", body)))
+
+
+@app.command()
+def values(
+    model: Annotated[Path, typer.Argument(help="Folder of a transformers model with a value head (one label)")],
+    name: Annotated[
+        str | None, typer.Option(help="What recipes call it (value_model); the folder's name unless told")
+    ] = None,
+    data: DataOption = None,
+    where: Annotated[str, typer.Option(help="Expression over step columns")] = "",
+    recipe: Annotated[str, typer.Option(help="Recipe as JSON: which steps")] = '{"algorithm": "sft"}',
+) -> None:
+    """Let a critic value the state before each step of a plan, for step_gae and token_gae by value_model."""
+    body = {
+        "model_dir": str(model.absolute()),
+        "name": name or model.name,
+        "view": {"where": where},
+        "recipe": _json_object(recipe, "recipe"),
+    }
+    with connect(read_settings(data_dir=data)) as client:
+        print(json.dumps(client.call("POST", "/api/v1/values/compute", body)))
 
 
 def _json_object(text: str, field: str) -> dict[str, Any]:
@@ -181,6 +185,31 @@ def _json_object(text: str, field: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidInput("not a JSON object", field=field)
     return value
+
+
+keys_app = typer.Typer(help="Session keys: list them, take them back.", no_args_is_help=True)
+
+
+@keys_app.command("list")
+def keys_list(
+    data: DataOption = None,
+    trajectory: Annotated[str | None, typer.Option(help="Only those of this trajectory")] = None,
+) -> None:
+    """One line of JSON per key, newest first; a key itself is shown only when it is made."""
+    query = {"limit": 10_000, **({"trajectory_uid": trajectory} if trajectory else {})}
+    with connect(read_settings(data_dir=data)) as client:
+        for session in client.call("GET", "/api/v1/sessions", query=query)["sessions"]:
+            print(json.dumps(session))
+
+
+@keys_app.command("revoke")
+def keys_revoke(
+    name: Annotated[str, typer.Argument(help="A key_id, or a trajectory_uid for all its keys")],
+    data: DataOption = None,
+) -> None:
+    """Take a key back for good; prints the ids of those that held until now."""
+    with connect(read_settings(data_dir=data)) as client:
+        print(json.dumps({"revoked": client.revoke(name)}))
 
 
 @app.command()
@@ -209,6 +238,7 @@ def doctor(
 
 def main() -> NoReturn:
     """Entry point: a StudioError becomes one line on stderr and exit code 2."""
+    app.add_typer(keys_app, name="keys")
     try:
         app()
     except StudioError as err:

@@ -130,6 +130,13 @@ class StudioClient:
             n_accepted += self.call("POST", "/api/v1/steps", {"steps": batch}, repeat=True)["accepted"]
         return n_accepted
 
+    def known(self, step_uids: Sequence[str]) -> set[str]:
+        """Those of these steps that the service holds already."""
+        found: list[str] = self.call("POST", "/api/v1/steps/known", {"step_uids": list(step_uids)}, repeat=True)[
+            "known"
+        ]
+        return set(found)
+
     def rollout(
         self,
         *,

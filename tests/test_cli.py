@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from core.config import Settings
+from core.service import Service
+
 
 def cli(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -36,9 +39,11 @@ def test_import_then_export_without_a_service(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     lines = tmp_path / "steps.jsonl"
     lines.write_text("".join(json.dumps(step(i)) + "\n" for i in range(2)))
-    for _ in range(2):
+    for imported, known in ((2, 0), (0, 2)):
         done = cli("import", str(lines), "--data", data)
-        assert json.loads(done.stdout) == {"imported": 2}, done.stderr
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        assert (told["imported"], told["n_known"], told["formats"]) == (imported, known, {str(lines): "steps"})
     done = cli("export", "steps_parquet", "--data", data, "--recipe", '{"algorithm": "sft"}')
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -46,12 +51,39 @@ def test_import_then_export_without_a_service(tmp_path: Path) -> None:
     assert pq.read_table(result["path"]).num_rows == 2
 
 
-def test_a_bad_line_is_named_and_nothing_is_taken(tmp_path: Path) -> None:
+def test_a_bad_line_is_named_and_the_others_are_taken_unless_told_otherwise(tmp_path: Path) -> None:
     lines = tmp_path / "steps.jsonl"
     lines.write_text(json.dumps(step(0)) + "\n" + '{"trajectory_uid": "t"}\n')
-    done = cli("import", str(lines), "--data", str(tmp_path / "data"))
+    data = str(tmp_path / "data")
+    done = cli("import", str(lines), "--data", data, "--all-or-nothing")
     assert done.returncode == 2
-    assert "steps.1.step_index" in done.stderr
+    assert "step_index: steps.jsonl:2: Field required" in done.stderr
+    done = cli("import", str(lines), "--data", data)
+    assert done.returncode == 1
+    assert "steps.jsonl:2: step_index: Field required" in done.stderr
+    told = json.loads(done.stdout)
+    assert (told["imported"], told["n_known"], told["n_problems"]) == (1, 0, 1)
+
+
+def test_keys_are_listed_and_revoked(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "data", port=0, engine="http://127.0.0.1:9/v1")
+    service = Service.open(settings)
+    try:
+        made = service.mint_session(trajectory_uid="t-key", agent="probe")
+    finally:
+        service.close()
+    listed = [json.loads(line) for line in cli("keys", "list", "--data", str(tmp_path / "data")).stdout.splitlines()]
+    assert [(row["key_id"], row["trajectory_uid"], row["revoked_at"]) for row in listed] == [
+        (made["key_id"], "t-key", None)
+    ]
+    done = cli("keys", "revoke", "t-key", "--data", str(tmp_path / "data"))
+    assert json.loads(done.stdout) == {"revoked": [made["key_id"]]}
+    service = Service.open(settings)
+    try:
+        assert service.keys.resolve(made["api_key"]) is None, "it stays revoked"
+    finally:
+        service.close()
+    assert cli("keys", "revoke", "nobody", "--data", str(tmp_path / "data")).returncode == 2
 
 
 def test_doctor_names_the_mend(tmp_path: Path) -> None:

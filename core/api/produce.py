@@ -166,6 +166,14 @@ def redo(call: Call) -> Any:
     return {"action_uid": call.path["uid"], "undone": False}
 
 
+def known_steps(call: Call) -> Any:
+    """``POST steps/known``: those of these steps that are stored, so that an import passes them over."""
+    deps = call.deps
+    body = wire.check(wire.StepUidsIn, call.json())
+    deps.ingest.catch_up(CATCH_UP_S)
+    return {"known": deps.pool.existing_steps(body.step_uids)}
+
+
 def imports(call: Call) -> Any:
     """``POST imports``: a JSONL body, one wire step per line; a bad line is named and nothing is taken."""
     lines = [line for line in call.raw.splitlines() if line.strip()]
@@ -183,6 +191,7 @@ def imports(call: Call) -> Any:
 ROUTES: list[tuple[str, str, Handler]] = [
     ("POST", "/sessions", sessions),
     ("POST", "/steps", steps),
+    ("POST", "/steps/known", known_steps),
     ("POST", "/imports", imports),
     ("POST", "/trajectories/{uid}/complete", complete),
     ("POST", "/annotations", annotate),

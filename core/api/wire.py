@@ -88,7 +88,7 @@ class StepIn(WireModel):
     step_uid: Uid | None = None
     prompt_ids: list[TokenId] | None = None
     response_ids: list[TokenId] | None = None
-    response_logprobs: list[float] | None = Field(None)
+    response_logprobs: list[float | None] | None = Field(None, description="null where one is unknown")
     reward: float | None = None
     policy_version: Annotated[int, Field(ge=0)] | None = None
     is_last: bool = False
@@ -130,9 +130,9 @@ class StepIn(WireModel):
 
     @field_validator("response_logprobs")
     @classmethod
-    def _finite(cls, value: list[float] | None) -> list[float] | None:
-        if value is not None and not all(math.isfinite(x) for x in value):
-            raise ValueError("log-probs must be finite; send null for the whole list where they are unknown")
+    def _finite(cls, value: list[float | None] | None) -> list[float | None] | None:
+        if value is not None and not all(x is None or math.isfinite(x) for x in value):
+            raise ValueError("log-probs must be finite; send null where one is unknown")
         return value
 
     @model_validator(mode="after")
@@ -163,6 +163,12 @@ class StepsIn(WireModel):
     """``POST steps``: all or nothing."""
 
     steps: Annotated[list[StepIn], Field(min_length=1, max_length=10_000)]
+
+
+class StepUidsIn(WireModel):
+    """``POST steps/known``."""
+
+    step_uids: Annotated[list[Uid], Field(max_length=100_000)]
 
 
 class Target(WireModel):

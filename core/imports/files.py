@@ -1,0 +1,161 @@
+"""Files of JSON records, read as a stream: lines, an array, or one value; plain or gzip."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+from core.errors import InvalidInput
+from core.imports.base import Found, Problem, Taken
+
+MAX_VALUE_CHARS = 256 << 20
+READ_CHARS = 1 << 20
+_DECODER = json.JSONDecoder()
+
+Raw = tuple[str, Any]
+"""(where, the parsed record or a Problem)."""
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """The file's bytes, unpacked where it is gzip."""
+    with path.open("rb") as plain:
+        packed = plain.read(2) == b"\x1f\x8b"
+    return gzip.open(path, "rb") if packed else path.open("rb")  # type: ignore[return-value]
+
+
+def records(path: Path) -> Iterator[Raw]:
+    """Every record of a file: the lines, or the elements of one array, or of the list under ``data``."""
+    with open_bytes(path) as stream:
+        head = stream.read(1 << 16).lstrip()
+    if head.startswith(b"[") and not _is_line(head):
+        yield from _array(path)
+    elif head.startswith(b"{") and not _is_line(head):
+        yield from _one_value(path)
+    else:
+        yield from _lines(path)
+
+
+def _is_line(head: bytes) -> bool:
+    """Whether the first line is a whole value, or so long that it may be."""
+    first, newline, rest = head.partition(b"\n")
+    if not newline or not rest.strip():
+        return not first.startswith(b"[") and first.rstrip() != b"{"
+    try:
+        return isinstance(orjson.loads(first), dict)
+    except orjson.JSONDecodeError:
+        return len(first) > 1 and first.startswith(b"{") and first.rstrip() != b"{"
+
+
+def _lines(path: Path) -> Iterator[Raw]:
+    with open_bytes(path) as stream:
+        for number, line in enumerate(stream, 1):
+            where = f"{path.name}:{number}"
+            if not line.strip():
+                continue
+            try:
+                yield where, orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                yield where, Problem(where, None, f"not JSON: {error}")
+
+
+def _array(path: Path) -> Iterator[Raw]:
+    """Elements one by one; what is broken ends the reading, since nothing says where the next one begins."""
+    with open_bytes(path) as stream:
+        rest = stream.read(READ_CHARS).decode("utf-8", "surrogateescape").lstrip()[1:]
+        index = 0
+        while True:
+            rest = rest.lstrip(" \t\r\n,")
+            if rest.startswith("]"):
+                return
+            where = f"{path.name}[{index}]"
+            try:
+                value, end = _DECODER.raw_decode(rest)
+                # A number at the end of what was read may go on.
+                complete = end < len(rest)
+            except json.JSONDecodeError as error:
+                complete, problem = False, error.msg
+            if not complete:
+                # Reading twice as much each time keeps the work in proportion to the size of an element.
+                more = stream.read(max(READ_CHARS, len(rest))).decode("utf-8", "surrogateescape")
+                if not more or len(rest) > MAX_VALUE_CHARS:
+                    yield where, Problem(where, None, f"not JSON: {problem if rest else 'the array does not end'}")
+                    return
+                rest += more
+                problem = "the array does not end"
+                continue
+            yield where, value
+            rest, index = rest[end:], index + 1
+
+
+def _one_value(path: Path) -> Iterator[Raw]:
+    with open_bytes(path) as stream:
+        raw = stream.read(MAX_VALUE_CHARS + 1)
+    if len(raw) > MAX_VALUE_CHARS:
+        yield path.name, Problem(path.name, None, "one JSON value of more than 256 MB: use JSON lines")
+        return
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        yield path.name, Problem(path.name, None, f"not JSON: {error}")
+        return
+    if isinstance(value, dict) and isinstance(value.get("data"), list):
+        yield from ((f"{path.name}[{index}]", element) for index, element in enumerate(value["data"]))
+    else:
+        yield path.name, value
+
+
+def first_record(path: Path) -> Any:
+    """The first record that is JSON, for recognising a format; None where there is none."""
+    for number, (_, record) in enumerate(records(path)):
+        if not isinstance(record, Problem):
+            return record
+        if number > 20:
+            break
+    return None
+
+
+def converted(path: Path, convert: Callable[[str, Mapping[str, Any]], Taken]) -> Iterator[Found]:
+    """Each record through ``convert``; what it refuses becomes a Problem that names the place."""
+    for where, record in records(path):
+        if isinstance(record, Problem):
+            yield record
+        elif not isinstance(record, Mapping):
+            yield Problem(where, None, "not a JSON object")
+        else:
+            try:
+                yield convert(where, record)
+            except InvalidInput as error:
+                yield Problem(where, error.field, error.message)
+
+
+def by_session(
+    path: Path,
+    key: Callable[[Mapping[str, Any]], str | None],
+    convert: Callable[[Mapping[str, Any], str, int, bool], Taken],
+) -> Iterator[Found]:
+    """Calls of mixed sessions: read once to count them, and again to convert each with its place in its session.
+
+    ``convert`` gets the record, its session, its index and whether it is the last. Records without a session are
+    sessions of their own.
+    """
+    n_calls: dict[str, int] = {}
+    for _, record in records(path):
+        if isinstance(record, Mapping) and (session := key(record)) is not None:
+            n_calls[session] = n_calls.get(session, 0) + 1
+    n_seen: dict[str, int] = {}
+
+    def place(where: str, record: Mapping[str, Any]) -> Taken:
+        session = key(record)
+        if session is None:
+            raise InvalidInput("nothing says which session this call belongs to", field="session")
+        index = n_seen.get(session, 0)
+        n_seen[session] = index + 1
+        taken = convert(record, session, index, n_seen[session] == n_calls[session])
+        return Taken(where, taken.steps, taken.rewards)
+
+    yield from converted(path, place)

@@ -1,0 +1,120 @@
+"""Langfuse exports: generations with input, output and usage, from its API or its bulk export."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from core.errors import InvalidInput
+from core.imports.base import Format, Found, Taken, finished, objects
+from core.imports.files import by_session
+
+NAME = "langfuse"
+
+
+def read(path: Path) -> Iterator[Found]:
+    """Generations of one trace are a trajectory; spans and events are passed over."""
+    return by_session(path, _trace, _generation)
+
+
+def _either(record: Mapping[str, Any], camel: str, snake: str) -> Any:
+    """API answers say ``traceId``, bulk exports ``trace_id``."""
+    value = record.get(camel)
+    return record.get(snake) if value is None else value
+
+
+def _trace(record: Mapping[str, Any]) -> str | None:
+    if record.get("type") != "GENERATION":
+        return ""
+    found = _either(record, "traceId", "trace_id") or record.get("id")
+    return found if isinstance(found, str) else None
+
+
+def _generation(record: Mapping[str, Any], trace: str, index: int, last: bool) -> Taken:
+    if not trace:
+        return Taken("", [])
+    messages, tools = _prompt(_loose(record.get("input")))
+    started = _seconds(_either(record, "startTime", "start_time"))
+    ended = _seconds(_either(record, "endTime", "end_time"))
+    failed = record.get("level") == "ERROR"
+    parameters = _loose(_either(record, "modelParameters", "model_parameters"))
+    session = _either(record, "sessionId", "session_id")
+    step = {
+        "trajectory_uid": trace,
+        "step_index": index,
+        "created_at": started,
+        "latency_s": None if started is None or ended is None else max(0.0, ended - started),
+        "model": _either(record, "model", "providedModelName"),
+        "messages": messages,
+        "tools": tools,
+        "sampling": parameters if isinstance(parameters, dict) and parameters else None,
+        "response_message": None if failed else _answer(_loose(record.get("output"))),
+        "status": "error" if failed else None,
+        "error": (_either(record, "statusMessage", "status_message") or "failed") if failed else None,
+        "is_last": last,
+        "metadata": {
+            "observation_id": record.get("id"),
+            **({"session_id": session} if session else {}),
+            **({"name": record["name"]} if record.get("name") else {}),
+        },
+    }
+    return Taken("", [finished(step, NAME)])
+
+
+def _loose(value: Any) -> Any:
+    """Langfuse keeps JSON as text in some exports; other text is text."""
+    if isinstance(value, str) and value[:1] in ("{", "["):
+        try:
+            return orjson.loads(value)
+        except orjson.JSONDecodeError:
+            return value
+    return value
+
+
+def _prompt(given: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
+    """Messages and tools, whichever way the integration wrote them."""
+    if isinstance(given, Mapping) and "messages" in given:
+        return objects(given["messages"], "input.messages") or [], objects(given.get("tools"), "input.tools")
+    if isinstance(given, Mapping) and "role" in given:
+        return [dict(given)], None
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}], None
+    found = objects(given, "input")
+    if not found:
+        raise InvalidInput("a generation needs its input: messages, or a text", field="input")
+    return found, None
+
+
+def _answer(given: Any) -> dict[str, Any]:
+    if isinstance(given, str):
+        return {"role": "assistant", "content": given}
+    if isinstance(given, list) and len(given) == 1:
+        given = given[0]
+    if isinstance(given, Mapping) and isinstance(given.get("choices"), list) and given["choices"]:
+        given = given["choices"][0].get("message")
+    if isinstance(given, Mapping) and ("content" in given or "tool_calls" in given):
+        return {"role": "assistant", **{name: value for name, value in given.items() if value is not None}}
+    raise InvalidInput("a generation needs its output: a message, or a text", field="output")
+
+
+def _seconds(stamp: Any) -> float | None:
+    if stamp is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(str(stamp))
+    except ValueError as error:
+        raise InvalidInput(f"{stamp!r} is no time", field="startTime") from error
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _recognises(path: Path, first: Any) -> bool:
+    if not isinstance(first, Mapping):
+        return False
+    return "type" in first and ("traceId" in first or "trace_id" in first) and "input" in first
+
+
+FORMAT = Format(NAME, "Langfuse generations (JSON, JSON lines)", _recognises, read)

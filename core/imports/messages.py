@@ -1,0 +1,47 @@
+"""OpenAI messages: one conversation with its tools per line, as fine-tuning files and our own export have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from core.errors import InvalidInput
+from core.imports.base import Format, Found, Repeats, Taken, conversation, finished, number, objects, text
+from core.imports.files import converted
+
+NAME = "messages"
+OWN = frozenset(
+    {"messages", "tools", "reward", "score", "trajectory_uid", "prompt_uid", "channel", "agent", "model", "metadata"}
+)
+
+
+def read(path: Path) -> Iterator[Found]:
+    """Each assistant turn is a step; a ``reward`` or ``score`` of the line goes to the last one."""
+    repeats = Repeats()
+
+    def convert(where: str, record: Mapping[str, Any]) -> Taken:
+        messages, tools = objects(record.get("messages"), "messages"), objects(record.get("tools"), "tools")
+        if messages is None:
+            raise InvalidInput("a conversation needs its messages", field="messages")
+        metadata = record.get("metadata") or {}
+        if not isinstance(metadata, Mapping):
+            raise InvalidInput("not an object", field="metadata")
+        common = {
+            "trajectory_uid": text(record, "trajectory_uid") or repeats.uid(record),
+            **{name: text(record, name) for name in ("prompt_uid", "channel", "agent", "model")},
+            "metadata": {**{name: value for name, value in record.items() if name not in OWN}, **metadata},
+        }
+        steps = conversation(messages, tools, common, reward=number(record, "reward", "score"))
+        return Taken(where, [finished(step, NAME) for step in steps])
+
+    return converted(path, convert)
+
+
+def _recognises(path: Path, first: Any) -> bool:
+    if not isinstance(first, Mapping) or not isinstance(first.get("messages"), list | str):
+        return False
+    return not {"response", "response_text", "session_id", "output"} & first.keys()
+
+
+FORMAT = Format(NAME, "OpenAI messages (JSON lines, with tools)", _recognises, read)

@@ -1,0 +1,216 @@
+"""The import itself: files in, steps to the service in batches, a report of what was taken and what was not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from core.api.wire import StepIn, check
+from core.errors import Conflict, InvalidInput
+from core.imports.base import Format, Found, Problem, Taken
+from core.imports.files import first_record
+
+BATCH_STEPS = 200
+BATCH_TOKENS = 500_000
+MAX_TOLD = 100
+"""Problems that a report spells out; the rest are counted."""
+
+
+class Sink(Protocol):
+    """Where steps go: a ``StudioClient``."""
+
+    def known(self, step_uids: Sequence[str]) -> set[str]:
+        """Those of these steps that are stored already."""
+        ...
+
+    def submit(self, steps: Iterable[Mapping[str, Any]]) -> int:
+        """Make steps durable."""
+        ...
+
+    def complete(self, trajectory_uid: str, *, reward: float | None = None, outcome: str | None = None) -> None:
+        """Close a trajectory."""
+        ...
+
+
+@dataclass
+class Report:
+    """What became of an import.
+
+    Attributes:
+        formats: file -> format it was read as.
+        n_records: records read, the wrong ones included.
+        n_steps: steps that are new.
+        n_known: steps that were there already.
+        problems: the first of the records that could not be taken; ``n_problems`` counts all.
+    """
+
+    formats: dict[str, str] = field(default_factory=dict)
+    n_records: int = 0
+    n_steps: int = 0
+    n_known: int = 0
+    n_problems: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+    def add(self, problem: Problem) -> None:
+        """Count a record that was not taken."""
+        self.n_problems += 1
+        if len(self.problems) < MAX_TOLD:
+            self.problems.append(problem)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "formats": self.formats,
+            "n_records": self.n_records,
+            "n_steps": self.n_steps,
+            "n_known": self.n_known,
+            "n_problems": self.n_problems,
+            "problems": [problem.as_dict() for problem in self.problems],
+        }
+
+
+def recognise(path: Path) -> Format:
+    """The format of a file. Raises InvalidInput when it looks like none."""
+    from core.imports import FORMATS
+
+    if not path.is_file():
+        raise InvalidInput(f"{path} is not a file", field="path")
+    with path.open("rb") as stream:
+        binary = stream.read(4) in (b"PAR1", b"SQLi", b"PK\x03\x04")
+    first = None if binary else first_record(path)
+    for found in FORMATS.values():
+        if found.recognises(path, first):
+            return found
+    raise InvalidInput(f"{path.name} looks like no known format", field="format", hint=f"name it: {', '.join(FORMATS)}")
+
+
+def run(
+    paths: Sequence[Path],
+    sink: Sink,
+    *,
+    format: str | None = None,
+    channel: str | None = None,
+    agent: str | None = None,
+    all_or_nothing: bool = False,
+    progress: Callable[[Report], None] = lambda report: None,
+) -> Report:
+    """Import files. What is wrong is reported by its place and left out; the rest is taken.
+
+    Memory is bounded by a batch. An import that was cut short is taken up by running it again: what is there is
+    passed over.
+
+    Args:
+        format: a name of ``FORMATS``; None recognises each file.
+        channel, agent: of steps that name none.
+        all_or_nothing: read everything once before anything is sent, and refuse it all for one wrong record.
+        progress: called after each batch.
+
+    Raises:
+        InvalidInput: an unknown format, or the first problem when it is all or nothing.
+    """
+    from core.imports import FORMATS
+
+    if format is not None and format not in FORMATS:
+        raise InvalidInput(f"no format {format!r}", field="format", hint=", ".join(FORMATS))
+    chosen = [(path, recognise(path) if format is None else FORMATS[format]) for path in paths]
+    defaults = {name: value for name, value in (("channel", channel), ("agent", agent)) if value is not None}
+    if all_or_nothing:
+        _refuse_problems(chosen, defaults)
+    report = Report()
+    for path, found in chosen:
+        report.formats[str(path)] = found.name
+        _import_file(path, found, sink, defaults, report, progress)
+    return report
+
+
+def _refuse_problems(chosen: Sequence[tuple[Path, Format]], defaults: Mapping[str, str]) -> None:
+    first: Problem | None = None
+    n = 0
+    for path, found in chosen:
+        for item in _checked(found.read(path), defaults):
+            if isinstance(item, Problem):
+                first = first or item
+                n += 1
+    if first is not None:
+        more = f" ({n - 1} more)" if n > 1 else ""
+        raise InvalidInput(f"{first.where}: {first.message}{more}", field=first.field, hint="nothing was imported")
+
+
+def _checked(found: Iterator[Found], defaults: Mapping[str, str]) -> Iterator[Found]:
+    """The same with every step held against the wire's form, so that what is wrong is named by its place."""
+    for item in found:
+        if isinstance(item, Problem):
+            yield item
+            continue
+        steps = [{**defaults, **step} for step in item.steps]
+        try:
+            for step in steps:
+                check(StepIn, step)
+        except InvalidInput as error:
+            yield Problem(item.where, error.field, error.message)
+            continue
+        yield Taken(item.where, steps, item.rewards)
+
+
+def _import_file(
+    path: Path,
+    format: Format,
+    sink: Sink,
+    defaults: Mapping[str, str],
+    report: Report,
+    progress: Callable[[Report], None],
+) -> None:
+    waiting: list[tuple[str, Mapping[str, Any]]] = []
+    rewards: dict[str, float] = {}
+    n_tokens = 0
+
+    def flush() -> None:
+        nonlocal n_tokens
+        fresh = _send(waiting, sink, report, pass_over=not format.own_uids)
+        for uid in [uid for uid in rewards if uid in fresh]:
+            sink.complete(uid, reward=rewards.pop(uid))
+        waiting.clear()
+        rewards.clear()
+        n_tokens = 0
+        progress(report)
+
+    for item in _checked(format.read(path), defaults):
+        report.n_records += 1
+        if isinstance(item, Problem):
+            report.add(item)
+            continue
+        rewards.update(item.rewards)
+        for step in item.steps:
+            waiting.append((item.where, step))
+            n_tokens += sum(len(step.get(name) or ()) for name in ("prompt_ids", "response_ids"))
+        if len(waiting) >= BATCH_STEPS or n_tokens >= BATCH_TOKENS:
+            flush()
+    flush()
+
+
+def _send(waiting: Sequence[tuple[str, Mapping[str, Any]]], sink: Sink, report: Report, *, pass_over: bool) -> set[str]:
+    """Send what is not there yet, or where uids may deceive all; returns the trajectories that got something.
+
+    A step that contradicts what is stored is found by sending one at a time.
+    """
+    if not waiting:
+        return set()
+    known = sink.known([step["step_uid"] for _, step in waiting])
+    report.n_known += len(known)
+    fresh = [(where, step) for where, step in waiting if not pass_over or step["step_uid"] not in known]
+    if not fresh:
+        return set()
+    try:
+        report.n_steps += sink.submit([step for _, step in fresh])
+    except (Conflict, InvalidInput):
+        for where, step in fresh:
+            try:
+                report.n_steps += sink.submit([step])
+            except (Conflict, InvalidInput) as error:
+                report.add(Problem(where, error.field, error.message))
+                known.discard(step["step_uid"])
+    if not pass_over:
+        report.n_steps -= len(known)
+    return {step["trajectory_uid"] for _, step in fresh}

@@ -155,6 +155,11 @@ def reasoning_of(message: Mapping[str, Any]) -> str:
     return ""
 
 
+def maybe_text(value: Any) -> str:
+    """A text that an engine should have given; nothing where it gave something else."""
+    return value if isinstance(value, str) else ""
+
+
 def content_text(content: Any) -> str:
     """The text of chat content: a text, or the text parts of a list."""
     if isinstance(content, str):

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from core.dialects.base import Dialect, Json, Names, content_text, first_choice, named_event, reasoning_of
+from core.dialects.base import Dialect, Json, Names, content_text, first_choice, maybe_text, named_event, reasoning_of
 from core.dialects.calls import ToolCall, ToolCalls, chunks_of, own_choices, parsed_arguments, usage_counts
 from core.dialects.errors import anthropic_error
 from core.dialects.messages_request import RAW_ARGUMENTS, to_chat
@@ -41,8 +41,8 @@ class MessagesTranslation:
         content: list[Json] = []
         if reasoning := reasoning_of(message):
             content.append({"type": "thinking", "thinking": reasoning, "signature": SIGNATURE})
-        refusal = message.get("refusal")
-        text = content_text(message.get("content")) + (refusal if isinstance(refusal, str) else "")
+        refusal = maybe_text(message.get("refusal"))
+        text = content_text(message.get("content")) + refusal
         if text:
             content.append({"type": "text", "text": text})
         calls = ToolCalls(self._call_prefix)
@@ -105,9 +105,9 @@ class MessagesRelay:
         out = self._start(chunk.get("model"))
         for choice, delta in own_choices(chunk):
             out += self._piece("thinking", reasoning_of(delta))
-            refusal = delta.get("refusal")
+            refusal = maybe_text(delta.get("refusal"))
             self._refused |= bool(refusal)
-            out += self._piece("text", content_text(delta.get("content")) + (refusal or ""))
+            out += self._piece("text", content_text(delta.get("content")) + refusal)
             self._calls.feed(delta)
             self._ended |= {k: choice[k] for k in ("finish_reason", "stop_reason", "matched_stop") if choice.get(k)}
         return b"".join(out)

@@ -51,7 +51,7 @@ def to_chat(body: Mapping[str, Any]) -> tuple[Json, list[str]]:
         if body[name] is not None:
             dropped.add(name)
     engines_own = {name: value for name, value in body.items() if name not in _TRANSLATED and name not in _NOT_CHAT}
-    return {**chat_request(chat), **engines_own}, dropped.names
+    return {**engines_own, **chat_request(chat)}, dropped.names
 
 
 def messages_to_chat(body: Mapping[str, Any], dropped: Dropped) -> list[Json]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from core.dialects.base import Dialect, Json, Names, content_text, first_choice, reasoning_of
+from core.dialects.base import Dialect, Json, Names, content_text, first_choice, maybe_text, reasoning_of
 from core.dialects.calls import ToolCall, ToolCalls, chunks_of, usage_counts
 from core.dialects.chat import KEEP_ALIVE
 from core.dialects.errors import openai_error, prompt_too_long
@@ -50,12 +50,12 @@ class ResponsesTranslation:
         output: list[Json] = []
         if reasoning := reasoning_of(message):
             output.append(self.reasoning_item(len(output), reasoning))
-        text, refusal = content_text(message.get("content")), message.get("refusal")
-        finish = choice.get("finish_reason")
+        text, refusal = content_text(message.get("content")), maybe_text(message.get("refusal"))
+        finish = maybe_text(choice.get("finish_reason")) or "stop"
         parts: list[Json] = []
         if text:
             parts.append(self.text_part(text, self.text_logprobs(choice.get("logprobs"))))
-        if isinstance(refusal, str) and refusal:
+        if refusal:
             parts.append({"type": "refusal", "refusal": refusal})
         calls = self.tool_calls()
         calls.feed(message)
@@ -63,7 +63,7 @@ class ResponsesTranslation:
             output.append(self.message_item(len(output), parts, "incomplete" if finish in _INCOMPLETE else "completed"))
         for call in calls.all():
             output.append(self.call_item(len(output), call))
-        return self.response(answer.get("model"), output, finish=finish or "stop", usage=answer.get("usage"))
+        return self.response(answer.get("model"), output, finish=finish, usage=answer.get("usage"))
 
     def stream(self, answer: Mapping[str, Any]) -> bytes:
         """The events of a whole answer."""

@@ -67,7 +67,7 @@ def to_chat(body: Mapping[str, Any], names: ToolNames, items: Sequence[Json] = (
         for name, value in body.items()
         if name not in _TRANSLATED and name not in _NOT_CHAT and name not in _REFUSED
     }
-    return {**chat_request(chat), **engines_own}, dropped.names
+    return {**engines_own, **chat_request(chat)}, dropped.names
 
 
 def input_items(body: Mapping[str, Any]) -> list[Json]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from core.dialects.base import Json, content_text, named_event, reasoning_of
+from core.dialects.base import Json, content_text, maybe_text, named_event, reasoning_of
 from core.dialects.calls import own_choices
 from core.errors import StudioError
 
@@ -41,14 +41,13 @@ class ResponsesRelay:
         for choice, delta in own_choices(chunk):
             if reasoning := reasoning_of(delta):
                 out += self._reasoning(reasoning)
-            text, refusal = content_text(delta.get("content")), delta.get("refusal")
+            text = content_text(delta.get("content"))
+            self._refusal += maybe_text(delta.get("refusal"))
             self._logprobs += self._translation.text_logprobs(choice.get("logprobs"))
             if text:
                 out += self._said(text)
-            if isinstance(refusal, str):
-                self._refusal += refusal
             self._calls.feed(delta)
-            self._finish = choice.get("finish_reason") or self._finish
+            self._finish = maybe_text(choice.get("finish_reason")) or self._finish
         return b"".join(out)
 
     def finish(self) -> bytes:

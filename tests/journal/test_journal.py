@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.errors import AlreadyOwned, JournalError
-from core.journal import MAGIC, Journal, journal_bytes, read_records
+from core.journal import MAGIC, Journal, journal_bytes, read_after, read_records
 
 payloads = st.lists(st.binary(max_size=300), max_size=30)
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -317,3 +317,52 @@ def test_a_foreign_file_in_the_folder_is_left_alone(tmp_path):
     assert contents(tmp_path) == [b"mine"]
     assert (tmp_path / "notes.txt").read_text() == "mine"
     assert (tmp_path / "w0-00000007.seg").read_bytes() == b"something else entirely"
+
+
+@quick
+@given(batch=payloads, more=payloads, segment_bytes=st.sampled_from([1, 500, 1 << 20]), reopened=st.booleans())
+def test_a_mark_leads_to_all_that_came_after_it(tmp_path_factory, batch, more, segment_bytes, reopened):
+    directory = tmp_path_factory.mktemp("journal")
+    writer = "w.1"
+    journal = Journal(directory, writer=writer, segment_bytes=segment_bytes)
+    other = Journal(directory, writer="w1")
+    for payload in batch:
+        journal.append(payload).result(10)
+    if reopened:
+        journal.close()
+        journal = Journal(directory, writer=writer, segment_bytes=segment_bytes)
+    mark = journal.mark()
+    for payload in more:
+        other.append(b"of another writer").result(10)
+        journal.append(payload).result(10)
+    journal.close()
+    other.close()
+    assert [record.payload for record in read_after(directory, mark)] == more
+
+
+def test_a_mark_is_never_behind_a_record_that_is_on_its_way(tmp_path):
+    journal = Journal(tmp_path, segment_bytes=2000)
+    found: list[bool] = []
+
+    def work(name: int) -> None:
+        for number in range(60):
+            mark, payload = journal.mark(), b"%d %d" % (name, number)
+            journal.append(payload).result(10)
+            found.append(any(record.payload == payload for record in read_after(tmp_path, mark)))
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    journal.close()
+    assert len(found) == 240
+    assert all(found)
+
+
+@pytest.mark.parametrize("mark", ["", "w0", "w0.1", "w0.x.1", "w0.1.-1", "../w0.1.0", "w0.1.999999", "w9.1.0"])
+def test_a_mark_that_names_no_place_reads_nothing(tmp_path, mark):
+    journal = Journal(tmp_path)
+    journal.append(b"one").result(10)
+    journal.close()
+    assert list(read_after(tmp_path, mark)) == []

@@ -6,10 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from core.api import wire
 from core.api.app import Call, Handler
+from core.api.trainer_wire import ComputeValuesIn, ValuesIn
 from core.batch.plan import Plan, plan
 from core.batch.recipe import parse_recipe
+from core.batch.values import value_steps
 from core.errors import InvalidInput
 from core.export import export
 from core.records import policy_record
@@ -40,6 +44,31 @@ def exports(call: Call) -> Any:
     }
 
 
+def store_values(call: Call) -> Any:
+    """``POST values``: a critic's values of steps, computed elsewhere; recipes name it as ``value_model``."""
+    body = wire.check(ValuesIn, call.json())
+    table = pa.table(
+        {
+            "step_uid": pa.array([one.step_uid for one in body.values], pa.string()),
+            "value": pa.array([one.value for one in body.values], pa.float64()),
+        }
+    )
+    return {"model": body.model, "accepted": call.deps.pool.store_values(body.model, table)}
+
+
+def compute_values(call: Call) -> Any:
+    """``POST values/compute``: the same, by a model with a value head in a folder on this machine."""
+    body = wire.check(ComputeValuesIn, call.json())
+    made = plan(call.deps.pool, body.view.view(), parse_recipe({"algorithm": "sft", **body.recipe}))
+    table = value_steps(made, call.deps.pool, Path(body.model_dir))
+    return {"model": body.name, "accepted": call.deps.pool.store_values(body.name, table)}
+
+
+def value_models(call: Call) -> Any:
+    """``GET values``: critics with stored values."""
+    return {"models": call.deps.pool.value_models()}
+
+
 def report_policy(call: Call) -> Any:
     """``POST policy``: durable, then in force for the calls that start next."""
     deps = call.deps
@@ -65,6 +94,9 @@ def policy_state(call: Call) -> Any:
 ROUTES: list[tuple[str, str, Handler]] = [
     ("POST", "/plans", plans),
     ("POST", "/exports", exports),
+    ("POST", "/values", store_values),
+    ("POST", "/values/compute", compute_values),
+    ("GET", "/values", value_models),
     ("POST", "/policy", report_policy),
     ("GET", "/policy", policy_state),
 ]

@@ -111,3 +111,26 @@ class ActiveRecipeIn(WireModel):
     name: Name | None = None
     version: Annotated[int, Field(ge=1)] | None = None
     author: Name = "api"
+
+
+class ValueIn(WireModel):
+    """What a critic thinks of the state before one step."""
+
+    step_uid: Uid
+    value: float
+
+
+class ValuesIn(WireModel):
+    """``POST values``."""
+
+    model: Name
+    values: Annotated[list[ValueIn], Field(min_length=1, max_length=1_000_000)]
+
+
+class ComputeValuesIn(WireModel):
+    """``POST values/compute``."""
+
+    model_dir: Annotated[str, Field(min_length=1)]
+    name: Name
+    view: ViewIn = Field(default_factory=ViewIn)
+    recipe: dict[str, Any] = Field(default_factory=dict)

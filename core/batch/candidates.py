@@ -21,7 +21,7 @@ COLUMNS = (
     "trajectory_quality", "complete",
 )  # fmt: skip
 """What a plan reads of ``Pool.plan_rows``."""
-OPTIONAL = ("call_kind",)
+OPTIONAL = ("call_kind", "is_last")
 """Read where present; more columns are ignored."""
 
 

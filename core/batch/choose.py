@@ -49,7 +49,11 @@ class Chooser:
             return messages
         alive = np.flatnonzero(funnel.alive)
         uids = found.rows["step_uid"].take(pa.array(alive)).combine_chunks()
-        self.fields = StepFields(alive, pool.credit_fields(uids, needs.fields), needs.fields)
+        given = pool.credit_fields(uids, needs.fields)
+        if self.recipe.value_model is not None and "value" in needs.fields:
+            place = given.column_names.index("value")
+            given = given.set_column(place, "value", pool.step_values(uids, self.recipe.value_model))
+        self.fields = StepFields(alive, given, needs.fields)
         if "baseline" in needs.fields:
             self.baseline, greedy = baselines(found, alive, self.fields)
             funnel.drop_trajectories("baseline", greedy)

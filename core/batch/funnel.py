@@ -29,6 +29,8 @@ REASONS: dict[str, str] = {
     "over_length": "Step longer than the token budget",
     "prompt_too_long": "Prompt longer than the recipe's longest",
     "response_too_long": "Response longer than the recipe's longest",
+    "not_last_step": "Not the trajectory's last step, and the recipe trains that one only",
+    "temperature": "Sampled at another temperature than the recipe's, or at an unknown one",
     "version_unknown": "Policy version unknown, so freshness can't be shown",
     "stale": "Sampled by a policy older than allowed",
     "baseline": "Greedy rollout: the group's baseline, not trained on",
@@ -131,6 +133,17 @@ class Funnel:
         where = all_of([self.base.where, *self._passed, condition])
         self._drop(reason, out, View(self.base.filters, where), partial=False)
         self._passed.append(otherwise)
+
+    def drop_named_steps(self, reason: str, out: Bools) -> None:
+        """Take steps out for something that no expression can say: their view names them."""
+        leaving = out & self.alive
+        uids = self.found.rows["step_uid"].filter(pa.array(leaving)).to_pylist()
+        named, partial = uids[:MAX_VIEW_UIDS], len(uids) > MAX_VIEW_UIDS
+        among = f"step_uid IN ({', '.join(map(quoted, named))})"
+        where = all_of([self.base.where, *self._passed, among if named else ""])
+        self._drop(reason, out, View(self.base.filters, where), partial=partial)
+        if named:
+            self._passed.append(f"NOT {among}")
 
     def drop_trajectories(self, reason: str, out: Bools) -> None:
         """Take whole trajectories out: bool [n_trajectories]."""

@@ -32,6 +32,8 @@ from core.batch.result import Plan, PlanGroup, PlanTrajectory
 from core.credit.base import Bools
 from core.types import PolicyEvent, PolicyEventKind, View
 
+TEMPERATURE_EPS = 1e-6
+
 __all__ = ["Plan", "PlanGroup", "PlanSource", "PlanTrajectory", "plan"]
 
 
@@ -50,6 +52,14 @@ class PlanSource(TokenReader, Protocol):
         """What trainers reported, oldest first."""
         ...
 
+    def trajectory_rewards(self, sources: Sequence[str], *, channel: str) -> pa.Table:
+        """(trajectory_uid, reward) by the first of these sources that a trajectory has."""
+        ...
+
+    def step_values(self, step_uids: Any, model: str) -> pa.Array:
+        """A critic's stored values of these steps, float64 [n], null where it gave none."""
+        ...
+
 
 def plan(pool: PlanSource, view: View, recipe: Recipe, *, in_use: pa.Array | None = None) -> Plan:
     """Choose, exclude, assign credit.
@@ -63,11 +73,16 @@ def plan(pool: PlanSource, view: View, recipe: Recipe, *, in_use: pa.Array | Non
     Raises:
         InvalidInput: a filter, expression, algorithm or option that doesn't exist; names the field.
     """
-    found = candidates(pool.plan_rows(view, channel=recipe.channel))
+    rows = pool.plan_rows(view, channel=recipe.channel)
+    if recipe.rewards is not None:
+        rows = _with_rewards(rows, pool.trajectory_rewards(recipe.rewards, channel=recipe.channel))
+    found = candidates(rows)
     funnel = Funnel.start(found, view, recipe.channel)
     if in_use is not None:
         funnel.drop_trajectories("in_use", pc.is_in(found.trajectory_uids, in_use).to_numpy(zero_copy_only=False))
     _drop_by_label_and_state(funnel, recipe)
+    if recipe.temperature is not None:
+        _drop_by_temperature(pool, funnel, recipe.temperature)
     version = None
     if recipe.max_staleness is not None:
         version = _current_version(pool, found, recipe)
@@ -112,13 +127,11 @@ def _drop_by_label_and_state(funnel: Funnel, recipe: Recipe) -> None:
     )
     if recipe.require_complete:
         funnel.drop_steps("incomplete", ~found.flags("complete"), "NOT complete", "complete")
-    if recipe.needs.rewards:
-        funnel.drop_steps(
-            "unscored",
-            np.isnan(found.numbers("trajectory_reward")),
-            "trajectory_reward IS NULL",
-            "trajectory_reward IS NOT NULL",
-        )
+    unscored = np.isnan(found.numbers("trajectory_reward"))
+    if recipe.needs.rewards and recipe.rewards is None:
+        funnel.drop_steps("unscored", unscored, "trajectory_reward IS NULL", "trajectory_reward IS NOT NULL")
+    elif recipe.needs.rewards:
+        funnel.drop_trajectories("unscored", unscored[found.first])
     funnel.drop_steps("not_trainable", ~found.flags("trainable"), "NOT trainable", "trainable")
     n_prompt, n_response = found.numbers("n_prompt_tokens"), found.numbers("n_response_tokens")
     funnel.drop_steps(
@@ -147,6 +160,25 @@ def _drop_by_label_and_state(funnel: Funnel, recipe: Recipe) -> None:
     ):
         if most is not None:
             funnel.drop_steps(reason, found.numbers(column) > most, f"{column} > {most}", f"{column} <= {most}")
+
+    if recipe.loss == "last_step":
+        funnel.drop_steps("not_last_step", ~found.flags("is_last"), "NOT is_last", "is_last")
+
+
+def _with_rewards(rows: pa.Table, chosen: pa.Table) -> pa.Table:
+    """The rows with these trajectories' rewards in place of the pool's effective ones; unknown for the others."""
+    place = pc.index_in(rows["trajectory_uid"], value_set=chosen["trajectory_uid"].combine_chunks())
+    rewards = chosen["reward"].combine_chunks().take(place)
+    return rows.set_column(rows.column_names.index("trajectory_reward"), "trajectory_reward", rewards)
+
+
+def _drop_by_temperature(pool: PlanSource, funnel: Funnel, wanted: float) -> None:
+    found = funnel.found
+    alive = np.flatnonzero(funnel.alive)
+    told = pool.credit_fields(found.rows["step_uid"].take(pa.array(alive)).combine_chunks(), ["temperature"])
+    sampled = np.full(found.n_steps, np.nan)
+    sampled[alive] = told["temperature"].cast(pa.float64()).to_numpy()
+    funnel.drop_named_steps("temperature", ~(np.abs(sampled - wanted) < TEMPERATURE_EPS))
 
 
 def _current_version(pool: PlanSource, found: Candidates, recipe: Recipe) -> int | None:

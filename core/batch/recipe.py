@@ -46,6 +46,18 @@ class Recipe(BaseModel):
     drop_flat_groups: bool = Field(False, description="Leave groups of equal rewards out (DAPO filter)")
     max_prompt_tokens: int | None = Field(None, ge=1, description="Longest prompt of a step, tokens")
     max_response_tokens: int | None = Field(None, ge=1, description="Longest response of a step, tokens")
+    rewards: tuple[str, ...] | None = Field(
+        None,
+        description="Which trajectory rewards count, the first that there is: sources of annotations (verifier, judge, "
+        "human, ...), complete (said at completion), steps (their sum); none: the newest word",
+    )
+    loss: Literal["all", "last_step"] = Field("all", description="Steps of a trajectory in the loss: all, or its last")
+    temperature: float | None = Field(
+        None, ge=0, description="Leave out steps that were sampled at another temperature, or at an unknown one"
+    )
+    value_model: str | None = Field(
+        None, description="Critic whose stored values count (claw-studio values); none: what producers sent"
+    )
     max_uses: int | None = Field(
         1, ge=1, description="Batches that may consume a trajectory, counted at a fetch; none: any number"
     )

@@ -38,6 +38,8 @@ class Rows:
         n_prompt: int64 [r], tokens before the first with loss.
         first_step, last_step: int64 [r], places in the plan of the first and last step in the row.
         trajectory, group: int64 [r], numbers in the plan.
+        steps: int64 [k], places in the plan of all steps in rows, row by row.
+        begins: int64 [k], where in the flat arrays each step's response begins.
         done: steps of the plan that are in rows, counted from its beginning.
     """
 
@@ -51,6 +53,8 @@ class Rows:
     last_step: Ints
     trajectory: Ints
     group: Ints
+    steps: Ints
+    begins: Ints
     done: int
 
     def __len__(self) -> int:
@@ -77,7 +81,7 @@ def training_rows(plan: Plan, reader: TokenReader, *, merge: bool) -> Iterator[R
         advantage = steps["advantage"].cast(pa.float64()).to_numpy().astype(np.float32)
         spans = _merged(sequences, trajectory) if merge else _single(len(sequences))
         last = np.array([span.steps[-1] for span in spans], dtype=np.int64)
-        ids, offsets, loss, logprobs, advantages = _lay(sequences, spans, advantage, per_token)
+        ids, offsets, loss, logprobs, advantages, inside, begins = _lay(sequences, spans, advantage, per_token)
         first = np.array([span.steps[0] for span in spans], dtype=np.int64)
         yield Rows(
             ids=ids,
@@ -90,6 +94,8 @@ def training_rows(plan: Plan, reader: TokenReader, *, merge: bool) -> Iterator[R
             last_step=last + low,
             trajectory=trajectory[last],
             group=group[last],
+            steps=inside + low,
+            begins=begins,
             done=high,
         )
 
@@ -132,8 +138,8 @@ def _merged_trajectory(sequences: Sequences, low: int, high: int) -> list[_Span]
 
 def _lay(
     sequences: Sequences, spans: list[_Span], advantage: Float32, per_token: Float32 | None
-) -> tuple[Int32, Ints, Bools, Float32, Float32]:
-    """ids, offsets, loss, logprobs and advantages of ``Rows``."""
+) -> tuple[Int32, Ints, Bools, Float32, Float32, Ints, Ints]:
+    """ids, offsets, loss, logprobs, advantages, steps (counted from the first) and begins of ``Rows``."""
     chosen = np.array([span.sequence for span in spans], dtype=np.int64)
     lengths = sequences.lengths[chosen]
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
@@ -142,7 +148,8 @@ def _lay(
     step = np.array([i for span in spans for i in span.steps], dtype=np.int64)
     row = np.repeat(np.arange(len(spans)), counts)
     n_response = sequences.n_response[step]
-    at = ragged_index(offsets[:-1][row] + sequences.n_prompt[step], n_response)
+    begins = offsets[:-1][row] + sequences.n_prompt[step]
+    at = ragged_index(begins, n_response)
     source = ragged_index(sequences.offsets[:-1][step] + sequences.n_prompt[step], n_response)
     loss = np.zeros(len(ids), dtype=np.bool_)
     loss[at] = True
@@ -154,7 +161,7 @@ def _lay(
     else:
         begins = np.cumsum(sequences.n_response) - sequences.n_response
         advantages[at] = per_token[ragged_index(begins[step], n_response)]
-    return ids, offsets, loss, logprobs, advantages
+    return ids, offsets, loss, logprobs, advantages, step, begins
 
 
 def _flat(column: pa.ChunkedArray) -> Float32:

@@ -184,7 +184,7 @@ def load_command(name: str) -> str:
 EXPORTER = Exporter(
     name="packed_tree",
     title="Packed trees (safetensors)",
-    description="The plan's packed rows: each shared prefix once, positions, visibility, and loss terms with old log-probs "
+    description="The plan's packed rows: each shared prefix once, positions, visibility, loss terms with old log-probs "
     "and advantages; read with core.export.packed_tree.read_rows",
     suffix=".safetensors",
     write=write,

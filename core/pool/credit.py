@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import pyarrow as pa
 
-from core.errors import InvalidInput
-from core.pool.database import Cursor, Database, arrow, registered
+from core.errors import InvalidInput, NotFound
+from core.pool.database import Cursor, Database, arrow, registered, rows, timestamp
 
 _FIELDS = {
     "value": "TRY_CAST(json_extract_string(f.metadata, '$.value') AS DOUBLE) AS value",
@@ -17,9 +18,33 @@ _FIELDS = {
     "baseline": "TRY_CAST(json_extract_string(f.metadata, '$.reward_baseline') AS DOUBLE) AS baseline,"
     " coalesce(TRY_CAST(json_extract_string(f.metadata, '$.greedy') AS BOOLEAN),"
     " TRY_CAST(json_extract_string(f.sampling, '$.temperature') AS DOUBLE) = 0, FALSE) AS greedy",
+    "temperature": "TRY_CAST(json_extract_string(f.sampling, '$.temperature') AS DOUBLE) AS temperature",
     "logprobs": "k.response_logprobs::DOUBLE[] AS logprobs",
     "teacher_logprobs": "TRY_CAST(json_extract(f.metadata, '$.teacher_logprobs') AS DOUBLE[]) AS teacher_logprobs",
 }
+_VALUES = """
+SELECT v.value FROM wanted_values w
+LEFT JOIN (
+    SELECT step_uid, arg_max(value, (created_at, rowid)) AS value FROM step_values WHERE model = ? GROUP BY step_uid
+) v ON v.step_uid = w.uid ORDER BY w.place
+"""
+_LIVE_REWARDS = """
+WITH undone AS (
+    SELECT action_id FROM action_events GROUP BY action_id HAVING arg_max(event, event_id) = 'undo'
+), wanted AS (
+    SELECT unnest($sources) AS source, unnest(range(len($sources))) AS place
+), said AS (
+    SELECT trajectory_id, source, arg_max_null(value_number, annotation_id) AS reward FROM annotations
+    WHERE kind = 'reward' AND step_id IS NULL AND action_id NOT IN (FROM undone) GROUP BY trajectory_id, source
+    UNION ALL
+    SELECT trajectory_id, 'complete', arg_max(reward, event_id) FROM trajectory_events GROUP BY trajectory_id
+    UNION ALL
+    SELECT trajectory_id, 'steps', sum(reward) FROM step_state GROUP BY trajectory_id
+)
+SELECT t.trajectory_uid, arg_min(s.reward, w.place) AS reward
+FROM said s JOIN wanted w USING (source) JOIN trajectory_state t USING (trajectory_id)
+WHERE s.reward IS NOT NULL AND t.channel = $channel GROUP BY t.trajectory_uid
+"""
 _JOINS = {
     "observation": " LEFT JOIN step_messages m ON m.step_id = f.step_id"
     " LEFT JOIN messages seen ON seen.message_id = m.new_message_ids[-1]",
@@ -43,6 +68,49 @@ class CreditFields:
         wanted = pa.table({"uid": step_uids, "place": pa.array(range(len(step_uids)), pa.int64())})
         with self._db.read() as cursor:
             return _read(cursor, wanted, list(fields))
+
+    def trajectory_rewards(self, sources: Sequence[str], *, channel: str) -> pa.Table:
+        """Rewards by precedence instead of by the newest word: (trajectory_uid, reward) of the scored trajectories.
+
+        Args:
+            sources: first that a trajectory has: an annotation's source, ``complete`` (what was said at completion),
+                ``steps`` (the sum of its steps' known rewards). Undone annotations don't count.
+            channel: of these trajectories.
+        """
+        with self._db.read() as cursor:
+            return arrow(cursor, _LIVE_REWARDS, {"sources": list(sources), "channel": channel})
+
+    def store_values(self, model: str, values: pa.Table) -> int:
+        """Keep a critic's values of steps: columns step_uid (string) and value (float64); returns how many.
+
+        NotFound names a step that does not exist; nothing is stored then. A later value of the same critic counts.
+        """
+        table = values.select(["step_uid", "value"])
+        with self._db.write() as cursor, registered(cursor, new_values=table):
+            unknown = cursor.execute(
+                "SELECT step_uid FROM new_values WHERE step_uid NOT IN (SELECT step_uid FROM steps) LIMIT 1"
+            ).fetchall()
+            if unknown:
+                raise NotFound(f"No step {unknown[0][0]!r}.", field="step_uid")
+            cursor.execute(
+                "INSERT INTO step_values SELECT step_uid, ?, value, ? FROM new_values",
+                [model, timestamp(self._db.clock())],
+            )
+        return len(table)
+
+    def step_values(self, step_uids: Sequence[str] | pa.Array, model: str) -> pa.Array:
+        """A critic's newest values of these steps, float64 [n], null where it gave none."""
+        wanted = pa.table({"uid": step_uids, "place": pa.array(range(len(step_uids)), pa.int64())})
+        with self._db.read() as cursor, registered(cursor, wanted_values=wanted):
+            return arrow(cursor, _VALUES, [model])["value"].combine_chunks()
+
+    def value_models(self) -> list[dict[str, Any]]:
+        """Critics with stored values: ``{model, n_steps}``."""
+        with self._db.read() as cursor:
+            return rows(
+                cursor,
+                "SELECT model, count(DISTINCT step_uid) AS n_steps FROM step_values GROUP BY model ORDER BY model",
+            )
 
 
 def _read(cursor: Cursor, wanted: pa.Table, fields: list[str]) -> pa.Table:

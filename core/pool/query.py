@@ -279,7 +279,7 @@ SELECT s.step_uid, t.trajectory_uid, s.prompt_uid, s.channel, s.step_index,
     s.n_prompt_tokens, s.n_response_tokens, s.n_shared_tokens,
     s.reward, t.reward AS trajectory_reward, s.quality, t.quality AS trajectory_quality,
     s.trainable, t.complete, s.status, s.token_source, s.call_kind, s.policy_version, s.policy_version_end,
-    s.created_at, first.group_first_at, s.has_logprobs
+    s.created_at, first.group_first_at, s.has_logprobs, s.is_last
 FROM step_state s
 SEMI JOIN chosen ON s.step_id = chosen.step_id
 JOIN trajectory_state t USING (trajectory_id)

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pyarrow as pa
 import streamlit as st
 
-from core.batch.candidates import COLUMNS
+from core.batch.candidates import COLUMNS, OPTIONAL
 from core.batch.plan import Plan, plan
 from core.batch.recipe import Recipe, parse_recipe
 from core.credit import REGISTRY, Option
@@ -103,6 +103,9 @@ def recipe_editor(recipe: Recipe, channels: Sequence[str], base: Recipe | None =
 TOGGLES = {"require_complete": "Complete trajectories only", "drop_flat_groups": "Skip flat groups"}
 
 
+REWARD_SOURCES = ("human", "verifier", "judge", "service", "complete", "steps")
+
+
 def _order_and_limits(recipe: Recipe) -> dict[str, Any]:
     """The fields that most recipes leave as they are."""
     edited: dict[str, Any] = {}
@@ -120,6 +123,29 @@ def _order_and_limits(recipe: Recipe) -> dict[str, Any]:
     edited["max_prompt_tokens"] = _whole(left, "Longest prompt", "max_prompt_tokens", recipe.max_prompt_tokens, "any")
     edited["max_response_tokens"] = _whole(
         right, "Longest response", "max_response_tokens", recipe.max_response_tokens, "any"
+    )
+    edited["temperature"] = left.number_input(
+        "Temperature", min_value=0.0, value=recipe.temperature, placeholder="any", help=_doc("temperature")
+    )
+    losses = list(get_args(Recipe.model_fields["loss"].annotation))
+    edited["loss"] = right.selectbox("Steps in the loss", losses, index=losses.index(recipe.loss), help=_doc("loss"))
+    sources = st.multiselect(
+        "Rewards, first that there is",
+        list(dict.fromkeys([*(recipe.rewards or ()), *REWARD_SOURCES])),
+        default=list(recipe.rewards or ()),
+        accept_new_options=True,
+        placeholder="the newest word",
+        help=_doc("rewards"),
+    )
+    edited["rewards"] = sources or None
+    critics = [row["model"] for row in state.service().pool.value_models()]
+    known = list(dict.fromkeys([None, recipe.value_model, *critics]))
+    edited["value_model"] = st.selectbox(
+        "Critic",
+        known,
+        index=known.index(recipe.value_model),
+        format_func=lambda name: name or "values that producers sent",
+        help=_doc("value_model"),
     )
     return edited
 
@@ -176,7 +202,7 @@ class Supposed:
         """Candidate rows with the change in them."""
         import pyarrow.compute as pc
 
-        rows = self.pool.plan_rows(view, channel=channel).select(list(COLUMNS))
+        rows = self.pool.plan_rows(view, channel=channel).select([*COLUMNS, *OPTIONAL])
         hit = pc.is_in(rows[f"{self.target}_uid"], value_set=self.uids)
         name = SUPPOSED[self.target, self.kind]
         place = rows.column_names.index(name)

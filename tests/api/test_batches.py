@@ -234,3 +234,19 @@ def test_two_trainers_with_kills_lose_no_group_and_double_none(studio: ServeProc
             process.kill()
             process.wait(30)
     assert sorted(acked()) == groups
+
+
+def test_values_of_a_critic_computed_elsewhere(studio: ServeProcess) -> None:
+    produce(studio, ["A"])
+    gae = {"algorithm": "step_gae", "value_model": "critic"}
+    before = studio.http.post("/api/v1/plans", json={"recipe": gae}).json()
+    assert before["totals"]["n_steps"] == 0 and "A-0.0" in before["lacks"][0]
+    uids = [f"A-{k}.{i}" for k in range(2) for i in range(2)]
+    body = {"model": "critic", "values": [{"step_uid": uid, "value": 0.5} for uid in uids]}
+    assert studio.http.post("/api/v1/values", json=body).json() == {"model": "critic", "accepted": 4}
+    assert studio.http.get("/api/v1/values").json() == {"models": [{"model": "critic", "n_steps": 4}]}
+    assert studio.http.post("/api/v1/plans", json={"recipe": gae}).json()["totals"]["n_steps"] == 4
+    wrong = studio.http.post("/api/v1/values", json={"model": "critic", "values": [{"step_uid": "x", "value": 1.0}]})
+    assert (wrong.status_code, wrong.json()["field"]) == (404, "step_uid")
+    missing = studio.http.post("/api/v1/values/compute", json={"model_dir": "/nowhere", "name": "c"})
+    assert (missing.status_code, missing.json()["field"]) == (422, "model_dir")

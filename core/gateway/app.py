@@ -22,7 +22,8 @@ def create_gateway(deps: GatewayDeps) -> list[Route]:
     for prefix in PREFIXES:
         for dialect in (CHAT, COMPLETIONS, RESPONSES, MESSAGES):
             routes.append(Route(f"{prefix}/{dialect.path}", Capture(deps, dialect), methods=["POST"]))
-        routes.append(Route(f"{prefix}/messages/count_tokens", CountTokens(deps), methods=["POST"]))
+        for dialect, counter in ((MESSAGES, "messages/count_tokens"), (RESPONSES, "responses/input_tokens")):
+            routes.append(Route(f"{prefix}/{counter}", CountTokens(deps, dialect), methods=["POST"]))
         routes.append(Route(f"{prefix}/responses/{{response_id}}", StoredResponse(deps), methods=["GET"]))
         routes.append(Route(f"{prefix}/models", Models(deps), methods=["GET"]))
         # Names of models have slashes.

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import orjson
 
-from core.dialects import MESSAGES as MESSAGES_WIRE
 from core.dialects import Names
 from core.errors import EngineError, NotFound, StudioError
 from core.gateway.asgi import JSON, AgentGone, Receive, Scope, Send, read_body, send_whole
@@ -21,7 +20,7 @@ from core.gateway.deps import GatewayDeps
 from core.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect
 from core.gateway.engines import Engine
 from core.gateway.identity import authorize, presented_keys, resolve_caller
-from core.gateway.recall import find_response, response_of
+from core.gateway.recall import find_response, recall, response_of
 
 BYTES_PER_TOKEN: Final = 4
 """Of JSON, roughly; for engines that can't be asked."""
@@ -83,12 +82,14 @@ class Models(Query):
 
 
 class CountTokens(Query):
-    """``POST messages/count_tokens``: the engine's own count where it can be asked, else an estimate that says so."""
+    """``POST messages/count_tokens`` and ``POST responses/input_tokens``: how long the prompt of a request is."""
 
-    dialect = MESSAGES
+    def __init__(self, deps: GatewayDeps, dialect: Dialect) -> None:
+        super().__init__(deps)
+        self.dialect = dialect
 
     async def answer(self, path: Mapping[str, str], headers: Mapping[str, str], receive: Receive) -> Any:
-        """``{input_tokens}``, and ``estimated: true`` where nobody counted."""
+        """``input_tokens`` by the engine's own tokenizer; with ``estimated: true`` where it can't be asked."""
         deps = self._deps
         request = parse_request(await read_body(receive, deps.max_body_bytes))
         caller = resolve_caller(
@@ -100,16 +101,19 @@ class CountTokens(Query):
             api_key=deps.settings.api_key,
             channel=deps.settings.channel,
         )
-        chat = MESSAGES_WIRE.open(request, Names(""), ()).asked
+        items = await recall(deps.journal.directory, self.dialect.name, request)
+        chat = self.dialect.wire.open(request, Names(""), items).asked
         prompt = {name: chat[name] for name in ("messages", "tools") if name in chat}
         try:
             engine = await deps.engines.pick(caller.model)
             counted = await engine.count_tokens(prompt, caller.model, caller.foreign_key)
         except EngineError:
             counted = None
+        body: dict[str, Any] = {} if self.dialect is MESSAGES else {"object": "response.input_tokens"}
         if counted is not None:
-            return {"input_tokens": counted}
-        return {"input_tokens": -(-len(orjson.dumps(prompt)) // BYTES_PER_TOKEN), "estimated": True}
+            return {**body, "input_tokens": counted}
+        estimate = -(-len(orjson.dumps(prompt)) // BYTES_PER_TOKEN)
+        return {**body, "input_tokens": estimate, "estimated": True}
 
 
 class StoredResponse(Query):

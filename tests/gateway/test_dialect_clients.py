@@ -204,6 +204,13 @@ def test_tokens_are_counted_by_the_engine(gateway, claude):
     assert len(gateway.records()) == 1
 
 
+def test_input_tokens_of_a_response_are_counted(gateway, gpt):
+    first = ask_gpt(gpt, False, input="one")
+    body: dict[str, Any] = {"input": "two", "previous_response_id": first.id, "instructions": "Be brief."}
+    counted = gpt.responses.input_tokens.count(model="m", **body)
+    assert counted.input_tokens == ask_gpt(gpt, False, **body).usage.input_tokens
+
+
 def test_tokens_are_estimated_where_nobody_counts(make_gateway, upstream):
     gateway = make_gateway(upstream)
     body = {"model": "m", "messages": said("x" * 400)}

@@ -1,6 +1,7 @@
 """Our estimators beside the code that trainers run: StepPO's, Agent-R1's and verl's own functions on the same batch.
 
-Runs where ``CLAW_UPSTREAM`` names a folder of git directories or checkouts: ``OWNER+NAME/repo`` (bare) or ``NAME``.
+verl's are found in the environment that ``.ci/run`` makes for it, so they always run there. The others run where
+``CLAW_UPSTREAM`` names a folder of git directories or checkouts: ``OWNER+NAME/repo`` (bare) or ``NAME``.
 Only the functions under test are taken out of their files, so none of the packages (ray, tensordict, ...) is needed;
 the code is theirs, unchanged.
 """
@@ -26,8 +27,8 @@ from core.credit import get
 from . import brute
 from .batches import Groups, batch_of, groups
 
-ROOT = os.environ.get("CLAW_UPSTREAM")
-pytestmark = pytest.mark.skipif(ROOT is None, reason="CLAW_UPSTREAM names no folder of upstream repositories")
+UPSTREAM = os.environ.get("CLAW_UPSTREAM")
+VERL = Path(__file__).parents[2] / ".cache" / "trainers" / "verl"
 SOURCES = {
     "verl": ("volcengine+verl", "verl/trainer/ppo/core_algos.py"),
     "verl_functional": ("volcengine+verl", "verl/utils/torch_functional.py"),
@@ -37,20 +38,27 @@ SOURCES = {
 
 
 def source(name: str) -> str:
+    """The file's text; the test is skipped where it is nowhere, but verl's must be there in CI."""
     repo, path = SOURCES[name]
-    assert ROOT is not None
-    for checkout in (Path(ROOT) / repo, Path(ROOT) / repo.split("+")[1]):
-        if (checkout / path).is_file():
-            return (checkout / path).read_text()
-    git = Path(ROOT) / repo / "repo"
-    return subprocess.run(
-        ["git", f"--git-dir={git}", "show", f"HEAD:{path}"], capture_output=True, text=True, check=True
-    ).stdout
+    for packages in VERL.glob("lib/python*/site-packages"):
+        if (packages / path).is_file():
+            return (packages / path).read_text()
+    if UPSTREAM is not None:
+        for checkout in (Path(UPSTREAM) / repo, Path(UPSTREAM) / repo.split("+")[1]):
+            if (checkout / path).is_file():
+                return (checkout / path).read_text()
+        git = Path(UPSTREAM) / repo / "repo"
+        return subprocess.run(
+            ["git", f"--git-dir={git}", "show", f"HEAD:{path}"], capture_output=True, text=True, check=True
+        ).stdout
+    if os.environ.get("CI") and name.startswith("verl"):
+        pytest.fail(f"verl's environment {VERL} is missing")
+    pytest.skip(f"CLAW_UPSTREAM names no folder with {repo}")
 
 
-def functions(name: str, **names: Any) -> SimpleNamespace:
+def functions(name: str, text: str, **names: Any) -> SimpleNamespace:
     """The file's plain functions that begin with what we test, without decorators, in a fresh namespace."""
-    tree = ast.parse(source(name))
+    tree = ast.parse(text)
     wanted = ("compute_", "masked_", "_to_hashable", "_are_", "_trajectory_total", "_build_step", "_normalize_group")
     body = []
     for node in tree.body:
@@ -68,15 +76,29 @@ def functions(name: str, **names: Any) -> SimpleNamespace:
     return SimpleNamespace(**space)
 
 
-@pytest.fixture(scope="module")
-def theirs() -> dict[str, SimpleNamespace]:
-    import torch
+class Theirs:
+    """Their functions by trainer, read when a test first asks for them."""
 
-    torch.set_num_threads(1)
-    functional = functions("verl_functional", torch=torch)
-    return {name: functions(name, torch=torch, verl_F=functional) for name in ("verl", "steppo", "agent_r1")} | {
-        "torch": torch
-    }
+    def __init__(self) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        self.torch = torch
+        self._found: dict[str, SimpleNamespace] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name == "torch":
+            return self.torch
+        if name not in self._found:
+            text = source(name)
+            plain = functions("verl_functional", source("verl_functional"), torch=self.torch)
+            self._found[name] = functions(name, text, torch=self.torch, verl_F=plain)
+        return self._found[name]
+
+
+@pytest.fixture(scope="module")
+def theirs() -> Theirs:
+    return Theirs()
 
 
 def rows(data: Groups, torch: Any) -> dict[str, Any]:

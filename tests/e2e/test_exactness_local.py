@@ -22,6 +22,9 @@ from core.service import Service
 from core.serving.process import EngineProcess
 from core.tasks.demo_agent import SYSTEM_PROMPT, TOOLS, Workspace
 from core.tasks.demo_tasks import demo_tasks
+from core.tree.attention import packed_hidden, use_tree_attention
+from core.tree.scores import token_scores
+from core.tree.terms import loss_terms
 from core.types import View
 
 N_TASKS = 2
@@ -133,6 +136,36 @@ def test_a_plain_forward_pass_gives_the_captured_logprobs(
         worst = max(worst, (recomputed - torch.tensor(row["response_logprobs"])).abs().max().item())
     assert worst < 1e-4
     assert len(rows) == len(captured)
+
+
+@pytest.mark.parametrize("kind", ["cascade", "blocks"])
+def test_packed_rows_give_the_captured_logprobs(
+    trajectories: list[dict[str, Any]], service: Service, folder: Path, kind: str
+) -> None:
+    """Attempts that branch, packed as the plan packs them: each step's log-probs come back, for its own tokens.
+
+    The engine decoded token by token with a cache in fp32; 1e-4 is what that and one packed pass may differ by.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    longest = max(len(step["prompt_ids"]) + len(step["response_ids"]) for t in trajectories for step in t["steps"])
+    chosen = plan(service.pool, View(), Recipe(algorithm="grpo", token_budget=longest + 200))
+    captured = {step["step_uid"]: step for trajectory in trajectories for step in trajectory["steps"]}
+    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32).eval()
+    use_tree_attention(model, kind)
+    assert len(chosen.layout.rows) > 1 and chosen.layout.token_ratio < 0.7
+    found: dict[str, list[float]] = {}
+    for index in range(len(chosen.layout.rows)):
+        row, sequences = chosen.layout.row(service.pool, index, pad=True)
+        terms = loss_terms(row, sequences)
+        with torch.no_grad():
+            logp = token_scores(model, packed_hidden(model, row), terms).logp.tolist()
+        for step, value in zip(terms.step.tolist(), logp, strict=True):
+            found.setdefault(sequences.step_uids[step], []).append(value)
+    assert set(found) == set(captured)
+    for uid, values in found.items():
+        assert values == pytest.approx(list(captured[uid]["response_logprobs"]), abs=1e-4), uid
 
 
 def messages_loop(service: Service, model: str, session: dict[str, Any]) -> None:

@@ -34,7 +34,7 @@ from core.gateway.dialects import ENGINE_DIALECTS, BadRequest, Dialect, strip_as
 from core.gateway.engines import Engine, EngineAnswer, EngineCall
 from core.gateway.identity import Caller, authorize, presented_keys, resolve_caller
 from core.gateway.policy import SyncInProgress
-from core.gateway.recall import recall
+from core.gateway.recall import reach, recall
 from core.gateway.stats import CallEvent
 from core.records import blot, call_record, harmless_headers, take_secrets
 
@@ -140,7 +140,8 @@ class Capture:
             channel=deps.settings.channel,
         )
         call.stream = call.request.get("stream") is True
-        call.input_items = await recall(deps.journal.directory, self._dialect.name, call.request)
+        within = reach(presented, deps.keys, deps.settings.api_key)
+        call.input_items = await recall(deps.journal.directory, self._dialect.name, call.request, within)
         names = Names(call.step_uid, call.started_at, deps.journal.mark())
         call.translation = self._dialect.wire.open(call.request, names, call.input_items)
         call.engine = await deps.engines.pick(call.caller.model)

@@ -20,7 +20,7 @@ from core.gateway.deps import GatewayDeps
 from core.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect
 from core.gateway.engines import Engine
 from core.gateway.identity import authorize, presented_keys, resolve_caller
-from core.gateway.recall import find_response, recall, response_of
+from core.gateway.recall import find_response, reach, recall, response_of
 
 BYTES_PER_TOKEN: Final = 4
 """Of JSON, roughly; for engines that can't be asked."""
@@ -51,6 +51,10 @@ class Query:
     def dialect_of(self, headers: Mapping[str, str]) -> Dialect:
         """The dialect that the agent speaks."""
         return self.dialect
+
+    def reach(self, headers: Mapping[str, str]) -> str | None:
+        """The only trajectory whose answers the caller may have back; None is any."""
+        return reach(presented_keys(headers), self._deps.keys, self._deps.settings.api_key)
 
     async def answer(self, path: Mapping[str, str], headers: Mapping[str, str], receive: Receive) -> Any:
         """The body to send. Raises StudioError."""
@@ -101,7 +105,8 @@ class CountTokens(Query):
             api_key=deps.settings.api_key,
             channel=deps.settings.channel,
         )
-        items = await recall(deps.journal.directory, self.dialect.name, request)
+        within = self.reach(headers)
+        items = await recall(deps.journal.directory, self.dialect.name, request, within)
         chat = self.dialect.wire.open(request, Names(""), items).asked
         prompt = {name: chat[name] for name in ("messages", "tools") if name in chat}
         try:
@@ -124,7 +129,7 @@ class StoredResponse(Query):
     async def answer(self, path: Mapping[str, str], headers: Mapping[str, str], receive: Receive) -> Any:
         """The response object as it was given."""
         response_id = path["response_id"]
-        record = await asyncio.to_thread(find_response, self._deps.journal.directory, response_id)
+        record = await asyncio.to_thread(find_response, self._deps.journal.directory, response_id, self.reach(headers))
         if record is None:
             raise NotFound(f"Response with id {response_id!r} not found.", field="response_id")
         return response_of(record)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from core import records
 from core.dialects import RESPONSES, BadRequest, Json, Names
 from core.dialects.responses import RESPONSE_PREFIX
 from core.dialects.responses_request import input_items
+from core.gateway.keys import KeyStore, is_studio_key
 from core.journal import read_after
 
 MAX_READ_BYTES: Final = 1 << 30
@@ -29,8 +30,21 @@ class PreviousResponseNotFound(BadRequest):
     type = "previous_response_not_found"
 
 
-async def recall(directory: Path, dialect: str, request: Mapping[str, Any]) -> list[Json]:
+def reach(presented: Iterable[str], keys: KeyStore, api_key: str | None) -> str | None:
+    """The only trajectory whose answers a caller may have back; None is any.
+
+    Where a key is asked for, a session key opens what it is bound to and nothing else.
+    """
+    if api_key is None or any(is_studio_key(key, api_key) for key in presented):
+        return None
+    return next((found.trajectory_uid for key in presented if (found := keys.resolve(key)) is not None), None)
+
+
+async def recall(directory: Path, dialect: str, request: Mapping[str, Any], within: str | None) -> list[Json]:
     """The whole input of a ``responses`` request that names earlier parts of it; empty when it names none.
+
+    Args:
+        within: the only trajectory whose answers may be found; None is any.
 
     Raises:
         PreviousResponseNotFound: the journal holds no such answer, or the agent had it not stored.
@@ -42,11 +56,11 @@ async def recall(directory: Path, dialect: str, request: Mapping[str, Any]) -> l
     items = input_items(request)
     if not previous and not any(_reference(item) for item in items):
         return []
-    return await asyncio.to_thread(_recall, directory, previous, items)
+    return await asyncio.to_thread(_recall, directory, previous, items, within)
 
 
-def find_response(directory: Path, response_id: Any) -> Json | None:
-    """The record behind the id of a response; None when there is none that was answered and may be kept."""
+def find_response(directory: Path, response_id: Any, within: str | None = None) -> Json | None:
+    """The record behind the id of a response; None when there is none that was answered and may be given back."""
     tail = response_id.removeprefix(RESPONSE_PREFIX) if isinstance(response_id, str) else ""
     match = _TAIL.match(tail)
     if match is None:
@@ -58,7 +72,9 @@ def find_response(directory: Path, response_id: Any) -> Json | None:
             record = records.parse(entry.payload)
             if record["kind"] == "call" and record["step_uid"] == match["step_uid"]:
                 answered = record.get("http_status") == 200 and record.get("error") is None
-                return record if answered and record["request"].get("store") is not False else None
+                kept = record["request"].get("store") is not False
+                allowed = within is None or record["identity"]["trajectory_uid"] == within
+                return record if answered and kept and allowed else None
         n_bytes += len(entry.payload)
         if n_bytes > MAX_READ_BYTES:
             return None
@@ -74,10 +90,10 @@ def response_of(record: Mapping[str, Any]) -> Json:
     return translation.whole(record["response"])
 
 
-def _recall(directory: Path, previous: Any, items: list[Json]) -> list[Json]:
+def _recall(directory: Path, previous: Any, items: list[Json], within: str | None) -> list[Json]:
     earlier: list[Json] = []
     if previous:
-        record = find_response(directory, previous)
+        record = find_response(directory, previous, within)
         if record is None:
             raise PreviousResponseNotFound(
                 f"Previous response with id {previous!r} not found.",
@@ -85,16 +101,16 @@ def _recall(directory: Path, previous: Any, items: list[Json]) -> list[Json]:
                 hint="send the whole input; answers to requests with store=false are not kept for this",
             )
         earlier = [*(record.get("input_items") or input_items(record["request"])), *response_of(record)["output"]]
-    return [*earlier, *(_resolved(directory, item) if _reference(item) else item for item in items)]
+    return [*earlier, *(_resolved(directory, item, within) if _reference(item) else item for item in items)]
 
 
 def _reference(item: Json) -> bool:
     return item.get("type") == "item_reference" or ("type" not in item and "role" not in item)
 
 
-def _resolved(directory: Path, item: Json) -> Json:
+def _resolved(directory: Path, item: Json, within: str | None) -> Json:
     match = _ITEM.match(str(item.get("id")))
-    record = find_response(directory, RESPONSE_PREFIX + match["tail"]) if match is not None else None
+    record = find_response(directory, RESPONSE_PREFIX + match["tail"], within) if match is not None else None
     output = response_of(record)["output"] if record is not None else ()
     found: Json | None = next((made for made in output if made["id"] == item["id"]), None)
     if found is None:

@@ -323,6 +323,22 @@ def test_answers_that_were_not_stored_or_failed_are_no_place_to_go_on_from(gatew
         assert caught.value.code == "previous_response_not_found"
 
 
+def test_a_session_key_finds_its_own_trajectorys_answers_only(make_gateway, process, engine):
+    gateway = make_gateway(api_key="the-gateways-own-key")
+    gateway.engines.add("scripted", process.base_url)
+    mine, theirs = (gateway.keys.mint(trajectory_uid=uid)[0] for uid in ("mine", "theirs"))
+    first = ask_gpt(gateway.sdk(mine), False, input="one")
+    for key in (mine, "the-gateways-own-key"):
+        assert gateway.sdk(key).responses.retrieve(first.id).id == first.id
+        ask_gpt(gateway.sdk(key), False, input="two", previous_response_id=first.id)
+    with pytest.raises(openai.NotFoundError):
+        gateway.sdk(theirs).responses.retrieve(first.id)
+    with pytest.raises(openai.BadRequestError):
+        ask_gpt(gateway.sdk(theirs), False, input="two", previous_response_id=first.id)
+    with pytest.raises(openai.BadRequestError):
+        ask_gpt(gateway.sdk(theirs), False, input=[{"type": "item_reference", "id": first.output[0].id}])
+
+
 def test_items_can_be_named_instead_of_sent(gateway, gpt):
     first = ask_gpt(gpt, False, input="one")
     reference: Any = {"type": "item_reference", "id": first.output[0].id}

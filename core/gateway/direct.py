@@ -101,7 +101,8 @@ class DirectEngine(Engine):
             return None
         await self._probe(foreign_key)
         session = await self._connections.session()
-        body = {"model": self._model_for(model), **prompt, "add_generation_prompt": True}
+        messages = with_both_reasonings(prompt.get("messages"))
+        body = {"model": self._model_for(model), **prompt, "messages": messages, "add_generation_prompt": True}
         try:
             async with (
                 asyncio.timeout(PROBE_TIMEOUT_S),

@@ -12,6 +12,7 @@ big for JSON needs pyarrow.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import queue
 import threading
@@ -86,15 +87,26 @@ class Trainer:
         studio: base URL of the service, or a client.
         consumer: its name: two trainers of different names never share a group.
         lease_s: how long a batch may be held without a sign of life, seconds.
+        inline: read the steps; without it ``steps`` is empty and ``head["file"]`` says where the batch can be read, in
+            any export format.
         **wanted: fields of ``POST batches/fetch``: recipe, recipe_name, recipe_version, channel, view, view_name,
             shared, partial. Without a recipe the channel's active one is used, as it is at each fetch.
     """
 
-    def __init__(self, studio: str | StudioClient, consumer: str, *, lease_s: float = 1800.0, **wanted: Any) -> None:
+    def __init__(
+        self,
+        studio: str | StudioClient,
+        consumer: str,
+        *,
+        lease_s: float = 1800.0,
+        inline: bool = True,
+        **wanted: Any,
+    ) -> None:
         self.client = StudioClient(studio) if isinstance(studio, str) else studio
         self.consumer = consumer
         self.lost: list[str] = []
         self._lease_s = lease_s
+        self._inline = inline
         self._wanted = wanted
         self._number = 0
         self._held: dict[str, Batch] = {}
@@ -110,20 +122,22 @@ class Trainer:
             "lease_s": self._lease_s,
             "request_id": new_uid(),
             "wait_s": wait_s,
+            "format": "json" if self._inline else "file",
         }
         head = self.client.call("POST", "/api/v1/batches/fetch", body, repeat=True)
         if head["batch_uid"] is None:
             return None
         steps = head.pop("steps")
-        if steps is None:
-            steps = self._big(head["file"])
         with self._lock:
-            batch = Batch(head["batch_uid"], self._number, steps, head, self)
+            batch = Batch(head["batch_uid"], self._number, steps or [], head, self)
             self._number += 1
+            # Held from here on: reading a big one may take longer than its lease.
             self._held[batch.uid] = batch
             if self._keeper is None:
                 self._keeper = threading.Thread(target=self._keep, name="leases", daemon=True)
                 self._keeper.start()
+        if steps is None and self._inline:
+            batch.steps = self._big(head["file"])
         return batch
 
     def batches(self, *, prefetch: int = 1, patience_s: float | None = None) -> Iterator[Batch]:
@@ -165,7 +179,7 @@ class Trainer:
             while not ahead.empty():
                 left = ahead.get()
                 if isinstance(left, Batch):
-                    left.release("fetched ahead and not used")
+                    self._give_back(left)
 
     def say(self, batch: Batch, word: str, body: Mapping[str, Any]) -> None:
         """``ack`` or ``release`` a batch of this consumer."""
@@ -187,6 +201,11 @@ class Trainer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _give_back(self, batch: Batch) -> None:
+        # A lease that is over went back by itself.
+        with contextlib.suppress(Conflict):
+            batch.release("fetched ahead and not used")
+
     def _patient(self, patience_s: float | None, ended: threading.Event) -> Batch | StudioError | None:
         waited = 0.0
         while not ended.is_set() and not self._stop.is_set():
@@ -198,7 +217,7 @@ class Trainer:
             waited += now
             if got is not None:
                 if ended.is_set():
-                    got.release("fetched ahead and not used")
+                    self._give_back(got)
                     return None
                 return got
             if patience_s is not None and waited >= patience_s:

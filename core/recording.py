@@ -54,7 +54,7 @@ class Rollout:
         *,
         prompt_ids: Sequence[int] | None = None,
         response_ids: Sequence[int] | None = None,
-        response_logprobs: Sequence[float] | None = None,
+        response_logprobs: Sequence[float | None] | None = None,
         reward: float | None = None,
         is_last: bool = False,
         metadata: Mapping[str, Any] | None = None,
@@ -67,7 +67,7 @@ class Rollout:
         content = known(
             prompt_ids=ids_of(prompt_ids),
             response_ids=ids_of(response_ids),
-            response_logprobs=None if response_logprobs is None else [float(x) for x in plain(response_logprobs)],
+            response_logprobs=_logprobs(response_logprobs),
             reward=reward_of(reward),
             **fields,
         )
@@ -224,6 +224,10 @@ def plain(values: Any) -> Any:
 def ids_of(ids: Any) -> list[int] | None:
     """Token ids as plain integers."""
     return None if ids is None else [int(x) for x in plain(ids)]
+
+
+def _logprobs(values: Any) -> list[float | None] | None:
+    return None if values is None else [None if x is None else float(x) for x in plain(values)]
 
 
 def reward_of(reward: Any) -> float | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +18,7 @@ from core.imports.base import Found, Problem, Taken
 MAX_VALUE_CHARS = 256 << 20
 READ_CHARS = 1 << 20
 _DECODER = json.JSONDecoder()
+_BETWEEN = re.compile(r"[ \t\r\n,]*")
 
 Raw = tuple[str, Any]
 """(where, the parsed record or a Problem)."""
@@ -28,12 +31,15 @@ def open_bytes(path: Path) -> IO[bytes]:
     return gzip.open(path, "rb") if packed else path.open("rb")  # type: ignore[return-value]
 
 
-def records(path: Path) -> Iterator[Raw]:
-    """Every record of a file: the lines, or the elements of one array, or of the list under ``data``."""
+def records(path: Path, *, read_chars: int = READ_CHARS) -> Iterator[Raw]:
+    """Every record of a file: the lines, or the elements of one array, or of the list under ``data``.
+
+    Of an array so many bytes are read at a time, or as many as its largest element has.
+    """
     with open_bytes(path) as stream:
         head = stream.read(1 << 16).lstrip()
     if head.startswith(b"[") and not _is_line(head):
-        yield from _array(path)
+        yield from _array(path, read_chars)
     elif head.startswith(b"{") and not _is_line(head):
         yield from _one_value(path)
     else:
@@ -63,33 +69,33 @@ def _lines(path: Path) -> Iterator[Raw]:
                 yield where, Problem(where, None, f"not JSON: {error}")
 
 
-def _array(path: Path) -> Iterator[Raw]:
+def _array(path: Path, read_chars: int) -> Iterator[Raw]:
     """Elements one by one; what is broken ends the reading, since nothing says where the next one begins."""
-    with open_bytes(path) as stream:
-        rest = stream.read(READ_CHARS).decode("utf-8", "surrogateescape").lstrip()[1:]
-        index = 0
+    with io.TextIOWrapper(open_bytes(path), encoding="utf-8", errors="surrogateescape") as stream:
+        held = stream.read(read_chars)
+        at, index = held.index("[") + 1, 0
         while True:
-            rest = rest.lstrip(" \t\r\n,")
-            if rest.startswith("]"):
+            at = _BETWEEN.match(held, at).end()  # type: ignore[union-attr]
+            if held.startswith("]", at):
                 return
             where = f"{path.name}[{index}]"
+            problem = "the array does not end"
             try:
-                value, end = _DECODER.raw_decode(rest)
-                # A number at the end of what was read may go on.
-                complete = end < len(rest)
+                value, end = _DECODER.raw_decode(held, at)
             except json.JSONDecodeError as error:
-                complete, problem = False, error.msg
-            if not complete:
-                # Reading twice as much each time keeps the work in proportion to the size of an element.
-                more = stream.read(max(READ_CHARS, len(rest))).decode("utf-8", "surrogateescape")
-                if not more or len(rest) > MAX_VALUE_CHARS:
-                    yield where, Problem(where, None, f"not JSON: {problem if rest else 'the array does not end'}")
-                    return
-                rest += more
-                problem = "the array does not end"
+                end, problem = len(held) + 1, error.msg
+            # Only a number could go on behind the end of what was read, and that is no record.
+            if end <= len(held):
+                yield where, value
+                at, index = end, index + 1
                 continue
-            yield where, value
-            rest, index = rest[end:], index + 1
+            # Reading twice as much each time keeps the work in proportion to the size of an element.
+            held, at = held[at:], 0
+            more = stream.read(max(read_chars, len(held)))
+            if not more or len(held) > MAX_VALUE_CHARS:
+                yield where, Problem(where, None, f"not JSON: {problem}")
+                return
+            held += more
 
 
 def _one_value(path: Path) -> Iterator[Raw]:

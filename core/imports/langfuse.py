@@ -97,7 +97,7 @@ def _answer(given: Any) -> dict[str, Any]:
     if isinstance(given, Mapping) and isinstance(given.get("choices"), list) and given["choices"]:
         given = given["choices"][0].get("message")
     if isinstance(given, Mapping) and ("content" in given or "tool_calls" in given):
-        return {"role": "assistant", **{name: value for name, value in given.items() if value is not None}}
+        return {"role": "assistant", **given}
     raise InvalidInput("a generation needs its output: a message, or a text", field="output")
 
 

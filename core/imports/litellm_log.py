@@ -60,7 +60,9 @@ def _answer(response: Mapping[str, Any]) -> dict[str, Any]:
     tokens = extract_tokens(response, 0, dialect)
     message = choice.get("message") if dialect == "chat" else {"role": "assistant", "content": choice.get("text")}
     return {
-        "response_message": {name: value for name, value in dict(message or {}).items() if value is not None},
+        "response_message": {
+            name: value for name, value in dict(message or {}).items() if value is not None or name == "content"
+        },
         "finish_reason": text(choice, "finish_reason"),
         "response_id": text(response, "id"),
         "prompt_ids": tokens.prompt_ids,

@@ -15,10 +15,11 @@ from core.imports.base import Format, Found, Problem, Taken, finished, objects, 
 
 NAME = "rllm"
 SAMPLING = ("temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "seed", "stop", "n")
-# The traces of a session lie together, so that one is known to be its last.
+# The traces of a session lie together, so that one is known to be its last. They are written in the background, so
+# their own time tells their order and not the rows'.
 _TRACES = """
 SELECT s.session_id, t.trace_id, t.data FROM traces t JOIN trace_sessions s USING (trace_id)
-ORDER BY s.session_id, s.created_at, t.rowid
+ORDER BY s.session_id, json_extract(t.data, '$.timestamp'), s.created_at, t.rowid
 """
 
 

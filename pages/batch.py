@@ -213,6 +213,15 @@ def excluded(made: Plan) -> None:
             st.caption(f"The rows of {item.reason} show its first trajectories only: there are too many to name.")
     counts = made.remaining[-1]
     funnel_row(widths, "In the plan", counts[1], counts[2], counts[3], counts[3], start[3], strong=True)
+    missing(made)
+
+
+def missing(made: Plan) -> None:
+    """What the algorithm reads and steps don't have, by uid."""
+    if made.lacks:
+        w.section("Not fit for the algorithm", f"what {made.recipe.estimator.title} reads and these steps don't have")
+        for text in made.lacks:
+            st.html(f'<div class="cs-note">{w.escape(text)}</div>')
 
 
 def funnel_row(
@@ -246,7 +255,13 @@ def credit(made: Plan) -> None:
         return
     rows = made.trajectories
     rewards, advantages = rows["reward"].to_pylist(), rows["advantage"].to_pylist()
-    left, right = st.columns(2, gap="medium")
+    left, right, third = st.columns(3, gap="medium")
+    with third:
+        current = service_version(made)
+        w.section("Staleness", "versions behind, oldest step" + ("" if current is None else f"; now {current}"))
+        oldest = rows["policy_version_min"].to_pylist()
+        behind = [None if current is None or one is None else current - one for one in oldest]
+        w.plot(spread(behind, noun="trajectories"), key="staleness-spread", alt="Histogram of staleness")
     with left:
         w.section("Reward", "of the chosen trajectories")
         w.plot(spread(rewards, noun="trajectories"), key="reward-spread", alt="Histogram of trajectory rewards")
@@ -262,6 +277,15 @@ def credit(made: Plan) -> None:
     flat = sum(1 for group in made.groups if len({one.reward for one in group.trajectories}) == 1)
     if flat and made.recipe.estimator.compute is not None:
         st.caption(f"Groups with equal rewards: {w.count(flat)}. Their advantages are 0 and teach nothing.")
+
+
+def service_version(made: Plan) -> int | None:
+    """What staleness counts from: the plan's version, else the one in force, else the newest in the plan."""
+    if made.policy_version is not None:
+        return made.policy_version
+    known = [one for one in made.trajectories["policy_version_max"].to_pylist() if one is not None]
+    in_force = state.service().policy.version
+    return in_force if in_force is not None else max(known, default=None)
 
 
 def export_tab(made: Plan) -> None:

@@ -167,7 +167,7 @@ def run_export(
     clock: Callable[[], float] = time.time,
     options: Mapping[str, Any],
 ) -> ExportResult:
-    """Write one plan in one format: data file, then manifest.
+    """Write one plan in one format: data file, then manifest. What a former export finished is not written again.
 
     Raises:
         InvalidInput: an empty plan, a wrong option, or a folder that can't be written.
@@ -179,6 +179,9 @@ def run_export(
         raise InvalidInput("the plan holds no step", field="view", hint=hint)
     marks = [settings[name] for name, values in exporter.choices.items() if settings[name] != values[0]]
     path = out_dir / ("-".join([exporter.name, *marks, plan.hash[:12]]) + exporter.suffix)
+    manifest_path = path.with_name(path.name + ".manifest.json")
+    if (done := _finished(path, manifest_path, plan)) is not None:
+        return done
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
     except OSError as err:
@@ -211,10 +214,24 @@ def run_export(
         "created_at": datetime.fromtimestamp(clock(), UTC).isoformat(),
         "load_command": exporter.load_command(path.name),
     }
-    manifest_path = path.with_name(path.name + ".manifest.json")
     with atomic(manifest_path) as file:
         file.write(orjson.dumps(manifest, option=orjson.OPT_INDENT_2, default=str))
     return ExportResult(path, manifest_path, written.n_rows, written.n_tokens, manifest)
+
+
+def _finished(path: Path, manifest_path: Path, plan: Plan) -> ExportResult | None:
+    """An export of this very plan that is whole already: facts never change, so writing it again gives the same."""
+    try:
+        manifest = orjson.loads(manifest_path.read_bytes())
+        same = manifest["plan"]["hash"] == plan.hash and manifest["manifest_version"] == MANIFEST_VERSION
+        if not same or path.stat().st_size != manifest["n_bytes"]:
+            return None
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != manifest["sha256"]:
+                return None
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+        return None
+    return ExportResult(path, manifest_path, manifest["n_rows"], manifest["n_tokens"], manifest)
 
 
 def estimate_bytes(exporter: Exporter, plan: Plan, pool: ExportSource, options: Mapping[str, Any]) -> int | None:

@@ -11,11 +11,13 @@ import streamlit as st
 
 from core.config import Settings
 from core.pool import Pool
-from studio import components
+from studio import components, state
 from studio.glossary import define
+from studio.widgets.batchview import STATE_TONE, recipe_name
 from studio.widgets.figures import section
-from studio.widgets.format import DASH, count, escape, number, seconds
+from studio.widgets.format import DASH, ago, count, escape, number, seconds, uid
 from studio.widgets.messages import delta, headline
+from studio.widgets.tables import html_table, mark
 from studio.widgets.tokens import texts_for
 
 TOKEN_SOURCE_TEXT = {
@@ -117,6 +119,7 @@ def show_facts(step: Mapping[str, Any]) -> None:
         _facts(step, ("latency_s", "created_at", "policy_version", "policy_version_end"))
         section("Training")
         _facts(step, ("call_kind", "trainable", "reward", "quality", "is_last"))
+        _consumption(step)
         section("Journal")
         _facts(step, ("journal_segment", "journal_offset", "ingested_at"))
     for title, name in (("Sampling", "sampling"), ("Metadata", "metadata")):
@@ -125,6 +128,29 @@ def show_facts(step: Mapping[str, Any]) -> None:
             st.code(json.dumps(step[name], ensure_ascii=False, indent=2, default=str), language="json")
         else:
             st.caption("none recorded")
+
+
+def _consumption(step: Mapping[str, Any]) -> None:
+    """Every batch that held the step: who, what became of it, and a way to it."""
+    service = state.service()
+    found = service.pool.consumption(step["step_uid"])
+    if not found:
+        return
+    section("Consumed", "batches that held this step")
+    rows = []
+    for one in found:
+        link = state.link("consume", batch=one["batch_uid"])
+        rows.append(
+            (
+                f'<a href="{escape(link)}" target="_self">{uid(one["batch_uid"])}</a>',
+                mark(one["state"], STATE_TONE[one["state"]]),
+                escape(one["consumer"]),
+                escape(recipe_name(one)),
+                number(one["advantage"]),
+                ago(one["finished_at"] or one["leased_at"], service.clock()),
+            )
+        )
+    html_table(["Batch", "State", "Consumer", "Recipe", "Advantage", "When"], rows)
 
 
 def show_raw(step: Mapping[str, Any]) -> None:

@@ -228,3 +228,17 @@ def test_refusals(filled, tmp_path):
     with pytest.raises(InvalidInput) as caught:
         export(made, filled, "trl_sft", Path(tmp_path / "file"))
     assert caught.value.field == "out"
+
+
+def test_a_finished_export_is_recognised_and_a_damaged_one_written_anew(filled, tmp_path):
+    made = plan(filled, View(), SFT)
+    first = export(made, filled, "trl_sft", tmp_path, clock=lambda: 1.0)
+    again = export(plan(filled, View(), SFT), filled, "trl_sft", tmp_path, clock=lambda: 2.0)
+    assert again.manifest == first.manifest
+    good = first.path.read_bytes()
+    first.path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    repaired = export(made, filled, "trl_sft", tmp_path, clock=lambda: 3.0)
+    assert repaired.manifest["created_at"] != first.manifest["created_at"] and first.path.read_bytes() == good
+    filled.annotate([Annotation("quality", "bad", "me", "test", T0, trajectory_uid="d")])
+    other = export(plan(filled, View(), SFT), filled, "trl_sft", tmp_path, clock=lambda: 4.0)
+    assert other.path != first.path and other.n_rows < first.n_rows

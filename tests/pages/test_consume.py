@@ -73,3 +73,11 @@ def test_a_changed_recipe_shows_its_effect_before_it_is_used(consumed, open_page
     active = service.pool.active_recipe("train")
     assert (active["name"], active["version"], active["recipe"]["n_rollouts"]) == ("default", 1, 40)
     assert service.leases.fetch(Fetch("a")).batch is None
+
+
+def test_a_step_says_who_consumed_it(consumed, open_page):
+    service, uids = consumed
+    step = service.leases.plan_of(uids[0]).step_uids[0]
+    page = open_page("inspect", step=step, tab="facts")
+    assert page.failures == []
+    assert f"batch={uids[0]}" in page.html and "acked" in page.html

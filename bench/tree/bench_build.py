@@ -1,143 +1,131 @@
-"""Prefix-tree build and layout against a plain dict trie, in one run.
+"""Prefix-tree build and layout against Claw-R1's PrefixTree.build, TRL's TreeRow and a dict trie, in one run.
 
-    python bench/tree/bench_build.py [--out bench/results/tree.json] [--repeat 7]
+    python bench/tree/bench_build.py [--out bench/results/tree.json] [--repeat 5]
 
-Synthetic prompt groups: 16 rollouts that share a task prompt, each step's prompt extending the step before it. Times
-are the best of ``repeat`` runs; ``memory_pass_s`` is one read of all token ids, the floor for any method.
+Groups of rollouts that share a task prompt, each step's prompt extending the step before it. ``build`` reads every
+token; ``build_deltas`` uses what the pool knows about who leads whom. A peer that would take minutes runs on the first
+groups only and its time is multiplied (``extrapolated_by``). ``memory`` is one copy of all ids, and one pass of reading
+them: the floor of any method that reads its input.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
-import os
-import platform
-import time
-from collections.abc import Callable
-from importlib.metadata import version
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from core.tree.build import build, layout
+sys.path.insert(0, str(Path(__file__).parent))
+from common import agent_groups, claw_r1_tree, dict_trie, machine, timed, trl_samples, without_deltas
+
+from core.tree.build import build
 from core.tree.order import sort_with_lcp
-from core.tree.packing import pack
 from core.tree.sequences import Sequences
 
 CASES = {
-    "160 x 5k": {"rollouts": 16, "steps": 10, "prompt": 3000, "response": 150, "observation": 227},
-    "960 x 16k": {"rollouts": 16, "steps": 60, "prompt": 4000, "response": 160, "observation": 237},
+    "160 x 5k": {"groups": 1, "rollouts": 16, "steps": 10, "prompt": 3000, "response": 150, "observation": 227},
+    "960 x 16k": {"groups": 1, "rollouts": 16, "steps": 60, "prompt": 4000, "response": 160, "observation": 237},
+    "10,000 x 8k": {"groups": 25, "rollouts": 16, "steps": 25, "prompt": 3200, "response": 160, "observation": 240},
 }
-VOCABULARY = 151_936
-TOKEN_BUDGET = 32_768
+PEER_TOKENS = 16_000_000
+"""A peer is given at most about so many tokens."""
 
 
-def group(case: dict[str, int], seed: int = 0) -> Sequences:
-    """One prompt group's steps as sequences."""
-    rng = np.random.default_rng(seed)
-    prompts, responses = [], []
+def peers(sequences: Sequences, n_packed: int) -> dict[str, dict[str, float]]:
+    """Seconds of each peer, input as each wants it made beforehand."""
+    lists = [sequences.sequence(i).tolist() for i in range(len(sequences))]
+    found: dict[str, dict[str, float]] = {}
+    gc.collect()
+    gc.disable()  # as kind to them as can be: millions of live dicts make the collector walk for nothing
+    try:
+        counted: list[int] = []
+        found["dict trie"] = {"s": timed(lambda: counted.append(dict_trie(lists)))}
+        assert counted == [n_packed], "all count the same tree"
+        claw_r1 = claw_r1_tree()
+        if claw_r1 is not None:
+            trees: list[Any] = []
+            found["Claw-R1 PrefixTree.build"] = {"s": timed(lambda: trees.append(claw_r1.build(lists)))}
+            assert trees[0].total_tokens == n_packed
+            trees.clear()
+        gc.collect()
+        from trl.experimental.async_grpo.packing import TreeRow
 
-    def draw(n: int) -> np.ndarray:
-        return rng.integers(0, VOCABULARY, n, dtype=np.int32)
-
-    task = draw(case["prompt"])
-    for _ in range(case["rollouts"]):
-        context = task
-        for _ in range(case["steps"]):
-            answer = draw(case["response"])
-            prompts.append(context)
-            responses.append(answer)
-            context = np.concatenate([context, answer, draw(case["observation"])])
-    return Sequences.from_lists(prompts, responses)
-
-
-def dict_trie(lists: list[list[int]]) -> int:
-    """The obvious way: one dict entry per distinct prefix. Returns the number of packed tokens."""
-    root: dict[int, Any] = {}
-    n = 0
-    for ids in lists:
-        node = root
-        for token in ids:
-            below = node.get(token)
-            if below is None:
-                below = node[token] = {}
-                n += 1
-            node = below
-    return n
-
-
-def best(run: Callable[[], Any], repeat: int) -> float:
-    times = []
-    for _ in range(repeat):
-        started = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - started)
-    return min(times)
+        row, samples = TreeRow(), trl_samples(sequences)
+        add = timed(lambda: [row.add(sample) for sample in samples])
+        found["TRL TreeRow add + pack"] = {"s": add + timed(row.pack), "add_s": add}
+    finally:
+        gc.enable()
+    return found
 
 
 def measure(case: dict[str, int], repeat: int) -> dict[str, Any]:
-    sequences = group(case)
-    order, lcp = sort_with_lcp(sequences)
-    tree = build(sequences)
-    lists = [sequences.sequence(i).tolist() for i in range(len(sequences))]
-    assert tree.n_packed == dict_trie(lists), "both count the same tree"
-    one_group = np.zeros(len(sequences), dtype=np.int64)
-    build_s = best(lambda: build(sequences), repeat)
-    trie_s = best(lambda: dict_trie(lists), max(1, repeat // 3))
-    packing = pack(sequences, one_group, TOKEN_BUDGET)
+    known = agent_groups(**case)
+    sequences = without_deltas(known)
+    tree, again = build(sequences), build(known)
+    for name in ("tokens", "end", "position_ids", "run_start", "run_length"):
+        assert np.array_equal(getattr(tree, name), getattr(again, name)), name
+    n_packed = tree.n_packed
+    del tree, again
+    copied = sequences.ids.copy()
+    build_s, deltas_s, copy_s, read_s = 1e9, 1e9, 1e9, 1e9
+    for _ in range(repeat):  # interleaved: what else the machine does meets all of them
+        build_s = min(build_s, timed(lambda: build(sequences)))
+        deltas_s = min(deltas_s, timed(lambda: build(known)))
+        copy_s = min(copy_s, timed(lambda: np.copyto(copied, sequences.ids)))
+        read_s = min(read_s, timed(sequences.ids.max))
+    sort_s = timed(lambda: sort_with_lcp(sequences), 2)
+    n = sequences.n_tokens
+    part, factor = sequences, 1
+    if n > PEER_TOKENS:
+        groups = max(1, int(case["groups"] * PEER_TOKENS / 2 / n))
+        part, factor = without_deltas(agent_groups(**{**case, "groups": groups})), case["groups"] / groups
+    others = peers(part, build(part).n_packed)
+    for one in others.values():
+        one["tokens_per_s"] = part.n_tokens / one["s"]
+        one["s"] *= factor
+        one["build_is_faster_by"] = one["s"] / build_s
     return {
-        **case,
+        "case": case,
         "n_sequences": len(sequences),
-        "n_tokens": sequences.n_tokens,
-        "n_packed_tokens": tree.n_packed,
-        "token_ratio": tree.token_ratio,
+        "n_tokens": n,
+        "n_packed_tokens": n_packed,
+        "token_ratio": n_packed / n,
         "build_s": build_s,
-        "sort_and_compare_s": best(lambda: sort_with_lcp(sequences), repeat),
-        "layout_s": best(lambda: layout(sequences, order, lcp), repeat),
-        "tokens_per_s": sequences.n_tokens / build_s,
-        "dict_trie_s": trie_s,
-        "speedup_over_dict_trie": trie_s / build_s,
-        "memory_pass_s": best(sequences.ids.max, repeat),
-        "pack": {
-            "token_budget": TOKEN_BUDGET,
-            "pack_s": best(lambda: pack(sequences, one_group, TOKEN_BUDGET), repeat),
-            "n_rows": len(packing.rows),
-            "n_packed_tokens": packing.n_packed,
-            "token_ratio": packing.n_packed / packing.n_original,
-        },
+        "build_deltas_s": deltas_s,
+        "sort_and_compare_s": sort_s,
+        "tokens_per_s": n / build_s,
+        "tokens_per_s_deltas": n / deltas_s,
+        "memory": {"copy_s": copy_s, "read_s": read_s, "build_over_copy": build_s / copy_s},
+        "extrapolated_by": factor,
+        "peers": others,
     }
-
-
-def machine() -> dict[str, Any]:
-    cpu = platform.processor()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
-        cpu = names[0] if names else cpu
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    return {"cpu": cpu, "n_cores": os.cpu_count(), "system": platform.system(), "load_at_start": load}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results" / "tree.json")
-    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--only", help="one case")
     arguments = parser.parse_args()
-    result = {
-        "machine": machine(),
-        "versions": {"python": platform.python_version(), **{n: version(n) for n in ("numpy", "pyarrow")}},
-        "repeat": arguments.repeat,
-        "cases": {name: measure(case, arguments.repeat) for name, case in CASES.items()},
-    }
+    result: dict[str, Any] = {"machine": machine("numpy", "pyarrow", "trl", "torch"), "repeat": arguments.repeat}
+    result["cases"] = {}
+    for name, case in CASES.items():
+        if arguments.only in (None, name):
+            one = result["cases"][name] = measure(case, arguments.repeat)
+            print(
+                f"{name}: {one['n_tokens']:,} -> {one['n_packed_tokens']:,} tokens in {one['build_s'] * 1e3:.2f} ms, "
+                f"{one['tokens_per_s'] / 1e6:.0f} M tokens/s ({one['memory']['build_over_copy']:.1f} copies), "
+                f"with deltas {one['build_deltas_s'] * 1e3:.2f} ms",
+                *(f"{peer} {v['s']:.2f} s, {v['build_is_faster_by']:.0f}x" for peer, v in one["peers"].items()),
+                sep="\n   ",
+                flush=True,
+            )
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(result, indent=2) + "\n")
-    for name, case in result["cases"].items():
-        print(
-            f"{name}: {case['n_tokens']:,} -> {case['n_packed_tokens']:,} tokens in {case['build_s'] * 1e3:.2f} ms "
-            f"({case['tokens_per_s'] / 1e6:.0f} M tokens/s), {case['speedup_over_dict_trie']:.0f}x a dict trie; "
-            f"packed into {case['pack']['n_rows']} rows in {case['pack']['pack_s'] * 1e3:.1f} ms"
-        )
 
 
 if __name__ == "__main__":

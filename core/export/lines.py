@@ -1,8 +1,9 @@
-"""JSON lines made of training rows, one object per row, written as they come."""
+"""JSON lines made of training rows or of conversations, written as they come."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,27 @@ def write_lines(
         n_rows, n_tokens, n_loss = n_rows + len(rows), n_tokens + len(rows.ids), n_loss + int(rows.loss.sum())
         progress(rows.done, len(plan.steps))
     return Written(n_rows, n_tokens, n_loss)
+
+
+def write_conversations(
+    plan: Plan,
+    pool: ExportSource,
+    sink: Sink,
+    progress: Progress,
+    lines: Callable[[list[dict[str, Any]]], Iterable[Mapping[str, Any]]],
+) -> Written:
+    """Stream the lines that ``lines`` makes of each trajectory's chosen steps, messages included."""
+    n_rows = done = 0
+    owners = plan.steps["trajectory_uid"].to_pylist()
+    for trajectory_uid, part in groupby(zip(owners, plan.step_uids, strict=True), key=lambda pair: pair[0]):
+        chosen = {uid for _, uid in part}
+        steps = [step for step in pool.trajectory(trajectory_uid)["steps"] if step["step_uid"] in chosen]
+        for line in lines(steps):
+            sink.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+            n_rows += 1
+        done += len(chosen)
+        progress(done, len(owners))
+    return Written(n_rows, plan.counts["n_tokens"], plan.counts["n_loss_tokens"])
 
 
 def known(values: NDArray[np.float32], what: str, hint: str) -> NDArray[np.float32]:

@@ -7,13 +7,11 @@ chosen carries ``"weight": 0``, as in OpenAI's fine-tuning files.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import groupby
 from typing import Any
-
-import orjson
 
 from core.batch.plan import Plan
 from core.export.base import Exporter, ExportSource, Progress, Sink, Written
+from core.export.lines import write_conversations
 
 
 def conversations(steps: list[dict[str, Any]]) -> Iterator[tuple[list[dict[str, Any]], list[dict[str, Any]] | None]]:
@@ -44,20 +42,14 @@ def conversations(steps: list[dict[str, Any]]) -> Iterator[tuple[list[dict[str, 
         )
 
 
+def _lines(steps: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for messages, tools in conversations(steps):
+        yield {"messages": messages, **({"tools": tools} if tools else {})}
+
+
 def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
     """Stream the lines, a trajectory at a time."""
-    n_rows = done = 0
-    owners = plan.steps["trajectory_uid"].to_pylist()
-    for trajectory_uid, part in groupby(zip(owners, plan.step_uids, strict=True), key=lambda pair: pair[0]):
-        chosen = {uid for _, uid in part}
-        steps = [step for step in pool.trajectory(trajectory_uid)["steps"] if step["step_uid"] in chosen]
-        for messages, tools in conversations(steps):
-            line = {"messages": messages, **({"tools": tools} if tools else {})}
-            sink.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
-            n_rows += 1
-        done += len(chosen)
-        progress(done, len(owners))
-    return Written(n_rows, plan.counts["n_tokens"], plan.counts["n_loss_tokens"])
+    return write_conversations(plan, pool, sink, progress, _lines)
 
 
 def load_command(name: str) -> str:

@@ -31,10 +31,10 @@ from core.tree.sequences import Sequences
 from core.tree.terms import Denominators, LossTerms, denominators, loss_terms
 
 SIZES = {
-    "vocab_size": 8192,
+    "vocab_size": 2048,
     "hidden_size": 256,
     "intermediate_size": 768,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 4,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "head_dim": 32,
@@ -62,7 +62,7 @@ class Step:
         # Lengths differ a little, as they do; without it padding would cost nothing.
         sizes = case["response"] + rng.integers(-case["response"] // 4, case["response"] // 4 + 1, case["rollouts"])
         responses = [rng.integers(0, SIZES["vocab_size"], n) for n in sizes]
-        old = [-9 - rng.random(n).astype(np.float32) * 0.2 for n in sizes]
+        old = [-7.7 - rng.random(n).astype(np.float32) * 0.2 for n in sizes]
         self.sequences = Sequences.from_lists([prefix] * len(sizes), responses, old)
         advantages = rng.normal(size=len(sizes)).astype(np.float32)
         self.row = build(self.sequences)

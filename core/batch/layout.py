@@ -15,6 +15,7 @@ from core.credit.base import Ints
 from core.errors import NotFound
 from core.tree.build import PackedTree, concatenate, layout
 from core.tree.packing import Part, first_fit_decreasing, group_parts_of
+from core.tree.ranks import Balance, CostModel, balance_rows
 from core.tree.sequences import Sequences
 
 CHUNK_TOKENS = 16_000_000
@@ -66,6 +67,19 @@ class PlanLayout:
     def n_packed_tokens(self) -> int:
         """Tokens of all rows without padding."""
         return int(self.group_packed.sum())
+
+    @property
+    def step_packed(self) -> Ints:
+        """Tokens that each plan step adds to its row, int64 [n]: its length less what the steps before it brought."""
+        novel = np.zeros(len(self.step_uids), dtype=np.int64)
+        for row in self.rows:
+            for part in row:
+                novel[part.order] = part.lengths - part.lcp
+        return novel
+
+    def over_ranks(self, n_ranks: int, cost: CostModel | None = None) -> Balance:
+        """The rows dealt to ranks: as many each, and nearly the same work. InvalidInput for less than one rank."""
+        return balance_rows(self.rows, n_ranks, cost)
 
     @property
     def token_ratio(self) -> float | None:

@@ -27,6 +27,7 @@ class Part:
         group: the caller's group number.
         order: int64 [m], sequence indices in sorted order.
         lcp: int64 [m], ``lcp[0]`` is 0.
+        lengths: int64 [m], tokens of its sequences.
         n_packed: tokens of its tree.
         n_original: tokens of its sequences.
         attention_pairs: visible pairs of its tree.
@@ -35,6 +36,7 @@ class Part:
     group: int
     order: Int64
     lcp: Int64
+    lengths: Int64
     n_packed: int
     n_original: int
     attention_pairs: int
@@ -130,6 +132,7 @@ def group_parts_of(sequences: Sequences, index: Int64, group: int, token_budget:
                 group=group,
                 order=order[low:high],
                 lcp=part_lcp,
+                lengths=full,
                 n_packed=int((full - part_lcp).sum()),
                 n_original=int(full.sum()),
                 attention_pairs=int(pairs.sum()),

@@ -37,6 +37,15 @@ class CostModel:
         projections = hidden * head_width * (2 * heads + 2 * kv_heads)
         return cls(float(projections + 3 * hidden * intermediate), float(2 * heads * head_width))
 
+    def training_flops(self, tokens: float, pairs: float) -> float:
+        """FLOPs of one layer's forward and backward: 2 per multiply-add, once forward and twice backward.
+
+        The usual 6·N per token (Kaplan et al., arXiv 2001.08361, table 1) for the weights, and 12 · heads · head width
+        per visible pair for scores and values (PaLM, arXiv 2204.02311, appendix B, whose causal half is counted here
+        pair by pair).
+        """
+        return 6.0 * (self.per_token * tokens + self.per_pair * pairs)
+
     def of_row(self, parts: Sequence[Part]) -> float:
         """Cost of a row of parts."""
         tokens = sum(part.n_packed for part in parts)

@@ -1,0 +1,48 @@
+"""Sharing lost within a trajectory: what a step's prompt would have shared with the step before it, and doesn't.
+
+An agent that only appends shares all of the step before. One whose harness renders the history anew
+(``realigned``) or exchanges its end (``tail_replaced``) parts earlier, and every token from there on is paid again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.tree.build import PackedTree
+from core.tree.nodes import TreeNodes
+from core.tree.sequences import Int64, Sequences
+
+DRIFTS = frozenset({"realigned", "tail_replaced"})
+"""Transitions that lose sharing without meaning to; a compaction or a fork means to."""
+
+
+def shared_with(sequences: Sequences, previous: Int64) -> Int64:
+    """Leading tokens that each sequence shares with another: int64 [n].
+
+    Args:
+        sequences: n sequences.
+        previous: int64 [n], the sequence before it in its trajectory; -1 for none, which shares 0.
+    """
+    shared = np.zeros(len(sequences), dtype=np.int64)
+    for i in np.flatnonzero(previous >= 0).tolist():
+        one, other = sequences.sequence(i), sequences.sequence(int(previous[i]))
+        limit = min(len(one), len(other))
+        differs = one[:limit] != other[:limit]
+        at = int(differs.argmax()) if limit else 0
+        shared[i] = at if limit and differs[at] else limit
+    return shared
+
+
+def lost_sharing(sequences: Sequences, previous: Int64) -> Int64:
+    """Tokens of the step before that each sequence doesn't share: int64 [n]; 0 where there is none before."""
+    before = np.where(previous >= 0, sequences.lengths[previous], 0)
+    lost: Int64 = before - shared_with(sequences, previous)
+    return lost
+
+
+def node_of_turn(tree: PackedTree, nodes: TreeNodes, row: int, shared: int) -> int:
+    """The node that holds a member's token after its ``shared`` first ones; -1 when it has none."""
+    path = tree.path(row)
+    if shared >= len(path):
+        return -1
+    return int(np.searchsorted(nodes.start, path[shared], side="right")) - 1

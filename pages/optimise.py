@@ -8,6 +8,7 @@ from core.batch.plan import Plan
 from core.batch.recipe import Recipe, parse_recipe
 from core.tree.build import PackedTree, build
 from core.tree.nodes import tree_nodes
+from core.tree.ranks import CostModel
 from core.tree.sequences import Sequences
 from studio import components, state
 from studio import widgets as w
@@ -17,11 +18,23 @@ from studio.charts.tree import member_steps, rows_drawing, tree_drawing
 from studio.widgets.choice import choose
 from studio.widgets.filters import active_filters
 from studio.widgets.planning import current_plan, link_params, recipe_from_query, recipe_to_query
-from studio.widgets.treeview import branch_points, node_panel, owner_line, step_facts, texts_of
+from studio.widgets.savings import savings
+from studio.widgets.treeview import (
+    branch_points,
+    drift_by_node,
+    drift_list,
+    drifts,
+    node_panel,
+    owner_line,
+    step_facts,
+    texts_of,
+)
 
-TABS = {"tree": "Prefix tree", "mask": "Attention mask", "rows": "Packed rows", "groups": "By group"}
+TABS = {"tree": "Prefix tree", "mask": "Attention mask", "rows": "Packed rows", "groups": "Savings"}
+LAYER = CostModel()
 BUDGETS = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144)
 ROW = "row:"
+SAVED_BY = {"group": "Prompt group", "step": "Step of the trajectory", "agent": "Agent"}
 
 
 def optimise_page() -> None:
@@ -86,6 +99,20 @@ def statistics(made: Plan) -> None:
                 sub=f"{w.percent(pairs, separate)} of {w.compact(separate)}",
                 help="Visible (query, key) pairs, packed and separate: the attention work",
             ),
+            w.Figure(
+                "Attention FLOPs",
+                w.compact(flops_of(0, pairs)),
+                sub=f"from {w.compact(flops_of(0, separate))} a layer",
+                help="Forward and backward of one layer of width 4096: 12 x 4096 per visible pair (PaLM, appendix B)",
+            ),
+            w.Figure(
+                "Speed-up",
+                "—" if not tokens else f"≤ {flops_of(tokens, separate) / flops_of(once, pairs):.2f} ×",
+                sub="of an update, by FLOPs",
+                tone="good",
+                help="Bound on the training step's speed-up: FLOPs of separate sequences over the packed rows', "
+                "weights (6 per parameter and token, Kaplan et al.) and attention, of a layer of width 4096",
+            ),
             w.Figure("Rows", w.count(packed["n_rows"]), sub=f"of {w.count(packed['token_budget'])} tokens"),
             w.Figure(
                 "Padding", w.percent(packed["n_padding"], capacity), sub=f"{w.compact(packed['n_padding'])} tokens"
@@ -93,6 +120,11 @@ def statistics(made: Plan) -> None:
         ],
         dense=True,
     )
+
+
+def flops_of(tokens: int, pairs: int) -> float:
+    """Training FLOPs of one layer (``CostModel``'s default), for these tokens and visible pairs."""
+    return LAYER.training_flops(tokens, pairs)
 
 
 def picker(made: Plan) -> str:
@@ -133,7 +165,8 @@ def tree_tab(made: Plan, shown: str) -> None:
     nodes = tree_nodes(tree)
     texts = texts_of(sequences)
     facts = step_facts(made)
-    drawing = tree_drawing(tree, nodes, sequences, facts, texts.decode)
+    drifted = drifts(tree, nodes, sequences, facts)
+    drawing = tree_drawing(tree, nodes, sequences, facts, texts.decode, drift_by_node(drifted))
     asked = state.query("node")
     node = int(asked) if asked and asked.isdigit() and int(asked) < len(nodes) else None
     left, right = st.columns([7, 3], gap="medium")
@@ -158,6 +191,7 @@ def tree_tab(made: Plan, shown: str) -> None:
         if node is None:
             w.section("Node", "click one in the tree")
             branch_points(tree, nodes, texts)
+            drift_list(drifted, facts)
         else:
             node_panel(tree, nodes, sequences, node, texts, facts)
 
@@ -232,6 +266,17 @@ def rows_tab(made: Plan) -> None:
     if clicked is not None:
         state.set_query(show=f"{ROW}{clicked}", node=None, tab="tree")
         st.rerun()
+    n_ranks = int(state.query("ranks") or 1) if (state.query("ranks") or "1").isdigit() else 1
+    ranks = int(st.number_input("Ranks", 1, 1024, max(1, min(1024, n_ranks)), width=120))
+    if ranks != n_ranks:
+        state.set_query(ranks=ranks if ranks > 1 else None)
+        st.rerun()
+    if ranks > 1:
+        dealt = layout.over_ranks(ranks)
+        shares = ", ".join(f"{len(one)} rows" for one in dealt.ranks[:8]) + (" …" if ranks > 8 else "")
+        st.caption(
+            f"Over {ranks} ranks: {shares}; the busiest has {dealt.imbalance:.3f} × the mean work, attention counted."
+        )
     if len(layout.rows) > 200:
         st.caption(f"The first 200 of {len(layout.rows):,} rows.")
     if len(layout.over_budget):
@@ -239,27 +284,18 @@ def rows_tab(made: Plan) -> None:
 
 
 def groups_tab(made: Plan) -> None:
-    """Sharing group by group."""
+    """What sharing saves: by group, by step of a trajectory, by agent."""
     layout = made.layout
     names = [group.prompt_uid for group in made.groups]
-    tokens, packed = layout.group_tokens.tolist(), layout.group_packed.tolist()
     w.section("Tokens by prompt group", "separate, and with each shared prefix once")
     w.plot(
-        group_tokens(names, tokens, packed), key="group-tokens", alt="Tokens per prompt group before and after sharing"
+        group_tokens(names, layout.group_tokens.tolist(), layout.group_packed.tolist()),
+        key="group-tokens",
+        alt="Tokens per prompt group before and after sharing",
     )
+    by = choose("Savings by", SAVED_BY, "by")
+    rows = savings(made, by)
     config = st.column_config
-    rows = [
-        {
-            "group": name,
-            "trajectories": len(group.trajectories),
-            "steps": sum(len(one.step_uids) for one in group.trajectories),
-            "tokens": before,
-            "packed": after,
-            "ratio": after / before if before else None,
-            "saved": before - after,
-        }
-        for name, group, before, after in zip(names, made.groups, tokens, packed, strict=True)
-    ]
     event = st.dataframe(
         rows,
         hide_index=True,
@@ -267,9 +303,9 @@ def groups_tab(made: Plan) -> None:
         height=min(420, 36 + 29 * len(rows)),
         on_select="rerun",
         selection_mode="single-cell",
-        key=f"by-group-{made.hash[:12]}",
+        key=f"by-{by}-{made.hash[:12]}",
         column_config={
-            "group": config.TextColumn("Prompt group"),
+            "name": config.Column(SAVED_BY[by]),
             "trajectories": config.NumberColumn("Trajectories"),
             "steps": config.NumberColumn("Steps"),
             "tokens": config.NumberColumn("Tokens before", format="localized"),
@@ -278,9 +314,10 @@ def groups_tab(made: Plan) -> None:
             "saved": config.NumberColumn("Saved", format="localized"),
         },
     )
+    st.caption("A shared token counts for the first step that has it in its row; the columns' sums are the plan's.")
     cells = event["selection"]["cells"]
-    if cells:
-        state.set_query(show=rows[cells[0][0]]["group"], node=None, tab="tree")
+    if cells and by == "group":
+        state.set_query(show=rows[cells[0][0]]["name"], node=None, tab="tree")
         st.rerun()
 
 

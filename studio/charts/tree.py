@@ -38,6 +38,7 @@ def tree_drawing(
     sequences: Sequences,
     facts: Mapping[str, Mapping[str, float | None]],
     decode: Callable[[Sequence[int]], str | None],
+    drift: Mapping[int, int] | None = None,
 ) -> TreeDrawing:
     """Nodes with their colours.
 
@@ -47,6 +48,7 @@ def tree_drawing(
         sequences: the source of ``tree.members``.
         facts: per step_uid what colours it: ``reward``, ``advantage``, ``policy``; None is unknown.
         decode: ids -> text, or None where no tokenizer fits.
+        drift: node -> tokens of sharing lost by the steps that part there from the step before them.
     """
     order = member_steps(tree, nodes, sequences)
     colours = {
@@ -59,6 +61,11 @@ def tree_drawing(
         for name, label in (("reward", "Reward"), ("advantage", "Advantage"), ("policy", "Policy"))
         if colours[name] is not None
     ]
+    lost = None
+    if drift:
+        lost = np.full(len(nodes), np.nan, dtype=np.float32)
+        lost[list(drift)] = list(drift.values())
+        modes.append(("drift", "Drift"))
     return TreeDrawing(
         nodes={
             "start": nodes.start,
@@ -70,6 +77,7 @@ def tree_drawing(
             "n_owners": nodes.n_owners,
             "sampled": sampled_share(tree, nodes, sequences),
             **colours,
+            "drift": lost,
         },
         labels=node_labels(tree, nodes, decode),
         modes=modes,

@@ -93,11 +93,11 @@ function load(state, data) {
   Object.assign(state, {
     start: int("start"), stop: int("stop"), parent: int("parent"), position: int("position"),
     laneFrom: int("lane_from"), laneTo: int("lane_to"), owners: int("n_owners"),
-    sampled: float("sampled"), reward: float("reward"), advantage: float("advantage"), policy: float("policy"),
+    sampled: float("sampled"), reward: float("reward"), advantage: float("advantage"), policy: float("policy"), drift: float("drift"),
     selected: data.selected ?? -1, n: int("start").length,
   })
   state.range = {}
-  for (const name of ["reward", "advantage", "policy"]) {
+  for (const name of ["reward", "advantage", "policy", "drift"]) {
     let low = Infinity
     let high = -Infinity
     for (const value of state[name] ?? []) {
@@ -139,6 +139,7 @@ function scaleColour(state, name, value) {
   const { theme } = state
   const range = state.range[name]
   if (!range || Number.isNaN(value)) return mix(theme.background, theme.gray, 0.35)
+  if (name === "drift") return mix(mix(theme.background, theme.red, 0.4), theme.red, value / Math.max(1, range[1]))
   if (name === "policy") {
     const t = range[1] > range[0] ? (value - range[0]) / (range[1] - range[0]) : 1
     return mix(theme.blue, theme.violet, t)
@@ -178,7 +179,8 @@ function drawLegend(state, legend) {
     key(theme.violet, `all ${count(state.data.n_sequences)}`)
   } else {
     const range = state.range[mode]
-    if (!range) legend.append(document.createTextNode("no value is known"))
+    if (mode === "drift") key(theme.red, `sharing lost before it, up to ${count(range[1])} tokens`)
+    else if (!range) legend.append(document.createTextNode("no value is known"))
     else {
       key(scaleColour(state, mode, range[0]), mode === "policy" ? `v${range[0]}` : range[0].toFixed(2))
       if (range[1] > range[0]) key(scaleColour(state, mode, range[1]), mode === "policy" ? `v${range[1]}` : range[1].toFixed(2))
@@ -316,6 +318,8 @@ function interact(state) {
       const value = state[name]?.[node]
       if (value !== undefined && !Number.isNaN(value)) rows.push([name === "policy" ? "policy version" : `mean ${name}`, name === "policy" ? String(value) : value.toFixed(3)])
     }
+    const lost = state.drift?.[node]
+    if (lost > 0) rows.push(["sharing lost", `${count(lost)} tokens: the prompt parts here from the step before`])
     if (state.data.labels?.[node]) rows.push(["text", state.data.labels[node]])
     for (const [name, value] of rows) {
       const row = element("tr")

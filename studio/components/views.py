@@ -99,7 +99,7 @@ def tree_canvas(
     """The prefix tree; returns the index of the node that was clicked, once.
 
     ``nodes`` holds, per node in depth-first order: start, stop, parent, position, lane_from, lane_to, n_owners
-    (int32) and sampled, reward, advantage, policy (float32, NaN unknown, None when nobody knows any).
+    (int32) and sampled, reward, advantage, policy, drift (float32, NaN unknown, None when nobody knows any).
     """
     result = renderer("tree")(
         data={
@@ -123,7 +123,7 @@ def tree_canvas(
     return clicked
 
 
-FLOAT_COLUMNS = frozenset({"sampled", "reward", "advantage", "policy"})
+FLOAT_COLUMNS = frozenset({"sampled", "reward", "advantage", "policy", "drift"})
 
 
 def mask_canvas(

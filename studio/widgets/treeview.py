@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import streamlit as st
 
 from core.batch.plan import Plan
 from core.tree.build import PackedTree
+from core.tree.drift import DRIFTS, lost_sharing, node_of_turn
 from core.tree.nodes import TreeNodes
 from core.tree.sequences import Sequences
 from core.types import View
@@ -23,15 +25,27 @@ from studio.widgets.tokens import UNKNOWN, Texts, texts_for
 MIXED = Texts(None, "ids only: these steps are of different tokenizers")
 NODE_TEXT_TOKENS = 4000
 NODE_STEPS = 500
+FILTER_UIDS = 100
+FORK_WAYS = 3
+FIRST_CHARS = 14
 
 
 def step_facts(made: Plan) -> dict[str, dict[str, Any]]:
     """What colours a step: its trajectory's reward, its advantage, its policy version."""
-    names = ("step_uid", "trajectory_uid", "step_index", "trajectory_reward", "advantage", "policy_version")
+    names = (
+        "step_uid",
+        "trajectory_uid",
+        "prompt_uid",
+        "step_index",
+        "trajectory_reward",
+        "advantage",
+        "policy_version",
+    )
     rows = made.steps.select(list(names)).to_pylist()
     return {
         row["step_uid"]: {
             "trajectory_uid": row["trajectory_uid"],
+            "prompt_uid": row["prompt_uid"],
             "step_index": row["step_index"],
             "reward": row["trajectory_reward"],
             "advantage": row["advantage"],
@@ -68,14 +82,82 @@ def branch_points(tree: PackedTree, nodes: TreeNodes, texts: Texts) -> None:
         at = int(nodes.depth[fork] + nodes.length[fork])
         firsts = tree.tokens[nodes.start[np.flatnonzero(nodes.parent == fork)]].tolist()
         vocab = texts.vocab(firsts)
-        shown = " | ".join(repr(vocab[i][0]) if i in vocab else f"#{i}" for i in firsts[:4])
+        ways = [f"`{token}` {_quoted(vocab[token][0])}" if token in vocab else f"`{token}`" for token in firsts]
+        more = f" +{len(ways) - FORK_WAYS}" if len(ways) > FORK_WAYS else ""
         if st.button(
-            f"position {at:,} · {int(nodes.n_owners[fork])} sequences, {int(children[fork])} ways",
+            f"**{at:,}** · {int(nodes.n_owners[fork])} steps: {' | '.join(ways[:FORK_WAYS])}{more}",
             key=f"fork-{fork}",
-            help=f"First tokens after it: {shown}",
+            help="Position of the first divergent token, the sequences that reach it, and the tokens they go on with",
             width="stretch",
         ):
             state.set_query(node=fork)
+            st.rerun()
+
+
+def _quoted(text: str) -> str:
+    """A token's text as one short word of markdown."""
+    shown = repr(text if len(text) <= FIRST_CHARS else text[:FIRST_CHARS] + "…")[1:-1]
+    return "‘" + "".join(f"\\{c}" if c in "\\`*_[]$<>:|~#" else c for c in shown) + "’"
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A step that shares less with the step before it than an appending agent's would."""
+
+    step_uid: str
+    transition: str
+    lost: int
+    node: int
+
+
+def drifts(
+    tree: PackedTree, nodes: TreeNodes, sequences: Sequences, facts: Mapping[str, dict[str, Any]]
+) -> list[Drift]:
+    """Steps whose prompt was re-encoded or whose tail was replaced, most tokens lost first."""
+    uids = sequences.step_uids
+    rows = state.service().pool.steps(View({"step_uid": list(uids), "transition": sorted(DRIFTS)}), limit=None)
+    said = dict(zip(rows["step_uid"].to_pylist(), rows["transition"].to_pylist(), strict=True))
+    before: dict[str, int] = {}
+    previous = np.full(len(uids), -1, dtype=np.int64)
+    for i in sorted(range(len(uids)), key=lambda i: facts[uids[i]]["step_index"]):
+        trajectory = facts[uids[i]]["trajectory_uid"]
+        if uids[i] in said:
+            previous[i] = before.get(trajectory, -1)
+        before[trajectory] = i
+    lost = lost_sharing(sequences, previous)
+    row_of = {int(member): row for row, member in enumerate(tree.members)}
+    found = [
+        Drift(uids[i], said[uids[i]], int(lost[i]), node_of_turn(tree, nodes, row_of[i], shared))
+        for i in np.flatnonzero(lost > 0).tolist()
+        for shared in [int(sequences.lengths[previous[i]] - lost[i])]
+    ]
+    return sorted(found, key=lambda drift: -drift.lost)
+
+
+def drift_by_node(found: Sequence[Drift]) -> dict[int, int]:
+    """Tokens lost by the steps that part at each node."""
+    total: dict[int, int] = {}
+    for drift in found:
+        if drift.node >= 0:
+            total[drift.node] = total.get(drift.node, 0) + drift.lost
+    return total
+
+
+def drift_list(found: Sequence[Drift], facts: Mapping[str, dict[str, Any]]) -> None:
+    """What drift costs this tree, and the steps that cost most."""
+    if not found:
+        return
+    section("Drift", f"{count(sum(one.lost for one in found))} tokens of sharing lost in {count(len(found))} steps")
+    for one in found[:8]:
+        fact = facts[one.step_uid]
+        what = "re-encoded" if one.transition == "realigned" else "tail replaced"
+        if st.button(
+            f"**{one.lost:,}** tokens · step {fact['step_index']} of {fact['trajectory_uid']} · {what}",
+            key=f"drift-{one.step_uid}",
+            help="Tokens of the step before that this step's prompt doesn't begin with",
+            width="stretch",
+        ):
+            state.set_query(node=max(one.node, 0))
             st.rerun()
 
 
@@ -110,6 +192,8 @@ def node_panel(
     if length > NODE_TEXT_TOKENS:
         st.caption(f"The first {NODE_TEXT_TOKENS:,} of {length:,} tokens; the whole text is in Inspect.")
     st.caption(texts.why)
+    if st.button("Filter Inspect by these steps", icon=":material/filter_alt:", width="stretch", key="node-filter"):
+        state.goto("inspect", **state.view_to_query(owners_view(owners, facts)), level="steps")
     rows = [
         {
             "step_uid": uid,
@@ -141,6 +225,16 @@ def node_panel(
     if cells:
         row = rows[cells[0][0]]
         state.goto("inspect", trajectory=row["trajectory"], step=row["step_uid"], tab="tokens")
+
+
+def owners_view(owners: Sequence[str], facts: Mapping[str, dict[str, Any]]) -> View:
+    """A filter for the owners of a node: the steps, or when an address can't hold so many, their trajectories."""
+    if len(owners) <= FILTER_UIDS:
+        return View({"step_uid": list(owners)})
+    trajectories = list(dict.fromkeys(facts[uid]["trajectory_uid"] for uid in owners))
+    if len(trajectories) <= FILTER_UIDS:
+        return View({"trajectory_uid": trajectories})
+    return View({"prompt_uid": list(dict.fromkeys(facts[uid]["prompt_uid"] for uid in owners))})
 
 
 def _tree_name(tree: PackedTree) -> str:

@@ -50,8 +50,15 @@ def recipe_to_query(recipe: Recipe, base: Recipe | None = None) -> str | None:
 
 
 def current_plan(view: View, recipe: Recipe) -> Plan:
-    """The plan of the running service's pool."""
-    return plan(state.service().pool, view, recipe)
+    """The plan of the running service's pool; the same object, its layout included, while nothing was written."""
+    service = state.service()
+    asked = json.dumps([dict(view.filters), view.where, recipe.to_json()], sort_keys=True, default=str)
+    return _plan_at(f"{service.settings.pool_path} {service.port}", service.pool.n_writes, asked, view, recipe)
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _plan_at(opened: str, n_writes: int, asked: str, _view: View, _recipe: Recipe) -> Plan:
+    return plan(state.service().pool, _view, _recipe)
 
 
 def link_params(view: View, recipe: Recipe) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 from starlette.applications import Starlette
 
 from core.api import ApiDeps, create_api
+from core.api.app import EXCEPTION_HANDLERS
 from core.api.produce import mint_session
 from core.api.wire import SessionIn, check
 from core.batch.leases import Leases
@@ -125,7 +126,7 @@ class Service:
             clock=self.clock,
             new_uid=lambda: uuid.uuid4().hex,
         )
-        return Starlette(routes=[*create_api(self.api_deps), *gateway])
+        return Starlette(routes=[*create_api(self.api_deps), *gateway], exception_handlers=EXCEPTION_HANDLERS)
 
     @property
     def base_url(self) -> str:

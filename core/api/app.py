@@ -5,19 +5,21 @@ from __future__ import annotations
 import hmac
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from core.batch.leases import Leases
 from core.config import Settings
-from core.errors import InvalidInput, NotBuilt, StudioError, Unauthorized
+from core.dialects.errors import openai_error
+from core.errors import InvalidInput, NotBuilt, NotFound, StudioError, Unauthorized
 from core.gateway.engines import EngineSet
 from core.gateway.identity import KeyStore
 from core.gateway.policy import PolicyState
@@ -29,7 +31,7 @@ from core.pool import Pool
 log = logging.getLogger(__name__)
 
 PREFIX = "/api/v1"
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/ready"})
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/ready", "/openapi.json", "/docs"})
 CATCH_UP_S = 5.0
 """Longest wait for a producer's own writes to become readable before its call returns."""
 
@@ -73,7 +75,7 @@ class Call:
 
     def json(self) -> Any:
         """The body as JSON; an empty one is ``{}``. Raises InvalidInput."""
-        if not self.raw.strip():
+        if not self.raw:
             return {}
         try:
             return orjson.loads(self.raw)
@@ -171,9 +173,24 @@ def not_built(what: str) -> Handler:
     return handler
 
 
+async def no_such_route(request: Request, error: Exception) -> Response:
+    """404 and 405 of the router, as JSON in the shape that callers of this part of the tree read."""
+    assert isinstance(error, HTTPException)
+    refused = NotFound(f"{request.method} {request.url.path} is no call of this service", hint="GET /docs lists them")
+    refused.http_status = error.status_code
+    if error.status_code != 404:
+        refused.type = "method_not_allowed"
+    in_dialect = "/v1/" in request.url.path and not request.url.path.startswith("/api/")
+    body = openai_error(refused) if in_dialect else refused.as_dict()
+    return json_response(body, error.status_code, dict(error.headers or {}))
+
+
+EXCEPTION_HANDLERS: Mapping[Any, Any] = {404: no_such_route, 405: no_such_route}
+
+
 def create_api(deps: ApiDeps) -> list[Route]:
     """All routes, ready to be mounted beside the gateway's."""
-    from core.api import batches, clawr1, feedback, keys, produce, read, recipes, train
+    from core.api import batches, clawr1, feedback, keys, openapi, produce, read, recipes, train
 
     table: list[tuple[str, str, Handler | AsyncHandler]] = [
         *[(method, PREFIX + path, handler) for method, path, handler in produce.ROUTES],
@@ -185,5 +202,6 @@ def create_api(deps: ApiDeps) -> list[Route]:
         *[(method, PREFIX + path, handler) for method, path, handler in recipes.ROUTES],
         *[(method, path, handler) for method, path, handler in read.ROOT_ROUTES],
         *[(method, path, handler) for method, path, handler in clawr1.ROUTES],
+        *[(method, path, handler) for method, path, handler in openapi.ROUTES],
     ]
     return [Route(path, endpoint(deps, handler), methods=[method]) for method, path, handler in table]

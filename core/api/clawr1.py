@@ -56,7 +56,7 @@ class ComputeRewardIn(wire.WireModel):
     prompt_ids: list[wire.TokenId]
     response_ids: list[wire.TokenId]
     multi_modal_data: dict[str, Any] | None = None
-    num_turns: int = 2
+    num_turns: wire.Count = 2
     extra_fields: dict[str, Any] = Field(default_factory=dict)
     dataset_fields: dict[str, Any] = Field(
         default_factory=dict, description="data_source, reward_model {ground_truth, verifier?}, ..."

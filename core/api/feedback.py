@@ -11,14 +11,12 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from core.api.app import CATCH_UP_S, Call, Handler
-from core.api.wire import Uid, WireModel, check
+from core.api.wire import Number, Seconds, Uid, WireModel, check
 from core.errors import InvalidInput
 from core.records import feedback_record
 from core.types import FeedbackKind
 
 MAX_TEXT_CHARS = 1_000_000
-LATEST = 4_102_444_800.0
-"""2100-01-01: later times are milliseconds taken for seconds."""
 UP = {"up": 1.0, "down": 0.0}
 EXAMPLE = {
     "feedback": [
@@ -36,7 +34,9 @@ class FeedbackTarget(WireModel):
     step_uid: Uid | None = None
     trajectory_uid: Uid | None = None
     response_id: Uid | None = Field(None, description="The id of the answer that the agent saw")
-    choice_index: Annotated[int, Field(ge=0, le=1000)] = Field(0, description="Which choice of that answer")
+    choice_index: Annotated[int, Field(ge=0, le=1000, strict=True)] = Field(
+        0, description="Which choice of that answer"
+    )
 
 
 class FeedbackIn(FeedbackTarget):
@@ -51,15 +51,13 @@ class FeedbackIn(FeedbackTarget):
     target: FeedbackTarget | None = None
     kind: FeedbackKind
     value: bool | float | Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARS)] | None
-    scale: tuple[float, float] | None = Field(None, description="For scores: its lowest and highest value")
+    scale: tuple[Number, Number] | None = Field(None, description="For scores: its lowest and highest value")
     author: Annotated[str, Field(min_length=1, max_length=256)] = "user"
     source: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
         None, description="human unless it is an event, which is service"
     )
     note: Annotated[str, Field(max_length=MAX_TEXT_CHARS)] | None = None
-    given_at: Annotated[float, Field(ge=0, le=LATEST)] | None = Field(
-        None, description="When it was given, seconds; now"
-    )
+    given_at: Seconds | None = Field(None, description="When it was given, seconds; now")
     metadata: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")

@@ -6,15 +6,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from core.api.wire import Uid, ViewIn, WireModel
+from core.api.wire import MAX_TOKEN_ID, Flag, Number, Uid, Version, ViewIn, WireModel
 from core.batch.leases import DEFAULT_LEASE_S, Fetch
 
 MAX_WAIT_S = 3600.0
 MAX_LEASE_S = 7 * 86400.0
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
-LeaseSeconds = Annotated[float, Field(gt=0, le=MAX_LEASE_S)]
-Metrics = dict[Name, float | None]
+LeaseSeconds = Annotated[float, Field(gt=0, le=MAX_LEASE_S, strict=True)]
+Metrics = dict[Name, Number | None]
 
 
 class FetchIn(WireModel):
@@ -26,12 +26,14 @@ class FetchIn(WireModel):
     view_name: Name | None = None
     recipe: dict[str, Any] | None = None
     recipe_name: Name | None = None
-    recipe_version: Annotated[int, Field(ge=1)] | None = None
+    recipe_version: Annotated[int, Field(ge=1, le=MAX_TOKEN_ID, strict=True)] | None = None
     channel: Name | None = Field(None, description="Whose active recipe, where none is named")
-    wait_s: Annotated[float, Field(ge=0, le=MAX_WAIT_S)] = Field(0.0, description="Longest wait for readiness, seconds")
+    wait_s: Annotated[float, Field(ge=0, le=MAX_WAIT_S, strict=True)] = Field(
+        0.0, description="Longest wait for readiness, seconds"
+    )
     lease_s: LeaseSeconds = DEFAULT_LEASE_S
-    shared: bool = Field(False, description="Other consumers' leases and consumption don't count")
-    partial: bool = Field(False, description="Fewer groups than the batch size will do")
+    shared: Flag = Field(False, description="Other consumers' leases and consumption don't count")
+    partial: Flag = Field(False, description="Fewer groups than the batch size will do")
     format: Literal["json", "arrow", "file"] = Field(
         "json", description="json: steps in the answer; arrow: the answer is an Arrow stream; file: only where it is"
     )
@@ -73,7 +75,7 @@ class StepMetrics(WireModel):
 class MetricsIn(WireModel):
     """``POST batches/{uid}/metrics``: loss, kl, entropy, ratio, clip_fraction, ... by name."""
 
-    update: Annotated[int, Field(ge=0)] | None = None
+    update: Version | None = None
     metrics: Metrics = Field(default_factory=dict)
     steps: Annotated[list[StepMetrics], Field(max_length=1_000_000)] = Field(default_factory=list)
 
@@ -109,7 +111,7 @@ class ActiveRecipeIn(WireModel):
     """``PUT channels/{channel}/recipe``: what fetches of the channel use from then on; no name: the defaults."""
 
     name: Name | None = None
-    version: Annotated[int, Field(ge=1)] | None = None
+    version: Annotated[int, Field(ge=1, le=MAX_TOKEN_ID, strict=True)] | None = None
     author: Name = "api"
 
 
@@ -117,7 +119,7 @@ class ValueIn(WireModel):
     """What a critic thinks of the state before one step."""
 
     step_uid: Uid
-    value: float
+    value: Number
 
 
 class ValuesIn(WireModel):

@@ -27,9 +27,17 @@ from core.types import (
 
 MAX_TOKEN_ID = 2**31 - 1
 UID_MAX_CHARS = 512
+LATEST = 4_102_444_800.0
+"""2100-01-01: later times are milliseconds taken for seconds."""
 
 Uid = Annotated[str, Field(min_length=1, max_length=UID_MAX_CHARS)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID, strict=True)]
+# Strict: a reward of false is a mistake and not 0.
+Number = Annotated[float, Field(strict=True)]
+Flag = Annotated[bool, Field(strict=True)]
+Count = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID, strict=True)]
+Version = Annotated[int, Field(ge=0, le=2**63 - 1, strict=True)]
+Seconds = Annotated[float, Field(ge=0, le=LATEST, strict=True)]
 
 ModelT = TypeVar("ModelT", bound="WireModel")
 
@@ -83,15 +91,15 @@ class StepIn(WireModel):
     """
 
     trajectory_uid: Uid
-    step_index: Annotated[int, Field(ge=0)]
+    step_index: Count
     prompt_uid: Uid | None = None
     step_uid: Uid | None = None
     prompt_ids: list[TokenId] | None = None
     response_ids: list[TokenId] | None = None
-    response_logprobs: list[float | None] | None = Field(None, description="null where one is unknown")
-    reward: float | None = None
-    policy_version: Annotated[int, Field(ge=0)] | None = None
-    is_last: bool = False
+    response_logprobs: list[Number | None] | None = Field(None, description="null where one is unknown")
+    reward: Number | None = None
+    policy_version: Version | None = None
+    is_last: Flag = False
     channel: Annotated[str, Field(min_length=1)] | None = None
     source: Source = Source.WHITEBOX
     agent: str | None = None
@@ -102,7 +110,7 @@ class StepIn(WireModel):
     finish_reason: str | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
 
-    created_at: float | None = None
+    created_at: Seconds | None = None
     engine: str | None = None
     dialect: str | None = None
     call_kind: CallKind | None = None
@@ -112,8 +120,8 @@ class StepIn(WireModel):
     error: str | None = None
     token_source: TokenSource | None = None
     mismatch: str | None = None
-    policy_version_end: int | None = None
-    latency_s: float | None = None
+    policy_version_end: Version | None = None
+    latency_s: Seconds | None = None
     sampling: dict[str, Any] | None = None
     response_id: str | None = None
     stream_mode: str | None = None
@@ -243,7 +251,7 @@ class SessionIn(WireModel):
 class CompleteIn(WireModel):
     """``POST trajectories/{uid}/complete``; ``channel`` and ``metadata`` are what Claw-R1's clients may add."""
 
-    reward: float | None = None
+    reward: Number | None = None
     outcome: str | None = None
     channel: str | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
@@ -260,7 +268,7 @@ class RegisterIn(WireModel):
 class PolicyIn(WireModel):
     """``POST policy``."""
 
-    version: Annotated[int, Field(ge=0, strict=True)]
+    version: Version
     event: PolicyEventKind
     metadata: dict[str, Any] = Field(default_factory=dict)
 

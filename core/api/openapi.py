@@ -1,0 +1,205 @@
+"""``GET /openapi.json`` and ``GET /docs``: the document made from ``core.api.describe``, and a page that reads it.
+
+The page is one file without scripts, so it also works where nothing can be fetched from elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from html import escape
+from typing import Any, Final
+
+import orjson
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+from starlette.responses import HTMLResponse
+
+from core.api.app import PREFIX, Call, Handler
+from core.api.describe import API, CAPTURE, ROOT, STR, Operation, Schema, obj
+
+_REF: Final = "#/components/schemas/{model}"
+_PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")
+REASONS: Final[Mapping[int, str]] = {
+    400: "The request is none, or the engine refuses it",
+    401: "No key, or one that does not hold",
+    403: "The session key is bound to something else",
+    404: "Nothing of that name",
+    409: "It contradicts what is stored",
+    413: "The request is too large",
+    422: "A field does not fit; field and hint say which and how",
+    501: "Not served by this version",
+    502: "The engine failed",
+    503: "Weights are being exchanged, or nothing can answer now; Retry-After says when",
+    504: "The engine gave no answer in time",
+    507: "The call could not be made durable",
+}
+ERROR: Final[Schema] = {
+    **obj(type=STR, message=STR),
+    "properties": {"type": STR, "message": STR, "field": STR, "hint": STR},
+}
+EVENT: Final[Schema] = {"type": "object", "properties": {"event": STR, "data": STR}}
+DIALECT_ERROR: Final[Schema] = obj(error=obj(message=STR))
+
+
+def operations() -> Iterator[tuple[str, str, Operation, str]]:
+    """(method, path, operation, tag) of every route."""
+    for (method, path), operation in API.items():
+        yield method, PREFIX + path, operation, "studio"
+    for (method, path), operation in ROOT.items():
+        yield method, path, operation, "claw-r1" if operation.summary.startswith("Claw-R1") else "health"
+    for (method, path), operation in CAPTURE.items():
+        for prefix in ("/v1", "/{trajectory_uid}/{prompt_uid}/v1"):
+            yield method, prefix + path, operation, "capture"
+
+
+def document(server: str | None = None) -> dict[str, Any]:
+    """The OpenAPI 3.1 document."""
+    models = {
+        operation.body
+        for _, _, operation, _ in operations()
+        if isinstance(operation.body, type) and issubclass(operation.body, BaseModel)
+    }
+    ordered = sorted(models, key=lambda model: model.__name__)
+    _, shared = models_json_schema([(model, "validation") for model in ordered], ref_template=_REF)
+    paths: dict[str, dict[str, Any]] = {}
+    for method, path, operation, tag in operations():
+        paths.setdefault(path, {})[method.lower()] = _operation(method, path, operation, tag)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Claw Studio",
+            "version": "1",
+            "description": "Capture of agents, the step pool, and batches for trainers. Errors are JSON with type, "
+            "message, and where it applies field and hint; agents get them in their dialect's shape.",
+        },
+        **({"servers": [{"url": server}]} if server else {}),
+        "paths": paths,
+        "components": {
+            "schemas": {**shared.get("$defs", {}), "Error": ERROR, "DialectError": DIALECT_ERROR},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],
+    }
+
+
+def _operation(method: str, path: str, operation: Operation, tag: str) -> dict[str, Any]:
+    error = "DialectError" if tag == "capture" else "Error"
+    statuses = sorted({401, 422, *operation.statuses} | ({400} if tag == "capture" else set()))
+    described: dict[str, Any] = {
+        "operationId": re.sub(r"\W+", "_", f"{method.lower()}{path}").strip("_"),
+        "summary": operation.summary,
+        "tags": [tag],
+        "parameters": [*_path_parameters(path), *_query_parameters(operation)],
+        "responses": {
+            "200": {
+                "description": "Done",
+                "content": {media: {"schema": _answer(media, operation.answer)} for media in operation.media},
+            },
+            **{
+                str(status): {
+                    "description": REASONS[status],
+                    "content": {"application/json": {"schema": {"$ref": _REF.format(model=error)}}},
+                }
+                for status in statuses
+                if not (status == 503 and operation.summary.endswith("taken"))
+            },
+        },
+    }
+    if 503 in statuses and "503" not in described["responses"]:
+        ready = {"application/json": {"schema": operation.answer}}
+        described["responses"]["503"] = {"description": "Not now", "content": ready}
+    if operation.note:
+        described["description"] = operation.note
+    if operation.body is not None:
+        body = operation.body
+        schema = {"$ref": _REF.format(model=body.__name__)} if isinstance(body, type) else body
+        content: dict[str, Any] = {"schema": schema}
+        if operation.example is not None:
+            content["example"] = operation.example
+        described["requestBody"] = {"required": operation.needs_body, "content": {operation.body_media: content}}
+    return described
+
+
+def _answer(media: str, schema: Schema) -> Schema:
+    """Of event streams it describes one event."""
+    if media == "text/event-stream":
+        return EVENT
+    return schema if media == "application/json" or schema.get("type") == "string" else STR
+
+
+def _path_parameters(path: str) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in _PARAMETER.findall(path)
+    ]
+
+
+def _query_parameters(operation: Operation) -> list[dict[str, Any]]:
+    return [{"name": name, "in": "query", "schema": schema} for name, schema in operation.query.items()]
+
+
+def openapi(call: Call) -> Any:
+    """``GET /openapi.json``."""
+    return document(call.base_url)
+
+
+def docs(call: Call) -> Any:
+    """``GET /docs``: the document as a page."""
+    return HTMLResponse(page(document(call.base_url)))
+
+
+_STYLE: Final = """
+:root{color-scheme:light dark}
+body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}
+summary{cursor:pointer;padding:.35rem .5rem;border-top:1px solid color-mix(in srgb,currentColor 18%,transparent)}
+code,pre{font:13px/1.45 ui-monospace,monospace} pre{overflow-x:auto;padding:.75rem;border-radius:6px;
+background:color-mix(in srgb,currentColor 7%,transparent)}
+b.m{display:inline-block;width:4.2rem} h2{margin-top:2.5rem;text-transform:capitalize}
+"""
+
+
+def page(described: Mapping[str, Any]) -> str:
+    """A page that lists every call, its parameters, body and answers."""
+    by_tag: dict[str, list[str]] = {}
+    schemas = described["components"]["schemas"]
+    for path, methods in described["paths"].items():
+        for method, operation in methods.items():
+            parts = []
+            if operation.get("description"):
+                parts.append(f"<p>{escape(operation['description'])}</p>")
+            if operation["parameters"]:
+                named = (f"<code>{escape(p['name'])}</code> ({p['in']})" for p in operation["parameters"])
+                parts.append(f"<p>Parameters: {', '.join(named)}</p>")
+            if body := operation.get("requestBody"):
+                (media, content), *_ = body["content"].items()
+                parts.append(f"<p>Body, {escape(media)}:</p>{_pre(_resolved(content['schema'], schemas))}")
+                if "example" in content:
+                    parts.append(f"<p>For example:</p>{_pre(content['example'])}")
+            for status, answer in operation["responses"].items():
+                shown = _pre(next(iter(answer["content"].values()))["schema"]) if status == "200" else ""
+                parts.append(f"<p><code>{status}</code> {escape(answer['description'])}</p>{shown}")
+            head = f"<b class=m>{method.upper()}</b><code>{escape(path)}</code> — {escape(operation['summary'])}"
+            by_tag.setdefault(operation["tags"][0], []).append(
+                f"<details><summary>{head}</summary>{''.join(parts)}</details>"
+            )
+    body = "".join(f"<h2>{escape(tag)}</h2>{''.join(found)}" for tag, found in by_tag.items())
+    title = escape(described["info"]["title"])
+    intro = escape(described["info"]["description"])
+    return (
+        f'<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width">'
+        f"<title>{title} API</title><style>{_STYLE}</style><h1>{title} API</h1><p>{intro}</p>"
+        f'<p><a href="openapi.json">openapi.json</a></p>{body}</html>'
+    )
+
+
+def _resolved(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Any:
+    name = schema.get("$ref", "").rpartition("/")[2]
+    return schemas[name] if name else schema
+
+
+def _pre(value: Any) -> str:
+    return f"<pre>{escape(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())}</pre>"
+
+
+ROUTES: list[tuple[str, str, Handler]] = [("GET", "/openapi.json", openapi), ("GET", "/docs", docs)]

@@ -225,6 +225,18 @@ class Supposed:
         """The pool's."""
         return self.pool.sequences(step_uids)
 
+    def credit_fields(self, step_uids: Any, fields: Sequence[str]) -> pa.Table:
+        """The pool's."""
+        return self.pool.credit_fields(step_uids, fields)
+
+    def step_values(self, step_uids: Any, model: str) -> pa.Array:
+        """The pool's."""
+        return self.pool.step_values(step_uids, model)
+
+    def trajectory_rewards(self, sources: Sequence[str], *, channel: str) -> pa.Table:
+        """The pool's: a reward by hand counts only where the recipe names its source, so none is supposed."""
+        return self.pool.trajectory_rewards(sources, channel=channel)
+
 
 SUPPOSED: dict[tuple[str, str], str] = {
     ("step", AnnotationKind.QUALITY): "quality",

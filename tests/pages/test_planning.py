@@ -103,3 +103,14 @@ def test_a_view_in_words_and_in_keys():
     assert signature(View({"a": 1})) != signature(View({"a": 1}, "x > 1"))
     assert with_filter(View({"agent": "a"}, "x > 1"), "agent", None) == View({}, "x > 1")
     assert span(None, 3) is None
+
+
+def test_a_supposed_pool_plans_what_reads_fields_values_and_rewards(filled):
+    """Every recipe that plans on the pool plans on the pool as it would be after a label."""
+    pool = filled.pool
+    uids = pool.trajectories(limit=2)["trajectory_uid"].to_pylist()
+    supposed = Supposed(pool, "trajectory", uids, "quality", "bad")
+    for recipe in ({"algorithm": "step_gae"}, {"value_model": "c", "algorithm": "step_gae"}, {"rewards": ["complete"]}):
+        before, after = (plan(one, View(), parse_recipe(recipe)) for one in (pool, supposed))
+        bad = [reason for reason in after.excluded if reason.reason == "labelled_bad"]
+        assert bad and not [reason for reason in before.excluded if reason.reason == "labelled_bad"]

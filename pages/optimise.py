@@ -108,7 +108,7 @@ def statistics(made: Plan) -> None:
             w.Figure(
                 "Speed-up",
                 "—" if not tokens else f"≤ {flops_of(tokens, separate) / flops_of(once, pairs):.2f} ×",
-                sub="of an update, by FLOPs",
+                sub="of an update",
                 tone="good",
                 help="Bound on the training step's speed-up: FLOPs of separate sequences over the packed rows', "
                 "weights (6 per parameter and token, Kaplan et al.) and attention, of a layer of width 4096",

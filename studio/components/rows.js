@@ -19,6 +19,7 @@ export default function (component) {
       if (!order.has(owner)) order.set(owner, order.size)
       const part = element("i")
       part.style.width = (100 * length) / data.budget + "%"
+      if (length / data.budget > 0.004) part.className = "wide"
       part.style.background = ownerColour(order.get(owner), theme)
       part.onmousemove = (event) => {
         tip.replaceChildren(element("div", "", label), element("div", "faint", `${count(length)} tokens of its own · ${detail}`))

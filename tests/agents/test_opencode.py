@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
-import warnings
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -23,9 +21,10 @@ from core.service import Service
 from core.serving.process import EngineProcess
 from core.types import View
 
+from .installed import cli
+
 pytestmark = pytest.mark.agents
 
-ROOT = Path(__file__).resolve().parents[2]
 PROMPT = "Read input.txt and write its words in alphabetical order to sorted.txt, one per line."
 TITLE = "Sorting words"
 WORDS = "pear\napple\nfig\n"
@@ -65,16 +64,7 @@ SCRIPT = {
 
 @pytest.fixture(scope="module")
 def opencode() -> str:
-    """The CLI, from where ``.ci/run`` puts it or from PATH. Missing is a failure in CI and loud elsewhere."""
-    installed = ROOT / ".cache" / "agents" / "node_modules" / ".bin" / "opencode"
-    found = str(installed) if installed.exists() else shutil.which("opencode")
-    if found is None:
-        message = "opencode is not installed, so no real agent was tested: .ci/run installs it into .cache/agents"
-        if os.environ.get("CI") == "true":
-            pytest.fail(message)
-        warnings.warn(message, stacklevel=1)
-        pytest.skip(message)
-    return found
+    return cli("opencode")
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +83,7 @@ def service(engine: EngineProcess, tmp_path_factory: pytest.TempPathFactory) -> 
     opened.close()
 
 
-def run_opencode(cli: str, folder: Path, session: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+def run_opencode(command: str, folder: Path, session: dict[str, Any]) -> subprocess.CompletedProcess[str]:
     """One ``opencode run`` in ``folder/workspace`` with every file of its own below ``folder``."""
     workspace, home = folder / "workspace", folder / "home"
     workspace.mkdir()
@@ -127,7 +117,7 @@ def run_opencode(cli: str, folder: Path, session: dict[str, Any]) -> subprocess.
         "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
     }
     return subprocess.run(
-        [cli, "run", "--model", "studio/scripted-1", "--format", "json", "--print-logs", PROMPT],
+        [command, "run", "--model", "studio/scripted-1", "--format", "json", "--print-logs", PROMPT],
         cwd=workspace,
         env=env,
         stdin=subprocess.DEVNULL,

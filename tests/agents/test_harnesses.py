@@ -1,0 +1,189 @@
+"""Codex and Claude Code, unmodified and unconfigured but for the address: each edits a file through the gateway.
+
+No session key, no header of ours, no path: who calls is known by what the harness itself sends. Codex speaks Responses
+and Claude Code Messages; the engine is asked in chat, and its ids are what the pool holds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from core.config import Settings
+from core.service import Service
+from core.serving.process import EngineProcess
+
+from .installed import cli
+
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(280)]
+
+PROMPT = "Read numbers.txt, write the word that follows it to next.txt, and say which word that is."
+COMMANDS = ("cat numbers.txt", "printf 'eight\\n' > next.txt && cat next.txt", "cat missing.txt")
+SAID = ("I read the file.", "It says seven; I write eight.", "One more look.")
+ANSWER = "The word is eight."
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A harness: how its shell tool is called, and how it is started in a folder against a gateway."""
+
+    name: str
+    dialect: str
+    shell: Callable[[str], dict[str, Any]]
+    start: Callable[[str, Path, str], tuple[list[str], dict[str, str]]]
+
+
+def codex(path: str, home: Path, base_url: str) -> tuple[list[str], dict[str, str]]:
+    (home / "config.toml").write_text(
+        'model = "scripted-1"\nmodel_provider = "studio"\n\n[model_providers.studio]\nname = "Studio"\n'
+        f'base_url = "{base_url}/v1"\nenv_key = "STUDIO_KEY"\nwire_api = "responses"\n'
+    )
+    command = [path, "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", PROMPT]
+    return command, {"CODEX_HOME": str(home), "STUDIO_KEY": "none"}
+
+
+def claude(path: str, home: Path, base_url: str) -> tuple[list[str], dict[str, str]]:
+    env = {
+        "ANTHROPIC_BASE_URL": base_url,
+        "ANTHROPIC_AUTH_TOKEN": "none",
+        "ANTHROPIC_MODEL": "scripted-1",
+        "ANTHROPIC_SMALL_FAST_MODEL": "scripted-1",
+        "CLAUDE_CONFIG_DIR": str(home),
+        # Updates, telemetry and the list of features would come from the network.
+        "DISABLE_AUTOUPDATER": "1",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    }
+    return [path, "-p", PROMPT, "--allowedTools", "Bash"], env
+
+
+def text_of(message: dict[str, Any]) -> str:
+    content = message["content"]
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+
+
+AGENTS = [
+    Agent("codex", "responses", lambda cmd: {"name": "exec_command", "arguments": {"cmd": cmd}}, codex),
+    Agent(
+        "claude",
+        "messages",
+        lambda cmd: {"name": "Bash", "arguments": {"command": cmd, "description": "run it"}},
+        claude,
+    ),
+]
+
+
+def script(agent: Agent) -> dict[str, Any]:
+    turns = [
+        {"content": said, "tool_calls": [agent.shell(command)]} for said, command in zip(SAID, COMMANDS, strict=True)
+    ]
+    turns.append({"content": ANSWER})
+    return {
+        "model": "scripted-1",
+        "context_length": 200_000,
+        "rules": [
+            {"when": {"has_tools": False}, "reply": {"content": "A title"}},
+            *({"when": {"turn": n, "has_tools": True}, "reply": reply} for n, reply in enumerate(turns)),
+        ],
+        "default": {"reply": {"content": "No rule fits."}},
+    }
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one agent did: the engine's log, the service that captured it, and its main steps."""
+
+    agent: Agent
+    service: Service
+    log: list[dict[str, Any]]
+    steps: list[dict[str, Any]]
+    calls: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module", params=AGENTS, ids=lambda agent: agent.name)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    agent: Agent = request.param
+    path = cli(agent.name)
+    folder = tmp_path_factory.mktemp(agent.name)
+    workspace, home, rules = folder / "workspace", folder / "home", folder / "script.json"
+    workspace.mkdir()
+    home.mkdir()
+    (workspace / "numbers.txt").write_text("seven\n")
+    rules.write_text(json.dumps(script(agent)))
+    with EngineProcess.start("scripted", args=["--script", rules]) as engine:
+        service = Service.open(Settings(data_dir=folder / "data", port=0, engine=str(engine.base_url)))
+        try:
+            command, env = agent.start(path, home, service.base_url)
+            done = subprocess.run(
+                command,
+                cwd=workspace,
+                env={"PATH": os.environ["PATH"], "HOME": str(home), **env},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=240,
+                check=False,
+            )
+            assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+            assert ANSWER in done.stdout
+            assert (workspace / "next.txt").read_text() == "eight\n"
+            assert service.ingest.catch_up(20)
+            log = httpx.get(str(engine.base_url).removesuffix("/v1") + "/__log").json()["requests"]
+            rows = service.pool.steps(limit=None, order="created_at asc").to_pylist()
+            calls = [service.pool.step(row["step_uid"]) for row in rows]
+            yield Run(agent, service, log, [call for call in calls if call["call_kind"] == "main"], calls)
+        finally:
+            service.close()
+
+
+def test_the_conversation_is_one_trajectory_in_order(run: Run) -> None:
+    assert len(run.steps) == 4
+    assert len({step["trajectory_uid"] for step in run.steps}) == 1
+    assert {step["identity_source"] for step in run.steps} == {"harness"}
+    assert {step["dialect"] for step in run.steps} == {run.agent.dialect}
+    assert [step["response_message"]["content"] for step in run.steps] == [*SAID, ANSWER]
+    called = [
+        json.loads(call["function"]["arguments"])
+        for step in run.steps
+        for call in step["response_message"].get("tool_calls") or ()
+    ]
+    assert called == [run.agent.shell(command)["arguments"] for command in COMMANDS]
+    results = [text_of(message) for message in run.steps[-1]["messages"] if message["role"] == "tool"]
+    assert [word in result for word, result in zip(("seven", "eight", "missing.txt"), results, strict=True)] == [
+        True
+    ] * 3
+
+
+def test_each_prompt_extends_the_step_before_it(run: Run) -> None:
+    for earlier, later in pairwise(run.steps):
+        assert later["parent_step_uid"] == earlier["step_uid"]
+        assert later["transition"] == "extends"
+        assert later["n_shared_tokens"] == len(earlier["prompt_ids"]) + len(earlier["response_ids"])
+    assert all(step["trainable"] and step["status"] == "ok" for step in run.steps)
+
+
+def test_ids_and_log_probs_are_the_engines(run: Run) -> None:
+    answers = [entry["choices"][0] for entry in run.log if entry.get("choices")]
+    sampled = sorted((one["prompt_ids"], one["response_ids"], one["logprobs"]) for one in answers)
+    captured = sorted(
+        (list(call["prompt_ids"]), list(call["response_ids"]), [float(x) for x in call["response_logprobs"]])
+        for call in run.calls
+        if call["response_ids"] is not None
+    )
+    assert captured == sampled
+    assert {call["token_source"] for call in run.calls if call["status"] == "ok"} == {"engine"}
+
+
+def test_nothing_was_dropped_or_left_unread(run: Run) -> None:
+    live = run.service.stats.snapshot()
+    assert (live["n_dropped"], live["n_errors"]) == (0, 0)
+    assert run.service.pool.ingest_errors() == []
+    assert not [call for call in run.calls if call["mismatch"] is not None]

@@ -178,6 +178,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results" / "tree_step.json")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--threads", type=int, help="of torch; with 1, CPU time holds on a busy machine too")
     parser.add_argument("--one", nargs=2, metavar=("CASE", "WAY"), help="print the memory that one step adds, MiB")
     arguments = parser.parse_args()
     if arguments.one:
@@ -188,7 +189,16 @@ def main() -> None:
         step.run(way)
         print(memory("VmHWM") - before)
         return
-    result: dict[str, Any] = {"machine": machine("torch", "transformers", "numpy"), "model": SIZES, "cases": {}}
+    import torch
+
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    result: dict[str, Any] = {
+        "threads": torch.get_num_threads(),
+        "machine": machine("torch", "transformers", "numpy"),
+        "model": SIZES,
+        "cases": {},
+    }
     for name in CASES:
         one = result["cases"][name] = measure(name, arguments.repeat)
         print(

@@ -84,7 +84,7 @@ def test_credit_what_if_and_export_on_the_batch_page(trained, watch):
 
     page.goto(f"{studio.url}/batch?tab=export")
     page.get_by_role("button", name="Export").click()
-    expect(page.get_by_text("sha256")).to_be_visible()
+    expect(page.get_by_text("· sha256")).to_be_visible()
     (path,) = (studio.data_dir / "exports").glob("trl_sft*.parquet")
     assert len(pq.read_table(path)) == planned["totals"]["n_steps"]
     manifest = json.loads(path.with_name(path.name + ".manifest.json").read_text())

@@ -11,6 +11,7 @@ import pytest
 
 from core.serving.model import make_model
 from core.serving.tokenizer import load_tokenizer
+from tests.conftest import eventually
 from tests.serving.serving_client import IDS, TOOLS, Client
 
 HELLO = [{"role": "system", "content": "You help."}, {"role": "user", "content": "Say something about files."}]
@@ -29,7 +30,8 @@ def logprobs_of(choice) -> list[float]:
 def test_ids_and_logprobs_are_those_of_the_engine_and_of_a_plain_forward_pass(local: Client, recorded, plain_logprobs):
     answer = local.chat(HELLO, logprobs=True, top_logprobs=3, temperature=0.7, top_p=0.9, max_tokens=80)
     choice = answer.choices[0]
-    (row,) = recorded(answer.id)
+    # The engine writes its record after the answer has left.
+    (row,) = eventually(lambda: recorded(answer.id))
     assert row["prompt_ids"] == answer.prompt_token_ids
     assert row["response_ids"] == choice.token_ids
     assert row["logprobs"] == logprobs_of(choice)

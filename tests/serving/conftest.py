@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from core.serving.process import EngineProcess
+from tests.conftest import eventually
 from tests.serving.serving_client import Client
 
 # Before torch is loaded: threads that spin starve each other where several processes share two cores.
@@ -37,10 +38,15 @@ def local(model_dir: Path, record_path: Path) -> Iterator[Client]:
 
 @pytest.fixture(scope="session")
 def recorded(record_path: Path) -> Callable[[str], list[dict[str, Any]]]:
-    def read(request_id: str) -> list[dict[str, Any]]:
-        lines = [json.loads(line) for line in record_path.read_text().splitlines()]
-        found = [line for line in lines if line["request_id"] == request_id]
-        return sorted(found, key=lambda line: line["choice_index"])
+    def read(request_id: str, n: int = 1) -> list[dict[str, Any]]:
+        """The request's ``n`` choices; the engine writes them after its answer has left."""
+
+        def found() -> list[dict[str, Any]] | None:
+            lines = [json.loads(line) for line in record_path.read_text().splitlines()]
+            rows = [line for line in lines if line["request_id"] == request_id]
+            return rows if len(rows) >= n else None
+
+        return sorted(eventually(found), key=lambda line: line["choice_index"])
 
     return read
 

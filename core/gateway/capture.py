@@ -308,6 +308,7 @@ class Capture:
             retry_count=_retry_count(call.headers),
             tokenizer_hash=answer.tokenizer_hash if answer is not None else None,
             engine_dialect=native or self._dialect.wire.engine_dialect,
+            engine_facts=answer.facts if answer is not None else {},
             response_id=call.translation.response_id if native is None else None,
             input_items=call.input_items,
             secrets=call.secrets(self._deps.settings.api_key),

@@ -16,7 +16,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from core import dialects
 from core.dialects.base import Json, Names
 from core.dialects.chat import PlainTranslation, chat_stream
-from core.gateway.dialects import CHAT, Dialect
+from core.gateway.dialects import Dialect
 
 UID_PREFIX: Final = "clawr1-"
 CONVERTOR: Final = "clawr1_uid"
@@ -48,7 +48,7 @@ def _open(body: Mapping[str, Any], names: Names, earlier: Sequence[Json]) -> Pla
     return _ToolsInText(dialects.CHAT.open(body, names, earlier).asked, chat_stream)
 
 
-CHAT_TOOLS_IN_TEXT: Final = Dialect(replace(dialects.CHAT, open=_open), CHAT.ask)
+CHAT_TOOLS_IN_TEXT: Final = Dialect(replace(dialects.CHAT, open=_open))
 
 
 class _ClawR1Uid(Convertor[str]):

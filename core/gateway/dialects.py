@@ -14,7 +14,6 @@ __all__ = [
     "CHAT",
     "COMPLETIONS",
     "ENGINE_DIALECTS",
-    "FLAVOUR_ASK",
     "MESSAGES",
     "RESPONSES",
     "BadRequest",
@@ -31,12 +30,9 @@ class Dialect:
 
     Attributes:
         wire: the translation.
-        ask: fields to add to a request so that the engine tells ids and log-probs, most telling first; the
-            last one adds nothing. Empty: engines are not asked in this dialect.
     """
 
     wire: dialects.Dialect
-    ask: Sequence[Mapping[str, Any]] = ()
 
     @property
     def name(self) -> str:
@@ -53,30 +49,19 @@ class Dialect:
         return self.wire.error(error)
 
 
-CHAT: Final = Dialect(
-    dialects.CHAT,
-    ({"return_token_ids": True, "logprobs": True}, {"logprobs": True}, {}),
-)
-COMPLETIONS: Final = Dialect(
-    dialects.COMPLETIONS,
-    # Here logprobs is a number, and several engines read 0 as "none".
-    ({"return_token_ids": True, "logprobs": 1}, {"logprobs": 1}, {}),
-)
+CHAT: Final = Dialect(dialects.CHAT)
+COMPLETIONS: Final = Dialect(dialects.COMPLETIONS)
 RESPONSES: Final = Dialect(dialects.RESPONSES)
 MESSAGES: Final = Dialect(dialects.MESSAGES)
 
 ENGINE_DIALECTS: Final[Mapping[str, Dialect]] = {"chat": CHAT, "completions": COMPLETIONS}
 """What engines are asked in."""
 
-FLAVOUR_ASK: Final[Mapping[str, Mapping[str, Any]]] = {
-    "sglang": {"return_meta_info": True, "return_prompt_token_ids": True},
-}
-"""What else to ask of an engine that names itself in ``GET models`` (``owned_by``)."""
-
 _ASKED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "return_token_ids": ("token_ids", "prompt_token_ids"),
+    "return_token_ids": ("token_ids", "response_token_ids", "prompt_token_ids"),
     "return_prompt_token_ids": ("prompt_token_ids",),
     "return_meta_info": ("meta_info",),
+    "verbose": ("__verbose",),
 }
 
 

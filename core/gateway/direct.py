@@ -21,12 +21,12 @@ import orjson
 from core.dialects.chat import with_both_reasonings
 from core.dialects.errors import engine_refusal, prompt_too_long
 from core.errors import EngineError, EngineTimeout
-from core.gateway.dialects import FLAVOUR_ASK, Dialect, add_asked, check_answer
+from core.gateway.dialects import Dialect, add_asked, check_answer
 from core.gateway.engines import CONNECT_TIMEOUT_S, Connections, Engine, EngineAnswer, EngineCall
+from core.gateway.flavours import by_refusal, prompt_text
+from core.gateway.probe import PROBE_TIMEOUT_S, Probe
+from core.records import extract_tokens
 
-PROBE_TIMEOUT_S = 5.0
-PROBE_AGAIN_S = 30.0
-PROBE_AFTER_TIMEOUT_S = 900.0
 ASK_AGAIN_S = 300.0
 REFUSALS = frozenset({400, 422})
 _MAX_REMEMBERED = 1024
@@ -57,10 +57,7 @@ class DirectEngine(Engine):
         self._start_lock = threading.Lock()
         self._connections = connections
         self._clock = clock
-        self._served: list[dict[str, Any]] | None = None
-        self._flavour_ask: Mapping[str, Any] = {}
-        self._probe_at = 0.0
-        self._probing: asyncio.Lock | None = None
+        self._probe = Probe(name, connections, clock)
         self._levels: dict[tuple[str, str], tuple[int, float]] = {}
 
     @property
@@ -92,14 +89,15 @@ class DirectEngine(Engine):
             # Listing names is no reason to start an engine.
             raise EngineError(f"engine {self.name!r} is not started")
         async with asyncio.timeout(PROBE_TIMEOUT_S):
-            return await self._fetch_models(None)
+            return await self._probe.fetch_models(self._base_url, self._authorization(None))
 
     async def count_tokens(self, prompt: Mapping[str, Any], model: str | None, foreign_key: str | None) -> int | None:
-        """By ``POST /tokenize`` beside ``/v1``, as vLLM and the engines that ship here answer it."""
+        """Where its kind tells it: by ``POST /tokenize`` beside ``/v1``, or at an address of its own."""
         if self._base_url is None:
             # Counting is no reason to start an engine.
             return None
-        await self._probe(foreign_key)
+        await self._look(foreign_key)
+        path, name = self._probe.flavour.count
         session = await self._connections.session()
         messages = with_both_reasonings(prompt.get("messages"))
         body = {"model": self._model_for(model), **prompt, "messages": messages, "add_generation_prompt": True}
@@ -107,7 +105,7 @@ class DirectEngine(Engine):
             async with (
                 asyncio.timeout(PROBE_TIMEOUT_S),
                 session.post(
-                    f"{self._base_url.removesuffix('/v1')}/tokenize",
+                    f"{self._base_url.removesuffix('/v1')}{path}",
                     json=body,
                     headers=self._authorization(foreign_key),
                     allow_redirects=False,
@@ -116,7 +114,7 @@ class DirectEngine(Engine):
                 counted = orjson.loads(await response.read()) if response.status == 200 else None
         except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError):
             return None
-        count = counted.get("count") if isinstance(counted, dict) else None
+        count = counted.get(name) if isinstance(counted, dict) else None
         return count if isinstance(count, int) else None
 
     async def may_serve(self, model: str) -> bool:
@@ -126,14 +124,14 @@ class DirectEngine(Engine):
         if "*" not in self.models:
             return False
         if self._ready is None:
-            await self._probe(None)
-        return self._served is None or any(entry.get("id") == model for entry in self._served)
+            await self._look(None)
+        return self._probe.cards is None or any(entry.get("id") == model for entry in self._probe.cards)
 
     async def _complete(self, call: EngineCall) -> EngineAnswer:
         await self._wait_ready()
-        await self._probe(call.foreign_key)
+        await self._look(call.foreign_key)
         model = self._model_for(call.model)
-        asks = [{**ask, **self._flavour_ask} if ask else ask for ask in call.dialect.ask]
+        asks = self._probe.flavour.asks(call.dialect.name)
         body = {key: value for key, value in call.body.items() if key not in _GENERATION}
         body["model"] = model
         if "messages" in body:
@@ -154,28 +152,40 @@ class DirectEngine(Engine):
         self, call: EngineCall, model: str, body: Mapping[str, Any], asks: Sequence[Mapping[str, Any]]
     ) -> EngineAnswer:
         """Ask for everything that the engine is known to tell, and for less where it refuses."""
-        for level in range(self._level(call.dialect, model), len(asks)):
+        for level in range(min(self._level(call.dialect, model), len(asks) - 1), len(asks)):
             asked, added = add_asked(body, asks[level])
             status, raw, retry_after = await self._post(call, asked)
             if status in REFUSALS and added:
+                self._probe.see_refusal(by_refusal(_json(raw)), self.findings)
                 # Our additions may be the reason. The bare request, tried last, names its own fault best.
                 continue
             if status != 200:
                 return self._refused(status, raw, model, added, retry_after)
             answer, raw = _parse(raw)
-            self._remember(call.dialect, model, level, added, answer)
+            self._remember(call.dialect, model, asks, level, added, answer)
             checked = check_answer(answer)
-            return EngineAnswer(status, raw, checked, model, added, tokenizer_hash=self._tokenizer_hash(model))
+            facts = await self._facts(call, checked)
+            hashed = self._tokenizer_hash(model)
+            return EngineAnswer(status, raw, checked, model, added, tokenizer_hash=hashed, facts=facts)
         raise AssertionError("the last ask adds nothing")
+
+    async def _facts(self, call: EngineCall, answer: Mapping[str, Any]) -> dict[str, Any]:
+        """What the engine is, and the prompt's ids where it tells the text that it made them from."""
+        facts = self._probe.facts()
+        if (text := prompt_text(answer)) is not None:
+            ids = await self._probe.tokenize(str(self._base_url), self._authorization(call.foreign_key), text)
+            if ids is not None:
+                facts["prompt_ids"] = ids
+        return facts
 
     def _never_fits(self, max_tokens: Any, model: str) -> bool:
         """Whether an answer may not be that long even after no prompt at all, by the model's card."""
-        known = (card.get("max_model_len") for card in self._served or () if card.get("id") == model)
+        known = (card.get("max_model_len") for card in self._probe.cards or () if card.get("id") == model)
         return any(isinstance(n, int) and isinstance(max_tokens, int) and max_tokens >= n for n in known)
 
     def _tokenizer_hash(self, model: str) -> str | None:
         """What the model's card says of its tokenizer; engines that ship here do, others may not."""
-        cards = (card for card in self._served or () if card.get("id") == model)
+        cards = (card for card in self._probe.cards or () if card.get("id") == model)
         told = next((card.get("tokenizer_hash") for card in cards), None)
         return told if isinstance(told, str) else None
 
@@ -183,10 +193,7 @@ class DirectEngine(Engine):
         self, status: int, raw: bytes, model: str, added: Sequence[str], retry_after: str | None
     ) -> EngineAnswer:
         """An answer that is an error. 5xx and what is not JSON is the engine's fault and raised as such."""
-        try:
-            body = orjson.loads(raw)
-        except orjson.JSONDecodeError:
-            body = None
+        body = _json(raw)
         if not isinstance(body, dict) or (status >= 500 and status != 503) or status < 400:
             raise EngineError(
                 f"engine {self.name!r} answered with status {status}: {_said(body, raw)}",
@@ -231,7 +238,7 @@ class DirectEngine(Engine):
 
     def _model_for(self, asked: str | None) -> str:
         """The name to send: a one-model engine is asked for that model whatever the agent calls it."""
-        served = [str(entry["id"]) for entry in self._served or () if "id" in entry]
+        served = [str(entry["id"]) for entry in self._probe.cards or () if "id" in entry]
         if len(served) == 1 or (asked is None and served):
             return served[0]
         if asked is not None:
@@ -244,7 +251,15 @@ class DirectEngine(Engine):
         level, until = self._levels.get((dialect.name, model), (0, math.inf))
         return level if self._clock() < until else 0
 
-    def _remember(self, dialect: Dialect, model: str, level: int, added: Sequence[str], answer: Any) -> None:
+    def _remember(
+        self,
+        dialect: Dialect,
+        model: str,
+        asks: Sequence[Mapping[str, Any]],
+        level: int,
+        added: Sequence[str],
+        answer: Any,
+    ) -> None:
         key = (dialect.name, model)
         known = self._levels.get(key)
         if known is not None and known[0] <= level:
@@ -253,58 +268,18 @@ class DirectEngine(Engine):
             self._levels.clear()
         # A refusal may have been about that one request, so only success is remembered for good.
         self._levels[key] = (level, math.inf if level == 0 else self._clock() + ASK_AGAIN_S)
-        choices = answer.get("choices") if isinstance(answer, dict) else None
-        choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+        found = extract_tokens(answer, 0, dialect.name) if isinstance(answer, dict) else None
         self.findings[f"{dialect.name}:{model}" if len(self._levels) > 1 else dialect.name] = {
             "asked": list(added),
-            "refused": sorted(set(dialect.ask[0]) - set(dialect.ask[level])),
-            "token_ids": bool(choice.get("token_ids") or choice.get("meta_info")),
-            "prompt_token_ids": bool(answer.get("prompt_token_ids") or choice.get("prompt_token_ids")),
-            "logprobs": bool(choice.get("logprobs") or choice.get("meta_info")),
+            "refused": sorted(set(asks[0]) - set(asks[level])),
+            "token_ids": found is not None and found.response_ids is not None,
+            "prompt_token_ids": found is not None and (found.prompt_ids is not None or prompt_text(answer) is not None),
+            "logprobs": found is not None and found.response_logprobs is not None,
         }
 
-    async def _probe(self, foreign_key: str | None) -> None:
-        """Ask once what the engine is and serves; a failure is tried again later."""
-        if self._served is not None or self._clock() < self._probe_at:
-            return
-        if self._probing is None:
-            self._probing = asyncio.Lock()
-        async with self._probing:
-            if self._served is not None or self._clock() < self._probe_at:
-                return
-            try:
-                async with asyncio.timeout(PROBE_TIMEOUT_S):
-                    self._served = await self._fetch_models(foreign_key)
-            except TimeoutError:
-                # Calls wait for the probe: one that hangs is not tried again soon.
-                self._probe_at = self._clock() + PROBE_AFTER_TIMEOUT_S
-                self.findings["models"] = "unknown: no answer"
-                return
-            except EngineError as error:
-                self._probe_at = self._clock() + PROBE_AGAIN_S
-                self.findings["models"] = f"unknown: {error}"
-                return
-            owner = next((str(entry.get("owned_by")) for entry in self._served), None)
-            self.findings["models"] = [entry.get("id") for entry in self._served]
-            self.findings["flavour"] = owner
-            self._flavour_ask = FLAVOUR_ASK.get(owner or "", {})
-
-    async def _fetch_models(self, foreign_key: str | None) -> list[dict[str, Any]]:
-        session = await self._connections.session()
-        try:
-            async with session.get(
-                f"{self._base_url}/models", headers=self._authorization(foreign_key), allow_redirects=False
-            ) as response:
-                status, raw = response.status, await response.read()
-        except aiohttp.ClientError as error:
-            raise EngineError(f"engine {self.name!r} does not list its models: {error}") from error
-        try:
-            data = orjson.loads(raw)["data"] if status == 200 else None
-        except (orjson.JSONDecodeError, KeyError, TypeError):
-            data = None
-        if not isinstance(data, list) or not all(isinstance(entry, dict) for entry in data):
-            raise EngineError(f"engine {self.name!r} does not list its models (status {status})")
-        return data
+    async def _look(self, foreign_key: str | None) -> None:
+        """Find out once what the engine is."""
+        await self._probe.run(self._base_url, self._authorization(foreign_key), self.findings)
 
     async def _wait_ready(self) -> None:
         if self._ready is None:
@@ -332,8 +307,7 @@ class DirectEngine(Engine):
             return
         if base_url:
             self._base_url = base_url.rstrip("/")
-        # What was found out about an earlier process need not hold for this one.
-        self._served, self._probe_at = None, 0.0
+        self._probe.forget()
         if self._base_url is None:
             started.set_exception(EngineError(f"engine {self.name!r} started without a base URL"))
         else:
@@ -352,6 +326,14 @@ def _parse(raw: bytes) -> tuple[Any, bytes]:
     except (ValueError, RecursionError, TypeError) as error:
         raise EngineError(f"the engine's answer is not JSON: {error}") from error
     return orjson.loads(strict), strict
+
+
+def _json(raw: bytes) -> Any:
+    """The parsed body; None where it is no JSON."""
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None
 
 
 def _said(body: Any, raw: bytes) -> str:

@@ -36,6 +36,8 @@ class EngineAnswer:
         tokenizer_hash: SHA-256 (hex) of the tokenizer that made the ids, where the engine tells it.
         engine_dialect: the agent's own dialect, where the engine was asked and answered in it; None where ``body``
             is in the dialect that the call asked in.
+        facts: what is known of the engine: ``flavour``, ``version``, ``logprobs`` (``raw`` or ``processed``), and
+            ``prompt_ids`` where it encoded the prompt again that it says it read.
     """
 
     status: int
@@ -47,6 +49,7 @@ class EngineAnswer:
     retry_after: str | None = None
     tokenizer_hash: str | None = None
     engine_dialect: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

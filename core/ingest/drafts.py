@@ -148,9 +148,12 @@ def _draft(
     choice: Mapping[str, Any] = {} if index is None else response["choices"][index]
     messages, prompt_ids = _prompt(request, engine_dialect, index or 0)
     tokens = Tokens(None, None, None, TokenSource.NONE)
+    facts = mapping(record, "engine_facts")
     if index is not None:
         tokens = extract_tokens(response, index, engine_dialect)
         prompt_ids = tokens.prompt_ids if tokens.prompt_ids is not None else prompt_ids
+        if prompt_ids is None:
+            prompt_ids = _encoded_prompt(facts, response)
         if tokens.mismatch is not None and status == StepStatus.OK:
             status = StepStatus.MISMATCH
     else:
@@ -160,12 +163,16 @@ def _draft(
     retry_count = maybe_int(record, "retry_count")
     if retry_count:
         sampling["retry_count"] = retry_count
+    if tokens.response_logprobs is not None and (kind := maybe_text(facts, "logprobs")):
+        sampling["logprobs_mode"] = kind
     uid = text(record, "step_uid")
     finish_reason = choice.get("finish_reason")
     response_id = record.get("response_id") or response.get("id")
     metadata = dict(mapping(identity, "metadata"))
     if dropped := record.get("dropped_fields"):
         metadata["dropped_fields"] = dropped
+    if kind := maybe_text(facts, "flavour"):
+        metadata["engine_flavour"] = " ".join([kind, *filter(None, [maybe_text(facts, "version")])])
     return Step(
         step_uid=uid if not index else f"{uid}.{index}",
         trajectory_uid=maybe_text(identity, "trajectory_uid") or "",
@@ -201,6 +208,20 @@ def _draft(
         journal_offset=offset,
         metadata=metadata,
     )
+
+
+def _encoded_prompt(facts: Mapping[str, Any], response: Mapping[str, Any]) -> Sequence[int] | None:
+    """The prompt's ids as the engine encoded its own rendering again: only if they are as many as it says it read.
+
+    A byte-level tokenizer's ids spell their text in full and are what it encodes that text to, so the second
+    encoding is the first. Where a tokenizer drops or merges something on the way, the count gives it away.
+    """
+    ids = facts.get("prompt_ids")
+    usage = response.get("usage")
+    told = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+    if not isinstance(ids, list) or told != len(ids):
+        return None
+    return cast("list[int]", ids)
 
 
 def _tools(request: Mapping[str, Any]) -> list[dict[str, Any]] | None:

@@ -1,0 +1,178 @@
+"""Finding out what an engine is: its models, its kind and version, which log-probs it gives. Once per engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import aiohttp
+import orjson
+
+from core.errors import EngineError
+from core.gateway.engines import Connections
+from core.gateway.flavours import (
+    OLLAMA,
+    OPENAI,
+    TEMPERATURES,
+    Flavour,
+    by_owner,
+    logprobs_mode,
+    logprobs_question,
+)
+
+PROBE_TIMEOUT_S = 5.0
+PROBE_AGAIN_S = 30.0
+PROBE_AFTER_TIMEOUT_S = 900.0
+TOKENIZE_TIMEOUT_S = 10.0
+
+Headers = Mapping[str, str]
+
+
+class Probe:
+    """What is known of one engine.
+
+    Attributes:
+        cards: its model list; None while it is unknown.
+        flavour: its kind.
+        version: as it tells it itself.
+        logprobs: ``raw``, ``processed`` or None, see ``core.gateway.flavours``.
+        measured: whether ``logprobs`` was measured, and not just is the kind's default.
+    """
+
+    def __init__(self, name: str, connections: Connections, clock: Callable[[], float]) -> None:
+        self.cards: list[dict[str, Any]] | None = None
+        self.flavour: Flavour = OPENAI
+        self.version: str | None = None
+        self.logprobs: str | None = None
+        self.measured = False
+        self._name = name
+        self._connections = connections
+        self._clock = clock
+        self._again_at = 0.0
+        self._running: asyncio.Lock | None = None
+
+    def forget(self) -> None:
+        """The engine was started anew: what was found out about an earlier process need not hold for this one."""
+        self.cards, self._again_at = None, 0.0
+
+    def facts(self) -> dict[str, Any]:
+        """What goes into the record of a call."""
+        known = {"flavour": self.flavour.name, "version": self.version, "logprobs": self.logprobs}
+        return {name: value for name, value in known.items() if value is not None}
+
+    def see_refusal(self, flavour: Flavour | None, findings: dict[str, Any]) -> None:
+        """Take note of a kind that a refusal gave away; what an engine said itself counts more."""
+        if flavour is not None and self.flavour is OPENAI:
+            self.flavour = flavour
+            findings["flavour"] = flavour.name
+
+    async def run(self, base_url: str | None, headers: Headers, findings: dict[str, Any]) -> None:
+        """Ask once what the engine is and serves; a failure is tried again later."""
+        if self._known():
+            return
+        if self._running is None:
+            self._running = asyncio.Lock()
+        async with self._running:
+            if self._known():
+                return
+            try:
+                async with asyncio.timeout(PROBE_TIMEOUT_S):
+                    cards = await self.fetch_models(base_url, headers)
+            except TimeoutError:
+                # Calls wait for the probe: one that hangs is not tried again soon.
+                self._again_at = self._clock() + PROBE_AFTER_TIMEOUT_S
+                findings["models"] = "unknown: no answer"
+                return
+            except EngineError as error:
+                self._again_at = self._clock() + PROBE_AGAIN_S
+                findings["models"] = f"unknown: {error}"
+                return
+            findings["models"] = [entry.get("id") for entry in cards]
+            await self._look_closer(str(base_url), headers, cards)
+            # Last, so that nobody goes on with half of it.
+            self.cards = cards
+            owner = next((str(entry.get("owned_by")) for entry in cards), None)
+            findings["flavour"] = owner if self.flavour is OPENAI else self.flavour.name
+            for name, value in (("version", self.version), ("logprobs", self.logprobs), ("measured", self.measured)):
+                if value:
+                    findings[name] = value
+
+    def _known(self) -> bool:
+        return self.cards is not None or self._clock() < self._again_at
+
+    async def fetch_models(self, base_url: str | None, headers: Headers) -> list[dict[str, Any]]:
+        """``GET /v1/models``. Raises EngineError."""
+        session = await self._connections.session()
+        try:
+            async with session.get(f"{base_url}/models", headers=headers, allow_redirects=False) as response:
+                status, raw = response.status, await response.read()
+        except aiohttp.ClientError as error:
+            raise EngineError(f"engine {self._name!r} does not list its models: {error}") from error
+        try:
+            data = orjson.loads(raw)["data"] if status == 200 else None
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            data = None
+        if not isinstance(data, list) or not all(isinstance(entry, dict) for entry in data):
+            raise EngineError(f"engine {self._name!r} does not list its models (status {status})")
+        return data
+
+    async def _look_closer(self, base_url: str, headers: Headers, cards: list[dict[str, Any]]) -> None:
+        """Kind, version and log-probs; whatever is not told in time stays unknown."""
+        root = base_url.removesuffix("/v1")
+        flavour = by_owner(cards)
+        # Ollama lists the owners of its models, so anybody may stand there: only its own address tells.
+        guess = OLLAMA if flavour is None else flavour
+        self.version, self.logprobs, self.measured = None, None, False
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                self.version = await self._version(root, headers, guess)
+                if flavour is None and self.version is not None:
+                    flavour = OLLAMA
+                self.flavour = flavour or OPENAI
+                if self.flavour is OLLAMA and self.version is None:
+                    self.flavour = OPENAI
+                self.logprobs = self.flavour.logprobs
+                if self.flavour.measurable and self.version is not None and cards:
+                    await self._measure(base_url, headers, str(cards[0].get("id")))
+        except TimeoutError:
+            self.flavour = flavour or OPENAI
+            self.logprobs = self.flavour.logprobs
+
+    async def _version(self, root: str, headers: Headers, flavour: Flavour) -> str | None:
+        for path, name in flavour.version:
+            told = await self._ask("GET", root + path, headers)
+            if isinstance(told, dict) and isinstance(told.get(name), str):
+                return str(told[name])
+        return None
+
+    async def _measure(self, base_url: str, headers: Headers, model: str) -> None:
+        questions = (logprobs_question(model, temperature) for temperature in TEMPERATURES)
+        answers = [await self._ask("POST", f"{base_url}/completions", headers, question) for question in questions]
+        mode = logprobs_mode(answers)
+        if mode is not None:
+            self.logprobs, self.measured = mode, True
+
+    async def tokenize(self, base_url: str, headers: Headers, text: str) -> list[int] | None:
+        """Ids of a rendered prompt, encoded as the engine encodes its own; None where it can't be asked for that."""
+        if not self.flavour.tokenize:
+            return None
+        body = {"content": text, **self.flavour.tokenize}
+        try:
+            async with asyncio.timeout(TOKENIZE_TIMEOUT_S):
+                told = await self._ask("POST", f"{base_url.removesuffix('/v1')}/tokenize", headers, body)
+        except TimeoutError:
+            return None
+        ids = told.get("tokens") if isinstance(told, dict) else None
+        return ids if isinstance(ids, list) and all(type(token) is int for token in ids) else None
+
+    async def _ask(self, method: str, url: str, headers: Headers, body: Mapping[str, Any] | None = None) -> Any:
+        """The parsed answer; None for every kind of no."""
+        session = await self._connections.session()
+        data = orjson.dumps(body) if body is not None else None
+        said = {**headers, "Content-Type": "application/json"} if body is not None else headers
+        try:
+            async with session.request(method, url, data=data, headers=said, allow_redirects=False) as response:
+                return orjson.loads(await response.read()) if response.status == 200 else None
+        except (aiohttp.ClientError, orjson.JSONDecodeError):
+            return None

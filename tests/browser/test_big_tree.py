@@ -97,7 +97,7 @@ def test_ten_thousand_nodes(big, watch):
     page.get_by_role("button", name="Fit").click()
     canvas.click(position={"x": 8, "y": 250})
     expect(page).to_have_url(re.compile("node=0"))
-    expect(page.get_by_text("shared by", exact=True)).to_be_visible()
+    expect(page.get_by_role("term").filter(has_text="shared by")).to_be_visible()
     page.get_by_role("button", name="Filter Inspect").click()
     expect(page).to_have_url(re.compile("/inspect.*prompt_uid=wide"))
 

@@ -29,6 +29,7 @@ sys.path.insert(0, str(ROOT))
 from bench.pool.generate import ensure  # noqa: E402
 from core.batch.plan import Plan, plan  # noqa: E402
 from core.batch.recipe import parse_recipe  # noqa: E402
+from core.errors import StudioError  # noqa: E402
 from core.export import EXPORTERS, export  # noqa: E402
 from core.pool import Pool  # noqa: E402
 from core.types import View  # noqa: E402
@@ -59,22 +60,27 @@ def peer(made: Plan, pool: Pool, folder: Path) -> int:
 
 def one(source: str, name: str, options: dict[str, str], groups: int, queue: Any) -> None:
     """Measure one export in this process."""
-    with tempfile.TemporaryDirectory(dir=Path(source).parent) as folder:
-        pool = Pool.open(source)
-        try:
-            recipe = {"algorithm": ALGORITHM.get(name, "grpo"), "n_rollouts": 8, "batch_size": groups}
-            made = plan(pool, View(), parse_recipe(recipe))
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            began = time.perf_counter()
-            if name == PEER:
-                n_tokens, n_bytes = peer(made, pool, Path(folder)), (Path(folder) / "peer.parquet").stat().st_size
-            else:
-                result = export(made, pool, name, Path(folder), **options)
-                n_tokens, n_bytes = result.n_tokens, result.path.stat().st_size
-            seconds = time.perf_counter() - began
-            after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        finally:
-            pool.close()
+    try:
+        with tempfile.TemporaryDirectory(dir=Path(source).parent) as folder:
+            pool = Pool.open(source)
+            try:
+                recipe = {"algorithm": ALGORITHM.get(name, "grpo"), "n_rollouts": 8, "batch_size": groups}
+                made = plan(pool, View(), parse_recipe(recipe))
+                before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+                began = time.perf_counter()
+                if name == PEER:
+                    n_tokens, n_bytes = peer(made, pool, Path(folder)), (Path(folder) / "peer.parquet").stat().st_size
+                else:
+                    result = export(made, pool, name, Path(folder), **options)
+                    n_tokens, n_bytes = result.n_tokens, result.path.stat().st_size
+                seconds = time.perf_counter() - began
+                after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            finally:
+                pool.close()
+    except StudioError as error:
+        # A format that can't hold this plan says why; that is a result too.
+        queue.put({"refused": error.message})
+        return
     queue.put(
         {
             "n_tokens": n_tokens,
@@ -105,6 +111,17 @@ def main() -> None:
     parser.add_argument("--groups", type=int, nargs=2, default=(2, 8))
     given = parser.parse_args()
     formats: dict[str, Any] = {}
+    found = {
+        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": {
+            "cpus": os.cpu_count(),
+            "system": f"{platform.system()} {platform.machine()}",
+            "load_at_start": os.getloadavg()[0],
+        },
+        "versions": {n: version(n) for n in ("duckdb", "pyarrow", "numpy", "datasets")},
+        "about": "mtokens_per_s counts tokens written; source_mtokens_per_s those of the plan's steps, shared or not",
+        "formats": formats,
+    }
     original = ensure(given.trajectories)
     with tempfile.TemporaryDirectory(dir=original.parent) as folder:
         source = Path(folder) / "pool.duckdb"
@@ -114,14 +131,7 @@ def main() -> None:
             label = " ".join([name, *options.values()])
             formats[label] = {f"{n} groups": measured(source, name, options, n) for n in given.groups}
             print(label, formats[label], flush=True)
-    found = {
-        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": {"cpus": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"},
-        "versions": {n: version(n) for n in ("duckdb", "pyarrow", "numpy", "datasets")},
-        "about": "mtokens_per_s counts tokens written; source_mtokens_per_s those of the plan's steps, shared or not",
-        "formats": formats,
-    }
-    RESULTS.write_text(json.dumps(found, indent=2) + "\n")
+            RESULTS.write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":

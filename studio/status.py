@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from core.gateway.flavours import findings_line
 from studio import state
 from studio.glossary import WORDS
 from studio.widgets.format import count, seconds
@@ -56,11 +57,5 @@ def engine_state(engine: dict[str, Any]) -> str:
     """One line about an engine of ``engines.status()``: its failure, what was probed, or that nobody asked yet."""
     if engine.get("error"):
         return str(engine["error"])
-    found = {name: value for name, value in (engine.get("findings") or {}).items() if value not in (None, "", [], {})}
-    if found:
-        return ", ".join(f"{name.replace('_', ' ')}: {_plain(value)}" for name, value in found.items())
-    return "answers" if engine.get("ok") else "not asked yet"
-
-
-def _plain(value: Any) -> str:
-    return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    found = findings_line(engine.get("findings") or {})
+    return found or ("answers" if engine.get("ok") else "not asked yet")

@@ -143,9 +143,10 @@ def by_refusal(body: Any) -> Flavour | None:
     return TRANSFORMERS if isinstance(detail, str) and detail.startswith(_TRANSFORMERS_REFUSAL) else None
 
 
-TEMPERATURES: Final = (1.0, 20.0)
-"""Far enough apart that log-probs after temperature can't be taken for those before it."""
-_SAME: Final = 0.5
+TEMPERATURES: Final = (0.25, 2.0)
+"""Far enough apart that log-probs after temperature can't be taken for those before it. vLLM allows no more than 2."""
+_SAME: Final = 0.2
+"""Nats; more than arithmetic of few bits makes of one and the same forward pass."""
 
 
 def logprobs_question(model: str, temperature: float) -> dict[str, Any]:
@@ -159,7 +160,10 @@ def logprobs_mode(answers: Sequence[Any]) -> str | None:
     if len(best) != len(TEMPERATURES) or any(value is None for value in best):
         return None
     cold, hot = (value for value in best if value is not None)
-    return RAW if abs(cold - hot) < _SAME else PROCESSED
+    if abs(cold - hot) >= _SAME:
+        return PROCESSED
+    # A model that is certain of its token is so at every temperature: that tells nothing.
+    return RAW if hot < -_SAME else None
 
 
 def _likeliest(answer: Any) -> float | None:

@@ -25,6 +25,8 @@ PROBE_TIMEOUT_S = 5.0
 PROBE_AGAIN_S = 30.0
 PROBE_AFTER_TIMEOUT_S = 900.0
 TOKENIZE_TIMEOUT_S = 10.0
+MEASURE_TIMEOUT_S = 60.0
+"""An engine may compile for its first answer; calls wait for the measurement no longer than ``PROBE_TIMEOUT_S``."""
 
 Headers = Mapping[str, str]
 
@@ -51,6 +53,7 @@ class Probe:
         self._clock = clock
         self._again_at = 0.0
         self._running: asyncio.Lock | None = None
+        self._measuring: asyncio.Task[None] | None = None
 
     def forget(self) -> None:
         """The engine was started anew: what was found out about an earlier process need not hold for this one."""
@@ -94,9 +97,13 @@ class Probe:
             self.cards = cards
             owner = next((str(entry.get("owned_by")) for entry in cards), None)
             findings["flavour"] = owner if self.flavour is OPENAI else self.flavour.name
-            for name, value in (("version", self.version), ("logprobs", self.logprobs), ("measured", self.measured)):
+            for name, value in (("version", self.version), ("logprobs", self.logprobs)):
                 if value:
                     findings[name] = value
+            if self.flavour.measurable and self.version is not None and cards:
+                work = self._measure(str(base_url), headers, str(cards[0].get("id")), findings)
+                self._measuring = asyncio.create_task(work)
+                await asyncio.wait({self._measuring}, timeout=PROBE_TIMEOUT_S)
 
     def _known(self) -> bool:
         return self.cards is not None or self._clock() < self._again_at
@@ -118,26 +125,20 @@ class Probe:
         return data
 
     async def _look_closer(self, base_url: str, headers: Headers, cards: list[dict[str, Any]]) -> None:
-        """Kind, version and log-probs; whatever is not told in time stays unknown."""
-        root = base_url.removesuffix("/v1")
+        """Kind and version; what is not told in time stays unknown."""
         flavour = by_owner(cards)
         # Ollama lists the owners of its models, so anybody may stand there: only its own address tells.
         guess = OLLAMA if flavour is None else flavour
-        self.version, self.logprobs, self.measured = None, None, False
+        self.version, self.measured = None, False
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
-                self.version = await self._version(root, headers, guess)
-                if flavour is None and self.version is not None:
-                    flavour = OLLAMA
-                self.flavour = flavour or OPENAI
-                if self.flavour is OLLAMA and self.version is None:
-                    self.flavour = OPENAI
-                self.logprobs = self.flavour.logprobs
-                if self.flavour.measurable and self.version is not None and cards:
-                    await self._measure(base_url, headers, str(cards[0].get("id")))
+                self.version = await self._version(base_url.removesuffix("/v1"), headers, guess)
         except TimeoutError:
-            self.flavour = flavour or OPENAI
-            self.logprobs = self.flavour.logprobs
+            pass
+        if guess is OLLAMA:
+            flavour = OLLAMA if self.version is not None else None
+        self.flavour = flavour or OPENAI
+        self.logprobs = self.flavour.logprobs
 
     async def _version(self, root: str, headers: Headers, flavour: Flavour) -> str | None:
         for path, name in flavour.version:
@@ -146,12 +147,18 @@ class Probe:
                 return str(told[name])
         return None
 
-    async def _measure(self, base_url: str, headers: Headers, model: str) -> None:
+    async def _measure(self, base_url: str, headers: Headers, model: str, findings: dict[str, Any]) -> None:
+        """Find out which log-probs it gives: what it was started with decides, and it does not say."""
         questions = (logprobs_question(model, temperature) for temperature in TEMPERATURES)
-        answers = [await self._ask("POST", f"{base_url}/completions", headers, question) for question in questions]
+        try:
+            async with asyncio.timeout(MEASURE_TIMEOUT_S):
+                answers = [await self._ask("POST", f"{base_url}/completions", headers, body) for body in questions]
+        except TimeoutError:
+            return
         mode = logprobs_mode(answers)
         if mode is not None:
             self.logprobs, self.measured = mode, True
+            findings.update(logprobs=mode, measured=True)
 
     async def tokenize(self, base_url: str, headers: Headers, text: str) -> list[int] | None:
         """Ids of a rendered prompt, encoded as the engine encodes its own; None where it can't be asked for that."""

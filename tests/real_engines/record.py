@@ -39,9 +39,9 @@ CHAT = {"messages": HELLO, "max_tokens": 6, "temperature": 0.7}
 COMPLETION = {"prompt": "Once upon", "max_tokens": 4, "temperature": 0.7}
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": ("chat", CHAT),
-    "chat_ended": ("chat", {**CHAT, "max_tokens": 60, "logit_bias": {END_OF_TURN: 6}}),
+    "chat_ended": ("chat", {**CHAT, "max_tokens": 60, "logit_bias": {END_OF_TURN: 1}}),
     "chat_n": ("chat", {**CHAT, "n": 2}),
-    "chat_stop_word": ("chat", {**CHAT, "max_tokens": 60, "stop": ["e"]}),
+    "chat_stop_word": ("chat", {**CHAT, "max_tokens": 60, "stop": ["er"]}),
     "chat_tools": ("chat", {**CHAT, "max_tokens": 60, "tools": TOOLS, "tool_choice": "required"}),
     "completions": ("completions", COMPLETION),
     "completions_n": ("completions", {**COMPLETION, "n": 2}),
@@ -71,9 +71,17 @@ def ask(client: httpx.Client, flavour: Flavour, model: str, dialect: str, body: 
             refusals.append({"added": added, "status": response.status_code, "response": response.json()})
             continue
         streamed = body.get("stream") and not refused
-        said = {"stream": response.text} if streamed else {"response": response.json()}
+        said = {"stream": response.text} if streamed or response.is_server_error else {"response": response.json()}
         return {"dialect": dialect, "request": request, "refusals": refusals, "status": response.status_code, **said}
     raise AssertionError("the last ask adds nothing")
+
+
+def by_lines(recording: dict[str, Any]) -> str:
+    """JSON with one line for each exchange: a hundred ids need no hundred lines."""
+    exchanges = recording.pop("exchanges")
+    head = json.dumps(recording, ensure_ascii=False, indent=1).removesuffix("\n}")
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in exchanges.items())
+    return f'{head},\n "exchanges": {{\n{lines}\n }}\n}}\n'
 
 
 def main() -> None:
@@ -87,19 +95,22 @@ def main() -> None:
     probe, findings = asyncio.run(look(arguments.base_url))
     model = arguments.model or str((probe.cards or [{}])[0].get("id"))
     flavour = probe.flavour
-    with httpx.Client(base_url=arguments.base_url, timeout=300) as client:
+    # llama.cpp may close a connection after a stream without saying so: each request gets its own.
+    fresh = httpx.Limits(max_keepalive_connections=0)
+    with httpx.Client(base_url=arguments.base_url, timeout=300, limits=fresh) as client:
         refused = client.post(PATHS["chat"], json={"model": model, **CHAT, "return_token_ids": True})
-        flavour = by_refusal(refused.json()) or flavour
+        told_by_refusal = by_refusal(refused.json())
+        flavour = told_by_refusal or flavour
         exchanges = {name: ask(client, flavour, model, *request) for name, request in REQUESTS.items()}
     recording = {
         "flavour": flavour.name,
         "version": probe.version or arguments.version,
         "models": probe.cards,
         "findings": {name: value for name, value in findings.items() if name != "models"},
+        **({"refusal": refused.json()} if told_by_refusal is not None else {}),
         "exchanges": exchanges,
     }
-    text = json.dumps(recording, ensure_ascii=False, indent=1)
-    arguments.file.write_text(text + "\n", encoding="utf-8")
+    arguments.file.write_text(by_lines(recording), encoding="utf-8")
 
 
 if __name__ == "__main__":

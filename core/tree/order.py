@@ -1,12 +1,14 @@
 """Sequences in an order that keeps equal prefixes together, and what each shares with the one before it.
 
-Two ways to the same answer. Without knowledge, Arrow sorts the token bytes and numpy compares neighbours. Where the
-source knows that one sequence leads another (``Sequences.parent``: the pool stores steps as deltas), only the sequences
-that lead no other are sorted and compared; every other one is a prefix of one of those, and its place follows from
-its length alone.
+Two ways to the same answer. ``sort_by_tokens`` knows nothing: Arrow sorts the token bytes and numpy compares
+neighbours. Where it is known that one sequence leads another, ``sort_by_deltas`` sorts and compares only those that lead
+no other; every other one is a prefix of one of those, and its place follows from its length alone. The pool knows it,
+since it stores steps as deltas; of other sequences, those that extend the one before them are found by one pass.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -34,8 +36,29 @@ def sort_with_lcp(sequences: Sequences, index: Int64 | None = None) -> tuple[Int
     if index is None:
         index = np.arange(len(sequences), dtype=np.int64)
     if sequences.parent is None:
-        return sort_by_tokens(sequences, index)
+        sequences = with_neighbours(sequences, index)
     return sort_by_deltas(sequences, index)
+
+
+def with_neighbours(sequences: Sequences, index: Int64) -> Sequences:
+    """The source with each of ``index`` that extends the one before it as that one's child.
+
+    Steps mostly come in the order they were sampled in, each extending the step before; a sort would read what
+    they share at every comparison.
+    """
+    ids = np.ascontiguousarray(sequences.ids)
+    starts, lengths = sequences.offsets[:-1][index].tolist(), sequences.lengths[index].tolist()
+    parent = np.full(len(sequences), -1, dtype=np.int64)
+    n_shared = np.zeros(len(sequences), dtype=np.int64)
+    extends = np.zeros(len(index), dtype=bool)
+    shared = 0
+    for j in range(1, len(index)):
+        if lengths[j - 1] <= lengths[j]:
+            shared = _common_prefix(ids, starts[j - 1], starts[j], lengths[j - 1], _like(shared))
+            extends[j] = shared == lengths[j - 1]
+    parent[index[extends]] = index[np.flatnonzero(extends) - 1]
+    n_shared[index[extends]] = sequences.lengths[parent[index[extends]]]
+    return replace(sequences, parent=parent, n_shared=n_shared)
 
 
 def sort_by_tokens(sequences: Sequences, index: Int64) -> tuple[Int64, Int64]:
@@ -57,13 +80,18 @@ def sort_by_tokens(sequences: Sequences, index: Int64) -> tuple[Int64, Int64]:
     lcp = np.zeros(len(order), dtype=np.int64)
     for j in range(1, len(order)):
         limit = min(lengths[j - 1], lengths[j])
-        lcp[j] = _common_prefix(ids, starts[j - 1], starts[j], limit)
+        lcp[j] = _common_prefix(ids, starts[j - 1], starts[j], limit, _like(int(lcp[j - 1])))
     return order, lcp
 
 
-def _common_prefix(ids: Int32, a: int, b: int, limit: int) -> int:
-    """Length of the common prefix of ``ids[a:a+limit]`` and ``ids[b:b+limit]``, comparing chunk by chunk."""
-    done, chunk = 0, _FIRST_CHUNK
+def _like(shared: int) -> int:
+    """How much to compare first, where the last two compared shared so much."""
+    return _FIRST_CHUNK if shared < _FIRST_CHUNK else _CHUNK
+
+
+def _common_prefix(ids: Int32, a: int, b: int, limit: int, chunk: int) -> int:
+    """Length of the common prefix of ``ids[a:a+limit]`` and ``ids[b:b+limit]``; ``chunk`` tokens are compared first."""
+    done = 0
     while done < limit:
         stop = min(done + chunk, limit)
         differs = ids[a + done : a + stop] != ids[b + done : b + stop]

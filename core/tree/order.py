@@ -1,9 +1,9 @@
 """Sequences in an order that keeps equal prefixes together, and what each shares with the one before it.
 
 Two ways to the same answer. ``sort_by_tokens`` knows nothing: Arrow sorts the token bytes and numpy compares
-neighbours. Where it is known that one sequence leads another, ``sort_by_deltas`` sorts and compares only those that lead
-no other; every other one is a prefix of one of those, and its place follows from its length alone. The pool knows it,
-since it stores steps as deltas; of other sequences, those that extend the one before them are found by one pass.
+neighbours. Where it is known that one sequence leads another, ``sort_by_deltas`` sorts and compares only those that
+lead no other; every other one is a prefix of one of those, and its place follows from its length alone. The pool
+knows it, since it stores steps as deltas; of other sequences, one pass finds those that extend the one before them.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def test_from_table_to_token_to_label_to_file(lab, watch):
 
     page.get_by_role("radio", name="Export").click()
     page.get_by_test_id("stBaseButton-primary").click()
-    expect(page.get_by_text("sha256")).to_be_visible()
+    expect(page.get_by_text("sha256").first).to_be_visible()
     (path,) = (lab.data_dir / "exports").glob("*.parquet")
     rows = pq.read_table(path)
     assert len(rows) == n_left

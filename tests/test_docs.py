@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -109,3 +110,8 @@ def test_nothing_private_is_committed() -> None:
         if patterns.search(path.read_text(errors="replace")):
             found.append(name)
     assert found == []
+
+
+def test_the_measured_table_says_what_the_results_say() -> None:
+    program = runpy.run_path(str(ROOT / "bench" / "table.py"))
+    assert program["BEGIN"] + program["table"]() + program["END"] in text_of("README.md")

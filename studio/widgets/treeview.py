@@ -28,6 +28,8 @@ NODE_STEPS = 500
 FILTER_UIDS = 100
 FORK_WAYS = 3
 FIRST_CHARS = 14
+HOVER_STEPS = 200
+HOVER_TRAJECTORIES = 3
 
 
 def step_facts(made: Plan) -> dict[str, dict[str, Any]]:
@@ -243,12 +245,27 @@ def _tree_name(tree: PackedTree) -> str:
 
 
 def owner_line(order: Sequence[str], nodes: TreeNodes, node: int, facts: Mapping[str, dict[str, Any]]) -> str:
-    """Who owns a node, for the hover: its only step, or how many share it."""
-    first, stop = int(nodes.owner_first[node]), int(nodes.owner_stop[node])
-    if stop - first > 1:
-        trajectories = {facts[uid]["trajectory_uid"] for uid in order[first:stop]} if stop - first < 200 else set()
-        n = len(trajectories)
-        of = f" of {n} {'trajectory' if n == 1 else 'trajectories'}" if n else ""
-        return f"shared by {stop - first} steps{of}"
-    fact = facts[order[first]]
-    return f"step {fact['step_index']} of {fact['trajectory_uid']}"
+    """Who owns a node, for the hover: its steps by trajectory, as many as a line holds."""
+    owners = order[int(nodes.owner_first[node]) : int(nodes.owner_stop[node])]
+    steps: dict[str, list[int]] = {}
+    for uid in owners[:HOVER_STEPS]:
+        steps.setdefault(facts[uid]["trajectory_uid"], []).append(facts[uid]["step_index"])
+    named = [f"{_numbers(found)} of {uid}" for uid, found in list(steps.items())[:HOVER_TRAJECTORIES]]
+    if len(owners) == 1:
+        return f"step {named[0]}"
+    n = len(steps)
+    if len(owners) > HOVER_STEPS or n > HOVER_TRAJECTORIES:
+        of = "" if len(owners) > HOVER_STEPS else f" of {n} trajectories"
+        return f"{len(owners)} steps{of}: {', '.join(named)}, …"
+    return f"{len(owners)} steps: {', '.join(named)}"
+
+
+def _numbers(found: Sequence[int]) -> str:
+    """``0–4, 7``: step indices with what follows one another joined."""
+    runs: list[list[int]] = []
+    for index in sorted(found):
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ", ".join(f"{a}–{b}" if b > a else str(a) for a, b in runs)

@@ -13,6 +13,7 @@ from core.tree.packing import pack
 from core.tree.sequences import Sequences
 from studio.charts.mask import mask_heatmap, mask_nodes
 from studio.charts.tree import member_steps, owner_means, rows_drawing, sampled_share, tree_drawing
+from studio.widgets.treeview import owner_line
 
 short = st.lists(st.integers(0, 2), min_size=1, max_size=6)
 many = st.lists(st.tuples(short, short), min_size=1, max_size=8)
@@ -90,3 +91,24 @@ def test_heat_map_of_a_small_row_is_the_mask():
     _, tree, _ = made([([1, 2], [3]), ([1, 2], [4])])
     drawn = mask_heatmap(tree).data[0]
     assert (np.asarray(drawn.z) == dense_mask(tree.end)).all()
+
+
+def test_the_hover_names_the_steps_of_a_node():
+    pairs = [([1], [2]), ([1, 2, 3], [4]), ([1, 2, 3, 4, 5], [6]), ([1], [9]), ([1], [7, 7])]
+    sequences, tree, nodes = made(pairs)
+    facts = {
+        str(i): {"trajectory_uid": uid, "step_index": index}
+        for i, (uid, index) in enumerate([("a", 0), ("a", 1), ("a", 2), ("b", 4), ("c", 0)])
+    }
+    order = member_steps(tree, nodes, sequences)
+    lines = {
+        tuple(tree.tokens[nodes.start[i] : nodes.start[i] + nodes.length[i]].tolist()): owner_line(
+            order, nodes, i, facts
+        )
+        for i in range(len(nodes))
+    }
+    # Trajectories stand in the order of the lanes.
+    assert lines[(1,)] == "5 steps: 0–2 of a, 0 of c, 4 of b"
+    assert lines[(3, 4)] == "2 steps: 1–2 of a"
+    assert lines[(5, 6)] == "step 2 of a"
+    assert lines[(9,)] == "step 4 of b"

@@ -190,3 +190,18 @@ def test_lists_keep_unknown_logprobs_unknown():
     taken = seqs.take([1, 0, 1])
     assert lists_of(taken) == [[2, 3, 6], [1, 4, 5], [2, 3, 6]]
     assert taken.ids[taken.response_index()].tolist() == [6, 4, 5, 6]
+
+
+def test_a_compaction_begins_another_root():
+    """An agent that rewrites its history to a summary shares nothing with what it did before, but with itself."""
+    long = [[1, 2, 3], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6, 7]]
+    compacted = [[8, 9], [8, 9, 10]]
+    tree = build(Sequences.from_lists(long + compacted, [[]] * 5))
+    assert tree.n_packed == 7 + 3
+    nodes = tree_nodes(tree)
+    assert sorted(len(nodes.owners(i)) for i in np.flatnonzero(nodes.parent < 0)) == [2, 3]
+    everything = np.arange(tree.n_packed)
+    for member, ids in enumerate(long + compacted):
+        last = int(tree.path(member)[-1])
+        assert tree.tokens[everything[visible(tree.end, last, everything)]].tolist() == ids
+        assert tree.position_ids[last] == len(ids) - 1

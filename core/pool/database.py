@@ -85,6 +85,10 @@ class Database:
             "memory_limit": memory,
             "threads": threads,
             "autoinstall_known_extensions": False,
+            # SQL that people write (console.py) must not reach files, the network or variables of this process.
+            "enable_external_access": False,
+            "python_enable_replacements": False,
+            "lock_configuration": True,
         }
         try:
             if self.path != ":memory:":
@@ -131,7 +135,7 @@ class Database:
         """An own cursor whose queries all see one snapshot. Safe in any thread."""
         cursor = self._connection.cursor()
         try:
-            cursor.execute("BEGIN")
+            cursor.execute("BEGIN TRANSACTION READ ONLY")
             yield cursor
         finally:
             cursor.close()

@@ -14,6 +14,7 @@ from core.errors import InvalidInput, NotFound
 from core.pool import bookkeeping, opinions, query
 from core.pool.append import MessageStore, insert_steps, prepare, stored_uids, trajectory_ids, uuid_text
 from core.pool.batches import BatchBook
+from core.pool.books import Books
 from core.pool.consumption import ConsumptionReads
 from core.pool.credit import CreditFields
 from core.pool.database import Cursor, Database, rows, timestamp
@@ -30,7 +31,7 @@ from core.types import Annotation, PolicyEvent, Step, View
 NO_VIEW = View()
 
 
-class Pool(SavedViews, RecipeBook, BatchBook, ConsumptionReads, CreditFields, FeedbackReads):
+class Pool(Books, SavedViews, RecipeBook, BatchBook, ConsumptionReads, CreditFields, FeedbackReads):
     """Steps, opinions and their effective state in one DuckDB file.
 
     Writes take one lock and are one transaction each; reads use their own cursor and may run in any thread.

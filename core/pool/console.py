@@ -170,9 +170,7 @@ def check(cursor: Cursor, text: str) -> None:
         raise InvalidInput(f"One query at a time; these are {len(statements)}.", field="sql")
     tree = orjson.loads(cursor.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchall()[0][0])
     if tree.get("error"):
-        kind = statements[0].type.name
-        told = tree.get("error_message", "") if kind in ("SELECT", "INVALID") else f"{kind} is no query."
-        raise InvalidInput(f"Only SELECT is answered here. {told}", field="sql")
+        raise InvalidInput(f"Only SELECT is answered here: {tree.get('error_message')}", field="sql")
     if len(tree["statements"]) != 1:
         raise InvalidInput("One query at a time.", field="sql")
     tables = {

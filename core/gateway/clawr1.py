@@ -48,7 +48,7 @@ def _open(body: Mapping[str, Any], names: Names, earlier: Sequence[Json]) -> Pla
     return _ToolsInText(dialects.CHAT.open(body, names, earlier).asked, chat_stream)
 
 
-CHAT_TOOLS_IN_TEXT: Final = Dialect(replace(dialects.CHAT, open=_open))
+CHAT_TOOLS_IN_TEXT: Final = Dialect(replace(dialects.CHAT, open=_open), relays=False)
 
 
 class _ClawR1Uid(Convertor[str]):

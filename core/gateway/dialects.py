@@ -30,9 +30,11 @@ class Dialect:
 
     Attributes:
         wire: the translation.
+        relays: whether its events can be made from an engine's chunks as they come.
     """
 
     wire: dialects.Dialect
+    relays: bool = True
 
     @property
     def name(self) -> str:
@@ -43,6 +45,11 @@ class Dialect:
     def path(self) -> str:
         """Below ``/v1/``, for agents and engines alike."""
         return self.wire.path
+
+    @property
+    def translates(self) -> bool:
+        """Whether engines are asked in another dialect than the agent speaks."""
+        return self.wire.engine_dialect != self.wire.name
 
     def error(self, error: StudioError) -> dict[str, Any]:
         """A failure in this dialect's shape."""

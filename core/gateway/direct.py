@@ -7,12 +7,11 @@ less, and what went through is remembered per dialect and model.
 from __future__ import annotations
 
 import asyncio
-import json
-import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -21,15 +20,17 @@ import orjson
 from core.dialects.chat import with_both_reasonings
 from core.dialects.errors import engine_refusal, prompt_too_long
 from core.errors import EngineError, EngineTimeout
-from core.gateway.dialects import Dialect, add_asked, check_answer
+from core.gateway.asked import AUTO, AskLevels, Streams, lost_tokens, stream_kind
+from core.gateway.bodies import maybe_json, parse_body, said
+from core.gateway.dialects import add_asked, check_answer
 from core.gateway.engines import CONNECT_TIMEOUT_S, Connections, Engine, EngineAnswer, EngineCall
 from core.gateway.flavours import by_refusal, prompt_text
 from core.gateway.probe import PROBE_TIMEOUT_S, Probe
-from core.records import extract_tokens
+from core.gateway.streams import EngineStream
 
-ASK_AGAIN_S = 300.0
 REFUSALS = frozenset({400, 422})
-_MAX_REMEMBERED = 1024
+IDLE_TIMEOUT_S = 300.0
+"""Longest silence in the middle of an answer; the first token may take as long as the whole answer may."""
 _GENERATION = ("stream", "stream_options")
 
 
@@ -46,6 +47,7 @@ class DirectEngine(Engine):
         models: Sequence[str],
         api_key: str | None,
         ready: Callable[[], str | None] | None,
+        streaming: str,
         timeout_s: float,
         connections: Connections,
         clock: Callable[[], float],
@@ -58,7 +60,8 @@ class DirectEngine(Engine):
         self._connections = connections
         self._clock = clock
         self._probe = Probe(name, connections, clock)
-        self._levels: dict[tuple[str, str], tuple[int, float]] = {}
+        self._levels = AskLevels(self.findings, clock)
+        self._streams = Streams(streaming)
 
     @property
     def address(self) -> str | None:
@@ -67,9 +70,23 @@ class DirectEngine(Engine):
 
     async def complete(self, call: EngineCall) -> EngineAnswer:
         """Ask for the whole answer, with ids and log-probs as far as the engine lets itself be asked."""
+        answer = await self._in_time(call, stream=False)
+        assert isinstance(answer, EngineAnswer)
+        return answer
+
+    async def open_stream(self, call: EngineCall) -> EngineStream | EngineAnswer:
+        """Ask for the answer as it comes where its ``streaming`` allows that for this kind of call."""
+        return await self._in_time(call, stream=True)
+
+    def streaming(self) -> dict[str, str]:
+        """Mode, and how each kind of call is streamed now."""
+        return self._streams.status(self._probe.flavour, self._probe.version)
+
+    async def _in_time(self, call: EngineCall, *, stream: bool) -> EngineStream | EngineAnswer:
+        deadline = asyncio.get_running_loop().time() + self.timeout_s
         try:
-            async with asyncio.timeout(self.timeout_s):
-                answer = await self._complete(call)
+            async with asyncio.timeout_at(deadline):
+                answer = await self._complete(call, deadline if stream else None)
         except TimeoutError as error:
             raise self.failed(
                 EngineTimeout(
@@ -80,7 +97,8 @@ class DirectEngine(Engine):
         except EngineError as error:
             self.failed(error)
             raise
-        self.succeeded()
+        if isinstance(answer, EngineAnswer):
+            self.succeeded()
         return answer
 
     async def list_models(self) -> list[dict[str, Any]]:
@@ -127,11 +145,11 @@ class DirectEngine(Engine):
             await self._look(None)
         return self._probe.cards is None or any(entry.get("id") == model for entry in self._probe.cards)
 
-    async def _complete(self, call: EngineCall) -> EngineAnswer:
+    async def _complete(self, call: EngineCall, deadline: float | None) -> EngineStream | EngineAnswer:
+        """Args: deadline: of a stream, where the agent wants one."""
         await self._wait_ready()
         await self._look(call.foreign_key)
         model = self._model_for(call.model)
-        asks = self._probe.flavour.asks(call.dialect.name)
         body = {key: value for key, value in call.body.items() if key not in _GENERATION}
         body["model"] = model
         if "messages" in body:
@@ -139,35 +157,87 @@ class DirectEngine(Engine):
         # Messages has to name a limit, so agents name their usual model's: for who holds less it says nothing.
         formality = call.native_dialect == "messages" and "max_tokens" in body
         if not (formality and self._never_fits(body["max_tokens"], model)):
-            answer = await self._ask(call, model, body, asks)
-            too_long = answer.status in REFUSALS and prompt_too_long(engine_refusal(answer.status, answer.body))
-            if not (formality and too_long):
+            answer = await self._ask(call, model, body, deadline)
+            if not (formality and isinstance(answer, EngineAnswer) and _is_too_long(answer)):
                 return answer
         del body["max_tokens"]
-        answer = await self._ask(call, model, body, asks)
-        answer.dropped = [*answer.dropped, "max_tokens"]
-        return answer
+        return await self._ask(call, model, body, deadline, dropped=["max_tokens"])
 
     async def _ask(
-        self, call: EngineCall, model: str, body: Mapping[str, Any], asks: Sequence[Mapping[str, Any]]
-    ) -> EngineAnswer:
+        self,
+        call: EngineCall,
+        model: str,
+        body: Mapping[str, Any],
+        deadline: float | None,
+        *,
+        dropped: Sequence[str] = (),
+    ) -> EngineStream | EngineAnswer:
         """Ask for everything that the engine is known to tell, and for less where it refuses."""
-        for level in range(min(self._level(call.dialect, model), len(asks) - 1), len(asks)):
+        flavour, dialect = self._probe.flavour, call.dialect.name
+        asks = flavour.asks(dialect)
+        kind = stream_kind(dialect, body)
+        stream = deadline is not None and self._streams.relays(flavour, self._probe.version, kind)
+        options = {"stream": True, "stream_options": _with_usage(call.body)} if stream else {}
+        # What goes through in a stream may be less than elsewhere, so it is remembered apart.
+        where = f"{dialect} stream" if stream else dialect
+        for level in range(min(self._levels.level(where, model), len(asks) - 1), len(asks)):
             asked, added = add_asked(body, asks[level])
-            status, raw, retry_after = await self._post(call, asked)
+            response = await self._send(call, {**asked, **options})
+            if stream and response.status == 200 and response.content_type == "text/event-stream":
+                assert deadline is not None
+                finish = partial(self._finish, call, model, where, kind, level, added, dropped)
+                return EngineStream(
+                    response, name=self.name, added=added, deadline=deadline, idle_s=IDLE_TIMEOUT_S, finish=finish
+                )
+            status, raw, retry_after = await self._read(response)
             if status in REFUSALS and added:
-                self._probe.see_refusal(by_refusal(_json(raw)), self.findings)
+                self._probe.see_refusal(by_refusal(maybe_json(raw)), self.findings)
+                if stream and self._streams.mode == AUTO:
+                    # It may be the stream that it refuses, together with what makes the tokens exact.
+                    return await self._ask(call, model, body, None, dropped=dropped)
                 # Our additions may be the reason. The bare request, tried last, names its own fault best.
                 continue
             if status != 200:
                 return self._refused(status, raw, model, added, retry_after)
-            answer, raw = _parse(raw)
-            self._remember(call.dialect, model, asks, level, added, answer)
-            checked = check_answer(answer)
-            facts = await self._facts(call, checked)
-            hashed = self._tokenizer_hash(model)
-            return EngineAnswer(status, raw, checked, model, added, tokenizer_hash=hashed, facts=facts)
+            answer, raw = parse_body(raw)
+            answered = await self._answered(call, model, where, level, added, check_answer(answer))
+            answered.raw, answered.dropped = raw, dropped
+            return answered
         raise AssertionError("the last ask adds nothing")
+
+    async def _answered(
+        self, call: EngineCall, model: str, where: str, level: int, added: Sequence[str], body: dict[str, Any]
+    ) -> EngineAnswer:
+        asks = self._probe.flavour.asks(call.dialect.name)
+        self._levels.remember(where, call.dialect.name, model, asks, level, added, body)
+        facts = await self._facts(call, body)
+        return EngineAnswer(200, b"", body, model, added, tokenizer_hash=self._tokenizer_hash(model), facts=facts)
+
+    async def _finish(
+        self,
+        call: EngineCall,
+        model: str,
+        where: str,
+        kind: str,
+        level: int,
+        added: Sequence[str],
+        dropped: Sequence[str],
+        body: dict[str, Any] | None,
+        failure: str | None,
+    ) -> EngineAnswer | None:
+        """A stream has ended: it counts, and is held against what it says of itself."""
+        if failure is not None:
+            self.failed(EngineError(failure))
+            if body is None:
+                return None
+            return EngineAnswer(200, orjson.dumps(body), body, model, added, dropped, facts=self._probe.facts())
+        assert body is not None
+        answer = await self._answered(call, model, where, level, added, body)
+        answer.raw, answer.dropped = orjson.dumps(body), dropped
+        self.succeeded()
+        if self._streams.mode == AUTO and (lost := lost_tokens(body, call.dialect.name)) is not None:
+            self._streams.spoil(kind, lost)
+        return answer
 
     async def _facts(self, call: EngineCall, answer: Mapping[str, Any]) -> dict[str, Any]:
         """What the engine is, and the prompt's ids where it tells the text that it made them from."""
@@ -193,28 +263,28 @@ class DirectEngine(Engine):
         self, status: int, raw: bytes, model: str, added: Sequence[str], retry_after: str | None
     ) -> EngineAnswer:
         """An answer that is an error. 5xx and what is not JSON is the engine's fault and raised as such."""
-        body = _json(raw)
+        body = maybe_json(raw)
         if not isinstance(body, dict) or (status >= 500 and status != 503) or status < 400:
             raise EngineError(
-                f"engine {self.name!r} answered with status {status}: {_said(body, raw)}",
+                f"engine {self.name!r} answered with status {status}: {said(body, raw)}",
                 upstream_status=status,
             )
         return EngineAnswer(status, raw, body, model, added, (), retry_after)
 
-    async def _post(self, call: EngineCall, body: Mapping[str, Any]) -> tuple[int, bytes, str | None]:
+    async def _send(self, call: EngineCall, body: Mapping[str, Any]) -> aiohttp.ClientResponse:
+        """The engine's response, its body unread."""
         data = orjson.dumps(body)
         headers = {"Content-Type": "application/json", **call.headers, **self._authorization(call.foreign_key)}
         for attempt in (1, 2):
             session = await self._connections.session()
             try:
-                async with session.post(
+                return await session.post(
                     f"{self._base_url}/{call.dialect.path}",
                     data=data,
                     headers=headers,
                     timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
                     allow_redirects=False,
-                ) as response:
-                    return response.status, await response.read(), response.headers.get("Retry-After")
+                )
             except aiohttp.ClientConnectorError as error:
                 if self._ready is None or attempt == 2:
                     raise EngineError(
@@ -232,6 +302,14 @@ class DirectEngine(Engine):
                 raise EngineError(f"engine {self.name!r} broke off: {error}") from error
         raise AssertionError("unreachable")
 
+    async def _read(self, response: aiohttp.ClientResponse) -> tuple[int, bytes, str | None]:
+        """Status, body and ``Retry-After``."""
+        async with response:
+            try:
+                return response.status, await response.read(), response.headers.get("Retry-After")
+            except aiohttp.ClientError as error:
+                raise EngineError(f"engine {self.name!r} broke off: {error}") from error
+
     def _authorization(self, foreign_key: str | None) -> dict[str, str]:
         key = self.api_key or foreign_key
         return {"Authorization": f"Bearer {key}"} if key else {}
@@ -245,37 +323,6 @@ class DirectEngine(Engine):
             return asked
         plain = self.plain_models()
         return plain[0] if plain else "default"
-
-    def _level(self, dialect: Dialect, model: str) -> int:
-        """How much to ask for: what went through before, or everything."""
-        level, until = self._levels.get((dialect.name, model), (0, math.inf))
-        return level if self._clock() < until else 0
-
-    def _remember(
-        self,
-        dialect: Dialect,
-        model: str,
-        asks: Sequence[Mapping[str, Any]],
-        level: int,
-        added: Sequence[str],
-        answer: Any,
-    ) -> None:
-        key = (dialect.name, model)
-        known = self._levels.get(key)
-        if known is not None and known[0] <= level:
-            return
-        if len(self._levels) >= _MAX_REMEMBERED:
-            self._levels.clear()
-        # A refusal may have been about that one request, so only success is remembered for good.
-        self._levels[key] = (level, math.inf if level == 0 else self._clock() + ASK_AGAIN_S)
-        found = extract_tokens(answer, 0, dialect.name) if isinstance(answer, dict) else None
-        self.findings[f"{dialect.name}:{model}" if len(self._levels) > 1 else dialect.name] = {
-            "asked": list(added),
-            "refused": sorted(set(asks[0]) - set(asks[level])),
-            "token_ids": found is not None and found.response_ids is not None,
-            "prompt_token_ids": found is not None and (found.prompt_ids is not None or prompt_text(answer) is not None),
-            "logprobs": found is not None and found.response_logprobs is not None,
-        }
 
     async def _look(self, foreign_key: str | None) -> None:
         """Find out once what the engine is."""
@@ -308,38 +355,17 @@ class DirectEngine(Engine):
         if base_url:
             self._base_url = base_url.rstrip("/")
         self._probe.forget()
+        self._streams.forget()
         if self._base_url is None:
             started.set_exception(EngineError(f"engine {self.name!r} started without a base URL"))
         else:
             started.set_result(None)
 
 
-def _parse(raw: bytes) -> tuple[Any, bytes]:
-    """The parsed body, and the body as strict JSON."""
-    try:
-        return orjson.loads(raw), raw
-    except orjson.JSONDecodeError:
-        pass
-    try:
-        # Some engines write NaN or Infinity for a log-prob. They become null: marked, not guessed.
-        strict = orjson.dumps(json.loads(raw))
-    except (ValueError, RecursionError, TypeError) as error:
-        raise EngineError(f"the engine's answer is not JSON: {error}") from error
-    return orjson.loads(strict), strict
+def _is_too_long(answer: EngineAnswer) -> bool:
+    return answer.status in REFUSALS and prompt_too_long(engine_refusal(answer.status, answer.body))
 
 
-def _json(raw: bytes) -> Any:
-    """The parsed body; None where it is no JSON."""
-    try:
-        return orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        return None
-
-
-def _said(body: Any, raw: bytes) -> str:
-    if isinstance(body, dict):
-        inner = body.get("error")
-        message = inner.get("message") if isinstance(inner, dict) else body.get("message") or inner
-        if message:
-            return str(message)[:500]
-    return raw[:200].decode("utf-8", "replace") or "nothing"
+def _with_usage(body: Mapping[str, Any]) -> dict[str, Any]:
+    options = body.get("stream_options")
+    return {**(options if isinstance(options, dict) else {}), "include_usage": True}

@@ -9,12 +9,16 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
 from core.errors import EngineError, InvalidInput
+from core.gateway.asked import AUTO, RELAY, STREAMING, WHOLE
 from core.gateway.dialects import Dialect
+
+if TYPE_CHECKING:
+    from core.gateway.streams import EngineStream
 
 CONNECT_TIMEOUT_S = 10.0
 KEEPALIVE_S = 60.0
@@ -98,6 +102,10 @@ class Engine(ABC):
             EngineError: refused, broken off, not JSON. EngineTimeout: no answer in time.
         """
 
+    async def open_stream(self, call: EngineCall) -> EngineStream | EngineAnswer:
+        """Get the answer as it comes where that loses nothing, the whole answer elsewhere. Raises as ``complete``."""
+        return await self.complete(call)
+
     @abstractmethod
     async def list_models(self) -> list[dict[str, Any]]:
         """The models it serves, as ``GET models`` lists them. Raises EngineError."""
@@ -118,6 +126,10 @@ class Engine(ABC):
         """Keys that it may send, and that must not be stored should an answer repeat them."""
         return (self.api_key,) if self.api_key else ()
 
+    def streaming(self) -> dict[str, str]:
+        """How streams are made: ``{"mode": ...}`` and, where it depends on it, each kind of call."""
+        return {"mode": WHOLE}
+
     def status(self) -> dict[str, Any]:
         """What the pages show. ``ok`` is None until the first call."""
         return {
@@ -130,6 +142,7 @@ class Engine(ABC):
             "n_calls": self.n_calls,
             "n_errors": self.n_errors,
             "findings": dict(self.findings),
+            "streaming": self.streaming(),
         }
 
     @property
@@ -209,6 +222,7 @@ class EngineSet:
         ready: Callable[[], str | None] | None = None,
         default: bool = False,
         api_base: str | None = None,
+        streaming: str = AUTO,
     ) -> Engine:
         """Make an engine known; one of the same name is replaced. The first one is the default.
 
@@ -222,13 +236,16 @@ class EngineSet:
                 gone. Returns the base URL, or None to keep ``base_url``. Calls wait for it.
             default: answers the names that no glob matches.
             api_base: for kind ``litellm``: another address of the provider's API.
+            streaming: ``auto``, ``whole`` or ``relay``, see ``core.gateway.asked.Streams``.
 
         Raises:
-            InvalidInput: an unknown kind, or neither ``base_url`` nor ``ready``.
+            InvalidInput: an unknown kind or way to stream, or neither ``base_url`` nor ``ready``.
         """
         from core.gateway.direct import DirectEngine
         from core.gateway.providers import ProviderEngine
 
+        if streaming not in STREAMING:
+            raise InvalidInput(f"unknown streaming {streaming!r}", field="streaming", hint=", ".join(STREAMING))
         engine: Engine
         if kind == "openai":
             if base_url is None and ready is None:
@@ -239,11 +256,16 @@ class EngineSet:
                 models=models,
                 api_key=api_key,
                 ready=ready,
+                streaming=streaming,
                 timeout_s=self.timeout_s,
                 connections=self._connections,
                 clock=self._clock,
             )
         elif kind == "litellm":
+            if streaming == RELAY:
+                raise InvalidInput(
+                    "streams lose tokens on their way through LiteLLM", field="streaming", hint="auto or whole"
+                )
             engine = ProviderEngine(
                 name,
                 base_url,

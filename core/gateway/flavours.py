@@ -5,6 +5,7 @@ Held against the real servers in ``tests/real_engines``; what they answered is k
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -31,7 +32,9 @@ class Flavour:
         owners: what it writes into ``owned_by`` of its model list.
         version: (path beside ``/v1``, field) that tell its version, tried in order.
         chat, completions: fields to add to a request of that dialect, most telling first; the last adds nothing.
-        streams_ids: dialects in which its stream tells ids and log-probs as the whole answer does, tools included.
+        streams_ids: kinds of calls (``chat``, ``chat with tools``, ``completions``) whose stream tells ids and
+            log-probs as the whole answer does.
+        streams_since: the first version that was seen to do so; older or unknown ones are not trusted with it.
         logprobs: which log-probs it gives unless started otherwise; None: unknown.
         measurable: whether the start decides about ``logprobs``, so that it is worth measuring.
         tokenize: fields of ``POST /tokenize`` that make it encode a rendered prompt as it encodes its own.
@@ -45,6 +48,7 @@ class Flavour:
     chat: Sequence[Ask] = _PLAIN_CHAT
     completions: Sequence[Ask] = _PLAIN_COMPLETIONS
     streams_ids: frozenset[str] = frozenset()
+    streams_since: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     logprobs: str | None = None
     measurable: bool = False
     tokenize: Mapping[str, Any] = field(default_factory=dict)
@@ -53,6 +57,11 @@ class Flavour:
     def asks(self, dialect: str) -> Sequence[Ask]:
         """What to add in one dialect, most telling first."""
         return self.completions if dialect == "completions" else self.chat
+
+    def streams(self, kind: str, version: str | None) -> bool:
+        """Whether a stream of that kind of call loses nothing."""
+        since = self.streams_since.get(kind)
+        return kind in self.streams_ids and (since is None or (version is not None and _numbers(version) >= since))
 
 
 _SGLANG: Final = {"return_token_ids": True, "return_meta_info": True, "return_prompt_token_ids": True}
@@ -66,6 +75,7 @@ CLAW_STUDIO: Final = Flavour(
     "claw-studio",
     "Claw Studio",
     owners=frozenset({"claw-studio"}),
+    streams_ids=frozenset({"chat", "chat with tools", "completions"}),
     logprobs=RAW,
 )
 
@@ -74,7 +84,9 @@ VLLM: Final = Flavour(
     "vLLM",
     owners=frozenset({"vllm"}),
     version=(("/version", "version"),),
-    streams_ids=frozenset({"chat", "completions"}),
+    streams_ids=frozenset({"chat", "chat with tools", "completions"}),
+    # Earlier ones lost the ids of tool calls on the way (vllm#27482).
+    streams_since={"chat with tools": (0, 32)},
     logprobs=RAW,
     measurable=True,
 )
@@ -141,6 +153,12 @@ def by_refusal(body: Any) -> Flavour | None:
     """The flavour that can be told from how a request was refused."""
     detail = body.get("detail") if isinstance(body, Mapping) else None
     return TRANSFORMERS if isinstance(detail, str) and detail.startswith(_TRANSFORMERS_REFUSAL) else None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version: ``0.32.0rc1`` is (0, 32, 0)."""
+    found = re.match(r"v?(\d+(?:\.\d+)*)", version)
+    return tuple(map(int, found[1].split("."))) if found else ()
 
 
 TEMPERATURES: Final = (0.25, 2.0)

@@ -100,11 +100,11 @@ def stopping() -> Iterator[Callable[[Callable[[], None]], None]]:
 def make_gateway(tmp_path: Path, stopping: Callable[[Callable[[], None]], None]) -> Iterator[Callable[..., Gateway]]:
     made: list[Gateway] = []
 
-    def make(upstream: Upstream | None = None, **kwargs: Any) -> Gateway:
+    def make(upstream: Upstream | None = None, *, streaming: str = "auto", **kwargs: Any) -> Gateway:
         gateway = Gateway(tmp_path / f"journal{len(made)}", **kwargs)
         made.append(gateway)
         if upstream is not None:
-            gateway.engines.add("engine", upstream.base_url)
+            gateway.engines.add("engine", upstream.base_url, streaming=streaming)
         return gateway
 
     yield make

@@ -112,7 +112,8 @@ def test_tools_whole(gateway, upstream):
     assert gateway.records()[0]["request"]["tools"] == TOOLS
 
 
-def test_a_stream_is_made_from_the_whole_answer(gateway, upstream):
+def test_a_stream_is_made_from_the_whole_answer(make_gateway, upstream):
+    gateway = make_gateway(upstream, streaming="whole")
     upstream.reply = chat_answer("grüße 你好", reasoning_content="let me think")
     chunks = list(gateway.sdk().chat.completions.create(model="policy", messages=HI, stream=True))
     deltas = [chunk.choices[0].delta for chunk in chunks]

@@ -61,10 +61,19 @@ def engine(process: EngineProcess) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def gateway(make_gateway, process, engine):
+def mode(request) -> str:
+    """How answers are taken from the engine and given to the agent: ``none`` is no stream at all."""
+    return getattr(request, "param", "relay")
+
+
+@pytest.fixture
+def gateway(make_gateway, process, engine, mode):
     gateway = make_gateway(timeout_s=5.0, limits={"keepalive_s": 0.1})
-    gateway.engines.add("scripted", process.base_url)
+    gateway.engines.add("scripted", process.base_url, streaming="auto" if mode == "none" else mode)
     return gateway
+
+
+every_mode = pytest.mark.parametrize("mode", ["none", "whole", "relay"], indirect=True)
 
 
 @pytest.fixture
@@ -107,8 +116,9 @@ def ask_claude(client: anthropic.Anthropic, stream: bool, **body: Any) -> anthro
         return events.get_final_message()
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_messages_tool_loop(gateway, engine, claude, stream):
+@every_mode
+def test_a_messages_tool_loop(gateway, engine, claude, mode):
+    stream = mode != "none"
     tools = [{"name": "add", "description": "Adds.", "input_schema": ADD}]
     messages = said("What is 2 + 3, and 20 + 30?")
     answer = ask_claude(claude, stream, system="Be exact.", messages=messages, tools=tools)
@@ -131,7 +141,7 @@ def test_a_messages_tool_loop(gateway, engine, claude, stream):
     first, second = gateway.records()
     assert first["request"]["system"] == "Be exact."
     assert [record["response_id"] for record in (first, second)] == [answer.id, final.id]
-    assert second["stream_mode"] == ("whole" if stream else "none")
+    assert [record["stream_mode"] for record in (first, second)] == [mode] * 2
     # The prompt of the second call begins with all tokens of the first one: the agent changed nothing.
     tokens = extract_tokens(first["response"], 0, "chat")
     before = [*tokens.prompt_ids, *tokens.response_ids]
@@ -148,8 +158,9 @@ def test_a_messages_stream_is_kept_alive_by_pings(gateway):
         assert ask_claude(client, True, messages=said("slowly")).content[0].text == "here"
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_malformed_arguments_arrive_and_come_back(gateway, claude, engine, stream):
+@every_mode
+def test_malformed_arguments_arrive_and_come_back(gateway, claude, engine, mode):
+    stream = mode != "none"
     tools = [{"name": "add", "input_schema": ADD}]
     y = {"role": "assistant", "content": "y"}
     answer = ask_claude(claude, stream, messages=[*said("x"), y, *said("z"), y, *said("broken call")], tools=tools)
@@ -168,8 +179,9 @@ def test_malformed_arguments_arrive_and_come_back(gateway, claude, engine, strea
         ("garbage", anthropic.APIStatusError, "api_error"),
     ],
 )
-@pytest.mark.parametrize("stream", [False, True])
-def test_messages_failures(gateway, claude, fault, status, kind, stream):
+@every_mode
+def test_messages_failures(gateway, claude, fault, status, kind, mode):
+    stream = mode != "none"
     with pytest.raises(status) as caught:
         ask_claude(claude, stream, messages=said(f"fault {fault}."))
     assert caught.value.body["type"] == "error"
@@ -259,8 +271,9 @@ ADD_FUNCTION: Any = {"type": "function", "name": "add", "parameters": ADD, "stri
 
 
 @pytest.mark.parametrize("chained", [False, True])
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_responses_tool_loop(gateway, engine, gpt, stream, chained):
+@every_mode
+def test_a_responses_tool_loop(gateway, engine, gpt, mode, chained):
+    stream = mode != "none"
     items: list[Any] = [{"role": "user", "content": "What is 2 + 3, and 20 + 30?"}]
     extra: dict[str, Any] = {} if chained else {"store": False, "include": ["reasoning.encrypted_content"]}
     settings = {"instructions": "Be exact.", "tools": [ADD_FUNCTION], **extra}
@@ -278,6 +291,7 @@ def test_a_responses_tool_loop(gateway, engine, gpt, stream, chained):
     check_tokens(gateway, engine, "responses")
     one, two = gateway.records()
     assert [record["response_id"] for record in (one, two)] == [first.id, final.id]
+    assert [record["stream_mode"] for record in (one, two)] == [mode] * 2
     assert len(two.get("input_items", ())) == (7 if chained else 0)
     tokens = extract_tokens(one["response"], 0, "chat")
     before = [*tokens.prompt_ids, *tokens.response_ids]

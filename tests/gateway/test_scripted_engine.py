@@ -70,7 +70,7 @@ def scripted(process: EngineProcess) -> Iterator[Scripted]:
 @pytest.fixture
 def gateway(make_gateway, scripted):
     gateway = make_gateway(timeout_s=2.0)
-    gateway.engines.add("scripted", scripted.base_url)
+    gateway.engines.add("scripted", scripted.base_url, streaming="whole")
     return gateway
 
 

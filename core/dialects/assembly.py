@@ -1,0 +1,226 @@
+"""The chunks of an engine's chat or completions stream, put together to the whole answer that they are.
+
+Nothing is made up: ids and log-probs that a chunk lacks are lacking in the whole, where their number gives it away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from core.dialects.base import Json
+
+_ONCE: Final = frozenset({"id", "created", "model", "prompt_token_ids"})
+"""The first one counts; of everything else that does not grow, the last that says something."""
+_OBJECTS: Final = {"chat.completion.chunk": "chat.completion"}
+_GROWING: Final = frozenset({"token_ids", "response_token_ids"})
+_DRAWER: Final = "__verbose"
+
+
+class Assembly:
+    """Grows by chunks. One choice per ``index``; their order is that of the indices."""
+
+    def __init__(self) -> None:
+        self._head: Json = {}
+        self._choices: dict[int, _Choice] = {}
+        self._drawer: Json = {}
+        self._drawer_tokens: list[Any] | None = None
+
+    def feed(self, chunk: Mapping[str, Any]) -> None:
+        """Take one parsed chunk; the chunk is not kept."""
+        for name, value in chunk.items():
+            if name == "choices":
+                for choice in value if isinstance(value, list) else ():
+                    if isinstance(choice, dict):
+                        self._choice(choice).feed(choice)
+            elif name == _DRAWER and isinstance(value, dict):
+                self._open_drawer(value)
+            else:
+                _keep(self._head, name, value)
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a choice yet."""
+        return bool(self._choices)
+
+    @property
+    def ended(self) -> bool:
+        """Whether every choice that began has said why it ended."""
+        return self.begun and all(choice.finish_reason is not None for choice in self._choices.values())
+
+    def whole(self) -> Json:
+        """The answer so far, in the shape of one that was not streamed."""
+        head = dict(self._head)
+        if "object" in head:
+            head["object"] = _OBJECTS.get(head["object"], head["object"])
+        choices = [self._choices[index].whole() for index in sorted(self._choices)]
+        # One drawer can't be every choice's.
+        if self._drawer_tokens is not None and len(choices) == 1:
+            self._drawer["tokens"] = self._drawer_tokens
+        drawer = {_DRAWER: self._drawer} if self._drawer else {}
+        return {**head, "choices": choices, **drawer}
+
+    def chunk(self) -> Json:
+        """All that came as one chunk."""
+        return {**self._head, "choices": [self._choices[index].chunk() for index in sorted(self._choices)]}
+
+    def _choice(self, choice: Json) -> _Choice:
+        index = choice.get("index")
+        index = index if isinstance(index, int) else 0
+        if index not in self._choices:
+            self._choices[index] = _Choice(index)
+        return self._choices[index]
+
+    def _open_drawer(self, drawer: Json) -> None:
+        """llama.cpp: the last chunk's drawer holds what was asked for, except that tokens stand in all of them."""
+        tokens = drawer.get("tokens")
+        if isinstance(tokens, list):
+            self._drawer_tokens = self._drawer_tokens or []
+            self._drawer_tokens.extend(tokens)
+        self._drawer = {name: value for name, value in drawer.items() if name != "tokens"}
+
+
+class _Choice:
+    """One choice. Texts and lists are kept in pieces until somebody asks."""
+
+    def __init__(self, index: int) -> None:
+        self.finish_reason: Any = None
+        self._index = index
+        self._texts: dict[str, list[str]] = {}
+        self._message: Json | None = None
+        self._calls: dict[int, Json] = {}
+        self._legacy: Json = {}
+        self._logprobs: dict[str, Any] | None = None
+        self._lists: dict[str, list[Any]] = {}
+        self._rest: Json = {}
+
+    def feed(self, choice: Json) -> None:
+        for name, value in choice.items():
+            if name == "delta":
+                self._message = {} if self._message is None else self._message
+                if isinstance(value, dict):
+                    self._delta(value, self._message)
+            elif name == "text" and isinstance(value, str):
+                self._texts.setdefault("text", []).append(value)
+            elif name == "logprobs":
+                self._entries(value)
+            elif name == "finish_reason":
+                self.finish_reason = value if value is not None else self.finish_reason
+            elif name in _GROWING and isinstance(value, list):
+                self._lists.setdefault(name, []).extend(value)
+            elif name != "index":
+                _keep(self._rest, name, value)
+
+    def whole(self) -> Json:
+        said: Json = {}
+        if self._message is not None:
+            said["message"] = self._said(self._message)
+        else:
+            said["text"] = "".join(self._texts.get("text", ()))
+        return {
+            "index": self._index,
+            **said,
+            "logprobs": self._logprobs,
+            "finish_reason": self.finish_reason,
+            **self._rest,
+            **{name: list(ids) for name, ids in self._lists.items()},
+        }
+
+    def chunk(self) -> Json:
+        choice = self.whole()
+        message = choice.pop("message", None)
+        if message is not None:
+            calls = [{"index": index, **_joined(call)} for index, call in sorted(self._calls.items())]
+            choice["delta"] = {**message, **({"tool_calls": calls} if calls else {})}
+            if self._message is not None and "role" not in self._message:
+                # Told once: clients that put deltas together would have it twice.
+                del choice["delta"]["role"]
+        return choice
+
+    def _delta(self, delta: Json, message: Json) -> None:
+        for name, value in delta.items():
+            if value is None:
+                continue
+            if name == "role":
+                message.setdefault("role", value)
+            elif name == "tool_calls":
+                for position, piece in enumerate(value if isinstance(value, list) else ()):
+                    if isinstance(piece, dict):
+                        index = piece.get("index")
+                        index = index if isinstance(index, int) else position
+                        self._call(self._calls.setdefault(index, {}), piece)
+            elif name == "function_call" and isinstance(value, dict):
+                self._legacy["function"] = _function(self._legacy.get("function") or {}, value)
+            elif isinstance(value, str):
+                self._texts.setdefault(name, []).append(value)
+            elif isinstance(value, list):
+                message[name] = [*message.get(name, ()), *value]
+            else:
+                message[name] = value
+
+    def _said(self, message: Json) -> Json:
+        texts = {name: "".join(pieces) for name, pieces in self._texts.items()}
+        content = texts.pop("content", "")
+        said: Json = {"role": message.get("role") or "assistant"}
+        told = {name: text for name, text in texts.items() if text}
+        rest = {name: value for name, value in message.items() if name not in said}
+        if self._legacy:
+            rest["function_call"] = _joined(self._legacy)["function"]
+        # No words at all are null beside something else, as engines say it in one piece.
+        bare = bool(self._calls or told or rest)
+        said["content"] = content or (None if bare else "")
+        said |= {**told, **rest}
+        if self._calls:
+            said["tool_calls"] = [_joined(self._calls[index]) for index in sorted(self._calls)]
+        return said
+
+    def _call(self, call: Json, piece: Json) -> None:
+        for name, value in piece.items():
+            if name in ("function", "custom") and isinstance(value, dict):
+                call[name] = _function(call.get(name) or {}, value)
+            elif name != "index" and value is not None:
+                # Told once; engines that repeat it mean the same.
+                call[name] = call.get(name) or value
+
+    def _entries(self, logprobs: Any) -> None:
+        """Chat tells entries, completions lists beside each other: both grow by their lists."""
+        if not isinstance(logprobs, dict):
+            return
+        if self._logprobs is None:
+            self._logprobs = {}
+        for name, value in logprobs.items():
+            held = self._logprobs.get(name)
+            if isinstance(value, list):
+                self._logprobs[name] = [*value] if held is None else held
+                if held is not None:
+                    held.extend(value)
+            elif held is None:
+                self._logprobs[name] = value
+
+
+def _keep(held: Json, name: str, value: Any) -> None:
+    if held.get(name) is None or (value is not None and name not in _ONCE):
+        held[name] = value
+
+
+def _function(held: Json, piece: Json) -> Json:
+    """A function's name, and its arguments as growing pieces."""
+    for name, value in piece.items():
+        if name in ("arguments", "input"):
+            spelled = value if isinstance(value, str) else orjson.dumps(value).decode() if value is not None else ""
+            held.setdefault(name, []).append(spelled)
+        elif value is not None:
+            held[name] = held.get(name) or value
+    return held
+
+
+def _joined(call: Json) -> Json:
+    """A call whose arguments are one text again."""
+    return {
+        name: {key: "".join(part) if isinstance(part, list) else part for key, part in value.items()}
+        if name in ("function", "custom")
+        else value
+        for name, value in call.items()
+    }

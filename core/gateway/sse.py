@@ -1,0 +1,67 @@
+"""Reading server-sent events from bytes that may be cut anywhere."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from core.errors import EngineError
+
+MAX_EVENT_BYTES: Final = 64 << 20
+"""An event that is longer is no event: somebody sends something else without end."""
+
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+class EventReader:
+    """Bytes in, the data of whole events out. Names, ids and comments mean nothing to who reads engines.
+
+    Lines end with LF, CR LF or CR; an event ends with an empty line; several data lines make one, joined by LF.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[bytes] = []
+        self._n_bytes = 0
+        self._begun = False
+        self._after_cr = False
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The data of the events that end in this piece.
+
+        Raises:
+            EngineError: an event over ``MAX_EVENT_BYTES``.
+        """
+        if self._after_cr and piece:
+            # The LF of a CR LF that was cut in the middle ends no second line.
+            piece = piece.removeprefix(b"\n")
+            self._after_cr = False
+        if not piece:
+            return []
+        text = self._rest + piece if self._rest else piece
+        if not self._begun:
+            if len(text) < len(_BOM) and _BOM.startswith(text):
+                self._rest = text
+                return []
+            text, self._begun = text.removeprefix(_BOM), True
+        if b"\r" in text:
+            self._after_cr = text.endswith(b"\r")
+            text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *lines, self._rest = text.split(b"\n")
+        events = [event for line in lines if (event := self._line(line)) is not None]
+        if self._n_bytes + len(self._rest) > MAX_EVENT_BYTES:
+            raise EngineError(f"the engine sent an event of more than {MAX_EVENT_BYTES} bytes")
+        return events
+
+    def _line(self, line: bytes) -> bytes | None:
+        if not line:
+            if not self._data:
+                return None
+            data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
+            self._data, self._n_bytes = [], 0
+            return data
+        if line.startswith(b"data:"):
+            self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
+            self._n_bytes += len(line)
+        elif line == b"data":
+            self._data.append(b"")
+        return None

@@ -1,0 +1,125 @@
+"""An engine's answer as it comes, chunk by chunk."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+import aiohttp
+
+from core.errors import EngineError, EngineTimeout
+from core.gateway.bodies import parse_body, said
+from core.gateway.engines import EngineAnswer
+from core.gateway.sse import EventReader
+
+DONE = b"[DONE]"
+_LINGER_S = 0.05
+"""An engine's connection can be used again once its last, empty chunk was read: it comes at once or never."""
+
+Finish = Callable[[dict[str, Any] | None, str | None], Awaitable[EngineAnswer | None]]
+
+
+class EngineStream:
+    """Made by ``Engine.open_stream``. Read ``batches`` to its end or its error, then call ``answer`` once.
+
+    Args:
+        name: the engine's.
+        added: names of request fields that the gateway added.
+        deadline: of the whole answer, in the loop's time.
+        idle_s: longest silence, seconds.
+        finish: what ``answer`` does.
+    """
+
+    def __init__(
+        self,
+        response: aiohttp.ClientResponse,
+        *,
+        name: str,
+        added: list[str],
+        deadline: float,
+        idle_s: float,
+        finish: Finish,
+    ) -> None:
+        self.added = added
+        self._response = response
+        self._name = name
+        self._deadline = deadline
+        self._idle_s = idle_s
+        self._finish = finish
+
+    async def batches(self) -> AsyncGenerator[list[dict[str, Any]]]:
+        """Parsed chunks, as many at a time as have come. Closes the connection when left.
+
+        Raises:
+            EngineError: broken off, an error in the stream, something that is no chunk. EngineTimeout: silence, or
+                not ended in time.
+        """
+        events = EventReader()
+        try:
+            while piece := await self._read():
+                chunks: list[dict[str, Any]] = []
+                failure: EngineError | None = None
+                done = False
+                try:
+                    for data in events.feed(piece):
+                        if done := data.strip() == DONE:
+                            break
+                        chunks.append(_chunk(data))
+                except EngineError as error:
+                    failure = error
+                if chunks:
+                    yield chunks
+                if failure is not None:
+                    raise failure
+                if done:
+                    await self._linger()
+                    return
+        finally:
+            # Gives the connection back where all of it was read, and closes it elsewhere.
+            self._response.release()
+
+    async def answer(self, body: dict[str, Any] | None, failure: str | None = None) -> EngineAnswer | None:
+        """The answer, with what is known of the engine, which is told how it went.
+
+        Args:
+            body: what the chunks were put together to; None where there was none to begin with.
+            failure: why it is not whole; None when it is.
+        """
+        return await self._finish(body, failure)
+
+    async def _read(self) -> bytes:
+        now = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(min(self._deadline, now + self._idle_s)):
+                piece: bytes = await self._response.content.readany()
+                return piece
+        except TimeoutError as error:
+            late = asyncio.get_running_loop().time() >= self._deadline
+            what = "did not end its answer in time" if late else f"was silent for {self._idle_s:g} s"
+            raise EngineTimeout(
+                f"engine {self._name!r} {what}", hint="CLAW_STUDIO_ENGINE_TIMEOUT_S sets the limit" if late else None
+            ) from error
+        except aiohttp.ClientError as error:
+            raise EngineError(f"engine {self._name!r} broke off in the middle of its answer: {error}") from error
+
+    async def _linger(self) -> None:
+        with contextlib.suppress(TimeoutError, aiohttp.ClientError):
+            async with asyncio.timeout(_LINGER_S):
+                while await self._response.content.readany():
+                    pass
+
+
+def _chunk(data: bytes) -> dict[str, Any]:
+    chunk, _ = parse_body(data)
+    if not isinstance(chunk, dict):
+        raise EngineError("the engine sent something that is no chunk of an answer")
+    if chunk.get("error") and not chunk.get("choices"):
+        inner = chunk["error"]
+        status = inner.get("code") if isinstance(inner, dict) else None
+        raise EngineError(
+            f"the engine answered with an error: {said(chunk)}",
+            upstream_status=status if isinstance(status, int) and 400 <= status < 600 else None,
+        )
+    return chunk

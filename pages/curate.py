@@ -26,9 +26,10 @@ from studio.widgets.planning import (
     plan_counts,
     recipe_from_query,
 )
+from studio.widgets.review import review_tab
 from studio.widgets.tables import html_table, mark
 
-TABS = {"label": "Label", "distributions": "Distributions", "history": "History"}
+TABS = {"label": "Label", "review": "Review", "distributions": "Distributions", "history": "History"}
 LEVELS = {"trajectory": "Trajectories", "step": "Steps"}
 KINDS = {
     AnnotationKind.QUALITY: "Quality",
@@ -88,6 +89,8 @@ def curate_page() -> None:
             active_filters(view, key="curate")
         if tab == "label":
             label_tab(view, target)
+        elif tab == "review":
+            review_tab(view)
         elif tab == "distributions":
             distributions(view)
         else:

@@ -22,6 +22,7 @@ from core.pool.derive import rebuild, refresh
 from core.pool.feedback import FeedbackReads, FeedbackWriter, feedback_targets
 from core.pool.recipes import RecipeBook
 from core.pool.restore import sequences
+from core.pool.review import ReviewQueue
 from core.pool.saved import SavedViews
 from core.pool.views import compile_view
 from core.pool.whole import read_step, read_trajectory
@@ -31,7 +32,7 @@ from core.types import Annotation, PolicyEvent, Step, View
 NO_VIEW = View()
 
 
-class Pool(Books, SavedViews, RecipeBook, BatchBook, ConsumptionReads, CreditFields, FeedbackReads):
+class Pool(Books, SavedViews, RecipeBook, BatchBook, ConsumptionReads, CreditFields, FeedbackReads, ReviewQueue):
     """Steps, opinions and their effective state in one DuckDB file.
 
     Writes take one lock and are one transaction each; reads use their own cursor and may run in any thread.

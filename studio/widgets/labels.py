@@ -1,15 +1,16 @@
-"""Opinions from the screen: quality, trainable, reward overlay, tags and notes on a step or a trajectory.
+"""Opinions from the screen: quality, trainable, reward overlay, tags and notes on a step, a trajectory or a group.
 
 Facts never change here: each button appends one annotation, which the history lists and can undo.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
+from streamlit.errors import StreamlitAPIException
 
 from core.types import Annotation, AnnotationKind
 from studio import state
@@ -28,36 +29,67 @@ TRAINABLE = {"rule": None, "on": True, "off": False}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What an opinion is about: a step or a trajectory."""
+    """What an opinion is about: a step, a trajectory, or a prompt group, which means each of its ``members``."""
 
     kind: str
     uid: str
+    members: tuple[str, ...] = ()
 
-    def annotation(self, kind: str, value: Any, *, at: float, note: str | None = None) -> Annotation:
-        """One annotation about this target, by the author of this browser session."""
-        where = {"step_uid": self.uid} if self.kind == "step" else {"trajectory_uid": self.uid}
-        return Annotation(
-            kind=kind, value=value, author=state.author(), source=SOURCE, created_at=at, note=note, **where
-        )
+    def annotations(self, kind: str, value: Any, *, at: float, note: str | None = None) -> list[Annotation]:
+        """The annotations that say it, by the author of this browser session."""
+        field = "step_uid" if self.kind == "step" else "trajectory_uid"
+        uids = self.members if self.kind == "group" else (self.uid,)
+        return [
+            Annotation(
+                kind=kind, value=value, author=state.author(), source=SOURCE, created_at=at, note=note, **{field: uid}
+            )
+            for uid in uids
+        ]
 
 
-def apply(target: Target, kind: str, value: Any, *, label: str) -> None:
-    """Append one annotation and redraw the page."""
+def say(target: Target, opinions: Sequence[tuple[str, Any]], *, label: str) -> str:
+    """Append opinions (kind, value) as one entry of the history; returns its action_uid."""
     service = state.service()
-    entry = f"{label} on {target.kind} {target.uid}"
-    service.pool.annotate([target.annotation(kind, value, at=service.clock())], label=entry)
-    st.toast(entry)
-    st.rerun()
+    at = service.clock()
+    said = [one for kind, value in opinions for one in target.annotations(kind, value, at=at)]
+    return service.pool.annotate(said, label=f"{label} on {target.kind} {target.uid}")
+
+
+def redraw() -> None:
+    """Draw the fragment anew where one runs, else the page."""
+    try:
+        st.rerun(scope="fragment")
+    except StreamlitAPIException:
+        st.rerun()
+
+
+def apply(target: Target, kind: str, value: Any, *, label: str, said: Callable[[str], None] | None = None) -> None:
+    """Append one opinion and redraw; ``said`` hears the action_uid."""
+    action = say(target, [(kind, value)], label=label)
+    if said is not None:
+        said(action)
+    st.toast(f"{label} on {target.kind} {target.uid}")
+    redraw()
 
 
 def latest(annotations: Sequence[Mapping[str, Any]], target: Target, kind: str) -> Mapping[str, Any] | None:
-    """The newest standing annotation of a kind about exactly this target, or None."""
+    """The newest standing annotation of a kind about exactly this target, or None.
+
+    Of a group: one of its members' newest, if they all say the same.
+    """
+    if target.kind == "group":
+        found = [latest(annotations, Target("trajectory", uid), kind) for uid in target.members]
+        values = {None if one is None else one["value"] for one in found}
+        return found[-1] if len(values) == 1 else None
     standing = [
         row
         for row in annotations
         if row["kind"] == kind and not row.get("undone") and _about(row) == (target.kind, target.uid)
     ]
     return standing[-1] if standing else None
+
+
+Said = Callable[[str], None]
 
 
 def label_panel(
@@ -67,6 +99,8 @@ def label_panel(
     annotations: Sequence[Mapping[str, Any]],
     captured_reward: float | None,
     shortcuts: bool,
+    quality: bool = True,
+    said: Said | None = None,
 ) -> None:
     """All label controls of one target.
 
@@ -76,16 +110,20 @@ def label_panel(
         annotations: its annotations, oldest first, as ``pool.annotations`` gives them.
         captured_reward: the reward that came with the data; an edit lies over it and never replaces it.
         shortcuts: whether G, B and U label this target.
+        quality: whether to draw the quality buttons.
+        said: hears the action_uid of each change, before the redraw.
     """
     key = f"label-{target.kind}-{target.uid}"
-    _quality(target, current.get("quality"), key, shortcuts)
-    _trainable(target, bool(current.get("trainable")), annotations, key)
-    _reward(target, current.get("reward"), captured_reward, annotations, key)
-    _tags(target, [str(tag) for tag in current.get("tags") if tag] if current.get("tags") is not None else [], key)
-    _note(target, key)
+    tags = [str(tag) for tag in current["tags"] if tag] if current.get("tags") is not None else []
+    if quality:
+        _quality(target, current.get("quality"), key, shortcuts, said)
+    _trainable(target, bool(current.get("trainable")), annotations, key, said)
+    _reward(target, current.get("reward"), captured_reward, annotations, key, said)
+    _tags(target, tags, key, said)
+    _note(target, key, said)
 
 
-def _quality(target: Target, standing: str | None, key: str, shortcuts: bool) -> None:
+def _quality(target: Target, standing: str | None, key: str, shortcuts: bool, said: Said | None) -> None:
     with st.container(horizontal=True, gap="xsmall"):
         for value, (label, icon, letter) in QUALITIES.items():
             on = standing == value
@@ -98,17 +136,15 @@ def _quality(target: Target, standing: str | None, key: str, shortcuts: bool) ->
                 help="Click again to withdraw" if on else None,
                 width="stretch",
             ):
-                apply(
-                    target,
-                    AnnotationKind.QUALITY,
-                    None if on else value,
-                    label="quality withdrawn" if on else f"quality: {value}",
-                )
+                text = "quality withdrawn" if on else f"quality: {value}"
+                apply(target, AnnotationKind.QUALITY, None if on else value, label=text, said=said)
 
 
-def _trainable(target: Target, effective: bool, annotations: Sequence[Mapping[str, Any]], key: str) -> None:
-    said = latest(annotations, target, AnnotationKind.TRAINABLE)
-    value = None if said is None else said["value"]
+def _trainable(
+    target: Target, effective: bool, annotations: Sequence[Mapping[str, Any]], key: str, said: Said | None
+) -> None:
+    opinion = latest(annotations, target, AnnotationKind.TRAINABLE)
+    value = None if opinion is None else opinion["value"]
     standing = "rule" if value is None else "on" if value else "off"
     chosen = st.segmented_control(
         f"Trainable (counts as {'on' if effective else 'off'})",
@@ -121,7 +157,7 @@ def _trainable(target: Target, effective: bool, annotations: Sequence[Mapping[st
         width="stretch",
     )
     if chosen != standing:
-        apply(target, AnnotationKind.TRAINABLE, TRAINABLE[chosen], label=f"trainable: {chosen}")
+        apply(target, AnnotationKind.TRAINABLE, TRAINABLE[chosen], label=f"trainable: {chosen}", said=said)
 
 
 def _reward(
@@ -130,9 +166,10 @@ def _reward(
     captured: float | None,
     annotations: Sequence[Mapping[str, Any]],
     key: str,
+    said: Said | None,
 ) -> None:
-    said = latest(annotations, target, AnnotationKind.REWARD)
-    overlay = said is not None and said["value"] is not None
+    opinion = latest(annotations, target, AnnotationKind.REWARD)
+    overlay = opinion is not None and opinion["value"] is not None
     with st.container(horizontal=True, gap="xsmall", vertical_alignment="bottom"):
         entered = st.number_input(
             "Reward",
@@ -143,15 +180,15 @@ def _reward(
             help="An edit lies over the captured reward and can be withdrawn.",
         )
         if st.button("Set", key=f"{key}-set", disabled=entered is None or entered == effective):
-            apply(target, AnnotationKind.REWARD, entered, label=f"reward: {number(entered)}")
+            apply(target, AnnotationKind.REWARD, entered, label=f"reward: {number(entered)}", said=said)
         if overlay and st.button("Withdraw", key=f"{key}-withdraw"):
-            apply(target, AnnotationKind.REWARD, None, label="reward withdrawn")
-    if overlay and said is not None:
+            apply(target, AnnotationKind.REWARD, None, label="reward withdrawn", said=said)
+    if overlay and opinion is not None:
         before = f"captured {number(captured)} · " if target.kind == "step" else ""
-        st.caption(f"{before}{said['author']} says {number(said['value'])}")
+        st.caption(f"{before}{opinion['author']} says {number(opinion['value'])}")
 
 
-def _tags(target: Target, standing: list[str], key: str) -> None:
+def _tags(target: Target, standing: list[str], key: str, said: Said | None) -> None:
     chosen = st.multiselect(
         "Tags",
         standing,
@@ -162,20 +199,17 @@ def _tags(target: Target, standing: list[str], key: str) -> None:
     )
     changed = [tag for tag in chosen if tag not in standing] + [f"-{tag}" for tag in standing if tag not in chosen]
     if changed:
-        service = state.service()
-        at = service.clock()
-        service.pool.annotate(
-            [target.annotation(AnnotationKind.TAG, tag, at=at) for tag in changed],
-            label=f"tags: {', '.join(changed)} on {target.kind} {target.uid}",
-        )
-        st.rerun()
+        action = say(target, [(AnnotationKind.TAG, tag) for tag in changed], label=f"tags: {', '.join(changed)}")
+        if said is not None:
+            said(action)
+        redraw()
 
 
-def _note(target: Target, key: str) -> None:
+def _note(target: Target, key: str, said: Said | None) -> None:
     with st.form(f"{key}-note-form", border=False, clear_on_submit=True):
         text = st.text_area("Note", key=f"{key}-note", height=68, placeholder="What should a colleague know?")
         if st.form_submit_button("Add note", width="stretch") and text.strip():
-            apply(target, AnnotationKind.NOTE, text.strip(), label="note")
+            apply(target, AnnotationKind.NOTE, text.strip(), label="note", said=said)
 
 
 def history(annotations: Sequence[Mapping[str, Any]], *, now: float) -> None:

@@ -19,7 +19,7 @@ class EventReader:
     """
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []
         self._data: list[bytes] = []
         self._n_bytes = 0
         self._begun = False
@@ -37,19 +37,23 @@ class EventReader:
             self._after_cr = False
         if not piece:
             return []
-        text = self._rest + piece if self._rest else piece
+        self._n_bytes += len(piece)
+        if self._n_bytes > MAX_EVENT_BYTES:
+            raise EngineError(f"the engine sent an event of more than {MAX_EVENT_BYTES} bytes")
+        if b"\n" not in piece and b"\r" not in piece:
+            self._rest.append(piece)
+            return []
+        text = b"".join([*self._rest, piece]) if self._rest else piece
         if not self._begun:
-            if len(text) < len(_BOM) and _BOM.startswith(text):
-                self._rest = text
-                return []
             text, self._begun = text.removeprefix(_BOM), True
         if b"\r" in text:
             self._after_cr = text.endswith(b"\r")
             text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        *lines, self._rest = text.split(b"\n")
+        *lines, rest = text.split(b"\n")
         events = [event for line in lines if (event := self._line(line)) is not None]
-        if self._n_bytes + len(self._rest) > MAX_EVENT_BYTES:
-            raise EngineError(f"the engine sent an event of more than {MAX_EVENT_BYTES} bytes")
+        self._rest = [rest] if rest else []
+        if events:
+            self._n_bytes = len(rest) + sum(map(len, self._data))
         return events
 
     def _line(self, line: bytes) -> bytes | None:
@@ -57,11 +61,10 @@ class EventReader:
             if not self._data:
                 return None
             data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
-            self._data, self._n_bytes = [], 0
+            self._data = []
             return data
         if line.startswith(b"data:"):
             self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
-            self._n_bytes += len(line)
         elif line == b"data":
             self._data.append(b"")
         return None

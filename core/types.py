@@ -88,6 +88,7 @@ class AnnotationKind(StrEnum):
     REWARD = "reward"
     QUALITY = "quality"
     TRAINABLE = "trainable"
+    CORRECT = "correct"
     TAG = "tag"
     NOTE = "note"
     CORRECTION = "correction"
@@ -199,8 +200,8 @@ class Annotation:
     """An appended opinion. Exactly one of ``step_uid`` and ``trajectory_uid`` is set.
 
     ``value`` by kind: reward float or None (None withdraws); quality ``good``, ``bad``, ``unsure`` or None;
-    trainable bool or None (None returns to the default rule); tag ``name`` or ``-name`` to take it off; note text;
-    correction what the answer should have been.
+    trainable bool or None (None returns to the default rule); correct bool or None; tag ``name`` or ``-name`` to take
+    it off; note text; correction what the answer should have been.
     """
 
     kind: str

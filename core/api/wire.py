@@ -214,6 +214,9 @@ class AnnotationIn(WireModel):
         elif self.kind == AnnotationKind.TRAINABLE:
             if not (value is None or isinstance(value, bool)):
                 raise ValueError("trainable is true, false, or null for the default rule")
+        elif self.kind == AnnotationKind.CORRECT:
+            if not (value is None or isinstance(value, bool)):
+                raise ValueError("correct is true, false, or null to withdraw it")
         elif not (isinstance(value, str) and value):
             raise ValueError(f"a {self.kind} is a non-empty string")
         return self

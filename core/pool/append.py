@@ -23,6 +23,7 @@ from core.pool.content import (
     to_json,
 )
 from core.pool.database import Cursor, registered, timestamp
+from core.pool.findings import Observed, findings_table, observe
 from core.types import Step
 
 RECENT_MESSAGES = 50_000
@@ -225,7 +226,7 @@ def insert_steps(
     message_ids: Mapping[bytes, int],
     now: float,
 ) -> None:
-    """Insert into ``steps``, ``step_tokens`` and ``step_messages``.
+    """Insert into ``steps``, ``step_tokens``, ``step_messages`` and ``step_findings``.
 
     A parent that the pool does not hold is dropped together with its sharing: the step is stored whole.
     """
@@ -234,6 +235,7 @@ def insert_steps(
     new_messages: list[np.ndarray | None] = []
     answers: list[int | None] = []
     tools: list[int | None] = []
+    seen: list[Observed] = []
     ingested_at = timestamp(now)
     for item in prepared:
         step = item.step
@@ -267,6 +269,16 @@ def insert_steps(
         )
         answers.append(None if item.response_hash is None else message_ids[item.response_hash])
         tools.append(None if item.tools_hash is None else message_ids[item.tools_hash])
+        seen.append(
+            observe(
+                step.response_message,
+                (step.messages or ())[n_shared_messages:],
+                step.tools,
+                status=step.status,
+                finish_reason=step.finish_reason,
+                response=None if item.response is None else item.response.tobytes(),
+            )
+        )
     ids = pa.array(facts["step_id"], pa.int64())
     owners = pa.array(facts["trajectory_id"], pa.int64())
     fact_table = pa.table(
@@ -290,10 +302,17 @@ def insert_steps(
             "tools_id": pa.array(tools, pa.int64()),
         }
     )
-    with registered(cursor, new_steps=fact_table, new_tokens=token_table, new_step_messages=message_table):
+    with registered(
+        cursor,
+        new_steps=fact_table,
+        new_tokens=token_table,
+        new_step_messages=message_table,
+        new_findings=findings_table(ids, owners, seen),
+    ):
         cursor.execute("INSERT INTO steps BY NAME SELECT * FROM new_steps")
         cursor.execute("INSERT INTO step_tokens BY NAME SELECT * FROM new_tokens")
         cursor.execute("INSERT INTO step_messages BY NAME SELECT * FROM new_step_messages")
+        cursor.execute("INSERT INTO step_findings BY NAME SELECT * FROM new_findings")
 
 
 def stored_uids(cursor: Cursor, uids: Iterable[str]) -> dict[str, tuple[int, str]]:

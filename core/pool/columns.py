@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from core.errors import InvalidInput
+from core.pool.findings import names_sql
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +22,22 @@ class Column:
 
     @property
     def needs_trajectory(self) -> bool:
-        """True when the value stands in ``trajectory_state``."""
-        return self.sql.startswith("t.")
+        """True when the value, or part of it, stands in ``trajectory_state``."""
+        return "t." in self.sql
 
 
 def _columns(*items: tuple[str, str, str] | tuple[str, str, str, str]) -> dict[str, Column]:
     return {item[0]: Column(item[0], item[3] if len(item) == 4 else f"s.{item[0]}", item[1], item[2]) for item in items}
 
+
+FINDING_BITS = "(s.finding_bits | t.finding_bits)"
+"""The findings of a step as bits: its own and those that its trajectory gives to all its steps."""
+
+# The version that staleness counts from: the last one a trainer put in force, else the newest that the channel shows.
+_CURRENT_VERSION = """coalesce(
+    (SELECT arg_max(version, (created_at, event_id)) FROM policy_events WHERE event <> 'sync_started'),
+    (SELECT max(newest.policy_version_max) FROM trajectory_state newest WHERE newest.channel = s.channel)
+)"""
 
 STEP_COLUMNS: dict[str, Column] = _columns(
     ("step_uid", "text", "Name of the step"),
@@ -65,15 +75,27 @@ STEP_COLUMNS: dict[str, Column] = _columns(
     ("trajectory_reward", "number", "Effective reward of the trajectory", "t.reward"),
     ("trajectory_quality", "text", "Quality of the trajectory", "t.quality"),
     ("complete", "boolean", "The trajectory is closed", "t.complete"),
+    ("n_tokens", "number", "Context and sampled tokens together", "(s.n_prompt_tokens + s.n_response_tokens)"),
+    ("correct", "boolean", "Label of the step: right or wrong"),
+    ("trajectory_correct", "boolean", "Label of the trajectory: right or wrong", "t.correct"),
+    ("n_steps", "number", "Steps of its trajectory", "t.n_steps"),
+    ("trajectory_tokens", "number", "Tokens of its trajectory", "(t.n_prompt_tokens + t.n_response_tokens)"),
+    ("difficulty", "number", "1 - the success rate of its prompt group", "t.difficulty"),
+    ("staleness", "number", "Policy version in force, minus the step's", f"({_CURRENT_VERSION} - s.policy_version)"),
+    ("findings", "list", "What a machine noticed", names_sql(FINDING_BITS)),
 )
 
 _TRAJECTORY_NAMES = (
     "trajectory_uid", "prompt_uid", "channel", "source", "agent", "model", "identity_source", "n_steps",
     "n_prompt_tokens", "n_response_tokens", "n_unique_tokens", "reward", "quality", "trainable", "complete",
     "outcome", "policy_version_min", "policy_version_max", "started_at", "ended_at", "tags", "n_notes",
-    "prompt_preview",
+    "prompt_preview", "correct", "difficulty",
 )  # fmt: skip
-TRAJECTORY_COLUMNS: dict[str, str] = {name: f"t.{name}" for name in _TRAJECTORY_NAMES}
+TRAJECTORY_COLUMNS: dict[str, str] = {
+    **{name: f"t.{name}" for name in _TRAJECTORY_NAMES},
+    "n_tokens": "(t.n_prompt_tokens + t.n_response_tokens)",
+    "findings": names_sql("(t.finding_bits | t.step_finding_bits)"),
+}
 
 GROUP_COLUMNS: tuple[str, ...] = (
     "prompt_uid", "channel", "n_trajectories", "n_complete", "n_scored", "n_steps", "n_tokens", "reward_mean",

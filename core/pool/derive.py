@@ -13,6 +13,10 @@ Rules, in words:
   group the first with tools, since a title request may come before the task).
 - Complete: somebody closed it, or its producer marked a step as the last.
 - ``is_last``: as the producer said, or the last main step of a complete trajectory.
+- Findings: as ``core.pool.findings`` defines them. Difficulty: 1 - the success rate of the prompt group.
+
+Facts change by ``refresh``, which derives whole trajectories; opinions by ``core.pool.relabel``, which touches only
+what they are about.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from core.pool.database import Cursor, registered
+from core.pool.findings import BIT, CHECKS, FAILED_OUTCOMES
 
 DEFAULT_CHANNEL = "train"
 
@@ -46,6 +51,8 @@ WITH tag AS (
         arg_max_null(value_number, annotation_id) FILTER (kind = 'reward') AS reward,
         arg_max_null(value_text, annotation_id) FILTER (kind = 'quality') AS quality,
         arg_max_null(value_number, annotation_id) FILTER (kind = 'trainable') AS trainable,
+        arg_max_null(value_number, annotation_id) FILTER (kind = 'correct') AS correct,
+        arg_max(source, annotation_id) FILTER (kind = 'reward') AS reward_source,
         count(*) FILTER (kind = 'note') AS n_notes
     FROM live WHERE {level} GROUP BY {key}
 )
@@ -104,6 +111,16 @@ WITH continued AS (
 ), last AS (
     SELECT trajectory_id, arg_max(step_id, (step_index, step_id)) AS step_id
     FROM kind WHERE effective_kind = 'main' AND status = 'ok' GROUP BY trajectory_id
+), observed AS (
+    SELECT step_id, bits, tool_failed, answer_hash FROM step_findings SEMI JOIN scope USING (trajectory_id)
+), said_before AS (
+    SELECT step_id, answer_hash,
+        lag(answer_hash) OVER (PARTITION BY trajectory_id ORDER BY step_index, step_id) AS before,
+        row_number() OVER (PARTITION BY trajectory_id, answer_hash ORDER BY step_index, step_id) AS nth
+    FROM kind JOIN observed USING (step_id) WHERE effective_kind = 'main' AND status = 'ok'
+), tool_error AS (
+    SELECT DISTINCT parent_step_id AS step_id FROM kind JOIN observed USING (step_id)
+    WHERE tool_failed AND transition IS DISTINCT FROM 'compacted'
 )
 SELECT
     f.step_id, f.trajectory_id, f.parent_step_id, f.step_uid, said.prompt_uid, f.step_index, said.channel,
@@ -119,13 +136,23 @@ SELECT
     ) AS trainable,
     coalesce(opinion.tags, []) AS tags,
     coalesce(opinion.n_notes, 0)::INTEGER AS n_notes,
+    opinion.correct = 1 AS correct,
     f.is_last OR (said.complete AND last.step_id IS NOT NULL) AS is_last,
-    f.tool_names, f.preview
+    f.tool_names, f.preview,
+    coalesce(observed.bits, 0)
+        | CASE WHEN said_before.before = said_before.answer_hash THEN $repeated_step ELSE 0 END
+        | CASE WHEN said_before.answer_hash IS NOT NULL AND said_before.nth >= 3 THEN $looping ELSE 0 END
+        | CASE WHEN tool_error.step_id IS NOT NULL THEN $tool_error ELSE 0 END
+        | CASE WHEN f.mismatch IS NOT NULL OR f.status = 'mismatch' THEN $length_mismatch ELSE 0 END
+        | CASE WHEN f.transition IN ('realigned', 'tail_replaced') THEN $drift ELSE 0 END AS finding_bits
 FROM kind f
 JOIN said USING (trajectory_id)
 LEFT JOIN step_opinions opinion ON opinion.step_id = f.step_id
 LEFT JOIN trajectory_opinions whole ON whole.trajectory_id = f.trajectory_id
 LEFT JOIN last ON last.step_id = f.step_id
+LEFT JOIN observed ON observed.step_id = f.step_id
+LEFT JOIN said_before ON said_before.step_id = f.step_id
+LEFT JOIN tool_error ON tool_error.step_id = f.step_id
 ORDER BY f.step_id;
 """
 
@@ -142,6 +169,7 @@ WITH step AS (
         sum(coalesce(n_prompt_tokens, 0) - n_shared_tokens + coalesce(n_response_tokens, 0))::BIGINT AS n_unique_tokens,
         sum(reward ORDER BY step_id) AS reward,
         bool_or(trainable) AS trainable,
+        bit_or(finding_bits)::INTEGER AS finding_bits,
         min(policy_version) AS policy_version_min,
         max(coalesce(policy_version_end, policy_version)) AS policy_version_max,
         min(created_at) AS started_at,
@@ -161,7 +189,10 @@ SELECT
     said.complete, said.outcome, step.policy_version_min, step.policy_version_max, step.started_at, step.ended_at,
     coalesce(opinion.tags, []) AS tags,
     coalesce(opinion.n_notes, 0)::INTEGER AS n_notes,
-    said.prompt_preview, said.metadata
+    said.prompt_preview, said.metadata,
+    opinion.correct = 1 AS correct,
+    coalesce(step.finding_bits, 0) AS step_finding_bits,
+    0 AS finding_bits, NULL::DOUBLE AS difficulty   -- made by _GROUPS and _HACKING
 FROM (FROM trajectories SEMI JOIN scope USING (trajectory_id)) t
 JOIN said USING (trajectory_id)
 LEFT JOIN step USING (trajectory_id)
@@ -169,25 +200,104 @@ LEFT JOIN trajectory_opinions opinion ON opinion.trajectory_id = t.trajectory_id
 ORDER BY t.trajectory_id;
 """
 
+_HACKING = """
+WITH checked AS (
+    SELECT trajectory_id, source, arg_max_null(value_number, annotation_id) AS reward FROM live
+    WHERE kind = 'reward' AND step_id IS NULL AND list_contains($checks, lower(split_part(source, ':', 1)))
+    GROUP BY trajectory_id, source
+    UNION ALL
+    SELECT trajectory_id, 'complete', arg_max(reward, event_id) FROM trajectory_events
+    SEMI JOIN scope USING (trajectory_id) GROUP BY trajectory_id
+), failed AS (
+    SELECT DISTINCT trajectory_id FROM checked WHERE reward <= 0.5
+), suspected AS (
+    SELECT t.trajectory_id,
+        coalesce(t.reward > 0.5, FALSE)
+        AND NOT (coalesce(opinion.reward_source = 'human', FALSE) AND opinion.reward IS NOT NULL)
+        AND (
+            failed.trajectory_id IS NOT NULL OR t.correct IS NOT DISTINCT FROM FALSE
+            OR coalesce(list_contains($failed_outcomes, lower(t.outcome)), FALSE)
+            OR coalesce(json_extract_string(t.metadata, '$.checks_passed') = 'false', FALSE)
+        ) AS it_is
+    FROM (FROM trajectory_state SEMI JOIN scope USING (trajectory_id)) t
+    LEFT JOIN failed USING (trajectory_id)
+    LEFT JOIN trajectory_opinions opinion ON opinion.trajectory_id = t.trajectory_id
+)
+UPDATE trajectory_state t SET finding_bits = xor(t.finding_bits, $bit) FROM suspected
+WHERE suspected.trajectory_id = t.trajectory_id AND suspected.it_is <> (t.finding_bits & $bit <> 0)
+"""
+
+_GROUPS = """
+WITH member AS (
+    SELECT t.prompt_uid, t.channel, t.reward FROM trajectory_state t SEMI JOIN regrouped USING (prompt_uid, channel)
+    WHERE t.n_steps > 0
+), prompt_group AS (
+    SELECT prompt_uid, channel, 1 - avg((reward > 0.5)::INTEGER) AS difficulty,
+        count(reward) >= 2 AND min(reward) = max(reward) AS zero_variance
+    FROM member GROUP BY prompt_uid, channel
+)
+UPDATE trajectory_state t SET difficulty = g.difficulty,
+    finding_bits = CASE WHEN g.zero_variance THEN t.finding_bits | $bit ELSE t.finding_bits & ~$bit END
+FROM prompt_group g
+WHERE g.prompt_uid = t.prompt_uid AND g.channel = t.channel
+    AND (g.difficulty IS DISTINCT FROM t.difficulty OR g.zero_variance <> (t.finding_bits & $bit <> 0))
+"""
+
 _MUTABLE = (
-    "prompt_uid", "channel", "call_kind", "reward", "quality", "trainable", "n_notes", "is_last",
+    "prompt_uid", "channel", "call_kind", "reward", "quality", "trainable", "n_notes", "is_last", "correct",
+    "finding_bits",
 )  # fmt: skip
 """Columns of ``step_state`` that can change after a step is in (``tags`` is updated apart: lists move rows)."""
 
 
-def _update_steps(columns: tuple[str, ...]) -> str:
-    assignments = ", ".join(f"{name} = e.{name}" for name in columns)
-    changed = " OR ".join(f"s.{name} IS DISTINCT FROM e.{name}" for name in columns)
+def update_steps(columns: Iterable[str]) -> str:
+    """UPDATE of ``step_state`` from ``effective``, where one of these columns changed."""
+    names = list(columns)
+    assignments = ", ".join(f"{name} = e.{name}" for name in names)
+    changed = " OR ".join(f"s.{name} IS DISTINCT FROM e.{name}" for name in names)
     return f"UPDATE step_state s SET {assignments} FROM effective e WHERE s.step_id = e.step_id AND ({changed})"
+
+
+def step_opinions(cursor: Cursor) -> None:
+    """``step_opinions``: what the live annotations say of steps, a row for each step they are about."""
+    cursor.execute(_OPINIONS.format(name="step_opinions", key="step_id", level="step_id IS NOT NULL"))
+
+
+def trajectory_opinions(cursor: Cursor) -> None:
+    """``trajectory_opinions``: what the live annotations say of trajectories."""
+    cursor.execute(_OPINIONS.format(name="trajectory_opinions", key="trajectory_id", level="step_id IS NULL"))
+
+
+def note_groups(cursor: Cursor) -> None:
+    """Remember in ``regrouped`` which groups the trajectories in ``scope`` are in, beside those remembered already."""
+    cursor.execute("CREATE TEMP TABLE IF NOT EXISTS regrouped (prompt_uid VARCHAR, channel VARCHAR)")
+    cursor.execute(
+        "INSERT INTO regrouped SELECT DISTINCT prompt_uid, channel FROM trajectory_state SEMI JOIN scope"
+        " USING (trajectory_id)"
+    )
+
+
+def judge(cursor: Cursor) -> None:
+    """What takes a trajectory's opinions or its group to see: difficulty, equal rewards, suspected reward hacking.
+
+    Of the trajectories in ``scope`` and the groups in ``regrouped``, which is empty afterwards.
+    """
+    cursor.execute(
+        _HACKING,
+        {"bit": BIT["reward_hacking"], "checks": list(CHECKS), "failed_outcomes": list(FAILED_OUTCOMES)},
+    )
+    cursor.execute(_GROUPS, {"bit": BIT["zero_variance"]})
+    cursor.execute("DROP TABLE regrouped")
 
 
 def _derive(cursor: Cursor) -> None:
     """Fill ``effective`` and ``effective_trajectories`` for the trajectories in ``scope``."""
     cursor.execute(_LIVE)
-    cursor.execute(_OPINIONS.format(name="step_opinions", key="step_id", level="step_id IS NOT NULL"))
-    cursor.execute(_OPINIONS.format(name="trajectory_opinions", key="trajectory_id", level="step_id IS NULL"))
+    step_opinions(cursor)
+    trajectory_opinions(cursor)
     cursor.execute(_SAID, {"default_channel": DEFAULT_CHANNEL})
-    cursor.execute(_STEPS)
+    names = ("repeated_step", "looping", "tool_error", "length_mismatch", "drift")
+    cursor.execute(_STEPS, {name: BIT[name] for name in names})
     cursor.execute(_TRAJECTORIES)
 
 
@@ -202,16 +312,19 @@ def refresh(cursor: Cursor, trajectory_ids: Iterable[int] | None, *, opinions_ch
         with registered(cursor, touched=pa.table({"trajectory_id": pa.array(wanted, pa.int64())})):
             cursor.execute("CREATE OR REPLACE TEMP TABLE scope AS SELECT trajectory_id FROM touched")
     _derive(cursor)
-    cursor.execute(_update_steps(_MUTABLE))
+    cursor.execute(update_steps(_MUTABLE))
     if opinions_changed:
-        cursor.execute(_update_steps(("tags",)))
+        cursor.execute(update_steps(("tags",)))
     cursor.execute(
         "INSERT INTO step_state BY NAME SELECT * FROM effective"
         " WHERE step_id NOT IN (SELECT step_id FROM step_state SEMI JOIN scope USING (trajectory_id))"
         " ORDER BY step_id"
     )
+    note_groups(cursor)
     cursor.execute("DELETE FROM trajectory_state WHERE trajectory_id IN (SELECT trajectory_id FROM scope)")
     cursor.execute("INSERT INTO trajectory_state BY NAME SELECT * FROM effective_trajectories")
+    note_groups(cursor)
+    judge(cursor)
 
 
 def rebuild(cursor: Cursor) -> None:

@@ -292,7 +292,10 @@ def _store_state(cursor: Cursor, uid: str, state: _State) -> None:
 
 def _undo(cursor: Cursor, action_id: int, now: float) -> list[int]:
     found = cursor.execute("SELECT action_uid FROM actions WHERE action_id = ?", [action_id]).fetchall()
-    return opinions.switch_action(cursor, found[0][0], "undo", now)
+    if opinions.switch_action(cursor, found[0][0], "undo", now) is None:
+        return []
+    touched = cursor.execute("SELECT DISTINCT trajectory_id FROM annotations WHERE action_id = ?", [action_id])
+    return [row[0] for row in touched.fetchall()]
 
 
 def _waiting_for(cursor: Cursor, due: set[Target]) -> list[tuple[str, dict[str, Any], _State]]:

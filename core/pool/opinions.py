@@ -35,6 +35,10 @@ def encode_value(kind: str, value: Any) -> tuple[float | None, str | None]:
         if value is not None and not isinstance(value, bool):
             raise InvalidInput("trainable is true, false, or null for the default rule.", field="value")
         return (None if value is None else float(value)), None
+    if kind == AnnotationKind.CORRECT:
+        if value is not None and not isinstance(value, bool):
+            raise InvalidInput("correct is true, false, or null to withdraw it.", field="value")
+        return (None if value is None else float(value)), None
     if kind == AnnotationKind.TAG:
         name = value.strip() if isinstance(value, str) else ""
         on = not name.startswith("-")
@@ -53,7 +57,7 @@ def encode_value(kind: str, value: Any) -> tuple[float | None, str | None]:
 
 def decode_value(kind: str, number: float | None, text: str | None) -> Any:
     """The value as it was given: the inverse of ``encode_value``."""
-    if kind == AnnotationKind.TRAINABLE:
+    if kind in (AnnotationKind.TRAINABLE, AnnotationKind.CORRECT):
         return None if number is None else bool(number)
     if kind == AnnotationKind.TAG:
         return text if number else f"-{text}"
@@ -157,19 +161,16 @@ def find_action(cursor: Cursor, action_uid: str) -> tuple[int, bool]:
     return found[0][0], bool(found[0][1])
 
 
-def switch_action(cursor: Cursor, action_uid: str, event: str, now: float) -> list[int]:
-    """Undo or redo; returns the trajectories it touches (none when it already stands so)."""
+def switch_action(cursor: Cursor, action_uid: str, event: str, now: float) -> int | None:
+    """Undo or redo; returns its action_id, None when it already stands so."""
     action_id, undone = find_action(cursor, action_uid)
     if undone == (event == "undo"):
-        return []
+        return None
     cursor.execute(
         "INSERT INTO action_events SELECT coalesce(max(event_id), 0) + 1, ?, ?, ? FROM action_events",
         [action_id, event, timestamp(now)],
     )
-    touched = cursor.execute(
-        "SELECT DISTINCT trajectory_id FROM annotations WHERE action_id = ?", [action_id]
-    ).fetchall()
-    return [row[0] for row in touched]
+    return action_id
 
 
 _ANNOTATIONS = """

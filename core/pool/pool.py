@@ -20,7 +20,9 @@ from core.pool.credit import CreditFields
 from core.pool.database import Cursor, Database, rows, timestamp
 from core.pool.derive import rebuild, refresh
 from core.pool.feedback import FeedbackReads, FeedbackWriter, feedback_targets
+from core.pool.observing import observe_all, unobserved
 from core.pool.recipes import RecipeBook
+from core.pool.relabel import relabel
 from core.pool.restore import sequences
 from core.pool.review import ReviewQueue
 from core.pool.saved import SavedViews
@@ -44,6 +46,11 @@ class Pool(Books, SavedViews, RecipeBook, BatchBook, ConsumptionReads, CreditFie
         self._feedback = FeedbackWriter()
         with self._db.read() as cursor:
             self._next = _next_ids(cursor)
+            behind = unobserved(cursor)
+        if behind:
+            with self._db.write() as cursor:
+                observe_all(cursor)
+                refresh(cursor, None)
 
     @classmethod
     def open(
@@ -154,7 +161,7 @@ class Pool(Books, SavedViews, RecipeBook, BatchBook, ConsumptionReads, CreditFie
                 n=len(annotations),
                 now=self._db.clock(),
             )
-            refresh(cursor, (owner for owner, _ in targets))
+            relabel(cursor, action_id)
         return action_uid
 
     def annotate_view(
@@ -192,10 +199,7 @@ class Pool(Books, SavedViews, RecipeBook, BatchBook, ConsumptionReads, CreditFie
             ).fetchone()[0]  # fmt: skip
             self._take("annotation_id", n)
             action_uid = opinions.add_action(cursor, action_id=action_id, label=label, author=author, n=n, now=now)
-            touched = cursor.execute(
-                "SELECT DISTINCT trajectory_id FROM annotations WHERE action_id = ?", [action_id]
-            ).fetchall()
-            refresh(cursor, (row[0] for row in touched))
+            relabel(cursor, action_id)
         return action_uid, n
 
     def undo(self, action_uid: str) -> None:
@@ -208,7 +212,9 @@ class Pool(Books, SavedViews, RecipeBook, BatchBook, ConsumptionReads, CreditFie
 
     def _switch(self, action_uid: str, event: str) -> None:
         with self._writing() as cursor:
-            refresh(cursor, opinions.switch_action(cursor, action_uid, event, self._db.clock()))
+            action_id = opinions.switch_action(cursor, action_uid, event, self._db.clock())
+            if action_id is not None:
+                relabel(cursor, action_id)
 
     @property
     def n_writes(self) -> int:
@@ -216,8 +222,13 @@ class Pool(Books, SavedViews, RecipeBook, BatchBook, ConsumptionReads, CreditFie
         return self._db.n_writes
 
     def rebuild_state(self) -> None:
-        """Derive the effective state again from facts and annotations; the result is what it was."""
+        """Derive the effective state again from facts and annotations; the result is what it was.
+
+        What was observed of each call is observed anew too: a newer program may see more.
+        """
         with self._writing() as cursor:
+            cursor.execute("DELETE FROM step_findings")
+            observe_all(cursor)
             rebuild(cursor)
 
     @contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 from core.errors import NotFound
 from core.pool.content import decode
 from core.pool.database import Cursor, rows
+from core.pool.findings import names_of
 from core.pool.restore import links_of, token_parts, whole_messages, whole_tokens, with_ancestors
 
 _STEPS = """
@@ -17,7 +18,8 @@ SELECT
     s.status, s.error, s.mismatch, s.finish_reason, s.n_prompt_tokens, s.n_response_tokens, s.n_shared_tokens,
     s.created_at, s.latency_s, s.reward, f.reward AS original_reward, s.quality, s.trainable, s.tags, s.n_notes,
     s.is_last, s.tool_names, s.preview, t.reward AS trajectory_reward, t.quality AS trajectory_quality, t.complete,
-    f.dialect, f.n_messages, f.n_shared_messages, f.n_tools, s.has_logprobs, f.response_id, f.stream_mode,
+    f.dialect, f.n_messages, f.n_shared_messages, f.n_tools, s.has_logprobs, s.correct, t.correct AS trajectory_correct,
+    s.finding_bits | t.finding_bits AS findings, f.response_id, f.stream_mode,
     f.tokenizer_hash, f.journal_segment, f.journal_offset, f.ingested_at, f.sampling, f.metadata,
     s.step_id, s.parent_step_id, s.trajectory_id
 FROM step_state s
@@ -28,7 +30,9 @@ ORDER BY s.step_index, s.step_id
 """
 
 _TRAJECTORY = """
-SELECT * EXCLUDE (trajectory_id), trajectory_id FROM trajectory_state t WHERE trajectory_uid = ?
+SELECT * EXCLUDE (trajectory_id, finding_bits, step_finding_bits), finding_bits | step_finding_bits AS findings,
+    trajectory_id
+FROM trajectory_state t WHERE trajectory_uid = ?
 """
 
 
@@ -44,6 +48,7 @@ def _step_rows(cursor: Cursor, trajectory_id: int) -> list[dict[str, Any]]:
         row["parent_step_uid"] = uids.get(row.pop("parent_step_id"))
         row["sampling"] = decode(row["sampling"]) or {}
         row["metadata"] = decode(row["metadata"]) or {}
+        row["findings"] = names_of(row["findings"])
         row["created_at"] = iso(row["created_at"])
         row["ingested_at"] = iso(row["ingested_at"])
     return found
@@ -84,6 +89,7 @@ def read_trajectory(cursor: Cursor, trajectory_uid: str, *, tokens: bool) -> dic
         _fill(cursor, trajectory_id, steps)
     trajectory["started_at"] = iso(trajectory["started_at"])
     trajectory["ended_at"] = iso(trajectory["ended_at"])
+    trajectory["findings"] = names_of(trajectory["findings"])
     trajectory["metadata"] = decode(trajectory["metadata"]) or {}
     trajectory["steps"] = [_public(step) for step in steps]
     return trajectory

@@ -15,10 +15,11 @@ from core.types import Annotation, Step, View
 
 STEP_FIELDS = (
     "reward", "quality", "trainable", "tags", "n_notes", "is_last", "call_kind", "channel", "prompt_uid",
-    "trajectory_reward", "trajectory_quality", "complete",
+    "trajectory_reward", "trajectory_quality", "complete", "correct", "trajectory_correct",
 )  # fmt: skip
 TRAJECTORY_FIELDS = (
     "reward", "quality", "trainable", "tags", "n_notes", "complete", "outcome", "channel", "prompt_uid", "n_steps",
+    "correct",
 )  # fmt: skip
 
 
@@ -103,6 +104,7 @@ class Reference:
             "channel": self.said(uid, "channel") or (family[0].channel if family else "train"),
             "prompt_uid": self.said(uid, "prompt_uid") or (first.prompt_uid if first else None),
             "n_steps": len(family),
+            "correct": self.latest("correct", trajectory_uid=uid),
         }
 
     def step(self, step: Step) -> dict[str, Any]:
@@ -122,6 +124,8 @@ class Reference:
             "trajectory_reward": whole["reward"],
             "trajectory_quality": whole["quality"],
             "complete": whole["complete"],
+            "correct": self.latest("correct", step_uid=step.step_uid),
+            "trajectory_correct": whole["correct"],
         }
 
 
@@ -131,6 +135,7 @@ opinion = st.one_of(
     st.tuples(st.just("reward"), st.none() | quarters),
     st.tuples(st.just("quality"), st.sampled_from(["good", "bad", "unsure", None])),
     st.tuples(st.just("trainable"), st.sampled_from([True, False, None])),
+    st.tuples(st.just("correct"), st.sampled_from([True, False, None])),
     st.tuples(st.just("tag"), st.sampled_from(["x", "-x", "y", "-y"])),
     st.tuples(st.just("note"), st.just("why")),
 )

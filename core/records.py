@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
+import numpy as np
 import orjson
 
 from core.errors import InvalidInput
@@ -343,7 +345,7 @@ def extract_tokens(response: Mapping[str, Any], choice_index: int, dialect: str)
     LiteLLM moves them. Ids that an answer tells twice must agree.
 
     Args:
-        response: parsed body of a chat or completions answer.
+        response: parsed body of a chat or completions answer; ids may stand in it as arrays.
         choice_index: position in ``choices``.
         dialect: ``chat`` or ``completions``; other dialects carry no ids.
 
@@ -358,11 +360,11 @@ def extract_tokens(response: Mapping[str, Any], choice_index: int, dialect: str)
         return Tokens(None, None, None, TokenSource.NONE)
     problems: list[str] = []
     entries = _logprob_entries(choice, dialect)
-    logprobs = _logprob_values(entries, problems)
+    logprobs = _logprob_values(entries.values, problems) if entries is not None else None
     pairs = _sglang_pairs(choice)
     response_ids, source = _response_ids(response, choice, entries, pairs, problems)
     if pairs is not None and logprobs is None:
-        logprobs = _logprob_values([(None, pair[0]) for pair in pairs], problems)
+        logprobs = _logprob_values([pair[0] for pair in pairs], problems)
     prompt_ids = _prompt_ids(response, choice, problems)
     if response_ids is not None and logprobs is not None and len(response_ids) != len(logprobs):
         problems.append(f"{len(response_ids)} response ids, {len(logprobs)} log-probs")
@@ -379,7 +381,12 @@ def extract_tokens(response: Mapping[str, Any], choice_index: int, dialect: str)
     return Tokens(prompt_ids, response_ids, logprobs, source, "; ".join(problems) or None)
 
 
-_Entries = list[tuple[Any, Any]]
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """Log-prob entries: the token (text or id) and log-prob of each sampled token, as the engine tells them."""
+
+    tokens: list[Any]
+    values: list[Any]
 
 
 def _response_ids(
@@ -388,10 +395,10 @@ def _response_ids(
     entries: _Entries | None,
     pairs: list[list[Any]] | None,
     problems: list[str],
-) -> tuple[list[int] | None, str]:
+) -> tuple[Sequence[int] | None, str]:
     """Ids, and how far to trust them."""
     told, where = _told_ids(response, choice)
-    named = _named_ids(entries) if entries else None
+    named = _named_ids(entries.tokens) if entries is not None and entries.tokens else None
     if told is None and pairs is not None:
         told, where = [pair[1] for pair in pairs], "meta_info.output_token_logprobs"
     if told is not None:
@@ -401,7 +408,7 @@ def _response_ids(
         return ids, TokenSource.ENGINE if ids is not None else TokenSource.NONE
     if named is not None:
         return named, TokenSource.LOGPROBS
-    return None, TokenSource.BYTES if entries else TokenSource.NONE
+    return None, TokenSource.BYTES if entries is not None and entries.tokens else TokenSource.NONE
 
 
 def _told_ids(response: Mapping[str, Any], choice: Mapping[str, Any]) -> tuple[Any, str]:
@@ -425,7 +432,7 @@ def _sglang_pairs(choice: Mapping[str, Any]) -> list[list[Any]] | None:
     return pairs
 
 
-def _prompt_ids(response: Mapping[str, Any], choice: Mapping[str, Any], problems: list[str]) -> list[int] | None:
+def _prompt_ids(response: Mapping[str, Any], choice: Mapping[str, Any], problems: list[str]) -> Sequence[int] | None:
     told = _extra(choice, "prompt_token_ids")
     if told is None:
         told = _extra(response, "prompt_token_ids")
@@ -442,7 +449,7 @@ def _extra(holder: Mapping[str, Any], name: str) -> Any:
 
 
 def _logprob_entries(choice: Mapping[str, Any], dialect: str) -> _Entries | None:
-    """``(token or id, log-prob)`` per sampled token; None where the engine gave no log-probs."""
+    """Token and log-prob per sampled token; None where the engine gave no log-probs."""
     logprobs = choice.get("logprobs")
     if not isinstance(logprobs, dict):
         return None
@@ -450,33 +457,34 @@ def _logprob_entries(choice: Mapping[str, Any], dialect: str) -> _Entries | None
         tokens = logprobs.get("tokens")
         if not isinstance(tokens, list) or len(tokens) != len(values):
             tokens = [None] * len(values)
-        return list(zip(tokens, values, strict=True))
+        return _Entries(tokens, values)
     content = logprobs.get("content")
     if not isinstance(content, list):
         return None
-    return [
-        (entry.get("id", entry.get("token")), entry.get("logprob")) if isinstance(entry, dict) else (None, None)
-        for entry in content
-    ]
+    told = [entry if isinstance(entry, dict) else {} for entry in content]
+    return _Entries([entry.get("id", entry.get("token")) for entry in told], [entry.get("logprob") for entry in told])
 
 
-def _logprob_values(entries: _Entries | None, problems: list[str]) -> list[float] | None:
-    if entries is None:
-        return None
-    values: list[float] = []
-    for position, (_, value) in enumerate(entries):
+def _logprob_values(values: list[Any], problems: list[str]) -> list[float] | None:
+    # All finite where the sum is: thousands of tokens are checked without a Python loop.
+    if set(map(type, values)) <= {float} and math.isfinite(sum(values)):
+        return values
+    for position, value in enumerate(values):
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             problems.append(f"the log-prob at position {position} is {value!r}")
             return None
-        values.append(float(value))
-    return values
+    return [float(value) for value in values]
 
 
-def _named_ids(entries: _Entries) -> list[int] | None:
+def _named_ids(tokens: list[Any]) -> list[int] | None:
     """The ids that log-prob entries name, if all of them do."""
-    named = [_named_id(token) for token, _ in entries]
-    known = [token_id for token_id in named if token_id is not None]
-    return known if len(known) == len(named) else None
+    named: list[int] = []
+    for token in tokens:
+        token_id = _named_id(token)
+        if token_id is None:
+            return None
+        named.append(token_id)
+    return named
 
 
 def _named_id(token: Any) -> int | None:
@@ -487,7 +495,9 @@ def _named_id(token: Any) -> int | None:
     return None
 
 
-def _ids(told: Any, where: str, problems: list[str]) -> list[int] | None:
+def _ids(told: Any, where: str, problems: list[str]) -> Sequence[int] | None:
+    if isinstance(told, np.ndarray):
+        return cast("Sequence[int]", told)  # made of checked ids
     if not isinstance(told, list):
         problems.append(f"{where} is not a list")
         return None

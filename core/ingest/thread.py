@@ -15,13 +15,14 @@ from core.errors import InvalidInput, StudioError
 from core.ingest.drafts import draft_of_wire, drafts_of_call, mapping, maybe_number, maybe_text, number, objects, text
 from core.ingest.feedback import feedback_entry
 from core.ingest.linker import Linker
+from core.ingest.reader import RecordReader
 from core.journal import Record, read_records
 from core.pool import Pool
 from core.records import parse
 from core.types import PolicyEvent, Step
 
 MAX_RECORDS = 512
-MAX_BATCH_BYTES = 32 << 20
+MAX_BATCH_BYTES = 64 << 20
 WAIT_S = 0.5
 PAUSE_S = 0.15
 """Between batches that were not full, so that a slow trickle is stored in few transactions, seconds."""
@@ -70,6 +71,7 @@ class Ingest:
         self._wait = wait
         self._clock = clock
         self._linker = Linker(pool)
+        self._reader = RecordReader()
         self._positions = pool.positions()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -186,7 +188,7 @@ class Ingest:
         for record in records:
             batch.positions[record.segment] = record.next_offset
             try:
-                drafted.append((record, *_read_record(record)))
+                drafted.append((record, *_read_record(record, self._reader)))
             except _UNREADABLE as error:
                 batch.errors.append((record.segment, record.next_offset, _reason(error)))
         self._linker.announce(
@@ -229,9 +231,9 @@ class Ingest:
         self._positions.update(batch.positions)
 
 
-def _read_record(record: Record) -> tuple[str, Any]:
+def _read_record(record: Record, reader: RecordReader) -> tuple[str, Any]:
     """(what it is, what it says): steps for ``steps`` and ``call``, a checked mapping or event for the rest."""
-    said = parse(record.payload)
+    said = reader.parse(record.payload)
     kind = said["kind"]
     if kind == "call":
         return "call", drafts_of_call(said, record.segment, record.offset)

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from core.pool.content import canonical, content_hash, first_user_message, to_json
+from core.pool.content import Message, canonical, content_hash, first_user_message, hashed
 
 Int32 = NDArray[np.int32]
 UInt64 = NDArray[np.uint64]
@@ -110,7 +110,14 @@ class MessageHasher:
 
     def hashes(self, message: Mapping[str, Any]) -> tuple[int, int]:
         """(exact, normalised)."""
-        exact = _short(to_json(message))
+        if not isinstance(message, Message):
+            return self._hashes(message)
+        if message.link_hashes is None:
+            message.link_hashes = self._hashes(message)
+        return message.link_hashes
+
+    def _hashes(self, message: Mapping[str, Any]) -> tuple[int, int]:
+        exact = int.from_bytes(hashed(message)[1][:8], "little")
         normal = self._normal.get(exact)
         if normal is None:
             if len(self._normal) >= self._limit:

@@ -14,8 +14,11 @@ from core.linking.calls import Int32
 def shared_prefix(left: NDArray[Any], right: NDArray[Any]) -> int:
     """Length of the longest common prefix of two flat arrays."""
     n = min(left.size, right.size)
+    if n == 0:
+        return 0
     same = left[:n] == right[:n]
-    return n if same.all() else int(same.argmin())
+    first = int(same.argmin())
+    return n if same[first] else first
 
 
 @dataclass

@@ -17,10 +17,10 @@ from core.pool.content import (
     canonical,
     content_hash,
     first_user_message,
+    hashed,
     message_text,
     preview,
     printable,
-    to_json,
 )
 from core.pool.database import Cursor, registered, timestamp
 from core.pool.findings import Observed, findings_table, observe
@@ -74,6 +74,8 @@ def ids_array(ids: Sequence[int] | np.ndarray | None) -> np.ndarray | None:
     """Token ids -> int32 ``[n]``; None stays None. InvalidInput when one is not a 32-bit integer."""
     if ids is None:
         return None
+    if isinstance(ids, np.ndarray) and ids.dtype == np.int32 and ids.ndim == 1:
+        return ids
     try:
         wide = np.asarray(ids, dtype=np.int64) if len(ids) else np.zeros(0, np.int64)
     except (TypeError, ValueError, OverflowError) as error:
@@ -119,8 +121,7 @@ def prepare(step: Step, bodies: dict[bytes, bytes]) -> Prepared:
     """
 
     def keep(value: Any) -> bytes:
-        body = to_json(value)
-        digest = content_hash(body)
+        body, digest = hashed(value)
         bodies[digest] = body
         return digest
 

@@ -45,6 +45,33 @@ def content_hash(body: bytes) -> bytes:
     return hashlib.blake2b(body, digest_size=16).digest()
 
 
+class Message(dict[str, Any]):
+    """A chat message that many steps hold: its JSON and hashes are made once. It must not be changed."""
+
+    __slots__ = ("_hashed", "link_hashes")
+
+    def __init__(self, said: Mapping[str, Any]) -> None:
+        super().__init__(said)
+        self._hashed: tuple[bytes, bytes] | None = None
+        self.link_hashes: tuple[int, int] | None = None
+        """``core.linking``'s, once it has made them."""
+
+    def hashed(self) -> tuple[bytes, bytes]:
+        """``to_json`` of it, and the ``content_hash`` of that."""
+        if self._hashed is None:
+            body = to_json(self)
+            self._hashed = body, content_hash(body)
+        return self._hashed
+
+
+def hashed(value: Any) -> tuple[bytes, bytes]:
+    """``to_json``, and the ``content_hash`` of that."""
+    if isinstance(value, Message):
+        return value.hashed()
+    body = to_json(value)
+    return body, content_hash(body)
+
+
 def _texts(content: Any) -> Iterator[str]:
     if isinstance(content, str):
         yield content

@@ -1,0 +1,223 @@
+"""Journal records, parsed without reading again what the records before them said.
+
+An agent sends its whole conversation with every call, and the engine tells the whole prompt's ids: a record repeats
+the one before it of its trajectory, byte by byte, up to the last turn. What is repeated is cut out of the text, so that
+neither JSON nor hashes are made of it twice. The result is what a plain parse gives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from core.pool.content import Message
+from core.records import parse
+
+Int32 = NDArray[np.int32]
+
+MAX_BYTES = 128 << 20
+"""Memory for what trajectories said last, bytes, roughly."""
+
+# Inside a JSON text the quotes would be escaped: these bytes are always a key and the beginning of its value.
+_IDS = b'"prompt_token_ids":['
+_REQUEST = b'"request":{'
+_MESSAGES = b'"messages":['
+_OWNER = re.compile(rb'"trajectory_uid":"([^"\\]*)"')
+_OWNER_WITHIN = 1000
+_TOKENS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.S)
+_MIN_CHARS = 256
+"""Shorter lists are parsed faster than they are compared."""
+_MARK = -(2**62)
+"""Stands for what was cut out, less its number; nobody says such a number."""
+_OBJECTS = 3
+"""Parsed messages take about so many times the memory of their text."""
+
+
+@dataclass(slots=True)
+class _Said:
+    """What the last record of a trajectory repeated and added.
+
+    Attributes:
+        text: its messages' text, from behind the opening bracket to the last message's end.
+        ends: where each message ends in ``text``.
+        messages: the messages.
+        ids_text: its prompt ids' text, between the brackets.
+        ids: the same as numbers, ``[n]``.
+    """
+
+    text: bytes = b""
+    ends: NDArray[np.int64] | None = None
+    messages: list[Message] | None = None
+    ids_text: bytes = b""
+    ids: Int32 | None = None
+
+    @property
+    def n_bytes(self) -> int:
+        return _OBJECTS * len(self.text) + len(self.ids_text) + (self.ids.nbytes if self.ids is not None else 0)
+
+
+class RecordReader:
+    """Parses records and remembers the last one of each trajectory, within ``max_bytes``."""
+
+    def __init__(self, *, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._held = 0
+        self._said: OrderedDict[str, _Said] = OrderedDict()
+
+    def parse(self, payload: bytes) -> dict[str, Any]:
+        """``core.records.parse``, with two differences in kind.
+
+        Messages of a chat request are ``Message`` objects that steps share (leave them as they are), and long prompt
+        ids of a response int32 arrays ``[n]``.
+
+        Raises:
+            InvalidInput: as ``core.records.parse``.
+        """
+        begin = payload.find(_REQUEST)
+        if begin < 0:
+            return parse(payload)
+        found = _OWNER.search(payload, 0, min(begin, _OWNER_WITHIN))
+        # Only a name for what to compare with: the comparison decides.
+        owner = found[1].decode() if found is not None else ""
+        last = self._said.get(owner)
+        if last is None and self._said:
+            # A new trajectory mostly begins as the latest does: the same system prompt, often the same task.
+            last = next(reversed(self._said.values()))
+        last = last or _Said()
+        try:
+            record, said = _parse(payload, begin + len(_REQUEST), last)
+        except ValueError:
+            return parse(payload)
+        self._keep(owner, said)
+        return record
+
+    def _keep(self, owner: str, said: _Said) -> None:
+        before = self._said.pop(owner, None)
+        self._held += said.n_bytes - (before.n_bytes if before is not None else 0)
+        self._said[owner] = said
+        while self._held > self._max_bytes and len(self._said) > 1:
+            _, dropped = self._said.popitem(last=False)
+            self._held -= dropped.n_bytes
+
+
+def _parse(payload: bytes, begin: int, last: _Said) -> tuple[dict[str, Any], _Said]:
+    """The record, and what of it to remember. ValueError where something stands elsewhere than expected."""
+    said = _Said()
+    pieces: list[bytes] = []
+    at = 0
+    n_known = 0
+    talk = payload.find(_MESSAGES, begin)
+    if talk >= 0:
+        talk += len(_MESSAGES)
+        n_known, shared = _known_messages(payload, talk, last)
+        if n_known:
+            pieces.append(b"%b%d" % (payload[:talk], _MARK))
+            at = talk + shared
+        fresh, closed = _message_ends(payload, talk + shared)
+        ends = fresh - talk if last.ends is None else np.concatenate([last.ends[:n_known], fresh - talk])
+        said.ends = ends
+        said.text = payload[talk : talk + int(ends[-1])] if len(ends) else b""
+        begin = closed
+    texts: list[bytes] = []
+    while (start := payload.find(_IDS, begin)) >= 0:
+        start += len(_IDS)
+        begin = payload.index(b"]", start)
+        if begin - start >= _MIN_CHARS:
+            texts.append(payload[start:begin])
+            pieces.append(b"%b%d" % (payload[at:start], _MARK - len(texts)))
+            at = begin
+    record = parse(b"".join([*pieces, payload[at:]])) if pieces else parse(payload)
+    if talk >= 0:
+        request = record.get("request")
+        request = request if isinstance(request, dict) else {}
+        messages = request.get("messages")
+        if not isinstance(messages, list) or (n_known and (not messages or messages[0] != _MARK)):
+            raise ValueError("the first messages of the record are not the request's")
+        new = messages[1:] if n_known else messages
+        if len(new) != len(ends) - n_known or not all(isinstance(one, dict) for one in new):
+            raise ValueError("messages that are no objects")
+        said.messages = (last.messages or [])[:n_known] + [Message(one) for one in new]
+        request["messages"] = list(said.messages)
+    arrays = {}
+    for number, text in enumerate(texts, 1):
+        said.ids_text, said.ids = text, _ids(text, last)
+        arrays[_MARK - number] = said.ids
+    for holder in _holders(record.get("response")) if arrays else ():
+        told = holder.get("prompt_token_ids")
+        if isinstance(told, list) and len(told) == 1 and told[0] in arrays:
+            holder["prompt_token_ids"] = arrays.pop(told[0])
+    if arrays:
+        raise ValueError("prompt ids where no engine tells them")
+    return record, said
+
+
+def _known_messages(payload: bytes, begin: int, last: _Said) -> tuple[int, int]:
+    """How many leading messages are the remembered ones, and where the last of them ends."""
+    if not last.text or last.ends is None:
+        return 0, 0
+    same = _shared_bytes(last.text, payload[begin : begin + len(last.text)])
+    # A message ends where its brackets close: the same bytes up to there are the same message.
+    n = int(np.searchsorted(last.ends, same, side="right"))
+    return n, int(last.ends[n - 1]) if n else 0
+
+
+def _message_ends(payload: bytes, begin: int) -> tuple[NDArray[np.int64], int]:
+    """Where each object of a list ends, and the list. ValueError when it holds anything else, or never ends."""
+    ends: list[int] = []
+    depth = 0
+    for token in _TOKENS.finditer(payload, begin):
+        first = payload[token.start()]
+        if first in b"{[":
+            depth += 1
+        elif first in b"}]":
+            if depth == 0:
+                return np.array(ends, dtype=np.int64), token.start()
+            depth -= 1
+            if depth == 0:
+                ends.append(token.end())
+    raise ValueError("a list that does not end")
+
+
+def _ids(text: bytes, last: _Said) -> Int32:
+    """The ids of a list's text. ValueError when it holds anything else."""
+    kept = n = 0
+    if last.ids is not None:
+        shared = _shared_bytes(last.ids_text, text)
+        if shared == len(last.ids_text) and text[shared : shared + 1] in (b",", b""):
+            kept, n = min(shared + 1, len(text)), last.ids.size
+        else:
+            kept = last.ids_text.rfind(b",", 0, shared) + 1
+            n = last.ids_text.count(b",", 0, kept)
+    fresh = orjson.loads(b"[%b]" % text[kept:])
+    if set(map(type, fresh)) - {int} or min(fresh, default=0) < 0 or max(fresh, default=0) >= 2**31:
+        raise ValueError("not a list of token ids")
+    ids = np.array(fresh, dtype=np.int32)
+    return np.concatenate([last.ids[:n], ids]) if last.ids is not None and n else ids
+
+
+def _shared_bytes(left: bytes, right: bytes) -> int:
+    """Length of the common prefix."""
+    n = min(len(left), len(right))
+    if left[:n] == right[:n]:
+        return n
+    return int((np.frombuffer(left, np.uint8, n) != np.frombuffer(right, np.uint8, n)).argmax())
+
+
+def _holders(response: Any) -> Iterator[dict[str, Any]]:
+    """The objects of an answer in which engines tell prompt ids."""
+    if not isinstance(response, dict):
+        return
+    choices = response.get("choices")
+    for one in (response, *(choices if isinstance(choices, list) else ())):
+        if isinstance(one, dict):
+            yield one
+            for name in ("provider_specific_fields", "meta_info"):
+                if isinstance(inner := one.get(name), dict):
+                    yield inner

@@ -71,7 +71,7 @@ class Rule(_Form):
     variants: tuple[Reply, ...] = ()
     delay_s: float = Field(default=0.0, ge=0)
     chunk_delay_s: float = Field(default=0.0, ge=0)
-    chunk_tokens: int = Field(default=4, ge=1)
+    chunk_tokens: int = Field(default=1, ge=1)
     fault: str | None = None
     times: int | None = Field(default=None, ge=1)
 

@@ -28,10 +28,16 @@ class Gateway:
     """A whole gateway on a free port, its journal readable as dicts."""
 
     def __init__(
-        self, directory: Path, *, timeout_s: float = 20.0, limits: dict[str, Any] | None = None, **settings: Any
+        self,
+        directory: Path,
+        *,
+        timeout_s: float = 20.0,
+        limits: dict[str, Any] | None = None,
+        journal: Callable[[Path], Journal] = Journal,
+        **settings: Any,
     ) -> None:
         self.directory = directory
-        self.journal = Journal(directory)
+        self.journal = journal(directory)
         self.engines = EngineSet(timeout_s=timeout_s)
         self.keys = KeyStore()
         self.policy = PolicyState()

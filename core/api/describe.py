@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from core.api import clawr1, feedback, trainer_wire, wire
 from core.api.trainer_wire import MAX_WAIT_S
+from core.api.wire import FILTERS_NOTE, WHERE_NOTE
 from core.types import FeedbackKind
 
 Schema = Mapping[str, Any]
@@ -193,7 +194,8 @@ API: Final[Mapping[tuple[str, str], Operation]] = {
         "A page of steps",
         obj(steps=array(STEP_ROW), next_cursor=TEXT_OR_NULL),
         query={
-            "where": STR,
+            "where": {**STR, "description": WHERE_NOTE},
+            "filters": {**STR, "description": f"A JSON object. {FILTERS_NOTE}"},
             "order": STR,
             "limit": LIMIT,
             "cursor": STR,

@@ -8,14 +8,19 @@ import orjson
 from starlette.responses import PlainTextResponse
 
 from core.api.app import Call, Handler, json_response
+from core.errors import InvalidInput
 from core.types import View
 
 MAX_PAGE = 1000
 
 
 def list_steps(call: Call) -> Any:
-    """``GET steps?where=&order=&limit=&cursor=``; also ``trajectory_uid``, ``prompt_uid``, ``channel``."""
-    filters = {name: call.query[name] for name in ("trajectory_uid", "prompt_uid", "channel") if call.query.get(name)}
+    """``GET steps?where=&filters=&order=&limit=&cursor=``; also ``trajectory_uid``, ``prompt_uid``, ``channel``.
+
+    ``filters`` are typed filters as a JSON object.
+    """
+    filters = _json_filters(call.query.get("filters", ""))
+    filters |= {name: call.query[name] for name in ("trajectory_uid", "prompt_uid", "channel") if call.query.get(name)}
     view = View(filters=filters, where=call.query.get("where", ""))
     table, next_cursor = call.deps.pool.steps_after(
         view,
@@ -25,6 +30,16 @@ def list_steps(call: Call) -> Any:
     )
     steps = [{**row, "metadata": orjson.loads(row["metadata"])} for row in table.to_pylist()]
     return {"steps": steps, "next_cursor": next_cursor}
+
+
+def _json_filters(text: str) -> dict[str, Any]:
+    try:
+        filters = orjson.loads(text) if text else {}
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput("filters is not JSON.", field="filters", hint='For instance {"agent": "coder"}.') from error
+    if not isinstance(filters, dict):
+        raise InvalidInput("filters is a JSON object.", field="filters", hint='For instance {"agent": "coder"}.')
+    return filters
 
 
 def one_step(call: Call) -> Any:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from core.errors import InvalidInput
+from core.pool.columns import STEP_COLUMNS
+from core.pool.views import FILTERS
 from core.types import (
     Annotation,
     AnnotationKind,
@@ -276,11 +278,17 @@ class PolicyIn(WireModel):
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
+FILTERS_NOTE: Final = "Typed filters, all of which must hold: " + "; ".join(
+    f"{item.name} ({item.kind}): {item.doc}" for item in FILTERS.values()
+)
+WHERE_NOTE: Final = f"A condition over step columns: {', '.join(STEP_COLUMNS)}."
+
+
 class ViewIn(WireModel):
     """A view on the wire."""
 
-    filters: dict[str, Any] = Field(default_factory=dict)
-    where: str = ""
+    filters: dict[str, Any] = Field(default_factory=dict, description=FILTERS_NOTE)
+    where: Annotated[str, Field(description=WHERE_NOTE)] = ""
 
     def view(self) -> View:
         """As the pool takes it."""

@@ -33,11 +33,11 @@ def _columns(*items: tuple[str, str, str] | tuple[str, str, str, str]) -> dict[s
 FINDING_BITS = "(s.finding_bits | t.finding_bits)"
 """The findings of a step as bits: its own and those that its trajectory gives to all its steps."""
 
-# The version that staleness counts from: the last one a trainer put in force, else the newest that the channel shows.
-_CURRENT_VERSION = """coalesce(
+CURRENT_VERSION = """coalesce(
     (SELECT arg_max(version, (created_at, event_id)) FROM policy_events WHERE event <> 'sync_started'),
-    (SELECT max(newest.policy_version_max) FROM trajectory_state newest WHERE newest.channel = s.channel)
+    (SELECT max(newest.policy_version_max) FROM trajectory_state newest WHERE newest.channel = {channel})
 )"""
+"""The version that staleness counts from: the last that a trainer put in force, else the newest the channel shows."""
 
 STEP_COLUMNS: dict[str, Column] = _columns(
     ("step_uid", "text", "Name of the step"),
@@ -81,7 +81,12 @@ STEP_COLUMNS: dict[str, Column] = _columns(
     ("n_steps", "number", "Steps of its trajectory", "t.n_steps"),
     ("trajectory_tokens", "number", "Tokens of its trajectory", "(t.n_prompt_tokens + t.n_response_tokens)"),
     ("difficulty", "number", "1 - the success rate of its prompt group", "t.difficulty"),
-    ("staleness", "number", "Policy version in force, minus the step's", f"({_CURRENT_VERSION} - s.policy_version)"),
+    (
+        "staleness",
+        "number",
+        "Policy version in force, minus the step's",
+        f"({CURRENT_VERSION.format(channel='s.channel')} - s.policy_version)",
+    ),
     ("findings", "list", "What a machine noticed", names_sql(FINDING_BITS)),
 )
 

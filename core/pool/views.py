@@ -10,8 +10,9 @@ from typing import Any
 import orjson
 
 from core.errors import InvalidInput
-from core.pool.columns import STEP_COLUMNS
+from core.pool.columns import CURRENT_VERSION, FINDING_BITS, STEP_COLUMNS
 from core.pool.database import timestamp
+from core.pool.findings import FINDINGS, mask
 from core.pool.where import Condition, compile_where
 from core.types import View
 
@@ -126,12 +127,12 @@ def _flag(name: str, value: Any) -> Condition:
     return Condition(sql if value else f"(NOT {sql})", (), needs)
 
 
-def _state(column: str) -> Callable[[str, Any], Condition]:
+def _state(column: str, known: str = "scored", unknown: str = "unscored") -> Callable[[str, Any], Condition]:
     def compile_state(name: str, value: Any) -> Condition:
-        if value not in ("scored", "unscored"):
-            raise _bad(name, "scored or unscored.")
+        if value not in (known, unknown):
+            raise _bad(name, f"{known} or {unknown}.")
         sql, needs = _column(column)
-        return Condition(f"({sql} IS {'NOT NULL' if value == 'scored' else 'NULL'})", (), needs)
+        return Condition(f"({sql} IS {'NOT NULL' if value == known else 'NULL'})", (), needs)
 
     return compile_state
 
@@ -152,6 +153,61 @@ def _lists(name: str, value: Any) -> Condition:
         parts.append(forms[key])
         parameters.append(texts)
     return Condition(f"({' AND '.join(parts) or 'TRUE'})", tuple(parameters), needs)
+
+
+def _findings(name: str, value: Any) -> Condition:
+    """Findings by name, as list columns are asked for; an unknown name is refused, since it could match nothing."""
+    expected = f"A finding, a list of findings, or {{any: [], all: [], none: []}}. Findings: {', '.join(FINDINGS)}."
+    wanted = value if isinstance(value, Mapping) else {"any": value}
+    forms = {"any": "{bits} & ? <> 0", "all": "{bits} & ? = ?", "none": "{bits} & ? = 0"}
+    parts: list[str] = []
+    parameters: list[Any] = []
+    for key, names in wanted.items():
+        texts = _values(name, names, str, expected)
+        if key not in forms or any(text not in FINDINGS for text in texts):
+            raise _bad(name, expected)
+        bits = mask(texts)
+        parts.append(forms[key].format(bits=FINDING_BITS))
+        parameters += [bits] * (2 if key == "all" else 1)
+    return Condition(f"({' AND '.join(parts) or 'TRUE'})", tuple(parameters), True)
+
+
+def _ready(name: str, value: Any) -> Condition:
+    """Batch-ready: see ``FILTERS``. ``true``, ``false``, or ``{n_rollouts?, max_staleness?}`` of the recipe."""
+    expected = "true, false, or {n_rollouts: at least 1, max_staleness: versions}."
+    if isinstance(value, Mapping):
+        wanted, rule = True, dict(value)
+    else:
+        wanted, rule = value, {}
+    n_rollouts, oldest = rule.pop("n_rollouts", 1), rule.pop("max_staleness", None)
+    numbers = [n_rollouts] if oldest is None else [n_rollouts, oldest]
+    fits = all(isinstance(item, int) and not isinstance(item, bool) for item in numbers)
+    if not isinstance(wanted, bool) or rule or not fits or n_rollouts < 1:
+        raise _bad(name, expected)
+    fresh = "" if oldest is None else f" AND {CURRENT_VERSION.format(channel='r.channel')} - r.policy_version_min <= ?"
+    sql = f"""(s.trainable AND t.trajectory_id IN (
+        SELECT unnest(members) FROM (
+            SELECT list(r.trajectory_id) AS members FROM trajectory_state r
+            WHERE r.complete AND r.reward IS NOT NULL AND r.trainable{fresh}
+            GROUP BY r.prompt_uid, r.channel HAVING count(*) >= ?
+        )
+    ))"""
+    parameters = (n_rollouts,) if oldest is None else (oldest, n_rollouts)
+    return Condition(sql if wanted else f"(NOT {sql})", parameters, True)
+
+
+def _notes(name: str, value: Any) -> Condition:
+    """Steps with a note, or a remark beside a label, that holds this text; those on its trajectory count too."""
+    if not isinstance(value, str) or not value:
+        raise _bad(name, "A text.")
+    said = """FROM annotations n WHERE (contains(lower(n.note), lower(?)) OR
+        n.kind IN ('note', 'correction') AND contains(lower(n.value_text), lower(?)))
+        AND n.action_id NOT IN (
+            SELECT action_id FROM action_events GROUP BY action_id HAVING arg_max(event, event_id) = 'undo'
+        )"""
+    sql = f"""(s.step_id IN (SELECT n.step_id {said} AND n.step_id IS NOT NULL)
+        OR s.trajectory_id IN (SELECT n.trajectory_id {said} AND n.step_id IS NULL))"""
+    return Condition(sql, (value,) * 4)
 
 
 def _text(name: str, value: Any) -> Condition:
@@ -202,14 +258,33 @@ def _registry() -> dict[str, Filter]:
     ranges = (
         "policy_version", "reward", "trajectory_reward", "n_prompt_tokens", "n_response_tokens", "latency_s",
         "step_index",
+        "n_tokens", "n_steps", "trajectory_tokens", "difficulty", "staleness",
     )  # fmt: skip
     found = [Filter(name, "one_of", STEP_COLUMNS[name].doc, _one_of) for name in one_of]
     found += [Filter(name, "range", STEP_COLUMNS[name].doc, _range) for name in ranges]
-    found += [Filter(name, "flag", STEP_COLUMNS[name].doc, _flag) for name in ("trainable", "complete", "is_last")]
+    found += [
+        Filter(name, "flag", STEP_COLUMNS[name].doc, _flag)
+        for name in ("trainable", "complete", "is_last", "correct", "trajectory_correct")
+    ]
     found += [
         Filter("created_at", "between", STEP_COLUMNS["created_at"].doc, _between),
         Filter("reward_state", "state", "Whether the step is scored", _state("reward")),
         Filter("trajectory_reward_state", "state", "Whether the trajectory is scored", _state("trajectory_reward")),
+        Filter(
+            "correct_state",
+            "state",
+            "Whether the step is labelled right or wrong",
+            _state("correct", "labelled", "unlabelled"),
+        ),
+        Filter(
+            "ready",
+            "flag",
+            "Trainable, in a complete and scored trajectory; with n_rollouts and max_staleness also:"
+            " in a group with so many of them that are trainable and not older",
+            _ready,
+        ),
+        Filter("findings", "list", "What a machine noticed: " + ", ".join(FINDINGS), _findings),
+        Filter("notes", "text", "Text in a note on the step or its trajectory, or beside a label", _notes),
         Filter("tags", "list", "Tags of the step", _lists),
         Filter("tool_names", "list", "Tools the answer calls", _lists),
         Filter("has_notes", "flag", "Whether somebody left a note", _has_notes),

@@ -243,6 +243,13 @@ def test_annotations_overlay_and_undo(studio: ServeProcess) -> None:
     assert reward() == 0.0, "zero is a reward"
     studio.http.post(f"/api/v1/actions/{action['action_uid']}/undo")
     assert reward() == 0.25
+    wrong = {"target": target, "kind": "correct", "value": False}
+    assert studio.http.post("/api/v1/annotations", json={"annotations": [wrong]}).status_code == 200
+    found = studio.http.get("/api/v1/steps", params={"filters": '{"trajectory_correct": false}'}).json()["steps"]
+    assert [row["trajectory_uid"] for row in found] == ["t-a"]
+    for filters, field in (('{"finding": "empty"}', "filters.finding"), ("[1]", "filters"), ("{", "filters")):
+        refused = studio.http.get("/api/v1/steps", params={"filters": filters})
+        assert (refused.status_code, refused.json()["field"]) == (422, field)
     missing = studio.http.post(
         "/api/v1/annotations",
         json={"annotations": [{"target": {"trajectory_uid": "nobody"}, "kind": "quality", "value": "bad"}]},

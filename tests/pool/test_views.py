@@ -65,6 +65,11 @@ def pool() -> Iterator[Pool]:
     made.annotate([Annotation("quality", "bad", "me", "test", START, step_uid="s06")])
     made.annotate([Annotation("quality", "good", "me", "test", START, trajectory_uid="t3")])
     made.annotate([Annotation("trainable", False, "me", "test", START, trajectory_uid="t2")])
+    made.annotate([Annotation("correct", i < 20, "me", "test", START, step_uid=f"s{i:02}") for i in (8, 9, 21)])
+    made.annotate([Annotation("correct", False, "me", "test", START, trajectory_uid="t4")])
+    made.annotate([Annotation("note", "Looks like LUCK", "me", "test", START, trajectory_uid="t6")])
+    made.annotate([Annotation("quality", "good", "me", "test", START, step_uid="s11", note="bad luck here")])
+    made.undo(made.annotate([Annotation("note", "no luck", "me", "test", START, step_uid="s12")]))
     yield made
     made.close()
 
@@ -123,6 +128,28 @@ CASES: list[tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]] = [
     ({"step_uid": [f"s{i:02}" for i in range(50)]}, lambda r: int(r["step_uid"][1:]) < 50),
     ({"metadata": {"task.id": 1}}, lambda r: (i := int(r["step_uid"][1:])) % 2 and i % 4 == 1),
     ({"metadata": {"task.name": "n0", "task.id": 3}}, lambda r: int(r["step_uid"][1:]) % 12 == 3),
+    ({"correct": True}, lambda r: r["step_uid"] in ("s08", "s09")),
+    ({"correct": False}, lambda r: r["step_uid"] == "s21"),
+    ({"correct_state": "unlabelled"}, lambda r: r["step_uid"] not in ("s08", "s09", "s21")),
+    ({"trajectory_correct": False}, lambda r: r["trajectory_uid"] == "t4"),
+    ({"notes": "luck"}, lambda r: r["trajectory_uid"] == "t6" or r["step_uid"] == "s11"),
+    ({"n_tokens": [20, 30]}, lambda r: 20 <= r["n_prompt_tokens"] + r["n_response_tokens"] <= 30),
+    ({"n_steps": 6}, lambda r: True),
+    ({"n_steps": [7, None]}, lambda r: False),
+    ({"trajectory_tokens": [None, 130]}, lambda r: r["trajectory_tokens"] <= 130),
+    ({"staleness": 0}, lambda r: r["policy_version"] == 2),
+    ({"staleness": {"min": 1}}, lambda r: r["policy_version"] == 1),
+    ({"difficulty": [0.1, 0.9]}, lambda r: r["prompt_uid"] == "p1"),
+    ({"difficulty": 1}, lambda r: r["difficulty"] == 1),
+    ({"findings": "truncated"}, lambda r: r["finish_reason"] == "length"),
+    ({"findings": {"none": ["truncated", "zero_variance"]}}, lambda r: r["finish_reason"] != "length"),
+    ({"findings": {"all": ["truncated", "empty"]}}, lambda r: False),
+    ({"findings": ["reward_hacking"]}, lambda r: r["trajectory_uid"] == "t4"),
+    ({"ready": True}, lambda r: r["trainable"] and r["trajectory_uid"] in ("t0", "t1", "t3")),
+    ({"ready": False}, lambda r: not (r["trainable"] and r["trajectory_uid"] in ("t0", "t1", "t3"))),
+    ({"ready": {"n_rollouts": 2}}, lambda r: r["trainable"] and r["trajectory_uid"] == "none"),
+    ({"ready": {"max_staleness": 0}}, lambda r: False),
+    ({"ready": {"max_staleness": 1}}, lambda r: r["trainable"] and r["trajectory_uid"] in ("t0", "t1", "t3")),
     ({"metadata": {"task": None}}, lambda r: int(r["step_uid"][1:]) % 2 == 0),
 ]
 
@@ -153,6 +180,9 @@ def test_every_filter_is_tried() -> None:
         {"reward_state": "maybe"}, {"trainable": "yes"}, {"tags": {"some": ["x"]}}, {"tags": [None]}, {"text": ""},
         {"created_at": "yesterday"}, {"created_at": ["yesterday", None]}, {"metadata": {'a"b': 1}}, {"metadata": "x"},
         {"has_notes": 1}, {"step_uid": [1]},
+        {"findings": "lazy"}, {"findings": {"some": []}}, {"notes": 3}, {"ready": "yes"}, {"ready": 1},
+        {"ready": {"n_rollouts": 0}}, {"ready": {"n": 2}}, {"correct_state": "scored"}, {"correct": "true"},
+        {"staleness": "old"}, {"n_steps": [1, 2, 3]},
     ],
     ids=str,
 )  # fmt: skip
@@ -176,6 +206,9 @@ CONDITIONS: list[tuple[str, Callable[[dict[str, Any]], bool]]] = [
     ("created_at >= '2023-11-14 22:23:20'::TIMESTAMP", lambda r: int(r["step_uid"][1:]) >= 10),
     ("CASE WHEN reward IS NULL THEN FALSE ELSE reward = 0 END", lambda r: r["reward"] == 0),
     ("coalesce(reward, -1) < 0", lambda r: r["reward"] is None),
+    ("staleness = 1 AND difficulty IS NULL", lambda r: r["policy_version"] == 1 and r["difficulty"] is None),
+    ("list_contains(findings, 'truncated')", lambda r: r["finish_reason"] == "length"),
+    ("len(findings) = 0 AND NOT coalesce(correct, FALSE)", lambda r: not r["findings"] and not r["correct"]),
     ("model = 'm1' -- the first", lambda r: r["model"] == "m1"),
     ("agent = 'it''s' OR 1 = 1", lambda r: True),
 ]

@@ -68,6 +68,7 @@ WHOLE_STEP: Final = {
         ),
     ]
 }  # fmt: skip
+NEXT: Final = obj(step_uid=STR, created_at=STR, messages=array(OBJ))
 FEEDBACK: Final = obj(
     feedback_uid=STR, kind={"enum": [kind.value for kind in FeedbackKind]}, value=ANY, reward=NUM_OR_NULL, author=STR,
     source=STR, note=TEXT_OR_NULL, metadata=OBJ, given_at=TIME, received_at=TIME, target=OBJ, step_uid=TEXT_OR_NULL,
@@ -206,7 +207,7 @@ API: Final[Mapping[tuple[str, str], Operation]] = {
     ),
     ("GET", "/steps/{uid}"): Operation(
         "One step with tokens, messages, feedback and consumption",
-        {"allOf": [WHOLE_STEP, obj(feedback=array(FEEDBACK), consumption=ANY)]},
+        {"allOf": [WHOLE_STEP, obj(next_state=or_null(NEXT), feedback=array(FEEDBACK), consumption=ANY)]},
         statuses=(404,),
     ),
     ("GET", "/trajectories/{uid}"): Operation(

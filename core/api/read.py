@@ -43,9 +43,14 @@ def _json_filters(text: str) -> dict[str, Any]:
 
 
 def one_step(call: Call) -> Any:
-    """``GET steps/{uid}``: with tokens and messages, the feedback on it, and who consumed it when."""
+    """``GET steps/{uid}``: with tokens and messages, what came back on it, the feedback, and who consumed it when."""
     pool, uid = call.deps.pool, call.path["uid"]
-    return {**pool.step(uid), "feedback": pool.feedback(step_uid=uid), "consumption": pool.consumption(uid)}
+    return {
+        **pool.step(uid),
+        "next_state": pool.next_state(uid),
+        "feedback": pool.feedback(step_uid=uid),
+        "consumption": pool.consumption(uid),
+    }
 
 
 def one_trajectory(call: Call) -> Any:

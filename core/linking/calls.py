@@ -42,10 +42,11 @@ def _normal_call(call: Any) -> Any:
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
-            arguments = orjson.loads(arguments)
+            # Agents send calls without arguments again as an empty object, or as nothing.
+            arguments = orjson.loads(arguments) if arguments.strip() else {}
         except orjson.JSONDecodeError:
             arguments = arguments.strip()
-    return [function.get("name"), arguments]
+    return [function.get("name"), {} if arguments is None else arguments]
 
 
 def normal_message(message: Mapping[str, Any]) -> list[Any]:

@@ -27,7 +27,7 @@ from core.pool.restore import sequences
 from core.pool.review import ReviewQueue
 from core.pool.saved import SavedViews
 from core.pool.views import compile_view
-from core.pool.whole import read_step, read_trajectory
+from core.pool.whole import read_next_state, read_step, read_trajectory
 from core.tree.sequences import Sequences
 from core.types import Annotation, PolicyEvent, Step, View
 
@@ -366,6 +366,11 @@ class Pool(Books, SavedViews, RecipeBook, BatchBook, ConsumptionReads, CreditFie
         """One step, whole: the wire shape of DESIGN §5. NotFound when there is none."""
         with self._db.read() as cursor:
             return read_step(cursor, step_uid)
+
+    def next_state(self, step_uid: str) -> dict[str, Any] | None:
+        """``{step_uid, created_at, messages}`` of what came back on the step's answer, see ``read_next_state``."""
+        with self._db.read() as cursor:
+            return read_next_state(cursor, step_uid)
 
     def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
         """One trajectory with its steps in order; without ``tokens`` they come without ids and messages."""

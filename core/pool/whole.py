@@ -77,6 +77,35 @@ def read_step(cursor: Cursor, step_uid: str) -> dict[str, Any]:
     return _public(chosen[0])
 
 
+_CHILD = """
+SELECT c.step_uid FROM step_state c
+JOIN step_state s ON s.step_id = c.parent_step_id AND s.trajectory_id = c.trajectory_id
+WHERE s.step_uid = ? AND c.transition IN ('extends', 'realigned', 'tail_replaced')
+ORDER BY c.step_index, c.step_id
+"""
+
+
+def read_next_state(cursor: Cursor, step_uid: str) -> dict[str, Any] | None:
+    """What came back on a step's answer: the messages behind it in the prompt of the step that goes on from it.
+
+    A user's next words, or the results of the tools that it called: what a live service says of an answer without
+    being asked. None where nothing went on from it, or its messages are unknown.
+    """
+    children = cursor.execute(_CHILD, [step_uid]).fetchall()
+    if not children:
+        return None
+    child = read_step(cursor, children[0][0])
+    said = child["messages"] or []
+    answers = [place for place, message in enumerate(said) if message.get("role") == "assistant"]
+    if not answers:
+        return None
+    return {
+        "step_uid": child["step_uid"],
+        "created_at": child["created_at"],
+        "messages": said[answers[-1] + 1 :],
+    }
+
+
 def read_trajectory(cursor: Cursor, trajectory_uid: str, *, tokens: bool) -> dict[str, Any]:
     """One trajectory and its steps in order. NotFound when there is no such trajectory."""
     found = rows(cursor, _TRAJECTORY, [trajectory_uid])

@@ -168,6 +168,8 @@ def test_what_agents_rewrite_does_not_count() -> None:
     assert normal_message({"role": "assistant", "content": None, "tool_calls": [call], "reasoning": "hm"}) == (
         normal_message({"role": "assistant", "content": "", "tool_calls": [back]})
     )
+    empty = [{"function": {"name": "f", "arguments": said}} for said in ("", "{}", " ", None, {})]
+    assert len({repr(normal_message({"role": "assistant", "tool_calls": [one]})) for one in empty}) == 1
     marked = [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]
     assert normal_message({"role": "user", "content": marked}) == normal_message(u("hi\n"))
     assert normal_message(u("hi")) != normal_message(u("ho"))

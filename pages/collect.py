@@ -1,5 +1,7 @@
 """Collect: calls as they arrive. Every read is bounded, so that it stays quick at none and at hundreds of calls/s."""
 
+from urllib.parse import urlencode
+
 import pyarrow as pa
 import streamlit as st
 
@@ -9,6 +11,7 @@ from studio import widgets as w
 from studio.charts import rates
 from studio.glossary import define
 from studio.status import engine_state
+from studio.widgets.connecting import connect_panel
 from studio.widgets.demo import demo_control
 from studio.widgets.tables import bars, html_table, mark
 
@@ -18,6 +21,9 @@ SHOWN = (
     "n_prompt_tokens", "n_response_tokens", "latency_s", "token_source", "identity_source", "preview",
 )  # fmt: skip
 NARROW = ("channel", "source")
+N_FEEDBACK = 8
+SAID_CHARS = 120
+TONES = {"up": "good", "down": "bad"}
 
 
 def percentile(values: list[float], share: float) -> float | None:
@@ -189,12 +195,70 @@ def health() -> None:
         facets = dict(service.pool.facets(View(), ["status"])["status"])
         rows = [
             attention("Dropped", live["n_dropped"], "answered, not captured", "bad"),
-            attention("Errors", live["n_errors"], "engine or request failed", "bad"),
-            attention("Mismatched", facets.get("mismatch", 0), "token counts disagree (whole pool)", "bad"),
-            attention("Aborted", live["n_aborted"], "the agent went away", "warn"),
-            attention("Inferred", inferred, "nobody named the trajectory; found by shared prefix", "warn"),
+            attention("Errors", live["n_errors"], "engine or request failed", "bad", View({"status": ["error"]})),
+            attention(
+                "Mismatched",
+                facets.get("mismatch", 0),
+                "token counts disagree (whole pool)",
+                "bad",
+                View({"status": ["mismatch"]}),
+            ),
+            attention("Aborted", live["n_aborted"], "the agent went away", "warn", View({"status": ["aborted"]})),
+            attention(
+                "Inferred",
+                inferred,
+                "nobody named the trajectory; found by shared prefix",
+                "warn",
+                View({"identity_source": ["inferred"]}),
+            ),
         ]
         html_table(["", "Calls", "Meaning"], rows, numeric=(1,))
+
+
+@w.live(2.0)
+def feedback() -> None:
+    """What people and services said of answers, newest first."""
+    pool = state.service().pool
+    counts = pool.feedback_counts()
+    with st.container(border=True, key="panel-feedback"):
+        w.section("Feedback", "what people and services said of answers")
+        if not counts["n_feedback"]:
+            st.caption("None yet. A thumb, score, correction or comment is sent to /api/v1/feedback, early or late.")
+            return
+        left, right = st.columns([1, 3], gap="medium")
+        with left:
+            bars(sorted(counts["by_kind"].items()))
+            if counts["n_pending"]:
+                st.caption(f"Not matched to a call yet: {w.count(counts['n_pending'])}")
+        with right:
+            newest = pool.feedback(limit=N_FEEDBACK)
+            now = state.service().clock()
+            html_table(
+                ["When", "Kind", "Said", "By", "About"], [feedback_row(item, now) for item in newest], numeric=()
+            )
+
+
+def feedback_row(item: dict, now: float) -> tuple[str, ...]:
+    """One feedback as table cells; what it is about is a link."""
+    value = item["value"] if item["note"] is None else f"{item['value']}: {item['note']}"
+    if item["step_uid"] is not None:
+        about = link(item["step_uid"], step=item["step_uid"])
+    elif item["trajectory_uid"] is not None:
+        about = link(item["trajectory_uid"], trajectory=item["trajectory_uid"])
+    else:
+        about = f"waits for {w.escape(' '.join(map(str, item['target'].values())))}"
+    return (
+        w.escape(w.ago(item["received_at"], now)),
+        mark(item["kind"], TONES.get(str(item["value"]), "")),
+        w.escape(str(value)[:SAID_CHARS]),
+        w.escape(item["author"]),
+        about,
+    )
+
+
+def link(label: str, **params: object) -> str:
+    """A link to Inspect, as HTML."""
+    return f'<a href="inspect?{w.escape(urlencode(params, doseq=True))}" target="_self">{w.escape(label)}</a>'
 
 
 def engine_row(engine: dict) -> tuple[str, ...]:
@@ -208,9 +272,12 @@ def engine_row(engine: dict) -> tuple[str, ...]:
     )
 
 
-def attention(label: str, n: int, meaning: str, tone: str) -> tuple[str, str, str]:
-    """One row of what needs a look; quiet when the count is 0."""
-    return mark(label, tone if n else "good"), w.count(n), f'<span class="q">{w.escape(meaning)}</span>'
+def attention(label: str, n: int, meaning: str, tone: str, view: View | None = None) -> tuple[str, str, str]:
+    """One row of what needs a look; quiet when the count is 0. The count leads to the steps of the view."""
+    count = w.count(n)
+    if n and view is not None:
+        count = link(count, level="steps", **state.view_to_query(view))
+    return mark(label, tone if n else "good"), count, f'<span class="q">{w.escape(meaning)}</span>'
 
 
 def page() -> None:
@@ -221,6 +288,9 @@ def page() -> None:
         w.live(1.0 if follow else None)(newest)()
     breakdown()
     health()
+    feedback()
+    with w.error_boundary():
+        connect_panel()
 
 
 page()

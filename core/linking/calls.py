@@ -43,7 +43,7 @@ def _normal_call(call: Any) -> Any:
     if isinstance(arguments, str):
         try:
             # Agents send calls without arguments again as an empty object, or as nothing.
-            arguments = orjson.loads(arguments) if arguments.strip() else {}
+            arguments = orjson.loads(arguments.strip() or "{}")
         except orjson.JSONDecodeError:
             arguments = arguments.strip()
     return [function.get("name"), {} if arguments is None else arguments]

@@ -1,0 +1,80 @@
+"""Connecting an agent: lines to copy with a fresh session key, and the tick when its first call arrives."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import streamlit as st
+
+from core.types import View
+from studio import connect, state
+from studio import widgets as w
+from studio.widgets.tables import mark
+
+
+def connect_panel() -> None:
+    """The panel: an agent to choose, its lines, its key, and whether it has called."""
+    w.section("Connect an agent", "every call is captured before it is answered; the session key names the trajectory")
+    agents = {agent.label: agent for agent in connect.AGENTS.values()}
+    with st.container(border=True, key="panel-connect"):
+        chosen = st.segmented_control(
+            "Agent",
+            list(agents),
+            default=next(iter(agents)),
+            required=True,
+            key="connect",
+            bind="query-params",
+            label_visibility="collapsed",
+        )
+        agent = agents[chosen]
+        session = session_of(agent)
+        lines, facts = st.columns([3, 2], gap="medium")
+        with lines:
+            snippets(agent, session)
+        with facts:
+            first_call(session["trajectory_uid"])
+            w.facts(
+                [
+                    ("Base URL", session["base_url"]),
+                    ("Session key", session["api_key"]),
+                    ("trajectory", session["trajectory_uid"]),
+                    ("channel", session["channel"]),
+                    ("Dialect", agent.dialect.path),
+                ]
+            )
+            if st.button("New key", icon=":material/key:", help="A fresh key begins a new trajectory."):
+                st.session_state["sessions"].pop(agent.key)
+                st.rerun()
+
+
+def session_of(agent: connect.Agent) -> dict[str, Any]:
+    """The session minted for this agent in this browser tab; minted when first shown."""
+    sessions = st.session_state.setdefault("sessions", {})
+    if agent.key not in sessions:
+        sessions[agent.key] = state.service().mint_session(agent=agent.key)
+    return sessions[agent.key]
+
+
+def snippets(agent: connect.Agent, session: dict[str, Any]) -> None:
+    """What to copy."""
+    service = state.service()
+    filled = connect.Session(service.base_url, session["api_key"], connect.model_for(service.settings.engine))
+    for snippet in agent.write(filled):
+        st.caption(snippet.where)
+        st.code(snippet.text, language=snippet.language)
+
+
+@w.live(1.0)
+def first_call(trajectory_uid: str) -> None:
+    """The tick."""
+    table = state.service().pool.steps(View({"trajectory_uid": trajectory_uid}), order="created_at desc", limit=1)
+    if table.num_rows == 0:
+        st.html(f'<div class="cs-wait">{mark("Waiting for the first call with this key", "")}</div>')
+        return
+    step = table.to_pylist()[0]
+    tone = "good" if step["status"] == "ok" else "bad"
+    when = w.ago(step["created_at"], time.time())
+    st.html(f'<div class="cs-wait {tone}">{mark("First call seen", tone)} <span>newest {w.escape(when)}</span></div>')
+    if st.button("Inspect it", icon=":material/frame_inspect:", key=f"inspect-{trajectory_uid}"):
+        state.goto("inspect", step=step["step_uid"])

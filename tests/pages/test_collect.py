@@ -1,0 +1,68 @@
+"""Collect: what needs a look leads to it, feedback received, and the lines that connect an agent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import httpx
+import pytest
+
+from tests.pages.samples import agent_steps
+
+
+def links(html: str) -> list[str]:
+    return [unquote(part.split('"', 1)[0].replace("&amp;", "&")) for part in html.split('href="')[1:]]
+
+
+def test_an_empty_pool_offers_a_connection_and_no_feedback(service, open_page):
+    page = open_page("collect")
+    assert page.failures == []
+    assert "None yet" in " ".join(caption.value for caption in page.app.caption)
+    assert any("base_url" in block.value for block in page.app.code)
+    assert "Waiting for the first call" in page.html
+
+
+@pytest.fixture
+def talked_about(filled):
+    steps, _ = agent_steps()
+    said = [
+        {
+            "kind": "thumbs",
+            "value": "down",
+            "step_uid": steps[0].step_uid,
+            "author": "ben",
+            "note": "<b>wrong</b> file",
+        },
+        {"kind": "score", "value": 0.5, "trajectory_uid": steps[1].trajectory_uid},
+        {"kind": "comment", "value": "later", "response_id": "chatcmpl-later"},
+    ]
+    for one in said:
+        httpx.post(f"{filled.base_url}/api/v1/feedback", json=one).raise_for_status()
+    assert filled.ingest.catch_up(10)
+    return filled, steps
+
+
+def test_feedback_stands_with_what_it_is_about(talked_about, open_page):
+    _, steps = talked_about
+    page = open_page("collect")
+    assert page.failures == []
+    assert "&lt;b&gt;wrong&lt;/b&gt; file" in page.html
+    assert "waits for chatcmpl-later" in page.html
+    found = [parse_qs(urlsplit(link).query) for link in links(page.html) if link.startswith("inspect?")]
+    assert {"step": [steps[0].step_uid]} in found
+    assert {"trajectory": [steps[1].trajectory_uid]} in found
+
+
+def test_a_count_that_needs_a_look_leads_to_its_steps(service, open_page):
+    steps, completions = agent_steps()
+    odd = replace(steps[0], status="mismatch", mismatch="3 response ids, 2 log-probs")
+    service.pool.append([odd, *steps[1:]], completions=completions)
+    page = open_page("collect")
+    assert page.failures == []
+    (link,) = [one for one in links(page.html) if "status" in one]
+    query = parse_qs(urlsplit(link).query)
+    assert query["level"] == ["steps"]
+    shown = open_page("inspect", **{name: values for name, values in query.items()})
+    assert shown.failures == []
+    assert [len(table.value) for table in shown.app.dataframe] == [1]

@@ -14,7 +14,7 @@ from core.types import Annotation, AnnotationKind, View
 from studio import state
 from studio import widgets as w
 from studio.charts.distributions import histogram
-from studio.widgets import browse
+from studio.widgets import browse, picking
 from studio.widgets.choice import choose
 from studio.widgets.filters import active_filters, change, filter_panel, signature, with_filter
 from studio.widgets.labels import QUALITIES, SOURCE
@@ -48,7 +48,6 @@ DISTRIBUTIONS = {
 }
 # Pools up to this size show what a label would do to the plan while it is being chosen.
 LIVE_PREVIEW_STEPS = 200_000
-URL_PICKS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,7 @@ def label_tab(view: View, target: str) -> None:
     if n_rows == 0:
         w.empty_state("Nothing matches", "Take a filter off to see more.", icon="filter_alt_off")
         return
-    picked = picks(target)
+    picked = picking.picks(target)
     bar = st.container(border=True, key="action-bar")
     with st.container(key="curate-table"):
         slot = st.container()
@@ -131,36 +130,12 @@ def label_tab(view: View, target: str) -> None:
         spec = browse.trajectory_table() if target == "trajectory" else browse.step_table()
         with slot:
             rows = fetch(view, limit=browse.PAGE_SIZE, offset=offset)
-            epoch = st.session_state.get("curate-epoch", 0)
-            key = f"curate-{target}-{signature(view)}-{offset}-{epoch}"
-            now_picked = browse.pick_table(rows, spec, key=key, picked=picked, height=470)
+            key = f"curate-{target}-{signature(view)}-{offset}-{picking.epoch()}"
+            now_picked, _ = browse.pick_table(rows, spec, key=key, picked=picked, height=470)
     if now_picked != picked:
-        remember(target, now_picked)
+        picking.remember(target, now_picked)
     with bar:
         action_bar(view, target, now_picked, n_rows)
-
-
-def picks(target: str) -> set[str]:
-    """The uids picked so far: this session's, else the URL's."""
-    key = f"curate-picked-{target}"
-    if key not in st.session_state:
-        st.session_state[key] = (
-            set(st.query_params.get_all("picked")) if state.query("level", "trajectory") == target else set()
-        )
-    kept: set[str] = st.session_state[key]
-    return kept
-
-
-def remember(target: str, uids: set[str]) -> None:
-    """Keep the picks for the other pages of the table; few enough also go into the URL."""
-    st.session_state[f"curate-picked-{target}"] = uids
-    state.set_query(picked=sorted(uids) if 0 < len(uids) <= URL_PICKS else None)
-
-
-def clear_picks(target: str) -> None:
-    """Forget the picks; the table is mounted anew so that its check marks go too."""
-    remember(target, set())
-    st.session_state["curate-epoch"] = st.session_state.get("curate-epoch", 0) + 1
 
 
 def action_bar(view: View, target: str, picked: set[str], n_rows: int) -> None:
@@ -190,7 +165,7 @@ def action_bar(view: View, target: str, picked: set[str], n_rows: int) -> None:
         ):
             run(action, view)
         if picked and st.button("Deselect all", type="tertiary", key="clear-picks"):
-            clear_picks(target)
+            picking.clear(target)
             st.rerun()
     preview(action, view, ready and n > 0)
 
@@ -233,7 +208,7 @@ def run(action: Action, view: View) -> None:
             [Annotation(action.kind, action.value, author, SOURCE, at, **{field: uid}) for uid in action.uids],
             label=action.label,
         )
-    clear_picks(action.target)
+    picking.clear(action.target)
     st.toast(f"{action.label}. Undo is under History.", icon=":material/check:")
     st.rerun()
 

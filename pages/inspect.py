@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import streamlit as st
 
-from core.types import View
 from studio import components, state
 from studio import widgets as w
 from studio.widgets import browse, stepview
 from studio.widgets.choice import choose
-from studio.widgets.filters import active_filters, change, filter_panel, signature, with_filter
+from studio.widgets.filters import filter_panel
+from studio.widgets.groupview import group_page
 from studio.widgets.labels import Target, history, label_panel
+from studio.widgets.listing import listing
+from studio.widgets.pair import pair_page
+from studio.widgets.tokenview import against_picker, show_tokens
 
-LEVELS = {"trajectories": "Trajectories", "groups": "Prompt groups", "steps": "Steps"}
 TABS = {
     "messages": ":material/forum: Messages",
     "tokens": ":material/data_array: Tokens",
@@ -33,42 +35,7 @@ def list_page() -> None:
         view = filter_panel("inspect")
     with right, w.error_boundary():
         if view is not None:
-            table(view)
-
-
-def table(view: View) -> None:
-    """The chosen level as a table; a click on a row opens it."""
-    pool = state.service().pool
-    with st.container(horizontal=True, vertical_alignment="center"):
-        level = choose("Level", LEVELS, "level")
-        active_filters(view, key="inspect")
-    specs = {
-        "trajectories": (browse.trajectory_table, pool.trajectories, pool.count_trajectories),
-        "groups": (browse.group_table, pool.groups, pool.count_groups),
-        "steps": (browse.step_table, pool.steps, pool.count_steps),
-    }
-    make, fetch, n_matching = specs[level]
-    n_rows = n_matching(view)
-    if n_rows == 0:
-        w.empty_state(f"No {LEVELS[level].lower()} match", "Take a filter off to see more.", icon="filter_alt_off")
-        return
-    with st.container(key="inspect-table"):
-        slot = st.container()
-        offset = browse.page_of(n_rows, key=f"inspect-{level}-{signature(view)}", noun=LEVELS[level].lower())
-        with slot:
-            rows = fetch(view, limit=browse.PAGE_SIZE, offset=offset)
-            key = f"inspect-{level}-{signature(view)}-{offset}"
-            opened = browse.open_table(rows, make(), key=key, height=640)
-    if opened is None:
-        return
-    if level == "trajectories":
-        state.set_query(trajectory=opened, step=None, page=None)
-    elif level == "steps":
-        state.set_query(trajectory=pool.step(opened)["trajectory_uid"], step=opened, page=None)
-    else:
-        state.set_query(level=None)
-        change(with_filter(view, "prompt_uid", opened))
-    st.rerun()
+            listing(view)
 
 
 def trajectory_page(uid: str) -> None:
@@ -108,8 +75,8 @@ def where(uid: str, summary: dict) -> None:
     if group and st.button(
         f"Group {w.uid(group, 22)}", icon=":material/groups:", key="open-group", type="tertiary", help=group
     ):
-        state.set_query(trajectory=None, step=None, tab=None, level=None)
-        change(View({"prompt_uid": [group]}))
+        state.set_query(trajectory=None, step=None, tab=None, group=group)
+        st.rerun()
     st.html(f"<code title='{w.escape(uid)}'>{w.escape(uid)}</code>", width="content")
     st.caption(str(summary.get("prompt_preview") or "")[:90])
 
@@ -162,7 +129,8 @@ def step_view(chosen: str, uids: list[str], steps: list[dict]) -> None:
     if tab == "messages":
         stepview.show_messages(step, steps, service.pool)
     elif tab == "tokens":
-        stepview.show_tokens(step, service.settings)
+        other = against_picker(step)
+        show_tokens(step, service.settings, other=other, height=470)
     elif tab == "facts":
         stepview.show_facts(step)
     elif tab == "raw":
@@ -192,7 +160,11 @@ w.page_header("inspect")
 asked_trajectory = state.query("trajectory")
 if asked_trajectory is None and (asked_step := state.query("step")) is not None:
     asked_trajectory = state.service().pool.step(asked_step)["trajectory_uid"]
-if asked_trajectory is None:
-    list_page()
-else:
+if asked_pair := st.query_params.get_all("compare"):
+    pair_page(asked_pair)
+elif asked_trajectory is not None:
     trajectory_page(asked_trajectory)
+elif (asked_group := state.query("group")) is not None:
+    group_page(asked_group)
+else:
+    list_page()

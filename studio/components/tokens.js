@@ -5,6 +5,8 @@ const CHUNK_MIN = 160
 const CHUNK_MAX = 420
 const MODES = [
   ["logprob", "Log-prob"],
+  ["entropy", "Entropy"],
+  ["advantage", "Advantage"],
   ["mask", "Mask"],
   ["origin", "Origin"],
   ["position", "Position"],
@@ -13,9 +15,10 @@ const MODES = [
 export default function (component) {
   const { data, parentElement } = component
   const frame = parentElement.querySelector(".frame")
-  const state = stateOf(parentElement, () => ({ mode: null, uid: null }))
+  const state = stateOf(parentElement, () => ({ mode: null, uid: null, sent: [] }))
   const theme = themeOf(parentElement)
-  const fresh = state.uid !== data.uid || state.sent !== data.ids
+  const sent = [data.ids, data.logprobs, data.entropy, data.advantages, data.diverges, data.in_loss]
+  const fresh = state.uid !== data.uid || sent.some((value, i) => state.sent[i] !== value)
   state.theme = theme
   if (!fresh) {
     paint(state)
@@ -24,13 +27,16 @@ export default function (component) {
   }
   state.cleanup?.()
   Object.assign(state, {
-    uid: data.uid, sent: data.ids, data,
+    uid: data.uid, sent, data,
     ids: decode(data.ids, Int32Array) ?? new Int32Array(),
-    logprobs: decode(data.logprobs, Float32Array),
+    logprob: decode(data.logprobs, Float32Array),
+    entropy: decode(data.entropy, Float32Array),
+    advantage: decode(data.advantages, Float32Array),
     vocab: new Map(data.vocab.map(([id, text, special]) => [id, { text, special }])),
     hits: [], hit: -1, hitTokens: new Set(), pinned: -1,
   })
-  const modes = MODES.filter(([mode]) => mode !== "logprob" || state.logprobs)
+  state.most = { entropy: most(state.entropy), advantage: most(state.advantage) }
+  const modes = MODES.filter(([mode]) => !["logprob", "entropy", "advantage"].includes(mode) || state[mode])
   if (!modes.some(([mode]) => mode === state.mode)) state.mode = modes[0][0]
   frame.replaceChildren()
   frame.append(toolbar(state, modes), scroller(state, data), statusLine(state))
@@ -41,7 +47,7 @@ export default function (component) {
   observe(state)
   paint(state)
   state.refreshLegend()
-  requestAnimationFrame(() => jump(state, data.focus ?? data.n_prompt))
+  requestAnimationFrame(() => jump(state, data.focus ?? data.diverges ?? data.n_prompt))
   state.cleanup = () => state.observer.disconnect()
   return state.cleanup
 }
@@ -73,6 +79,7 @@ function toolbar(state, modes) {
   const spots = [["Start", 0]]
   if (n_shared > 0 && n_shared < n_prompt) spots.push(["New part", n_shared])
   spots.push(["Response", n_prompt])
+  if (state.data.diverges !== null && state.data.diverges !== undefined) spots.push(["Divergence", state.data.diverges])
   for (const [label, index] of spots) {
     const button = element("button", "", label)
     button.title = `Go to token ${count(index)}`
@@ -104,9 +111,18 @@ function drawLegend(state, legend) {
     const ramp = element("i", "ramp")
     ramp.style.background = `linear-gradient(90deg, ${[0, 0.1, 0.5, 1].map((t) => surprise(t, theme)).join(",")})`
     legend.append(document.createTextNode("0"), ramp, document.createTextNode("−5 nats"))
+  } else if (mode === "entropy") {
+    const ramp = element("i", "ramp")
+    ramp.style.background = `linear-gradient(90deg, ${[0, 0.5, 1].map((t) => unsure(t, theme)).join(",")})`
+    legend.append(document.createTextNode("0"), ramp, document.createTextNode(`${state.most.entropy.toFixed(2)} nats`))
+  } else if (mode === "advantage") {
+    const ramp = element("i", "ramp")
+    ramp.style.background = `linear-gradient(90deg, ${[-1, -0.5, 0, 0.5, 1].map((t) => credit(t, theme)).join(",")})`
+    const top = state.most.advantage.toPrecision(3)
+    legend.append(document.createTextNode("−" + top), ramp, document.createTextNode("+" + top))
   } else if (mode === "mask") {
-    key(alpha(theme.green, 0.35), data.trainable ? "trained" : "sampled")
-    key(alpha(theme.gray, 0.18), data.trainable ? "context, not trained" : "not trained: step is off")
+    key(alpha(theme.green, 0.35), data.in_loss ? "in the loss" : "sampled, in the loss: none")
+    key(alpha(theme.gray, 0.18), data.in_loss ? "context, not in the loss" : "not in the loss")
   } else if (mode === "origin") {
     key(alpha(theme.gray, 0.2), "shared with parent")
     key(alpha(theme.blue, 0.3), "new in prompt")
@@ -206,6 +222,21 @@ function surprise(t, theme) {
   return mix(theme.background, t < 0.5 ? theme.orange : mix(theme.orange, theme.red, (t - 0.5) * 2), 0.16 + 0.74 * t)
 }
 
+function unsure(t, theme) {
+  return t < 0.01 ? alpha(theme.gray, 0.1) : mix(theme.background, theme.violet, 0.12 + 0.7 * t)
+}
+
+// From red over the page's own colour to green: below, at, and above what the token is compared with.
+function credit(t, theme) {
+  return mix(theme.background, t < 0 ? theme.red : theme.green, 0.75 * Math.min(1, Math.abs(t)))
+}
+
+function most(values) {
+  let found = 0
+  for (const value of values ?? []) if (!Number.isNaN(value)) found = Math.max(found, Math.abs(value))
+  return found || 1
+}
+
 function positionColour(t, theme) {
   return `hsl(${210 + 130 * t} ${theme.dark ? 38 : 70}% ${theme.dark ? 30 : 86}%)`
 }
@@ -216,11 +247,16 @@ function colour(state, chip, i) {
   let background = alpha(theme.gray, 0.12)
   let ink = ""
   if (mode === "logprob") {
-    const value = sampled && state.logprobs ? state.logprobs[i - data.n_prompt] : NaN
+    const value = sampled && state.logprob ? state.logprob[i - data.n_prompt] : NaN
     background = sampled ? (Number.isNaN(value) ? "transparent" : surprise(Math.min(1, -value / 5), theme)) : "transparent"
     if (!sampled) ink = alpha(theme.text, 0.62)
+  } else if (mode === "entropy" || mode === "advantage") {
+    const value = sampled ? state[mode][i - data.n_prompt] : NaN
+    const share = value / state.most[mode]
+    background = Number.isNaN(value) ? "transparent" : mode === "entropy" ? unsure(share, theme) : credit(share, theme)
+    if (!sampled) ink = alpha(theme.text, 0.62)
   } else if (mode === "mask") {
-    background = sampled ? alpha(data.trainable ? theme.green : theme.gray, data.trainable ? 0.35 : 0.18) : "transparent"
+    background = sampled ? alpha(data.in_loss ? theme.green : theme.gray, data.in_loss ? 0.35 : 0.18) : "transparent"
     if (!sampled) ink = alpha(theme.text, 0.62)
   } else if (mode === "origin") {
     background = sampled ? alpha(theme.green, 0.35) : i < data.n_shared ? alpha(theme.gray, 0.2) : alpha(theme.blue, 0.3)
@@ -232,6 +268,7 @@ function colour(state, chip, i) {
   chip.classList.toggle("hit", state.hitTokens.has(i))
   chip.classList.toggle("current", state.hit >= 0 && state.hits[state.hit] && i >= state.hits[state.hit][0] && i < state.hits[state.hit][1])
   chip.classList.toggle("pinned", state.pinned === i)
+  chip.classList.toggle("parts", data.diverges === i)
 }
 
 function paint(state) {
@@ -325,10 +362,16 @@ function describe(state, i) {
     ["origin", sampled ? "sampled" : i < data.n_shared ? "prompt, shared with parent" : "prompt, new"],
   ]
   if (sampled) {
-    const value = state.logprobs ? state.logprobs[i - data.n_prompt] : NaN
+    const value = state.logprob ? state.logprob[i - data.n_prompt] : NaN
     rows.push(["log-prob", Number.isNaN(value) ? "unknown" : `${value.toFixed(4)} nats · p ${(100 * Math.exp(value)).toFixed(2)} %`])
   }
-  rows.push(["loss mask", sampled && data.trainable ? "1" : "0"])
+  for (const [name, unit] of [["entropy", " nats"], ["advantage", ""]]) {
+    if (!sampled || !state[name]) continue
+    const value = state[name][i - data.n_prompt]
+    rows.push([name, Number.isNaN(value) ? "unknown" : value.toFixed(4) + unit])
+  }
+  if (data.diverges === i) rows.push(["divergence", data.against])
+  rows.push(["loss mask", sampled && data.in_loss ? "1" : "0"])
   return rows
 }
 
@@ -364,22 +407,22 @@ function statusLine(state) {
   const { data } = state
   const parts = [`${count(data.n_prompt)} prompt + ${count(state.ids.length - data.n_prompt)} response tokens`]
   if (data.n_shared) parts.push(`${count(data.n_shared)} shared with parent`)
-  if (state.logprobs) {
+  if (state.logprob) {
     let sum = 0
     let known = 0
     let low = Infinity
-    for (const value of state.logprobs) {
+    for (const value of state.logprob) {
       if (Number.isNaN(value)) continue
       sum += value
       known += 1
       low = Math.min(low, value)
     }
     if (known) parts.push(`mean log-prob ${(sum / known).toFixed(3)} · lowest ${low.toFixed(2)} · perplexity ${Math.exp(-sum / known).toFixed(2)}`)
-    if (known < state.logprobs.length) parts.push(`${count(state.logprobs.length - known)} without log-prob`)
+    if (known < state.logprob.length) parts.push(`${count(state.logprob.length - known)} without log-prob`)
   } else if (state.ids.length > data.n_prompt) {
     parts.push("no log-probs recorded")
   }
-  if (data.text_source) parts.push(data.text_source)
+  for (const note of data.notes) parts.push(note)
   state.summary = parts.join("   ·   ")
   state.status = element("div", "status faint", state.summary)
   return state.status

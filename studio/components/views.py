@@ -19,9 +19,13 @@ def token_view(
     logprobs: ArrayLike | None,
     vocab: Mapping[int, tuple[str, bool]],
     n_shared: int,
-    trainable: bool,
-    text_source: str,
+    in_loss: bool,
+    notes: Sequence[str],
     key: str,
+    entropy: ArrayLike | None = None,
+    advantages: ArrayLike | None = None,
+    diverges: int | None = None,
+    against: str = "",
     focus: int | None = None,
     height: int = 460,
 ) -> None:
@@ -34,9 +38,12 @@ def token_view(
         logprobs: float32 [R], nats, NaN where unknown; None when no log-probs were recorded.
         vocab: token id -> (text, is it a special token), for the ids whose text is known.
         n_shared: leading prompt tokens shared with the parent step.
-        trainable: whether the response counts in the loss.
-        text_source: one line on where the texts come from.
-        focus: token index to scroll to first; the response when None.
+        in_loss: whether the response counts in the loss.
+        notes: what the status line says beside counts: where the texts come from, whose advantages these are.
+        entropy: float32 [R], of the distribution that each token was drawn from, nats, NaN where unknown.
+        advantages: float32 [R].
+        diverges: the first token that differs from another step's; ``against`` says which.
+        focus: token index to scroll to first; the divergence, else the response, when None.
     """
     prompt = np.asarray(prompt_ids if prompt_ids is not None else [], dtype=np.int32)
     response = np.asarray(response_ids if response_ids is not None else [], dtype=np.int32)
@@ -48,9 +55,13 @@ def token_view(
             "n_prompt": len(prompt),
             "n_shared": min(n_shared, len(prompt)),
             "logprobs": packed(known, "float32"),
+            "entropy": packed(entropy, "float32"),
+            "advantages": packed(advantages, "float32"),
+            "diverges": diverges,
+            "against": against,
             "vocab": [[token, text, special] for token, (text, special) in vocab.items()],
-            "trainable": trainable,
-            "text_source": text_source,
+            "in_loss": in_loss,
+            "notes": list(notes),
             "focus": focus,
             "height": height,
         },
@@ -173,3 +184,20 @@ def packed_rows(
     )
     chosen: int | None = result.row
     return chosen
+
+
+def siblings(
+    *, rows: Sequence[Mapping[str, Any]], key: str, height: int = 420, acts: bool = True
+) -> dict[str, str] | None:
+    """Trajectories side by side; returns ``{"what", "uid"}`` of a click, once: trajectory, step, and with ``acts`` also
+    reference and compare.
+
+    Each row is ``{"uid", "name", "reward", "advantage", "quality", "complete", "reference", "parts", "token",
+    "cells": [{"uid", "index", "what", "n_tokens", "reward", "selected"}, ...]}``; ``parts`` is the cell where it parts
+    from the reference, ``token`` the token there.
+    """
+    result = renderer("siblings")(
+        data={"rows": list(rows), "height": height, "acts": acts}, key=key, on_click_change=ignore
+    )
+    clicked: dict[str, str] | None = result.click
+    return clicked

@@ -133,11 +133,16 @@ def span(low: int | None, high: int | None) -> str | None:
     return str(low) if low == high else f"{low}–{high}"
 
 
+def asked_page() -> int:
+    """The URL's page, from 1."""
+    asked = state.query("page", "1") or "1"
+    return max(int(asked), 1) if asked.isdigit() else 1
+
+
 def page_of(n_rows: int, *, key: str, size: int = PAGE_SIZE, noun: str = "rows") -> int:
     """The pagination bar; returns the offset of the first row. The page stands in the URL."""
     n_pages = max(1, -(-n_rows // size))
-    asked = state.query("page", "1") or "1"
-    page = min(max(int(asked), 1), n_pages) if asked.isdigit() else 1
+    page = min(asked_page(), n_pages)
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         first = (page - 1) * size
         last = min(n_rows, first + size)
@@ -149,34 +154,19 @@ def page_of(n_rows: int, *, key: str, size: int = PAGE_SIZE, noun: str = "rows")
     return (page - 1) * size
 
 
-def open_table(rows: pa.Table, spec: TableSpec, *, key: str, height: int = 600) -> str | None:
-    """A table whose rows open with one click on any cell; returns the uid of the clicked row."""
-    frame = displayable(rows)
-    event = st.dataframe(
-        frame,
-        hide_index=True,
-        column_order=spec.columns,
-        column_config=dict(spec.config),
-        on_select="rerun",
-        selection_mode="single-cell",
-        placeholder="",
-        row_height=ROW_HEIGHT,
-        height=min(height, HEADER_HEIGHT + ROW_HEIGHT * max(len(frame), 1)),
-        key=key,
-    )
-    cells = event["selection"]["cells"]
-    return str(frame[spec.uid].iloc[cells[0][0]]) if cells else None
-
-
-def pick_table(rows: pa.Table, spec: TableSpec, *, key: str, picked: set[str], height: int = 520) -> set[str]:
-    """A table with check marks; returns what is picked, on this page and on those not in sight.
+def pick_table(
+    rows: pa.Table, spec: TableSpec, *, key: str, picked: set[str], height: int = 520, openable: bool = False
+) -> tuple[set[str], str | None]:
+    """A table with check marks: what is picked, on this page and on those not in sight; and the uid of the row that a
+    click on a cell opens (``openable``), once.
 
     ``key`` must change with page and filter: Streamlit remembers positions, and positions mean other rows there.
     """
     frame = displayable(rows)
     here = [str(uid) for uid in frame[spec.uid]]
     mount = f"{key}-mount"
-    if mount not in st.session_state:
+    if mount not in st.session_state or key not in st.session_state:
+        # Seen for the first time, or again: then its check marks are those of now, not of when it was left.
         st.session_state[mount] = [place for place, uid in enumerate(here) if uid in picked]
     event = st.dataframe(
         frame,
@@ -184,12 +174,14 @@ def pick_table(rows: pa.Table, spec: TableSpec, *, key: str, picked: set[str], h
         column_order=spec.columns,
         column_config=dict(spec.config),
         on_select="rerun",
-        selection_mode="multi-row",
+        selection_mode=["multi-row", "single-cell"] if openable else "multi-row",
         selection_default={"selection": {"rows": st.session_state[mount]}},
         placeholder="",
         row_height=ROW_HEIGHT,
         height=min(height, HEADER_HEIGHT + ROW_HEIGHT * max(len(frame), 1)),
         key=key,
     )
-    chosen = {here[place] for place in event["selection"]["rows"] if place < len(here)}
-    return (picked - set(here)) | chosen
+    selection = event["selection"]
+    chosen = {here[place] for place in selection["rows"] if place < len(here)}
+    cells = selection.get("cells") or []
+    return (picked - set(here)) | chosen, here[cells[0][0]] if cells and cells[0][0] < len(here) else None

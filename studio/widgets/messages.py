@@ -46,12 +46,16 @@ def delta(
     if note:
         entries.append({"kind": "mark", "text": note})
     entries += cards(messages[n_shared:], before=messages[:n_shared])
+    return entries + answer(step, later)
+
+
+def answer(step: Message, later: Sequence[Mapping[str, Any]] = ()) -> list[Entry]:
+    """The card of what was sampled alone, and of a failure."""
     response = step.get("response_message")
-    if response:
-        entries.append(_answer(step, response, len(messages), later))
+    made = [_answer(step, response, len(step.get("messages") or []), later)] if response else []
     if step.get("error"):
-        entries.append({"kind": "mark", "text": f"The call failed: {step['error']}"})
-    return entries
+        made.append({"kind": "mark", "text": f"The call failed: {step['error']}"})
+    return made
 
 
 def shared_messages(step: Mapping[str, Any], parent: Mapping[str, Any] | None) -> int:

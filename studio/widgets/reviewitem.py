@@ -12,7 +12,8 @@ from core.pool import Pool
 from core.types import View
 from studio import components, state
 from studio import widgets as w
-from studio.widgets.messages import cards, delta, headline
+from studio.widgets.groupview import answering
+from studio.widgets.messages import answer, cards, delta, headline
 
 IN_SIGHT = 8
 """Of a trajectory's conversation so many last messages are open, the earlier ones folded."""
@@ -73,7 +74,7 @@ def conversation(step: Mapping[str, Any]) -> list[dict[str, Any]]:
     if early:
         entries.append({"kind": "folded", "n": len(early), "label": "before", "entries": cards(early)})
     entries += cards(late, before=early)
-    return entries + [entry for entry in delta({**step, "messages": [], "transition": None})]
+    return entries + answer(step)
 
 
 def _answering(steps: Sequence[Mapping[str, Any]]) -> str | None:
@@ -91,7 +92,9 @@ def _step(pool: Pool, uid: str) -> Item:
         w.Figure("Tokens", w.compact(step["n_response_tokens"]), sub=f"prompt {w.compact(step['n_prompt_tokens'])}"),
         w.Figure("Finish", str(step.get("finish_reason") or w.DASH), sub=str(step.get("status") or "")),
     ]
-    return Item("step", uid, step["trajectory_uid"], (), facts, [("", delta(step, parent=parent))])
+    return Item(
+        "step", uid, step["trajectory_uid"], (), facts, [("", delta(step, parent=parent, later=answering(pool, step)))]
+    )
 
 
 def _trajectory(pool: Pool, uid: str) -> Item:
@@ -116,7 +119,7 @@ def _group(pool: Pool, uid: str) -> Item:
             View({"trajectory_uid": member["trajectory_uid"]}), order="step_index", limit=None
         ).to_pylist()
         last = _answering(steps)
-        entries = delta({**pool.step(last), "messages": []}) if last else []
+        entries = answer(pool.step(last)) if last else []
         title = (
             f"{w.escape(member['trajectory_uid'])} · reward <b>{w.number(member['reward'])}</b> · {len(steps)} steps"
         )

@@ -1,4 +1,4 @@
-"""One step on the screen: its messages as a delta, its tokens, its facts, its raw record."""
+"""One step on the screen: its messages as a delta, its facts, its raw record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from core.config import Settings
 from core.pool import Pool
 from studio import components, state
 from studio.glossary import define
@@ -18,7 +17,6 @@ from studio.widgets.figures import section
 from studio.widgets.format import DASH, ago, count, escape, number, seconds, uid
 from studio.widgets.messages import delta, headline
 from studio.widgets.tables import html_table, mark
-from studio.widgets.tokens import texts_for
 
 TOKEN_SOURCE_TEXT = {
     "engine": "ids as the engine sampled them",
@@ -79,25 +77,6 @@ def show_messages(step: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], p
         names = ", ".join(str((tool.get("function") or tool).get("name", "?")) for tool in tools)
         with st.expander(f"{len(tools)} tools offered: {names}", icon=":material/build:"):
             st.code(json.dumps(tools, ensure_ascii=False, indent=2), language="json")
-
-
-def show_tokens(step: Mapping[str, Any], settings: Settings, *, focus: int | None = None) -> None:
-    """Every token of the step."""
-    prompt, response = _ids(step.get("prompt_ids")), _ids(step.get("response_ids"))
-    texts = texts_for(step, settings)
-    components.token_view(
-        uid=str(step["step_uid"]),
-        prompt_ids=prompt,
-        response_ids=response,
-        logprobs=step.get("response_logprobs"),
-        vocab=texts.vocab(np.concatenate([prompt, response])),
-        n_shared=int(step.get("n_shared_tokens") or 0),
-        trainable=bool(step.get("trainable")),
-        text_source=texts.why,
-        focus=focus,
-        height=520,
-        key="step-tokens",
-    )
 
 
 def show_facts(step: Mapping[str, Any]) -> None:
@@ -210,7 +189,3 @@ def _ids_on_one_line(text: str) -> str:
             run = []
         lines.append(line)
     return "\n".join(lines)
-
-
-def _ids(ids: Any) -> np.ndarray:
-    return np.asarray(ids if ids is not None else [], dtype=np.int32)

@@ -1,0 +1,157 @@
+"""A prompt group: its trajectories side by side, what each earned, and where they part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import streamlit as st
+
+from core.pool import Pool
+from core.types import View
+from studio import components, state
+from studio import widgets as w
+from studio.widgets import browse
+from studio.widgets.divergence import part
+from studio.widgets.filters import change
+from studio.widgets.groupcredit import group_plan, reason
+from studio.widgets.messages import headline
+
+Row = Mapping[str, Any]
+
+
+def group_page(uid: str) -> None:
+    """Figures of the group, its trajectories as rows of steps, and ways on."""
+    pool = state.service().pool
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="crumbs"):
+        if st.button("All groups", icon=":material/arrow_back:", key="back", type="tertiary"):
+            state.set_query(group=None, level="groups")
+            st.rerun()
+        group = pool.group(uid)
+        st.html(f"<code title='{w.escape(uid)}'>{w.escape(uid)}</code>", width="content")
+        st.caption(str(group.get("prompt_preview") or "")[:110])
+        st.space("stretch")
+        if st.button("Its trajectories", icon=":material/table_rows:", type="tertiary", key="group-rows"):
+            state.set_query(group=None, level=None)
+            change(View({"prompt_uid": [uid]}))
+        if st.button("Review", icon=":material/rate_review:", type="tertiary", key="group-review"):
+            state.goto("curate", tab="review", level="group", item=uid)
+    members = group["trajectories"]
+    figures(group, members)
+    channel = str(group["channel"])
+    made, name = group_plan(uid, channel)
+    chosen = {row["trajectory_uid"]: row for row in made.trajectories.to_pylist()}
+    steps = steps_of(pool, [member["trajectory_uid"] for member in members])
+    asked = state.query("reference")
+    uids = [member["trajectory_uid"] for member in members]
+    reference = asked if asked in uids else uids[0]
+    advantages = {one: row["advantage"] for one, row in chosen.items()}
+    clicked = components.siblings(
+        rows=sibling_rows(pool, members, steps, reference, advantages), key=f"siblings-{uid}", height=520
+    )
+    missing = [one for one in uids if one not in chosen]
+    why = f" {len(missing)} not in it: {reason(made, steps[missing[0]][0]['step_uid'])}." if missing else ""
+    st.caption(f"Advantages by {name}.{why}")
+    follow(clicked, reference)
+
+
+def follow(clicked: Mapping[str, str] | None, reference: str) -> None:
+    """Go where a click in the rows leads."""
+    if clicked is None:
+        return
+    what, uid = clicked["what"], clicked["uid"]
+    if what == "reference":
+        state.set_query(reference=uid)
+    elif what == "compare":
+        state.set_query(compare=[reference, uid], place=None)
+    elif what == "trajectory":
+        state.set_query(trajectory=uid, step=None)
+    else:
+        owner = state.service().pool.step(uid)["trajectory_uid"]
+        state.set_query(trajectory=owner, step=uid)
+    st.rerun()
+
+
+def figures(group: Row, members: Sequence[Row]) -> None:
+    """The group in one row of numbers."""
+    versions = [
+        m[name] for m in members for name in ("policy_version_min", "policy_version_max") if m[name] is not None
+    ]
+    rate = group["success_rate"]
+    flat = group["zero_variance"]
+    w.figures(
+        [
+            w.Figure("Trajectories", w.count(len(members)), sub=f"{w.count(group['n_complete'])} complete"),
+            w.Figure("Success", w.percent(rate), help="Share of the scored trajectories with a reward above 0.5"),
+            w.Figure("Difficulty", w.number(None if rate is None else 1 - rate), help="1 - success rate"),
+            w.Figure("Reward", w.number(group["reward_mean"]), sub=f"± {w.number(group['reward_std'])}"),
+            w.Figure("Lowest, highest", f"{w.number(group['reward_min'])}, {w.number(group['reward_max'])}"),
+            w.Figure(
+                "Variance",
+                "none" if flat else w.DASH if group["n_scored"] < 2 else "some",
+                tone="warn" if flat else "",
+                help="All rewards equal: group-relative advantages are 0, so it teaches nothing",
+            ),
+            w.Figure("Policy", browse.span(min(versions, default=None), max(versions, default=None)) or w.DASH),
+            w.Figure("Tokens", w.compact(group["n_tokens"]), sub=f"{w.count(group['n_steps'])} steps"),
+        ],
+        dense=True,
+    )
+
+
+def steps_of(pool: Pool, trajectory_uids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """Main steps of each trajectory in order (all steps where none is main)."""
+    rows = pool.steps(View({"trajectory_uid": list(trajectory_uids)}), order="step_index", limit=None).to_pylist()
+    found: dict[str, list[dict[str, Any]]] = {uid: [] for uid in trajectory_uids}
+    for row in rows:
+        found[row["trajectory_uid"]].append(row)
+    return {uid: [row for row in own if row["call_kind"] == "main"] or own for uid, own in found.items()}
+
+
+def answering(pool: Pool, step: Row) -> list[dict[str, Any]]:
+    """The first step that goes on from this one, whole: the results of its calls stand there."""
+    family = pool.trajectory(str(step["trajectory_uid"]), tokens=False)["steps"]
+    children = [row["step_uid"] for row in family if row.get("parent_step_uid") == step["step_uid"]]
+    return [pool.step(uid) for uid in children[:1]]
+
+
+def sibling_rows(
+    pool: Pool,
+    members: Sequence[Row],
+    steps: Mapping[str, Sequence[Row]],
+    reference: str,
+    advantages: Mapping[str, float | None],
+    selected: str | None = None,
+) -> list[dict[str, Any]]:
+    """Rows for ``components.siblings``."""
+    rows = []
+    for member in members:
+        uid = member["trajectory_uid"]
+        parting = None if uid == reference else part(pool, steps[reference], steps[uid])
+        rows.append(
+            {
+                "uid": uid,
+                "name": w.uid(uid, 24),
+                "reward": member["reward"],
+                "advantage": advantages.get(uid),
+                "quality": member["quality"],
+                "complete": bool(member["complete"]),
+                "reference": uid == reference,
+                "parts": None if parting is None else parting.place,
+                "token": None if parting is None else parting.token,
+                "cells": [cell(step, selected) for step in steps[uid]],
+            }
+        )
+    return rows
+
+
+def cell(step: Row, selected: str | None) -> dict[str, Any]:
+    """One step as a cell of its row."""
+    return {
+        "uid": step["step_uid"],
+        "index": step["step_index"],
+        "what": headline(step),
+        "n_tokens": int(step["n_response_tokens"] or 0),
+        "reward": step["reward"],
+        "selected": step["step_uid"] == selected,
+    }

@@ -50,6 +50,11 @@ class Settings(BaseSettings):
     segment_bytes: int = Field(256 << 20, ge=1 << 16, description="Journal segment size, bytes")
     pool_memory: str = Field("2GB", description="DuckDB's memory limit")
     pool_threads: int = Field(2, ge=1, description="DuckDB's worker threads")
+    tokenizers: dict[str, Path] = Field(
+        {},
+        description="For engines that answer in text only: model name or pattern (gpt-*) -> folder with tokenizer.json "
+        "and chat_template.jinja; such steps get ids that are marked retokenized, and no log-probs",
+    )
     local_model_dir: Path | None = Field(
         None, description="Weights folder of the embedded engine; None makes a seeded one in data_dir/model"
     )

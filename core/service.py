@@ -80,7 +80,13 @@ class Service:
         )
         opened.callback(self.pool.close)
         self.journal = Journal(settings.journal_dir, segment_bytes=settings.segment_bytes)
-        self.ingest = Ingest(settings.journal_dir, self.pool, wait=self.journal.wait, clock=self.clock)
+        self.ingest = Ingest(
+            settings.journal_dir,
+            self.pool,
+            wait=self.journal.wait,
+            clock=self.clock,
+            tokenizers=settings.tokenizers,
+        )
         self.ingest.start()
         opened.callback(self._drain)
         self.keys = KeyStore()

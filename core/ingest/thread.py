@@ -16,6 +16,7 @@ from core.ingest.drafts import draft_of_wire, drafts_of_call, mapping, maybe_num
 from core.ingest.feedback import feedback_entry
 from core.ingest.linker import Linker
 from core.ingest.reader import RecordReader
+from core.ingest.retokenize import Retokenizer
 from core.journal import Record, read_records
 from core.pool import Pool
 from core.records import parse
@@ -29,6 +30,8 @@ PAUSE_S = 0.15
 BACKOFF_S = 1.0
 
 _log = logging.getLogger(__name__)
+_STEPS = frozenset({"steps", "call"})
+"""Kinds of records that hold steps."""
 _UNREADABLE = (StudioError, KeyError, TypeError, ValueError, OverflowError, RecursionError)
 """What a record of the wrong form raises; anything else is a bug or a broken disk, and stops the batch."""
 
@@ -56,6 +59,7 @@ class Ingest:
         pool: where steps go.
         wait: blocks up to so many seconds, True when something was synced (``Journal.wait``).
         clock: UTC seconds.
+        tokenizers: for answers that come as text only, see ``Retokenizer``.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class Ingest:
         *,
         wait: Callable[[float], bool],
         clock: Callable[[], float],
+        tokenizers: Mapping[str, Path] | None = None,
     ) -> None:
         self._dir = Path(journal_dir)
         self._pool = pool
@@ -72,6 +77,7 @@ class Ingest:
         self._clock = clock
         self._linker = Linker(pool)
         self._reader = RecordReader()
+        self._retokenizer = Retokenizer(tokenizers or {})
         self._positions = pool.positions()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -184,17 +190,19 @@ class Ingest:
 
     def _store(self, records: Sequence[Record]) -> None:
         batch = Batch()
-        drafted: list[tuple[Record, str, Any]] = []
+        drafted: list[tuple[str, Any]] = []
         for record in records:
             batch.positions[record.segment] = record.next_offset
             try:
-                drafted.append((record, *_read_record(record, self._reader)))
+                kind, found = _read_record(record, self._reader)
             except _UNREADABLE as error:
                 batch.errors.append((record.segment, record.next_offset, _reason(error)))
-        self._linker.announce(
-            {step.trajectory_uid for _, kind, found in drafted if kind in ("steps", "call") for step in found}
-        )
-        for _, kind, found in drafted:
+                continue
+            if kind in _STEPS:
+                found = [self._retokenizer.fill(step) for step in found]
+            drafted.append((kind, found))
+        self._linker.announce({step.trajectory_uid for kind, found in drafted if kind in _STEPS for step in found})
+        for kind, found in drafted:
             if kind == "steps":
                 batch.steps.extend(self._linker.place(step) for step in found)
             elif kind == "call":

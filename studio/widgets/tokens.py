@@ -91,6 +91,7 @@ def _candidates(settings: Settings) -> list[tuple[Path | None, str]]:
     model_dir = settings.local_model_dir
     if model_dir is not None and (model_dir / "tokenizer.json").exists():
         folders.append((model_dir, f"the tokenizer of {model_dir.name}"))
+    folders += [(folder, f"the tokenizer of {pattern}") for pattern, folder in settings.tokenizers.items()]
     return folders
 
 

@@ -126,14 +126,21 @@ def rollout(
 class Bench:
     """A journal, a pool and an ingest that is driven by hand."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, tokenizers: dict[str, Path] | None = None) -> None:
         self.folder = folder
+        self._tokenizers = tokenizers
         self.journal = Journal(folder / "journal")
         self.pool = Pool.open(folder / "pool.duckdb", clock=lambda: 1e9)
         self.ingest = self._ingest()
 
     def _ingest(self) -> Ingest:
-        return Ingest(self.folder / "journal", self.pool, wait=self.journal.wait, clock=lambda: 1e9)
+        return Ingest(
+            self.folder / "journal",
+            self.pool,
+            wait=self.journal.wait,
+            clock=lambda: 1e9,
+            tokenizers=self._tokenizers,
+        )
 
     def feed(self, *payloads: bytes) -> None:
         """Journal and take in."""

@@ -53,6 +53,7 @@ class Record(NamedTuple):
 
 class _Pending(NamedTuple):
     payload: bytes
+    header: bytes
     waiter: Future[Position] | _AsyncWaiter
 
 
@@ -148,14 +149,24 @@ class Journal:
     def _enqueue(self, payload: bytes, waiter: Future[Position] | _AsyncWaiter) -> JournalError | None:
         if len(payload) > MAX_PAYLOAD_BYTES:
             return JournalError(f"a record of {len(payload)} bytes is over the limit of {MAX_PAYLOAD_BYTES}")
+        # Here and not in the writer's thread, which would hand the interpreter over once more for each record.
+        crc = zlib.crc32(payload, zlib.crc32(_LENGTH.pack(len(payload))))
+        header = _HEADER.pack(len(payload), crc)
         with self._wake:
             if self._closed:
                 return JournalError("the journal is closed", hint="the service is shutting down")
-            self._waiting.append(_Pending(payload, waiter))
-            # Only the first of a batch has to wake the writer.
-            if len(self._waiting) == 1:
+            self._waiting.append(_Pending(payload, header, waiter))
+            if not isinstance(waiter, tuple):
                 self._wake.notify()
+            elif len(self._waiting) == 1:
+                # Only the first of a batch has to wake the writer, once the loop has done what is ready now: records
+                # of the same turn share a sync, and the two threads do not contend for the interpreter meanwhile.
+                waiter[0].call_soon(self._notify)
         return None
+
+    def _notify(self) -> None:
+        with self._wake:
+            self._wake.notify()
 
     def _run(self) -> None:
         while True:
@@ -183,10 +194,9 @@ class Journal:
         offset = self._size
         positions: list[Position] = []
         buffers: list[bytes] = []
-        for payload, _ in batch:
+        for payload, header, _ in batch:
             positions.append((self._segment, offset))
-            crc = zlib.crc32(payload, zlib.crc32(_LENGTH.pack(len(payload))))
-            buffers.append(_HEADER.pack(len(payload), crc))
+            buffers.append(header)
             buffers.append(payload)
             offset += _HEADER.size + len(payload)
         _write_all(self._fd, buffers[0] + buffers[1] if len(batch) == 1 else b"".join(buffers))
@@ -343,7 +353,7 @@ def _take(waiting: list[_Pending]) -> tuple[list[_Pending], list[_Pending]]:
 def _answer(batch: list[_Pending], positions: list[Position] | None, failure: JournalError | None) -> None:
     """Resolve every waiter; the waiters of one event loop are woken together, by one system call."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Position], Position | None]]] = {}
-    for index, (_, waiter) in enumerate(batch):
+    for index, (_, _, waiter) in enumerate(batch):
         position = positions[index] if positions is not None else None
         if isinstance(waiter, tuple):
             by_loop.setdefault(waiter[0], []).append((waiter[1], position))

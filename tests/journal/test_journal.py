@@ -161,6 +161,21 @@ def test_appends_of_one_loop_are_synced_together(tmp_path):
     journal.close()
 
 
+def test_a_loop_that_ends_in_the_middle_of_an_append_holds_up_nobody(tmp_path):
+    journal = Journal(tmp_path)
+
+    async def begin_and_leave():
+        appending = asyncio.create_task(journal.append_async(b"first"))
+        # The loop ends in the turn in which the append began.
+        asyncio.get_running_loop().call_soon(appending.cancel)
+        await asyncio.sleep(0)
+
+    asyncio.run(begin_and_leave())
+    journal.append(b"second").result(20)
+    journal.close()
+    assert contents(tmp_path) == [b"first", b"second"]
+
+
 def test_close_flushes_and_refuses_what_comes_later(tmp_path):
     journal = Journal(tmp_path)
     futures = [journal.append(b"%d" % number) for number in range(100)]

@@ -60,7 +60,7 @@ def step_tables(plan: Plan, reader: TokenReader) -> Iterator[pa.Table]:
 
 
 def step_table(plan: Plan, reader: TokenReader, low: int, high: int) -> pa.Table:
-    """Steps ``[low, high)`` of the plan, ``SCHEMA``."""
+    """Steps ``[low, high)`` of the plan, ``SCHEMA``; and ``response_mask`` (0: redacted) of redacted versions."""
     rows = plan.steps.slice(low, high - low)
     sequences = reader.sequences(plan.step_uids[low:high])
     n_prompt, n_response = sequences.n_prompt, sequences.n_response
@@ -78,7 +78,11 @@ def step_table(plan: Plan, reader: TokenReader, low: int, high: int) -> pa.Table
         if field.name not in columns:
             present = field.name in rows.column_names
             columns[field.name] = rows[field.name].cast(field.type) if present else pa.nulls(len(rows), field.type)
-    return pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+    table = pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+    if sequences.masked is None:
+        return table
+    mask = lists((~sequences.masked[response]).astype(np.int8), n_response, pa.int8())
+    return table.append_column("response_mask", mask)
 
 
 def lists(values: NDArray[Any], lengths: Ints, kind: pa.DataType, *, known: NDArray[np.bool_] | None = None) -> Any:

@@ -52,8 +52,8 @@ class PlanSource(TokenReader, Protocol):
         """What trainers reported, oldest first."""
         ...
 
-    def trajectory_rewards(self, sources: Sequence[str], *, channel: str) -> pa.Table:
-        """(trajectory_uid, reward) by the first of these sources that a trajectory has."""
+    def trajectory_rewards(self, policy: Any, *, channel: str) -> pa.Table:
+        """(trajectory_uid, reward) by a reward policy (``core.pool.rewards.Spec``) of what is scored by it."""
         ...
 
     def step_values(self, step_uids: Any, model: str) -> pa.Array:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from core import credit
 from core.credit import Estimator, Needs
 from core.errors import InvalidInput
+from core.rewards.policy import parse_policy
 from core.types import EXACT_TOKEN_SOURCES, TokenSource
 
 
@@ -46,10 +47,11 @@ class Recipe(BaseModel):
     drop_flat_groups: bool = Field(False, description="Leave groups of equal rewards out (DAPO filter)")
     max_prompt_tokens: int | None = Field(None, ge=1, description="Longest prompt of a step, tokens")
     max_response_tokens: int | None = Field(None, ge=1, description="Longest response of a step, tokens")
-    rewards: tuple[str, ...] | None = Field(
+    rewards: tuple[str, ...] | str | dict[str, Any] | None = Field(
         None,
-        description="Which trajectory rewards count, the first that there is: sources of annotations (verifier, judge, "
-        "human, ...), complete (said at completion), steps (their sum); none: the newest word",
+        description="Which trajectory rewards count. A list: the first that there is of sources of annotations "
+        "(verifier, judge, human, ...), complete (said at completion), steps (their sum). A text: a reward policy by "
+        "its name, or name@version. An object: such a policy itself. None: the reward in effect",
     )
     loss: Literal["all", "last_step"] = Field("all", description="Steps of a trajectory in the loss: all, or its last")
     temperature: float | None = Field(
@@ -111,6 +113,11 @@ def parse_recipe(data: Mapping[str, Any] | None) -> Recipe:
         raise InvalidInput(f"recipe: {err.message}", field=f"recipe.{err.field}", hint=err.hint) from err
     if recipe.min_rollouts is not None and (recipe.n_rollouts is None or recipe.min_rollouts > recipe.n_rollouts):
         raise InvalidInput("recipe: min_rollouts is at most n_rollouts", field="recipe.min_rollouts")
+    if isinstance(recipe.rewards, Mapping):
+        try:
+            parse_policy(recipe.rewards)
+        except InvalidInput as err:
+            raise InvalidInput(f"recipe: {err.message}", field="recipe.rewards", hint=err.hint) from err
     least = recipe.needs.min_group_size
     if recipe.n_rollouts is not None and recipe.n_rollouts < least:
         raise InvalidInput(

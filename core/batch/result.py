@@ -66,6 +66,7 @@ class Plan:
         lacks: which step lacks what the algorithm reads, by uid; the first ones.
         pairs: preference pairs (chosen, rejected: numbers of ``trajectories``; chosen_uid, rejected_uid,
             prompt_uid, margin), or None.
+        dataset_version: the version that it was made from; ``reader`` then gives the version's tokens. None: the pool.
     """
 
     view: View
@@ -80,6 +81,7 @@ class Plan:
     level: str | None = None
     lacks: list[str] = field(default_factory=list)
     pairs: pa.Table | None = None
+    dataset_version: dict[str, Any] | None = None
 
     @property
     def uid(self) -> str:

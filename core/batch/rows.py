@@ -32,7 +32,7 @@ class Rows:
     Attributes:
         ids: int32 [m], all rows one after another.
         offsets: int64 [r + 1], row i is ``ids[offsets[i]:offsets[i + 1]]``.
-        loss: bool [m], True on the sampled tokens of chosen steps.
+        loss: bool [m], True on the sampled tokens of chosen steps, but for redacted ones.
         logprobs: float32 [m], log μ(token) in nats where ``loss``; NaN elsewhere and where unknown.
         advantages: float32 [m], where ``loss``; NaN elsewhere and where unassigned.
         n_prompt: int64 [r], tokens before the first with loss.
@@ -152,7 +152,7 @@ def _lay(
     at = ragged_index(begins, n_response)
     source = ragged_index(sequences.offsets[:-1][step] + sequences.n_prompt[step], n_response)
     loss = np.zeros(len(ids), dtype=np.bool_)
-    loss[at] = True
+    loss[at] = True if sequences.masked is None else ~sequences.masked[source]
     logprobs, advantages = (np.full(len(ids), np.nan, dtype=np.float32) for _ in range(2))
     if sequences.logprobs is not None:
         logprobs[at] = sequences.logprobs[source]
@@ -161,6 +161,8 @@ def _lay(
     else:
         begins = np.cumsum(sequences.n_response) - sequences.n_response
         advantages[at] = per_token[ragged_index(begins[step], n_response)]
+    if sequences.masked is not None:
+        advantages[~loss] = np.nan
     return ids, offsets, loss, logprobs, advantages, step, begins
 
 

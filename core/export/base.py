@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, cast
 
 import numpy as np
 import orjson
@@ -120,6 +120,7 @@ class Exporter:
         choices: options and their allowed values, the first one the default.
         beside: files that go beside the export, such as the program that loads it: name -> content, given the
             export's file name.
+        masks_tokens: whether it can leave single sampled tokens out of the loss; False refuses redacted versions.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Exporter:
     load_command: Callable[[str], str]
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     beside: Mapping[str, Callable[[str], bytes]] = field(default_factory=dict)
+    masks_tokens: bool = True
 
     def settings(self, given: Mapping[str, Any]) -> dict[str, str]:
         """Options checked and completed. InvalidInput names what is wrong."""
@@ -172,7 +174,13 @@ def run_export(
     Raises:
         InvalidInput: an empty plan, a wrong option, or a folder that can't be written.
     """
-    settings = exporter.settings(options)
+    settings, pool = exporter.settings(options), source_of(plan, pool)
+    if plan.dataset_version is not None and plan.dataset_version["has_masks"] and not exporter.masks_tokens:
+        raise InvalidInput(
+            f"{exporter.name} can't leave single tokens out of the loss, and this version has redacted ones",
+            field="format",
+            hint="freeze with the redaction action 'drop', or choose another format",
+        )
     if not len(plan.steps):
         worst = max(plan.excluded, key=lambda reason: reason.n_steps, default=None)
         hint = "no step matches view and channel" if worst is None else f"{worst.n_steps} steps: {worst.label}"
@@ -203,6 +211,7 @@ def run_export(
         "n_tokens": written.n_tokens,
         "n_loss_tokens": written.n_loss_tokens,
         "plan": {"uid": plan.uid, "hash": plan.hash},
+        "dataset_version": plan.dataset_version,
         "view": plan.view_json(),
         "recipe": plan.recipe.to_json(),
         "policy_version": plan.policy_version,
@@ -234,6 +243,11 @@ def _finished(path: Path, manifest_path: Path, plan: Plan) -> ExportResult | Non
     return ExportResult(path, manifest_path, manifest["n_rows"], manifest["n_tokens"], manifest)
 
 
+def source_of(plan: Plan, pool: ExportSource) -> ExportSource:
+    """Where a plan's tokens and texts come from: of a version the version, which alone knows what is redacted."""
+    return pool if plan.dataset_version is None else cast(ExportSource, plan.reader)
+
+
 def estimate_bytes(exporter: Exporter, plan: Plan, pool: ExportSource, options: Mapping[str, Any]) -> int | None:
     """About how big the file will be: the first trajectories written to nowhere, scaled by tokens.
 
@@ -245,7 +259,7 @@ def estimate_bytes(exporter: Exporter, plan: Plan, pool: ExportSource, options: 
     n = int(np.searchsorted(tokens, SAMPLE_TOKENS)) + 1
     sample = plan.part(range(min(n, len(tokens))))
     sink = Sink(io.BytesIO())
-    exporter.write(sample, pool, sink, exporter.settings(options), _no_progress)
+    exporter.write(sample, source_of(plan, pool), sink, exporter.settings(options), _no_progress)
     return int(sink.n_bytes * int(tokens[-1]) / int(sample.lengths.sum()))
 
 

@@ -189,5 +189,6 @@ EXPORTER = Exporter(
     suffix=".safetensors",
     write=write,
     load_command=load_command,
+    masks_tokens=False,
     choices={"terms": tuple(POLICIES)},
 )

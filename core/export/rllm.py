@@ -89,4 +89,5 @@ EXPORTER = Exporter(
     suffix=".jsonl",
     write=write,
     load_command=load_command,
+    masks_tokens=False,
 )

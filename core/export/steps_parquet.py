@@ -61,13 +61,15 @@ def _groups(plan: Plan, pool: ExportSource) -> Iterator[tuple[int, pa.Table, Wri
         n_prompt, n_response = (
             pc.list_value_length(table[name]).to_numpy().astype(np.int64) for name in ("prompt_ids", "response_ids")
         )
-        n_loss = int(n_response.sum())
+        n_tokens = int(n_response.sum())
         columns = dict(zip(table.column_names, table.columns, strict=True))
-        columns["response_mask"] = arrays.lists(np.ones(n_loss, dtype=np.int8), n_response, pa.int8())
+        ones = arrays.lists(np.ones(n_tokens, dtype=np.int8), n_response, pa.int8())
+        columns.setdefault("response_mask", pa.chunked_array([ones]))
+        n_loss = pc.sum(columns["response_mask"].combine_chunks().flatten()).as_py() or 0
         columns |= _details(pool, table["trajectory_uid"].to_pylist(), table["step_uid"].to_pylist())
         done += len(table)
         whole = pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
-        yield done, whole, Written(len(table), int(n_prompt.sum()) + n_loss, n_loss)
+        yield done, whole, Written(len(table), int(n_prompt.sum()) + n_tokens, n_loss)
 
 
 def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, Any], progress: Progress) -> Written:

@@ -114,6 +114,7 @@ DPO = Exporter(
     suffix=".parquet",
     write=write_dpo,
     load_command=load_command,
+    masks_tokens=False,
 )
 KTO = Exporter(
     name="trl_kto",
@@ -122,4 +123,5 @@ KTO = Exporter(
     suffix=".parquet",
     write=write_kto,
     load_command=load_command,
+    masks_tokens=False,
 )

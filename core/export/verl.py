@@ -10,6 +10,7 @@ needed to write it. Like every pickle it runs what it says: open only files that
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections.abc import Mapping
 from typing import Any
@@ -69,8 +70,16 @@ def data_proto(
     """A pickle of a verl ``DataProto`` with these tensors, arrays and meta information."""
     import torch
 
+    class Pickler(pickle.Pickler):
+        """Tensors as arrays: torch's own form names memory addresses, so no two files would be the same."""
+
+        def reducer_override(self, obj: Any) -> Any:
+            return (torch.from_numpy, (obj.numpy(),)) if isinstance(obj, torch.Tensor) else NotImplemented
+
     found = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in arrays.items()}
-    arguments = pickle.dumps((found, dict(beside), dict(meta)), protocol=4)
+    buffer = io.BytesIO()
+    Pickler(buffer, protocol=4).dump((found, dict(beside), dict(meta)))
+    arguments = buffer.getvalue()
     head, body = arguments[:2], arguments[2:-1]
     return head + FROM_DICT + body + pickle.REDUCE + pickle.STOP
 

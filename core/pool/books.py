@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from core.pool.console import Console
+from core.pool.rewards import RewardBook
+from core.pool.versions import VersionBook
 
 
-class Books(Console):
-    """SQL."""
+class Books(Console, VersionBook, RewardBook):
+    """SQL, dataset versions, reward policies."""

@@ -44,6 +44,7 @@ class Sequences:
         parent: int64 [n], index of a sequence whose first ``n_shared`` tokens are this one's first; -1 for none.
             None: nothing is known about sharing before the tokens are compared.
         n_shared: int64 [n], 0 where ``parent`` is -1. The two may share more: what is known is a lower bound.
+        masked: bool [n_tokens], tokens that stand in another's place and that no loss may count; None: there are none.
     """
 
     ids: Int32
@@ -53,6 +54,7 @@ class Sequences:
     step_uids: list[str]
     parent: Int64 | None = None
     n_shared: Int64 | None = None
+    masked: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         """Refuse arrays that contradict each other; the message names the field."""
@@ -69,6 +71,8 @@ class Sequences:
             raise InvalidInput("a prompt is longer than its sequence", field="n_prompt")
         if self.logprobs is not None and (self.logprobs.dtype != np.float32 or self.logprobs.shape != self.ids.shape):
             raise InvalidInput("logprobs must be float32 and as long as ids", field="logprobs")
+        if self.masked is not None and (self.masked.dtype != np.bool_ or self.masked.shape != self.ids.shape):
+            raise InvalidInput("masked must be bool and as long as ids", field="masked")
         if self.parent is not None or self.n_shared is not None:
             self._check_deltas()
 
@@ -183,4 +187,5 @@ class Sequences:
             step_uids=[self.step_uids[i] for i in chosen.tolist()],
             parent=parent,
             n_shared=n_shared,
+            masked=None if self.masked is None else self.masked[index],
         )

@@ -136,15 +136,17 @@ def _order_and_limits(recipe: Recipe) -> dict[str, Any]:
     )
     losses = list(get_args(Recipe.model_fields["loss"].annotation))
     edited["loss"] = right.selectbox("Steps in the loss", losses, index=losses.index(recipe.loss), help=_doc("loss"))
+    listed = list(recipe.rewards) if isinstance(recipe.rewards, tuple) else []
+    named = [] if isinstance(recipe.rewards, tuple) else recipe.rewards  # a reward policy stays what it is
     sources = st.multiselect(
         "Rewards, first that there is",
-        list(dict.fromkeys([*(recipe.rewards or ()), *REWARD_SOURCES])),
-        default=list(recipe.rewards or ()),
+        list(dict.fromkeys([*listed, *REWARD_SOURCES])),
+        default=listed,
         accept_new_options=True,
         placeholder="the newest word",
         help=_doc("rewards"),
     )
-    edited["rewards"] = sources or None
+    edited["rewards"] = sources or named or None
     critics = [row["model"] for row in state.service().pool.value_models()]
     known = list(dict.fromkeys([None, recipe.value_model, *critics]))
     edited["value_model"] = st.selectbox(

@@ -1,0 +1,216 @@
+"""Going through a selection for what must not leave it: which steps go, which tokens are masked, what was counted.
+
+Each message is read once per trajectory. Responses are always spelled out of their tokens, since what an engine sampled
+may have been parsed away; prompts are where a hit is known, or no message is. A step with a hit whose tokens can't be
+spelled goes, whatever the rules say: nobody could tell which tokens to mask.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from core.errors import InvalidInput
+from core.pool.redaction import Redaction
+
+Progress = Callable[[int, int], None]
+"""Called with (trajectories read, trajectories in all)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenText:
+    """How a tokenizer's ids are spelled: bytes of every id, and the id that stands for redacted tokens."""
+
+    token_bytes: Sequence[bytes]
+    mask_id: int
+
+
+TokenTexts = Callable[[str | None], TokenText | None]
+"""Tokenizer hash -> its spelling, None where it is not at hand."""
+
+
+def no_texts(tokenizer_hash: str | None) -> TokenText | None:
+    """No tokenizer is at hand."""
+    return None
+
+
+def texts_of(directory: Path | None) -> TokenTexts:
+    """The tokenizer in this model folder, or the shipped one, for the steps that were made with it."""
+
+    def find(wanted: str | None) -> TokenText | None:
+        from core.serving.tokenizer import load_tokenizer
+
+        try:
+            tokenizer = load_tokenizer(directory)
+        except (InvalidInput, OSError, ValueError):
+            return None
+        if wanted != tokenizer.hash:
+            return None
+        return TokenText(tokenizer.token_bytes, tokenizer.encode("*")[0])
+
+    return find
+
+
+class TrajectoryReader(Protocol):
+    """What is asked of the pool."""
+
+    def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
+        """A trajectory with its steps in order, tokens and messages included."""
+        ...
+
+
+@dataclass(slots=True)
+class Redacted:
+    """What going through gave.
+
+    Attributes:
+        dropped: step uid -> why: ``hit``, ``unreadable``, ``unlocated`` (a hit, and tokens that can't be spelled),
+            ``nothing_left`` (every sampled token would be masked).
+        masks: step uid -> (starts, ends, id in their place), counted from the prompt's first token.
+        n_steps: rule -> steps with a hit of it.
+    """
+
+    dropped: dict[str, str] = field(default_factory=dict)
+    masks: dict[str, tuple[list[int], list[int], int]] = field(default_factory=dict)
+    n_steps: Counter[str] = field(default_factory=Counter)
+    n_masked_steps: int = 0
+    n_masked_tokens: int = 0
+    n_unread_tokens: int = 0
+
+    def report(self) -> dict[str, Any]:
+        """For the manifest: counts by rule and by what became of the steps."""
+        return {
+            "n_steps_with_hit": dict(sorted(self.n_steps.items())),
+            "n_steps_dropped": dict(sorted(Counter(self.dropped.values()).items())),
+            "n_steps_masked": self.n_masked_steps,
+            "n_tokens_masked": self.n_masked_tokens,
+            "n_steps_whose_tokens_were_not_read": self.n_unread_tokens,
+        }
+
+
+TEXTS = ("messages", "response_message", "tools", "metadata")
+"""Parts of a step that exports carry as text."""
+
+
+def redact(
+    pool: TrajectoryReader, members: pa.Table, rules: Redaction, texts: TokenTexts, progress: Progress | None = None
+) -> Redacted:
+    """Go through the members' trajectories.
+
+    Args:
+        pool: where texts and tokens come from.
+        members: at least step_uid and trajectory_uid.
+        rules: what to look for.
+        texts: how ids are spelled.
+        progress: told after each trajectory; raising from it stops.
+    """
+    found = Redacted()
+    wanted: dict[str, set[str]] = {}
+    for uid, owner in zip(members["step_uid"].to_pylist(), members["trajectory_uid"].to_pylist(), strict=True):
+        wanted.setdefault(owner, set()).add(uid)
+    known: dict[str | None, TokenText | None] = {}
+    for done, (owner, uids) in enumerate(wanted.items(), 1):
+        steps = [step for step in pool.trajectory(owner)["steps"] if step["step_uid"] in uids]
+        for step in steps:
+            if step["tokenizer_hash"] not in known:
+                known[step["tokenizer_hash"]] = texts(step["tokenizer_hash"])
+        _trajectory(found, steps, rules, known)
+        if progress is not None:
+            progress(done, len(wanted))
+    return found
+
+
+def _trajectory(
+    found: Redacted, steps: list[dict[str, Any]], rules: Redaction, known: Mapping[str | None, TokenText | None]
+) -> None:
+    seen: dict[int, Counter[str]] = {}
+    said = [_text_hits(step, rules, seen) for step in steps]
+    pieces = [_pieces(step, known[step["tokenizer_hash"]]) for step in steps]
+    sampled = [
+        [] if piece is None else list(rules.token_runs(piece[_n_prompt(step) :]))
+        for step, piece in zip(steps, pieces, strict=True)
+    ]
+    anywhere = any(said) or any(sampled)
+    for step, hits, piece in zip(steps, said, pieces, strict=True):
+        uid = step["step_uid"]
+        has_ids = step["prompt_ids"] is not None or step["response_ids"] is not None
+        has_text = step["messages"] is not None or step["response_message"] is not None
+        runs: list[tuple[int, int, str]] = []
+        if piece is not None and (anywhere or step["messages"] is None):
+            runs = list(rules.token_runs(piece))
+        named = hits + Counter(name for _, _, name in runs)
+        found.n_steps.update(named.keys())
+        found.n_unread_tokens += has_ids and piece is None
+        if has_ids and piece is None and not has_text:
+            if rules.unreadable == "drop":
+                found.dropped[uid] = "unreadable"
+        elif not named:
+            continue
+        elif rules.action == "drop":
+            found.dropped[uid] = "hit"
+        elif has_ids and piece is None:
+            found.dropped[uid] = "unlocated"
+        else:
+            _mask(found, step, runs, known[step["tokenizer_hash"]])
+
+
+def _mask(found: Redacted, step: Mapping[str, Any], runs: list[tuple[int, int, str]], text: TokenText | None) -> None:
+    uid = step["step_uid"]
+    starts, ends = _joined([(first, end) for first, end, _ in runs])
+    n_prompt, n_response = _n_prompt(step), 0 if step["response_ids"] is None else len(step["response_ids"])
+    covered = sum(max(0, end - max(start, n_prompt)) for start, end in zip(starts, ends, strict=True))
+    if n_response and covered >= n_response:
+        found.dropped[uid] = "nothing_left"
+        return
+    found.n_masked_steps += 1
+    found.n_masked_tokens += sum(ends) - sum(starts)
+    if starts and text is not None:
+        found.masks[uid] = (starts, ends, text.mask_id)
+
+
+def _joined(runs: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """Runs in order without overlap."""
+    starts: list[int] = []
+    ends: list[int] = []
+    for first, end in sorted(runs):
+        if ends and first <= ends[-1]:
+            ends[-1] = max(ends[-1], end)
+        else:
+            starts.append(first)
+            ends.append(end)
+    return starts, ends
+
+
+def _n_prompt(step: Mapping[str, Any]) -> int:
+    return 0 if step["prompt_ids"] is None else len(step["prompt_ids"])
+
+
+def _pieces(step: Mapping[str, Any], text: TokenText | None) -> list[bytes] | None:
+    """The bytes of each token, prompt first; None when they can't all be spelled."""
+    parts = [step[name] for name in ("prompt_ids", "response_ids") if step[name] is not None]
+    if text is None or not parts:
+        return None
+    ids = np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
+    if len(ids) and (ids.min() < 0 or ids.max() >= len(text.token_bytes)):
+        return None
+    return [text.token_bytes[i] for i in ids.tolist()]
+
+
+def _text_hits(step: Mapping[str, Any], rules: Redaction, seen: dict[int, Counter[str]]) -> Counter[str]:
+    """Rule -> hits in the step's texts; what several steps share is read once (``seen``, by identity)."""
+    hits: Counter[str] = Counter()
+    for name in TEXTS:
+        value = step[name]
+        for part in value if isinstance(value, list) else [value]:
+            if id(part) not in seen:
+                counts: Counter[str] = Counter()
+                rules.clean(part, counts)
+                seen[id(part)] = counts
+            hits += seen[id(part)]
+    return hits

@@ -1,0 +1,376 @@
+"""Dataset versions: members with their labels as they were, hashed, never changed again.
+
+A version keeps what can change later (rewards, labels, membership, kinds) and points to what can't (tokens, messages).
+So it costs a row per step, and what is made from it later is made from the same values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from core.errors import Conflict, InvalidInput, NotFound
+from core.pool import query
+from core.pool.bookkeeping import list_policy_events
+from core.pool.content import canonical, decode
+from core.pool.database import Cursor, Database, arrow, registered, rows, seconds, timestamp
+from core.pool.said import SAID
+from core.pool.tablehash import update_hash
+from core.types import PolicyEvent, View
+
+MASK_COLUMNS = ("mask_starts", "mask_ends", "mask_id")
+LABELS = (
+    "prompt_uid", "call_kind", "reward", "quality", "trainable", "is_last", "tags", "trajectory_reward",
+    "trajectory_quality", "complete",
+)  # fmt: skip
+"""What a version remembers of a step because it may change."""
+SHOWN_CHANGES = 1000
+
+_SNAPSHOT = """
+SELECT r.place, r.step_uid, s.step_id, s.trajectory_id, t.trajectory_uid, f.content_hash::VARCHAR AS content_hash,
+    s.prompt_uid, s.call_kind, s.reward, s.quality, s.trainable, s.is_last, s.tags,
+    t.reward AS trajectory_reward, t.quality AS trajectory_quality, t.complete,
+    f.tokenizer_hash, s.source, s.token_source, s.model, s.agent, s.policy_version, s.policy_version_end,
+    s.n_prompt_tokens, s.n_response_tokens
+FROM wanted_rows r
+JOIN step_state s ON s.step_uid = r.step_uid
+JOIN trajectory_state t ON t.trajectory_id = s.trajectory_id
+JOIN steps f ON f.step_id = s.step_id
+ORDER BY r.place
+"""
+
+# Log-probs were given with the redacted tokens in sight, so such a step is not exact: ratio-based algorithms leave it.
+_ROWS = """
+SELECT f.step_uid, t.trajectory_uid, d.prompt_uid, v.channel, f.step_index, f.n_prompt_tokens, f.n_response_tokens,
+    f.n_shared_tokens, d.reward, d.trajectory_reward, d.quality, d.trajectory_quality, d.trainable, d.complete,
+    f.status, CASE WHEN d.mask_starts IS NULL THEN f.token_source ELSE 'retokenized' END AS token_source,
+    d.call_kind, f.policy_version, f.policy_version_end, f.created_at,
+    f.has_logprobs, d.is_last
+FROM dataset_steps d
+JOIN dataset_versions v USING (version_id)
+JOIN steps f ON f.step_id = d.step_id
+JOIN trajectories t ON t.trajectory_id = d.trajectory_id
+WHERE v.version_id = ? ORDER BY d.place
+"""
+
+_HASHED = """
+SELECT f.step_uid, f.content_hash::VARCHAR AS content_hash, t.trajectory_uid, d.* EXCLUDE (version_id, step_id,
+    trajectory_id)
+FROM dataset_steps d JOIN steps f ON f.step_id = d.step_id JOIN trajectories t ON t.trajectory_id = d.trajectory_id
+WHERE d.version_id = ? ORDER BY d.place
+"""
+_HASHED_REWARDS = """
+SELECT t.trajectory_uid, r.source, r.first_reward, r.last_reward FROM dataset_rewards r
+JOIN trajectories t USING (trajectory_id) WHERE r.version_id = ? ORDER BY t.trajectory_uid, r.source
+"""
+_HASHED_VALUES = """
+SELECT f.step_uid, d.model, d.value FROM dataset_values d JOIN steps f USING (step_id)
+WHERE d.version_id = ? ORDER BY f.step_uid, d.model
+"""
+
+_DIFF = """
+WITH a AS (SELECT * FROM dataset_steps WHERE version_id = $a), b AS (SELECT * FROM dataset_steps WHERE version_id = $b)
+SELECT f.step_uid, t.trajectory_uid,
+    CASE WHEN a.step_id IS NULL THEN 'added' WHEN b.step_id IS NULL THEN 'removed' ELSE 'changed' END AS change,
+    {columns}
+FROM a FULL JOIN b ON a.step_id = b.step_id
+JOIN steps f ON f.step_id = coalesce(a.step_id, b.step_id)
+JOIN trajectories t ON t.trajectory_id = coalesce(a.trajectory_id, b.trajectory_id)
+WHERE a.step_id IS NULL OR b.step_id IS NULL OR {differs}
+ORDER BY coalesce(b.place, a.place), f.step_uid
+"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """What a freeze looks at, all of one moment.
+
+    Attributes:
+        rows: members in plan order: place, step_uid, step_id, trajectory_id, trajectory_uid, content_hash, ``LABELS``,
+            and what provenance counts.
+        said: what each source said of each trajectory (``dataset_rewards`` without its version).
+        values: (step_id, value) of the recipe's critic; None where it names none.
+        policy_events: what trainers had reported.
+    """
+
+    rows: pa.Table
+    said: pa.Table
+    values: pa.Table | None
+    policy_events: list[PolicyEvent]
+
+
+class VersionBook:
+    """The part of ``Pool`` that keeps dataset versions. ``core.batch.datasets`` makes them."""
+
+    _db: Database
+
+    def snapshot(self, view: View, *, channel: str, value_model: str | None = None) -> Snapshot:
+        """Everything of a view that a version keeps, read at one moment. InvalidInput when nothing matches."""
+        with self._db.read() as cursor:
+            uids = query.plan_rows(cursor, view, channel)["step_uid"].combine_chunks()
+            if not len(uids):
+                raise InvalidInput("The view holds no step of this channel.", field="view")
+            wanted = pa.table({"step_uid": uids, "place": pa.array(np.arange(len(uids), dtype=np.int64))})
+            with registered(cursor, wanted_rows=wanted):
+                table = arrow(cursor, _SNAPSHOT)
+            owners = pa.table({"trajectory_id": pc.unique(table["trajectory_id"])})
+            with registered(cursor, scope_trajectories=owners):
+                said = arrow(
+                    cursor,
+                    f"WITH {SAID} SELECT * FROM said SEMI JOIN scope_trajectories USING (trajectory_id)"
+                    " ORDER BY trajectory_id, source",
+                )
+            values = None
+            if value_model is not None:
+                with registered(cursor, wanted_rows=table.select(["step_uid", "step_id"])):
+                    values = arrow(
+                        cursor,
+                        "SELECT w.step_id, arg_max(v.value, (v.created_at, v.rowid)) AS value FROM step_values v"
+                        " JOIN wanted_rows w USING (step_uid) WHERE v.model = ? GROUP BY w.step_id ORDER BY w.step_id",
+                        [value_model],
+                    )
+            return Snapshot(table, said, values, list_policy_events(cursor))
+
+    def store_version(
+        self, head: Mapping[str, Any], members: pa.Table, said: pa.Table, values: pa.Table | None
+    ) -> dict[str, Any]:
+        """Write a version in one transaction; returns it as ``dataset_version`` does.
+
+        Args:
+            head: name, parent (a name or uid, or None), channel, view, recipe, redaction, provenance, policy_events,
+                value_model, author, note.
+            members: ``Snapshot.rows`` less what was left out, with ``MASK_COLUMNS`` where redaction masked something.
+            said, values: of the snapshot.
+
+        Raises:
+            Conflict: the name is taken, or a member was deleted meanwhile.
+            NotFound: no such parent.
+        """
+        name = str(head["name"]).strip()
+        if not name:
+            raise InvalidInput("A name is needed.", field="name")
+        if not len(members):
+            raise InvalidInput("No step is left to freeze.", field="view")
+        members = _with_masks(members)
+        view: View = head["view"]
+        uid = f"ds-{uuid.uuid4().hex}"
+        with self._db.write() as cursor:
+            if cursor.execute("SELECT count(*) FROM dataset_versions WHERE name = ?", [name]).fetchall()[0][0]:
+                raise Conflict(f"There is a dataset version {name!r} already.", field="name", hint="Choose another.")
+            parent = None if head.get("parent") is None else _head(cursor, head["parent"])["version_uid"]
+            number = cursor.execute("SELECT coalesce(max(version_id), 0) + 1 FROM dataset_versions").fetchall()[0][0]
+            columns = ", ".join(("place", "step_id", "trajectory_id", *LABELS, *MASK_COLUMNS))
+            with registered(cursor, frozen_members=members):
+                gone = cursor.execute(
+                    "SELECT count(*) FROM frozen_members WHERE step_id NOT IN (SELECT step_id FROM steps)"
+                ).fetchall()[0][0]
+                if gone:
+                    raise Conflict(f"{gone} steps were deleted meanwhile.", field="view", hint="Freeze again.")
+                cursor.execute(
+                    f"INSERT INTO dataset_steps (version_id, {columns}) SELECT ?, {columns} FROM frozen_members"
+                    " ORDER BY place",
+                    [number],
+                )
+                with registered(cursor, frozen_said=said):
+                    cursor.execute(
+                        "INSERT INTO dataset_rewards BY NAME SELECT ?::BIGINT AS version_id, * FROM frozen_said"
+                        " WHERE trajectory_id IN (SELECT trajectory_id FROM frozen_members)",
+                        [number],
+                    )
+                if values is not None:
+                    with registered(cursor, frozen_values=values):
+                        cursor.execute(
+                            "INSERT INTO dataset_values SELECT ?, ?, step_id, value FROM frozen_values"
+                            " WHERE step_id IN (SELECT step_id FROM frozen_members)",
+                            [number, head["value_model"]],
+                        )
+            events = [[e.version, str(e.event), e.created_at, dict(e.metadata)] for e in head["policy_events"]]
+            n_tokens = sum(
+                pc.sum(pc.fill_null(members[side], 0)).as_py() for side in ("n_prompt_tokens", "n_response_tokens")
+            )
+            cursor.execute(
+                f"INSERT INTO dataset_versions VALUES ({', '.join('?' * 19)})",
+                [
+                    number, uid, name, "", parent, head["channel"], _json(dict(view.filters)), view.where,
+                    _json(head["recipe"]), None if head.get("redaction") is None else _json(head["redaction"]),
+                    _json(head["provenance"]), _json(events),
+                    pc.count_distinct(members["prompt_uid"]).as_py(),
+                    pc.count_distinct(members["trajectory_id"]).as_py(), len(members), n_tokens,
+                    head["author"], head.get("note"), timestamp(self._db.clock()),
+                ],
+            )  # fmt: skip
+            cursor.execute(
+                "UPDATE dataset_versions SET content_hash = ? WHERE version_id = ?",
+                [content_hash(cursor, number), number],
+            )
+            return _public(_head(cursor, uid))
+
+    def dataset_versions(self) -> list[dict[str, Any]]:
+        """All versions, newest first."""
+        with self._db.read() as cursor:
+            return [_public(row) for row in rows(cursor, f"{_HEADS} ORDER BY v.version_id DESC")]
+
+    def dataset_version(self, name: str) -> dict[str, Any]:
+        """One version by its name or uid. NotFound when there is none."""
+        with self._db.read() as cursor:
+            return _public(_head(cursor, name))
+
+    def verify_version(self, name: str) -> bool:
+        """Whether what is stored still has the hash that it was frozen with."""
+        with self._db.read() as cursor:
+            head = _head(cursor, name)
+            return bool(content_hash(cursor, head["version_id"]) == head["content_hash"])
+
+    def diff_versions(self, a: str, b: str, *, limit: int = SHOWN_CHANGES) -> dict[str, Any]:
+        """What differs from version ``a`` to version ``b``.
+
+        Returns:
+            ``{a, b, counts: {added, removed, changed, same, by_label: {label: n}}, changes, truncated, recipe}``;
+            ``changes`` are at most ``limit`` steps in plan order: ``{step_uid, trajectory_uid, change, labels: {label:
+            [old, new]}}``.
+        """
+        compared = (*LABELS, *MASK_COLUMNS)
+        columns = ", ".join(f"a.{name} AS a_{name}, b.{name} AS b_{name}" for name in compared)
+        differs = " OR ".join(f"a.{name} IS DISTINCT FROM b.{name}" for name in compared)
+        with self._db.read() as cursor:
+            heads = [_head(cursor, one) for one in (a, b)]
+            bound = {"a": heads[0]["version_id"], "b": heads[1]["version_id"]}
+            sql = _DIFF.format(columns=columns, differs=differs)
+            counted = rows(
+                cursor,
+                "SELECT change, count(*) AS n, "
+                + ", ".join(f"count(*) FILTER (a_{n} IS DISTINCT FROM b_{n}) AS n_{n}" for n in compared)
+                + f" FROM ({sql}) GROUP BY change",
+                bound,
+            )
+            found = rows(cursor, f"{sql} LIMIT {int(limit)}", bound)
+        by_change = {row["change"]: row for row in counted}
+        n = {change: by_change.get(change, {"n": 0})["n"] for change in ("added", "removed", "changed")}
+        changed = by_change.get("changed", {})
+        return {
+            "a": heads[0]["name"],
+            "b": heads[1]["name"],
+            "counts": {
+                **n,
+                "same": heads[0]["n_steps"] - n["removed"] - n["changed"],
+                "by_label": {label: changed[f"n_{label}"] for label in compared if changed.get(f"n_{label}")},
+            },
+            "changes": [_change(row, compared) for row in found],
+            "truncated": len(found) < sum(n.values()),
+            "recipe": [decode(head["recipe"]) for head in heads],
+        }
+
+    def version_rows(self, name: str) -> pa.Table:
+        """Members in plan order with the columns of ``plan_rows``, labels as they were frozen."""
+        with self._db.read() as cursor:
+            return arrow(cursor, _ROWS, [_head(cursor, name)["version_id"]])
+
+    def version_labels(self, name: str, trajectory_uid: str) -> list[dict[str, Any]]:
+        """What a version remembers of one trajectory's members: step_uid, ``LABELS`` and masks, in plan order."""
+        with self._db.read() as cursor:
+            return rows(
+                cursor,
+                f"SELECT f.step_uid, {', '.join(f'd.{name}' for name in (*LABELS, *MASK_COLUMNS))}"
+                " FROM dataset_steps d JOIN steps f USING (step_id)"
+                " JOIN trajectories t ON t.trajectory_id = d.trajectory_id"
+                " WHERE d.version_id = ? AND t.trajectory_uid = ? ORDER BY d.place",
+                [_head(cursor, name)["version_id"], trajectory_uid],
+            )
+
+    def version_masks(self, name: str) -> dict[str, tuple[list[int], list[int], int]]:
+        """step_uid -> (starts, ends, id in their place) of the members with redacted tokens."""
+        with self._db.read() as cursor:
+            found = cursor.execute(
+                "SELECT f.step_uid, d.mask_starts, d.mask_ends, d.mask_id"
+                " FROM dataset_steps d JOIN steps f USING (step_id)"
+                " WHERE d.version_id = ? AND d.mask_starts IS NOT NULL",
+                [_head(cursor, name)["version_id"]],
+            ).fetchall()
+        return {uid: (starts, ends, mask_id) for uid, starts, ends, mask_id in found}
+
+    def version_policy_events(self, name: str) -> list[PolicyEvent]:
+        """What trainers had reported when it was frozen."""
+        with self._db.read() as cursor:
+            events = json.loads(_head(cursor, name)["policy_events"])
+        return [PolicyEvent(*event) for event in events]
+
+    def version_values(self, name: str, step_uids: Sequence[str] | pa.Array, model: str) -> pa.Array:
+        """The frozen values of a critic, float64 [n]. InvalidInput for a critic that the version does not hold."""
+        wanted = pa.table({"uid": step_uids, "place": pa.array(range(len(step_uids)), pa.int64())})
+        with self._db.read() as cursor, registered(cursor, wanted_values=wanted):
+            number = _head(cursor, name)["version_id"]
+            held = cursor.execute(
+                "SELECT count(*) FROM dataset_values WHERE version_id = ? AND model = ?", [number, model]
+            ).fetchall()[0][0]
+            if not held:
+                raise InvalidInput(
+                    f"The version holds no values of {model!r}.",
+                    field="recipe.value_model",
+                    hint="Freeze with a recipe that names this value_model.",
+                )
+            return arrow(
+                cursor,
+                "SELECT d.value FROM wanted_values w LEFT JOIN steps f ON f.step_uid = w.uid"
+                " LEFT JOIN dataset_values d ON d.step_id = f.step_id AND d.version_id = ? AND d.model = ?"
+                " ORDER BY w.place",
+                [number, model],
+            )["value"].combine_chunks()
+
+
+_HEADS = """
+SELECT v.*, p.name AS parent FROM dataset_versions v LEFT JOIN dataset_versions p ON p.version_uid = v.parent_uid
+"""
+
+
+def _json(value: Any) -> str:
+    return canonical(value).decode("utf-8")
+
+
+def _head(cursor: Cursor, name: str) -> dict[str, Any]:
+    found = rows(cursor, f"{_HEADS} WHERE v.name = ? OR v.version_uid = ?", [name, name])
+    if not found:
+        raise NotFound(f"No dataset version {name!r}.", field="name", hint="GET /api/v1/datasets lists them.")
+    return found[0]
+
+
+def _public(row: Mapping[str, Any]) -> dict[str, Any]:
+    head = {name: value for name, value in row.items() if name not in ("version_id", "policy_events", "parent_uid")}
+    head["view"] = {"filters": decode(head.pop("filters")), "where": head.pop("where_text")}
+    for name in ("recipe", "redaction", "provenance"):
+        head[name] = decode(head[name])
+    return {**head, "created_at": seconds(head["created_at"])}
+
+
+def _change(row: Mapping[str, Any], compared: Sequence[str]) -> dict[str, Any]:
+    told = {name: row[name] for name in ("step_uid", "trajectory_uid", "change")}
+    pairs = {name: [row[f"a_{name}"], row[f"b_{name}"]] for name in compared}
+    if told["change"] == "changed":
+        pairs = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+        return {**told, "labels": pairs}
+    return {**told, "labels": {}}
+
+
+def _with_masks(members: pa.Table) -> pa.Table:
+    kinds = (pa.list_(pa.int32()), pa.list_(pa.int32()), pa.int32())
+    for name, kind in zip(MASK_COLUMNS, kinds, strict=True):
+        if name not in members.column_names:
+            members = members.append_column(name, pa.nulls(len(members), kind))
+    return members.set_column(
+        members.column_names.index("place"), "place", pa.array(np.arange(len(members), dtype=np.int64))
+    )
+
+
+def content_hash(cursor: Cursor, version_id: int) -> str:
+    """sha256 over all that a version holds, whatever the ids are that the file gave its steps."""
+    digest = hashlib.sha256(b"claw-studio dataset 1")
+    for sql in (_HASHED, _HASHED_REWARDS, _HASHED_VALUES):
+        update_hash(digest, arrow(cursor, sql, [version_id]))
+    return digest.hexdigest()

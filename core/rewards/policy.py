@@ -1,0 +1,85 @@
+"""Which reward counts where several sources have spoken of a trajectory: a rule over their words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, cast, get_args
+
+from core.errors import InvalidInput
+
+Rule = Literal["last", "first", "precedence", "weighted"]
+RULES: Mapping[str, str] = MappingProxyType(
+    {
+        "last": "the newest word",
+        "first": "the oldest word that still stands",
+        "precedence": "the newest word of the first source in the list that has one",
+        "weighted": "the weighted mean of each source's newest word",
+    }
+)
+
+
+@dataclass(frozen=True)
+class RewardPolicy:
+    """A rule and whom it listens to.
+
+    Attributes:
+        rule: one of ``RULES``.
+        sources: who is heard: an annotation's source (verifier, judge, human, service, ...), ``complete`` (said at
+            completion), ``steps`` (the sum of the steps' rewards). Empty hears all (not for precedence and weighted).
+        weights: source -> weight, for ``weighted``; they are divided by the sum of those that count.
+        missing: for ``weighted``, when a source has not spoken: ``skip`` it, or leave the trajectory ``unscored``.
+    """
+
+    rule: Rule
+    sources: tuple[str, ...] = ()
+    weights: Mapping[str, float] = field(default_factory=dict)
+    missing: Literal["skip", "unscored"] = "skip"
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values: equal policies give equal JSON."""
+        if self.rule == "weighted":
+            return {"rule": self.rule, "weights": dict(self.weights), "missing": self.missing}
+        return {"rule": self.rule, "sources": list(self.sources)}
+
+
+def parse_policy(data: Mapping[str, Any] | Sequence[str]) -> RewardPolicy:
+    """A policy from JSON; a list of sources is their precedence.
+
+    Raises:
+        InvalidInput: names what does not fit.
+    """
+    if not isinstance(data, Mapping):
+        data = {"rule": "precedence", "sources": list(data)}
+    known = {"rule", "sources", "weights", "missing", "name", "version"}
+    unknown = sorted(set(data) - known)
+    if unknown:
+        raise InvalidInput(f"A reward policy has no field {unknown[0]!r}.", field=f"policy.{unknown[0]}")
+    rule, sources = data.get("rule"), data.get("sources") or []
+    weights, missing = data.get("weights") or {}, data.get("missing", "skip")
+    if rule not in get_args(Rule):
+        raise InvalidInput(
+            f"No rule {rule!r}.", field="policy.rule", hint="; ".join(f"{name}: {doc}" for name, doc in RULES.items())
+        )
+    texts = isinstance(sources, Sequence) and not isinstance(sources, str) and all(
+        isinstance(one, str) and one for one in sources
+    )  # fmt: skip
+    if not texts or len(set(sources)) < len(sources):
+        raise InvalidInput("sources is a list of different names.", field="policy.sources")
+    if rule == "weighted":
+        fits = isinstance(weights, Mapping) and weights and all(
+            isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one) and one > 0
+            for one in weights.values()
+        )  # fmt: skip
+        if not fits or sources:
+            raise InvalidInput("weighted takes weights: {source: number above 0}.", field="policy.weights")
+        if missing not in ("skip", "unscored"):
+            raise InvalidInput("missing is skip or unscored.", field="policy.missing")
+        return RewardPolicy(rule, (), {str(name): float(one) for name, one in sorted(weights.items())}, missing)
+    if weights or "missing" in data:
+        raise InvalidInput(f"{rule} takes no weights and no missing.", field="policy.weights")
+    if rule == "precedence" and not sources:
+        raise InvalidInput("precedence takes sources, first one first.", field="policy.sources")
+    return RewardPolicy(cast(Rule, rule), tuple(sources))

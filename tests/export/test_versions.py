@@ -1,0 +1,497 @@
+"""Dataset versions: the same bytes now and after later edits, and nothing in them that redaction took out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from core.batch.datasets import VersionSource, freeze_version, version_plan
+from core.batch.plan import plan
+from core.batch.recipe import parse_recipe
+from core.batch.redact import texts_of
+from core.errors import Conflict, InvalidInput, NotFound
+from core.export import EXPORTERS, export
+from core.pool import Pool
+from core.pool.redaction import PATTERNS, Redaction, parse_redaction
+from core.serving.tokenizer import load_tokenizer, template_hash, tokenizer_hash
+from core.types import Annotation, PolicyEvent, PolicyEventKind, Step, View
+
+from .conftest import T0, conversation, done
+
+ALL = View()
+SFT = parse_recipe({"algorithm": "sft"})
+GRPO = parse_recipe({"algorithm": "grpo", "max_staleness": 3})
+
+
+def annotate(pool: Pool, kind: str, value: Any, *, source: str = "human", **target: str) -> str:
+    return pool.annotate([Annotation(kind, value, "ann", source, T0, **target)])
+
+
+@pytest.fixture
+def filled(pool: Pool) -> Pool:
+    """Two groups of three trajectories, rewards by several sources."""
+    for g, prompt in enumerate("AB"):
+        for k in range(3):
+            uid = f"{prompt}{k}"
+            pool.append(
+                conversation(uid, prompt, [([1, 2], [3, k]), ([4], [5, 6 + g])], policy_version=2 + k),
+                completions=done(uid, reward=float(k == 0)),
+            )
+            annotate(pool, "reward", 0.25 * k, source="judge", trajectory_uid=uid)
+    pool.append([], policy_events=[PolicyEvent(4, PolicyEventKind.SYNC_FINISHED, T0)])
+    annotate(pool, "tag", "kept", step_uid="A0.0")
+    return pool
+
+
+def edit_everything(pool: Pool) -> None:
+    """All that can change later, changed."""
+    undone = [a["action_uid"] for a in pool.actions(100) if a["kinds"] == ["reward"]][:2]
+    for action in undone:
+        pool.undo(action)
+    annotate(pool, "reward", 9.0, trajectory_uid="A0")
+    annotate(pool, "reward", -1.0, source="judge", trajectory_uid="B1")
+    annotate(pool, "reward", 5.0, step_uid="A1.0")
+    annotate(pool, "quality", "bad", trajectory_uid="A1")
+    annotate(pool, "trainable", False, step_uid="B0.0")
+    annotate(pool, "tag", "-kept", step_uid="A0.0")
+    pool.append(
+        [
+            *conversation("A9", "A", [([1, 2], [3])]),  # a new member of the group
+            conversation("A0", "A", [([1, 2], [3, 0]), ([4], [5, 6]), ([7], [8])])[2],  # and of a trajectory
+        ],
+        completions=done("A9", reward=0.5),
+        registrations=[{"kind": "register", "trajectory_uid": "B2", "channel": "val", "prompt_uid": "Z"}],
+        policy_events=[PolicyEvent(40, PolicyEventKind.SYNC_FINISHED, T0 + 5)],
+    )
+
+
+def freeze(pool: Pool, name: str, recipe: Any = GRPO, view: View = ALL, **more: Any) -> dict[str, Any]:
+    return freeze_version(pool, name, view, recipe, author="ann", **more)
+
+
+def sha(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("name", sorted(set(EXPORTERS) - {"trl_dpo"}))
+def test_the_same_bytes_twice_and_after_later_edits(name: str, filled: Pool, tmp_path: Path) -> None:
+    recipe = {"trl_kto": "kto"}.get(name, "grpo")
+    freeze(filled, "v1", parse_recipe({"algorithm": recipe, "max_staleness": 3}))
+    first = export(version_plan(filled, "v1"), filled, name, tmp_path / "one")
+    second = export(version_plan(filled, "v1"), filled, name, tmp_path / "two")
+    edit_everything(filled)
+    third = export(version_plan(filled, "v1"), filled, name, tmp_path / "three")
+    assert first.n_rows
+    assert sha(first.path) == sha(second.path) == sha(third.path)
+    assert first.path.name == third.path.name
+    told = json.loads(third.manifest_path.read_text())["dataset_version"]
+    assert (told["name"], told["content_hash"]) == ("v1", filled.dataset_version("v1")["content_hash"])
+    changed = plan(filled, View(), parse_recipe({"algorithm": recipe}))
+    assert sha(export(changed, filled, name, tmp_path / "pool").path) != sha(first.path), "the edits do change the pool"
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {"algorithm": "grpo"},
+        {"algorithm": "grpo", "max_staleness": 1},
+        {"algorithm": "grpo", "rewards": ["judge", "complete"]},
+        {"algorithm": "grpo", "rewards": {"rule": "weighted", "weights": {"judge": 1, "complete": 3}}},
+        {"algorithm": "sft"},
+        {"algorithm": "dpo"},
+    ],
+)
+def test_a_version_plans_as_the_pool_did(recipe: dict[str, Any], filled: Pool, tmp_path: Path) -> None:
+    before = plan(filled, View(), parse_recipe(recipe))
+    freeze(filled, "v1", SFT)  # frozen with another recipe: any can be applied to what was frozen
+    edit_everything(filled)
+    after = version_plan(filled, "v1", recipe)
+    for table in ("steps", "trajectories", "pairs"):
+        expected, got = getattr(before, table), getattr(after, table)
+        assert (None if expected is None else expected.to_pylist()) == (None if got is None else got.to_pylist())
+    assert [e.to_json() for e in before.excluded] == [e.to_json() for e in after.excluded]
+    assert before.policy_version == after.policy_version
+    assert before.hash != after.hash
+
+
+def test_a_version_says_what_it_is(filled: Pool) -> None:
+    view = View({"prompt_uid": ["A"]}, "step_index >= 0")
+    parent = freeze(filled, "v1")
+    made = freeze(
+        filled, "v2", view=view, parent="v1", note="why", templates={"tok-1": "template-1", "tok-2": "template-2"}
+    )
+    assert made == filled.dataset_version("v2") == filled.dataset_version(made["version_uid"])
+    assert made["view"] == {"filters": {"prompt_uid": ["A"]}, "where": "step_index >= 0"}
+    assert made["recipe"] == GRPO.to_json()
+    assert (made["parent"], made["author"], made["note"], made["channel"]) == ("v1", "ann", "why", "train")
+    assert (made["n_groups"], made["n_trajectories"], made["n_steps"]) == (1, 3, 6)
+    assert made["n_tokens"] == 3 * (4 + 7)
+    told = made["provenance"]
+    assert told["tokenizer_hashes"] == {"tok-1": 6}
+    assert told["template_hashes"] == {"tok-1": "template-1"}
+    assert (told["policy_version_min"], told["policy_version_max"]) == (2, 4)
+    assert told["sources"] == {"blackbox": 6}
+    assert told["token_sources"] == {"engine": 6}
+    assert [one["name"] for one in filled.dataset_versions()] == ["v2", "v1"]
+    assert parent["content_hash"] != made["content_hash"]
+    assert re.fullmatch("[0-9a-f]{64}", made["content_hash"])
+
+
+def test_the_hash_is_of_the_content(filled: Pool, tmp_path: Path) -> None:
+    first = freeze(filled, "v1")
+    assert freeze(filled, "same")["content_hash"] == first["content_hash"]
+    assert filled.verify_version("v1")
+    annotate(filled, "quality", "good", step_uid="A0.0")
+    assert freeze(filled, "other")["content_hash"] != first["content_hash"]
+    # Another pool with the same steps, other ids and another order of arrival: the same content.
+    other = Pool.open(tmp_path / "other.duckdb", memory="512MB", threads=1, clock=lambda: T0 + 1000)
+    other.append(conversation("x", "X", [([1], [2])]))
+    for prompt, uids in (("B", "210"), ("A", "102")):
+        for k in uids:
+            steps = conversation(f"{prompt}{k}", prompt, [([1, 2], [3, int(k)]), ([4], [5, 6 + (prompt == "B")])])
+            steps = [Step(**{**_fields(step), "policy_version": 2 + int(k)}) for step in steps]
+            other.append(steps, completions=done(f"{prompt}{k}", reward=float(k == "0")))
+            annotate(other, "reward", 0.25 * int(k), source="judge", trajectory_uid=f"{prompt}{k}")
+    annotate(other, "tag", "kept", step_uid="A0.0")
+    moved = freeze(other, "v1", view=View({"prompt_uid": ["A", "B"]}))
+    assert moved["content_hash"] == first["content_hash"]
+    other.close()
+
+
+def _fields(step: Step) -> dict[str, Any]:
+    return {name: getattr(step, name) for name in step.__dataclass_fields__}
+
+
+def test_a_tampered_version_is_found(filled: Pool) -> None:
+    freeze(filled, "v1")
+    with filled._db.write() as cursor:
+        cursor.execute("UPDATE dataset_steps SET reward = 2 WHERE place = 3")
+    assert not filled.verify_version("v1")
+
+
+def test_names_are_taken_once_and_nothing_is_frozen_of_nothing(filled: Pool) -> None:
+    freeze(filled, "v1")
+    with pytest.raises(Conflict):
+        freeze(filled, "v1")
+    with pytest.raises(NotFound):
+        freeze(filled, "v2", parent="nobody")
+    with pytest.raises(InvalidInput, match="no step"):
+        freeze(filled, "v2", view=View({"prompt_uid": "nobody"}))
+    with pytest.raises(InvalidInput):
+        freeze(filled, "  ")
+    with pytest.raises(NotFound):
+        version_plan(filled, "v2")
+    with pytest.raises(InvalidInput, match="channel"):
+        version_plan(filled, "v1", {"channel": "val"})
+    with pytest.raises(InvalidInput, match="values"):
+        version_plan(filled, "v1", {"algorithm": "step_gae", "value_model": "critic"})
+    assert [one["name"] for one in filled.dataset_versions()] == ["v1"]
+
+
+def test_the_difference_of_two_versions(filled: Pool) -> None:
+    freeze(filled, "v1", view=View({}, "NOT (trajectory_uid = 'B2')"))
+    annotate(filled, "reward", 7.0, step_uid="A0.1")
+    annotate(filled, "quality", "good", trajectory_uid="A1")
+    freeze(filled, "v2", view=View({}, "NOT (trajectory_uid = 'A2')"))
+    found = filled.diff_versions("v1", "v2")
+    assert {k: v for k, v in found["counts"].items() if k != "by_label"} == {
+        "added": 2, "removed": 2, "changed": 3, "same": 5,
+    }  # fmt: skip
+    assert found["counts"]["by_label"] == {"reward": 1, "trajectory_quality": 2}
+    by_uid = {row["step_uid"]: row for row in found["changes"]}
+    assert by_uid["A0.1"]["labels"]["reward"] == [None, 7.0]
+    assert by_uid["A1.0"]["labels"] == {"trajectory_quality": [None, "good"]}
+    assert {uid for uid, row in by_uid.items() if row["change"] == "added"} == {"B2.0", "B2.1"}
+    assert {uid for uid, row in by_uid.items() if row["change"] == "removed"} == {"A2.0", "A2.1"}
+    assert filled.diff_versions("v1", "v1")["counts"]["same"] == 10
+    assert filled.diff_versions("v1", "v2", limit=3)["truncated"]
+
+
+# Redaction ----------------------------------------------------------------------------------------------------
+
+KEY = "sk-" + "A1b2C3d4" * 4
+TOKENIZER = load_tokenizer()
+HASH = tokenizer_hash()
+
+
+def talk(uid: str, prompt: str, turns: list[tuple[str, str]], **fields: Any) -> list[Step]:
+    """A conversation in the shipped tokenizer's ids: each turn is (what is said to the model, its answer)."""
+    steps: list[Step] = []
+    context: list[int] = []
+    messages: list[dict[str, Any]] = []
+    for k, (said, answer) in enumerate(turns):
+        prompt_ids = context + TOKENIZER.encode(f"<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n")
+        response = TOKENIZER.encode(f"{answer}<|im_end|>")
+        messages = [*messages, {"role": "user", "content": said}]
+        values = {
+            "step_uid": f"{uid}.{k}", "trajectory_uid": uid, "prompt_uid": prompt, "step_index": k,
+            "created_at": T0 + k, "token_source": "engine", "prompt_ids": prompt_ids, "response_ids": response,
+            "response_logprobs": [-0.5] * len(response), "messages": messages,
+            "response_message": {"role": "assistant", "content": answer}, "tokenizer_hash": HASH,
+            "parent_step_uid": steps[-1].step_uid if k else None, "n_shared_tokens": len(context),
+            "n_shared_messages": len(messages) - 1 if k else 0, "transition": "extends" if k else None,
+            "policy_version": 2,
+        }  # fmt: skip
+        steps.append(Step(**{**values, **fields}))
+        messages = [*messages, {"role": "assistant", "content": answer}]
+        context = prompt_ids + response
+    return steps
+
+
+@pytest.fixture
+def leaky(pool: Pool) -> Pool:
+    """A secret said in a task, an address that the model says, and steps where nothing is."""
+    pool.append(
+        talk("t0", "A", [(f"my key is {KEY}, use it", "done é"), ("and now?", "nothing")])
+        + talk("t1", "A", [("hello", "write to ann.lee@example.org or bob@example.org today"), ("why?", "because")])
+        + talk("t2", "B", [("clean – as it is", "quite"), ("sure?", "sure")])
+        + talk("t3", "B", [("also clean", "carol@example.org")], tokenizer_hash="another"),
+        completions=done("t0", "t1", "t2", "t3", reward=1.0),
+    )
+    return pool
+
+
+RULES = {"rules": ["secrets", "email"]}
+
+
+def text_of(ids: Any) -> str:
+    return TOKENIZER.decode(list(ids), skip_special=False)
+
+
+def test_masked_tokens_keep_their_places_and_lose_their_loss(leaky: Pool, tmp_path: Path) -> None:
+    made = freeze(leaky, "v1", SFT, redaction=parse_redaction(RULES), texts=texts_of(None))
+    report = made["redaction"]["report"]
+    assert report["n_steps_with_hit"] == {"api_key": 2, "email": 3}
+    assert report["n_steps_dropped"] == {"unlocated": 1}, "t3 speaks of an address in ids that nobody can spell"
+    assert report["n_steps_masked"] == 4
+    assert report["n_tokens_masked"] > 0
+    assert made["n_steps"] == 6
+
+    result = export(version_plan(leaky, "v1"), leaky, "trl_sft", tmp_path)
+    assert json.loads(result.manifest_path.read_text())["dataset_version"]["redaction"]["report"] == report
+    rows = dict(zip(version_plan(leaky, "v1").step_uids, pq.read_table(result.path).to_pylist(), strict=True))
+    assert len(rows) == 6
+    for uid, row in rows.items():
+        step = leaky.step(uid)
+        own = [*step["prompt_ids"], *step["response_ids"]]
+        assert len(row["input_ids"]) == len(own), "nothing shifts"
+        changed = [i for i, (a, b) in enumerate(zip(row["input_ids"], own, strict=True)) if a != b]
+        text = text_of(row["input_ids"])
+        for rule in PATTERNS.values():
+            assert not re.search(rule, text), text
+        assert KEY not in text
+        n_prompt = len(step["prompt_ids"])
+        for i, (label, token) in enumerate(zip(row["labels"], own, strict=True)):
+            if i < n_prompt:
+                assert label == -100
+            elif label != -100:
+                assert label == token
+                assert i not in changed
+        if uid == "t1.0":
+            answer = [i for i in range(n_prompt, len(own)) if row["labels"][i] == -100]
+            covered = text_of([own[i] for i in answer])
+            assert "ann.lee@example.org" in covered
+            assert "bob@example.org" in covered
+            assert len(answer) < len(own) - n_prompt, "the rest of the answer still trains"
+        if uid.startswith("t2"):
+            assert not changed
+
+
+def test_texts_are_replaced_and_log_probs_unknown(leaky: Pool, tmp_path: Path) -> None:
+    freeze(leaky, "v1", SFT, redaction=parse_redaction(RULES), texts=texts_of(None))
+    made = version_plan(leaky, "v1")
+    table = {
+        row["step_uid"]: row for row in pq.read_table(export(made, leaky, "steps_parquet", tmp_path).path).to_pylist()
+    }
+    row = table["t1.0"]
+    assert json.loads(row["response_message"])["content"] == "write to [redacted:email] or [redacted:email] today"
+    unknown = [i for i, value in enumerate(row["response_logprobs"]) if value is None]
+    assert unknown
+    assert unknown == [i for i, one in enumerate(row["response_mask"]) if not one]
+    assert json.loads(table["t0.1"]["messages"])[0]["content"] == "my key is [redacted:api_key], use it"
+    assert all(table["t2.0"]["response_mask"])
+    conversations = export(made, leaky, "openai_messages", tmp_path).path.read_text()
+    everything = conversations + repr(list(table.values()))
+    assert KEY not in everything
+    assert "example.org" not in everything
+
+
+def test_formats_without_a_token_mask_refuse(leaky: Pool, tmp_path: Path) -> None:
+    freeze(leaky, "masked", SFT, redaction=parse_redaction(RULES), texts=texts_of(None))
+    with pytest.raises(InvalidInput, match="redacted"):
+        export(version_plan(leaky, "masked"), leaky, "rllm", tmp_path)
+    freeze(leaky, "dropped", SFT, redaction=parse_redaction({**RULES, "action": "drop"}), texts=texts_of(None))
+    assert export(version_plan(leaky, "dropped"), leaky, "rllm", tmp_path).n_rows
+
+
+@pytest.mark.parametrize("name", sorted(set(EXPORTERS) - {"trl_dpo", "trl_kto", "rllm", "packed_tree"}))
+def test_no_format_lets_a_secret_out(name: str, leaky: Pool, tmp_path: Path) -> None:
+    freeze(leaky, "v1", SFT, redaction=parse_redaction(RULES), texts=texts_of(None))
+    recipe = {"algorithm": "grpo", "token_sources": ["engine", "retokenized"]}
+    made = version_plan(leaky, "v1", recipe)
+    try:
+        written = export(made, leaky, name, tmp_path)
+    except InvalidInput as error:
+        assert "unknown" in error.message
+        return
+    data = written.path.read_bytes()
+    assert KEY.encode() not in data
+    secret = np.asarray(TOKENIZER.encode(KEY)[2:-2])
+    assert secret.astype(np.int32).tobytes() not in data
+    assert ",".join(map(str, secret.tolist())).encode() not in data
+    assert ", ".join(map(str, secret.tolist())).encode() not in data
+
+
+def test_steps_that_saw_masked_tokens_are_not_exact(leaky: Pool) -> None:
+    freeze(leaky, "v1", SFT, redaction=parse_redaction(RULES), texts=texts_of(None))
+    made = version_plan(leaky, "v1", {"algorithm": "sft", "token_sources": ["engine"]})
+    assert set(made.step_uids) == {"t2.0", "t2.1"}
+    assert {one.reason: one.n_steps for one in made.excluded}["token_source"] == 4
+
+
+def test_a_step_with_a_hit_is_dropped_by_choice(leaky: Pool) -> None:
+    made = freeze(leaky, "v1", SFT, redaction=parse_redaction({**RULES, "action": "drop"}), texts=texts_of(None))
+    assert made["redaction"]["report"]["n_steps_dropped"] == {"hit": 5}
+    assert set(version_plan(leaky, "v1").step_uids) == {"t2.0", "t2.1"}
+
+
+def test_without_a_tokenizer_what_has_a_hit_goes(leaky: Pool) -> None:
+    made = freeze(leaky, "v1", SFT, redaction=parse_redaction(RULES))
+    assert made["redaction"]["report"]["n_steps_dropped"] == {"unlocated": 5}
+    assert made["redaction"]["report"]["n_steps_whose_tokens_were_not_read"] == 7
+
+
+def test_ids_without_words_are_unreadable(pool: Pool) -> None:
+    pool.append(
+        talk("t", "A", [("x", "y")], messages=None, response_message=None, tokenizer_hash=None, n_shared_messages=0)
+        + talk("u", "A", [("x", "y")])
+    )
+    assert freeze(pool, "v1", SFT, redaction=parse_redaction(RULES))["n_steps"] == 1
+    assert freeze(pool, "v2", SFT, redaction=parse_redaction({**RULES, "unreadable": "keep"}))["n_steps"] == 2
+
+
+def test_an_answer_of_nothing_but_a_secret_is_left_out(pool: Pool) -> None:
+    pool.append(talk("t", "A", [("x", "y")], response_ids=TOKENIZER.encode(KEY), response_logprobs=None))
+    pool.append(talk("u", "A", [("x", "y")]))
+    made = freeze(pool, "v1", SFT, redaction=parse_redaction(RULES), texts=texts_of(None))
+    assert made["redaction"]["report"]["n_steps_dropped"] == {"nothing_left": 1}
+
+
+def test_the_reader_of_a_version_keeps_what_is_shared_true(leaky: Pool) -> None:
+    freeze(leaky, "v1", SFT, redaction=parse_redaction(RULES), texts=texts_of(None))
+    source = VersionSource(leaky, "v1")
+    found = source.sequences(["t0.0", "t0.1", "t1.0", "t1.1", "t2.0", "t2.1"])
+    for i, (parent, n) in enumerate(zip(found.parent.tolist(), found.n_shared.tolist(), strict=True)):
+        if parent >= 0:
+            assert n > 0
+            assert found.sequence(i)[:n].tolist() == found.sequence(parent)[:n].tolist()
+    for step in source.trajectory("t1")["steps"]:
+        place = ["t0.0", "t0.1", "t1.0", "t1.1"].index(step["step_uid"])
+        assert [*step["prompt_ids"], *step["response_ids"]] == found.sequence(place).tolist()
+
+
+# All or nothing -----------------------------------------------------------------------------------------------
+
+FREEZER = """
+import sys
+from core.pool import Pool
+from core.batch.datasets import freeze_version
+from core.batch.recipe import parse_recipe
+from core.types import View
+pool = Pool.open(sys.argv[1], memory="512MB")
+k = int(sys.argv[2])
+while True:
+    print("begin", k, flush=True)
+    freeze_version(pool, f"v{k}", View(), parse_recipe({"algorithm": "sft"}), author="a")
+    print("done", k, flush=True)
+    k += 1
+"""
+
+
+def test_a_killed_freeze_leaves_all_or_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "pool.duckdb"
+    pool = Pool.open(path, memory="512MB")
+    pool.append([step for t in range(60) for step in conversation(f"t{t}", f"p{t % 9}", [([1], [2])] * 20)])
+    pool.close()
+    reported: set[int] = set()
+    for k, wait_s in enumerate((0.0, 0.01, 0.03, 0.06, 0.1)):
+        process = subprocess.Popen(
+            [sys.executable, "-c", FREEZER, str(path), str(k * 1000)], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("begin")
+        time.sleep(wait_s)
+        os.kill(process.pid, signal.SIGKILL)
+        told = process.stdout.read()
+        process.wait()
+        process.stdout.close()
+        reported |= {int(line.split()[1]) for line in told.splitlines() if line.startswith("done")}
+        pool = Pool.open(path, memory="512MB")
+        names = {one["name"] for one in pool.dataset_versions()}
+        assert {f"v{n}" for n in reported} <= names
+        for one in pool.dataset_versions():
+            assert one["n_steps"] == 1200 == len(pool.version_rows(one["name"]))
+            assert pool.verify_version(one["name"])
+        held = pool.sql("SELECT count(DISTINCT version_id) AS n FROM dataset_steps").table["n"][0].as_py()
+        assert held == len(names)
+        pool.close()
+
+
+def test_rules_are_checked() -> None:
+    for wrong in (
+        {"rules": ["nothing"]},
+        {"patterns": {"x": "("}},
+        {"patterns": {"x": "a*"}},
+        {"patterns": {"no name!": "a"}},
+        {"rules": ["email"], "action": "hide"},
+        {"rules": ["email"], "unreadable": "x"},
+        {"rules": ["email"], "more": 1},
+        {"rules": []},
+    ):
+        with pytest.raises(InvalidInput):
+            parse_redaction(wrong)
+    assert parse_redaction(None) is None
+    kept = parse_redaction({"rules": ["secrets"], "patterns": {"own": "tea+"}, "action": "drop"})
+    assert kept is not None
+    assert parse_redaction(kept.to_json()) == kept
+
+
+def test_secrets_are_recognised() -> None:
+    rules = Redaction(PATTERNS)
+    for text in (
+        KEY,
+        "ghp_" + "a1" * 18,
+        "AKIAIOSFODNN7EXAMPLE",
+        "xoxb-123456789012-abcdef",
+        "AIza" + "a" * 35,
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N",
+        "Authorization: Bearer abcdefghijklmnopqrstuvwx",
+        "postgres://ann:hunter22@db/x",
+        "password = 'correct-horse'",
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----",
+        "a.b+c@mail.example.co.uk",
+    ):
+        assert rules.spans(f"x {text} y"), text
+        assert rules.clean({"a": [text]}) != {"a": [text]}
+    for text in ("def f(x): return x.y", "sk-ip", "user at example", "the secret: tea", "risk-assessment of the plan"):
+        assert not rules.spans(text), text
+    call = {"function": {"arguments": '{"body": "\\nann@example.org"}'}}
+    assert json.loads(rules.clean(call)["function"]["arguments"]) == {"body": "\n[redacted:email]"}
+    same = {"a": [{"b": "clean"}]}
+    assert rules.clean(same) is same
+
+
+def test_the_template_of_the_shipped_tokenizer_has_a_hash() -> None:
+    assert re.fullmatch("[0-9a-f]{64}", template_hash())

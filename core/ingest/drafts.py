@@ -17,6 +17,7 @@ from core.types import CallKind, IdentitySource, Source, Step, StepStatus, Token
 
 HTTP_ERROR = 400
 
+_HEX = frozenset("0123456789abcdef")
 _SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "max_tokens", "max_completion_tokens", "seed", "stop", "n",
     "presence_penalty", "frequency_penalty", "repetition_penalty", "tool_choice", "response_format",
@@ -171,6 +172,8 @@ def _draft(
     metadata = dict(mapping(identity, "metadata"))
     if dropped := record.get("dropped_fields"):
         metadata["dropped_fields"] = dropped
+    if trace := _trace_id(record):
+        metadata["trace_id"] = trace
     if kind := maybe_text(facts, "flavour"):
         metadata["engine_flavour"] = " ".join([kind, *filter(None, [maybe_text(facts, "version")])])
     return Step(
@@ -208,6 +211,13 @@ def _draft(
         journal_offset=offset,
         metadata=metadata,
     )
+
+
+def _trace_id(record: Mapping[str, Any]) -> str | None:
+    """The trace of a W3C ``traceparent`` (``00-<trace>-<span>-<flags>``): some agents keep one for a user's turn."""
+    parts = str(mapping(record, "client_headers").get("traceparent", "")).split("-")
+    told = parts[1] if len(parts) >= 4 else ""
+    return told if len(told) == 32 and set(told) <= _HEX and set(told) != {"0"} else None
 
 
 def _encoded_prompt(facts: Mapping[str, Any], response: Mapping[str, Any]) -> Sequence[int] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,8 @@ MAX_BYTES = 128 << 20
 """Memory for the tokens and hashes of trajectories, bytes."""
 MAX_OPEN = 256
 """Trajectories of inferred identity that a call may continue."""
+MAX_TRACES = 1024
+"""Traces whose trajectory is remembered."""
 MAX_RELOADED = 64
 """How many of them are read back after a restart."""
 
@@ -29,6 +31,7 @@ class Linker:
         self._hasher = MessageHasher()
         self._trajectories: OrderedDict[str, TrajectoryLinks] = OrderedDict()
         self._open: OrderedDict[str, None] | None = None
+        self._traces: OrderedDict[str, str] = OrderedDict()
         self._new: set[str] = set()
         self._held = 0
 
@@ -37,6 +40,7 @@ class Linker:
         self._trajectories.clear()
         self._held = 0
         self._open = None
+        self._traces.clear()
         self._new.clear()
 
     def announce(self, trajectory_uids: Iterable[str]) -> None:
@@ -55,11 +59,13 @@ class Linker:
         trajectory_uid = sibling_of.trajectory_uid if sibling_of is not None else draft.trajectory_uid
         identity_source = draft.identity_source
         if not trajectory_uid:
-            trajectory_uid = self._infer(call) or self._begin(f"inferred-{draft.step_uid}")
+            found = self._infer(call) or self._traced(draft.metadata)
+            trajectory_uid = found or self._begin(f"inferred-{draft.step_uid}")
             identity_source = IdentitySource.INFERRED
         links = self._links(trajectory_uid)
         if identity_source == IdentitySource.INFERRED:
             self._remember_open(trajectory_uid)
+            self._remember_trace(draft.metadata, trajectory_uid)
         first_with_tools = call.has_tools and not links.has_tools
         before = links.n_bytes
         link = links.place(
@@ -116,6 +122,19 @@ class Linker:
                 best, score = uid, found
         return best
 
+    def _traced(self, metadata: Mapping[str, Any]) -> str | None:
+        """The open trajectory whose calls carry the same trace: side calls of one turn share nothing else."""
+        uid = self._traces.get(str(metadata.get("trace_id")))
+        return uid if uid is not None and self._open is not None and uid in self._open else None
+
+    def _remember_trace(self, metadata: Mapping[str, Any], trajectory_uid: str) -> None:
+        trace = metadata.get("trace_id")
+        if isinstance(trace, str):
+            self._traces[trace] = trajectory_uid
+            self._traces.move_to_end(trace)
+            while len(self._traces) > MAX_TRACES:
+                self._traces.popitem(last=False)
+
     def _begin(self, trajectory_uid: str) -> str:
         self._new.add(trajectory_uid)
         return trajectory_uid
@@ -135,6 +154,8 @@ class Linker:
             if trajectory_uid not in self._new and self._pool.knows_trajectory(trajectory_uid):
                 for step in self._pool.trajectory(trajectory_uid)["steps"]:
                     self._recall(links, step)
+                    if step["identity_source"] == IdentitySource.INFERRED:
+                        self._remember_trace(step["metadata"], trajectory_uid)
             self._held += links.n_bytes
             self._trajectories[trajectory_uid] = links
         self._trajectories.move_to_end(trajectory_uid)

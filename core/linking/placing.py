@@ -206,7 +206,11 @@ class TrajectoryLinks:
 
     def _name_unrelated(self, call: Call, latest: _Node) -> tuple[str, str]:
         """Nothing said before is in this call."""
-        if any(n.system == call.system for n in self.nodes):
+        kinds = {n.kind for n in self.nodes if n.system == call.system}
+        if kinds:
+            if kinds <= {CallKind.SUBAGENT, CallKind.RETRY} and call.has_tools:
+                # Another of the kind of sub-agent that is at work already.
+                return Transition.FORKED, CallKind.SUBAGENT
             shorter = call.talk is not None and call.talk.size < latest.n_talk
             return (Transition.COMPACTED if shorter else Transition.FORKED), CallKind.MAIN
         kind = CallKind.SUBAGENT if call.has_tools and latest.has_tools else CallKind.MAIN

@@ -195,6 +195,26 @@ def test_unknown_identity_is_inferred_from_what_is_repeated(bench: Bench) -> Non
     assert bench.pool.groups().num_rows == 1
 
 
+def test_a_side_call_without_a_name_joins_the_turn_whose_trace_it_carries(bench: Bench) -> None:
+    """It repeats nothing that was said; only the W3C trace tells that it belongs to the turn."""
+
+    def traced(record: bytes, trace: str) -> bytes:
+        said = orjson.loads(record)
+        said["client_headers"] = {"traceparent": f"00-{trace}-{'1' * 16}-01"}
+        return orjson.dumps(said)
+
+    one, two = list(rollout("one", known=False, turns=2)), list(rollout("two", known=False, turns=1))
+    title = [{"role": "system", "content": "name the talk"}, user("something else")]
+    bench.feed(traced(one[0], "a" * 32), traced(two[0], "b" * 32), traced(call("side", title, "Title"), "a" * 32))
+    bench.restart()
+    bench.feed(traced(one[1], "c" * 32), traced(call("late", title, "Title 2"), "b" * 32))
+    bench.feed(traced(call("stranger", title, "Title 3"), "0" * 32))
+    owners = {row["step_uid"]: row["trajectory_uid"] for row in bench.pool.steps().to_pylist()}
+    assert owners["side"] == owners["one-0"] == owners["one-1"]
+    assert owners["late"] == owners["two-0"]
+    assert owners["stranger"] not in (owners["one-0"], owners["two-0"])
+
+
 def test_an_ephemeral_tail_and_rewritten_call_ids_do_not_break_the_chain(bench: Bench) -> None:
     """Every request ends with a message that the next one drops, and tool-call ids come back changed."""
     history, n = [{"role": "system", "content": "s"}, user("task")], 4

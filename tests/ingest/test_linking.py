@@ -178,6 +178,27 @@ def test_what_agents_rewrite_does_not_count() -> None:
     assert task_prompt_uid(None, None) is None
 
 
+@given(st.data())
+def test_sub_agents_that_work_at_once_are_not_mixed_up(data: st.DataObject) -> None:
+    """A main agent and its sub-agents call under one identity, in any order: each goes on from its own last call."""
+    talk = Talk()
+    helper = {"role": "system", "content": "you help"}
+    talks = [[SYSTEM, u("the task")], *([helper, u(f"part {n}")] for n in range(3))]
+    last: list[str | None] = [None] * len(talks)
+    talk.say(talks[0], "I delegate")
+    last[0], talks[0] = "s0", [*talks[0], a("I delegate"), u("go on")]
+    for n in range(1, data.draw(st.integers(4, 14))):
+        who = data.draw(st.integers(0, len(talks) - 1))
+        link = talk.say(list(talks[who]), f"answer {n}")
+        if last[who] is None:
+            assert (link.transition, link.call_kind) == ("forked", "subagent")
+        else:
+            assert (link.transition, link.parent_step_uid) == ("extends", last[who])
+            assert link.call_kind == ("subagent" if who else "main")
+        last[who] = f"s{n}"
+        talks[who] = [*talks[who], a(f"answer {n}"), u("and then?")]
+
+
 def prefix(left: list[int], right: list[int]) -> int:
     n = 0
     while n < min(len(left), len(right)) and left[n] == right[n]:

@@ -26,6 +26,7 @@ from core.pool.relabel import relabel
 from core.pool.restore import sequences
 from core.pool.review import ReviewQueue
 from core.pool.saved import SavedViews
+from core.pool.spread import Spreads
 from core.pool.views import compile_view
 from core.pool.whole import read_next_state, read_step, read_trajectory
 from core.tree.sequences import Sequences
@@ -34,7 +35,9 @@ from core.types import Annotation, PolicyEvent, Step, View
 NO_VIEW = View()
 
 
-class Pool(Books, SavedViews, RecipeBook, BatchBook, ConsumptionReads, CreditFields, FeedbackReads, ReviewQueue):
+class Pool(
+    Books, SavedViews, RecipeBook, BatchBook, ConsumptionReads, CreditFields, FeedbackReads, ReviewQueue, Spreads
+):
     """Steps, opinions and their effective state in one DuckDB file.
 
     Writes take one lock and are one transaction each; reads use their own cursor and may run in any thread.

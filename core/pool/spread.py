@@ -1,0 +1,75 @@
+"""How a column spreads over the steps of a view, apart by the values of another."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from core.errors import InvalidInput
+from core.pool import query
+from core.pool.columns import STEP_COLUMNS
+from core.pool.database import Cursor, Database, arrow
+from core.pool.views import compile_view
+from core.types import View
+
+KINDS = ("text", "boolean")
+"""Columns that steps can be told apart by."""
+
+
+class Spreads:
+    """The part of ``Pool`` that counts steps in bins."""
+
+    _db: Database
+
+    def spread(self, view: View, column: str, *, by: str | None = None, bins: int = 24, parts: int = 6) -> pa.Table:
+        """Columns ``low``, ``high``, ``part``, ``n_steps``: equal bins over the known values of a number column.
+
+        Whole numbers that reach no further than ``4 * bins`` get bins of whole width around them. ``part`` is the text
+        of the value of ``by`` (null: unknown), ``(others)`` beyond the ``parts`` most frequent. Empty bins are left
+        out; no known value gives no rows.
+        """
+        known = STEP_COLUMNS.get(column)
+        if known is None or known.kind != "number":
+            names = ", ".join(c.name for c in STEP_COLUMNS.values() if c.kind == "number")
+            raise InvalidInput(f"No spread of {column!r}.", field="column", hint=f"Columns: {names}.")
+        apart = None if by is None else STEP_COLUMNS.get(by)
+        if by is not None and (apart is None or apart.kind not in KINDS):
+            names = ", ".join(c.name for c in STEP_COLUMNS.values() if c.kind in KINDS)
+            raise InvalidInput(f"Steps can't be told apart by {by!r}.", field="by", hint=f"Columns: {names}.")
+        if not 1 <= bins <= 1000:
+            raise InvalidInput("bins is between 1 and 1000.", field="bins")
+        with self._db.read() as cursor, query.explained(view):
+            return _read(cursor, view, column, by, bins, parts)
+
+
+def _read(cursor: Cursor, view: View, column: str, by: str | None, bins: int, parts: int) -> pa.Table:
+    condition, known = compile_view(view), STEP_COLUMNS[column]
+    apart = None if by is None else STEP_COLUMNS[by]
+    needs = known.needs_trajectory or (apart is not None and apart.needs_trajectory)
+    sql = f"""
+    WITH value AS (
+        SELECT ({known.sql})::DOUBLE AS x, {"NULL" if apart is None else apart.sql}::VARCHAR AS part
+        {query.source_sql(condition, trajectory=needs)}
+            AND ({known.sql}) IS NOT NULL AND isfinite(({known.sql})::DOUBLE)
+    ), ends AS (
+        SELECT min(x) AS least, max(x) AS most, bool_and(x = floor(x)) AND max(x) - min(x) < 4 * {bins} AS whole
+        FROM value
+    ), span AS (
+        SELECT whole,
+            CASE WHEN whole THEN least - 0.5 ELSE least END AS low,
+            CASE WHEN whole THEN greatest(1, ceil((most - least + 1) / {bins}))
+                WHEN most > least THEN (most - least) / {bins} ELSE 1 END AS width,
+            CASE WHEN whole THEN 4 * {bins} ELSE {bins} END AS last
+        FROM ends
+    ), frequent AS (
+        SELECT part FROM value GROUP BY part ORDER BY count(*) DESC, part NULLS LAST LIMIT {parts}
+    ), counted AS (
+        SELECT least(floor((x - low) / width), last - 1) AS bin,
+            CASE WHEN part IS NULL OR part IN (SELECT part FROM frequent WHERE part IS NOT NULL) THEN part
+                ELSE '(others)' END AS part,
+            count(*) AS n_steps
+        FROM value, span GROUP BY ALL
+    )
+    SELECT low + width * bin AS low, low + width * (bin + 1) AS high, part, n_steps::BIGINT AS n_steps
+    FROM counted, span ORDER BY bin, part NULLS LAST
+    """
+    return arrow(cursor, sql, list(condition.parameters))

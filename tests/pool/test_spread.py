@@ -1,0 +1,80 @@
+"""Bins of a column against counting in Python."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from core.errors import InvalidInput
+from core.pool import Pool
+from core.types import Step, View
+
+
+@pytest.fixture
+def spread(tmp_path):
+    chance = random.Random(3)
+    pool = Pool.open(tmp_path / "p.duckdb")
+    steps = [
+        Step(
+            step_uid=f"s{n}",
+            trajectory_uid=f"t{n % 7}",
+            prompt_uid="g",
+            step_index=n % 5,
+            created_at=1e9 + n,
+            agent=chance.choice(("a", "b", "c", "d", None)),
+            reward=chance.choice((None, chance.random())),
+            latency_s=0.5,
+        )
+        for n in range(200)
+    ]
+    pool.append(steps)
+    yield pool, steps
+    pool.close()
+
+
+def test_every_known_value_is_in_its_bin_and_part(spread):
+    pool, steps = spread
+    rows = pool.spread(View(), "reward", by="agent", bins=10).to_pylist()
+    known = [step for step in steps if step.reward is not None]
+    counted: Counter = Counter()
+    for step in known:
+        edges = [row for row in rows if row["part"] == step.agent and row["low"] - 1e-12 <= step.reward < row["high"]]
+        edges = edges or [row for row in rows if row["part"] == step.agent and abs(row["high"] - step.reward) < 1e-9]
+        assert edges
+        counted[edges[-1]["low"], step.agent] += 1
+    assert sum(row["n_steps"] for row in rows) == len(known)
+    assert {(row["low"], row["part"]): row["n_steps"] for row in rows} == dict(counted)
+    assert len({row["low"] for row in rows}) <= 10
+
+
+def test_whole_numbers_stand_in_the_middle_of_their_bins(spread):
+    pool, steps = spread
+    rows = pool.spread(View(), "step_index").to_pylist()
+    assert [(row["low"], row["high"]) for row in rows] == [(k - 0.5, k + 0.5) for k in range(5)]
+    assert [row["n_steps"] for row in rows] == [sum(step.step_index == k for step in steps) for k in range(5)]
+
+
+def test_rare_parts_are_the_others_and_the_view_counts(spread):
+    pool, steps = spread
+    rows = pool.spread(View({"trajectory_uid": "t1"}), "step_index", by="agent", parts=2).to_pylist()
+    own = Counter(step.agent for step in steps if step.trajectory_uid == "t1")
+    assert sum(row["n_steps"] for row in rows) == own.total()
+    assert {row["part"] for row in rows} <= {"(others)", None, *own}
+    assert len({row["part"] for row in rows} - {"(others)", None}) <= 2
+
+
+def test_one_value_and_none_at_all(spread):
+    pool, steps = spread
+    (row,) = pool.spread(View(), "latency_s").to_pylist()
+    assert row["low"] <= 0.5 <= row["high"] and row["n_steps"] == len(steps)
+    assert len(pool.spread(View({"agent": "nobody"}), "reward")) == 0
+
+
+@pytest.mark.parametrize(
+    ("column", "by"), [("agent", None), ("nothing", None), ("reward", "latency_s"), ("reward", "x")]
+)
+def test_what_cannot_be_spread_is_refused(spread, column, by):
+    with pytest.raises(InvalidInput):
+        spread[0].spread(View(), column, by=by)

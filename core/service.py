@@ -27,6 +27,7 @@ from core.engine_host import LocalEngineHost, add_configured_engine
 from core.errors import StudioError
 from core.gateway.app import GatewayDeps, create_gateway
 from core.gateway.engines import EngineSet
+from core.gateway.front import Front
 from core.gateway.identity import KeyStore
 from core.gateway.policy import PolicyState
 from core.gateway.server import GatewayServer
@@ -106,7 +107,7 @@ class Service:
         opened.callback(self.server.stop, STOP_TIMEOUT_S)
         lock.announce(self.base_url)
 
-    def _app(self) -> Starlette:
+    def _app(self) -> Front:
         gateway = create_gateway(
             GatewayDeps(
                 settings=self.settings,
@@ -132,7 +133,8 @@ class Service:
             clock=self.clock,
             new_uid=lambda: uuid.uuid4().hex,
         )
-        return Starlette(routes=[*create_api(self.api_deps), *gateway], exception_handlers=EXCEPTION_HANDLERS)
+        app = Starlette(routes=[*create_api(self.api_deps), *gateway], exception_handlers=EXCEPTION_HANDLERS)
+        return Front(app, gateway)
 
     @property
     def base_url(self) -> str:

@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 from core.config import Settings
 from core.gateway.app import GatewayDeps, create_gateway
 from core.gateway.engines import EngineSet
+from core.gateway.front import Front
 from core.gateway.identity import KeyStore
 from core.gateway.policy import PolicyState
 from core.gateway.server import GatewayServer
@@ -31,7 +32,8 @@ def main() -> None:
         policy=PolicyState(),
         stats=GatewayStats(clock=time.time),
     )
-    server = GatewayServer(Starlette(routes=create_gateway(deps)))
+    routes = create_gateway(deps)
+    server = GatewayServer(Front(Starlette(routes=routes), routes))
     print(json.dumps({"ready": True, "port": server.start()}), flush=True)
     sys.stdin.read()
     server.stop(5.0)

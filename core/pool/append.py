@@ -24,6 +24,7 @@ from core.pool.content import (
 )
 from core.pool.database import Cursor, registered, timestamp
 from core.pool.findings import Observed, findings_table, observe
+from core.pool.media import insert_media, take_out
 from core.types import Step
 
 RECENT_MESSAGES = 50_000
@@ -191,11 +192,14 @@ class MessageStore:
     def _insert(cursor: Cursor, new: Sequence[tuple[int, bytes, bytes]]) -> None:
         if not new:
             return
+        media: dict[bytes, bytes] = {}
+        bodies = [take_out(body, media) for _, _, body in new]
+        insert_media(cursor, media)
         table = pa.table(
             {
                 "message_id": pa.array([row[0] for row in new], pa.int64()),
                 "content_hash": pa.array([uuid_text(row[1]) for row in new], pa.string()),
-                "body": pa.array([row[2] for row in new], pa.binary()).cast(pa.string()),
+                "body": pa.array(bodies, pa.binary()).cast(pa.string()),
             }
         )
         with registered(cursor, new_messages=table):

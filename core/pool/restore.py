@@ -11,6 +11,7 @@ import pyarrow as pa
 from core.errors import NotFound, PoolError
 from core.pool.content import decode
 from core.pool.database import Cursor, arrow, registered
+from core.pool.media import put_back
 from core.tree.sequences import Sequences
 
 
@@ -167,11 +168,11 @@ def _bodies(cursor: Cursor, message_ids: set[int]) -> dict[int, Any]:
     table = pa.table({"message_id": pa.array(sorted(message_ids), pa.int64())})
     with registered(cursor, wanted_messages=table):
         found = cursor.execute(
-            "SELECT message_id, body FROM messages"
+            "SELECT message_id, replace(content_hash::VARCHAR, '-', ''), body FROM messages"
             " WHERE message_id BETWEEN ? AND ? AND message_id IN (SELECT message_id FROM wanted_messages)",
             [min(message_ids), max(message_ids)],
         ).fetchall()
-    return {number: decode(text) for number, text in found}
+    return {number: decode(text) for number, text in put_back(cursor, found).items()}
 
 
 def sequences(cursor: Cursor, step_uids: Sequence[str]) -> Sequences:

@@ -1,0 +1,67 @@
+"""Images in messages: stored once, given back as they were sent."""
+
+from __future__ import annotations
+
+import base64
+import random
+from typing import Any
+
+import pytest
+
+from core.pool import Pool
+from core.types import Step
+
+PNG = "data:image/png;base64," + base64.b64encode(random.Random(1).randbytes(60_000)).decode()
+JPEG = "data:image/jpeg;base64," + base64.b64encode(random.Random(2).randbytes(5_000)).decode()
+
+
+def seen(text: str, *urls: str) -> dict[str, Any]:
+    images = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return {"role": "user", "content": [{"type": "text", "text": text}, *images]}
+
+
+def step(number: int, messages: list[dict[str, Any]]) -> Step:
+    return Step(
+        step_uid=f"s{number}",
+        trajectory_uid=f"t{number}",
+        prompt_uid="p",
+        step_index=0,
+        created_at=0.0,
+        messages=messages,
+        response_message={"role": "assistant", "content": "ok"},
+    )
+
+
+@pytest.fixture
+def pool() -> Pool:
+    return Pool.open(":memory:", clock=lambda: 0.0)
+
+
+def rows(pool: Pool, sql: str) -> list[tuple[Any, ...]]:
+    with pool._db.read() as cursor:
+        return cursor.execute(sql).fetchall()
+
+
+def test_one_image_in_many_messages_is_stored_once(pool: Pool) -> None:
+    said = [[seen(f"look {n}", PNG, JPEG)] for n in range(20)]
+    assert pool.append([step(n, messages) for n, messages in enumerate(said[:10])]) == 10
+    assert pool.append([step(n, messages) for n, messages in enumerate(said)]) == 10
+    assert rows(pool, "SELECT count(*), sum(length(url)) FROM media") == [(2, len(PNG) + len(JPEG))]
+    assert rows(pool, "SELECT max(length(body)) < 400 FROM messages") == [(True,)]
+    for n, messages in enumerate(said):
+        assert pool.step(f"s{n}")["messages"] == messages
+
+
+def test_words_that_look_like_a_name_stay_words(pool: Pool) -> None:
+    pool.append([step(0, [seen("look", PNG)])])
+    (digest,) = rows(pool, "SELECT replace(content_hash::VARCHAR, '-', '') FROM media")[0]
+    sly = [{"role": "user", "content": f"claw-media:{digest}"}, seen("x", f"claw-media:{digest}"), seen("y", PNG)]
+    pool.append([step(1, sly)])
+    assert pool.step("s1")["messages"] == sly
+
+
+def test_what_is_short_or_no_data_url_is_left_in_place(pool: Pool) -> None:
+    said = [seen("a", "data:image/png;base64,AAAA", "https://example.org/" + "a" * 2000), seen("b" * 3000)]
+    pool.append([step(0, said)])
+    assert rows(pool, "SELECT count(*) FROM media") == [(0,)]
+    assert pool.step("s0")["messages"] == said

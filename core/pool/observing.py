@@ -16,7 +16,7 @@ CHUNK = 20_000
 
 _CALLS = """
 SELECT c.step_id, c.trajectory_id, c.status, c.finish_reason, m.new_message_ids, m.response_message_id, m.tools_id,
-    k.response_ids
+    CASE WHEN m.response_message_id IS NULL THEN k.response_ids END AS response_ids
 FROM (FROM steps WHERE step_id BETWEEN $first AND $last AND step_id NOT IN (SELECT step_id FROM step_findings)) c
 LEFT JOIN (FROM step_messages WHERE step_id BETWEEN $first AND $last) m ON m.step_id = c.step_id
 LEFT JOIN (FROM step_tokens WHERE step_id BETWEEN $first AND $last) k ON k.step_id = c.step_id

@@ -38,6 +38,7 @@ class VersionStore(Protocol):
     def version_labels(self, name: str, trajectory_uid: str) -> list[dict[str, Any]]: ...  # noqa: D102
     def version_masks(self, name: str) -> dict[str, tuple[list[int], list[int], int]]: ...  # noqa: D102
     def version_policy_events(self, name: str) -> list[PolicyEvent]: ...  # noqa: D102
+    def adopted_reward_policy(self, channel: str) -> dict[str, Any] | None: ...  # noqa: D102
     def resolved_policy(self, spec: Any) -> dict[str, Any]: ...  # noqa: D102
     def version_rewards(self, name: str, policy: Any) -> pa.Table: ...  # noqa: D102
     def version_values(self, name: str, step_uids: Any, model: str) -> pa.Array: ...  # noqa: D102
@@ -92,7 +93,10 @@ def freeze_version(
         "view": view,
         "recipe": recipe.to_json(),
         "redaction": told,
-        "provenance": provenance(members, templates or {}),
+        "provenance": {
+            **provenance(members, templates or {}),
+            "reward_policy": recipe.rewards or pool.adopted_reward_policy(recipe.channel),
+        },
         "policy_events": snapshot.policy_events,
         "value_model": recipe.value_model,
         "author": author,

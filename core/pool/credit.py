@@ -28,23 +28,6 @@ LEFT JOIN (
     SELECT step_uid, arg_max(value, (created_at, rowid)) AS value FROM step_values WHERE model = ? GROUP BY step_uid
 ) v ON v.step_uid = w.uid ORDER BY w.place
 """
-_LIVE_REWARDS = """
-WITH undone AS (
-    SELECT action_id FROM action_events GROUP BY action_id HAVING arg_max(event, event_id) = 'undo'
-), wanted AS (
-    SELECT unnest($sources) AS source, unnest(range(len($sources))) AS place
-), said AS (
-    SELECT trajectory_id, source, arg_max_null(value_number, annotation_id) AS reward FROM annotations
-    WHERE kind = 'reward' AND step_id IS NULL AND action_id NOT IN (FROM undone) GROUP BY trajectory_id, source
-    UNION ALL
-    SELECT trajectory_id, 'complete', arg_max(reward, event_id) FROM trajectory_events GROUP BY trajectory_id
-    UNION ALL
-    SELECT trajectory_id, 'steps', sum(reward) FROM step_state GROUP BY trajectory_id
-)
-SELECT t.trajectory_uid, arg_min(s.reward, w.place) AS reward
-FROM said s JOIN wanted w USING (source) JOIN trajectory_state t USING (trajectory_id)
-WHERE s.reward IS NOT NULL AND t.channel = $channel GROUP BY t.trajectory_uid
-"""
 _JOINS = {
     "observation": " LEFT JOIN step_messages m ON m.step_id = f.step_id"
     " LEFT JOIN messages seen ON seen.message_id = m.new_message_ids[-1]",
@@ -68,17 +51,6 @@ class CreditFields:
         wanted = pa.table({"uid": step_uids, "place": pa.array(range(len(step_uids)), pa.int64())})
         with self._db.read() as cursor:
             return _read(cursor, wanted, list(fields))
-
-    def trajectory_rewards(self, sources: Sequence[str], *, channel: str) -> pa.Table:
-        """Rewards by precedence instead of by the newest word: (trajectory_uid, reward) of the scored trajectories.
-
-        Args:
-            sources: first that a trajectory has: an annotation's source, ``complete`` (what was said at completion),
-                ``steps`` (the sum of its steps' known rewards). Undone annotations don't count.
-            channel: of these trajectories.
-        """
-        with self._db.read() as cursor:
-            return arrow(cursor, _LIVE_REWARDS, {"sources": list(sources), "channel": channel})
 
     def store_values(self, model: str, values: pa.Table) -> int:
         """Keep a critic's values of steps: columns step_uid (string) and value (float64); returns how many.

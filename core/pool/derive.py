@@ -25,6 +25,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
+from core.pool.adoption import apply_adopted
 from core.pool.database import Cursor, registered
 from core.pool.findings import BIT, CHECKS, FAILED_OUTCOMES
 
@@ -258,6 +259,11 @@ def update_steps(columns: Iterable[str]) -> str:
     return f"UPDATE step_state s SET {assignments} FROM effective e WHERE s.step_id = e.step_id AND ({changed})"
 
 
+def live_annotations(cursor: Cursor) -> None:
+    """``live``: the annotations about the trajectories in ``scope`` that nobody has undone."""
+    cursor.execute(_LIVE)
+
+
 def step_opinions(cursor: Cursor) -> None:
     """``step_opinions``: what the live annotations say of steps, a row for each step they are about."""
     cursor.execute(_OPINIONS.format(name="step_opinions", key="step_id", level="step_id IS NOT NULL"))
@@ -280,8 +286,10 @@ def note_groups(cursor: Cursor) -> None:
 def judge(cursor: Cursor) -> None:
     """What takes a trajectory's opinions or its group to see: difficulty, equal rewards, suspected reward hacking.
 
-    Of the trajectories in ``scope`` and the groups in ``regrouped``, which is empty afterwards.
+    Of the trajectories in ``scope`` and the groups in ``regrouped``, which is empty afterwards. Adopted reward policies
+    have their say first.
     """
+    apply_adopted(cursor)
     cursor.execute(
         _HACKING,
         {"bit": BIT["reward_hacking"], "checks": list(CHECKS), "failed_outcomes": list(FAILED_OUTCOMES)},
@@ -292,7 +300,7 @@ def judge(cursor: Cursor) -> None:
 
 def _derive(cursor: Cursor) -> None:
     """Fill ``effective`` and ``effective_trajectories`` for the trajectories in ``scope``."""
-    cursor.execute(_LIVE)
+    live_annotations(cursor)
     step_opinions(cursor)
     trajectory_opinions(cursor)
     cursor.execute(_SAID, {"default_channel": DEFAULT_CHANNEL})

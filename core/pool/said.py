@@ -7,25 +7,48 @@ order of all words: ``steps`` before ``complete`` before annotations. A source w
 
 from __future__ import annotations
 
-SAID = """
+_UNDONE = """
 undone_actions AS (
     SELECT action_id FROM action_events GROUP BY action_id HAVING arg_max(event, event_id) = 'undo'
-), annotated AS (
+)
+"""
+_SAID = """
+{undone}, annotated AS (
     SELECT trajectory_id, source,
         arg_min(value_number, annotation_id) FILTER (value_number IS NOT NULL) AS first_reward,
         min(annotation_id) FILTER (value_number IS NOT NULL) AS first_place,
         arg_max_null(value_number, annotation_id) AS last_reward, max(annotation_id) AS last_place
     FROM annotations
-    WHERE kind = 'reward' AND step_id IS NULL AND action_id NOT IN (FROM undone_actions)
+    WHERE kind = 'reward' AND step_id IS NULL AND action_id NOT IN (FROM undone_actions) {within}
     GROUP BY trajectory_id, source
 ), said AS (
     SELECT trajectory_id, source, first_reward, first_place, last_reward, last_place FROM annotated
     WHERE last_reward IS NOT NULL
     UNION ALL
     SELECT trajectory_id, 'complete', arg_min(reward, event_id), 0, arg_max(reward, event_id), 0
-    FROM trajectory_events WHERE reward IS NOT NULL GROUP BY trajectory_id
+    FROM trajectory_events WHERE reward IS NOT NULL {within} GROUP BY trajectory_id
     UNION ALL
     SELECT trajectory_id, 'steps', sum(reward ORDER BY step_id), -1, sum(reward ORDER BY step_id), -1
-    FROM step_state WHERE reward IS NOT NULL GROUP BY trajectory_id
+    FROM step_state WHERE reward IS NOT NULL {within} GROUP BY trajectory_id
 )
 """
+_IN_SCOPE = "AND trajectory_id IN (SELECT trajectory_id FROM scope)"
+
+SAID = _SAID.format(undone=_UNDONE, within="")
+"""Common table expressions, ``said`` last: a row per trajectory and source with its first and last word and places."""
+SAID_IN_SCOPE = _SAID.format(undone=_UNDONE, within=_IN_SCOPE)
+"""The same of the trajectories in the table ``scope``."""
+
+NEWEST_WORD = f"""
+{SAID_IN_SCOPE}, newest AS (
+    SELECT trajectory_id, arg_max_null(value_number, annotation_id) AS reward FROM annotations
+    WHERE kind = 'reward' AND step_id IS NULL AND action_id NOT IN (FROM undone_actions) {_IN_SCOPE}
+    GROUP BY trajectory_id
+), by_policy AS (
+    SELECT scope.trajectory_id, coalesce(newest.reward, complete.last_reward, steps.last_reward) AS reward
+    FROM scope LEFT JOIN newest USING (trajectory_id)
+    LEFT JOIN (FROM said WHERE source = 'complete') complete USING (trajectory_id)
+    LEFT JOIN (FROM said WHERE source = 'steps') steps USING (trajectory_id)
+)
+"""
+"""``by_policy`` where no policy is adopted: the rule of ``core.pool.derive``."""

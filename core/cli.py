@@ -47,7 +47,12 @@ def serve(
     data: DataOption = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 picks a free one")] = None,
-    engine: Annotated[str | None, typer.Option(help="'local', a base URL, or litellm:provider/model")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="'local', a base URL (several: with commas between), or litellm:provider/model")
+    ] = None,
+    streaming: Annotated[
+        str | None, typer.Option(help="Streams: auto, whole (from the whole answer), relay (the engine's own)")
+    ] = None,
     verbose: Annotated[bool, typer.Option(help="Log every call")] = False,
 ) -> None:
     """Run gateway, ingest and pool without a screen; prints one ready line of JSON."""
@@ -62,7 +67,9 @@ def serve(
 
     from core.service import Service
 
-    service = Service.open(read_settings(data_dir=data, host=host, port=port, engine=engine))
+    service = Service.open(
+        read_settings(data_dir=data, host=host, port=port, engine=engine, engine_streaming=streaming)
+    )
     try:
         ready = {
             "ready": True,

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -19,6 +19,21 @@ from pydantic_settings import (
 
 ENV_PREFIX = "CLAW_STUDIO_"
 TOML_NAME = "studio.toml"
+STREAMING = "^(auto|whole|relay)$"
+
+
+class EngineConfig(BaseModel):
+    """One more policy engine: ``[[engines]]`` in ``studio.toml``, or a JSON list in ``CLAW_STUDIO_ENGINES``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1, description="As records and pages spell it")
+    base_url: str = Field(description="OpenAI-compatible base URL, or 'litellm:provider/model'")
+    models: tuple[str, ...] = Field(("*",), min_length=1, description="Globs of the model names that it serves")
+    api_key_env: str | None = Field(None, description="Name of the environment variable that holds its key")
+    streaming: str = Field("auto", pattern=STREAMING, description="See engine_streaming")
+    concurrency: int | None = Field(None, ge=1, description="See engine_concurrency")
+    replica_of: str | None = Field(None, description="Name of the engine that it shares the calls of")
 
 
 class Settings(BaseSettings):
@@ -31,14 +46,30 @@ class Settings(BaseSettings):
     port: int = Field(8100, ge=0, le=65535, description="Port of the gateway; 0 picks a free one")
     engine: str = Field(
         "local",
-        description="Policy engine: 'local' (the embedded model), an OpenAI-compatible base URL, "
-        "or 'litellm:provider/model'",
+        description="Policy engine: 'local' (the embedded model), an OpenAI-compatible base URL (or several of one "
+        "model, with commas between them), or 'litellm:provider/model'",
+    )
+    engines: tuple[EngineConfig, ...] = Field((), description="More engines, for the model names that they serve")
+    engine_streaming: str = Field(
+        "auto",
+        pattern=STREAMING,
+        description="auto: an engine's own stream goes to the agent where ids and log-probs survive it; "
+        "whole: streams are made from the whole answer; relay: always the engine's own",
+    )
+    engine_concurrency: int | None = Field(
+        None, ge=1, description="Most calls at one engine at a time; more wait in line, and get 503 where it is full"
     )
     engine_api_key_env: str = Field(
         "CLAW_STUDIO_ENGINE_API_KEY",
         description="Name of the environment variable that holds the engine's key",
     )
     engine_timeout_s: float = Field(900.0, gt=0, description="Longest wait for one answer, seconds")
+    engine_first_byte_timeout_s: float | None = Field(
+        None, gt=0, description="Longest wait for the first word of a stream, seconds; None: as for the whole answer"
+    )
+    engine_idle_timeout_s: float = Field(
+        300.0, gt=0, description="Longest silence of an engine in the middle of a stream, seconds"
+    )
     api_key: str | None = Field(None, description="Key that every call must carry; needed when host is not loopback")
     response_length: int = Field(1024, ge=1, description="Longest answer of POST /generate that names none, tokens")
     capture: str = Field(

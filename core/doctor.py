@@ -127,8 +127,12 @@ def check_port(host: str, port: int) -> Iterator[Finding]:
 
 
 def check_engine(settings: Settings) -> Iterator[Finding]:
-    """The policy engine is named in a way we know, and its port answers."""
-    engine = settings.engine
+    """Every policy engine is named in a way we know, and its port answers."""
+    for engine in [*settings.engine.split(","), *(one.base_url for one in settings.engines)]:
+        yield from _check_address(engine.strip())
+
+
+def _check_address(engine: str) -> Iterator[Finding]:
     if engine == "local":
         yield Finding("engine", "ok", "the embedded model (starts at the first call)")
         return

@@ -1,4 +1,4 @@
-"""The engine that the settings name, made known to the gateway; the embedded one starts at its first call.
+"""The engines that the settings name, made known to the gateway; the embedded one starts at its first call.
 
 Starting torch takes seconds and hundreds of megabytes, so an unused embedded engine is never started.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+from typing import Any
 
 from core.config import Settings
 from core.errors import EngineError
@@ -15,6 +16,9 @@ from core.serving.process import EngineProcess
 
 LOCAL_ENGINE = "local"
 LOCAL_MODELS = ["claw-*", "local"]
+ENGINE = "engine"
+LITELLM_ENGINE = "litellm"
+LITELLM = "litellm:"
 
 
 class LocalEngineHost:
@@ -48,13 +52,37 @@ class LocalEngineHost:
                 self._process = None
 
 
-def add_configured_engine(engines: EngineSet, settings: Settings, local: LocalEngineHost) -> None:
-    """Register ``settings.engine`` as the default engine."""
-    name = settings.engine
-    key = os.environ.get(settings.engine_api_key_env)
-    if name == "local":
-        engines.add(LOCAL_ENGINE, None, models=LOCAL_MODELS, ready=local.ensure, default=True)
-    elif name.startswith("litellm:"):
-        engines.add("litellm", name.removeprefix("litellm:"), kind="litellm", models=["*"], api_key=key, default=True)
+def add_configured_engines(engines: EngineSet, settings: Settings, local: LocalEngineHost) -> None:
+    """Register ``settings.engine`` as the default engine, its replicas, and ``settings.engines``."""
+    first, *others = [part.strip() for part in settings.engine.split(",")]
+    name = LOCAL_ENGINE if first == "local" else LITELLM_ENGINE if first.startswith(LITELLM) else ENGINE
+    how: dict[str, Any] = {
+        "api_key": os.environ.get(settings.engine_api_key_env),
+        "streaming": settings.engine_streaming,
+        "concurrency": settings.engine_concurrency,
+    }
+    if first == "local":
+        engines.add(name, None, default=True, **{**how, "models": LOCAL_MODELS, "ready": local.ensure, "api_key": None})
     else:
-        engines.add("engine", name.rstrip("/"), models=["*"], api_key=key, default=True)
+        _add(engines, name, first, default=True, **how)
+    for number, address in enumerate(others, 2):
+        # "a, b": one model behind several addresses.
+        _add(engines, f"{name}-{number}", address, replica_of=name, **how)
+    for one in settings.engines:
+        _add(
+            engines,
+            one.name,
+            one.base_url,
+            models=one.models,
+            api_key=os.environ.get(one.api_key_env) if one.api_key_env else None,
+            streaming=one.streaming,
+            concurrency=one.concurrency,
+            replica_of=one.replica_of,
+        )
+
+
+def _add(engines: EngineSet, name: str, address: str, **how: Any) -> None:
+    if address.startswith(LITELLM):
+        engines.add(name, address.removeprefix(LITELLM), kind="litellm", **how)
+    else:
+        engines.add(name, address.rstrip("/"), **how)

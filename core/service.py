@@ -23,9 +23,10 @@ from core.api.wire import SessionIn, check
 from core.batch.leases import Leases
 from core.config import Settings
 from core.doctor import diagnose
-from core.engine_host import LocalEngineHost, add_configured_engine
+from core.engine_host import LocalEngineHost, add_configured_engines
 from core.errors import StudioError
 from core.gateway.app import GatewayDeps, create_gateway
+from core.gateway.connections import Timeouts
 from core.gateway.engines import EngineSet
 from core.gateway.front import Front
 from core.gateway.identity import KeyStore
@@ -97,10 +98,17 @@ class Service:
         self.policy.restore(list(self.pool.policy_events()))
         self.leases = Leases(self.pool, self.clock, lambda: uuid.uuid4().hex, lambda: self.policy.version)
         self.stats = GatewayStats(clock=self.clock)
-        self.engines = EngineSet(timeout_s=settings.engine_timeout_s)
+        self.engines = EngineSet(
+            timeouts=Timeouts(
+                total=settings.engine_timeout_s,
+                first_byte=settings.engine_first_byte_timeout_s,
+                idle=settings.engine_idle_timeout_s,
+            ),
+            clock=self.clock,
+        )
         self.local_engine = LocalEngineHost(settings)
         opened.callback(self.local_engine.stop)
-        add_configured_engine(self.engines, settings, self.local_engine)
+        add_configured_engines(self.engines, settings, self.local_engine)
         opened.callback(self._stop_demo)
         self.server = GatewayServer(self._app(), host=settings.host, port=settings.port)
         self.port = self.server.start()

@@ -30,12 +30,14 @@ from core.gateway.asgi import (
 )
 from core.gateway.deps import GatewayDeps
 from core.gateway.dialects import BadRequest, Dialect, strip_asked
-from core.gateway.engines import EngineAnswer
+from core.gateway.engines import Engine, EngineAnswer
 from core.gateway.exchange import Exchange, Recorder
+from core.gateway.gate import EngineBusy
 from core.gateway.identity import authorize, presented_keys, resolve_caller
 from core.gateway.policy import SyncInProgress
 from core.gateway.recall import reach, recall
 from core.gateway.relay import Outbox, relay
+from core.gateway.routing import Attempts, affinity, ranked
 from core.gateway.streams import EngineStream
 from core.records import take_secrets
 
@@ -107,7 +109,10 @@ class Capture:
         call.input_items = await recall(deps.journal.directory, self._dialect.name, call.request, within)
         names = Names(call.step_uid, call.started_at, deps.journal.mark())
         call.translation = self._dialect.wire.open(call.request, names, call.input_items)
-        call.engine = await deps.engines.pick(call.caller.model)
+        engines = await deps.engines.candidates(call.caller.model)
+        if len(engines) > 1:
+            engines = ranked(engines, affinity(call.caller.identity.trajectory_uid, call.translation.asked))
+        call.attempts = Attempts(engines, deps.retries)
         call.policy_version = await deps.policy.start(deps.sync_wait_s)
 
     async def _reply(self, call: Exchange, send: Send) -> None:
@@ -200,23 +205,26 @@ class Capture:
             EngineError: the engine failed; that is recorded too.
             JournalError: the exchange could not be stored and ``capture`` is strict.
         """
-        assert call.engine is not None
+        assert call.attempts is not None
         answer: EngineAnswer | EngineStream | None = None
         failure: StudioError | None = None
         request = call.engine_call(self._dialect)
+        stream = outbox is not None and self._dialect.relays
+
+        async def ask(engine: Engine) -> EngineAnswer | EngineStream:
+            return await (engine.open_stream(request) if stream else engine.complete(request))
+
         try:
-            if outbox is not None and self._dialect.relays:
-                answer = await call.engine.open_stream(request)
-            else:
-                answer = await call.engine.complete(request)
+            answer = await call.attempts.ask(ask)
         except EngineError as error:
             failure = error
         except asyncio.CancelledError:
             self._recorder.abandon(call, None)
             raise
         except Exception as error:
-            log.exception("engine %s failed unexpectedly", call.engine.name)
-            failure = EngineError(f"engine {call.engine.name!r} failed: {type(error).__name__}")
+            name = call.attempts.engine.name
+            log.exception("engine %s failed unexpectedly", name)
+            failure = EngineError(f"engine {name!r} failed: {type(error).__name__}")
         if isinstance(answer, EngineStream):
             assert outbox is not None
             return await relay(call, answer, outbox, self._recorder)
@@ -224,7 +232,7 @@ class Capture:
 
     async def _send_error(self, call: Exchange, send: Send, error: StudioError) -> None:
         headers = [JSON, *call.reply_headers()]
-        if isinstance(error, SyncInProgress):
+        if isinstance(error, SyncInProgress | EngineBusy):
             headers.append((b"retry-after", str(int(error.retry_after_s)).encode()))
         body = self._recorder.blotted(call, orjson.dumps(self._dialect.error(error)))
         await send_whole(send, error.http_status, body, headers)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from core.config import Settings
 from core.gateway.engines import EngineSet
 from core.gateway.identity import KeyStore
 from core.gateway.policy import PolicyState
+from core.gateway.routing import Retries
 from core.gateway.stats import GatewayStats
 from core.journal import Journal
 
@@ -30,6 +31,7 @@ class GatewayDeps:
         keepalive_s: a stream that waits for its engine gets a comment this often, seconds.
         sync_wait_s: how long a call waits for a weight sync before it gets 503, seconds.
         max_body_bytes: larger requests get 413.
+        retries: how often an engine is asked that gave no answer.
     """
 
     settings: Settings
@@ -43,3 +45,4 @@ class GatewayDeps:
     keepalive_s: float = 3.0
     sync_wait_s: float = 30.0
     max_body_bytes: int = 256 << 20
+    retries: Retries = field(default_factory=Retries)

@@ -22,15 +22,14 @@ from core.dialects.errors import engine_refusal, prompt_too_long
 from core.errors import EngineError, EngineTimeout
 from core.gateway.asked import AUTO, AskLevels, Streams, lost_tokens, stream_kind
 from core.gateway.bodies import maybe_json, parse_body, said
+from core.gateway.connections import Connections, Timeouts
 from core.gateway.dialects import add_asked, check_answer
-from core.gateway.engines import CONNECT_TIMEOUT_S, Connections, Engine, EngineAnswer, EngineCall
+from core.gateway.engines import Engine, EngineAnswer, EngineCall, EngineUnreached
 from core.gateway.flavours import by_refusal, prompt_text
 from core.gateway.probe import PROBE_TIMEOUT_S, Probe
 from core.gateway.streams import EngineStream
 
 REFUSALS = frozenset({400, 422})
-IDLE_TIMEOUT_S = 300.0
-"""Longest silence in the middle of an answer; the first token may take as long as the whole answer may."""
 _GENERATION = ("stream", "stream_options")
 
 
@@ -48,11 +47,12 @@ class DirectEngine(Engine):
         api_key: str | None,
         ready: Callable[[], str | None] | None,
         streaming: str,
-        timeout_s: float,
+        timeouts: Timeouts,
+        concurrency: int | None,
         connections: Connections,
         clock: Callable[[], float],
     ) -> None:
-        super().__init__(name, models, api_key, timeout_s)
+        super().__init__(name, models, api_key, timeouts, clock, concurrency)
         self._base_url = base_url.rstrip("/") if base_url else None
         self._ready = ready
         self._starting: Future[None] | None = None
@@ -68,29 +68,47 @@ class DirectEngine(Engine):
         """Base URL; None before a starting engine has told it."""
         return self._base_url
 
-    async def complete(self, call: EngineCall) -> EngineAnswer:
+    async def ask(self, call: EngineCall) -> EngineAnswer:
         """Ask for the whole answer, with ids and log-probs as far as the engine lets itself be asked."""
         answer = await self._in_time(call, stream=False)
         assert isinstance(answer, EngineAnswer)
         return answer
 
-    async def open_stream(self, call: EngineCall) -> EngineStream | EngineAnswer:
+    async def ask_stream(self, call: EngineCall) -> EngineStream | EngineAnswer:
         """Ask for the answer as it comes where its ``streaming`` allows that for this kind of call."""
         return await self._in_time(call, stream=True)
+
+    async def check(self) -> bool | None:
+        """``GET /health`` beside ``/v1``, or the model list where there is no such thing."""
+        if self._base_url is None:
+            return None
+        session = await self._connections.session()
+        for address in (f"{self._base_url.removesuffix('/v1')}/health", f"{self._base_url}/models"):
+            try:
+                async with (
+                    asyncio.timeout(PROBE_TIMEOUT_S),
+                    session.get(address, headers=self._authorization(None), allow_redirects=False) as response,
+                ):
+                    if response.status not in (404, 405):
+                        # Who asks for a key is there.
+                        return bool(response.status < 500)
+            except (aiohttp.ClientError, TimeoutError):
+                return False
+        return True
 
     def streaming(self) -> dict[str, str]:
         """Mode, and how each kind of call is streamed now."""
         return self._streams.status(self._probe.flavour, self._probe.version)
 
     async def _in_time(self, call: EngineCall, *, stream: bool) -> EngineStream | EngineAnswer:
-        deadline = asyncio.get_running_loop().time() + self.timeout_s
+        deadline = asyncio.get_running_loop().time() + self.timeouts.total
         try:
             async with asyncio.timeout_at(deadline):
                 answer = await self._complete(call, deadline if stream else None)
         except TimeoutError as error:
             raise self.failed(
                 EngineTimeout(
-                    f"engine {self.name!r} gave no answer within {self.timeout_s:g} s",
+                    f"engine {self.name!r} gave no answer within {self.timeouts.total:g} s",
                     hint="CLAW_STUDIO_ENGINE_TIMEOUT_S sets the limit",
                 )
             ) from error
@@ -187,7 +205,7 @@ class DirectEngine(Engine):
                 assert deadline is not None
                 finish = partial(self._finish, call, model, where, kind, level, added, dropped)
                 return EngineStream(
-                    response, name=self.name, added=added, deadline=deadline, idle_s=IDLE_TIMEOUT_S, finish=finish
+                    response, name=self.name, added=added, deadline=deadline, timeouts=self.timeouts, finish=finish
                 )
             status, raw, retry_after = await self._read(response)
             if status in REFUSALS and added:
@@ -282,12 +300,12 @@ class DirectEngine(Engine):
                     f"{self._base_url}/{call.dialect.path}",
                     data=data,
                     headers=headers,
-                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.timeouts.connect),
                     allow_redirects=False,
                 )
             except aiohttp.ClientConnectorError as error:
                 if self._ready is None or attempt == 2:
-                    raise EngineError(
+                    raise EngineUnreached(
                         f"engine {self.name!r} at {self._base_url} can't be reached: {error.strerror or error}",
                         hint="start the engine or correct its base URL",
                     ) from error
@@ -297,7 +315,11 @@ class DirectEngine(Engine):
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
                 # An idle connection may be closed by the engine just when it is used: one new try tells.
                 if attempt == 2:
-                    raise EngineError(f"engine {self.name!r} closed the connection without an answer") from error
+                    raise EngineUnreached(f"engine {self.name!r} closed the connection without an answer") from error
+            except aiohttp.ConnectionTimeoutError as error:
+                raise EngineUnreached(
+                    f"engine {self.name!r} at {self._base_url} took no connection within {self.timeouts.connect:g} s"
+                ) from error
             except aiohttp.ClientError as error:
                 raise EngineError(f"engine {self.name!r} broke off: {error}") from error
         raise AssertionError("unreachable")

@@ -6,23 +6,26 @@ import asyncio
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
-
-from core.errors import EngineError, InvalidInput
+from core.errors import EngineError, EngineTimeout, InvalidInput
 from core.gateway.asked import AUTO, RELAY, STREAMING, WHOLE
+from core.gateway.connections import Connections, Timeouts
 from core.gateway.dialects import Dialect
+from core.gateway.gate import Gate
+from core.gateway.health import CHECK_EVERY_S, Health, watch
 
 if TYPE_CHECKING:
     from core.gateway.streams import EngineStream
 
-CONNECT_TIMEOUT_S = 10.0
-KEEPALIVE_S = 60.0
 IMPLICIT_PROVIDER = "litellm"
+
+
+class EngineUnreached(EngineError):
+    """No byte of an answer came: asking again can't give two answers to one call."""
 
 
 @dataclass(slots=True)
@@ -83,28 +86,66 @@ class Engine(ABC):
 
     kind = ""
 
-    def __init__(self, name: str, models: Sequence[str], api_key: str | None, timeout_s: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        models: Sequence[str],
+        api_key: str | None,
+        timeouts: Timeouts,
+        clock: Callable[[], float],
+        concurrency: int | None = None,
+    ) -> None:
         self.name = name
         self.models = tuple(models)
         self.api_key = api_key
-        self.timeout_s = timeout_s
+        self.timeouts = timeouts
         self.ok: bool | None = None
         self.error: str | None = None
         self.n_calls = 0
         self.n_errors = 0
         self.findings: dict[str, Any] = {}
+        self.gate = Gate(name, concurrency)
+        self.health = Health(clock)
+        self.replica_of: str | None = None
 
-    @abstractmethod
     async def complete(self, call: EngineCall) -> EngineAnswer:
         """Get the whole answer.
 
         Raises:
-            EngineError: refused, broken off, not JSON. EngineTimeout: no answer in time.
+            EngineError: refused, broken off, not JSON. EngineTimeout: no answer in time. EngineUnreached: nothing of
+                an answer came. EngineBusy: too many calls are waiting for it.
         """
+        await self.gate.enter()
+        try:
+            return await self.ask(call)
+        finally:
+            self.gate.leave()
 
     async def open_stream(self, call: EngineCall) -> EngineStream | EngineAnswer:
         """Get the answer as it comes where that loses nothing, the whole answer elsewhere. Raises as ``complete``."""
-        return await self.complete(call)
+        await self.gate.enter()
+        try:
+            answer = await self.ask_stream(call)
+        except BaseException:
+            self.gate.leave()
+            raise
+        if isinstance(answer, EngineAnswer):
+            self.gate.leave()
+        else:
+            answer.when_closed(self.gate.leave)
+        return answer
+
+    @abstractmethod
+    async def ask(self, call: EngineCall) -> EngineAnswer:
+        """``complete`` without waiting for a place."""
+
+    async def ask_stream(self, call: EngineCall) -> EngineStream | EngineAnswer:
+        """``open_stream`` without waiting for a place."""
+        return await self.ask(call)
+
+    async def check(self) -> bool | None:
+        """Whether it is alive; None where that can't be asked."""
+        return None
 
     @abstractmethod
     async def list_models(self) -> list[dict[str, Any]]:
@@ -143,6 +184,12 @@ class Engine(ABC):
             "n_errors": self.n_errors,
             "findings": dict(self.findings),
             "streaming": self.streaming(),
+            "healthy": self.health.usable,
+            "checked_at": self.health.checked_at,
+            "in_flight": self.gate.n_inside,
+            "waiting": self.gate.n_waiting,
+            "concurrency": self.gate.limit,
+            "replica_of": self.replica_of,
         }
 
     @property
@@ -154,45 +201,15 @@ class Engine(ABC):
         """Note that it answered."""
         self.n_calls += 1
         self.ok, self.error = True, None
+        self.health.succeeded()
 
     def failed(self, error: EngineError) -> EngineError:
         """Note a failure; hands the error back to be raised."""
         self.n_calls += 1
         self.n_errors += 1
         self.ok, self.error = False, error.message
+        self.health.failed(gone=isinstance(error, EngineUnreached | EngineTimeout))
         return error
-
-
-class Connections:
-    """The keep-alive pool to all direct engines: one per event loop, closed when its loop ends."""
-
-    def __init__(self) -> None:
-        self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
-        self._scopes: dict[asyncio.AbstractEventLoop, AsyncGenerator[aiohttp.ClientSession, None]] = {}
-
-    async def session(self) -> aiohttp.ClientSession:
-        """The running loop's session."""
-        loop = asyncio.get_running_loop()
-        session = self._sessions.get(loop)
-        if session is None:
-            # Loops close their async generators when they end, and this one closes the session.
-            self._scopes[loop] = self._scope(loop)
-            session = await anext(self._scopes[loop])
-        return session
-
-    async def _scope(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[aiohttp.ClientSession, None]:
-        session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            # Large prompts come compressed from nobody; small answers are not worth inflating.
-            headers={"Accept-Encoding": "identity"},
-        )
-        self._sessions[loop] = session
-        try:
-            yield session
-        finally:
-            del self._sessions[loop], self._scopes[loop]
-            await session.close()
 
 
 class EngineSet:
@@ -200,16 +217,27 @@ class EngineSet:
 
     Args:
         timeout_s: longest wait for one answer, start-up of the engine included, seconds.
+        timeouts: that and the others; instead of ``timeout_s``.
+        check_every_s: how often engines that share calls are asked after, seconds.
     """
 
-    def __init__(self, *, timeout_s: float = 900.0, clock: Callable[[], float] = time.time) -> None:
-        self.timeout_s = timeout_s
+    def __init__(
+        self,
+        *,
+        timeout_s: float = 900.0,
+        timeouts: Timeouts | None = None,
+        check_every_s: float = CHECK_EVERY_S,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.timeouts = timeouts or Timeouts(total=timeout_s)
         self.default: Engine | None = None
+        self._check_every_s = check_every_s
         self._clock = clock
         self._engines: dict[str, Engine] = {}
         self._providers: Engine | None = None
         self._connections = Connections()
         self._lock = threading.Lock()
+        self._watches: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
 
     def add(
         self,
@@ -223,6 +251,8 @@ class EngineSet:
         default: bool = False,
         api_base: str | None = None,
         streaming: str = AUTO,
+        concurrency: int | None = None,
+        replica_of: str | None = None,
     ) -> Engine:
         """Make an engine known; one of the same name is replaced. The first one is the default.
 
@@ -237,6 +267,9 @@ class EngineSet:
             default: answers the names that no glob matches.
             api_base: for kind ``litellm``: another address of the provider's API.
             streaming: ``auto``, ``whole`` or ``relay``, see ``core.gateway.asked.Streams``.
+            concurrency: most calls at a time; more wait in line. None sets no limit.
+            replica_of: name of the engine that it shares the calls of. Engines that name a model by the same glob
+                share its calls as well.
 
         Raises:
             InvalidInput: an unknown kind or way to stream, or neither ``base_url`` nor ``ready``.
@@ -257,7 +290,8 @@ class EngineSet:
                 api_key=api_key,
                 ready=ready,
                 streaming=streaming,
-                timeout_s=self.timeout_s,
+                timeouts=self.timeouts,
+                concurrency=concurrency,
                 connections=self._connections,
                 clock=self._clock,
             )
@@ -272,12 +306,14 @@ class EngineSet:
                 models=models,
                 api_key=api_key,
                 api_base=api_base,
-                timeout_s=self.timeout_s,
+                timeouts=self.timeouts,
+                concurrency=concurrency,
                 connections=self._connections,
                 clock=self._clock,
             )
         else:
             raise InvalidInput(f"unknown engine kind {kind!r}", field="kind", hint="openai, litellm")
+        engine.replica_of = replica_of
         with self._lock:
             replaced = self._engines.get(name)
             self._engines[name] = engine
@@ -323,11 +359,32 @@ class EngineSet:
                     models=(),
                     api_key=None,
                     api_base=None,
-                    timeout_s=self.timeout_s,
+                    timeouts=self.timeouts,
+                    concurrency=None,
                     connections=self._connections,
                     clock=self._clock,
                 )
             return self._providers
+
+    async def candidates(self, model: str | None) -> list[Engine]:
+        """Every engine that serves a model, at least one. Raises EngineError."""
+        first = await self.pick(model)
+        listed = list(self._engines.values())
+        globs = [glob for glob in first.models if glob != "*" and model is not None and fnmatchcase(model, glob)]
+        found = [
+            engine
+            for engine in listed
+            if engine is not first and (engine.replica_of == first.name or any(glob in engine.models for glob in globs))
+        ]
+        if found:
+            self._watch()
+        return [first, *found]
+
+    def _watch(self) -> None:
+        """Ask after engines from now on; ends with the event loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._watches:
+            self._watches[loop] = loop.create_task(watch(self.engines, self._check_every_s))
 
     def engines(self) -> list[Engine]:
         """All of them, in order of their adding, the implicit LiteLLM one last if it was used."""

@@ -13,6 +13,7 @@ from core.gateway.deps import GatewayDeps
 from core.gateway.dialects import ENGINE_DIALECTS, Dialect
 from core.gateway.engines import Engine, EngineAnswer, EngineCall
 from core.gateway.identity import Caller, presented_keys
+from core.gateway.routing import Attempts
 from core.gateway.stats import CallEvent
 from core.records import blot, call_record, harmless_headers
 
@@ -26,9 +27,10 @@ _MIN_SECRET_CHARS = 12
 
 @dataclass(slots=True)
 class Exchange:
-    """The state of one call; ``caller``, ``engine`` and ``translation`` are known once it is admitted.
+    """The state of one call; ``caller``, ``attempts`` and ``translation`` are known once it is admitted.
 
     Attributes:
+        attempts: the engines that it may go to, and the one that it went to.
         stream_mode: how the agent's stream is made: ``none``, ``whole`` or ``relay``.
     """
 
@@ -39,7 +41,7 @@ class Exchange:
     raw: bytes = b""
     request: dict[str, Any] = field(default_factory=dict)
     caller: Caller | None = None
-    engine: Engine | None = None
+    attempts: Attempts | None = None
     translation: Translation | None = None
     input_items: list[Json] = field(default_factory=list)
     policy_version: int | None = None
@@ -48,6 +50,11 @@ class Exchange:
     agent_gone: bool = False
     dropped: list[str] = field(default_factory=list)
     body_secrets: list[str] = field(default_factory=list)
+
+    @property
+    def engine(self) -> Engine | None:
+        """The engine that is asked, or answered."""
+        return self.attempts.engine if self.attempts is not None else None
 
     def reply_headers(self) -> list[tuple[bytes, bytes]]:
         """``X-Step-Uid``, and ``X-Trajectory-Uid`` when the caller is known."""
@@ -58,7 +65,7 @@ class Exchange:
 
     def secrets(self, api_key: str | None) -> list[str]:
         """Every key that the call presented or that its engine was given, and the gateway's own."""
-        engine_keys = self.engine.secrets() if self.engine is not None else ()
+        engine_keys = self.attempts.secrets() if self.attempts is not None else ()
         known = {*presented_keys(self.headers), *engine_keys, *self.body_secrets, api_key or ""}
         return [key for key in known if len(key) >= _MIN_SECRET_CHARS]
 
@@ -132,7 +139,8 @@ class Recorder:
     def _record(
         self, call: Exchange, answer: EngineAnswer | None, failure: StudioError | None, version_end: int | None
     ) -> bytes:
-        assert call.caller is not None and call.engine is not None and call.translation is not None
+        assert call.caller is not None and call.attempts is not None and call.translation is not None
+        engine = call.attempts.engine
         finished_at = self._deps.clock()
         native = answer.engine_dialect if answer is not None else None
         translated = () if native is not None else call.translation.dropped
@@ -144,8 +152,8 @@ class Recorder:
             finished_at=finished_at,
             identity=call.caller.identity,
             dialect=self._dialect.name,
-            engine=call.engine.name,
-            engine_kind=call.engine.kind,
+            engine=engine.name,
+            engine_kind=engine.kind,
             model=answer.model if answer is not None else call.caller.model,
             policy_version=call.policy_version,
             policy_version_end=version_end,
@@ -163,7 +171,7 @@ class Recorder:
             retry_count=_retry_count(call.headers),
             tokenizer_hash=answer.tokenizer_hash if answer is not None else None,
             engine_dialect=native or self._dialect.wire.engine_dialect,
-            engine_facts=answer.facts if answer is not None else {},
+            engine_facts={**(answer.facts if answer is not None else {}), **call.attempts.facts()},
             response_id=call.translation.response_id if native is None else None,
             input_items=call.input_items,
             secrets=call.secrets(self._deps.settings.api_key),

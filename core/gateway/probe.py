@@ -10,7 +10,7 @@ import aiohttp
 import orjson
 
 from core.errors import EngineError
-from core.gateway.engines import Connections
+from core.gateway.connections import Connections
 from core.gateway.flavours import (
     OLLAMA,
     OPENAI,

@@ -16,8 +16,9 @@ import orjson
 
 from core.errors import EngineError, EngineTimeout
 from core.gateway.anthropic import ask_anthropic, speaks_natively
+from core.gateway.connections import Connections, Timeouts
 from core.gateway.dialects import add_asked, check_answer
-from core.gateway.engines import Connections, Engine, EngineAnswer, EngineCall
+from core.gateway.engines import Engine, EngineAnswer, EngineCall
 
 _PROVIDERS = """
 ai21 anthropic anyscale azure azure_ai bedrock cerebras clarifai cloudflare codestral cohere cohere_chat databricks
@@ -83,11 +84,12 @@ class ProviderEngine(Engine):
         models: Sequence[str],
         api_key: str | None,
         api_base: str | None,
-        timeout_s: float,
+        timeouts: Timeouts,
+        concurrency: int | None,
         connections: Connections,
         clock: Callable[[], float],
     ) -> None:
-        super().__init__(name, models, api_key, timeout_s)
+        super().__init__(name, models, api_key, timeouts, clock, concurrency)
         self._connections = connections
         self._model = model
         self._api_base = api_base
@@ -99,7 +101,7 @@ class ProviderEngine(Engine):
         """The provider's model, or another address of its API."""
         return self._api_base or self._model
 
-    async def complete(self, call: EngineCall) -> EngineAnswer:
+    async def ask(self, call: EngineCall) -> EngineAnswer:
         """Ask the provider for the whole answer. ``dropped`` names what it was not given."""
         model = call.model if call.model is not None and names_provider(call.model) else self._model
         if model is None:
@@ -112,10 +114,10 @@ class ProviderEngine(Engine):
         arguments, added, dropped = self._arguments(litellm, call, model)
         function = litellm.acompletion if call.dialect.name == "chat" else litellm.atext_completion
         try:
-            async with asyncio.timeout(self.timeout_s):
+            async with asyncio.timeout(self.timeouts.total):
                 response = await function(**arguments)
         except TimeoutError as error:
-            raise self.failed(EngineTimeout(f"{model} gave no answer within {self.timeout_s:g} s")) from error
+            raise self.failed(EngineTimeout(f"{model} gave no answer within {self.timeouts.total:g} s")) from error
         except litellm.exceptions.Timeout as error:
             raise self.failed(EngineTimeout(f"{model} gave no answer in time")) from error
         except Exception as error:
@@ -140,7 +142,7 @@ class ProviderEngine(Engine):
                 model,
                 api_base=self._api_base,
                 api_key=self.api_key,
-                timeout_s=self.timeout_s,
+                timeout_s=self.timeouts.total,
             )
         except EngineError as error:
             self.failed(error)
@@ -180,7 +182,7 @@ class ProviderEngine(Engine):
         dropped = sorted(
             key for key in known if supported and key not in supported and key not in {"messages", "prompt"}
         )
-        arguments = {**known, "model": model, "timeout": self.timeout_s, "num_retries": 0, "max_retries": 0}
+        arguments = {**known, "model": model, "timeout": self.timeouts.total, "num_retries": 0, "max_retries": 0}
         if extra:
             arguments["extra_body"] = extra
         if self._api_base is not None:

@@ -124,6 +124,8 @@ async def relay(call: Exchange, stream: EngineStream, outbox: Outbox, recorder: 
     except asyncio.CancelledError:
         recorder.abandon(call, await _answer(stream, assembly, EngineError("the gateway stopped")))
         raise
+    finally:
+        stream.close()
     return await recorder.settle(call, await _answer(stream, assembly, failure), failure)
 
 

@@ -11,6 +11,7 @@ import aiohttp
 
 from core.errors import EngineError, EngineTimeout
 from core.gateway.bodies import parse_body, said
+from core.gateway.connections import Timeouts
 from core.gateway.engines import EngineAnswer
 from core.gateway.sse import EventReader
 
@@ -28,7 +29,7 @@ class EngineStream:
         name: the engine's.
         added: names of request fields that the gateway added.
         deadline: of the whole answer, in the loop's time.
-        idle_s: longest silence, seconds.
+        timeouts: the engine's.
         finish: what ``answer`` does.
     """
 
@@ -39,15 +40,17 @@ class EngineStream:
         name: str,
         added: list[str],
         deadline: float,
-        idle_s: float,
+        timeouts: Timeouts,
         finish: Finish,
     ) -> None:
         self.added = added
         self._response = response
         self._name = name
         self._deadline = deadline
-        self._idle_s = idle_s
+        self._idle_s = timeouts.idle
+        self._silence_s = timeouts.first_byte or timeouts.total
         self._finish = finish
+        self._left: Callable[[], None] | None = None
 
     async def batches(self) -> AsyncGenerator[list[dict[str, Any]]]:
         """Parsed chunks, as many at a time as have come. Closes the connection when left.
@@ -77,8 +80,18 @@ class EngineStream:
                     await self._linger()
                     return
         finally:
-            # Gives the connection back where all of it was read, and closes it elsewhere.
-            self._response.release()
+            self.close()
+
+    def when_closed(self, left: Callable[[], None]) -> None:
+        """Have something called when the engine is done with."""
+        self._left = left
+
+    def close(self) -> None:
+        """Give the connection back where all of it was read, and close it elsewhere. May be called twice."""
+        self._response.release()
+        left, self._left = self._left, None
+        if left is not None:
+            left()
 
     async def answer(self, body: dict[str, Any] | None, failure: str | None = None) -> EngineAnswer | None:
         """The answer, with what is known of the engine, which is told how it went.
@@ -92,17 +105,18 @@ class EngineStream:
     async def _read(self) -> bytes:
         now = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout_at(min(self._deadline, now + self._idle_s)):
+            async with asyncio.timeout_at(min(self._deadline, now + self._silence_s)):
                 piece: bytes = await self._response.content.readany()
-                return piece
         except TimeoutError as error:
             late = asyncio.get_running_loop().time() >= self._deadline
-            what = "did not end its answer in time" if late else f"was silent for {self._idle_s:g} s"
+            what = "did not end its answer in time" if late else f"was silent for {self._silence_s:g} s"
             raise EngineTimeout(
                 f"engine {self._name!r} {what}", hint="CLAW_STUDIO_ENGINE_TIMEOUT_S sets the limit" if late else None
             ) from error
         except aiohttp.ClientError as error:
             raise EngineError(f"engine {self._name!r} broke off in the middle of its answer: {error}") from error
+        self._silence_s = self._idle_s
+        return piece
 
     async def _linger(self) -> None:
         with contextlib.suppress(TimeoutError, aiohttp.ClientError):

@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 
 from core.config import Settings
 from core.gateway.app import GatewayDeps, create_gateway
+from core.gateway.connections import Timeouts
 from core.gateway.engines import EngineSet
 from core.gateway.identity import KeyStore
 from core.gateway.policy import PolicyState
@@ -32,13 +33,14 @@ class Gateway:
         directory: Path,
         *,
         timeout_s: float = 20.0,
+        timeouts: Timeouts | None = None,
         limits: dict[str, Any] | None = None,
         journal: Callable[[Path], Journal] = Journal,
         **settings: Any,
     ) -> None:
         self.directory = directory
         self.journal = journal(directory)
-        self.engines = EngineSet(timeout_s=timeout_s)
+        self.engines = EngineSet(timeout_s=timeout_s, timeouts=timeouts)
         self.keys = KeyStore()
         self.policy = PolicyState()
         self.stats = GatewayStats(clock=time.time)

@@ -11,6 +11,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from core.gateway.routing import Retries
 from core.records import extract_tokens
 from core.serving.process import EngineProcess
 
@@ -180,8 +181,12 @@ def test_malformed_arguments_arrive_and_come_back(gateway, claude, engine, mode)
     ],
 )
 @every_mode
-def test_messages_failures(gateway, claude, fault, status, kind, mode):
+def test_messages_failures(make_gateway, process, engine, fault, status, kind, mode):
     stream = mode != "none"
+    # No keep-alive comes before the engine's last word: a failure has its own status.
+    gateway = make_gateway(limits={"retries": Retries(backoff_s=0.01)})
+    gateway.engines.add("scripted", process.base_url, streaming="auto" if mode == "none" else mode)
+    claude = anthropic.Anthropic(base_url=gateway.root, api_key="unused", max_retries=0)
     with pytest.raises(status) as caught:
         ask_claude(claude, stream, messages=said(f"fault {fault}."))
     assert caught.value.body["type"] == "error"

@@ -85,23 +85,25 @@ class Seen:
 
 @dataclass
 class Upstream:
-    """Set ``reply`` to what it says: a dict, a Response, or a function of the request."""
+    """Set ``reply`` to what it says: a dict, a Response, or a function of the request. ``answer`` does it all."""
 
     reply: Any = field(default_factory=chat_answer)
     models: list[str] = field(default_factory=lambda: ["policy"])
     delay_s: float = 0.0
     seen: list[Seen] = field(default_factory=list)
     base_url: str = ""
+    port: int = 0
+    answer: Any = None
     _server: GatewayServer | None = None
 
     def start(self) -> Upstream:
         app = Starlette(
             routes=[
                 Route("/v1/models", self._models),
-                Route("/v1/{path:path}", self._answer, methods=["POST"]),
+                Route("/v1/{path:path}", self.answer or self._answer, methods=["POST"]),
             ]
         )
-        self._server = GatewayServer(app)
+        self._server = GatewayServer(app, port=self.port)
         self.base_url = f"http://127.0.0.1:{self._server.start()}/v1"
         return self
 

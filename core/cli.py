@@ -245,7 +245,10 @@ def doctor(
 
 def main() -> NoReturn:
     """Entry point: a StudioError becomes one line on stderr and exit code 2."""
+    from core.commands import add_to
+
     app.add_typer(keys_app, name="keys")
+    add_to(app, lambda data: connect(read_settings(data_dir=data)))
     try:
         app()
     except StudioError as err:

@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse
 
 from core.api.app import PREFIX, Call, Handler
 from core.api.describe import API, CAPTURE, ROOT, STR, Operation, Schema, obj
+from core.api.describe_data import DATA
 
 _REF: Final = "#/components/schemas/{model}"
 _PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")
@@ -44,7 +45,7 @@ DIALECT_ERROR: Final[Schema] = obj(error=obj(message=STR))
 
 def operations() -> Iterator[tuple[str, str, Operation, str]]:
     """(method, path, operation, tag) of every route."""
-    for (method, path), operation in API.items():
+    for (method, path), operation in {**API, **DATA}.items():
         yield method, PREFIX + path, operation, "studio"
     for (method, path), operation in ROOT.items():
         yield method, path, operation, "claw-r1" if operation.summary.startswith("Claw-R1") else "health"

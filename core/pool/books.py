@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from core.pool.adopting import Adoption
+from core.pool.agreement import Agreement
 from core.pool.console import Console
 from core.pool.rewards import RewardBook
 from core.pool.versions import VersionBook
 
 
-class Books(Console, VersionBook, RewardBook, Adoption):
-    """SQL, dataset versions, reward policies."""
+class Books(Console, VersionBook, RewardBook, Adoption, Agreement):
+    """SQL, dataset versions, reward policies, reviewers."""

@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal, cast, get_args
 
 from core.errors import InvalidInput
 
 Rule = Literal["last", "first", "precedence", "weighted"]
-RULES: Mapping[str, str] = MappingProxyType(
-    {
-        "last": "the newest word",
-        "first": "the oldest word that still stands",
-        "precedence": "the newest word of the first source in the list that has one",
-        "weighted": "the weighted mean of each source's newest word",
-    }
-)
+RULES: dict[str, str] = {
+    "last": "the newest word",
+    "first": "the oldest word that still stands",
+    "precedence": "the newest word of the first source in the list that has one",
+    "weighted": "the weighted mean of each source's newest word",
+}
 
 
 @dataclass(frozen=True)

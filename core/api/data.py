@@ -1,0 +1,233 @@
+"""SQL, dataset versions, reward policies and reviewers over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from core.api.app import Call, Handler
+from core.api.data_wire import (
+    AdoptIn,
+    FreezeIn,
+    RewardPolicyIn,
+    RewardPreviewIn,
+    SqlIn,
+    VersionExportIn,
+    VersionPlanIn,
+)
+from core.api.wire import check
+from core.batch.datasets import freeze_version, version_plan
+from core.batch.recipe import parse_recipe
+from core.batch.redact import texts_of
+from core.config import Settings
+from core.errors import InvalidInput, StudioError
+from core.export import export
+from core.pool.agreement import KINDS, LEVELS
+from core.pool.redaction import PATTERNS, parse_redaction
+from core.rewards.policy import RULES
+
+
+def sql_schema(call: Call) -> Any:
+    """``GET sql``: what may be asked about."""
+    return {"tables": call.deps.pool.sql_schema()}
+
+
+def sql(call: Call) -> Any:
+    """``POST sql``."""
+    body = check(SqlIn, call.json())
+    found = call.deps.pool.sql(body.sql, limit=body.limit, timeout_s=body.timeout_s)
+    columns = [[plain(value) for value in column.to_pylist()] for column in found.table.columns]
+    return {
+        "columns": [{"name": field.name, "type": str(field.type)} for field in found.table.schema],
+        "rows": [list(row) for row in zip(*columns, strict=True)],
+        "n_rows": len(found.table),
+        "truncated": found.truncated,
+        "elapsed_s": found.elapsed_s,
+    }
+
+
+def plain(value: Any) -> Any:
+    """A value of a query as JSON has it: bytes as hex, exact decimals as numbers, durations and the rest as text."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).hex()
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() and abs(value) < 2**63 else float(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, timedelta):
+        return str(value)
+    if (
+        value is None
+        or isinstance(value, str | bool | float | datetime)
+        or (isinstance(value, int) and abs(value) < 2**63)
+    ):
+        return value
+    return str(value)
+
+
+def datasets(call: Call) -> Any:
+    """``GET datasets``."""
+    return {"datasets": call.deps.pool.dataset_versions(), "rules": PATTERNS}
+
+
+def freeze(call: Call) -> Any:
+    """``POST datasets``."""
+    body = check(FreezeIn, call.json())
+    directory = call.deps.settings.local_model_dir
+    return freeze_version(
+        call.deps.pool,
+        body.name,
+        body.view.view(),
+        parse_recipe(body.recipe),
+        author=body.author,
+        parent=body.parent,
+        note=body.note,
+        redaction=None if body.redaction is None else parse_redaction(body.redaction.model_dump()),
+        texts=texts_of(directory),
+        templates=templates(call.deps.settings),
+    )
+
+
+def templates(settings: Settings) -> dict[str, str]:
+    """Tokenizer hash -> hash of the chat template beside it, of the tokenizers at hand."""
+    from core.serving.tokenizer import template_hash, tokenizer_hash
+
+    found: dict[str, str] = {}
+    for directory in (settings.local_model_dir, *settings.tokenizers.values()):
+        try:
+            found[tokenizer_hash(directory)] = template_hash(directory)
+        except (OSError, StudioError):
+            continue  # a folder that is gone has no hash to tell
+    return found
+
+
+def dataset(call: Call) -> Any:
+    """``GET datasets/{name}``."""
+    return call.deps.pool.dataset_version(call.path["name"])
+
+
+def verify(call: Call) -> Any:
+    """``GET datasets/{name}/verify``: whether what is stored still has the hash that it was frozen with."""
+    name = call.path["name"]
+    return {"name": call.deps.pool.dataset_version(name)["name"], "intact": call.deps.pool.verify_version(name)}
+
+
+def diff(call: Call) -> Any:
+    """``GET datasets/{name}/diff?to=``."""
+    if "to" not in call.query:
+        raise InvalidInput("name the version to compare with", field="to")
+    limit = call.int_query("limit", 1000, low=1, high=100_000)
+    return call.deps.pool.diff_versions(call.path["name"], call.query["to"], limit=limit)
+
+
+def plan_of(call: Call) -> Any:
+    """``POST datasets/{name}/plan``."""
+    body = check(VersionPlanIn, call.json())
+    made = version_plan(call.deps.pool, call.path["name"], body.recipe)
+    return {**made.to_json(), "dataset_version": made.dataset_version}
+
+
+def export_of(call: Call) -> Any:
+    """``POST datasets/{name}/export``."""
+    body = check(VersionExportIn, call.json())
+    made = version_plan(call.deps.pool, call.path["name"], body.recipe)
+    out = Path(body.out) if body.out else call.deps.settings.export_dir
+    result = export(made, call.deps.pool, body.format, out, **body.options)
+    return {
+        "path": str(result.path),
+        "manifest_path": str(result.manifest_path),
+        "n_rows": result.n_rows,
+        "n_tokens": result.n_tokens,
+        "sha256": result.manifest["sha256"],
+    }
+
+
+def reward_policies(call: Call) -> Any:
+    """``GET rewards?channel=``."""
+    pool = call.deps.pool
+    return {
+        "policies": pool.reward_policies(),
+        "adopted": pool.adopted_reward_policies(),
+        "sources": pool.reward_sources(channel=call.query.get("channel", "train")),
+        "rules": RULES,
+    }
+
+
+def save_policy(call: Call) -> Any:
+    """``PUT rewards/{name}``."""
+    body = check(RewardPolicyIn, call.json())
+    version = call.deps.pool.save_reward_policy(call.path["name"], body.policy, author=body.author)
+    return {"name": call.path["name"], "version": version}
+
+
+def preview_policy(call: Call) -> Any:
+    """``POST rewards/preview``."""
+    body = check(RewardPreviewIn, call.json())
+    return call.deps.pool.preview_rewards(body.policy, channel=body.channel)
+
+
+def adopt(call: Call) -> Any:
+    """``PUT channels/{channel}/rewards``."""
+    body = check(AdoptIn, call.json())
+    call.deps.pool.adopt_reward_policy(call.path["channel"], body.name, body.version, author=body.author)
+    return adopted(call)
+
+
+def adopted(call: Call) -> Any:
+    """``GET channels/{channel}/rewards``."""
+    channel = call.path["channel"]
+    return {"channel": channel, "adopted": call.deps.pool.adopted_reward_policy(channel)}
+
+
+def _kind_and_level(call: Call) -> tuple[str, str]:
+    kind, level = call.query.get("kind", "quality"), call.query.get("level", "step")
+    if kind not in KINDS:
+        raise InvalidInput(f"opinions of kind {kind!r} can't be compared", field="kind", hint=", ".join(KINDS))
+    if level not in LEVELS:
+        raise InvalidInput(f"{level!r} is no level", field="level", hint=", ".join(LEVELS))
+    return kind, level
+
+
+def agreement(call: Call) -> Any:
+    """``GET agreement?a=&b=&kind=&level=``; without two names the reviewers that there are."""
+    kind, level = _kind_and_level(call)
+    reviewers = call.deps.pool.reviewers(kind, level)
+    a, b = call.query.get("a"), call.query.get("b")
+    if a is None and b is None:
+        return {"reviewers": reviewers, "agreement": None}
+    if a is None or b is None:
+        raise InvalidInput("name two reviewers", field="b" if b is None else "a")
+    return {"reviewers": reviewers, "agreement": call.deps.pool.agreement(a, b, kind, level)}
+
+
+def disagreements(call: Call) -> Any:
+    """``GET disagreements?kind=&level=&limit=&offset=``."""
+    kind, level = _kind_and_level(call)
+    limit = call.int_query("limit", 50, low=1, high=1000)
+    offset = call.int_query("offset", 0, low=0, high=10**9)
+    return {"disagreements": call.deps.pool.disagreements(kind, level, limit=limit, offset=offset)}
+
+
+ROUTES: list[tuple[str, str, Handler]] = [
+    ("GET", "/sql", sql_schema),
+    ("POST", "/sql", sql),
+    ("GET", "/datasets", datasets),
+    ("POST", "/datasets", freeze),
+    ("GET", "/datasets/{name}", dataset),
+    ("GET", "/datasets/{name}/verify", verify),
+    ("GET", "/datasets/{name}/diff", diff),
+    ("POST", "/datasets/{name}/plan", plan_of),
+    ("POST", "/datasets/{name}/export", export_of),
+    ("GET", "/rewards", reward_policies),
+    ("PUT", "/rewards/{name}", save_policy),
+    ("POST", "/rewards/preview", preview_policy),
+    ("PUT", "/channels/{channel}/rewards", adopt),
+    ("GET", "/channels/{channel}/rewards", adopted),
+    ("GET", "/agreement", agreement),
+    ("GET", "/disagreements", disagreements),
+]

@@ -1,0 +1,85 @@
+"""What the calls about SQL, dataset versions, reward policies and reviewers take, checked at the border."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from core.api.wire import ViewIn, WireModel
+from core.pool.console import MAX_ROWS, MAX_TEXT, MAX_TIMEOUT_S, TIMEOUT_S
+
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"\S")]
+Author = Annotated[str, Field(min_length=1)]
+
+
+class SqlIn(WireModel):
+    """``POST sql``: one SELECT."""
+
+    sql: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
+    limit: Annotated[int, Field(ge=1, le=MAX_ROWS, strict=True)] = 1000
+    timeout_s: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S, strict=True)] = TIMEOUT_S
+
+
+class RedactionIn(WireModel):
+    """What must not be in a version; see ``core.pool.redaction``."""
+
+    rules: list[str] = Field(default_factory=list, description="secrets, email, or single built-in rules")
+    patterns: dict[str, str] = Field(default_factory=dict, description="Own rules: name -> regular expression")
+    action: Literal["mask", "drop"] = "mask"
+    unreadable: Literal["drop", "keep"] = "drop"
+
+
+class FreezeIn(WireModel):
+    """``POST datasets``: freeze a view under a name. ``recipe`` is checked by ``core.batch.recipe``."""
+
+    name: Name
+    view: ViewIn = Field(default_factory=ViewIn)
+    recipe: dict[str, Any] = Field(default_factory=dict)
+    parent: Name | None = None
+    redaction: RedactionIn | None = None
+    author: Author = "api"
+    note: str | None = None
+
+
+class VersionPlanIn(WireModel):
+    """``POST datasets/{name}/plan``: by the frozen recipe, unless told."""
+
+    recipe: dict[str, Any] | None = None
+
+
+class VersionExportIn(VersionPlanIn):
+    """``POST datasets/{name}/export``: write its files on the service's machine."""
+
+    format: Annotated[str, Field(min_length=1)]
+    out: str | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _absolute(self) -> VersionExportIn:
+        if self.out is not None and not Path(self.out).is_absolute():
+            raise ValueError("out is an absolute path: the service has its own working folder")
+        return self
+
+
+class RewardPolicyIn(WireModel):
+    """``PUT rewards/{name}``. ``policy`` is checked by ``core.rewards.policy``."""
+
+    policy: dict[str, Any]
+    author: Author = "api"
+
+
+class RewardPreviewIn(WireModel):
+    """``POST rewards/preview``: a policy by name, as a list of sources, or itself."""
+
+    policy: str | list[str] | dict[str, Any]
+    channel: Annotated[str, Field(min_length=1)] = "train"
+
+
+class AdoptIn(WireModel):
+    """``PUT channels/{channel}/rewards``; no name: the newest word counts again."""
+
+    name: Name | None = None
+    version: Annotated[int, Field(ge=1, le=2**31 - 1, strict=True)] | None = None
+    author: Author = "api"

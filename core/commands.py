@@ -1,0 +1,151 @@
+"""Commands of ``claw-studio`` about what the pool holds: SQL, dataset versions, reward policies.
+
+They speak HTTP to the service that owns the data folder, like the commands of ``core.cli``, which adds them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from core.client import StudioClient
+from core.errors import InvalidInput
+
+DataOption = Annotated[Path | None, typer.Option("--data", help="Data folder: journal, pool, exports")]
+Connect = Callable[[Path | None], AbstractContextManager[StudioClient]]
+"""A client of the service that owns this data folder."""
+AUTHOR = "cli"
+
+
+def add_to(app: typer.Typer, connect: Connect) -> None:
+    """Register the commands."""
+
+    @app.command()
+    def sql(
+        query: Annotated[str, typer.Argument(help="One SELECT; without one the tables are listed")] = "",
+        data: DataOption = None,
+        limit: Annotated[int, typer.Option(help="Most rows")] = 1000,
+        timeout: Annotated[float, typer.Option(help="Most seconds")] = 10.0,
+        json_: Annotated[bool, typer.Option("--json", help="One JSON object per row")] = False,
+    ) -> None:
+        """Ask the pool in SQL; it reads only."""
+        with connect(data) as client:
+            if not query.strip():
+                for table in client.call("GET", "/api/v1/sql")["tables"]:
+                    print(f"{table['table']:24} {table['doc']}")
+                    for column in table["columns"]:
+                        print(f"    {column['name']:22} {column['type']:14} {column['doc']}".rstrip())
+                return
+            body = {"sql": query, "limit": limit, "timeout_s": timeout}
+            found = client.call("POST", "/api/v1/sql", body)
+        names = [column["name"] for column in found["columns"]]
+        if json_:
+            for row in found["rows"]:
+                print(json.dumps(dict(zip(names, row, strict=True))))
+        else:
+            print_table(names, found["rows"])
+        if found["truncated"]:
+            print(f"... more than {found['n_rows']} rows", file=sys.stderr)
+
+    @app.command()
+    def freeze(
+        name: Annotated[str, typer.Argument(help="Name of the version")],
+        data: DataOption = None,
+        where: Annotated[str, typer.Option(help="Expression over step columns")] = "",
+        filters: Annotated[str, typer.Option(help="Typed filters as JSON")] = "{}",
+        recipe: Annotated[str, typer.Option(help='Recipe as JSON, e.g. \'{"algorithm": "sft"}\'')] = "{}",
+        parent: Annotated[str | None, typer.Option(help="Version that it follows")] = None,
+        redact: Annotated[
+            str, typer.Option(help="Rules with commas between: secrets, email, api_key, ...; none looks for nothing")
+        ] = "",
+        pattern: Annotated[list[str] | None, typer.Option(help="Own rule: NAME=REGEX; may be repeated")] = None,
+        drop: Annotated[bool, typer.Option("--drop", help="A step with a hit goes, in place of being masked")] = False,
+        note: Annotated[str | None, typer.Option(help="Why")] = None,
+        author: Annotated[str, typer.Option(help="Who")] = AUTHOR,
+    ) -> None:
+        """Freeze a view under a name: immutable, hashed, exported to the same bytes for good."""
+        body: dict[str, Any] = {
+            "name": name,
+            "view": {"filters": json_object(filters, "filters"), "where": where},
+            "recipe": json_object(recipe, "recipe"),
+            "parent": parent,
+            "author": author,
+            "note": note,
+        }
+        if redact or pattern:
+            own = [one.partition("=") for one in pattern or ()]
+            body["redaction"] = {
+                "rules": [rule.strip() for rule in redact.split(",") if rule.strip()],
+                "patterns": {rule: text for rule, _, text in own},
+                "action": "drop" if drop else "mask",
+            }
+        with connect(data) as client:
+            print(json.dumps(client.call("POST", "/api/v1/datasets", body)))
+
+    @app.command()
+    def versions(data: DataOption = None) -> None:
+        """Dataset versions, newest first, one line of JSON each."""
+        with connect(data) as client:
+            for version in client.call("GET", "/api/v1/datasets")["datasets"]:
+                print(json.dumps(version))
+
+    @app.command()
+    def diff(
+        a: Annotated[str, typer.Argument(help="Version")],
+        b: Annotated[str, typer.Argument(help="Version that is compared with it")],
+        data: DataOption = None,
+        limit: Annotated[int, typer.Option(help="Most steps that are listed")] = 100,
+    ) -> None:
+        """What version B has otherwise than version A."""
+        with connect(data) as client:
+            query = {"to": b, "limit": limit}
+            print(json.dumps(client.call("GET", f"/api/v1/datasets/{quote(a, safe='')}/diff", query=query)))
+
+    @app.command("export-version")
+    def export_version(
+        name: Annotated[str, typer.Argument(help="Version")],
+        format: Annotated[str, typer.Argument(help="trl_sft, steps_parquet, ...")],
+        data: DataOption = None,
+        out: Annotated[Path | None, typer.Option(help="Folder to write to")] = None,
+        recipe: Annotated[str | None, typer.Option(help="Another recipe than the frozen one, as JSON")] = None,
+    ) -> None:
+        """Write a dataset version's files: the same bytes each time."""
+        body = {
+            "format": format,
+            "out": str(out.absolute()) if out else None,
+            "recipe": None if recipe is None else json_object(recipe, "recipe"),
+        }
+        with connect(data) as client:
+            print(json.dumps(client.call("POST", f"/api/v1/datasets/{quote(name, safe='')}/export", body)))
+
+
+def json_object(text: str, field: str) -> dict[str, Any]:
+    """A JSON object of the command line. InvalidInput names the option."""
+    try:
+        value = json.loads(text)
+    except ValueError as err:
+        raise InvalidInput(f"not JSON: {err}", field=field) from err
+    if not isinstance(value, dict):
+        raise InvalidInput("not a JSON object", field=field)
+    return value
+
+
+def print_table(names: list[str], rows: list[list[Any]], *, width: int = 60) -> None:
+    """Columns beside each other; what is longer than ``width`` ends in an ellipsis (``--json`` prints all)."""
+    shown = [["" if value is None else _cell(value, width) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(names, *shown, strict=True)] if names else []
+    for row in [names, ["-" * size for size in widths], *shown]:
+        print("  ".join(value.ljust(size) for value, size in zip(row, widths, strict=True)).rstrip())
+
+
+def _cell(value: Any, width: int) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    text = text.replace("\n", "\\n")
+    return text if len(text) <= width else text[: width - 1] + "…"

@@ -13,10 +13,11 @@ from core.batch.plan import plan
 from core.types import Annotation, AnnotationKind, View
 from studio import state
 from studio import widgets as w
-from studio.charts.distributions import histogram
 from studio.widgets import browse, picking
 from studio.widgets.choice import choose
-from studio.widgets.filters import active_filters, change, filter_panel, signature, with_filter
+from studio.widgets.distributions import distributions
+from studio.widgets.filters import active_filters, change, filter_panel, signature
+from studio.widgets.funnel import funnel_table
 from studio.widgets.labels import QUALITIES, SOURCE
 from studio.widgets.planning import (
     Supposed,
@@ -29,22 +30,21 @@ from studio.widgets.planning import (
 from studio.widgets.review import review_tab
 from studio.widgets.tables import html_table, mark
 
-TABS = {"label": "Label", "review": "Review", "distributions": "Distributions", "history": "History"}
+TABS = {
+    "label": "Label",
+    "review": "Review",
+    "distributions": "Distributions",
+    "funnel": "Funnel",
+    "history": "History",
+}
 LEVELS = {"trajectory": "Trajectories", "step": "Steps"}
 KINDS = {
     AnnotationKind.QUALITY: "Quality",
+    AnnotationKind.CORRECT: "Correct",
     AnnotationKind.TRAINABLE: "Trainable",
     AnnotationKind.REWARD: "Reward",
     AnnotationKind.TAG: "Tag",
     AnnotationKind.NOTE: "Note",
-}
-DISTRIBUTIONS = {
-    "trajectory_reward": ("Trajectory reward", "steps"),
-    "reward": ("Step reward", "steps"),
-    "n_prompt_tokens": ("Prompt tokens", "steps"),
-    "n_response_tokens": ("Response tokens", "steps"),
-    "latency_s": ("Latency, seconds", "steps"),
-    "step_index": ("Step index", "steps"),
 }
 # Pools up to this size show what a label would do to the plan while it is being chosen.
 LIVE_PREVIEW_STEPS = 200_000
@@ -92,6 +92,8 @@ def curate_page() -> None:
             review_tab(view)
         elif tab == "distributions":
             distributions(view)
+        elif tab == "funnel":
+            funnel(view)
         else:
             history()
 
@@ -176,6 +178,10 @@ def value_input(kind: str) -> tuple[Any, bool]:
         options = [*QUALITIES, "withdraw"]
         picked = st.segmented_control("Value", options, default="bad", required=True, key="value-quality")
         return (None if picked == "withdraw" else picked), True
+    if kind == AnnotationKind.CORRECT:
+        verdict = {"correct": True, "wrong": False, "withdraw": None}
+        picked = st.segmented_control("Value", list(verdict), default="wrong", required=True, key="value-correct")
+        return verdict[picked], True
     if kind == AnnotationKind.TRAINABLE:
         rule = {"off": False, "on": True, "by rule": None}
         picked = st.segmented_control("Value", list(rule), default="off", required=True, key="value-trainable")
@@ -222,8 +228,9 @@ def preview(action: Action, view: View, ready: bool) -> None:
     if not ready:
         show_change(before, None, f"{line}. Select rows, or apply to all that match.")
         return
-    if action.kind in (AnnotationKind.TAG, AnnotationKind.NOTE):
-        show_change(before, None, f"{line}. Tags and notes don't change what is trained.")
+    reached(action, view)
+    if action.kind in (AnnotationKind.TAG, AnnotationKind.NOTE, AnnotationKind.CORRECT):
+        show_change(before, None, f"{line}. Tags, notes and correctness don't change what is trained.")
         return
     if not can_suppose(action.target, action.kind, action.value):
         show_change(before, None, f"{line}. What this does depends on rules: apply it and look, undo takes it back.")
@@ -234,6 +241,22 @@ def preview(action: Action, view: View, ready: bool) -> None:
     uids: Sequence[str] = action.uids or matching(view, action.target)
     supposed = Supposed(pool, action.target, uids, action.kind, action.value)
     show_change(before, plan_counts(plan(supposed, View(), recipe)), line)
+
+
+def reached(action: Action, view: View) -> None:
+    """What the label is about, counted whole: not what stands on the page."""
+    name = f"{action.target}_uid"
+    own = view if action.uids is None else View({name: list(action.uids)})
+    counts = state.service().pool.reach(own, action.target)
+    w.figures(
+        [
+            w.Figure("Touches groups", w.count(counts["n_groups"])),
+            w.Figure("Trajectories", w.count(counts["n_trajectories"])),
+            w.Figure("Steps", w.count(counts["n_steps"])),
+            w.Figure("Tokens", w.compact(counts["n_tokens"])),
+        ],
+        dense=True,
+    )
 
 
 def matching(view: View, target: str) -> list[str]:
@@ -252,36 +275,20 @@ def show_change(before: dict[str, int], after: dict[str, int] | None, line: str)
         tone = "" if then == now else "warn" if then < now else "good"
         value = w.compact(now) if then == now else f"{w.compact(now)} → {w.compact(then)}"
         diff = "" if then == now else f"{then - now:+,}".replace("-", "−")
-        cells.append(w.Figure(f"Plan: {name}", value, sub=diff, tone=tone))
+        label = "Ready groups" if name == "groups" else f"Plan: {name}"
+        cells.append(w.Figure(label, value, sub=diff, tone=tone))
     w.figures(cells, dense=True)
     st.caption(line)
 
 
-def distributions(view: View) -> None:
-    """How the matching steps spread, column by column."""
+def funnel(view: View) -> None:
+    """From captured to ready: what each reason takes out of the active plan."""
     pool = state.service().pool
-    st.caption(f"{w.count(pool.count_steps(view))} steps match. Drag across a plot to filter by that range.")
-    columns = st.columns(3, gap="medium")
-    for place, (name, (title, noun)) in enumerate(DISTRIBUTIONS.items()):
-        with columns[place % 3]:
-            w.section(title)
-            bins = pool.histogram(view, name, 24)
-            if len(bins) == 0:
-                st.caption("No known value among the matching steps.")
-                continue
-            lows, highs = bins["low"].to_pylist(), bins["high"].to_pylist()
-            figure = histogram(lows, highs, bins["n_steps"].to_pylist(), noun=noun, height=190)
-            event = w.plot(
-                figure,
-                key=f"hist-{name}-{signature(view)}",
-                alt=f"Histogram of {title.lower()}",
-                on_select="rerun",
-                selection_mode="box",
-            )
-            box = event["selection"]["box"]
-            if box:
-                low, high = sorted(float(x) for x in box[0]["x"])
-                change(with_filter(view, name, [round(low, 6), round(high, 6)]))
+    counts = pool.count_groups(view), pool.count_trajectories(view), pool.count_steps(view)
+    recipe = recipe_from_query()
+    made = current_plan(view, recipe)
+    st.caption(f"{recipe.estimator.title}, channel {recipe.channel}. The recipe is chosen on the Batch page.")
+    funnel_table(made, counts)
 
 
 def history() -> None:

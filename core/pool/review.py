@@ -111,9 +111,10 @@ class ReviewQueue:
             return _read(cursor, view, level, ORDERS[order], author, limit)
 
     def standing(self, level: str, uid: str) -> dict[str, Any]:
-        """What counts of one item: quality, trainable, reward, tags (a group's are those that its members share).
+        """What counts of one item: quality, correct, trainable, reward, tags.
 
-        A step also has ``original_reward``. NotFound when there is no such item.
+        A group's are those that its members share. A step also has ``original_reward``. NotFound when there is
+        no such item.
         """
         with self._db.read() as cursor:
             found = rows(cursor, _STANDING[level], [uid])
@@ -123,11 +124,12 @@ class ReviewQueue:
 
 
 _STANDING = {
-    "step": "SELECT s.quality, s.trainable, s.reward, f.reward AS original_reward, s.tags"
+    "step": "SELECT s.quality, s.correct, s.trainable, s.reward, f.reward AS original_reward, s.tags"
     " FROM (FROM step_state WHERE step_uid = ?) s JOIN steps f USING (step_id)",
-    "trajectory": "SELECT quality, trainable, reward, tags FROM trajectory_state WHERE trajectory_uid = ?",
+    "trajectory": "SELECT quality, correct, trainable, reward, tags FROM trajectory_state WHERE trajectory_uid = ?",
     "group": """
 SELECT CASE WHEN count(quality) = count(*) AND min(quality) = max(quality) THEN max(quality) END AS quality,
+    CASE WHEN count(correct) = count(*) AND bool_and(correct) = bool_or(correct) THEN bool_or(correct) END AS correct,
     bool_or(trainable) AS trainable,
     CASE WHEN count(reward) = count(*) AND min(reward) = max(reward) THEN max(reward) END AS reward,
     list_reduce(list(tags), lambda one, other: list_intersect(one, other)) AS tags

@@ -11,14 +11,35 @@ from core.pool.database import Cursor, Database, arrow
 from core.pool.views import compile_view
 from core.types import View
 
+REACHED = ("n_groups", "n_trajectories", "n_steps", "n_tokens")
 KINDS = ("text", "boolean")
 """Columns that steps can be told apart by."""
 
 
 class Spreads:
-    """The part of ``Pool`` that counts steps in bins."""
+    """The part of ``Pool`` that counts steps in bins, and what a label reaches."""
 
     _db: Database
+
+    def reach(self, view: View, target: str) -> dict[str, int]:
+        """``n_groups``, ``n_trajectories``, ``n_steps``, ``n_tokens`` that a label on all of a view is about.
+
+        On steps (``target`` step) it is about those that match, on trajectories about all steps of each that has one.
+        """
+        if target not in ("step", "trajectory"):
+            raise InvalidInput("The target is 'step' or 'trajectory'.", field="target")
+        if target == "step":
+            condition = compile_view(view)
+            source = query.source_sql(condition, trajectory=True)
+            counts = "count(DISTINCT s.trajectory_id), count(*), sum(s.n_prompt_tokens + s.n_response_tokens)"
+        else:
+            condition = query.matching_trajectories(view)
+            source = f"FROM trajectory_state t WHERE {condition.sql}"
+            counts = "count(*), sum(t.n_steps), sum(t.n_prompt_tokens + t.n_response_tokens)"
+        sql = f"SELECT count(DISTINCT (t.prompt_uid, t.channel)), {counts} {source}"
+        with self._db.read() as cursor, query.explained(view):
+            found = cursor.execute(sql, list(condition.parameters)).fetchall()[0]
+        return dict(zip(REACHED, (int(n or 0) for n in found), strict=True))
 
     def spread(self, view: View, column: str, *, by: str | None = None, bins: int = 24, parts: int = 6) -> pa.Table:
         """Columns ``low``, ``high``, ``part``, ``n_steps``: equal bins over the known values of a number column.

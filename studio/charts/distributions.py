@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import plotly.graph_objects as go
 
 from studio.charts import theme
+
+HOVER_BIN = "%{customdata[0]:.4g} to %{customdata[1]:.4g}"
 
 
 def histogram(
@@ -56,4 +59,33 @@ def funnel(stages: Sequence[tuple[str, int]], *, notes: Sequence[str], height: i
         made.add_annotation(x=n, y=label, text=text, showarrow=False, xanchor="left", xshift=6)
     made.update_xaxes(visible=False, range=[0, max(first, 1) * 1.3])
     made.update_yaxes(autorange="reversed", showgrid=False, nticks=None, tickfont={"size": theme.FONT_SIZE})
+    return made
+
+
+def stacked(rows: Sequence[dict[str, Any]], *, noun: str, parts: Sequence[str | None], height: int = 200) -> go.Figure:
+    """Bars over bins, one colour per part, one on the other.
+
+    ``rows``: ``{"low", "high", "part", "n_steps"}`` as ``pool.spread`` gives them; ``parts``: the parts in the order of
+    their colours, so that several charts agree on them; None is the unknown.
+    """
+    made = theme.figure(height=height)
+    for place, part in enumerate(parts):
+        own = [row for row in rows if row["part"] == part]
+        if not own:
+            continue
+        name = "unknown" if part is None else part
+        said = f"{name}: " if len(parts) > 1 else ""
+        made.add_trace(
+            go.Bar(
+                x=[(row["low"] + row["high"]) / 2 for row in own],
+                y=[row["n_steps"] for row in own],
+                width=[(row["high"] - row["low"]) * 0.94 for row in own],
+                name=name,
+                marker={"color": theme.MUTED if part is None else theme.SERIES[place % len(theme.SERIES)]},
+                customdata=[(row["low"], row["high"]) for row in own],
+                hovertemplate=f"{said}%{{y:,}} {noun}<br>{HOVER_BIN}<extra></extra>",
+            )
+        )
+    made.update_layout(barmode="stack", bargap=0)
+    made.update_yaxes(rangemode="tozero")
     return made

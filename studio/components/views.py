@@ -86,7 +86,8 @@ def timeline(*, steps: Sequence[Mapping[str, Any]], selected: str | None, key: s
 def facet_list(*, facets: Sequence[Mapping[str, Any]], closed: Sequence[str], key: str) -> dict[str, Any] | None:
     """Facets with counts; returns ``{"column", "value"}`` of the value that was clicked, once.
 
-    Each facet is ``{"column", "label", "help", "values": [[value, n], ...], "selected": [value, ...]}``.
+    Each facet is ``{"column", "label", "help", "values": [[value, n], ...], "selected": [value, ...],
+    "hints": {value: text}}``.
     """
     result = renderer("facets")(data={"facets": list(facets), "closed": list(closed)}, key=key, on_toggle_change=ignore)
     clicked: dict[str, Any] | None = result.toggle

@@ -31,8 +31,9 @@ def trajectory_table() -> TableSpec:
     c = st.column_config
     return TableSpec(
         "trajectory_uid",
-        ("trajectory_uid", "prompt_preview", "agent", "n_steps", "tokens", "reward", "quality", "complete",
-         "policy", "started_at", "tags", "prompt_uid", "model", "channel", "outcome"),
+        ("trajectory_uid", "prompt_preview", "agent", "n_steps", "tokens", "reward", "quality", "findings", "complete",
+         "policy", "started_at", "tags", "prompt_uid", "model", "channel", "outcome", "correct",
+         "difficulty", "trainable", "source", "ended_at", "n_notes"),
         {
             "trajectory_uid": c.TextColumn("Trajectory", width=164),
             "prompt_uid": c.TextColumn("Prompt group", width=120),
@@ -49,6 +50,13 @@ def trajectory_table() -> TableSpec:
             "started_at": c.DatetimeColumn("Started", width=128, format="MMM D, HH:mm:ss"),
             "tags": c.ListColumn("Tags", width=90),
             "outcome": c.TextColumn("Outcome", width=80),
+            "findings": c.ListColumn("Findings", width=110, help="What a machine noticed"),
+            "correct": c.CheckboxColumn("Correct", width=66, help="As people labelled it; empty is unlabelled"),
+            "difficulty": c.NumberColumn("Difficulty", width=70, format="%.2f", help="1 - the group's success rate"),
+            "trainable": c.CheckboxColumn("Trainable", width=70),
+            "source": c.TextColumn("Source", width=76),
+            "ended_at": c.DatetimeColumn("Ended", width=128, format="MMM D, HH:mm:ss"),
+            "n_notes": c.NumberColumn("Notes", width=54),
         },
     )  # fmt: skip
 
@@ -85,7 +93,9 @@ def step_table() -> TableSpec:
         "step_uid",
         ("step_uid", "trajectory_uid", "step_index", "preview", "tool_names", "n_prompt_tokens",
          "n_response_tokens", "reward", "quality", "trainable", "transition", "call_kind", "status",
-         "token_source", "finish_reason", "latency_s", "created_at"),
+         "findings", "token_source", "finish_reason", "latency_s", "created_at", "correct", "staleness", "difficulty",
+         "policy_version", "agent", "model", "engine", "prompt_uid", "channel", "source", "tags", "n_notes",
+         "trajectory_reward", "n_shared_tokens", "mismatch", "error"),
         {
             "step_uid": c.TextColumn("Step", width=112),
             "trajectory_uid": c.TextColumn("Trajectory", width=132),
@@ -104,6 +114,23 @@ def step_table() -> TableSpec:
             "finish_reason": c.TextColumn("Finish", width=76),
             "latency_s": c.NumberColumn("Latency", width=68, format="%.2f s"),
             "created_at": c.DatetimeColumn("At", width=128, format="MMM D, HH:mm:ss"),
+            "findings": c.ListColumn("Findings", width=110, help="What a machine noticed"),
+            "correct": c.CheckboxColumn("Correct", width=66, help="As people labelled it; empty is unlabelled"),
+            "staleness": c.NumberColumn("Staleness", width=70, help="Policy version in force, minus the step's"),
+            "difficulty": c.NumberColumn("Difficulty", width=70, format="%.2f", help="1 - the group's success rate"),
+            "policy_version": c.NumberColumn("Policy", width=56),
+            "agent": c.TextColumn("Agent", width=92),
+            "model": c.TextColumn("Model", width=90),
+            "engine": c.TextColumn("Engine", width=80),
+            "prompt_uid": c.TextColumn("Prompt group", width=120),
+            "channel": c.TextColumn("Channel", width=70),
+            "source": c.TextColumn("Source", width=76),
+            "tags": c.ListColumn("Tags", width=90),
+            "n_notes": c.NumberColumn("Notes", width=54),
+            "trajectory_reward": c.NumberColumn("Of trajectory", width=84, format="%.3g", help="trajectory reward"),
+            "n_shared_tokens": c.NumberColumn("Shared", width=66, format="localized"),
+            "mismatch": c.TextColumn("Mismatch", width=110),
+            "error": c.TextColumn("Error", width=140),
         },
     )  # fmt: skip
 

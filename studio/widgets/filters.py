@@ -16,6 +16,7 @@ from typing import Any
 import streamlit as st
 
 from core.errors import StudioError
+from core.pool.findings import FINDINGS
 from core.pool.views import FILTERS, compile_view
 from core.types import View
 from studio import components, state
@@ -29,6 +30,10 @@ FACETS: dict[str, str] = {
     "source": "Source",
     "quality": "Step quality",
     "trajectory_quality": "Trajectory quality",
+    "findings": "Findings",
+    "tags": "Tags",
+    "correct": "Step correct",
+    "trajectory_correct": "Trajectory correct",
     "trainable": "Trainable",
     "complete": "Complete",
     "call_kind": "Call kind",
@@ -55,8 +60,13 @@ RANGES: dict[str, str] = {
     "n_response_tokens": "Response tokens",
     "latency_s": "Latency, s",
     "step_index": "Step index",
+    "n_steps": "Trajectory length",
+    "staleness": "Staleness",
+    "difficulty": "Difficulty",
     "policy_version": "Policy version",
 }
+MORE = ("tags", "has_notes", "notes", "ready", "correct_state", "created_at")
+"""Filters of the popover beside ranges and states."""
 STATES: dict[str, str] = {"trajectory_reward_state": "Trajectory", "reward_state": "Step"}
 WHERE_HELP = (
     "A condition over the step columns, for instance `n_response_tokens > 200 and trajectory_reward < 1`. "
@@ -134,10 +144,12 @@ def facet_rows(view: View) -> list[dict[str, Any]]:
         counted |= pool.facets(with_filter(view, name, None), [name])
     rows = []
     for name, label in FACETS.items():
-        values = [[value, n] for value, n in counted.get(name, [])]
+        kind = FILTERS[name].kind
+        # A flag is on or off; what nobody said is found by its state filter, not by a value.
+        values = [[value, n] for value, n in counted.get(name, []) if value is not None or kind != "flag"]
         chosen = selected_values(view, name)
         values += [[value, 0] for value in chosen if value not in [shown for shown, _ in values]]
-        if len(values) < 2 and not chosen:
+        if len(values) < (1 if kind == "list" else 2) and not chosen:
             continue
         rows.append(
             {
@@ -145,6 +157,7 @@ def facet_rows(view: View) -> list[dict[str, Any]]:
                 "label": label,
                 "help": define(name) or define(label.lower()) or FILTERS[name].doc,
                 "values": values,
+                "hints": FINDINGS if name == "findings" else {},
                 "selected": chosen,
             }
         )
@@ -220,7 +233,7 @@ def _where(view: View, key: str) -> None:
 
 
 def _ranges(view: View, key: str) -> None:
-    n_on = sum(name in view.filters for name in (*RANGES, *STATES, "tags", "has_notes"))
+    n_on = sum(name in view.filters for name in (*RANGES, *STATES, *MORE))
     label = f"More filters · {n_on}" if n_on else "More filters"
     with st.popover(label, icon=":material/tune:", width="stretch"), st.form(f"{key}-more", border=False):
         chosen = view
@@ -236,13 +249,44 @@ def _ranges(view: View, key: str) -> None:
                 f"{title} reward", ["scored", "unscored"], default=view.filters.get(name), key=f"{key}-{name}"
             )
             chosen = with_filter(chosen, name, picked)
+        labelled = st.segmented_control(
+            "Step correctness",
+            ["labelled", "unlabelled"],
+            default=view.filters.get("correct_state"),
+            key=f"{key}-correct",
+        )
+        chosen = with_filter(chosen, "correct_state", labelled)
+        ready = view.filters.get("ready")
+        said = st.segmented_control(
+            "Ready to train",
+            ["yes", "no"],
+            default=None if not isinstance(ready, bool) else "yes" if ready else "no",
+            key=f"{key}-ready",
+            help=FILTERS["ready"].doc,
+        )
+        if not isinstance(ready, dict):
+            chosen = with_filter(chosen, "ready", None if said is None else said == "yes")
+        chosen = _dates(chosen, key)
         tags = view.filters.get("tags")
         typed = st.text_input("Tags, any of", value=", ".join(_texts(tags)), key=f"{key}-tags")
         chosen = with_filter(chosen, "tags", [tag.strip() for tag in typed.split(",") if tag.strip()] or None)
+        text = st.text_input("Text in notes", value=str(view.filters.get("notes") or ""), key=f"{key}-notes-text")
+        chosen = with_filter(chosen, "notes", text.strip() or None)
         notes = st.checkbox("Has a note", value=bool(view.filters.get("has_notes")), key=f"{key}-notes")
         chosen = with_filter(chosen, "has_notes", True if notes else None)
         if st.form_submit_button("Apply", type="primary", width="stretch"):
             change(chosen)
+
+
+def _dates(view: View, key: str) -> View:
+    """Two moments, ISO 8601; either may stay empty."""
+    standing = view.filters.get("created_at")
+    bounds = list(standing) if isinstance(standing, list | tuple) and len(standing) == 2 else [None, None]
+    left, right = st.columns(2)
+    after = left.text_input("From, UTC", value=str(bounds[0] or ""), key=f"{key}-after", placeholder="2026-11-21T08:00")
+    before = right.text_input("before", value=str(bounds[1] or ""), key=f"{key}-before", placeholder="2026-11-22")
+    wanted = [after.strip() or None, before.strip() or None]
+    return with_filter(view, "created_at", wanted if any(wanted) else None)
 
 
 def _float(value: Any) -> float | None:

@@ -24,6 +24,7 @@ QUALITIES = {
     "bad": ("Bad", ":material/thumb_down:", "B"),
     "unsure": ("Unsure", ":material/help:", "U"),
 }
+CORRECT = {True: ("Correct", ":material/check:"), False: ("Wrong", ":material/close:")}
 TRAINABLE = {"rule": None, "on": True, "off": False}
 
 
@@ -110,13 +111,14 @@ def label_panel(
         annotations: its annotations, oldest first, as ``pool.annotations`` gives them.
         captured_reward: the reward that came with the data; an edit lies over it and never replaces it.
         shortcuts: whether G, B and U label this target.
-        quality: whether to draw the quality buttons.
+        quality: whether to draw the buttons of quality and correctness.
         said: hears the action_uid of each change, before the redraw.
     """
     key = f"label-{target.kind}-{target.uid}"
     tags = [str(tag) for tag in current["tags"] if tag] if current.get("tags") is not None else []
     if quality:
         _quality(target, current.get("quality"), key, shortcuts, said)
+        _correct(target, current.get("correct"), key, said)
     _trainable(target, bool(current.get("trainable")), annotations, key, said)
     _reward(target, current.get("reward"), captured_reward, annotations, key, said)
     _tags(target, tags, key, said)
@@ -138,6 +140,22 @@ def _quality(target: Target, standing: str | None, key: str, shortcuts: bool, sa
             ):
                 text = "quality withdrawn" if on else f"quality: {value}"
                 apply(target, AnnotationKind.QUALITY, None if on else value, label=text, said=said)
+
+
+def _correct(target: Target, standing: bool | None, key: str, said: Said | None) -> None:
+    with st.container(horizontal=True, gap="xsmall"):
+        for value, (label, icon) in CORRECT.items():
+            on = standing == value
+            if st.button(
+                label,
+                icon=icon,
+                key=f"{key}-correct-{value}",
+                type="primary" if on else "secondary",
+                help="Click again to withdraw" if on else "Whether the task was solved, whatever the reward says",
+                width="stretch",
+            ):
+                text = "correctness withdrawn" if on else label.lower()
+                apply(target, AnnotationKind.CORRECT, None if on else value, label=text, said=said)
 
 
 def _trainable(

@@ -19,10 +19,11 @@ from studio import state
 from studio import widgets as w
 from studio.widgets.choice import choose
 from studio.widgets.filters import signature
-from studio.widgets.labels import QUALITIES, Target, label_panel, latest, say
+from studio.widgets.labels import CORRECT, QUALITIES, Target, label_panel, latest, say
 from studio.widgets.reviewitem import Item, draw_item, load_item
 
 LEVELS = {"trajectory": "Trajectories", "step": "Steps", "group": "Prompt groups"}
+CORRECT_KEYS = {True: "Y", False: "X"}
 LIMIT = 1000
 QUICK_TAGS = 5
 AHEAD = 8
@@ -167,6 +168,19 @@ def labels(queue: Queue, item: Item) -> None:
                 help="Say it and go on",
             )
     others(annotations, target)
+    with st.container(horizontal=True, gap="xsmall", key="review-correctness"):
+        for said, (label, icon) in CORRECT.items():
+            on = current["correct"] == said
+            st.button(
+                label,
+                icon=icon,
+                key=f"review-{label.lower()}",
+                type="primary" if on else "secondary",
+                shortcut=CORRECT_KEYS[said],
+                on_click=solve,
+                args=(target, None if on else said),
+                width="stretch",
+            )
     st.button(
         f"Trainable: {'on' if current['trainable'] else 'off'}",
         icon=":material/toggle_on:" if current["trainable"] else ":material/toggle_off:",
@@ -247,6 +261,12 @@ def rate(target: Target, value: str) -> None:
     remember(say(target, [(AnnotationKind.QUALITY, value)], label=f"quality: {value}"), target.uid not in queue.done)
     queue.done.add(target.uid)
     queue.move(1)
+
+
+def solve(target: Target, value: bool | None) -> None:
+    """Y and X."""
+    label = "correctness withdrawn" if value is None else "correct" if value else "wrong"
+    remember(say(target, [(AnnotationKind.CORRECT, value)], label=label))
 
 
 def switch(target: Target, value: bool) -> None:

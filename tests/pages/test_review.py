@@ -78,3 +78,15 @@ def test_an_unknown_item_starts_at_the_front(filled, open_page):
 def test_nothing_left_to_review_says_so(filled, open_page):
     page = open_page("curate", tab="review", agent="nobody")
     assert page.failures == [] and "Nothing to review" in page.html
+
+
+def test_correctness_is_said_and_withdrawn_in_place(filled, open_page):
+    page = open_page("curate", tab="review", item="traj-1-1")
+    press(page, "wrong")
+    assert shown(page) == "traj-1-1" and filled.pool.standing("trajectory", "traj-1-1")["correct"] is False
+    press(page, "wrong")
+    assert filled.pool.standing("trajectory", "traj-1-1")["correct"] is None
+    press(page, "correct")
+    assert filled.pool.standing("trajectory", "traj-1-1")["correct"] is True
+    press(page, "undo")
+    assert filled.pool.standing("trajectory", "traj-1-1")["correct"] is None

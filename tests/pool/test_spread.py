@@ -78,3 +78,21 @@ def test_one_value_and_none_at_all(spread):
 def test_what_cannot_be_spread_is_refused(spread, column, by):
     with pytest.raises(InvalidInput):
         spread[0].spread(View(), column, by=by)
+
+
+@pytest.mark.parametrize("view", [View(), View({"agent": ["a"]}), View({"step_index": [0, 1], "agent": ["b", "c"]})])
+def test_what_a_label_reaches(spread, view):
+    pool, steps = spread
+    hit = [
+        step
+        for step in steps
+        if ("agent" not in view.filters or step.agent in view.filters["agent"])
+        and ("step_index" not in view.filters or step.step_index <= 1)
+    ]
+    uids = {step.trajectory_uid for step in hit}
+    assert pool.reach(view, "step") == {"n_groups": 1, "n_trajectories": len(uids), "n_steps": len(hit), "n_tokens": 0}
+    whole = [step for step in steps if step.trajectory_uid in uids]
+    assert pool.reach(view, "trajectory")["n_steps"] == len(whole)
+    assert pool.reach(View({"agent": "nobody"}), "trajectory") == dict.fromkeys(
+        ("n_groups", "n_trajectories", "n_steps", "n_tokens"), 0
+    )

@@ -1,0 +1,52 @@
+"""Curate's distributions and funnel: the numbers are the pool's and the plan's."""
+
+from __future__ import annotations
+
+import re
+
+from core.batch.plan import plan
+from core.batch.recipe import Recipe
+from core.types import Annotation, View
+from tests.pages.test_lab_pages import components
+
+
+def test_the_funnel_starts_at_what_was_captured_and_ends_at_the_plan(filled, open_page):
+    filled.pool.annotate([Annotation("quality", "bad", "me", "test", 1.0, trajectory_uid="traj-0-1")])
+    page = open_page("curate", tab="funnel")
+    assert page.failures == []
+    rows = re.findall(r'<span style="font-weight:\d+">([A-Z][^<]*)</span>', page.html)
+    made = plan(filled.pool, View(), Recipe())
+    assert rows == [
+        "Captured, all channels",
+        "Candidates",
+        *(item.label for item in made.excluded),
+        "Ready: in the plan",
+    ]
+    left = [int(n.replace(",", "")) for n in re.findall(r'<div class="n">([\d,]+)</div>', page.html)]
+    assert left[0] == filled.pool.count_steps(View()) and left[-1] == len(made.steps)
+    assert sorted(left, reverse=True) == left
+
+
+def test_distributions_apart_by_a_facet(filled, open_page):
+    page = open_page("curate", tab="distributions", by="agent", agent="opencode")
+    assert page.failures == [] and "opencode" in page.html
+    assert open_page("curate", tab="distributions", by="nonsense").failures == []
+
+
+def test_findings_are_a_facet_with_their_definitions(filled, open_page):
+    page = open_page("inspect")
+    facets = {facet["column"]: facet for facet in components(page, "facets")[0]["facets"]}
+    assert dict(facets["findings"]["values"])["truncated"] == 1
+    assert "cut off" in facets["findings"]["hints"]["truncated"]
+    narrowed = open_page("inspect", findings="truncated")
+    assert narrowed.app.dataframe[0].value["trajectory_uid"].tolist() == ["traj-long"]
+
+
+def test_a_flag_offers_only_what_can_be_chosen(filled, open_page):
+    filled.pool.annotate([Annotation("correct", True, "me", "test", 1.0, trajectory_uid="traj-0-1")])
+    filled.pool.annotate([Annotation("correct", False, "me", "test", 1.0, trajectory_uid="traj-0-2")])
+    page = open_page("inspect")
+    facets = {facet["column"]: facet for facet in components(page, "facets")[0]["facets"]}
+    assert {value for value, _ in facets["trajectory_correct"]["values"]} == {True, False}
+    shown = open_page("inspect", trajectory_correct="true").app.dataframe[0].value
+    assert shown["trajectory_uid"].tolist() == ["traj-0-1"]

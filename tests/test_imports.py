@@ -17,7 +17,7 @@ LEVELS: list[set[str]] = [
     {"core.pool"},
     {"core.linking", "core.ingest", "core.gateway", "core.batch", "core.tasks"},
     {"core.export", "core.api", "core.imports"},
-    {"core.owner", "core.doctor", "core.engine_host", "core.service", "core.cli"},
+    {"core.owner", "core.doctor", "core.engine_host", "core.service", "core.commands", "core.cli"},
     {"studio"},
     {"pages"},
 ]
@@ -36,6 +36,7 @@ SAME_LEVEL = {
     ("core.cli", "core.service"),
     ("core.cli", "core.owner"),
     ("core.cli", "core.doctor"),
+    ("core.cli", "core.commands"),
 }
 # The hot path must never wait for a query, whatever the levels allow.
 FORBIDDEN = {("core.gateway", "core.pool")}

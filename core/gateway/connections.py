@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import aiohttp
 
+from core.gateway.http1 import HttpClient
+
 KEEPALIVE_S = 60.0
 
 
@@ -29,18 +31,27 @@ class Timeouts:
 
 
 class Connections:
-    """One session per event loop, closed when its loop ends."""
+    """Per event loop one client for model calls and one session for all else, closed when their loop ends."""
 
     def __init__(self) -> None:
+        self._clients: dict[asyncio.AbstractEventLoop, HttpClient] = {}
         self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
         self._scopes: dict[asyncio.AbstractEventLoop, AsyncGenerator[aiohttp.ClientSession, None]] = {}
+
+    async def client(self) -> HttpClient:
+        """The running loop's client."""
+        client = self._clients.get(asyncio.get_running_loop())
+        if client is None:
+            await self.session()
+            client = self._clients[asyncio.get_running_loop()]
+        return client
 
     async def session(self) -> aiohttp.ClientSession:
         """The running loop's session."""
         loop = asyncio.get_running_loop()
         session = self._sessions.get(loop)
         if session is None:
-            # Loops close their async generators when they end, and this one closes the session.
+            # Loops close their async generators when they end, and this one closes the connections.
             self._scopes[loop] = self._scope(loop)
             session = await anext(self._scopes[loop])
         return session
@@ -52,9 +63,11 @@ class Connections:
             # Large prompts come compressed from nobody; small answers are not worth inflating.
             headers={"Accept-Encoding": "identity"},
         )
+        client = self._clients[loop] = HttpClient(keepalive_s=KEEPALIVE_S)
         self._sessions[loop] = session
         try:
             yield session
         finally:
-            del self._sessions[loop], self._scopes[loop]
+            del self._clients[loop], self._sessions[loop], self._scopes[loop]
+            client.close()
             await session.close()

@@ -26,6 +26,7 @@ from core.gateway.connections import Connections, Timeouts
 from core.gateway.dialects import add_asked, check_answer
 from core.gateway.engines import Engine, EngineAnswer, EngineCall, EngineUnreached
 from core.gateway.flavours import by_refusal, prompt_text
+from core.gateway.http1 import ConnectError, Disconnected, HttpAnswer, HttpError
 from core.gateway.probe import PROBE_TIMEOUT_S, Probe
 from core.gateway.streams import EngineStream
 
@@ -289,47 +290,43 @@ class DirectEngine(Engine):
             )
         return EngineAnswer(status, raw, body, model, added, (), retry_after)
 
-    async def _send(self, call: EngineCall, body: Mapping[str, Any]) -> aiohttp.ClientResponse:
+    async def _send(self, call: EngineCall, body: Mapping[str, Any]) -> HttpAnswer:
         """The engine's response, its body unread."""
         data = orjson.dumps(body)
         headers = {"Content-Type": "application/json", **call.headers, **self._authorization(call.foreign_key)}
+        client = await self._connections.client()
         for attempt in (1, 2):
-            session = await self._connections.session()
             try:
-                return await session.post(
+                return await client.request(
+                    "POST",
                     f"{self._base_url}/{call.dialect.path}",
-                    data=data,
                     headers=headers,
-                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.timeouts.connect),
-                    allow_redirects=False,
+                    body=data,
+                    connect_timeout_s=self.timeouts.connect,
                 )
-            except aiohttp.ClientConnectorError as error:
+            except ConnectError as error:
                 if self._ready is None or attempt == 2:
                     raise EngineUnreached(
-                        f"engine {self.name!r} at {self._base_url} can't be reached: {error.strerror or error}",
+                        f"engine {self.name!r} at {self._base_url} can't be reached: {error}",
                         hint="start the engine or correct its base URL",
                     ) from error
                 # A supervised engine that is gone gets started again.
                 self._starting = None
                 await self._wait_ready()
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+            except Disconnected as error:
                 # An idle connection may be closed by the engine just when it is used: one new try tells.
                 if attempt == 2:
                     raise EngineUnreached(f"engine {self.name!r} closed the connection without an answer") from error
-            except aiohttp.ConnectionTimeoutError as error:
-                raise EngineUnreached(
-                    f"engine {self.name!r} at {self._base_url} took no connection within {self.timeouts.connect:g} s"
-                ) from error
-            except aiohttp.ClientError as error:
+            except HttpError as error:
                 raise EngineError(f"engine {self.name!r} broke off: {error}") from error
         raise AssertionError("unreachable")
 
-    async def _read(self, response: aiohttp.ClientResponse) -> tuple[int, bytes, str | None]:
+    async def _read(self, response: HttpAnswer) -> tuple[int, bytes, str | None]:
         """Status, body and ``Retry-After``."""
         async with response:
             try:
-                return response.status, await response.read(), response.headers.get("Retry-After")
-            except aiohttp.ClientError as error:
+                return response.status, await response.read(), response.headers.get("retry-after")
+            except HttpError as error:
                 raise EngineError(f"engine {self.name!r} broke off: {error}") from error
 
     def _authorization(self, foreign_key: str | None) -> dict[str, str]:

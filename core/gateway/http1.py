@@ -10,7 +10,7 @@ import base64
 import ssl
 import zlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
@@ -44,7 +44,8 @@ class Disconnected(HttpError):
 @dataclass(frozen=True, slots=True)
 class _Target:
     origin: Origin
-    head: bytes
+    line: str
+    own: Mapping[str, str]
 
 
 class HttpClient:
@@ -65,17 +66,26 @@ class HttpClient:
         self._sweeping: asyncio.TimerHandle | None = None
 
     async def request(
-        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes = b""
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | Iterable[tuple[str, str]] = (),
+        body: bytes = b"",
+        connect_timeout_s: float | None = None,
     ) -> HttpAnswer:
         """Send a request and wait for the head of its answer. Cancelling closes the connection.
+
+        Headers win over the client's own (``Host``, ``User-Agent``, ``Accept``, ``Accept-Encoding``).
 
         Raises:
             ConnectError: no connection. Disconnected: closed without an answer; on a kept connection this says
                 nothing about the server. HttpError: something that is no answer. ValueError: a header that is none.
         """
         target = self._target(method, url)
-        data = _request(target.head, headers, body, method)
-        connection = self._kept(target.origin) or await self._connect(target.origin)
+        data = _request(target, headers, body, method)
+        timeout_s = self._connect_timeout_s if connect_timeout_s is None else connect_timeout_s
+        connection = self._kept(target.origin) or await self._connect(target.origin, timeout_s)
         return await connection.ask(data, method)
 
     def close(self) -> None:
@@ -94,18 +104,18 @@ class HttpClient:
                 return connection
         return None
 
-    async def _connect(self, origin: Origin) -> _Connection:
+    async def _connect(self, origin: Origin, timeout_s: float) -> _Connection:
         host, port, tls = origin
         if tls and self._tls is None:
             self._tls = ssl.create_default_context()
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
+            async with asyncio.timeout(timeout_s):
                 _, connection = await loop.create_connection(
                     lambda: _Connection(self, origin), host, port, ssl=self._tls if tls else None
                 )
         except TimeoutError as error:
-            raise ConnectError(f"no connection within {self._connect_timeout_s:g} s") from error
+            raise ConnectError(f"no connection within {timeout_s:g} s") from error
         except OSError as error:
             raise ConnectError(_reason(error)) from error
         return connection
@@ -373,6 +383,9 @@ class _Connection(asyncio.Protocol):
             return
         self._status = status
         self._head = True
+        if self._method == "HEAD":
+            # Its headers tell of a body that does not come.
+            self._whole, self._keeps = True, False
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
@@ -404,30 +417,44 @@ def _read_url(method: str, url: str) -> _Target:
     host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
     named = f"[{host}]" if ":" in host else host
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    lines = [f"{method} {path} HTTP/1.1", f"Host: {named}" + (f":{parts.port}" if parts.port else "")]
-    # Bodies are kept as they are, so they had better not be compressed.
-    lines += ["Accept: */*", "Accept-Encoding: identity", "User-Agent: claw-studio", *_login(parts)]
-    head = "\r\n".join([*lines, ""]).encode("utf-8")
     if " " in path or " " in host:
         raise ValueError(f"{url!r} is no http address")
-    return _Target((host, port, tls), head)
+    own = {
+        "host": f"Host: {named}" + (f":{parts.port}" if parts.port else "") + "\r\n",
+        "accept": "Accept: */*\r\n",
+        # Bodies are kept as they are, so they had better not be compressed.
+        "accept-encoding": "Accept-Encoding: identity\r\n",
+        "user-agent": "User-Agent: claw-studio\r\n",
+        **_login(parts),
+    }
+    return _Target((host, port, tls), f"{method} {path} HTTP/1.1\r\n", own)
 
 
-def _login(parts: SplitResult) -> list[str]:
+def _login(parts: SplitResult) -> dict[str, str]:
     if parts.username is None:
-        return []
+        return {}
     login = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
-    return [f"Authorization: Basic {base64.b64encode(login).decode()}"]
+    return {"authorization": f"Authorization: Basic {base64.b64encode(login).decode()}\r\n"}
 
 
-def _request(head: bytes, headers: Mapping[str, str] | None, body: bytes, method: str) -> bytes:
-    lines = [f"{name}: {value}\r\n" for name, value in (headers or {}).items()]
-    text = "".join(lines)
-    if text.count("\n") != len(lines) or text.count("\r") != len(lines) or "\0" in text:
+def _request(
+    target: _Target, headers: Mapping[str, str] | Iterable[tuple[str, str]], body: bytes, method: str
+) -> bytes:
+    pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+    given = {name.lower() for name, _ in pairs}
+    own = [line for name, line in target.own.items() if name not in given]
+    lines = [f"{name}: {value}\r\n" for name, value in pairs]
+    text = "".join([target.line, *own, *lines])
+    n_lines = 1 + len(own) + len(lines)
+    if text.count("\n") != n_lines or text.count("\r") != n_lines or "\0" in text:
         raise ValueError("a header holds a line break")
-    if body or method != "GET":
+    if body or method not in ("GET", "HEAD"):
         text += f"Content-Length: {len(body)}\r\n"
-    return b"".join((head, text.encode("utf-8"), b"\r\n", body))
+    try:
+        head = text.encode("latin-1")
+    except UnicodeEncodeError:
+        head = text.encode("utf-8", "surrogateescape")
+    return b"".join((head, b"\r\n", body))
 
 
 def _reason(error: OSError) -> str:

@@ -7,12 +7,11 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
-import aiohttp
-
 from core.errors import EngineError, EngineTimeout
 from core.gateway.bodies import parse_body, said
 from core.gateway.connections import Timeouts
 from core.gateway.engines import EngineAnswer
+from core.gateway.http1 import HttpAnswer, HttpError
 from core.gateway.sse import EventReader
 
 DONE = b"[DONE]"
@@ -35,7 +34,7 @@ class EngineStream:
 
     def __init__(
         self,
-        response: aiohttp.ClientResponse,
+        response: HttpAnswer,
         *,
         name: str,
         added: list[str],
@@ -106,22 +105,22 @@ class EngineStream:
         now = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout_at(min(self._deadline, now + self._silence_s)):
-                piece: bytes = await self._response.content.readany()
+                piece = await self._response.readany()
         except TimeoutError as error:
             late = asyncio.get_running_loop().time() >= self._deadline
             what = "did not end its answer in time" if late else f"was silent for {self._silence_s:g} s"
             raise EngineTimeout(
                 f"engine {self._name!r} {what}", hint="CLAW_STUDIO_ENGINE_TIMEOUT_S sets the limit" if late else None
             ) from error
-        except aiohttp.ClientError as error:
+        except HttpError as error:
             raise EngineError(f"engine {self._name!r} broke off in the middle of its answer: {error}") from error
         self._silence_s = self._idle_s
         return piece
 
     async def _linger(self) -> None:
-        with contextlib.suppress(TimeoutError, aiohttp.ClientError):
+        with contextlib.suppress(TimeoutError, HttpError):
             async with asyncio.timeout(_LINGER_S):
-                while await self._response.content.readany():
+                while await self._response.readany():
                     pass
 
 

@@ -220,6 +220,14 @@ def keys_revoke(
 
 
 @app.command()
+def engines(data: DataOption = None) -> None:
+    """One line of JSON per engine: health, what was probed, calls in flight and in line, how it is streamed."""
+    with connect(read_settings(data_dir=data)) as client:
+        for engine in client.call("GET", "/api/v1/stats")["engines"]:
+            print(json.dumps(engine))
+
+
+@app.command()
 def doctor(
     data: DataOption = None,
     json_: Annotated[bool, typer.Option("--json", help="Machine-readable")] = False,

@@ -8,7 +8,7 @@ from typing import Any
 from core.errors import InvalidInput
 from core.pool import query
 from core.pool.database import Database, rows
-from core.pool.views import compile_view
+from core.pool.views import compile_view, source_sql
 from core.types import View
 
 KINDS = {
@@ -139,7 +139,7 @@ def _opinions(kind: str, level: str, view: View) -> tuple[str, list[Any]]:
     within, parameters = "", [kind]
     if view.filters or view.where.strip():
         condition = compile_view(view)
-        within = f"AND {key} IN (SELECT s.{key} {query.source_sql(condition)})"
+        within = f"AND {key} IN (SELECT s.{key} {source_sql(condition)})"
         parameters += condition.parameters
     about = "step_id IS NOT NULL" if level == "step" else "step_id IS NULL"
     return _OPINIONS.format(key=key, label=KINDS[kind], level=about, within=within), parameters

@@ -20,6 +20,7 @@ from core.pool.credit import CreditFields
 from core.pool.database import Cursor, Database, rows, timestamp
 from core.pool.derive import rebuild, refresh
 from core.pool.feedback import FeedbackReads, FeedbackWriter, feedback_targets
+from core.pool.kept import Answer, Kept
 from core.pool.observing import observe_all, unobserved
 from core.pool.recipes import RecipeBook
 from core.pool.relabel import relabel
@@ -27,7 +28,7 @@ from core.pool.restore import sequences
 from core.pool.review import ReviewQueue
 from core.pool.saved import SavedViews
 from core.pool.spread import Spreads
-from core.pool.views import compile_view
+from core.pool.views import compile_view, source_sql
 from core.pool.whole import read_next_state, read_step, read_trajectory
 from core.tree.sequences import Sequences
 from core.types import Annotation, PolicyEvent, Step, View
@@ -47,6 +48,7 @@ class Pool(
         self._db = database
         self._messages = MessageStore()
         self._feedback = FeedbackWriter()
+        self._kept = Kept()
         with self._db.read() as cursor:
             self._next = _next_ids(cursor)
             behind = unobserved(cursor)
@@ -193,7 +195,7 @@ class Pool(
                 INSERT INTO annotations
                 SELECT ? + row_number() OVER (ORDER BY trajectory_id, step_id) - 1, ?, trajectory_id, step_id,
                     ?, ?, ?, ?, ?, ?, ?
-                FROM (SELECT DISTINCT s.trajectory_id, {column} AS step_id {query.source_sql(condition)})
+                FROM (SELECT DISTINCT s.trajectory_id, {column} AS step_id {source_sql(condition)})
                 """,
                 [
                     first_id, action_id, kind, number, text, author, source, note, timestamp(now),
@@ -253,6 +255,15 @@ class Pool(
         self._next[name] = first + n
         return first
 
+    def _ask(self, question: Callable[..., Answer], *arguments: Any) -> Answer:
+        """Answer of a function in ``query``, kept until something is written."""
+
+        def ask() -> Answer:
+            with self._db.read() as cursor:
+                return question(cursor, *arguments)
+
+        return self._kept.get(self._db.n_writes, (question.__name__, *arguments), ask)
+
     # Reading --------------------------------------------------------------------------------------------------
 
     def positions(self) -> dict[str, int]:
@@ -304,18 +315,15 @@ class Pool(
 
     def count_steps(self, view: View = NO_VIEW) -> int:
         """Steps of the view."""
-        with self._db.read() as cursor:
-            return query.count_steps(cursor, view)
+        return self._ask(query.count_steps, view)
 
     def count_trajectories(self, view: View = NO_VIEW) -> int:
         """Trajectories with at least one step of the view."""
-        with self._db.read() as cursor:
-            return query.count_trajectories(cursor, view)
+        return self._ask(query.count_trajectories, view)
 
     def count_groups(self, view: View = NO_VIEW) -> int:
         """Prompt groups (per channel) with at least one step of the view."""
-        with self._db.read() as cursor:
-            return query.count_groups(cursor, view)
+        return self._ask(query.count_groups, view)
 
     def steps(
         self, view: View = NO_VIEW, *, order: str = "created_at desc", limit: int | None = 50, offset: int = 0
@@ -357,13 +365,12 @@ class Pool(
 
     def facets(self, view: View, columns: Sequence[str]) -> dict[str, list[tuple[Any, int]]]:
         """Values of each column with their number of steps, most frequent first."""
-        with self._db.read() as cursor:
-            return query.facets(cursor, view, columns)
+        found = self._ask(query.facets, view, list(columns))
+        return {name: list(counts) for name, counts in found.items()}
 
     def histogram(self, view: View, column: str, bins: int = 30) -> pa.Table:
         """Columns ``low``, ``high``, ``n_steps``: equal bins over the known values."""
-        with self._db.read() as cursor:
-            return query.histogram(cursor, view, column, bins)
+        return self._ask(query.histogram, view, column, bins)
 
     def step(self, step_uid: str) -> dict[str, Any]:
         """One step, whole: the wire shape of DESIGN §5. NotFound when there is none."""
@@ -402,8 +409,7 @@ class Pool(
 
     def stats(self) -> dict[str, Any]:
         """Counts of everything the pool holds."""
-        with self._db.read() as cursor:
-            return query.stats(cursor)
+        return dict(self._ask(query.stats))
 
 
 _NEXT_IDS = """

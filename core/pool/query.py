@@ -13,9 +13,10 @@ import orjson
 import pyarrow as pa
 
 from core.errors import InvalidInput
+from core.pool import facets as counting
 from core.pool.columns import GROUP_COLUMNS, STEP_COLUMNS, TRAJECTORY_COLUMNS, order_sql, parse_order
 from core.pool.database import Cursor, arrow
-from core.pool.views import compile_view
+from core.pool.views import compile_view, source_sql
 from core.pool.where import HINT, Condition
 from core.types import View
 
@@ -32,12 +33,6 @@ def explained(view: View) -> Iterator[None]:
         if not view.where.strip():
             raise
         raise InvalidInput(f"The condition does not fit the data: {error}", field="where", hint=HINT) from error
-
-
-def source_sql(condition: Condition, *, trajectory: bool = False) -> str:
-    """FROM and WHERE of the steps a view holds; ``t`` is joined only when something needs it."""
-    join = " JOIN trajectory_state t USING (trajectory_id)" if trajectory or condition.needs_trajectory else ""
-    return f"FROM step_state s{join} WHERE {condition.sql}"
 
 
 def page(limit: int | None, offset: int) -> tuple[str, list[Any]]:
@@ -217,21 +212,8 @@ def count_groups(cursor: Cursor, view: View) -> int:
 
 def facets(cursor: Cursor, view: View, columns: Sequence[str], *, limit: int = 200) -> dict[str, list[tuple[Any, int]]]:
     """Values of each column with their number of steps, most frequent first; lists count each element."""
-    condition = compile_view(view)
-    found: dict[str, list[tuple[Any, int]]] = {}
-    for name in columns:
-        column = STEP_COLUMNS.get(name)
-        if column is None:
-            raise InvalidInput(f"No column {name!r}.", field="columns", hint=f"Columns: {', '.join(STEP_COLUMNS)}.")
-        source = source_sql(condition, trajectory=column.needs_trajectory)
-        value = f"unnest({column.sql})" if column.kind == "list" else column.sql
-        sql = (
-            f"SELECT value, count(*) AS n FROM (SELECT {value} AS value {source})"
-            " GROUP BY value ORDER BY n DESC, value NULLS LAST LIMIT ?"
-        )
-        with explained(view):
-            found[name] = cursor.execute(sql, [*condition.parameters, limit]).fetchall()
-    return found
+    with explained(view):
+        return counting.facets(cursor, view, columns, limit)
 
 
 def histogram(cursor: Cursor, view: View, column: str, bins: int) -> pa.Table:

@@ -32,23 +32,21 @@ WHERE a.action_id NOT IN (
     OR a.step_id IS NULL AND a.trajectory_id IN (SELECT trajectory_id FROM scope)
 )
 """
-_STEPS = """
-CREATE OR REPLACE TEMP TABLE effective AS
-SELECT s.step_id,
-    coalesce(opinion.reward, f.reward) AS reward,
-    opinion.quality,
-    coalesce(
+_OF_STEP: dict[str, str] = {
+    "reward": "coalesce(opinion.reward, f.reward)",
+    "quality": "opinion.quality",
+    "trainable": """coalesce(
         opinion.trainable = 1,
         s.call_kind = 'main' AND s.status = 'ok' AND s.mismatch IS NULL AND coalesce(whole.trainable, 1) = 1
-    ) AS trainable,
-    opinion.correct = 1 AS correct,
-    coalesce(opinion.tags, []) AS tags,
-    coalesce(opinion.n_notes, 0)::INTEGER AS n_notes
-FROM step_state s SEMI JOIN target USING (step_id)
-JOIN steps f USING (step_id)
-LEFT JOIN step_opinions opinion ON opinion.step_id = s.step_id
-LEFT JOIN trajectory_opinions whole ON whole.trajectory_id = s.trajectory_id
-"""
+    )""",
+    "correct": "opinion.correct = 1",
+    "tags": "coalesce(opinion.tags, [])",
+    "n_notes": "coalesce(opinion.n_notes, 0)::INTEGER",
+}
+_JOINS: dict[str, str] = {
+    "reward": "JOIN steps f ON f.step_id = s.step_id",
+    "trainable": "LEFT JOIN trajectory_opinions whole ON whole.trajectory_id = s.trajectory_id",
+}
 _TRAJECTORIES = """
 CREATE OR REPLACE TEMP TABLE effective_trajectories AS
 WITH said AS (
@@ -86,32 +84,50 @@ _OF_STEPS = frozenset({"reward", "trainable"})
 
 
 def relabel(cursor: Cursor, action_id: int) -> None:
-    """Bring the state in line after an action was made, undone or redone."""
+    """Bring the state in line after an action was made, undone or redone.
+
+    A label is one of many statements' worth of planning, which costs more than its rows: only those needed run.
+    """
     cursor.execute(_TOUCHED, [action_id])
-    found = cursor.execute("SELECT kind, bool_or(step_id IS NULL) FROM touched GROUP BY kind").fetchall()
-    columns = {name for kind, _ in found for name in _COLUMNS.get(kind, ())}
+    found = cursor.execute(
+        "SELECT kind, bool_or(step_id IS NULL), bool_or(step_id IS NOT NULL) FROM touched GROUP BY kind"
+    ).fetchall()
+    columns = {name for kind, _, _ in found for name in _COLUMNS.get(kind, ())}
     if not columns:
         return
-    of_trajectories = any(whole or kind in _OF_STEPS for kind, whole in found)
+    of_trajectories = any(whole or kind in _OF_STEPS for kind, whole, _ in found)
+    of_steps = any(step or kind == "trainable" for kind, _, step in found)
+    plain = sorted(columns - {"tags"})
+    apart = [names for names in (plain, sorted(columns & {"tags"})) if names]  # an update of lists moves the rows
     cursor.execute(_SCOPE)
     cursor.execute(_TARGETS)
     cursor.execute(_LIVE)
-    trajectory_opinions(cursor)
-    step_opinions(cursor)
-    cursor.execute(_STEPS)
-    plain = sorted(columns - {"tags"})
-    for names in (plain, ["tags"] if "tags" in columns else []):  # an update of lists moves the rows: apart
-        if names:
+    if of_trajectories:
+        trajectory_opinions(cursor)
+    if of_steps:
+        step_opinions(cursor)
+        cursor.execute(_effective_steps(columns))
+        for names in apart:
             cursor.execute(update_steps(names))
     if not of_trajectories:
         return
     cursor.execute(_TRAJECTORIES)
-    for names in (plain, ["tags"] if "tags" in columns else []):
-        if names:
-            cursor.execute(_update_trajectories(names))
+    for names in apart:
+        cursor.execute(_update_trajectories(names))
     if columns & {"reward", "correct"}:
         note_groups(cursor)
         judge(cursor)
+
+
+def _effective_steps(columns: set[str]) -> str:
+    names = sorted(columns)
+    values = ", ".join(f"{_OF_STEP[name]} AS {name}" for name in names)
+    joins = " ".join(_JOINS[name] for name in names if name in _JOINS)
+    return (
+        f"CREATE OR REPLACE TEMP TABLE effective AS SELECT s.step_id, {values}"
+        " FROM (FROM step_state SEMI JOIN target USING (step_id)) s"
+        f" LEFT JOIN step_opinions opinion ON opinion.step_id = s.step_id {joins}"
+    )
 
 
 def _update_trajectories(columns: list[str]) -> str:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from core.errors import InvalidInput, NotFound
 from core.pool import query
 from core.pool.database import Cursor, Database, arrow, rows
-from core.pool.views import compile_view
+from core.pool.views import compile_view, source_sql
 from core.types import View
 
 
@@ -142,7 +142,7 @@ def _read(cursor: Cursor, view: View, level: str, order: Order, author: str, lim
     if level == "step":
         condition = compile_view(view)
         columns = "s.step_id, s.step_uid, s.prompt_uid, s.channel, s.quality, s.reward, s.created_at"
-        wanted = f"SELECT {columns}, t.reward AS trajectory_reward {query.source_sql(condition, trajectory=True)}"
+        wanted = f"SELECT {columns}, t.reward AS trajectory_reward {source_sql(condition, trajectory=True)}"
         opinions, items = _OPINIONS.format(key="step_id", level="step_id IS NOT NULL"), _STEPS
     else:
         condition = query.matching_trajectories(view)

@@ -8,7 +8,7 @@ from core.errors import InvalidInput
 from core.pool import query
 from core.pool.columns import STEP_COLUMNS
 from core.pool.database import Cursor, Database, arrow
-from core.pool.views import compile_view
+from core.pool.views import compile_view, source_sql
 from core.types import View
 
 REACHED = ("n_groups", "n_trajectories", "n_steps", "n_tokens")
@@ -30,7 +30,7 @@ class Spreads:
             raise InvalidInput("The target is 'step' or 'trajectory'.", field="target")
         if target == "step":
             condition = compile_view(view)
-            source = query.source_sql(condition, trajectory=True)
+            source = source_sql(condition, trajectory=True)
             counts = "count(DISTINCT s.trajectory_id), count(*), sum(s.n_prompt_tokens + s.n_response_tokens)"
         else:
             condition = query.matching_trajectories(view)
@@ -69,7 +69,7 @@ def _read(cursor: Cursor, view: View, column: str, by: str | None, bins: int, pa
     sql = f"""
     WITH value AS (
         SELECT ({known.sql})::DOUBLE AS x, {"NULL" if apart is None else apart.sql}::VARCHAR AS part
-        {query.source_sql(condition, trajectory=needs)}
+        {source_sql(condition, trajectory=needs)}
             AND ({known.sql}) IS NOT NULL AND isfinite(({known.sql})::DOUBLE)
     ), ends AS (
         SELECT min(x) AS least, max(x) AS most, bool_and(x = floor(x)) AND max(x) - min(x) < 4 * {bins} AS whole

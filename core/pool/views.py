@@ -332,3 +332,9 @@ def compile_view(view: View) -> Condition:
         tuple(parameter for part in parts for parameter in part.parameters),
         any(part.needs_trajectory for part in parts),
     )
+
+
+def source_sql(condition: Condition, *, trajectory: bool = False) -> str:
+    """FROM and WHERE of the steps a view holds; ``t`` is joined only when something needs it."""
+    join = " JOIN trajectory_state t USING (trajectory_id)" if trajectory or condition.needs_trajectory else ""
+    return f"FROM step_state s{join} WHERE {condition.sql}"

@@ -1,0 +1,63 @@
+"""Answers kept while nothing is written: a page drawn again asks the same again."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import orjson
+
+from core.types import View
+
+N_KEPT = 256
+"""Answers kept; they are small: counts, not rows."""
+
+Answer = TypeVar("Answer")
+
+
+class Kept:
+    """The newest answers by question, forgotten with the first write after them. Safe in any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._revision = -1
+        self._answers: OrderedDict[bytes, Any] = OrderedDict()
+
+    def get(self, revision: int, question: tuple[Any, ...], ask: Callable[[], Answer]) -> Answer:
+        """The kept answer, else what ``ask`` says.
+
+        Args:
+            revision: number of writes when the question was put, read before ``ask`` opens its snapshot: an answer
+                may so be newer than it says, and never older.
+            question: what tells it from others; views are compared by value.
+            ask: computes it. The answer is shared: treat it as immutable.
+        """
+        try:
+            key = orjson.dumps(question, default=_plain, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+        except (TypeError, ValueError):  # a filter's value of an odd type: the query itself says what is wrong with it
+            return ask()
+        with self._lock:
+            if revision > self._revision:
+                self._revision = revision
+                self._answers.clear()
+            elif revision == self._revision and key in self._answers:
+                self._answers.move_to_end(key)
+                found: Answer = self._answers[key]
+                return found
+        answer = ask()
+        with self._lock:
+            if revision == self._revision:
+                self._answers[key] = answer
+                if len(self._answers) > N_KEPT:
+                    self._answers.popitem(last=False)
+        return answer
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, View):
+        return {"filters": dict(value.filters), "where": value.where}
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=str)
+    raise TypeError(f"{type(value).__name__} can't be compared by value.")

@@ -1,0 +1,150 @@
+"""Facets against counting by hand; answers are kept while nothing is written, and not a moment longer."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.errors import InvalidInput
+from core.pool import Pool
+from core.pool.columns import STEP_COLUMNS
+from core.pool.kept import N_KEPT, Kept
+from core.types import Annotation, Step, View
+
+NOW = 1e9
+COUNTED = (
+    "channel", "source", "agent", "model", "engine", "token_source", "identity_source", "policy_version", "call_kind",
+    "transition", "status", "finish_reason", "trainable", "quality", "correct", "is_last", "trajectory_quality",
+    "complete", "n_steps", "difficulty", "staleness", "findings", "tags", "tool_names", "trajectory_correct",
+    "step_index", "prompt_uid",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pool() -> Any:
+    rng = random.Random(3)
+    made = Pool.open(":memory:", clock=lambda: NOW)
+    made.append(
+        [
+            Step(
+                f"s{i}", f"t{i // 5}", f"p{i // 20}", i % 5, NOW + i,
+                channel=rng.choice(["train", "val"]), agent=rng.choice([None, "a", "b"]),
+                model=rng.choice(["m", "n"]), policy_version=rng.choice([None, 1, 2, 3]),
+                status=rng.choice(["ok", "error"]), finish_reason=rng.choice([None, "stop", "length"]),
+                response_message={"content": "x", "tool_calls": [{"function": {"name": rng.choice("fgh")}}]},
+            )
+            for i in range(200)
+        ],
+        completions=[{"trajectory_uid": f"t{i}", "reward": rng.choice([0.0, 1.0])} for i in range(0, 40, 3)],
+    )  # fmt: skip
+    opinions = [("tag", "x"), ("tag", "y"), ("quality", "good"), ("correct", False), ("trainable", False)]
+    for kind, value in opinions:
+        made.annotate([Annotation(kind, value, "a", "h", NOW, step_uid=f"s{rng.randrange(200)}") for _ in range(40)])
+        made.annotate(
+            [Annotation(kind, value, "a", "h", NOW, trajectory_uid=f"t{rng.randrange(40)}") for _ in range(5)]
+        )
+    yield made
+    made.close()
+
+
+def by_hand(rows: list[dict[str, Any]], name: str) -> list[tuple[Any, int]]:
+    values = [value for row in rows for value in (row[name] if STEP_COLUMNS[name].kind == "list" else [row[name]])]
+    counts = Counter(values).items()
+    return sorted(counts, key=lambda item: (-item[1], item[0] is None, item[0]))
+
+
+views = st.builds(
+    View,
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "channel": st.sampled_from(["train", "val"]),
+            "agent": st.sampled_from([["a", None], "b", []]),
+            "findings": st.sampled_from(["truncated", "looping", {"none": ["repeated_step"]}]),
+            "tags": st.just("x"),
+            "staleness": st.just([0, 1]),
+            "complete": st.booleans(),
+            "difficulty": st.just([0.1, 1]),
+        },
+    ),
+    st.sampled_from(
+        ["", "step_index > 1", "staleness = 0 OR trajectory_reward > 0.5", "agent = 'a' AND len(tags) = 0"]
+    ),
+)
+
+
+@given(views, st.lists(st.sampled_from(COUNTED), unique=True))
+@settings(max_examples=40, deadline=None)
+def test_every_facet_counts_what_the_view_holds(pool: Pool, view: View, names: list[str]) -> None:
+    rows = pool.steps(view, limit=None).to_pylist()
+    found = pool.facets(view, names)
+    assert list(found) == names
+    for name in names:
+        assert found[name] == by_hand(rows, name)
+
+
+def test_facets_of_everything_in_every_column(pool: Pool) -> None:
+    rows = pool.steps(limit=None).to_pylist()
+    assert pool.facets(View(), COUNTED) == {name: by_hand(rows, name) for name in COUNTED}
+    with pytest.raises(InvalidInput, match="nope"):
+        pool.facets(View(), ["channel", "nope"])
+    with pytest.raises(InvalidInput) as raised:
+        pool.facets(View(where="agent > 3"), COUNTED)
+    assert raised.value.field == "where"
+
+
+def test_answers_follow_every_write() -> None:
+    pool = Pool.open(":memory:", clock=lambda: NOW)
+    view = View({"quality": "good"})
+    asked = lambda: (pool.count_steps(view), pool.facets(View(), ["quality"])["quality"], pool.stats()["n_annotations"])  # noqa: E731
+    assert asked() == (0, [], 0)
+    pool.append([Step("s", "t", "p", 0, NOW)])
+    assert asked() == (0, [(None, 1)], 0)
+    action = pool.annotate([Annotation("quality", "good", "a", "h", NOW, step_uid="s")])
+    for _ in range(2):
+        assert asked() == (1, [("good", 1)], 1)
+    pool.facets(View(), ["quality"])["quality"].clear()  # what a caller does to its answer is its own
+    assert asked() == (1, [("good", 1)], 1)
+    pool.undo(action)
+    assert asked() == (0, [(None, 1)], 1)
+    pool.close()
+
+
+def test_an_answer_from_before_a_write_is_not_kept_for_after() -> None:
+    kept = Kept()
+    asked: list[int] = []
+
+    def ask(value: int) -> int:
+        asked.append(value)
+        return value
+
+    assert kept.get(1, ("q", View({"a": 1})), lambda: ask(10)) == 10
+    assert kept.get(1, ("q", View({"a": 1})), lambda: ask(11)) == 10
+    assert kept.get(1, ("q", View({"a": 2})), lambda: ask(12)) == 12
+    assert kept.get(2, ("q", View({"a": 1})), lambda: ask(13)) == 13
+    assert kept.get(1, ("q", View({"a": 1})), lambda: ask(14)) == 14, "a late question of the past is asked"
+    assert kept.get(2, ("q", View({"a": 1})), lambda: ask(15)) == 13, "and its answer is not kept"
+    slow_began, go_on = threading.Event(), threading.Event()
+
+    def slow() -> int:
+        slow_began.set()
+        assert go_on.wait(10)
+        return 20
+
+    thread = threading.Thread(target=lambda: kept.get(2, ("slow",), slow))
+    thread.start()
+    assert slow_began.wait(10)
+    kept.get(3, ("other",), lambda: ask(21))
+    go_on.set()
+    thread.join()
+    assert kept.get(3, ("slow",), lambda: ask(22)) == 22
+    assert kept.get(3, ("q", object()), lambda: ask(23)) == 23, "what can't be compared is asked"
+    for number in range(N_KEPT + 1):
+        kept.get(3, ("many", number), lambda: 0)
+    assert kept.get(3, ("many", 0), lambda: ask(24)) == 24, "bounded"

@@ -36,11 +36,14 @@ def eventually(condition: Callable[[], Any], *, timeout_s: float = 15.0, every_s
 class ServeProcess:
     """``claw-studio serve`` as a user starts it."""
 
-    def __init__(self, data: Path, engine: str, *, env: dict[str, str] | None = None, port: int = 0) -> None:
+    def __init__(
+        self, data: Path, engine: str, *, env: dict[str, str] | None = None, port: int = 0, stderr: Any = None
+    ) -> None:
         command = [sys.executable, "-m", "core.cli", "serve", "--data", str(data), "--port", str(port)]
         self.process = subprocess.Popen(
             [*command, "--engine", engine],
             stdout=subprocess.PIPE,
+            stderr=stderr,
             text=True,
             env={**os.environ, **(env or {})},
         )

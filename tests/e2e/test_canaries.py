@@ -1,0 +1,150 @@
+"""Keys planted wherever an agent can put one: none of them is in the journal, the pool, the logs or an export."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+
+from core.journal import read_records
+from tests.conftest import ServeProcess, eventually
+from tests.gateway.upstream import Upstream, chat_answer
+
+pytestmark = pytest.mark.skipif(not os.environ.get("CI"), reason="takes ten seconds: .ci/run runs it, or CI=1 pytest")
+
+KEYS = {
+    where: f"canary-{where}-4f0e8a1b2c3d"
+    for where in ("gateway", "engine", "bearer", "x-api-key", "cookie", "proxy", "query", "body", "header", "mcp")
+}
+PATHS: dict[str, dict[str, Any]] = {
+    "chat/completions": {},
+    "completions": {},
+    "responses": {"tools": [{"type": "mcp", "server_label": "s", "authorization": KEYS["mcp"], "headers": KEYS}]},
+    "messages": {"max_tokens": 99, "mcp_servers": [{"name": "s", "url": "x", "authorization_token": KEYS["mcp"]}]},
+}
+
+
+def chunks(answer: dict[str, Any]) -> bytes:
+    """The answer as vLLM streams it, its words one by one: a key comes in pieces."""
+    (choice,) = answer["choices"]
+    head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "policy"}
+    words = re.findall(".{1,5}", choice["message"]["content"])
+    told = [{"role": "assistant", "content": ""}, *({"content": word} for word in words)]
+    pieces = [{"index": 0, "delta": delta, "token_ids": [], "finish_reason": None} for delta in told]
+    pieces[-1] |= {"finish_reason": "stop", "token_ids": choice["token_ids"], "logprobs": choice["logprobs"]}
+    events = [{**head, "choices": [piece]} for piece in pieces] + [{**head, "choices": [], "usage": answer["usage"]}]
+    return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events) + b"data: [DONE]\n\n"
+
+
+@pytest.fixture
+def engine() -> Iterator[Upstream]:
+    """Says back every header that it was sent, and the conversation."""
+    from starlette.responses import JSONResponse, Response
+
+    def reply(seen: Any) -> Any:
+        said = f"you sent {json.dumps(seen.headers)} and {json.dumps(seen.body)}"
+        if "fail" in said:
+            return JSONResponse({"error": {"message": said}}, 400)
+        if seen.path == "completions":
+            return {**chat_answer(), "choices": [{"index": 0, "text": said, "finish_reason": "stop"}]}
+        answer = chat_answer(said)
+        return Response(chunks(answer), media_type="text/event-stream") if seen.body.get("stream") else answer
+
+    server = Upstream(reply=reply).start()
+    yield server
+    server.stop()
+
+
+def calls(studio: ServeProcess, session: str) -> list[int]:
+    """Every dialect, whole and streamed, answered and failed, authorised in each way."""
+    statuses = []
+    for own in (
+        {"authorization": f"Bearer {KEYS['gateway']}", "x-api-key": KEYS["x-api-key"]},
+        {"authorization": f"Bearer {KEYS['bearer']}", "x-api-key": KEYS["gateway"]},
+        {"authorization": f"Bearer {KEYS['bearer']}", "x-api-key": session},
+        {"authorization": f"Bearer {KEYS['bearer']}", "x-api-key": KEYS["x-api-key"]},
+    ):
+        headers = {**own, "cookie": f"session={KEYS['cookie']}", "proxy-authorization": f"Basic {KEYS['proxy']}"}
+        headers |= {"x-my-token": KEYS["header"], "traceparent": "00-1-1-01"}
+        for path, more in PATHS.items():
+            for word in ("hello", "fail"):
+                for stream in (False, True):
+                    # Agents print their environment into the conversation.
+                    text = f"{word}: KEY={KEYS['gateway']} OWN={' and '.join(own.values())}"
+                    said = [{"role": "user", "content": text}]
+                    asked = {"completions": {"prompt": text}, "responses": {"input": text}}.get(
+                        path, {"messages": said}
+                    )
+                    body = {"model": "m", "stream": stream, **asked, **more}
+                    body |= {"api_key": KEYS["body"], "extra_headers": {"authorization": KEYS["body"]}}
+                    answer = studio.http.post(f"/v1/{path}?api_key={KEYS['query']}", json=body, headers=headers)
+                    statuses.append(answer.status_code)
+    return statuses
+
+
+def everything_in(pool: Path) -> str:
+    """Every column of every table as text: the file itself is compressed."""
+    with duckdb.connect(str(pool), read_only=True) as connection:
+        tables = [row[0] for row in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()]
+        return "".join(str(connection.execute(f'SELECT * FROM "{name}"').fetchall()) for name in tables)
+
+
+def test_no_key_is_written_anywhere(serve, engine, tmp_path):
+    log = tmp_path / "log"
+    env = {**os.environ, "CLAW_STUDIO_API_KEY": KEYS["gateway"], "CLAW_STUDIO_ENGINE_API_KEY": KEYS["engine"]}
+    data = tmp_path / "data"
+    with log.open("w") as errors:
+        studio = serve(engine.base_url, data, env=env, stderr=errors)
+        key = {"authorization": f"Bearer {KEYS['gateway']}"}
+        session = studio.http.post("/api/v1/sessions", json={}, headers=key).json()["api_key"]
+        statuses = calls(studio, session)
+        assert set(statuses) == {200, 400, 401}
+        assert statuses.count(200) == 24
+        eventually(lambda: studio.http.get("/api/v1/stats", headers=key).json()["n_steps"] == 48)
+        steps = studio.http.get("/api/v1/steps?limit=100", headers=key).json()["steps"]
+        for uid in {step["trajectory_uid"] for step in steps}:
+            studio.http.post(
+                f"/api/v1/trajectories/{uid}/complete", json={"reward": 1.0}, headers=key
+            ).raise_for_status()
+        shown = "".join(
+            studio.http.get(path, headers=key).text
+            for path in ("/api/v1/stats", "/api/v1/sessions", "/api/v1/steps?limit=100", "/metrics", "/healthz")
+        )
+        assert studio.stop() == 0
+    out = tmp_path / "out"
+    for form in ("steps_parquet", "openai_messages"):
+        done = subprocess.run(
+            [sys.executable, "-m", "core.cli", "export", form, "--data", str(data), "--out", str(out / form),
+             "--recipe", '{"algorithm": "sft"}'],
+            env=env, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        shown += done.stdout + done.stderr
+    exported = ""
+    for path in out.rglob("*"):
+        if path.is_file():
+            exported += str(pq.read_table(path).to_pylist()) if path.suffix == ".parquet" else path.read_text()
+    places = {
+        "journal": b"".join(record.payload for record in read_records(data / "journal", {})).decode(),
+        "pool": everything_in(data / "pool.duckdb"),
+        "answers about it": shown,
+        "log": log.read_text(),
+        "exports": exported,
+        "files": "".join(path.read_bytes().decode("latin-1") for path in data.rglob("*") if path.is_file()),
+    }
+    # What is looked for can be found: the conversations are there, and so is the hole where a key was.
+    assert "you sent" in places["journal"]
+    assert "KEY=[secret]" in places["pool"]
+    assert "KEY=[secret]" in places["exports"]
+    for place, text in places.items():
+        for where, canary in {**KEYS, "session": session}.items():
+            assert canary not in text, f"the key in {where} stands in {place}"

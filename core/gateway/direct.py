@@ -7,9 +7,7 @@ less, and what went through is remembered per dialect and model.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -22,12 +20,14 @@ from core.dialects.errors import engine_refusal, prompt_too_long
 from core.errors import EngineError, EngineTimeout
 from core.gateway.asked import AUTO, AskLevels, Streams, lost_tokens, stream_kind
 from core.gateway.bodies import maybe_json, parse_body, said
+from core.gateway.choices import n_choices, one_by_one
 from core.gateway.connections import Connections, Timeouts
 from core.gateway.dialects import add_asked, check_answer
 from core.gateway.engines import Engine, EngineAnswer, EngineCall, EngineUnreached
 from core.gateway.flavours import by_refusal, prompt_text
 from core.gateway.http1 import ConnectError, Disconnected, HttpAnswer, HttpError
 from core.gateway.probe import PROBE_TIMEOUT_S, Probe
+from core.gateway.starting import Starter
 from core.gateway.streams import EngineStream
 
 REFUSALS = frozenset({400, 422})
@@ -55,14 +55,13 @@ class DirectEngine(Engine):
     ) -> None:
         super().__init__(name, models, api_key, timeouts, clock, concurrency)
         self._base_url = base_url.rstrip("/") if base_url else None
-        self._ready = ready
-        self._starting: Future[None] | None = None
-        self._start_lock = threading.Lock()
+        self._starter = Starter(name, ready, self._started, self._not_started) if ready is not None else None
         self._connections = connections
         self._clock = clock
         self._probe = Probe(name, connections, clock)
         self._levels = AskLevels(self.findings, clock)
         self._streams = Streams(streaming)
+        self._one_at_a_time: set[str] = set()
 
     @property
     def address(self) -> str | None:
@@ -105,7 +104,7 @@ class DirectEngine(Engine):
         deadline = asyncio.get_running_loop().time() + self.timeouts.total
         try:
             async with asyncio.timeout_at(deadline):
-                answer = await self._complete(call, deadline if stream else None)
+                answer = await self._with_choices(call, deadline if stream else None)
         except TimeoutError as error:
             raise self.failed(
                 EngineTimeout(
@@ -122,7 +121,7 @@ class DirectEngine(Engine):
 
     async def list_models(self) -> list[dict[str, Any]]:
         """The engine's own list, asked for anew."""
-        if self._ready is not None and self._base_url is None:
+        if self._starter is not None and self._base_url is None:
             # Listing names is no reason to start an engine.
             raise EngineError(f"engine {self.name!r} is not started")
         async with asyncio.timeout(PROBE_TIMEOUT_S):
@@ -160,13 +159,36 @@ class DirectEngine(Engine):
             return True
         if "*" not in self.models:
             return False
-        if self._ready is None:
+        if self._starter is None:
             await self._look(None)
         return self._probe.cards is None or any(entry.get("id") == model for entry in self._probe.cards)
 
+    async def _with_choices(self, call: EngineCall, deadline: float | None) -> EngineStream | EngineAnswer:
+        """All the choices that the call wants, also from an engine that gives one at a time."""
+        n, dialect = n_choices(call.body), call.dialect.name
+        if n > 1 and dialect in self._one_at_a_time:
+            return await one_by_one(call, n, self._ask_whole, None)
+        answer = await self._complete(call, deadline)
+        if n == 1 or isinstance(answer, EngineStream) or answer.status not in {200, *REFUSALS}:
+            return answer
+        if answer.status == 200 and len(answer.body["choices"]) >= n:
+            return answer
+        found = await one_by_one(call, n, self._ask_whole, answer if answer.status == 200 else None)
+        if found.status != 200:
+            # What is wrong with one choice is wrong with several, in the words that fit the request.
+            return answer
+        self._one_at_a_time.add(dialect)
+        return found
+
+    async def _ask_whole(self, call: EngineCall) -> EngineAnswer:
+        answer = await self._complete(call, None)
+        assert isinstance(answer, EngineAnswer)
+        return answer
+
     async def _complete(self, call: EngineCall, deadline: float | None) -> EngineStream | EngineAnswer:
         """Args: deadline: of a stream, where the agent wants one."""
-        await self._wait_ready()
+        if self._starter is not None:
+            await self._starter.wait()
         await self._look(call.foreign_key)
         model = self._model_for(call.model)
         body = {key: value for key, value in call.body.items() if key not in _GENERATION}
@@ -305,14 +327,14 @@ class DirectEngine(Engine):
                     connect_timeout_s=self.timeouts.connect,
                 )
             except ConnectError as error:
-                if self._ready is None or attempt == 2:
+                if self._starter is None or attempt == 2:
                     raise EngineUnreached(
                         f"engine {self.name!r} at {self._base_url} can't be reached: {error}",
                         hint="start the engine or correct its base URL",
                     ) from error
                 # A supervised engine that is gone gets started again.
-                self._starting = None
-                await self._wait_ready()
+                self._starter.forget()
+                await self._starter.wait()
             except Disconnected as error:
                 # An idle connection may be closed by the engine just when it is used: one new try tells.
                 if attempt == 2:
@@ -347,38 +369,18 @@ class DirectEngine(Engine):
         """Find out once what the engine is."""
         await self._probe.run(self._base_url, self._authorization(foreign_key), self.findings)
 
-    async def _wait_ready(self) -> None:
-        if self._ready is None:
-            return
-        with self._start_lock:
-            if self._starting is None or (self._starting.done() and self._starting.exception() is not None):
-                self._starting = Future()
-                threading.Thread(
-                    target=self._start, args=(self._starting,), name=f"engine-{self.name}", daemon=True
-                ).start()
-            starting = self._starting
-        if starting.done():
-            starting.result()
-        else:
-            # Shielded: one call that gives up must not end the start that others wait for.
-            await asyncio.shield(asyncio.wrap_future(starting))
-
-    def _start(self, started: Future[None]) -> None:
-        assert self._ready is not None
-        try:
-            base_url = self._ready()
-        except Exception as error:
-            self.ok, self.error = False, str(error)
-            started.set_exception(EngineError(f"engine {self.name!r} did not start: {error}"))
-            return
+    def _started(self, base_url: str | None) -> None:
         if base_url:
             self._base_url = base_url.rstrip("/")
+        # What was found out about an earlier process need not hold for this one.
         self._probe.forget()
         self._streams.forget()
+        self._one_at_a_time.clear()
         if self._base_url is None:
-            started.set_exception(EngineError(f"engine {self.name!r} started without a base URL"))
-        else:
-            started.set_result(None)
+            raise EngineError(f"engine {self.name!r} started without a base URL")
+
+    def _not_started(self, reason: str) -> None:
+        self.ok, self.error = False, reason
 
 
 def _is_too_long(answer: EngineAnswer) -> bool:

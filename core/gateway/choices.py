@@ -1,0 +1,79 @@
+"""Several choices from engines that give one at a time: asked one by one, put together as one answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from core.gateway.engines import EngineAnswer, EngineCall
+
+Ask = Callable[[EngineCall], Awaitable[EngineAnswer]]
+
+_SUMMED = ("completion_tokens", "reasoning_tokens")
+
+
+def n_choices(body: Mapping[str, Any]) -> int:
+    """How many choices a call wants of its one prompt; 1 where its prompts are several."""
+    n, prompt = body.get("n"), body.get("prompt")
+    if isinstance(prompt, list) and not all(isinstance(token, int) for token in prompt):
+        return 1
+    return n if isinstance(n, int) and n > 1 else 1
+
+
+async def one_by_one(call: EngineCall, n: int, ask: Ask, first: EngineAnswer | None) -> EngineAnswer:
+    """The choices of ``n`` calls that want one each.
+
+    Args:
+        first: an answer with fewer choices than that; those count. None when there is none yet.
+
+    Returns:
+        The whole, or the first refusal among them. Raises as ``ask``.
+    """
+    if first is None:
+        first = await ask(_single(call, 0))
+        if first.status != 200:
+            return first
+    known = len(first.body["choices"])
+    others = await asyncio.gather(*(ask(_single(call, number)) for number in range(known, n)))
+    refused = next((answer for answer in others if answer.status != 200), None)
+    if refused is not None:
+        return refused
+    answers = [first, *others]
+    choices = [choice for answer in answers for choice in answer.body["choices"]][:n]
+    body = {**first.body, "choices": [{**choice, "index": index} for index, choice in enumerate(choices)]}
+    # llama.cpp's drawer holds one choice's tokens; its prompt is everybody's.
+    if isinstance(drawer := body.pop("__verbose", None), dict) and "prompt" in drawer:
+        body["__verbose"] = {"prompt": drawer["prompt"]}
+    if isinstance(first.body.get("usage"), dict):
+        body["usage"] = _together([answer.body.get("usage") for answer in answers])
+    return replace(
+        first,
+        raw=orjson.dumps(body),
+        body=body,
+        dropped=[*first.dropped, "n"],
+        facts={**first.facts, "calls_for_choices": len(answers)},
+    )
+
+
+def _single(call: EngineCall, number: int) -> EngineCall:
+    body = {name: value for name, value in call.body.items() if name not in ("n", "best_of")}
+    if number and isinstance(body.get("seed"), int):
+        # The same seed would give the same choice again.
+        body["seed"] += number
+    return replace(call, body=body)
+
+
+def _together(usages: list[Any]) -> dict[str, Any]:
+    """The prompt counts once, as where an engine makes all choices itself."""
+    told = [usage for usage in usages if isinstance(usage, dict)]
+    total = dict(told[0])
+    for name in _SUMMED:
+        if isinstance(total.get(name), int):
+            total[name] = sum(usage[name] for usage in told if isinstance(usage.get(name), int))
+    if isinstance(total.get("prompt_tokens"), int) and isinstance(total.get("completion_tokens"), int):
+        total["total_tokens"] = total["prompt_tokens"] + total["completion_tokens"]
+    return total

@@ -35,7 +35,9 @@ FINDING_BITS = "(s.finding_bits | t.finding_bits)"
 
 CURRENT_VERSION = """coalesce(
     (SELECT arg_max(version, (created_at, event_id)) FROM policy_events WHERE event <> 'sync_started'),
-    (SELECT max(newest.policy_version_max) FROM trajectory_state newest WHERE newest.channel = {channel})
+    (SELECT map_from_entries(list((channel, newest))) FROM (
+        SELECT channel, max(policy_version_max) AS newest FROM trajectory_state GROUP BY channel
+    ))[{channel}]
 )"""
 """The version that staleness counts from: the last that a trainer put in force, else the newest the channel shows."""
 

@@ -19,6 +19,7 @@ from core.pool.consumption import ConsumptionReads
 from core.pool.credit import CreditFields
 from core.pool.database import Cursor, Database, rows, timestamp
 from core.pool.derive import rebuild, refresh
+from core.pool.facets import Facets
 from core.pool.feedback import FeedbackReads, FeedbackWriter, feedback_targets
 from core.pool.kept import Answer, Kept
 from core.pool.observing import observe_all, unobserved
@@ -48,7 +49,7 @@ class Pool(
         self._db = database
         self._messages = MessageStore()
         self._feedback = FeedbackWriter()
-        self._kept = Kept()
+        self._kept, self._facets = Kept(), Facets()
         with self._db.read() as cursor:
             self._next = _next_ids(cursor)
             behind = unobserved(cursor)
@@ -365,7 +366,13 @@ class Pool(
 
     def facets(self, view: View, columns: Sequence[str]) -> dict[str, list[tuple[Any, int]]]:
         """Values of each column with their number of steps, most frequent first."""
-        found = self._ask(query.facets, view, list(columns))
+        began = self._db.n_writes
+
+        def facets(cursor: Cursor, view: View, columns: Sequence[str]) -> dict[str, list[tuple[Any, int]]]:
+            with query.explained(view):
+                return self._facets.count(cursor, view, columns, query.MOST_VALUES, began, lambda: self._db.n_writes)
+
+        found = self._ask(facets, view, list(columns))
         return {name: list(counts) for name, counts in found.items()}
 
     def histogram(self, view: View, column: str, bins: int = 30) -> pa.Table:

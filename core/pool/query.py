@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -13,9 +13,9 @@ import orjson
 import pyarrow as pa
 
 from core.errors import InvalidInput
-from core.pool import facets as counting
 from core.pool.columns import GROUP_COLUMNS, STEP_COLUMNS, TRAJECTORY_COLUMNS, order_sql, parse_order
 from core.pool.database import Cursor, arrow
+from core.pool.facets import count_by_sql
 from core.pool.views import compile_view, source_sql
 from core.pool.where import HINT, Condition
 from core.types import View
@@ -210,12 +210,6 @@ def count_groups(cursor: Cursor, view: View) -> int:
         return int(cursor.execute(sql, list(condition.parameters)).fetchone()[0])
 
 
-def facets(cursor: Cursor, view: View, columns: Sequence[str], *, limit: int = 200) -> dict[str, list[tuple[Any, int]]]:
-    """Values of each column with their number of steps, most frequent first; lists count each element."""
-    with explained(view):
-        return counting.facets(cursor, view, columns, limit)
-
-
 def histogram(cursor: Cursor, view: View, column: str, bins: int) -> pa.Table:
     """Equal bins from the least to the greatest known value: columns ``low``, ``high``, ``n_steps``.
 
@@ -279,6 +273,9 @@ def plan_rows(cursor: Cursor, view: View, channel: str | None) -> pa.Table:
         return arrow(cursor, sql, [*condition.parameters, channel, channel])
 
 
+MOST_VALUES = 200
+"""Values of a facet that are told."""
+
 _STATS = """
 SELECT
     (SELECT count(*) FROM step_state) AS n_steps,
@@ -304,6 +301,6 @@ def stats(cursor: Cursor) -> dict[str, Any]:
     counts: dict[str, Any] = dict(found)
     counts["n_tokens"] = counts["n_prompt_tokens"] + counts["n_response_tokens"]
     columns = ("channel", "source", "token_source", "call_kind", "status")
-    for name, values in facets(cursor, View(), columns).items():
+    for name, values in count_by_sql(cursor, View(), columns, MOST_VALUES).items():
         counts[f"by_{name}"] = dict(values)
     return counts

@@ -53,6 +53,7 @@ def serve(
     streaming: Annotated[
         str | None, typer.Option(help="Streams: auto, whole (from the whole answer), relay (the engine's own)")
     ] = None,
+    gateways: Annotated[int | None, typer.Option(help="Gateway processes that share port and journal")] = None,
     verbose: Annotated[bool, typer.Option(help="Log every call")] = False,
 ) -> None:
     """Run gateway, ingest and pool without a screen; prints one ready line of JSON."""
@@ -68,7 +69,7 @@ def serve(
     from core.service import Service
 
     service = Service.open(
-        read_settings(data_dir=data, host=host, port=port, engine=engine, engine_streaming=streaming)
+        read_settings(data_dir=data, host=host, port=port, engine=engine, engine_streaming=streaming, gateways=gateways)
     )
     try:
         ready = {
@@ -95,7 +96,7 @@ def connect(settings: Settings) -> Iterator[StudioClient]:
         return
     from core.service import Service
 
-    service = Service.open(settings.model_copy(update={"host": "127.0.0.1", "port": 0}))
+    service = Service.open(settings.model_copy(update={"host": "127.0.0.1", "port": 0, "gateways": 1}))
     try:
         with StudioClient(service.base_url, api_key=settings.api_key, timeout_s=TIMEOUT_S) as client:
             yield client

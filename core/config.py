@@ -44,6 +44,9 @@ class Settings(BaseSettings):
     data_dir: Path = Field(Path(".data"), description="Folder of journal, pool and exports")
     host: str = Field("127.0.0.1", description="Address the gateway listens on")
     port: int = Field(8100, ge=0, le=65535, description="Port of the gateway; 0 picks a free one")
+    gateways: int = Field(
+        1, ge=1, le=64, description="Gateway processes that share the port and the journal; 1 takes calls in this one"
+    )
     engine: str = Field(
         "local",
         description="Policy engine: 'local' (the embedded model), an OpenAI-compatible base URL (or several of one "

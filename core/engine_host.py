@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any
+from typing import Any, Protocol
 
 from core.config import Settings
 from core.errors import EngineError
+from core.gateway.connections import Timeouts
 from core.gateway.engines import EngineSet
 from core.serving.process import EngineProcess
 
@@ -19,6 +20,14 @@ LOCAL_MODELS = ["claw-*", "local"]
 ENGINE = "engine"
 LITELLM_ENGINE = "litellm"
 LITELLM = "litellm:"
+
+
+class EngineStarter(Protocol):
+    """Who can start the embedded engine."""
+
+    def ensure(self) -> str:
+        """Base URL of the running engine; starts it, and waits. Raises EngineError."""
+        ...
 
 
 class LocalEngineHost:
@@ -52,7 +61,16 @@ class LocalEngineHost:
                 self._process = None
 
 
-def add_configured_engines(engines: EngineSet, settings: Settings, local: LocalEngineHost) -> None:
+def timeouts_of(settings: Settings) -> Timeouts:
+    """How long engines are waited for."""
+    return Timeouts(
+        total=settings.engine_timeout_s,
+        first_byte=settings.engine_first_byte_timeout_s,
+        idle=settings.engine_idle_timeout_s,
+    )
+
+
+def add_configured_engines(engines: EngineSet, settings: Settings, local: EngineStarter) -> None:
     """Register ``settings.engine`` as the default engine, its replicas, and ``settings.engines``."""
     first, *others = [part.strip() for part in settings.engine.split(",")]
     name = LOCAL_ENGINE if first == "local" else LITELLM_ENGINE if first.startswith(LITELLM) else ENGINE

@@ -21,6 +21,7 @@ import threading
 import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -131,6 +132,10 @@ class Journal:
         happened = self._synced.wait(timeout_s)
         self._synced.clear()
         return happened
+
+    def notice(self) -> None:
+        """End a ``wait``: another writer of this folder has synced something."""
+        self._synced.set()
 
     def close(self) -> None:
         """Write and sync everything queued, end the writer thread, give the name back."""
@@ -275,6 +280,17 @@ def read_records(directory: Path, after: Mapping[str, int]) -> Iterator[Record]:
         yield from _read_segment(directory / name, max(after.get(name, 0), len(MAGIC)))
 
 
+def read_writers(directory: Path, after: Mapping[str, int]) -> list[Iterator[Record]]:
+    """Like ``read_records``, each writer's records by themselves."""
+    by_writer: dict[str, list[str]] = {}
+    for name in _segments(directory):
+        by_writer.setdefault(_writer_of(name), []).append(name)
+    return [
+        chain.from_iterable(_read_segment(directory / name, max(after.get(name, 0), len(MAGIC))) for name in names)
+        for names in by_writer.values()
+    ]
+
+
 def read_after(directory: Path, mark: str) -> Iterator[Record]:
     """Read the whole records of one writer from a mark on. A mark that names no place reads nothing."""
     rest, _, offset = mark.rpartition(".")
@@ -289,7 +305,12 @@ def read_after(directory: Path, mark: str) -> Iterator[Record]:
 
 def journal_bytes(directory: Path) -> int:
     """Bytes of all segments of all writers in the folder."""
-    return sum((directory / name).stat().st_size for name in _segments(directory))
+    total = 0
+    for name in _segments(directory):
+        # A segment whose first batch failed is taken away again.
+        with contextlib.suppress(FileNotFoundError):
+            total += (directory / name).stat().st_size
+    return total
 
 
 def _read_segment(path: Path, offset: int) -> Iterator[Record]:

@@ -23,10 +23,9 @@ from core.api.wire import SessionIn, check
 from core.batch.leases import Leases
 from core.config import Settings
 from core.doctor import diagnose
-from core.engine_host import LocalEngineHost, add_configured_engines
+from core.engine_host import LocalEngineHost, add_configured_engines, timeouts_of
 from core.errors import StudioError
 from core.gateway.app import GatewayDeps, create_gateway
-from core.gateway.connections import Timeouts
 from core.gateway.engines import EngineSet
 from core.gateway.front import Front
 from core.gateway.identity import KeyStore
@@ -40,6 +39,7 @@ from core.pool import Pool
 from core.serving.process import EngineProcess
 from core.tasks.demo import DemoRun, demo_script_path
 from core.tasks.demo_load import load_demo
+from core.workers import Fleet
 
 log = logging.getLogger(__name__)
 
@@ -98,22 +98,34 @@ class Service:
         self.policy.restore(list(self.pool.policy_events()))
         self.leases = Leases(self.pool, self.clock, lambda: uuid.uuid4().hex, lambda: self.policy.version)
         self.stats = GatewayStats(clock=self.clock)
-        self.engines = EngineSet(
-            timeouts=Timeouts(
-                total=settings.engine_timeout_s,
-                first_byte=settings.engine_first_byte_timeout_s,
-                idle=settings.engine_idle_timeout_s,
-            ),
-            clock=self.clock,
-        )
+        self.engines = EngineSet(timeouts=timeouts_of(settings), clock=self.clock)
         self.local_engine = LocalEngineHost(settings)
         opened.callback(self.local_engine.stop)
         add_configured_engines(self.engines, settings, self.local_engine)
         opened.callback(self._stop_demo)
-        self.server = GatewayServer(self._app(), host=settings.host, port=settings.port)
+        several = settings.gateways > 1
+        # Beside workers, which pass on to it what is no model call, this server is theirs alone.
+        app = self._app()
+        self.server = GatewayServer(app) if several else GatewayServer(app, host=settings.host, port=settings.port)
         self.port = self.server.start()
         opened.callback(self.server.stop, STOP_TIMEOUT_S)
+        self.fleet = self._start_fleet(opened) if several else None
         lock.announce(self.base_url)
+
+    def _start_fleet(self, opened: ExitStack) -> Fleet:
+        fleet = Fleet(
+            self.settings,
+            owner=f"http://127.0.0.1:{self.port}",
+            keys=self.keys,
+            policy=self.policy,
+            stats=self.stats,
+            on_journalled=self.journal.notice,
+            local_engine=self.local_engine.ensure,
+        )
+        self.port = fleet.start()
+        opened.callback(fleet.stop)
+        self.engines.elsewhere = fleet.engine_status
+        return fleet
 
     def _app(self) -> Front:
         gateway = create_gateway(
@@ -183,6 +195,8 @@ class Service:
                 engine.wait_ready()
                 self._demo_engine = engine
                 self.engines.add(DEMO_ENGINE, engine.base_url, models=DEMO_MODELS)
+                if self.fleet is not None:
+                    self.fleet.add_engine(DEMO_ENGINE, str(engine.base_url), models=DEMO_MODELS)
             self._demo = DemoRun(self.base_url, n_rollouts=n_rollouts, seed=seed, api_key=self.settings.api_key)
             self._demo.start()
             return self._demo

@@ -17,7 +17,7 @@ LEVELS: list[set[str]] = [
     {"core.pool"},
     {"core.linking", "core.ingest", "core.gateway", "core.batch", "core.tasks"},
     {"core.export", "core.api", "core.imports"},
-    {"core.owner", "core.doctor", "core.engine_host", "core.service", "core.commands", "core.cli"},
+    {"core.owner", "core.doctor", "core.engine_host", "core.workers", "core.service", "core.commands", "core.cli"},
     {"studio"},
     {"pages"},
 ]
@@ -33,6 +33,8 @@ SAME_LEVEL = {
     ("core.service", "core.owner"),
     ("core.service", "core.doctor"),
     ("core.service", "core.engine_host"),
+    ("core.service", "core.workers"),
+    ("core.workers", "core.engine_host"),
     ("core.cli", "core.service"),
     ("core.cli", "core.owner"),
     ("core.cli", "core.doctor"),

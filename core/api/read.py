@@ -9,6 +9,7 @@ from starlette.responses import PlainTextResponse
 
 from core.api.app import Call, Handler, json_response
 from core.errors import InvalidInput
+from core.journal import journal_bytes
 from core.types import View
 
 MAX_PAGE = 1000
@@ -73,7 +74,7 @@ def stats(call: Call) -> Any:
         "n_dropped": live["n_dropped"],
         "ingest_lag_s": deps.ingest.lag_s,
         "ingest_error": deps.ingest.last_error,
-        "journal_bytes": deps.journal.n_bytes,
+        "journal_bytes": journal_bytes(deps.settings.journal_dir),
         "rates": live["rates"],
         "n_calls": live["n_calls"],
         "n_errors": live["n_errors"],
@@ -107,7 +108,7 @@ def metrics(call: Call) -> Any:
             "Age of the oldest journalled, not yet readable call",
             deps.ingest.lag_s,
         ),
-        ("claw_journal_bytes", "gauge", "Size of the journal", deps.journal.n_bytes),
+        ("claw_journal_bytes", "gauge", "Size of the journal", journal_bytes(deps.settings.journal_dir)),
         ("claw_steps", "gauge", "Steps in the pool", pool["n_steps"]),
         ("claw_trajectories", "gauge", "Trajectories in the pool", pool["n_trajectories"]),
         ("claw_groups", "gauge", "Prompt groups in the pool", pool["n_groups"]),

@@ -17,6 +17,7 @@ from core.gateway.connections import Connections, Timeouts
 from core.gateway.dialects import Dialect
 from core.gateway.gate import Gate
 from core.gateway.health import CHECK_EVERY_S, Health, watch
+from core.gateway.together import together
 
 if TYPE_CHECKING:
     from core.gateway.streams import EngineStream
@@ -219,6 +220,9 @@ class EngineSet:
         timeout_s: longest wait for one answer, start-up of the engine included, seconds.
         timeouts: that and the others; instead of ``timeout_s``.
         check_every_s: how often engines that share calls are asked after, seconds.
+
+    Attributes:
+        elsewhere: ``status`` of other processes that call the same engines; counted in where it is told.
     """
 
     def __init__(
@@ -238,6 +242,7 @@ class EngineSet:
         self._connections = Connections()
         self._lock = threading.Lock()
         self._watches: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
+        self.elsewhere: Callable[[], Sequence[Sequence[dict[str, Any]]]] | None = None
 
     def add(
         self,
@@ -393,4 +398,5 @@ class EngineSet:
 
     def status(self) -> list[dict[str, Any]]:
         """``{name, kind, base_url, models, ok, error, n_calls, n_errors, findings, default}`` of each."""
-        return [{**engine.status(), "default": engine is self.default} for engine in self.engines()]
+        here = [{**engine.status(), "default": engine is self.default} for engine in self.engines()]
+        return together([here, *self.elsewhere()]) if self.elsewhere is not None else here

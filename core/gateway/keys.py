@@ -7,8 +7,8 @@ import hmac
 import re
 import secrets
 import threading
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from core.errors import Forbidden, NotFound, Unauthorized
@@ -54,6 +54,20 @@ class KeyStore:
         self._revoked: set[str] = set()
         self._trajectories: set[str] = set()
         self._lock = threading.Lock()
+        self._listener: Callable[[Mapping[str, Any]], None] | None = None
+
+    def listen(self, listener: Callable[[Mapping[str, Any]], None]) -> None:
+        """Have every key told that is made or taken back from now on, as a row of ``load``, in the caller's thread."""
+        self._listener = listener
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All keys as rows for ``load``."""
+        with self._lock:
+            return [self._row(key_sha256) for key_sha256 in self._bindings]
+
+    def _row(self, key_sha256: str) -> dict[str, Any]:
+        revoked = 0.0 if key_sha256 in self._revoked else None
+        return {"key_sha256": key_sha256, "revoked_at": revoked, **asdict(self._bindings[key_sha256])}
 
     def mint(
         self,
@@ -74,6 +88,7 @@ class KeyStore:
         key_sha256 = hash_key(key)
         binding = Binding(trajectory_uid, prompt_uid, channel, agent, source, dict(metadata or {}))
         self._add(key_sha256, binding)
+        self._tell(key_sha256)
         return key, key_sha256
 
     def load(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -130,6 +145,11 @@ class KeyStore:
         """Take a key back; from then on it opens nothing."""
         with self._lock:
             self._revoked.add(key_sha256)
+        self._tell(key_sha256)
+
+    def _tell(self, key_sha256: str) -> None:
+        if self._listener is not None and key_sha256 in self._bindings:
+            self._listener(self._row(key_sha256))
 
     def _add(self, key_sha256: str, binding: Binding) -> None:
         with self._lock:

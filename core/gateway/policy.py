@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from core.errors import InvalidInput, StudioError
@@ -50,6 +50,11 @@ class PolicyState:
         self.n_in_flight = 0
         self._lock = threading.Lock()
         self._held: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+        self._listener: Callable[[PolicyEvent], None] | None = None
+
+    def listen(self, listener: Callable[[PolicyEvent], None]) -> None:
+        """Have every event told that is applied from now on, once it is in force here, in the caller's thread."""
+        self._listener = listener
 
     def apply(self, event: str, version: int, *, at: float, metadata: Mapping[str, Any] | None = None) -> PolicyEvent:
         """Take a trainer's report; ``sync_started`` keeps the version until ``sync_finished``.
@@ -64,12 +69,15 @@ class PolicyState:
         entry = PolicyEvent(version, event, at, dict(metadata or {}))
         with self._lock:
             self.history.append(entry)
+            held: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
             if event == PolicyEventKind.SYNC_STARTED:
                 self.syncing = True
-                return entry
-            self.version = version
-            self.syncing = False
-            held, self._held = self._held, []
+            else:
+                self.version = version
+                self.syncing = False
+                held, self._held = self._held, []
+        if self._listener is not None:
+            self._listener(entry)
         for loop, released in held:
             # A loop that has ended holds no call any more.
             with contextlib.suppress(RuntimeError):

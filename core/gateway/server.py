@@ -18,6 +18,25 @@ BACKLOG = 4096
 START_TIMEOUT_S = 30.0
 
 
+def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A socket at an address, not listening yet. StudioError: the address is taken or not ours."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise StudioError(
+            f"can't listen on {host}:{port}: {error.strerror}",
+            field="port",
+            hint="set CLAW_STUDIO_PORT to a free port, or 0 to have one picked",
+        ) from error
+    return sock
+
+
 class _Server(uvicorn.Server):
     """Tells the starting thread when connections are accepted."""
 
@@ -37,10 +56,12 @@ class GatewayServer:
         app: the ASGI application.
         host: address to listen on.
         port: port; 0 takes a free one, which ``start`` returns.
+        shared: whether other processes listen on the port as well; the kernel deals connections out among them.
     """
 
-    def __init__(self, app: Any, *, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, app: Any, *, host: str = "127.0.0.1", port: int = 0, shared: bool = False) -> None:
         self._app = app
+        self._shared = shared
         self._host = host
         self._wanted = port
         self.port = 0
@@ -62,7 +83,7 @@ class GatewayServer:
         Raises:
             StudioError: the address is taken or not ours.
         """
-        sock = self._bind()
+        sock = bind(self._host, self._wanted, shared=self._shared)
         self.port = int(sock.getsockname()[1])
         config = uvicorn.Config(
             self._app,
@@ -99,21 +120,6 @@ class GatewayServer:
         if self._thread.is_alive():
             log.error("the gateway thread did not end within %.0f s", timeout_s + 10.0)
         self._server = None
-
-    def _bind(self) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((self._host, self._wanted))
-        except OSError as error:
-            sock.close()
-            raise StudioError(
-                f"can't listen on {self._host}:{self._wanted}: {error.strerror}",
-                field="port",
-                hint="set CLAW_STUDIO_PORT to a free port, or 0 to have one picked",
-            ) from error
-        return sock
 
     def _run(self, server: uvicorn.Server, sock: socket.socket, started: threading.Event) -> None:
         import uvloop

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -61,6 +61,7 @@ class GatewayStats:
         self.n_dropped = 0
         self.n_aborted = 0
         self.n_in_flight = 0
+        self._in_flight_elsewhere: dict[str, int] = {}
         self.n_prompt_tokens = 0
         self.n_response_tokens = 0
         self.recent: deque[CallEvent] = deque(maxlen=RECENT)
@@ -77,9 +78,19 @@ class GatewayStats:
 
     def call_finished(self, event: CallEvent, *, dropped: bool = False) -> None:
         """A call was answered, or given up."""
-        n_tokens = event.n_response_tokens or 0
         with self._lock:
             self.n_in_flight -= 1
+        self._count(event, dropped)
+
+    def absorb(self, worker: str, news: Mapping[str, Any]) -> None:
+        """Take what another gateway process counted (``WorkerStats.news``); ``{"in_flight": 0}`` once it has ended."""
+        self._in_flight_elsewhere[worker] = news["in_flight"]
+        for values, dropped in news.get("calls", ()):
+            self._count(CallEvent(*values), dropped)
+
+    def _count(self, event: CallEvent, dropped: bool) -> None:
+        n_tokens = event.n_response_tokens or 0
+        with self._lock:
             self.n_calls += 1
             self.n_errors += event.error is not None
             self.n_aborted += event.aborted
@@ -113,7 +124,7 @@ class GatewayStats:
                 "n_errors": self.n_errors,
                 "n_dropped": self.n_dropped,
                 "n_aborted": self.n_aborted,
-                "n_in_flight": self.n_in_flight,
+                "n_in_flight": self.n_in_flight + sum(self._in_flight_elsewhere.values()),
                 "n_prompt_tokens": self.n_prompt_tokens,
                 "n_response_tokens": self.n_response_tokens,
                 "rates": self._rates(at),

@@ -15,9 +15,10 @@ from core.errors import InvalidInput, StudioError
 from core.ingest.drafts import draft_of_wire, drafts_of_call, mapping, maybe_number, maybe_text, number, objects, text
 from core.ingest.feedback import feedback_entry
 from core.ingest.linker import Linker
+from core.ingest.order import read_in_order
 from core.ingest.reader import RecordReader
 from core.ingest.retokenize import Retokenizer
-from core.journal import Record, read_records
+from core.journal import Record
 from core.pool import Pool
 from core.records import parse
 from core.types import PolicyEvent, Step
@@ -169,7 +170,7 @@ class Ingest:
     def _read(self) -> list[Record]:
         records: list[Record] = []
         n_bytes = 0
-        for record in islice(read_records(self._dir, self._positions), MAX_RECORDS):
+        for record in islice(read_in_order(self._dir, self._positions, now=self._clock()), MAX_RECORDS):
             records.append(record)
             n_bytes += len(record.payload)
             if n_bytes >= MAX_BATCH_BYTES:

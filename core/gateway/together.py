@@ -1,0 +1,39 @@
+"""What several gateway processes know of the same engines, as one list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+Status = dict[str, Any]
+
+_SUMS: Final = ("n_calls", "n_errors", "in_flight", "waiting")
+
+
+def together(told: Sequence[Sequence[Status]]) -> list[Status]:
+    """``EngineSet.status()`` of each process, added up by engine; in the first one's order, others behind.
+
+    An engine is not ok while one process finds so, and unknown (None) while none has called it.
+    """
+    by_name: dict[str, list[Status]] = {}
+    for statuses in told:
+        for status in statuses:
+            by_name.setdefault(status["name"], []).append(status)
+    return [_one(statuses) for statuses in by_name.values()]
+
+
+def _one(statuses: Sequence[Status]) -> Status:
+    first = statuses[0]
+    whole = {**first, **{name: sum(one.get(name) or 0 for one in statuses) for name in _SUMS}}
+    verdicts = [one["ok"] for one in statuses if one["ok"] is not None]
+    whole["ok"] = all(verdicts) if verdicts else None
+    whole["error"] = next((one["error"] for one in statuses if one["error"] and one["ok"] is False), None)
+    whole["base_url"] = next((one["base_url"] for one in statuses if one["base_url"]), None)
+    # The process that owns the pool calls no engine itself: who knows most tells.
+    known = max(statuses, key=lambda one: (len(one["findings"]), one["n_calls"]))
+    whole["findings"], whole["streaming"] = known["findings"], known["streaming"]
+    if "healthy" in first:
+        callers = [one for one in statuses if one["n_calls"]] or statuses
+        whole["healthy"] = all(one["healthy"] for one in callers)
+        whole["checked_at"] = max((one["checked_at"] for one in statuses if one["checked_at"]), default=None)
+    return whole

@@ -1,0 +1,39 @@
+"""A worker's counters: what it counts is told to the owner, whose pages and metrics show all workers as one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any, Final
+
+from core.gateway.stats import CallEvent, GatewayStats
+
+_VALUES: Final = attrgetter(*(field.name for field in fields(CallEvent)))
+
+
+class WorkerStats(GatewayStats):
+    """Counts as usual, and keeps each finished call until it is told."""
+
+    def __init__(self, *, clock: Callable[[], float]) -> None:
+        super().__init__(clock=clock)
+        self._untold: list[tuple[list[Any], bool]] = []
+        self._told_in_flight = 0
+        self._telling = threading.Lock()
+
+    def call_finished(self, event: CallEvent, *, dropped: bool = False) -> None:
+        """A call was answered, or given up."""
+        super().call_finished(event, dropped=dropped)
+        with self._telling:
+            self._untold.append((list(_VALUES(event)), dropped))
+
+    def news(self) -> dict[str, Any] | None:
+        """What happened since the last time, as ``GatewayStats.absorb`` takes it; None when nothing did."""
+        with self._telling:
+            untold, self._untold = self._untold, []
+        in_flight = self.n_in_flight
+        if not untold and in_flight == self._told_in_flight:
+            return None
+        self._told_in_flight = in_flight
+        return {"calls": untold, "in_flight": in_flight}

@@ -1,0 +1,254 @@
+"""The owner's side of several gateway processes: starts them, keeps them alive, tells them what changed.
+
+All listen on one port, between them the kernel deals connections out; each writes segments of its own into the
+shared journal folder. Keys and policy events are in force in every worker before the call that made them returns.
+A worker that ends is started again: what it had answered stands in its segments, what it had not was never answered.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from core.config import Settings
+from core.errors import StudioError
+from core.gateway.keys import KeyStore
+from core.gateway.policy import PolicyState
+from core.gateway.server import bind
+from core.gateway.stats import GatewayStats
+from core.workers.lines import Sender, messages
+
+START_TIMEOUT_S: Final = 90.0
+ACK_TIMEOUT_S: Final = 5.0
+STOP_TIMEOUT_S: Final = 30.0
+BACKOFF_S: Final = (0.1, 0.5, 2.0, 10.0)
+STEADY_S: Final = 30.0
+"""A worker that served for so long is started again at once when it ends."""
+
+log = logging.getLogger(__name__)
+
+
+class _Process:
+    """One worker's process and what is known of it."""
+
+    def __init__(self, name: str, begin: Mapping[str, Any]) -> None:
+        self.name = name
+        self.started_at = time.monotonic()
+        self.acked = 0
+        self.failure: str | None = None
+        self.ready = False
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "core.workers.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # A Ctrl-C in the terminal is for the owner, which ends its workers in order.
+            start_new_session=True,
+        )
+        assert self.popen.stdin is not None
+        self.sender = Sender(self.popen.stdin, f"to-{name}")
+        self.sender.send(begin)
+
+
+class Fleet:
+    """Gateway workers on one port.
+
+    Args:
+        settings: theirs, and how many; ``port`` 0 takes a free one.
+        owner: root of the server that everything goes to that is no model call.
+        keys, policy: of the owner; what changes in them is passed on.
+        stats: takes in what the workers count.
+        on_journalled: called when a worker has synced something.
+        local_engine: address of the embedded engine, which is started if need be; called in a thread.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        owner: str,
+        keys: KeyStore,
+        policy: PolicyState,
+        stats: GatewayStats,
+        on_journalled: Callable[[], None],
+        local_engine: Callable[[], str],
+    ) -> None:
+        self.names = [f"g{number}" for number in range(1, settings.gateways + 1)]
+        self.n_restarts = 0
+        self.port = 0
+        self._settings = settings
+        self._owner = owner
+        self._keys = keys
+        self._policy = policy
+        self._stats = stats
+        self._on_journalled = on_journalled
+        self._local_engine = local_engine
+        self._engines: list[dict[str, Any]] = []
+        self._engine_status: dict[str, list[dict[str, Any]]] = {}
+        self._reserved: socket.socket | None = None
+        self._processes: dict[str, _Process] = {}
+        self._threads: list[threading.Thread] = []
+        self._said = 0
+        self._stopping = threading.Event()
+        self._news = threading.Condition()
+
+    def start(self) -> int:
+        """Start all workers and wait until each takes calls.
+
+        Returns:
+            Their port.
+
+        Raises:
+            StudioError: the address is taken or not ours, or a worker did not start.
+        """
+        # Whoever listens there alone is found out by who asks for it alone.
+        bind(self._settings.host, self._settings.port).close()
+        self._reserved = bind(self._settings.host, self._settings.port, shared=True)
+        self.port = int(self._reserved.getsockname()[1])
+        self._keys.listen(lambda row: self._broadcast({"do": "key", "row": row}))
+        self._policy.listen(lambda event: self._broadcast({"do": "policy", "event": asdict(event)}))
+        for name in self.names:
+            thread = threading.Thread(target=self._keep, args=(name,), name=f"worker-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        with self._news:
+            while len(ready := [p for p in self._processes.values() if p.ready]) < len(self.names):
+                failed = next((p.failure for p in self._processes.values() if p.failure), None)
+                if failed is not None or not self._news.wait(max(0.0, deadline - time.monotonic())):
+                    break
+        if len(ready) < len(self.names):
+            self.stop()
+            raise StudioError(f"a gateway process did not start: {failed or 'its log has why'}", field="gateways")
+        return self.port
+
+    def add_engine(self, name: str, base_url: str, *, models: Sequence[str]) -> None:
+        """Make an engine known to every worker, those of later included."""
+        engine = {"name": name, "base_url": base_url, "models": list(models)}
+        with self._news:
+            self._engines = [one for one in self._engines if one["name"] != name] + [engine]
+        self._broadcast({"do": "engine", "engine": engine})
+
+    def engine_status(self) -> list[list[dict[str, Any]]]:
+        """``EngineSet.status()`` of each worker, as it told last."""
+        return list(self._engine_status.values())
+
+    def pids(self) -> dict[str, int]:
+        """Process ids of the workers that serve."""
+        with self._news:
+            return {name: process.popen.pid for name, process in self._processes.items() if process.ready}
+
+    def stop(self) -> None:
+        """End all workers in order: they answer what they have taken. Harmless when called twice."""
+        self._stopping.set()
+        with self._news:
+            processes = list(self._processes.values())
+        for process in processes:
+            process.sender.send({"do": "stop"})
+            process.sender.close(1.0)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        for process in processes:
+            try:
+                process.popen.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                log.error("gateway process %s did not end in time", process.name)
+                process.popen.kill()
+                process.popen.wait()
+        for thread in self._threads:
+            thread.join(5.0)
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
+
+    def _begin(self, name: str) -> dict[str, Any]:
+        return {
+            "do": "begin",
+            "settings": _share(self._settings).model_dump(mode="json"),
+            "writer": name,
+            "port": self.port,
+            "owner": self._owner,
+            "keys": self._keys.rows(),
+            "policy": [asdict(event) for event in self._policy.history],
+            "syncing": self._policy.syncing,
+            "engines": self._engines,
+            "log_level": logging.getLogger().getEffectiveLevel(),
+        }
+
+    def _keep(self, name: str) -> None:
+        """Start a worker, listen to it, and start it again when it has ended."""
+        failures = 0
+        while not self._stopping.is_set():
+            with self._news:
+                # Under the lock: what changes from here on is told to it as well.
+                process = self._processes[name] = _Process(name, self._begin(name))
+            self._listen(process)
+            code = process.popen.wait()
+            with self._news:
+                was_ready, process.ready = process.ready, False
+                if not was_ready and process.failure is None:
+                    process.failure = f"it ended with code {code}"
+                self._news.notify_all()
+            self._stats.absorb(name, {"in_flight": 0})
+            self._on_journalled()
+            if self._stopping.is_set():
+                return
+            failures = 0 if time.monotonic() - process.started_at > STEADY_S else failures + 1
+            log.error("gateway process %s (%d) ended with code %d; starting it again", name, process.popen.pid, code)
+            if self._stopping.wait(BACKOFF_S[min(failures, len(BACKOFF_S)) - 1] if failures else 0.0):
+                return
+            self.n_restarts += 1
+
+    def _listen(self, process: _Process) -> None:
+        assert process.popen.stdout is not None
+        with process.popen.stdout as pipe:
+            for message in messages(pipe):
+                if "news" in message:
+                    self._stats.absorb(process.name, message["news"])
+                    self._on_journalled()
+                elif "engines" in message:
+                    self._engine_status[process.name] = message["engines"]
+                elif "want" in message:
+                    threading.Thread(target=self._lend_engine, args=(process,), daemon=True).start()
+                else:
+                    with self._news:
+                        process.ready = process.ready or "ready" in message
+                        process.acked = max(process.acked, message.get("ack", 0))
+                        process.failure = message.get("failed", process.failure)
+                        self._news.notify_all()
+
+    def _lend_engine(self, process: _Process) -> None:
+        try:
+            answer = {"base_url": self._local_engine()}
+        except StudioError as error:
+            answer = {"error": error.message}
+        process.sender.send({"do": "local_engine", **answer})
+
+    def _broadcast(self, message: Mapping[str, Any]) -> None:
+        """Tell all workers and wait until it is in force in each that serves."""
+        with self._news:
+            self._said += 1
+            number = self._said
+            told = list(self._processes.values())
+            for process in told:
+                process.sender.send({**message, "n": number})
+            deadline = time.monotonic() + ACK_TIMEOUT_S
+            while late := [p.name for p in told if p.ready and p.acked < number]:
+                if not self._news.wait(max(0.0, deadline - time.monotonic())):
+                    log.error("gateway processes %s did not take %r in time", ", ".join(late), message["do"])
+                    return
+
+
+def _share(settings: Settings) -> Settings:
+    """One worker's settings: limits on calls at a time are of all together."""
+
+    def part(limit: int | None) -> int | None:
+        return None if limit is None else max(1, limit // settings.gateways)
+
+    engines = tuple(one.model_copy(update={"concurrency": part(one.concurrency)}) for one in settings.engines)
+    return settings.model_copy(update={"engines": engines, "engine_concurrency": part(settings.engine_concurrency)})

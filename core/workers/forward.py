@@ -1,0 +1,85 @@
+"""Everything that is no model call goes on to the process that owns the pool."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import orjson
+
+from core.errors import StudioError
+from core.gateway.asgi import JSON, AgentGone, Receive, Scope, Send, read_body, send_body, send_start, send_whole
+from core.gateway.http1 import HttpClient, HttpError
+
+log = logging.getLogger(__name__)
+
+HOP_BY_HOP: Final = frozenset(
+    {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "content-length"}
+)
+"""Headers between two neighbours; each has its own."""
+
+
+class OwnerAway(StudioError):
+    """The process that owns the pool does not answer."""
+
+    type = "owner_away"
+    http_status = 503
+
+
+class Forward:
+    """An ASGI application that hands requests on and answers back, piece by piece.
+
+    Args:
+        address: root of the owner's server, ``http://127.0.0.1:PORT``.
+        client: of the running event loop.
+        max_body_bytes: larger requests get 413.
+    """
+
+    def __init__(self, address: str, client: HttpClient, *, max_body_bytes: int = 256 << 20) -> None:
+        self._address = address
+        self._client = client
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        try:
+            body = await read_body(receive, self._max_body_bytes)
+        except AgentGone:
+            return
+        except StudioError as error:
+            await _refuse(send, error)
+            return
+        path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "surrogateescape")
+        query = scope["query_string"].decode("ascii", "surrogateescape")
+        headers = [
+            (name.decode("latin-1"), value.decode("latin-1"))
+            for name, value in scope["headers"]
+            if name.decode("latin-1") not in HOP_BY_HOP
+        ]
+        started = False
+        try:
+            url = f"{self._address}{path}" + (f"?{query}" if query else "")
+            async with await self._client.request(scope["method"], url, headers=headers, body=body) as answer:
+                kept = [
+                    (name.encode("latin-1"), value.encode("latin-1"))
+                    for name, value in answer.headers.items()
+                    if name not in HOP_BY_HOP
+                ]
+                started = True
+                await send_start(send, answer.status, kept)
+                while piece := await answer.readany():
+                    await send_body(send, piece, more=True)
+                await send_body(send, b"")
+        except (HttpError, ValueError) as error:
+            log.warning("%s %s could not be handed on: %s", scope["method"], path, error)
+            if started:
+                # Ending it like a whole answer would pass a part off as one.
+                raise
+            await _refuse(send, OwnerAway("the service's main process does not answer", hint="try again"))
+
+
+async def _refuse(send: Send, error: StudioError) -> None:
+    headers: list[tuple[bytes, bytes]] = [JSON]
+    if error.http_status == 503:
+        headers.append((b"retry-after", b"1"))
+    await send_whole(send, error.http_status, orjson.dumps(error.as_dict()), headers)

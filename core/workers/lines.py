@@ -1,0 +1,55 @@
+"""What owner and workers tell each other: one JSON object a line, over the worker's stdin and stdout.
+
+Pipes need no address and no key, keep their order, and end when either side ends.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Mapping
+from typing import IO, Any
+
+import orjson
+
+
+class Sender:
+    """Writes lines in a thread of its own: nobody waits for a reader that is busy."""
+
+    def __init__(self, pipe: IO[bytes], name: str) -> None:
+        self._pipe = pipe
+        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Queue a message; what can't be delivered any more is lost with the process that it was for."""
+        self._lines.put(orjson.dumps(message, default=str))
+
+    def close(self, timeout_s: float) -> None:
+        """Write what is queued, then close the pipe."""
+        self._lines.put(None)
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            while (line := self._lines.get()) is not None:
+                self._pipe.write(line + b"\n")
+                self._pipe.flush()
+            self._pipe.close()
+        except (OSError, ValueError):
+            # The other side is gone, or this one closed the pipe; whoever watches the process sees it end.
+            return
+
+
+def messages(pipe: IO[bytes]) -> Iterator[dict[str, Any]]:
+    """Messages until the other side ends. Anything else on the pipe (a library that prints) is passed over."""
+    for line in pipe:
+        if not line.startswith(b"{"):
+            continue
+        try:
+            message = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            continue
+        if isinstance(message, dict):
+            yield message

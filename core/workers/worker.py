@@ -1,0 +1,188 @@
+"""A gateway process: ``python -m core.workers.worker``, told by its owner over stdin what to do.
+
+It captures calls into the shared journal folder as a writer of its own, and hands everything else on to its owner.
+It ends in order when its owner says so or is gone: calls in flight are answered, and what was answered is on disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from core.config import Settings
+from core.engine_host import add_configured_engines, timeouts_of
+from core.errors import EngineError, StudioError
+from core.gateway.app import GatewayDeps, create_gateway
+from core.gateway.asgi import Receive, Scope, Send
+from core.gateway.engines import EngineSet
+from core.gateway.front import Front
+from core.gateway.http1 import HttpClient
+from core.gateway.identity import KeyStore
+from core.gateway.policy import PolicyState
+from core.gateway.server import GatewayServer
+from core.journal import Journal
+from core.types import PolicyEvent
+from core.workers.counts import WorkerStats
+from core.workers.forward import Forward
+from core.workers.lines import Sender, messages
+
+TELL_EVERY_S: Final = 0.05
+ENGINES_EVERY_S: Final = 1.0
+STOP_TIMEOUT_S: Final = 20.0
+
+log = logging.getLogger(__name__)
+
+
+class OwnersEngine:
+    """The embedded engine, which belongs to the owner: ``ensure`` asks it for the address. For one caller at a time."""
+
+    def __init__(self, ask: Callable[[], None]) -> None:
+        self._ask = ask
+        self._answers: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
+
+    def ensure(self) -> str:
+        """Base URL of the running engine; waits for its start. Raises EngineError."""
+        self._ask()
+        answer = self._answers.get()
+        if answer.get("base_url") is None:
+            raise EngineError(str(answer.get("error")))
+        return str(answer["base_url"])
+
+    def answered(self, answer: Mapping[str, Any]) -> None:
+        """The owner has told."""
+        self._answers.put(answer)
+
+
+class Worker:
+    """The parts of a gateway without a pool.
+
+    Args:
+        begin: the owner's first message, see ``Fleet``.
+        tell: sends a message to the owner.
+    """
+
+    def __init__(self, begin: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]) -> None:
+        self._tell = tell
+        self._done = threading.Event()
+        settings = Settings(**begin["settings"])
+        self.journal = Journal(settings.journal_dir, writer=begin["writer"], segment_bytes=settings.segment_bytes)
+        self.keys = KeyStore()
+        self.keys.load(begin["keys"])
+        self.policy = PolicyState()
+        self.policy.restore(PolicyEvent(**event) for event in begin["policy"])
+        self.policy.syncing = begin["syncing"]
+        self.stats = WorkerStats(clock=time.time)
+        self.local = OwnersEngine(lambda: tell({"want": "local_engine"}))
+        self.engines = EngineSet(timeouts=timeouts_of(settings))
+        add_configured_engines(self.engines, settings, self.local)
+        for engine in begin["engines"]:
+            self.engines.add(**engine)
+        deps = GatewayDeps(
+            settings=settings,
+            journal=self.journal,
+            engines=self.engines,
+            keys=self.keys,
+            policy=self.policy,
+            stats=self.stats,
+        )
+        routes = create_gateway(deps)
+        rest = Mount("/", _OfTheLoop(begin["owner"]))
+        app = Front(Starlette(routes=[*routes, rest]), routes)
+        self.server = GatewayServer(app, host=settings.host, port=begin["port"], shared=True)
+        self._teller = threading.Thread(target=self._tell_news, name="tell", daemon=True)
+
+    def start(self) -> None:
+        """Take calls."""
+        port = self.server.start()
+        self._teller.start()
+        self._tell({"ready": port})
+
+    def hear(self, message: Mapping[str, Any]) -> None:
+        """Do what the owner says; it is told when that is in force."""
+        said = message["do"]
+        if said == "key":
+            self.keys.load([message["row"]])
+        elif said == "policy":
+            event = message["event"]
+            self.policy.apply(event["event"], event["version"], at=event["created_at"], metadata=event["metadata"])
+        elif said == "engine":
+            self.engines.add(**message["engine"])
+        elif said == "local_engine":
+            self.local.answered(message)
+        if "n" in message:
+            self._tell({"ack": message["n"]})
+
+    def stop(self) -> None:
+        """Finish the calls in flight, write what is to be written, tell the last of it."""
+        self.server.stop(STOP_TIMEOUT_S)
+        self.journal.close()
+        self._done.set()
+        self._teller.join()
+
+    def _tell_news(self) -> None:
+        engines: list[dict[str, Any]] = []
+        looked_at = 0.0
+        last = False
+        while not last:
+            last = self._done.wait(TELL_EVERY_S)
+            news = self.stats.news()
+            if news is not None:
+                self._tell({"news": news})
+            if time.monotonic() - looked_at >= ENGINES_EVERY_S or last:
+                looked_at = time.monotonic()
+                if engines != (engines := self.engines.status()):
+                    self._tell({"engines": engines})
+
+
+class _OfTheLoop:
+    """``Forward`` with a client that is made on the loop that serves."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._app: Forward | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._app is None:
+            self._app = Forward(self._address, HttpClient())
+        await self._app(scope, receive, send)
+
+
+def main() -> None:
+    """Serve until stdin ends or says so."""
+    # What libraries print must not get between the lines of the pipe.
+    pipe = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    sender = Sender(pipe, "to-owner")
+    heard = messages(sys.stdin.buffer)
+    begin = next(heard, None)
+    if begin is None:
+        return
+    logging.basicConfig(level=begin["log_level"], format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    worker: Worker | None = None
+    try:
+        worker = Worker(begin, sender.send)
+        worker.start()
+        for message in heard:
+            if message["do"] == "stop":
+                break
+            worker.hear(message)
+    except StudioError as error:
+        sender.send({"failed": error.message, "field": error.field, "hint": error.hint})
+        raise SystemExit(1) from None
+    finally:
+        if worker is not None:
+            worker.stop()
+        sender.close(5.0)
+
+
+if __name__ == "__main__":
+    main()

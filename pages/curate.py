@@ -28,6 +28,7 @@ from studio.widgets.planning import (
     recipe_from_query,
 )
 from studio.widgets.review import review_tab
+from studio.widgets.reviewers import reviewers_tab
 from studio.widgets.tables import html_table, mark
 
 TABS = {
@@ -35,6 +36,7 @@ TABS = {
     "review": "Review",
     "distributions": "Distributions",
     "funnel": "Funnel",
+    "reviewers": "Reviewers",
     "history": "History",
 }
 LEVELS = {"trajectory": "Trajectories", "step": "Steps"}
@@ -94,6 +96,8 @@ def curate_page() -> None:
             distributions(view)
         elif tab == "funnel":
             funnel(view)
+        elif tab == "reviewers":
+            reviewers_tab(view)
         else:
             history()
 

@@ -63,6 +63,20 @@ PAGES: dict[str, PageInfo] = {
             "Filter the pool, label what matters, decide what is trained.",
         ),
         PageInfo(
+            "datasets",
+            "Datasets",
+            ":material/inventory:",
+            "Refine",
+            "Immutable versions of what was chosen: freeze, compare, export; and which reward counts.",
+        ),
+        PageInfo(
+            "sql",
+            "SQL",
+            ":material/database_search:",
+            "Refine",
+            "Ask the pool anything, read-only; keep the answer as a chart or a view.",
+        ),
+        PageInfo(
             "optimise",
             "Optimise",
             ":material/account_tree:",

@@ -117,11 +117,15 @@ def test_the_test_can_fail(tmp_path: Path) -> None:
 
 
 def test_pages_hold_no_sql() -> None:
-    """Pages read widgets, call core and draw: no ``execute`` in them, nor in the studio's widgets."""
+    """Pages read widgets, call core and draw: no ``execute`` in them, nor in the studio's widgets.
+
+    The SQL page hands on what its user wrote, to the one method that is made for that.
+    """
     for module, path in sources():
         if module.startswith(("pages", "studio")):
             calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)]
-            assert not [n.attr for n in calls if n.attr in {"execute", "executemany", "sql"}], path
+            refused = {"execute", "executemany"} | (set() if module == "pages.sql" else {"sql"})
+            assert not [n.attr for n in calls if n.attr in refused], path
 
 
 def test_nothing_runs_at_import() -> None:

@@ -1,0 +1,130 @@
+"""SQL: one SELECT over the pool, its schema beside it; the answer as a table, a chart or a view."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import streamlit as st
+
+from core.pool.console import MAX_ROWS, SqlResult
+from studio import state
+from studio import widgets as w
+from studio.widgets.choice import choose
+from studio.widgets.sqlresult import as_chart, as_table, as_view
+
+EXAMPLES = {
+    "Reward by agent": (
+        "SELECT agent, count(*) AS trajectories, avg(reward) AS mean_reward\n"
+        "FROM trajectory_state WHERE reward IS NOT NULL GROUP BY agent ORDER BY mean_reward DESC"
+    ),
+    "Longest trajectories": (
+        "SELECT trajectory_uid, n_steps, n_unique_tokens, reward\n"
+        "FROM trajectory_state ORDER BY n_unique_tokens DESC LIMIT 50"
+    ),
+    "Tools by success": (
+        "SELECT tool, count(*) AS calls, avg(t.reward) AS mean_reward\n"
+        "FROM (SELECT unnest(tool_names) AS tool, trajectory_id FROM step_state) s\n"
+        "JOIN trajectory_state t USING (trajectory_id) GROUP BY tool ORDER BY calls DESC"
+    ),
+    "Steps per hour": (
+        "SELECT date_trunc('hour', created_at) AS hour, count(*) AS steps FROM step_state GROUP BY hour ORDER BY hour"
+    ),
+}
+FIRST = ("trajectory_state", "step_state", "annotations", "actions", "messages")
+TABS = {"table": "Table", "chart": "Chart", "view": "As a view"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A query with its answer, kept while a person looks at it."""
+
+    text: str
+    limit: int
+    result: SqlResult
+
+
+def sql_page() -> None:
+    """Schema on the left; query and answer on the right. The query stands in the URL as ``q``."""
+    left, right = st.columns([2.6, 8.4], gap="medium")
+    with left:
+        schema()
+    with right:
+        standing = state.query("q") or next(iter(EXAMPLES.values()))
+        with st.form("sql-form", border=False):
+            text = st.text_area(
+                "Query", value=standing, height=150, label_visibility="collapsed", key=f"sql-{standing}"
+            )
+            with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+                run = st.form_submit_button("Run", type="primary", icon=":material/play_arrow:", shortcut="Ctrl+Enter")
+                limit = st.selectbox(
+                    "Rows at most",
+                    [100, 1000, MAX_ROWS],
+                    index=1,
+                    format_func=lambda n: f"{n:,} rows at most",
+                    label_visibility="collapsed",
+                    width=170,
+                )
+                st.caption("Reads only: no writes, no files, no network; stopped after 10 s.")
+        if run:
+            state.set_query(q=text)
+        with w.error_boundary():
+            show(text if run else state.query("q"), limit)
+
+
+def show(text: str | None, limit: int) -> None:
+    """The answer; asked again only when the query is another."""
+    if not text:
+        examples()
+        return
+    kept: Asked | None = st.session_state.get("sql-asked")
+    if kept is None or (kept.text, kept.limit) != (text, limit):
+        with st.spinner("Running…", show_time=True):
+            kept = Asked(text, limit, state.service().pool.sql(text, limit=limit))
+        st.session_state["sql-asked"] = kept
+    found = kept.result
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        tab = choose("Answer", TABS, "tab")
+        more = " (there are more)" if found.truncated else ""
+        st.caption(f"{w.count(len(found.table))} rows{more} in {w.seconds(found.elapsed_s)}")
+        st.space("stretch")
+        if st.button("Run again", icon=":material/refresh:", type="tertiary", key="sql-again"):
+            del st.session_state["sql-asked"]
+            st.rerun()
+    {"table": as_table, "chart": as_chart, "view": as_view}[tab](found.table)
+
+
+def examples() -> None:
+    """Queries to begin with."""
+    w.section("To begin with", "a click puts it into the box and runs it")
+    for title, text in EXAMPLES.items():
+        if st.button(title, key=f"example-{title}", type="tertiary", icon=":material/arrow_forward:"):
+            state.set_query(q=text)
+            st.rerun()
+
+
+def schema() -> None:
+    """Tables and their columns, with what each means; those with the steps first."""
+    wanted = st.text_input(
+        "Find a column", placeholder="Find a table or column", label_visibility="collapsed", icon=":material/search:"
+    ).lower()
+    tables = state.service().pool.sql_schema()
+    blocks = []
+    for table in sorted(tables, key=lambda one: FIRST.index(one["table"]) if one["table"] in FIRST else len(FIRST)):
+        columns = [c for c in table["columns"] if wanted in c["name"].lower() or wanted in table["table"].lower()]
+        if not columns:
+            continue
+        rows = "".join(
+            f'<dt title="{w.escape(c["doc"])}">{w.escape(c["name"])}</dt><dd>{w.escape(c["type"].lower())}</dd>'
+            for c in columns
+        )
+        is_open = " open" if wanted or table["table"] in FIRST[:2] else ""
+        blocks.append(
+            f'<details{is_open}><summary title="{w.escape(table["doc"])}">{w.escape(table["table"])}</summary>'
+            f'<dl class="cs-schema">{rows}</dl></details>'
+        )
+    with st.container(height=700, border=False, key="sql-schema"):
+        st.html(f'<div class="cs-tables">{"".join(blocks)}</div>')
+
+
+w.page_header("sql")
+sql_page()

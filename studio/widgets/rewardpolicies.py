@@ -1,0 +1,141 @@
+"""Which reward counts: a named rule over what verifiers, judges, people and services said; previewed, then adopted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import plotly.graph_objects as go
+import streamlit as st
+
+from core.rewards.policy import RULES
+from core.types import View
+from studio import state
+from studio import widgets as w
+from studio.charts import theme
+from studio.widgets.tables import bars, html_table
+
+
+def rewards_tab() -> None:
+    """Who has spoken, a rule, what it would change, and the button that adopts it."""
+    pool = state.service().pool
+    channels = [str(value) for value, _ in pool.facets(View(), ["channel"])["channel"]] or ["train"]
+    left, right = st.columns([3, 7], gap="medium")
+    with left:
+        channel = st.selectbox("Channel", channels, key="policy-channel")
+        standing = pool.adopted_reward_policy(channel)
+        st.html(
+            '<div class="cs-said">In effect: <b>'
+            + (w.escape(f"{standing['name']} v{standing['version']}") if standing else "the newest word")
+            + "</b></div>"
+        )
+        if standing and st.button("Back to the newest word", key="policy-none"):
+            pool.adopt_reward_policy(channel, None, author=state.author())
+            st.rerun()
+        spoken = pool.reward_sources(channel=channel)
+        w.section("Who has spoken", "trajectories by source of reward")
+        bars([(row["source"], row["n_trajectories"]) for row in spoken]) if spoken else st.caption("Nobody.")
+        policy = rule([row["source"] for row in spoken])
+    with right:
+        if policy is None:
+            w.empty_state("Name a source", "This rule needs to know whom to hear.", icon="hearing")
+            return
+        preview(policy, channel)
+        adopt(policy, channel)
+
+
+def rule(sources: list[str]) -> dict[str, Any] | None:
+    """The rule being tried; None while it lacks something."""
+    name = st.selectbox("Rule", list(RULES), format_func=lambda key: f"{key}: {RULES[key]}", key="policy-rule")
+    if name == "weighted":
+        weights = {
+            source: st.number_input(source, min_value=0.0, value=1.0, step=0.1, key=f"weight-{source}")
+            for source in sources
+        }
+        missing = st.segmented_control(
+            "Where one has not spoken", ["skip", "unscored"], default="skip", required=True, key="policy-missing"
+        )
+        kept = {source: weight for source, weight in weights.items() if weight > 0}
+        return {"rule": name, "weights": kept, "missing": missing} if kept else None
+    chosen = st.multiselect(
+        "In this order" if name == "precedence" else "Hear only",
+        sources,
+        default=sources if name == "precedence" else [],
+        accept_new_options=True,
+        placeholder="everybody",
+        key=f"policy-sources-{name}",
+    )
+    return None if name == "precedence" and not chosen else {"rule": name, "sources": chosen}
+
+
+def preview(policy: Mapping[str, Any], channel: str) -> None:
+    """Rewards before and after, without writing anything."""
+    found = state.service().pool.preview_rewards(policy, channel=channel)
+    counts = found["counts"]
+    w.section("What it would change", "nothing is written before you adopt it")
+    w.figures(
+        [
+            w.Figure(
+                "Trajectories changed", w.count(counts["n_trajectories_changed"]), sub=of(counts["n_trajectories"])
+            ),
+            w.Figure("Steps changed", w.count(counts["n_steps_changed"]), sub=of(counts["n_steps"])),
+            w.Figure("Groups changed", w.count(counts["n_groups_changed"]), sub=of(counts["n_groups"])),
+            w.Figure("Scored", change(counts, "n_scored_before", "n_scored_after", w.count)),
+            w.Figure("Mean", change(counts, "mean_before", "mean_after", w.number)),
+            w.Figure(
+                "Groups of equal rewards",
+                f"+{counts['n_newly_flat']} −{counts['n_no_longer_flat']}",
+                help="Newly flat, and no longer flat: a flat group gives no advantage",
+            ),
+        ],
+        dense=True,
+    )
+    if found["histogram"]:
+        w.plot(histogram(found["histogram"]), key="policy-histogram", alt="Trajectory rewards before and after")
+    if found["changes"]:
+        w.section("Greatest changes")
+        html_table(
+            ("trajectory", "group", "before", "after"),
+            [
+                (
+                    w.uid_html(row["trajectory_uid"], length=26),
+                    w.uid_html(row["prompt_uid"], length=20),
+                    w.number(row["before"]),
+                    w.number(row["after"]),
+                )
+                for row in found["changes"][:12]
+            ],
+            numeric=(2, 3),
+        )
+
+
+def of(n: int) -> str:
+    """The whole that a count is a part of."""
+    return f"of {w.count(n)}"
+
+
+def change(counts: Mapping[str, Any], before: str, after: str, text: Callable[[Any], str]) -> str:
+    """One value, or two with an arrow."""
+    one, other = text(counts[before]), text(counts[after])
+    return one if one == other else f"{one} → {other}"
+
+
+def histogram(rows: list[dict[str, Any]]) -> go.Figure:
+    """Bins ``{low, high, n_before, n_after}`` as pairs of bars."""
+    made = theme.figure(height=220, showlegend=True, barmode="group")
+    middles = [(row["low"] + row["high"]) / 2 for row in rows]
+    for name, key, colour in (("now", "n_before", theme.MUTED), ("then", "n_after", theme.GOOD)):
+        made.add_trace(go.Bar(x=middles, y=[row[key] for row in rows], name=name, marker={"color": colour}))
+    return made
+
+
+def adopt(policy: Mapping[str, Any], channel: str) -> None:
+    """Save under a name, and let it decide from now on."""
+    pool = state.service().pool
+    with st.form("adopt", border=False), st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        name = st.text_input("Name", placeholder="verifier-first", width=240)
+        if st.form_submit_button(f"Adopt in {channel}", type="primary", icon=":material/gavel:") and name.strip():
+            version = pool.save_reward_policy(name.strip(), policy, author=state.author())
+            pool.adopt_reward_policy(channel, name.strip(), version, author=state.author())
+            st.toast(f"{name.strip()} v{version} decides rewards in {channel}", icon=":material/gavel:")
+            st.rerun()

@@ -1,0 +1,140 @@
+"""Datasets and SQL: what the pages show is what core answers, and what they do is done."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from core.types import Annotation, View
+from studio.widgets.sqlresult import chart
+from tests.pages.test_lab_pages import figure
+
+
+def say(service, kind: str, value, uid: str, author: str = "anna", source: str = "human"):
+    service.pool.annotate([Annotation(kind, value, author, source, 1.0, trajectory_uid=uid)])
+
+
+def freeze(open_page, name: str, **params):
+    page = open_page("datasets", tab="freeze", **params)
+    assert page.failures == []
+    next(box for box in page.app.text_input if box.label == "Name").set_value(name)
+    next(button for button in page.app.button if button.label == "Freeze").click().run()
+    assert page.failures == []
+    return page
+
+
+@pytest.mark.parametrize("tab", ["versions", "freeze", "diff", "rewards"])
+@pytest.mark.parametrize("full", [True, False])
+def test_every_tab_opens(service, request, open_page, tab, full):
+    if full:
+        request.getfixturevalue("filled")
+    assert open_page("datasets", tab=tab).failures == []
+
+
+def test_freeze_then_label_then_compare_and_export(filled, open_page):
+    freeze(open_page, "one", agent="opencode")
+    head = filled.pool.dataset_version("one")
+    assert head["view"]["filters"] == {"agent": "opencode"}
+    assert head["n_steps"] == filled.pool.count_steps(View({"agent": "opencode", "channel": "train"}))
+    say(filled, "quality", "bad", "traj-1-0")
+    freeze(open_page, "two", agent="opencode")
+    page = open_page("datasets", tab="diff", a="one", b="two")
+    assert page.failures == []
+    found = filled.pool.diff_versions("one", "two")["counts"]
+    assert figure(page, "Changed") == str(found["changed"]) and found["changed"] > 0
+    assert figure(page, "Added") == "0" and "trajectory_quality" in page.html
+    sums = []
+    for _ in range(2):
+        page = open_page("datasets", version="one")
+        page.app.button(key="version-export").click().run()
+        assert page.failures == []
+        sums.append(re.search(r"<dt[^>]*>sha256</dt><dd>(\w+)", page.html).group(1))
+    assert sums[0] == sums[1]
+    page.app.button(key="version-verify").click().run()
+    assert "Intact" in page.html
+
+
+def test_a_taken_name_is_refused_in_words(filled, open_page):
+    freeze(open_page, "one")
+    page = open_page("datasets", tab="freeze")
+    next(box for box in page.app.text_input if box.label == "Name").set_value("one")
+    next(button for button in page.app.button if button.label == "Freeze").click().run()
+    assert any("one" in failure or "cs-callout" in failure for failure in page.failures)
+
+
+def test_a_policy_is_previewed_then_adopted(filled, open_page):
+    for source, value in (("verifier", 0.0), ("judge", 1.0)):
+        say(filled, "reward", value, "traj-0-1", author=source, source=source)
+    before = filled.pool.trajectory("traj-0-1", tokens=False)["reward"]
+    page = open_page("datasets", tab="rewards")
+    page.app.selectbox(key="policy-rule").select("precedence").run()
+    page.app.multiselect(key="policy-sources-precedence").set_value(["verifier", "complete"]).run()
+    assert page.failures == []
+    counts = filled.pool.preview_rewards({"rule": "precedence", "sources": ["verifier", "complete"]}, channel="train")
+    assert figure(page, "Trajectories changed") == str(counts["counts"]["n_trajectories_changed"])
+    assert filled.pool.trajectory("traj-0-1", tokens=False)["reward"] == before == 1.0
+    next(box for box in page.app.text_input if box.label == "Name").set_value("verifier-first")
+    next(button for button in page.app.button if button.label.startswith("Adopt")).click().run()
+    assert page.failures == []
+    assert filled.pool.trajectory("traj-0-1", tokens=False)["reward"] == 0.0
+    page = open_page("datasets", tab="rewards")
+    assert "verifier-first v1" in page.html
+    page.app.button(key="policy-none").click().run()
+    assert filled.pool.trajectory("traj-0-1", tokens=False)["reward"] == 1.0
+
+
+def test_reviewers_are_compared(filled, open_page):
+    for uid, one, other in (("traj-0-0", "good", "good"), ("traj-0-1", "good", "bad"), ("traj-1-0", "bad", "bad")):
+        say(filled, "quality", one, uid)
+        say(filled, "quality", other, uid, author="ben")
+    page = open_page("curate", tab="reviewers")
+    assert page.failures == []
+    told = filled.pool.agreement("anna", "ben", "quality", "trajectory")
+    assert figure(page, "Both labelled") == "3" and float(figure(page, "Kappa (Cohen)")) == pytest.approx(
+        told["kappa"], abs=1e-3
+    )
+    assert [button.label for button in page.app.button if (button.key or "").startswith("torn-")] == ["traj-0-1"]
+    assert figure(open_page("curate", tab="reviewers", agent="opencode"), "Both labelled") == "1"
+
+
+QUERY = "SELECT trajectory_uid, n_steps, agent FROM trajectory_state ORDER BY trajectory_uid"
+
+
+def test_sql_answers_with_a_table(filled, open_page):
+    page = open_page("sql", q=QUERY)
+    assert page.failures == []
+    shown = page.app.dataframe[0].value
+    wanted = filled.pool.trajectories(View(), order="trajectory_uid", limit=None)
+    assert shown["n_steps"].tolist() == wanted["n_steps"].to_pylist()
+    assert open_page("sql").failures == []
+
+
+@pytest.mark.parametrize(
+    "text", ["DELETE FROM steps", "SELECT * FROM read_csv('/etc/passwd')", "SELEC 1", "SELECT nope"]
+)
+def test_sql_that_is_refused_is_explained(filled, open_page, text):
+    page = open_page("sql", q=text)
+    assert len(page.failures) == 1 and not page.app.dataframe
+    assert filled.pool.count_steps(View()) > 0
+
+
+def test_sql_as_a_saved_view(filled, open_page):
+    page = open_page("sql", q=f"{QUERY} LIMIT 3", tab="view")
+    assert page.failures == []
+    next(box for box in page.app.text_input if box.label == "Name").set_value("three")
+    next(button for button in page.app.button if button.label == "Save as a view").click().run()
+    (saved,) = filled.pool.views()
+    assert saved["name"] == "three" and filled.pool.count_trajectories(saved["view"]) == 3
+    assert open_page("sql", q="SELECT 1 AS x", tab="view").failures == []
+
+
+def test_sql_as_a_chart(filled, open_page):
+    assert open_page("sql", q=QUERY, tab="chart").failures == []
+    assert open_page("sql", q="SELECT 1 AS x", tab="chart").failures == []
+    table = filled.pool.sql(QUERY).table
+    figure_of = chart(table, "trajectory_uid", "n_steps", "agent", "bar")
+    assert {trace.name for trace in figure_of.data} == {"demo-agent", "opencode"}
+    assert sum(len(trace.x) for trace in figure_of.data) == len(table)
+    assert json.loads(figure_of.to_json())

@@ -104,6 +104,19 @@ def connect(settings: Settings) -> Iterator[StudioClient]:
         service.close()
 
 
+@contextmanager
+def own(data: Path | None) -> Iterator[Path]:
+    """The data folder, owned while the block runs. Raises AlreadyOwned when a service has it."""
+    from core.owner import OwnerLock
+
+    directory = read_settings(data_dir=data).data_dir
+    lock = OwnerLock.acquire(directory)
+    try:
+        yield directory
+    finally:
+        lock.release()
+
+
 @app.command("import")
 def import_(
     files: Annotated[list[Path], typer.Argument(help="Files to read")],
@@ -232,9 +245,12 @@ def engines(data: DataOption = None) -> None:
 def doctor(
     data: DataOption = None,
     json_: Annotated[bool, typer.Option("--json", help="Machine-readable")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read every step again: against its journal record and its hash")
+    ] = False,
 ) -> None:
     """Say what is wrong with ports, disk, engine, tokenizer and packages, and the mend; exit code 1 if anything is."""
-    from core.doctor import Finding, diagnose
+    from core.doctor import Finding, deep_findings, diagnose
     from core.owner import running_service
 
     settings = read_settings(data_dir=data)
@@ -242,6 +258,9 @@ def doctor(
     findings = diagnose(settings, port_is_ours=owner is not None)
     if owner is not None:
         findings.append(Finding("service", "ok", f"running: process {owner['pid']} at {owner['base_url']}"))
+    if deep:
+        with connect(settings) as client:
+            findings += deep_findings(client.call("POST", "/api/v1/integrity", {}))
     if json_:
         print(json.dumps([finding.as_dict() for finding in findings]))
     else:
@@ -254,10 +273,11 @@ def doctor(
 
 def main() -> NoReturn:
     """Entry point: a StudioError becomes one line on stderr and exit code 2."""
-    from core.commands import add_to
+    from core.commands import add_to, add_upkeep_to
 
     app.add_typer(keys_app, name="keys")
     add_to(app, lambda data: connect(read_settings(data_dir=data)))
+    add_upkeep_to(app, lambda data: connect(read_settings(data_dir=data)), own)
     try:
         app()
     except StudioError as err:

@@ -1,4 +1,4 @@
-"""Commands of ``claw-studio`` about what the pool holds: SQL, dataset versions, reward policies.
+"""Commands of ``claw-studio`` about what the pool holds: SQL, dataset versions, upkeep.
 
 They speak HTTP to the service that owns the data folder, like the commands of ``core.cli``, which adds them.
 """
@@ -21,6 +21,8 @@ from core.errors import InvalidInput
 DataOption = Annotated[Path | None, typer.Option("--data", help="Data folder: journal, pool, exports")]
 Connect = Callable[[Path | None], AbstractContextManager[StudioClient]]
 """A client of the service that owns this data folder."""
+Own = Callable[[Path | None], AbstractContextManager[Path]]
+"""The data folder, owned while the block runs."""
 AUTHOR = "cli"
 
 
@@ -124,6 +126,61 @@ def add_to(app: typer.Typer, connect: Connect) -> None:
         }
         with connect(data) as client:
             print(json.dumps(client.call("POST", f"/api/v1/datasets/{quote(name, safe='')}/export", body)))
+
+
+def add_upkeep_to(app: typer.Typer, connect: Connect, own: Own) -> None:
+    """Register the commands that keep the data folder well."""
+
+    @app.command()
+    def backup(
+        out: Annotated[Path, typer.Argument(help="Folder to make")],
+        data: DataOption = None,
+    ) -> None:
+        """Copy pool and journal while the studio runs; prints what was copied."""
+        with connect(data) as client:
+            told = client.call("POST", "/api/v1/backup", {"out": str(out.absolute())})
+        n_bytes = sum(one["n_bytes"] for one in told["files"].values())
+        print(
+            json.dumps(
+                {"out": told["out"], "n_steps": told["n_steps"], "n_files": len(told["files"]), "n_bytes": n_bytes}
+            )
+        )
+
+    @app.command()
+    def restore(
+        source: Annotated[Path, typer.Argument(help="A backup")],
+        data: DataOption = None,
+    ) -> None:
+        """Put a backup into a data folder that holds no pool and no journal."""
+        from core.upkeep import restore as put_back
+
+        with own(data) as data_dir:
+            told = put_back(source, data_dir)
+        print(json.dumps({"data": str(data_dir), "n_steps": told["n_steps"], "created_at": told["created_at"]}))
+
+    @app.command()
+    def retain(
+        data: DataOption = None,
+        older_than_days: Annotated[float | None, typer.Option(help="Nothing was added for so long")] = None,
+        consumed: Annotated[int | None, typer.Option(help="Held by so many acknowledged batches")] = None,
+        max_gb: Annotated[float | None, typer.Option(help="The oldest go until the pool is about so big")] = None,
+        channel: Annotated[str | None, typer.Option(help="Only of this channel")] = None,
+        apply: Annotated[bool, typer.Option("--apply", help="Delete; else this is a preview")] = False,
+        journal: Annotated[bool, typer.Option("--journal", help="With --apply: old journal segments too")] = False,
+        author: Annotated[str, typer.Option(help="Who")] = AUTHOR,
+    ) -> None:
+        """Let go of trajectories that are old, consumed or too much; never of what is in a dataset version."""
+        body = {
+            "older_than_days": older_than_days,
+            "consumed": consumed,
+            "max_bytes": None if max_gb is None else int(max_gb * 10**9),
+            "channel": channel,
+            "apply": apply,
+            "journal": journal,
+            "author": author,
+        }
+        with connect(data) as client:
+            print(json.dumps(client.call("POST", "/api/v1/retention", body)))
 
 
 def json_object(text: str, field: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -58,6 +58,23 @@ def diagnose(settings: Settings, *, port_is_ours: bool = False) -> list[Finding]
     if not port_is_ours:
         checks.append(lambda: check_port(settings.host, settings.port))
     return [finding for check in checks for finding in check()]
+
+
+def deep_findings(report: Mapping[str, Any]) -> list[Finding]:
+    """What the deep check (``core.ingest.deep``, as JSON) found, a line per step of which something is wrong."""
+    told = (
+        f"{report['n_steps']} steps, {report['n_against_journal']} compared with the journal,"
+        f" {report['n_without_record']} without a record"
+    )
+    findings = [Finding("steps", "bad" if report["n_mismatches"] else "ok", told)]
+    mend = "restore a backup; the journal or the pool was changed or damaged"
+    findings += [Finding(f"step {one['step_uid']}", "bad", one["what"], mend) for one in report["mismatches"]]
+    if (more := report["n_mismatches"] - len(report["mismatches"])) > 0:
+        findings.append(Finding("more steps", "bad", f"{more} more", mend))
+    for one in report["versions"]:
+        what = "has the hash it was frozen with" if one["intact"] else "is not what was frozen"
+        findings.append(Finding(f"version {one['name']}", "ok" if one["intact"] else "bad", what))
+    return findings
 
 
 def check_python() -> Iterator[Finding]:

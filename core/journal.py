@@ -303,6 +303,12 @@ def read_after(directory: Path, mark: str) -> Iterator[Record]:
             yield from _read_segment(directory / name, max(int(offset) if first else 0, len(MAGIC)))
 
 
+def read_segment(directory: Path, segment: str, offset: int) -> Iterator[Record]:
+    """The whole records of one segment from where one begins; ends where one is damaged or not there in full."""
+    if _NAME.match(segment):
+        yield from _read_segment(directory / segment, offset)
+
+
 def journal_bytes(directory: Path) -> int:
     """Bytes of all segments of all writers in the folder."""
     total = 0

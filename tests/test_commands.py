@@ -38,3 +38,28 @@ def test_sql_freeze_diff_and_export(tmp_path: Path) -> None:
     ]
     assert written[0]["sha256"] == written[1]["sha256"]
     assert written[0]["n_rows"] == 2
+
+
+def test_backup_restore_doctor_and_retention(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    lines = tmp_path / "steps.jsonl"
+    lines.write_text("".join(json.dumps(step(i)) + "\n" for i in range(2)))
+    assert cli("import", str(lines), "--data", data).returncode == 0
+    told = json.loads(cli("backup", str(tmp_path / "backup"), "--data", data).stdout)
+    assert told["n_steps"] == 2
+    refused = cli("restore", str(tmp_path / "backup"), "--data", data)
+    assert refused.returncode == 2
+    assert "holds a pool" in refused.stderr
+    other = str(tmp_path / "other")
+    assert json.loads(cli("restore", str(tmp_path / "backup"), "--data", other).stdout)["n_steps"] == 2
+
+    deep = cli("doctor", "--deep", "--json", "--data", other, CLAW_STUDIO_PORT="0")
+    found = {one["check"]: one for one in json.loads(deep.stdout)}
+    assert found["steps"]["state"] == "ok"
+    assert found["steps"]["message"].startswith("2 steps, 2 compared")
+
+    nothing = cli("retain", "--data", other)
+    assert nothing.returncode == 2
+    assert "older_than_days" in nothing.stderr
+    preview = json.loads(cli("retain", "--older-than-days", "0", "--data", other).stdout)
+    assert (preview["applied"], preview["n_trajectories"], preview["n_kept_recent"]) == (False, 0, 1)

@@ -15,7 +15,7 @@ LEVELS: list[set[str]] = [
     {"core.journal", "core.records", "core.dialects", "core.serving", "core.tree", "core.credit", "core.rewards"},
     {"core.client", "core.recording", "core.trainer"},
     {"core.pool"},
-    {"core.linking", "core.ingest", "core.gateway", "core.batch", "core.tasks"},
+    {"core.upkeep", "core.linking", "core.ingest", "core.gateway", "core.batch", "core.tasks"},
     {"core.export", "core.api", "core.imports"},
     {"core.owner", "core.doctor", "core.engine_host", "core.workers", "core.service", "core.commands", "core.cli"},
     {"studio"},

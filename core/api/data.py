@@ -1,4 +1,4 @@
-"""SQL, dataset versions, reward policies and reviewers over HTTP."""
+"""SQL, dataset versions, reward policies, reviewers and upkeep over HTTP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any
 from core.api.app import Call, Handler
 from core.api.data_wire import (
     AdoptIn,
+    BackupIn,
     FreezeIn,
+    RetentionIn,
     RewardPolicyIn,
     RewardPreviewIn,
     SqlIn,
@@ -25,9 +27,12 @@ from core.batch.redact import texts_of
 from core.config import Settings
 from core.errors import InvalidInput, StudioError
 from core.export import export
+from core.ingest.deep import deep_check
 from core.pool.agreement import KINDS, LEVELS
 from core.pool.redaction import PATTERNS, parse_redaction
+from core.pool.upkeep import Retention
 from core.rewards.policy import RULES
+from core.upkeep import backup, prune_journal
 
 
 def sql_schema(call: Call) -> Any:
@@ -213,6 +218,35 @@ def disagreements(call: Call) -> Any:
     return {"disagreements": call.deps.pool.disagreements(kind, level, limit=limit, offset=offset)}
 
 
+def make_backup(call: Call) -> Any:
+    """``POST backup``."""
+    deps, body = call.deps, check(BackupIn, call.json())
+    manifest = backup(deps.pool, deps.settings.journal_dir, Path(body.out), clock=deps.clock)
+    return {"out": body.out, **manifest}
+
+
+def retention(call: Call) -> Any:
+    """``POST retention``: a preview, unless ``apply``."""
+    pool, body = call.deps.pool, check(RetentionIn, call.json())
+    rule = Retention(body.older_than_days, body.consumed, body.max_bytes, body.channel)
+    if not body.apply:
+        return {"applied": False, **pool.preview_retention(rule), "segments": []}
+    told = pool.apply_retention(rule, author=body.author)
+    pruned = prune_journal(pool, call.deps.settings.journal_dir) if body.journal else {"segments": []}
+    return {"applied": True, **told, "segments": pruned["segments"]}
+
+
+def retention_runs(call: Call) -> Any:
+    """``GET retention``."""
+    return {"runs": call.deps.pool.retention_runs()}
+
+
+def integrity(call: Call) -> Any:
+    """``POST integrity``: every step against its journal record and its hash."""
+    settings = call.deps.settings
+    return deep_check(call.deps.pool, settings.journal_dir, tokenizers=settings.tokenizers).as_dict()
+
+
 ROUTES: list[tuple[str, str, Handler]] = [
     ("GET", "/sql", sql_schema),
     ("POST", "/sql", sql),
@@ -230,4 +264,8 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("GET", "/channels/{channel}/rewards", adopted),
     ("GET", "/agreement", agreement),
     ("GET", "/disagreements", disagreements),
+    ("POST", "/backup", make_backup),
+    ("POST", "/retention", retention),
+    ("GET", "/retention", retention_runs),
+    ("POST", "/integrity", integrity),
 ]

@@ -77,6 +77,38 @@ class RewardPreviewIn(WireModel):
     channel: Annotated[str, Field(min_length=1)] = "train"
 
 
+class BackupIn(WireModel):
+    """``POST backup``: into a folder on the service's machine that does not exist."""
+
+    out: Annotated[str, Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _absolute(self) -> BackupIn:
+        if not Path(self.out).is_absolute() or "\0" in self.out:
+            raise ValueError("out is an absolute path: the service has its own working folder")
+        return self
+
+
+class RetentionIn(WireModel):
+    """``POST retention``: what may go; see ``core.pool.upkeep.Retention``. Only ``apply`` deletes."""
+
+    older_than_days: Annotated[float, Field(ge=0, le=100_000, strict=True)] | None = None
+    consumed: Annotated[int, Field(ge=1, le=2**31 - 1, strict=True)] | None = None
+    max_bytes: Annotated[int, Field(ge=0, le=2**62, strict=True)] | None = None
+    channel: Annotated[str, Field(min_length=1)] | None = None
+    apply: Annotated[bool, Field(strict=True)] = False
+    journal: Annotated[bool, Field(strict=True)] = Field(
+        False, description="With apply: delete journal segments too of which no step is left"
+    )
+    author: Author = "api"
+
+    @model_validator(mode="after")
+    def _says_something(self) -> RetentionIn:
+        if self.older_than_days is None and self.consumed is None and self.max_bytes is None:
+            raise ValueError("name older_than_days, consumed or max_bytes")
+        return self
+
+
 class AdoptIn(WireModel):
     """``PUT channels/{channel}/rewards``; no name: the newest word counts again."""
 

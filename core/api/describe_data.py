@@ -1,4 +1,4 @@
-"""What the calls about SQL, dataset versions, reward policies and reviewers take and give: a part of ``describe``."""
+"""What the calls of ``core.api.data`` take and give: a part of ``describe``."""
 
 from __future__ import annotations
 
@@ -112,6 +112,45 @@ DATA: Final[Mapping[tuple[str, str], Operation]] = {
         "What reviewers label differently, newest first",
         obj(disagreements=array(obj(step_uid=TEXT_OR_NULL, trajectory_uid=STR, opinions=array(OBJ)))),
         query={"kind": KIND, "level": LEVEL, "limit": LIMIT, "offset": whole(0, 10**9)},
+    ),
+    ("POST", "/backup"): Operation(
+        "Copy pool and journal while they are in use",
+        obj(out=STR, created_at=STR, n_steps=INT, positions=OBJ, files=OBJ),
+        data_wire.BackupIn,
+        statuses=(409,),
+    ),
+    ("POST", "/retention"): Operation(
+        "Preview, or with apply delete, what is old, consumed or too much",
+        obj(
+            applied=BOOL,
+            n_trajectories=INT,
+            n_steps=INT,
+            n_tokens=INT,
+            n_bytes=INT,
+            oldest=TIME,
+            newest=TIME,
+            n_kept_in_version=INT,
+            n_kept_leased=INT,
+            n_kept_recent=INT,
+            segments=array(STR),
+        ),
+        data_wire.RetentionIn,
+        example={"older_than_days": 90},
+        note="Whole trajectories, of which everything given holds. What is in a dataset version, leased, or newer than "
+        "an hour stays.",
+    ),
+    ("GET", "/retention"): Operation("What was deleted, newest first", obj(runs=array(OBJ))),
+    ("POST", "/integrity"): Operation(
+        "Compare every step with its journal record and its hash",
+        obj(
+            ok=BOOL,
+            n_steps=INT,
+            n_against_journal=INT,
+            n_without_record=INT,
+            n_mismatches=INT,
+            mismatches=array(obj(step_uid=STR, what=STR)),
+            versions=array(obj(name=STR, intact=BOOL)),
+        ),
     ),
 }
 """Below ``/api/v1``."""

@@ -1,0 +1,148 @@
+"""Every step against its journal record and its own hash: what ``claw-studio doctor --deep`` does.
+
+Two questions for each step. Does the pool still give back what its content hash was made of? And does the journal's
+record, read and taken apart again, give that very hash? The first finds rot in the pool, the second in either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from core.errors import StudioError
+from core.ingest.drafts import draft_of_wire, drafts_of_call, number, objects
+from core.ingest.retokenize import Retokenizer
+from core.journal import Record, read_segment
+from core.pool import Pool
+from core.pool.integrity import Stored, said_hash
+from core.records import parse
+from core.types import Step
+
+SHOWN = 1000
+"""Mismatches that are listed; all are counted."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with (stage, done, in all)."""
+
+
+@dataclass(slots=True)
+class DeepReport:
+    """What was found.
+
+    Attributes:
+        n_steps: steps of the pool.
+        n_against_journal: of these, compared with their record.
+        n_without_record: of these, without a record to compare with: their segment is gone, or they never had one.
+        n_mismatches: steps of which something is wrong.
+        mismatches: the first ones: ``{step_uid, what}``.
+        versions: dataset versions: ``{name, intact}``.
+    """
+
+    n_steps: int = 0
+    n_against_journal: int = 0
+    n_without_record: int = 0
+    n_mismatches: int = 0
+    mismatches: list[dict[str, str]] = field(default_factory=list)
+    versions: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Nothing is wrong."""
+        return not self.n_mismatches and all(version["intact"] for version in self.versions)
+
+    def note(self, step_uid: str, what: str) -> None:
+        """Count a mismatch."""
+        self.n_mismatches += 1
+        if len(self.mismatches) < SHOWN:
+            self.mismatches.append({"step_uid": step_uid, "what": what})
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"ok": self.ok, **asdict(self)}
+
+
+def deep_check(
+    pool: Pool, journal_dir: Path, *, tokenizers: Mapping[str, Path] | None = None, progress: Progress | None = None
+) -> DeepReport:
+    """Read everything once. May run while the studio does: steps that arrive meanwhile are left for the next time."""
+    report = DeepReport()
+    retokenizer = Retokenizer(tokenizers or {})
+    segments = pool.journal_segments()
+    for done, segment in enumerate(segments, 1):
+        stored = pool.steps_of_segment(segment)
+        report.n_steps += len(stored)
+        if segment is None or not (journal_dir / segment).exists():
+            report.n_without_record += len(stored)
+        else:
+            _against_journal(report, stored, journal_dir, segment, retokenizer)
+        if progress is not None:
+            progress("journal", done, len(segments))
+    trajectories = pool.trajectory_uids()
+    for done, uid in enumerate(trajectories, 1):
+        for step_uid, what in pool.damaged_steps(uid):
+            report.note(step_uid, what)
+        if progress is not None:
+            progress("pool", done, len(trajectories))
+    report.versions = [
+        {"name": version["name"], "intact": pool.verify_version(version["version_uid"])}
+        for version in pool.dataset_versions()
+    ]
+    return report
+
+
+def _against_journal(
+    report: DeepReport, stored: Sequence[Stored], journal_dir: Path, segment: str, retokenizer: Retokenizer
+) -> None:
+    by_offset: dict[int, list[Stored]] = {}
+    for one in stored:
+        by_offset.setdefault(one.journal_offset, []).append(one)
+    for offset, record in _records_at(journal_dir, segment, sorted(by_offset)):
+        expected = by_offset[offset]
+        if record is None:
+            for one in expected:
+                report.note(one.step_uid, f"its record at {segment}:{offset} is damaged or gone")
+            continue
+        try:
+            said = {step.step_uid: step for step in _steps_of(record)}
+        except (StudioError, KeyError, TypeError, ValueError) as error:
+            for one in expected:
+                report.note(one.step_uid, f"its record at {segment}:{offset} can't be read: {error}")
+            continue
+        for one in expected:
+            report.n_against_journal += 1
+            step = said.get(one.step_uid)
+            if step is None:
+                report.note(one.step_uid, f"the record at {segment}:{offset} is not about it")
+            elif said_hash(replace(retokenizer.fill(step), trajectory_uid=one.trajectory_uid)) != one.content_hash:
+                report.note(one.step_uid, f"its record at {segment}:{offset} says something else than the pool")
+
+
+def _records_at(journal_dir: Path, segment: str, offsets: Sequence[int]) -> Iterator[tuple[int, Record | None]]:
+    """The record at each offset, rising; None where there is none that is whole. Reads the segment once."""
+    i = 0
+    while i < len(offsets):
+        any_record = False
+        for record in read_segment(journal_dir, segment, offsets[i]):
+            any_record = True
+            while i < len(offsets) and offsets[i] < record.offset:
+                yield offsets[i], None  # in the middle of a record: never the beginning of one
+                i += 1
+            if i < len(offsets) and offsets[i] == record.offset:
+                yield record.offset, record
+                i += 1
+            if i == len(offsets):
+                return
+        # What follows a damaged record is read again from the next step's record on.
+        if not any_record:
+            yield offsets[i], None
+            i += 1
+
+
+def _steps_of(record: Record) -> list[Step]:
+    said = parse(record.payload)
+    if said["kind"] == "call":
+        return list(drafts_of_call(said, record.segment, record.offset))
+    at = number(said, "at")
+    return [draft_of_wire(step, at, record.segment, record.offset) for step in objects(said, "steps") or []]

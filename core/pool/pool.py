@@ -23,6 +23,7 @@ from core.pool.facets import Facets
 from core.pool.feedback import FeedbackReads, FeedbackWriter, feedback_targets
 from core.pool.kept import Answer, Kept
 from core.pool.observing import observe_all, unobserved
+from core.pool.life import LifeReads
 from core.pool.recipes import RecipeBook
 from core.pool.relabel import relabel
 from core.pool.restore import sequences
@@ -38,7 +39,16 @@ NO_VIEW = View()
 
 
 class Pool(
-    Books, SavedViews, RecipeBook, BatchBook, ConsumptionReads, CreditFields, FeedbackReads, ReviewQueue, Spreads
+    Books,
+    SavedViews,
+    RecipeBook,
+    BatchBook,
+    ConsumptionReads,
+    CreditFields,
+    FeedbackReads,
+    LifeReads,
+    ReviewQueue,
+    Spreads,
 ):
     """Steps, opinions and their effective state in one DuckDB file.
 

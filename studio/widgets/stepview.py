@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import streamlit as st
 
 from core.pool import Pool
+from core.pool.life import STAGES
 from studio import components, state
 from studio.glossary import define
 from studio.widgets.batchview import STATE_TONE, recipe_name
@@ -81,6 +83,7 @@ def show_messages(step: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], p
 
 def show_facts(step: Mapping[str, Any]) -> None:
     """All that is known about the call, each with what it means."""
+    life(step)
     left, right = st.columns(2, gap="medium")
     with left:
         section("Identity")
@@ -107,6 +110,31 @@ def show_facts(step: Mapping[str, Any]) -> None:
             st.code(json.dumps(step[name], ensure_ascii=False, indent=2, default=str), language="json")
         else:
             st.caption("none recorded")
+
+
+def life(step: Mapping[str, Any]) -> None:
+    """When the step reached each stage, with what passed since the one before."""
+    service = state.service()
+    at = service.pool.life(str(step["step_uid"]))
+    cells = []
+    before: float | None = None
+    for stage, doc in STAGES.items():
+        moment = at[stage]
+        since = (
+            ""
+            if moment is None or before is None
+            else f"{'+' if moment >= before else '−'}{seconds(abs(moment - before))}"
+        )
+        when = DASH if moment is None else datetime.fromtimestamp(moment, UTC).strftime("%H:%M:%S.%f")[:-3]
+        day = "" if moment is None else datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d")
+        tone = "muted" if moment is None else ""
+        cells.append(
+            f'<div class="{tone}" title="{escape(doc)}"><i></i><b>{stage}</b><span>{when}</span>'
+            f"<small>{escape(since or day or 'not yet')}</small></div>"
+        )
+        before = moment if moment is not None else before
+    section("Life", "UTC; each with the time since the stage before it")
+    st.html(f'<div class="cs-life">{"".join(cells)}</div>')
 
 
 def _consumption(step: Mapping[str, Any]) -> None:

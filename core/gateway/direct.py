@@ -338,7 +338,10 @@ class DirectEngine(Engine):
             except Disconnected as error:
                 # An idle connection may be closed by the engine just when it is used: one new try tells.
                 if attempt == 2:
-                    raise EngineUnreached(f"engine {self.name!r} closed the connection without an answer") from error
+                    gone = EngineUnreached(f"engine {self.name!r} closed the connection without an answer")
+                    # It may be this very request that ends the engine.
+                    gone.again = False
+                    raise gone from error
             except HttpError as error:
                 raise EngineError(f"engine {self.name!r} broke off: {error}") from error
         raise AssertionError("unreachable")

@@ -26,7 +26,13 @@ IMPLICIT_PROVIDER = "litellm"
 
 
 class EngineUnreached(EngineError):
-    """No byte of an answer came: asking again can't give two answers to one call."""
+    """No byte of an answer came: asking again can't give two answers to one call.
+
+    Attributes:
+        again: whether the same engine is worth another try.
+    """
+
+    again = True
 
 
 @dataclass(slots=True)

@@ -105,7 +105,10 @@ class Attempts:
 
     def _goes_on(self, error: EngineError) -> bool:
         """A full line is no reason to stand in it again; another engine's may be shorter."""
-        return not isinstance(error, EngineBusy) or any(not engine.gate.full for engine in self._engines)
+        if isinstance(error, EngineBusy):
+            return any(not engine.gate.full for engine in self._engines)
+        # A request that ends one engine after the other has to stop at the second.
+        return (isinstance(error, EngineUnreached) and error.again) or (len(self._engines) > 1 and not self.failed)
 
     def _backoff(self) -> float:
         # Callers that failed together must not come back together.

@@ -23,6 +23,7 @@ from core.ingest.drafts import drafts_of_call
 from core.journal import Journal
 from core.records import extract_tokens
 from core.serving.process import EngineProcess
+from tests.conftest import eventually
 
 from .upstream import Upstream, chat_answer
 
@@ -269,7 +270,7 @@ def test_an_agent_that_leaves_in_the_middle_loses_nothing(gateway):
     assert record["response"]["choices"][0]["message"]["content"] == WORDS
     (step,) = drafts_of_call(record, "s", 0)
     assert step.status == "aborted"
-    assert gateway.stats.snapshot()["n_aborted"] == 1
+    eventually(lambda: gateway.stats.snapshot()["n_aborted"] == 1)
 
 
 def test_a_stop_without_patience_keeps_what_came(make_gateway, upstream):

@@ -19,11 +19,13 @@ COPY_BYTES = 8 << 20
 REST_S = 3600.0
 """Trajectories that something was added to within this time stay, whatever a rule says."""
 
-OF_TRAJECTORY = (
-    "steps", "step_tokens", "step_messages", "step_findings", "step_state", "trajectory_state", "trajectory_events",
-    "annotations", "trajectories",
-)  # fmt: skip
-"""Tables whose rows go with their trajectory (``trajectory_id``)."""
+_OF_TRAJECTORIES = """
+SELECT DISTINCT table_name FROM duckdb_columns()
+WHERE column_name = 'trajectory_id' AND schema_name = 'main' AND database_name = current_database() AND NOT internal
+    AND table_name NOT LIKE 'dataset_%'
+ORDER BY table_name
+"""
+"""Tables whose rows go with their trajectory; versions hold none of those that go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,7 @@ class Upkeep:
                 " WHERE trajectory_id IN (SELECT trajectory_id FROM gone))"
             )
             cursor.execute("DELETE FROM feedback_state WHERE trajectory_id IN (SELECT trajectory_id FROM gone)")
-            for table in OF_TRAJECTORY:
+            for (table,) in cursor.execute(_OF_TRAJECTORIES).fetchall():
                 cursor.execute(f"DELETE FROM {table} WHERE trajectory_id IN (SELECT trajectory_id FROM gone)")
             cursor.execute(_ORPHANS)
             cursor.execute(

@@ -29,7 +29,7 @@ from core.types import PolicyEvent, View
 MASK_COLUMNS = ("mask_starts", "mask_ends", "mask_id")
 LABELS = (
     "prompt_uid", "call_kind", "reward", "quality", "trainable", "is_last", "tags", "trajectory_reward",
-    "trajectory_quality", "complete",
+    "trajectory_quality", "complete", "correct", "trajectory_correct",
 )  # fmt: skip
 """What a version remembers of a step because it may change."""
 SHOWN_CHANGES = 1000
@@ -37,7 +37,8 @@ SHOWN_CHANGES = 1000
 _SNAPSHOT = """
 SELECT r.place, r.step_uid, s.step_id, s.trajectory_id, t.trajectory_uid, f.content_hash::VARCHAR AS content_hash,
     s.prompt_uid, s.call_kind, s.reward, s.quality, s.trainable, s.is_last, s.tags,
-    t.reward AS trajectory_reward, t.quality AS trajectory_quality, t.complete,
+    t.reward AS trajectory_reward, t.quality AS trajectory_quality, t.complete, s.correct,
+    t.correct AS trajectory_correct,
     f.tokenizer_hash, s.source, s.token_source, s.model, s.agent, s.policy_version, s.policy_version_end,
     s.n_prompt_tokens, s.n_response_tokens
 FROM wanted_rows r
@@ -61,9 +62,9 @@ JOIN trajectories t ON t.trajectory_id = d.trajectory_id
 WHERE v.version_id = ? ORDER BY d.place
 """
 
-_HASHED = """
-SELECT f.step_uid, f.content_hash::VARCHAR AS content_hash, t.trajectory_uid, d.* EXCLUDE (version_id, step_id,
-    trajectory_id)
+_HASHED = f"""
+SELECT f.step_uid, f.content_hash::VARCHAR AS content_hash, t.trajectory_uid, d.place,
+    {", ".join(f"d.{name}" for name in (*LABELS, *MASK_COLUMNS))}
 FROM dataset_steps d JOIN steps f ON f.step_id = d.step_id JOIN trajectories t ON t.trajectory_id = d.trajectory_id
 WHERE d.version_id = ? ORDER BY d.place
 """

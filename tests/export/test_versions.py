@@ -204,12 +204,13 @@ def test_the_difference_of_two_versions(filled: Pool) -> None:
     freeze(filled, "v1", view=View({}, "NOT (trajectory_uid = 'B2')"))
     annotate(filled, "reward", 7.0, step_uid="A0.1")
     annotate(filled, "quality", "good", trajectory_uid="A1")
+    annotate(filled, "correct", True, step_uid="B0.0")
     freeze(filled, "v2", view=View({}, "NOT (trajectory_uid = 'A2')"))
     found = filled.diff_versions("v1", "v2")
     assert {k: v for k, v in found["counts"].items() if k != "by_label"} == {
-        "added": 2, "removed": 2, "changed": 3, "same": 5,
+        "added": 2, "removed": 2, "changed": 4, "same": 4,
     }  # fmt: skip
-    assert found["counts"]["by_label"] == {"reward": 1, "trajectory_quality": 2}
+    assert found["counts"]["by_label"] == {"reward": 1, "trajectory_quality": 2, "correct": 1}
     by_uid = {row["step_uid"]: row for row in found["changes"]}
     assert by_uid["A0.1"]["labels"]["reward"] == [None, 7.0]
     assert by_uid["A1.0"]["labels"] == {"trajectory_quality": [None, "good"]}

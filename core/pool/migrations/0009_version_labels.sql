@@ -1,0 +1,3 @@
+-- Labels of correctness in dataset versions.
+ALTER TABLE dataset_steps ADD COLUMN correct BOOLEAN;
+ALTER TABLE dataset_steps ADD COLUMN trajectory_correct BOOLEAN;

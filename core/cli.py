@@ -66,6 +66,7 @@ def serve(
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stopped.set())
 
+    from core.gateway.server import settle_memory
     from core.service import Service
 
     service = Service.open(
@@ -78,6 +79,7 @@ def serve(
             "pid": os.getpid(),
             "data": str(service.settings.data_dir),
         }
+        settle_memory()
         print(json.dumps(ready), flush=True)
         stopped.wait()
     finally:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,7 +18,7 @@ from core.journal import Journal
 
 def random_uid() -> str:
     """32 hex digits."""
-    return uuid.uuid4().hex
+    return secrets.token_hex(16)
 
 
 @dataclass(frozen=True, kw_only=True)

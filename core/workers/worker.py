@@ -28,7 +28,7 @@ from core.gateway.front import Front
 from core.gateway.http1 import HttpClient
 from core.gateway.identity import KeyStore
 from core.gateway.policy import PolicyState
-from core.gateway.server import GatewayServer
+from core.gateway.server import GatewayServer, settle_memory
 from core.journal import Journal
 from core.types import PolicyEvent
 from core.workers.counts import WorkerStats
@@ -171,6 +171,7 @@ def main() -> None:
     try:
         worker = Worker(begin, sender.send)
         worker.start()
+        settle_memory()
         for message in heard:
             if message["do"] == "stop":
                 break

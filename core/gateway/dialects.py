@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from core import dialects
@@ -84,7 +85,7 @@ def add_asked(body: Mapping[str, Any], ask: Mapping[str, Any]) -> tuple[dict[str
 
 def strip_asked(answer: dict[str, Any], added: Sequence[str]) -> None:
     """Take out of an answer what only the gateway asked for, in place: the agent sees what it would without us."""
-    gone = {field for name in added for field in _ASKED_FIELDS.get(name, ())}
+    gone = _told_for(tuple(added))
     for field in gone:
         answer.pop(field, None)
     for choice in answer["choices"]:
@@ -95,6 +96,11 @@ def strip_asked(answer: dict[str, Any], added: Sequence[str]) -> None:
             choice["provider_specific_fields"] = {k: v for k, v in drawer.items() if k not in gone}
         if "logprobs" in added and "logprobs" in choice:
             choice["logprobs"] = None
+
+
+@lru_cache(64)
+def _told_for(added: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(field for name in added for field in _ASKED_FIELDS.get(name, ()))
 
 
 def check_answer(answer: Any) -> dict[str, Any]:

@@ -74,6 +74,7 @@ class Database:
     """One DuckDB file: ``write()`` is a transaction under the one writer lock, ``read()`` a snapshot.
 
     ``n_writes`` counts the transactions that this process committed: while it stands still, so do all answers.
+    ``beside`` is what modules keep in memory beside the file, each under its own name.
     """
 
     def __init__(self, path: Path | str, *, memory: str, threads: int, clock: Callable[[], float]) -> None:
@@ -81,6 +82,7 @@ class Database:
         self.clock = clock
         self.lock = threading.RLock()
         self.n_writes = 0
+        self.beside: dict[str, Any] = {}
         config: Mapping[str, Any] = {
             "memory_limit": memory,
             "threads": threads,

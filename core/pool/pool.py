@@ -22,14 +22,15 @@ from core.pool.derive import rebuild, refresh
 from core.pool.facets import Facets
 from core.pool.feedback import FeedbackReads, FeedbackWriter, feedback_targets
 from core.pool.kept import Answer, Kept
-from core.pool.observing import observe_all, unobserved
 from core.pool.life import LifeReads
+from core.pool.observing import observe_all, unobserved
 from core.pool.recipes import RecipeBook
 from core.pool.relabel import relabel
 from core.pool.restore import sequences
 from core.pool.review import ReviewQueue
 from core.pool.saved import SavedViews
 from core.pool.spread import Spreads
+from core.pool.textsearch import viewing
 from core.pool.views import compile_view, source_sql
 from core.pool.whole import read_next_state, read_step, read_trajectory
 from core.tree.sequences import Sequences
@@ -266,14 +267,14 @@ class Pool(
         self._next[name] = first + n
         return first
 
-    def _ask(self, question: Callable[..., Answer], *arguments: Any) -> Answer:
-        """Answer of a function in ``query``, kept until something is written."""
+    def _ask(self, question: Callable[..., Answer], view: View, *more: Any) -> Answer:
+        """Answer of a function in ``query`` about a view, kept until something is written."""
 
         def ask() -> Answer:
-            with self._db.read() as cursor:
-                return question(cursor, *arguments)
+            with viewing(self._db, view) as (cursor, seen):
+                return question(cursor, seen, *more)
 
-        return self._kept.get(self._db.n_writes, (question.__name__, *arguments), ask)
+        return self._kept.get(self._db.n_writes, (question.__name__, view, *more), ask)
 
     # Reading --------------------------------------------------------------------------------------------------
 
@@ -340,29 +341,29 @@ class Pool(
         self, view: View = NO_VIEW, *, order: str = "created_at desc", limit: int | None = 50, offset: int = 0
     ) -> pa.Table:
         """A page of steps: the columns of ``columns.STEP_COLUMNS``."""
-        with self._db.read() as cursor:
-            return query.list_steps(cursor, view, order, limit, offset)
+        with viewing(self._db, view) as (cursor, seen):
+            return query.list_steps(cursor, seen, order, limit, offset)
 
     def steps_after(
         self, view: View = NO_VIEW, *, order: str = "created_at asc", limit: int = 100, cursor: str | None = None
     ) -> tuple[pa.Table, str | None]:
         """A page of steps after a cursor, and the next cursor (None on the last page)."""
-        with self._db.read() as connection:
-            return query.list_steps_after(connection, view, order, limit, cursor)
+        with viewing(self._db, view) as (connection, seen):
+            return query.list_steps_after(connection, seen, order, limit, cursor)
 
     def trajectories(
         self, view: View = NO_VIEW, *, order: str = "started_at desc", limit: int | None = 50, offset: int = 0
     ) -> pa.Table:
         """A page of the trajectories with at least one step of the view."""
-        with self._db.read() as cursor:
-            return query.list_trajectories(cursor, view, order, limit, offset)
+        with viewing(self._db, view) as (cursor, seen):
+            return query.list_trajectories(cursor, seen, order, limit, offset)
 
     def groups(
         self, view: View = NO_VIEW, *, order: str = "started_at desc", limit: int | None = 50, offset: int = 0
     ) -> pa.Table:
         """A page of prompt groups over the trajectories with at least one step of the view."""
-        with self._db.read() as cursor:
-            return query.list_groups(cursor, view, order, limit, offset)
+        with viewing(self._db, view) as (cursor, seen):
+            return query.list_groups(cursor, seen, order, limit, offset)
 
     def group(self, prompt_uid: str) -> dict[str, Any]:
         """One prompt group: its row per channel merged into ``channels``, and its trajectories in order."""
@@ -421,12 +422,16 @@ class Pool(
 
     def plan_rows(self, view: View = NO_VIEW, *, channel: str | None) -> pa.Table:
         """One row per candidate step for planning, in the order plans are made in."""
-        with self._db.read() as cursor:
-            return query.plan_rows(cursor, view, channel)
+        with viewing(self._db, view) as (cursor, seen):
+            return query.plan_rows(cursor, seen, channel)
 
     def stats(self) -> dict[str, Any]:
         """Counts of everything the pool holds."""
-        return dict(self._ask(query.stats))
+
+        def stats(cursor: Cursor, _view: View) -> dict[str, Any]:
+            return query.stats(cursor)
+
+        return dict(self._ask(stats, NO_VIEW))
 
 
 _NEXT_IDS = """

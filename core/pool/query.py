@@ -46,7 +46,7 @@ def count_steps(cursor: Cursor, view: View) -> int:
     """Steps of the view."""
     condition = compile_view(view)
     with explained(view):
-        row = cursor.execute(f"SELECT count(*) {source_sql(condition)}", list(condition.parameters)).fetchone()
+        row = cursor.execute(f"SELECT count(*) {source_sql(condition)}", list(condition.parameters)).fetchall()[0]
     return int(row[0])
 
 
@@ -154,7 +154,7 @@ def count_trajectories(cursor: Cursor, view: View) -> int:
     condition = matching_trajectories(view)
     sql = f"SELECT count(*) FROM trajectory_state t WHERE {condition.sql}"
     with explained(view):
-        return int(cursor.execute(sql, list(condition.parameters)).fetchone()[0])
+        return int(cursor.execute(sql, list(condition.parameters)).fetchall()[0][0])
 
 
 def list_trajectories(cursor: Cursor, view: View, order: str, limit: int | None, offset: int) -> pa.Table:
@@ -207,7 +207,7 @@ def count_groups(cursor: Cursor, view: View) -> int:
     condition = matching_trajectories(view)
     sql = f"SELECT count(*) FROM (SELECT DISTINCT prompt_uid, channel FROM trajectory_state t WHERE {condition.sql})"
     with explained(view):
-        return int(cursor.execute(sql, list(condition.parameters)).fetchone()[0])
+        return int(cursor.execute(sql, list(condition.parameters)).fetchall()[0][0])
 
 
 def histogram(cursor: Cursor, view: View, column: str, bins: int) -> pa.Table:
@@ -297,7 +297,7 @@ def stats(cursor: Cursor) -> dict[str, Any]:
     """Counts of everything, and steps by channel, source, token source, call kind and status."""
     result = cursor.execute(_STATS)
     names = [column[0] for column in result.description]
-    found: Mapping[str, Any] = dict(zip(names, result.fetchone(), strict=True))
+    found: Mapping[str, Any] = dict(zip(names, result.fetchall()[0], strict=True))
     counts: dict[str, Any] = dict(found)
     counts["n_tokens"] = counts["n_prompt_tokens"] + counts["n_response_tokens"]
     columns = ("channel", "source", "token_source", "call_kind", "status")

@@ -13,6 +13,7 @@ from core.errors import InvalidInput
 from core.pool.columns import CURRENT_VERSION, FINDING_BITS, STEP_COLUMNS
 from core.pool.database import timestamp
 from core.pool.findings import FINDINGS, mask
+from core.pool.textsearch import Hits
 from core.pool.where import Condition, compile_where
 from core.types import View
 
@@ -212,6 +213,8 @@ def _notes(name: str, value: Any) -> Condition:
 
 def _text(name: str, value: Any) -> Condition:
     """Steps that brought a message with this text, in their prompt or as their answer; case is ignored."""
+    if isinstance(value, Hits):
+        return Condition(f"s.step_id IN (SELECT step_id FROM {value.table})")
     if not isinstance(value, str) or not value:
         raise _bad(name, "A text.")
     escaped = orjson.dumps(value).decode("utf-8")[1:-1]  # as the text stands inside a JSON body

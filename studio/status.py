@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from core.gateway.asked import streaming_line
 from core.gateway.flavours import findings_line
 from studio import state
 from studio.glossary import WORDS
@@ -54,8 +55,15 @@ def _engine_light(engines: list[dict[str, Any]]) -> Light:
 
 
 def engine_state(engine: dict[str, Any]) -> str:
-    """One line about an engine of ``engines.status()``: its failure, what was probed, or that nobody asked yet."""
+    """One line about an engine of ``engines.status()``: its failure, or what was probed and how it is used now."""
     if engine.get("error"):
-        return str(engine["error"])
+        waits = "" if engine.get("healthy", True) else " · left alone for a moment"
+        return f"{engine['error']}{waits}"
     found = findings_line(engine.get("findings") or {})
-    return found or ("answers" if engine.get("ok") else "not asked yet")
+    parts = [found or ("answers" if engine.get("ok") else "not asked yet")]
+    if engine.get("ok"):
+        parts.append(streaming_line(engine.get("streaming") or {}))
+    if engine.get("in_flight") or engine.get("waiting"):
+        most = f" of {engine['concurrency']}" if engine.get("concurrency") else ""
+        parts.append(f"{engine['in_flight']}{most} in flight, {engine['waiting']} waiting")
+    return " · ".join(parts)

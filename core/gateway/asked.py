@@ -126,3 +126,12 @@ KINDS: Final = ("chat", TOOLS, "completions")
 def stream_kind(dialect: str, body: Mapping[str, Any]) -> str:
     """The kind of a call."""
     return TOOLS if dialect == "chat" and body.get("tools") else dialect
+
+
+def streaming_line(streaming: Mapping[str, str]) -> str:
+    """How an engine's streams are made, in one line for people: ``streams: its own; chat with tools: whole``."""
+    kinds = {kind: streaming[kind] for kind in KINDS if kind in streaming}
+    if not kinds or all(how == WHOLE for how in kinds.values()):
+        return "streams: made from the whole answer"
+    others = [f"{kind}: {how}" for kind, how in kinds.items() if how != RELAY]
+    return "; ".join(["streams: its own", *others])

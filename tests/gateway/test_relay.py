@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, StreamingResponse
 
 from core.dialects import CHAT, Names
 from core.dialects.assembly import Assembly
+from core.gateway.asked import streaming_line
 from core.gateway.relay import MAX_WAITING, Outbox
 from core.ingest.drafts import drafts_of_call
 from core.journal import Journal
@@ -443,6 +444,13 @@ def test_the_scripted_engine_loses_ids_of_tool_calls_once(gateway):
         "chat with tools": streams_now(gateway)["chat with tools"],
     }  # fmt: skip
     assert streams_now(gateway)["chat with tools"].startswith("whole: its stream told")
+
+
+def test_how_streams_are_made_in_a_line():
+    own = {"mode": "auto", "chat": "relay", "chat with tools": "relay", "completions": "relay"}
+    assert streaming_line(own) == "streams: its own"
+    assert streaming_line({**own, "chat": "whole: lost"}) == "streams: its own; chat: whole: lost"
+    assert streaming_line({"mode": "whole"}) == "streams: made from the whole answer"
 
 
 def test_a_stream_that_is_refused_with_ids_is_taken_whole(make_gateway, upstream):

@@ -43,13 +43,15 @@ async def one_by_one(call: EngineCall, n: int, ask: Ask, first: EngineAnswer | N
     if refused is not None:
         return refused
     answers = [first, *others]
-    choices = [choice for answer in answers for choice in answer.body["choices"]][:n]
-    body = {**first.body, "choices": [{**choice, "index": index} for index, choice in enumerate(choices)]}
+    # What is recorded is made of what came: a parsed body may lack what nobody reads on the way through.
+    bodies = [orjson.loads(answer.raw) for answer in answers]
+    choices = [choice for body in bodies for choice in body["choices"]][:n]
+    body = {**bodies[0], "choices": [{**choice, "index": index} for index, choice in enumerate(choices)]}
     # llama.cpp's drawer holds one choice's tokens; its prompt is everybody's.
     if isinstance(drawer := body.pop("__verbose", None), dict) and "prompt" in drawer:
         body["__verbose"] = {"prompt": drawer["prompt"]}
-    if isinstance(first.body.get("usage"), dict):
-        body["usage"] = _together([answer.body.get("usage") for answer in answers])
+    if isinstance(body.get("usage"), dict):
+        body["usage"] = _together([one.get("usage") for one in bodies])
     return replace(
         first,
         raw=orjson.dumps(body),

@@ -78,8 +78,11 @@ def ask(gateway, text, **kwargs):
     return gateway.chat(messages=[{"role": "user", "content": text}], **kwargs)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_tool_loop_is_captured_with_the_ids_that_the_engine_logged(gateway, scripted, stream):
+@pytest.mark.parametrize("mode", ["none", "whole", "relay"])
+def test_a_tool_loop_is_captured_with_the_ids_that_the_engine_logged(make_gateway, scripted, mode):
+    stream = mode != "none"
+    gateway = make_gateway()
+    gateway.engines.add("scripted", scripted.base_url, streaming=mode if stream else "auto")
     sdk = gateway.sdk(prefix="/run-1/sum")
     messages: list[Any] = [{"role": "user", "content": "What is 2 + 3?"}]
     for _ in range(2):
@@ -98,6 +101,7 @@ def test_a_tool_loop_is_captured_with_the_ids_that_the_engine_logged(gateway, sc
     assert len(records) == len(logged) == 2
     for record, entry in zip(records, logged, strict=True):
         assert record["identity"]["trajectory_uid"] == "run-1"
+        assert record["stream_mode"] == mode
         tokens = extract_tokens(record["response"], 0, "chat")
         assert tokens.mismatch is None
         assert tokens.token_source == "engine"
@@ -106,11 +110,18 @@ def test_a_tool_loop_is_captured_with_the_ids_that_the_engine_logged(gateway, sc
         assert len(tokens.response_logprobs) == len(tokens.response_ids)
 
 
-def test_text_completions(gateway):
-    answer = gateway.sdk().completions.create(model="scripted-1", prompt="Say", max_tokens=50)
+def test_text_completions(make_gateway, scripted):
+    gateway = make_gateway()
+    gateway.engines.add("scripted", scripted.base_url)
+    sdk = gateway.sdk()
+    answer = sdk.completions.create(model="scripted-1", prompt="Say", max_tokens=50)
     assert answer.choices[0].text
-    tokens = extract_tokens(gateway.records()[0]["response"], 0, "completions")
-    assert (tokens.token_source, tokens.mismatch) == ("engine", None)
+    chunks = list(sdk.completions.create(model="scripted-1", prompt="Say", max_tokens=50, stream=True))
+    assert "".join(chunk.choices[0].text for chunk in chunks) == answer.choices[0].text
+    first, second = (extract_tokens(record["response"], 0, "completions") for record in gateway.records())
+    assert (first.token_source, first.mismatch) == ("engine", None)
+    assert first == second
+    assert gateway.records()[1]["stream_mode"] == "relay"
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -15,10 +15,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from core.errors import InvalidInput
 from core.pool.redaction import Redaction
 
+Run = tuple[int, int, str]
+"""(first token, end, rule), counted from the prompt's first token."""
 Progress = Callable[[int, int], None]
 """Called with (trajectories read, trajectories in all)."""
 
@@ -131,36 +134,75 @@ def _trajectory(
 ) -> None:
     seen: dict[int, Counter[str]] = {}
     said = [_text_hits(step, rules, seen) for step in steps]
-    pieces = [_pieces(step, known[step["tokenizer_hash"]]) for step in steps]
-    sampled = [
-        [] if piece is None else list(rules.token_runs(piece[_n_prompt(step) :]))
-        for step, piece in zip(steps, pieces, strict=True)
-    ]
+    texts = [known[step["tokenizer_hash"]] for step in steps]
+    ids = [_ids(step, text) for step, text in zip(steps, texts, strict=True)]
+    sampled: list[list[Run]] = []
+    for step, text, own in zip(steps, texts, ids, strict=True):
+        first = _n_prompt(step)
+        pieces = [] if text is None or own is None else _spelled(own[first:], text)
+        sampled.append([(first + start, first + end, name) for start, end, name in rules.token_runs(pieces)])
     anywhere = any(said) or any(sampled)
-    for step, hits, piece in zip(steps, said, pieces, strict=True):
-        uid = step["step_uid"]
+    whole = [own is not None and (anywhere or step["messages"] is None) for step, own in zip(steps, ids, strict=True)]
+    runs = _runs(steps, ids, whole, sampled, texts, rules)
+    for i, step in enumerate(steps):
+        uid, spelled = step["step_uid"], ids[i] is not None
         has_ids = step["prompt_ids"] is not None or step["response_ids"] is not None
         has_text = step["messages"] is not None or step["response_message"] is not None
-        runs: list[tuple[int, int, str]] = []
-        if piece is not None and (anywhere or step["messages"] is None):
-            runs = list(rules.token_runs(piece))
-        named = hits + Counter(name for _, _, name in runs)
+        named = said[i] + Counter(name for _, _, name in runs[i])
         found.n_steps.update(named.keys())
-        found.n_unread_tokens += has_ids and piece is None
-        if has_ids and piece is None and not has_text:
+        found.n_unread_tokens += has_ids and not spelled
+        if has_ids and not spelled and not has_text:
             if rules.unreadable == "drop":
                 found.dropped[uid] = "unreadable"
         elif not named:
             continue
         elif rules.action == "drop":
             found.dropped[uid] = "hit"
-        elif has_ids and piece is None:
+        elif has_ids and not spelled:
             found.dropped[uid] = "unlocated"
         else:
-            _mask(found, step, runs, known[step["tokenizer_hash"]])
+            _mask(found, step, runs[i], texts[i])
 
 
-def _mask(found: Redacted, step: Mapping[str, Any], runs: list[tuple[int, int, str]], text: TokenText | None) -> None:
+def _runs(
+    steps: list[dict[str, Any]],
+    ids: Sequence[NDArray[np.int64] | None],
+    whole: Sequence[bool],
+    sampled: Sequence[list[Run]],
+    texts: Sequence[TokenText | None],
+    rules: Redaction,
+) -> list[list[Run]]:
+    """Runs of each step, of its response only where not ``whole``. A step that a later one goes on from is not spelled
+    again: what is found in the longer one holds for it, so both mask the same tokens of what they share."""
+    children: dict[str, list[int]] = {}
+    for i, step in enumerate(steps):
+        children.setdefault(step["parent_step_uid"] or "", []).append(i)
+    runs = [list(one) for one in sampled]
+    done: set[int] = set()
+    for i in reversed(range(len(steps))):
+        own, text = ids[i], texts[i]
+        if not whole[i] or own is None or text is None:
+            continue
+        longer = (j for j in children.get(steps[i]["step_uid"], ()) if j in done and texts[j] is text)
+        child = next((j for j in longer if _begins(ids[j], own)), None)
+        if child is None:
+            runs[i] += rules.token_runs(_spelled(own, text))
+        else:
+            runs[i] += [(start, min(end, len(own)), name) for start, end, name in runs[child] if start < len(own)]
+        done.add(i)
+    return runs
+
+
+def _begins(longer: NDArray[np.int64] | None, own: NDArray[np.int64]) -> bool:
+    return longer is not None and len(longer) >= len(own) and bool(np.array_equal(longer[: len(own)], own))
+
+
+def _spelled(ids: NDArray[np.int64], text: TokenText) -> list[bytes]:
+    table = text.token_bytes
+    return [table[i] for i in ids.tolist()]
+
+
+def _mask(found: Redacted, step: Mapping[str, Any], runs: list[Run], text: TokenText | None) -> None:
     uid = step["step_uid"]
     starts, ends = _joined([(first, end) for first, end, _ in runs])
     n_prompt, n_response = _n_prompt(step), 0 if step["response_ids"] is None else len(step["response_ids"])
@@ -191,15 +233,15 @@ def _n_prompt(step: Mapping[str, Any]) -> int:
     return 0 if step["prompt_ids"] is None else len(step["prompt_ids"])
 
 
-def _pieces(step: Mapping[str, Any], text: TokenText | None) -> list[bytes] | None:
-    """The bytes of each token, prompt first; None when they can't all be spelled."""
+def _ids(step: Mapping[str, Any], text: TokenText | None) -> NDArray[np.int64] | None:
+    """Prompt and response, int64 [n]; None when they can't all be spelled, or there are none."""
     parts = [step[name] for name in ("prompt_ids", "response_ids") if step[name] is not None]
     if text is None or not parts:
         return None
     ids = np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
     if len(ids) and (ids.min() < 0 or ids.max() >= len(text.token_bytes)):
         return None
-    return [text.token_bytes[i] for i in ids.tolist()]
+    return ids
 
 
 def _text_hits(step: Mapping[str, Any], rules: Redaction, seen: dict[int, Counter[str]]) -> Counter[str]:

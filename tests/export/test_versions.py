@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from core.batch.datasets import VersionSource, freeze_version, version_plan
 from core.batch.plan import plan
 from core.batch.recipe import parse_recipe
-from core.batch.redact import texts_of
+from core.batch.redact import redact, texts_of
 from core.errors import Conflict, InvalidInput, NotFound
 from core.export import EXPORTERS, export
 from core.pool import Pool
@@ -496,3 +499,51 @@ def test_secrets_are_recognised() -> None:
 
 def test_the_template_of_the_shipped_tokenizer_has_a_hash() -> None:
     assert re.fullmatch("[0-9a-f]{64}", template_hash())
+
+
+class Told:
+    """A trajectory as the pool gives it, made here."""
+
+    def __init__(self, steps: list[Step]) -> None:
+        self.steps = steps
+
+    def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
+        return {"steps": [{**_fields(step), "metadata": {}} for step in self.steps]}
+
+
+WORDS = st.lists(
+    st.sampled_from(["ok ", "é", "x@y.org", KEY, "sk-", "A1b2C3d4" * 3, "@y.org ", "\n", "ann"]), max_size=6
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=4), st.booleans(), st.integers(0, 3))
+def test_every_token_of_every_hit_is_masked(turns: list[Any], with_texts: bool, forked: int) -> None:
+    said = [("".join(a), "".join(b)) for a, b in turns]
+    steps = talk("t", "A", said)
+    if forked < len(steps) - 1:  # a step that nothing goes on from
+        steps.append(Step(**{**_fields(talk("t", "A", [*said[:forked], ("x@y.org", "no")])[-1]), "step_uid": "fork"}))
+    if not with_texts:
+        steps = [Step(**{**_fields(step), "messages": None, "response_message": None}) for step in steps]
+    rules = parse_redaction(RULES)
+    assert rules is not None
+    members = pa.table({"step_uid": [step.step_uid for step in steps], "trajectory_uid": ["t"] * len(steps)})
+    found = redact(Told(steps), members, rules, texts_of(None))
+    for step in steps:
+        ids = [*step.prompt_ids, *step.response_ids]
+        pieces = [TOKENIZER.token_bytes[i] for i in ids]
+        borders = [sum(map(len, pieces[:i])) for i in range(len(ids) + 1)]
+        hit = set()
+        text = b"".join(pieces).decode()
+        for begin, end, _ in rules.spans(text):
+            first, last = len(text[:begin].encode()), len(text[:end].encode())
+            hit |= {i for i in range(len(ids)) if borders[i] < last and borders[i + 1] > first}
+        starts, ends, _ = found.masks.get(step.step_uid, ([], [], 0))
+        masked = {i for start, end in zip(starts, ends, strict=True) for i in range(start, end)}
+        n_prompt = len(step.prompt_ids)
+        if found.dropped.get(step.step_uid) == "nothing_left":
+            assert set(range(n_prompt, len(ids))) <= hit | masked
+        else:
+            assert hit <= masked
+            assert bool(hit) <= (step.step_uid in found.masks)
+        assert all(0 <= start < end <= len(ids) for start, end in zip(starts, ends, strict=True))

@@ -7,6 +7,7 @@ variables. Each function here takes data and returns what the user clicked, or N
     messages_view(uid=…, entries=studio.widgets.messages.delta(…))
     timeline(steps=…, selected=…) -> step_uid | None
     facet_list(facets=…) -> {"column", "value"} | None
+    plain_text(text=…)
     siblings(rows=…) -> {"what", "uid"} | None
     tree_canvas(…) -> node index | None        mask_canvas(…)        packed_rows(…) -> row index | None
 """
@@ -16,6 +17,7 @@ from studio.components.views import (
     mask_canvas,
     messages_view,
     packed_rows,
+    plain_text,
     siblings,
     timeline,
     token_view,
@@ -27,6 +29,7 @@ __all__ = [
     "mask_canvas",
     "messages_view",
     "packed_rows",
+    "plain_text",
     "siblings",
     "timeline",
     "token_view",

@@ -132,3 +132,30 @@ function placeTip(tip, frame, x, y) {
   tip.style.left = left + "px"
   tip.style.top = top + "px"
 }
+
+const PAGE_CHARS = 20000
+
+// A text of any length: its first piece, and buttons that bring the rest.
+function longText(tag, className, text) {
+  if (text.length <= PAGE_CHARS * 1.2) return element(tag, className, text)
+  const box = element("div", "long")
+  const node = element(tag, className)
+  const bar = element("div", "morebar")
+  let shown = 0
+  const show = (upTo) => {
+    const end = Math.min(text.length, upTo)
+    node.append(document.createTextNode(text.slice(shown, end)))
+    shown = end
+    bar.hidden = shown >= text.length
+    state.textContent = `${count(shown)} of ${count(text.length)} characters`
+  }
+  const state = element("span", "faint")
+  const next = element("button", "more", "Show more")
+  const all = element("button", "more", "Show all")
+  next.onclick = () => show(shown + PAGE_CHARS)
+  all.onclick = () => show(text.length)
+  bar.append(state, next, all)
+  box.append(node, bar)
+  show(PAGE_CHARS)
+  return box
+}

@@ -10,8 +10,29 @@ export default function (component) {
   if (state.uid !== data.uid) state.open = new Set()
   state.uid = data.uid
   frame.replaceChildren()
-  data.entries.forEach((entry, index) => frame.append(render(entry, String(index), state)))
+  paged(frame, data.entries, (entry, index) => render(entry, String(index), state))
   if (!data.entries.length) frame.append(element("div", "none faint", "This step carries no messages."))
+}
+
+const PAGE_CARDS = 60
+
+// A huge step must not stop the page: cards come in pages of some tens, texts in pieces; a button brings the next.
+function paged(parent, items, make) {
+  let shown = 0
+  const more = element("button", "more")
+  const next = () => {
+    const end = Math.min(items.length, shown + PAGE_CARDS)
+    const out = document.createDocumentFragment()
+    for (; shown < end; shown++) out.append(make(items[shown], shown))
+    more.remove()
+    parent.append(out)
+    if (shown < items.length) {
+      more.textContent = `${count(Math.min(PAGE_CARDS, items.length - shown))} more of ${count(items.length - shown)}`
+      parent.append(more)
+    }
+  }
+  more.onclick = next
+  next()
 }
 
 function render(entry, path, state) {
@@ -45,7 +66,7 @@ function foldable(className, label, path, state, fill, openByDefault) {
 function folded(entry, path, state) {
   const label = [element("b", "", `${count(entry.n)} ${entry.n === 1 ? "message" : "messages"}`), document.createTextNode(" " + entry.label)]
   return foldable("history", label, path, state, (details) => {
-    entry.entries.forEach((inner, index) => details.append(render(inner, path + "." + index, state)))
+    paged(details, entry.entries, (inner, index) => render(inner, path + "." + index, state))
   })
 }
 
@@ -68,12 +89,12 @@ function message(entry, path, state) {
   raw.onclick = () => {
     pre.hidden = !pre.hidden
     body.hidden = !pre.hidden
-    if (!pre.textContent) pre.textContent = JSON.stringify(entry.raw, null, 2)
+    if (!pre.firstChild) pre.append(longText("div", "", JSON.stringify(entry.raw, null, 2)))
     raw.setAttribute("aria-pressed", String(!pre.hidden))
   }
   if (entry.reasoning) {
     const label = [document.createTextNode("Reasoning"), element("span", "faint", ` ${count(entry.reasoning.length)} chars`)]
-    body.append(foldable("reasoning", label, path + "r", state, (details) => details.append(element("div", "text", entry.reasoning))))
+    body.append(foldable("reasoning", label, path + "r", state, (details) => details.append(longText("div", "text", entry.reasoning))))
   }
   for (const part of entry.parts) body.append(partOf(part))
   entry.calls.forEach((call, index) => body.append(toolCall(call, path + "c" + index, state)))
@@ -92,8 +113,8 @@ function partOf(part) {
     }
     return element("div", "faint", part.alt)
   }
-  if (part.kind === "json") return element("pre", "text code", part.text)
-  return element("div", part.kind === "code" ? "text code" : "text", part.text)
+  if (part.kind === "json") return longText("pre", "text code", part.text)
+  return longText("div", part.kind === "code" ? "text code" : "text", part.text)
 }
 
 function toolCall(call, path, state) {
@@ -103,7 +124,7 @@ function toolCall(call, path, state) {
   head.append(element("span", "badge tool", "call"), element("b", "mono", call.name ?? "unnamed"))
   if (call.id) head.append(element("span", "faint mono id", call.id))
   if (call.problem) head.append(element("span", "badge bad", call.problem))
-  left.append(head, element("pre", "text code", call.arguments))
+  left.append(head, longText("pre", "text code", call.arguments))
   const right = element("div", "side")
   const resultHead = element("div", "callhead")
   resultHead.append(element("span", "badge", "result"))

@@ -202,3 +202,8 @@ def siblings(
     )
     clicked: dict[str, str] | None = result.click
     return clicked
+
+
+def plain_text(*, text: str, label: str, name: str, key: str, height: int = 600) -> None:
+    """A text of any length, shown in pieces, copied or saved (as ``name``) whole."""
+    renderer("plain")(data={"text": text, "label": label, "name": name, "height": height}, key=key)

@@ -125,11 +125,12 @@ def life(step: Mapping[str, Any]) -> None:
             if moment is None or before is None
             else f"{'+' if moment >= before else '−'}{seconds(abs(moment - before))}"
         )
-        when = DASH if moment is None else datetime.fromtimestamp(moment, UTC).strftime("%H:%M:%S.%f")[:-3]
+        when = DASH if moment is None else datetime.fromtimestamp(moment, UTC).strftime("%H:%M:%S")
         day = "" if moment is None else datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d")
         tone = "muted" if moment is None else ""
+        exact = "" if moment is None else datetime.fromtimestamp(moment, UTC).isoformat(" ")
         cells.append(
-            f'<div class="{tone}" title="{escape(doc)}"><i></i><b>{stage}</b><span>{when}</span>'
+            f'<div class="{tone}" title="{escape(doc)}\n{exact}"><i></i><b>{stage}</b><span>{when}</span>'
             f"<small>{escape(since or day or 'not yet')}</small></div>"
         )
         before = moment if moment is not None else before
@@ -164,8 +165,13 @@ def show_raw(step: Mapping[str, Any]) -> None:
     """The step as the API gives it."""
     wire = {name: _plain(value) for name, value in step.items()}
     text = json.dumps(wire, ensure_ascii=False, indent=2, default=str)
-    st.caption(f"As `GET /api/v1/steps/{step['step_uid']}` gives it · {count(len(text))} characters")
-    st.code(_ids_on_one_line(text), language="json", height=620)
+    uid = step["step_uid"]
+    components.plain_text(
+        text=_ids_on_one_line(text),
+        label=f"As GET /api/v1/steps/{uid} gives it · {count(len(text))} characters",
+        name=f"{uid}.json",
+        key="step-raw",
+    )
 
 
 def _facts(step: Mapping[str, Any], names: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 
 import numpy as np
 import pytest
@@ -107,3 +108,17 @@ def test_a_step_outside_the_plan_has_no_advantage_and_says_why(filled, open_page
     sent = components(page, "tokens")[0]
     assert sent["advantages"] is None and not sent["in_loss"]
     assert any("not trainable" in note for note in sent["notes"])
+
+
+def test_the_raw_record_is_whole_and_the_life_is_on_the_facts(filled, open_page):
+    sent = components(open_page("inspect", step="long-step", tab="raw"), "plain")[0]
+    step = filled.pool.step("long-step")
+    record = json.loads(sent["text"])
+    assert record["prompt_ids"] == step["prompt_ids"].tolist() and record["messages"] == step["messages"]
+    assert sent["name"] == "long-step.json"
+    page = open_page("inspect", step="traj-0-0-s1", tab="facts")
+    assert page.failures == []
+    reached = {stage for stage, moment in filled.pool.life("traj-0-0-s1").items() if moment is not None}
+    assert {"generated", "ingested", "scored", "completed", "ready"} <= reached
+    for stage in reached:
+        assert f"<i></i><b>{stage}</b><span>—" not in page.html

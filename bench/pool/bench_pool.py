@@ -97,12 +97,13 @@ class Bench:
     def run(self, name: str, call: Callable[[random.Random], Any], repeat: int | None = None) -> None:
         """Time a call ``repeat`` times after a first one."""
         rng = random.Random(f"{self.seed}{name}")
-        took = []
+        took, cpu = [], []
         for _ in range((repeat or self.repeat) + 1):
-            began = time.perf_counter()
+            began, used = time.perf_counter(), time.process_time()
             call(rng)
             took.append((time.perf_counter() - began) * 1e3)
-        self.keep(name, took[1:], first_ms=round(took[0], 1))
+            cpu.append((time.process_time() - used) * 1e3)
+        self.keep(name, took[1:], first_ms=round(took[0], 1), cpu_p50_ms=round(statistics.median(cpu[1:]), 1))
 
     def keep(self, name: str, took: list[float], **more: Any) -> None:
         """Note what the calls of a case took."""

@@ -274,19 +274,19 @@ def trajectory_opinions(cursor: Cursor) -> None:
     cursor.execute(_OPINIONS.format(name="trajectory_opinions", key="trajectory_id", level="step_id IS NULL"))
 
 
-def note_groups(cursor: Cursor) -> None:
-    """Remember in ``regrouped`` which groups the trajectories in ``scope`` are in, beside those remembered already."""
-    cursor.execute("CREATE TEMP TABLE IF NOT EXISTS regrouped (prompt_uid VARCHAR, channel VARCHAR)")
+def note_groups(cursor: Cursor, *, also: str | None = None) -> None:
+    """``regrouped``: the groups that the trajectories in ``scope`` are in, and those that table ``also`` names."""
+    more = f" UNION SELECT prompt_uid, channel FROM {also}" if also else ""
     cursor.execute(
-        "INSERT INTO regrouped SELECT DISTINCT prompt_uid, channel FROM trajectory_state SEMI JOIN scope"
-        " USING (trajectory_id)"
+        "CREATE OR REPLACE TEMP TABLE regrouped AS SELECT DISTINCT prompt_uid, channel FROM trajectory_state"
+        f" SEMI JOIN scope USING (trajectory_id){more}"
     )
 
 
 def judge(cursor: Cursor) -> None:
     """What takes a trajectory's opinions or its group to see: difficulty, equal rewards, suspected reward hacking.
 
-    Of the trajectories in ``scope`` and the groups in ``regrouped``, which is empty afterwards. Adopted reward policies
+    Of the trajectories in ``scope`` and the groups in ``regrouped``. Adopted reward policies
     have their say first.
     """
     apply_adopted(cursor)
@@ -295,7 +295,6 @@ def judge(cursor: Cursor) -> None:
         {"bit": BIT["reward_hacking"], "checks": list(CHECKS), "failed_outcomes": list(FAILED_OUTCOMES)},
     )
     cursor.execute(_GROUPS, {"bit": BIT["zero_variance"]})
-    cursor.execute("DROP TABLE regrouped")
 
 
 def _derive(cursor: Cursor) -> None:
@@ -328,10 +327,9 @@ def refresh(cursor: Cursor, trajectory_ids: Iterable[int] | None, *, opinions_ch
         " WHERE step_id NOT IN (SELECT step_id FROM step_state SEMI JOIN scope USING (trajectory_id))"
         " ORDER BY step_id"
     )
-    note_groups(cursor)
+    note_groups(cursor, also="effective_trajectories")
     cursor.execute("DELETE FROM trajectory_state WHERE trajectory_id IN (SELECT trajectory_id FROM scope)")
     cursor.execute("INSERT INTO trajectory_state BY NAME SELECT * FROM effective_trajectories")
-    note_groups(cursor)
     judge(cursor)
 
 

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-import orjson
 import pyarrow as pa
 
+from core.pool.content import to_json
 from core.pool.database import Cursor, Database, arrow, registered
 from core.types import View
 
@@ -25,8 +25,11 @@ N_KEPT = 8
 _NEWEST = """
 SELECT (SELECT coalesce(max(message_id), 0) FROM messages), (SELECT coalesce(max(step_id), 0) FROM step_messages)
 """
-_MESSAGES = """
-SELECT message_id FROM messages WHERE message_id > ? AND message_id <= ? AND contains(lower(body), lower(?))
+HOLDS = "regexp_matches({body}, ?, 'i')"
+"""Whether a body holds a text, for ``pattern_of`` the text: half the work of ``contains(lower(body), lower(text))``."""
+
+_MESSAGES = f"""
+SELECT message_id FROM messages WHERE message_id > ? AND message_id <= ? AND {HOLDS.format(body="body")}
 """
 _STEPS = """
 SELECT step_id FROM (
@@ -36,6 +39,12 @@ UNION
 SELECT step_id FROM step_messages
 WHERE step_id > $after AND response_message_id IN (SELECT message_id FROM text_messages)
 """
+
+
+def pattern_of(text: str) -> str:
+    """The regular expression that finds exactly this text as it stands inside a JSON body."""
+    escaped = to_json(text).decode("utf-8")[1:-1]
+    return "".join(each if each.isalnum() or each in " _" or ord(each) > 127 else f"\\{each}" for each in escaped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +74,12 @@ class TextSearch:
 
         May name steps that came after the cursor's snapshot: join it with what the cursor sees.
         """
-        escaped = orjson.dumps(text).decode("utf-8")[1:-1]  # as the text stands inside a JSON body
+        pattern = pattern_of(text)
         newest_message, newest_step = cursor.execute(_NEWEST).fetchall()[0]
         with self._lock:
-            known = self._known.get(escaped) or _Known(0, 0, np.zeros(0, np.int64), np.zeros(0, np.int64))
+            known = self._known.get(pattern) or _Known(0, 0, np.zeros(0, np.int64), np.zeros(0, np.int64))
             if newest_message > known.message_id:
-                found = arrow(cursor, _MESSAGES, [known.message_id, newest_message, escaped])["message_id"]
+                found = arrow(cursor, _MESSAGES, [known.message_id, newest_message, pattern])["message_id"]
                 known.messages = np.concatenate([known.messages, found.to_numpy()])
                 known.message_id = newest_message
             if newest_step > known.step_id:
@@ -78,8 +87,8 @@ class TextSearch:
                     steps = arrow(cursor, _STEPS, {"after": known.step_id})["step_id"]
                 known.steps = np.concatenate([known.steps, steps.to_numpy()])
                 known.step_id = newest_step
-            self._known[escaped] = known
-            self._known.move_to_end(escaped)
+            self._known[pattern] = known
+            self._known.move_to_end(pattern)
             if len(self._known) > N_KEPT:
                 self._known.popitem(last=False)
             return pa.table({"step_id": known.steps})

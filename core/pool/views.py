@@ -13,7 +13,7 @@ from core.errors import InvalidInput
 from core.pool.columns import CURRENT_VERSION, FINDING_BITS, STEP_COLUMNS
 from core.pool.database import timestamp
 from core.pool.findings import FINDINGS, mask
-from core.pool.textsearch import Hits
+from core.pool.textsearch import HOLDS, Hits, pattern_of
 from core.pool.where import Condition, compile_where
 from core.types import View
 
@@ -217,15 +217,14 @@ def _text(name: str, value: Any) -> Condition:
         return Condition(f"s.step_id IN (SELECT step_id FROM {value.table})")
     if not isinstance(value, str) or not value:
         raise _bad(name, "A text.")
-    escaped = orjson.dumps(value).decode("utf-8")[1:-1]  # as the text stands inside a JSON body
-    sql = """s.step_id IN (
-        WITH hit AS (SELECT message_id FROM messages WHERE contains(lower(body), lower(?)))
+    sql = f"""s.step_id IN (
+        WITH hit AS (SELECT message_id FROM messages WHERE {HOLDS.format(body="body")})
         SELECT step_id FROM (SELECT step_id, unnest(new_message_ids) AS message_id FROM step_messages)
         SEMI JOIN hit USING (message_id)
         UNION ALL
         SELECT step_id FROM step_messages WHERE response_message_id IN (SELECT message_id FROM hit)
     )"""
-    return Condition(sql, (escaped,))
+    return Condition(sql, (pattern_of(value),))
 
 
 def _metadata(name: str, value: Any) -> Condition:

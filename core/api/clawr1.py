@@ -21,7 +21,7 @@ from core.errors import EngineError, InvalidInput
 from core.gateway.clawr1 import UID_PREFIX
 from core.gateway.detokenize import detokenize
 from core.gateway.dialects import COMPLETIONS
-from core.gateway.engines import EngineCall
+from core.gateway.engine import EngineCall
 from core.records import extract_tokens
 from core.rewards import TEXT_VERIFIERS, score
 

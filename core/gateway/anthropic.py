@@ -14,7 +14,7 @@ import aiohttp
 import orjson
 
 from core.errors import EngineError, EngineTimeout
-from core.gateway.engines import EngineAnswer, EngineCall
+from core.gateway.engine import EngineAnswer, EngineCall
 
 PROVIDER: Final = "anthropic/"
 API_BASE: Final = "https://api.anthropic.com"

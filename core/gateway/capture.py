@@ -30,7 +30,7 @@ from core.gateway.asgi import (
 )
 from core.gateway.deps import GatewayDeps
 from core.gateway.dialects import BadRequest, Dialect, strip_asked
-from core.gateway.engines import Engine, EngineAnswer
+from core.gateway.engine import Engine, EngineAnswer
 from core.gateway.exchange import Exchange, Recorder
 from core.gateway.gate import EngineBusy
 from core.gateway.identity import authorize, presented_keys, resolve_caller

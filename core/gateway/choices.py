@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from core.gateway.engines import EngineAnswer, EngineCall
+from core.gateway.engine import EngineAnswer, EngineCall
 
 Ask = Callable[[EngineCall], Awaitable[EngineAnswer]]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import aiohttp
 import orjson
 
-from core.gateway.engines import Engine
+from core.gateway.engine import Engine
 
 TIMEOUT_S = 30.0
 TEXT_FIELDS = ("prompt", "text", "content")

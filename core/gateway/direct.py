@@ -23,7 +23,7 @@ from core.gateway.bodies import maybe_json, parse_answer, said
 from core.gateway.choices import n_choices, one_by_one
 from core.gateway.connections import Connections, Timeouts
 from core.gateway.dialects import add_asked, check_answer
-from core.gateway.engines import Engine, EngineAnswer, EngineCall, EngineUnreached
+from core.gateway.engine import Engine, EngineAnswer, EngineCall, EngineUnreached
 from core.gateway.flavours import by_refusal, prompt_text
 from core.gateway.http1 import ConnectError, Disconnected, HttpAnswer, HttpError
 from core.gateway.probe import PROBE_TIMEOUT_S, Probe

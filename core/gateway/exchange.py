@@ -11,7 +11,7 @@ from core.dialects import Json, Translation
 from core.errors import EngineError, JournalError, StudioError
 from core.gateway.deps import GatewayDeps
 from core.gateway.dialects import ENGINE_DIALECTS, Dialect
-from core.gateway.engines import Engine, EngineAnswer, EngineCall
+from core.gateway.engine import Engine, EngineAnswer, EngineCall
 from core.gateway.identity import Caller, presented_keys
 from core.gateway.routing import Attempts
 from core.gateway.stats import CallEvent

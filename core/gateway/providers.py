@@ -18,7 +18,7 @@ from core.errors import EngineError, EngineTimeout
 from core.gateway.anthropic import ask_anthropic, speaks_natively
 from core.gateway.connections import Connections, Timeouts
 from core.gateway.dialects import add_asked, check_answer
-from core.gateway.engines import Engine, EngineAnswer, EngineCall
+from core.gateway.engine import Engine, EngineAnswer, EngineCall
 
 _PROVIDERS = """
 ai21 anthropic anyscale azure azure_ai bedrock cerebras clarifai cloudflare codestral cohere cohere_chat databricks

@@ -18,7 +18,7 @@ from core.gateway.asgi import JSON, AgentGone, Receive, Scope, Send, read_body, 
 from core.gateway.capture import parse_request
 from core.gateway.deps import GatewayDeps
 from core.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect
-from core.gateway.engines import Engine
+from core.gateway.engine import Engine
 from core.gateway.identity import authorize, presented_keys, resolve_caller
 from core.gateway.recall import find_response, reach, recall, response_of
 

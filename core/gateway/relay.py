@@ -15,7 +15,7 @@ from core.dialects import Json, Relay
 from core.dialects.assembly import Assembly
 from core.errors import EngineError, StudioError
 from core.gateway.dialects import strip_asked
-from core.gateway.engines import EngineAnswer
+from core.gateway.engine import EngineAnswer
 from core.gateway.exchange import Exchange, Recorder
 from core.gateway.streams import EngineStream
 

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from core.errors import EngineError
-from core.gateway.engines import Engine, EngineAnswer, EngineUnreached
+from core.gateway.engine import Engine, EngineAnswer, EngineUnreached
 from core.gateway.gate import EngineBusy
 from core.gateway.streams import EngineStream
 

@@ -10,7 +10,7 @@ from typing import Any
 from core.errors import EngineError, EngineTimeout
 from core.gateway.bodies import parse_body, said
 from core.gateway.connections import Timeouts
-from core.gateway.engines import EngineAnswer
+from core.gateway.engine import EngineAnswer
 from core.gateway.http1 import HttpAnswer, HttpError
 from core.gateway.sse import EventReader
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import httpx
 
+from core.gateway.connections import Connections
 from core.gateway.dialects import add_asked
-from core.gateway.engines import Connections
 from core.gateway.flavours import Flavour, by_refusal
 from core.gateway.probe import Probe
 

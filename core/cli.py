@@ -20,12 +20,12 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from core.client import StudioClient
+from core.commands import DataOption, add_to, add_upkeep_to, json_object
 from core.config import Settings
 from core.errors import InvalidInput, StudioError
 
 app = typer.Typer(name="claw-studio", help="Data studio for agentic reinforcement learning.", no_args_is_help=True)
 
-DataOption = Annotated[Path | None, typer.Option("--data", help="Data folder: journal, pool, exports")]
 TIMEOUT_S = 3600.0
 """Longest wait of a command for one answer: exports are written before it comes."""
 
@@ -172,8 +172,8 @@ def export(
     body = {
         "format": format,
         "out": str(out.absolute()) if out else None,
-        "view": {"filters": _json_object(filters, "filters"), "where": where},
-        "recipe": _json_object(recipe, "recipe"),
+        "view": {"filters": json_object(filters, "filters"), "where": where},
+        "recipe": json_object(recipe, "recipe"),
     }
     with connect(read_settings(data_dir=data)) as client:
         print(json.dumps(client.call("POST", "/api/v1/exports", body)))
@@ -194,20 +194,10 @@ def values(
         "model_dir": str(model.absolute()),
         "name": name or model.name,
         "view": {"where": where},
-        "recipe": _json_object(recipe, "recipe"),
+        "recipe": json_object(recipe, "recipe"),
     }
     with connect(read_settings(data_dir=data)) as client:
         print(json.dumps(client.call("POST", "/api/v1/values/compute", body)))
-
-
-def _json_object(text: str, field: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as err:
-        raise InvalidInput(f"not JSON: {err}", field=field) from err
-    if not isinstance(value, dict):
-        raise InvalidInput("not a JSON object", field=field)
-    return value
 
 
 keys_app = typer.Typer(help="Session keys: list them, take them back.", no_args_is_help=True)
@@ -275,8 +265,6 @@ def doctor(
 
 def main() -> NoReturn:
     """Entry point: a StudioError becomes one line on stderr and exit code 2."""
-    from core.commands import add_to, add_upkeep_to
-
     app.add_typer(keys_app, name="keys")
     add_to(app, lambda data: connect(read_settings(data_dir=data)))
     add_upkeep_to(app, lambda data: connect(read_settings(data_dir=data)), own)

@@ -282,7 +282,7 @@ class StudioClient:
                 # Nobody heard a call that was refused a connection.
                 if last or not (repeat or isinstance(error, ConnectionRefusedError)):
                     hint = "is 'claw-studio serve' or the studio running there?"
-                    what = f"{self.base_url} did not answer: {error!r}"
+                    what = f"{self.base_url} did not answer {method} {path}: {error!r}"
                     raise Unreachable(what, field="base_url", hint=hint) from error
                 self._sleep(pause_s)
             else:

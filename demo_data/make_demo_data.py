@@ -20,6 +20,7 @@ import orjson
 import pyarrow as pa
 
 from core import records
+from core.client import StudioClient
 from core.config import Settings
 from core.journal import read_records
 from core.service import Service
@@ -28,7 +29,6 @@ from core.tasks.demo import DEMO_DATA, DemoRun
 from core.tasks.demo_load import DEMO_JOURNAL
 from core.tasks.demo_policy import MODEL, WAYS, policy_script
 from core.tasks.demo_tasks import demo_tasks
-from core.tasks.studio_client import StudioClient
 from core.tasks.task import Task
 
 N_ROLLOUTS = len(WAYS)
@@ -59,7 +59,7 @@ def capture(script: Path, tasks: Sequence[Task], *, n_rollouts: int = N_ROLLOUTS
             with EngineProcess.start("scripted", args=["--script", script]) as engine:
                 service.engines.add("demo", str(engine.base_url), models=[MODEL])
                 for version, part in ((1, tasks[: len(tasks) // 2]), (2, tasks[len(tasks) // 2 :])):
-                    StudioClient(service.base_url).report_policy(version)
+                    StudioClient(service.base_url).policy(version)
                     run = DemoRun(service.base_url, n_rollouts=n_rollouts, tasks=part, name_trajectory=trajectory_uid)
                     run.start()
                     run.join()

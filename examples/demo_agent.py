@@ -17,11 +17,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from core.client import StudioClient
 from core.rewards import score
 from core.tasks.demo_agent import run_agent
 from core.tasks.demo_tasks import demo_tasks
 from core.tasks.rollout import run_rollout
-from core.tasks.studio_client import StudioClient
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     task = tasks[args.task]
 
     if args.studio is not None:
-        studio = StudioClient(args.studio, args.api_key)
+        studio = StudioClient(args.studio, api_key=args.api_key)
         rollout = run_rollout(
             studio,
             task,

@@ -11,11 +11,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from core.client import StudioClient
 from core.errors import InvalidInput, NotFound, StudioError
 from core.tasks.demo_policy import MAX_TURNS, MODEL
 from core.tasks.demo_tasks import demo_tasks
 from core.tasks.rollout import Rollout, run_rollout
-from core.tasks.studio_client import StudioClient
 from core.tasks.task import Task
 
 DEMO_DATA = Path(__file__).resolve().parents[2] / "demo_data"
@@ -63,7 +63,7 @@ class DemoRun:
     ) -> None:
         if n_rollouts < 1:
             raise InvalidInput(f"n_rollouts is {n_rollouts}", field="n_rollouts", hint="at least 1")
-        self._studio = StudioClient(base_url, api_key)
+        self._studio = StudioClient(base_url, api_key=api_key)
         self._jobs = [(task, k) for task in tasks or demo_tasks() for k in range(n_rollouts)]
         self._seed = seed
         self._max_parallel = max_parallel

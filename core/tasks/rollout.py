@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from core.client import StudioClient
 from core.rewards import Score, score
 from core.tasks.demo_agent import run_agent
-from core.tasks.studio_client import StudioClient
 from core.tasks.task import Task
 
 
@@ -47,11 +47,11 @@ def run_rollout(
     (the policy did not earn a 0); an interrupted one stays open.
 
     Raises:
-        StudioCallFailed: the studio refused the session or the completion.
+        StudioError: the studio refused the session or the completion.
     """
     from openai import OpenAIError
 
-    session = studio.open_session(
+    session = studio.session(
         trajectory_uid=trajectory_uid,
         prompt_uid=task.task_uid,
         channel=channel,

@@ -60,7 +60,9 @@ class Settings(BaseSettings):
         "whole: streams are made from the whole answer; relay: always the engine's own",
     )
     engine_concurrency: int | None = Field(
-        None, ge=1, description="Most calls at one engine at a time; more wait in line, and get 503 where it is full"
+        None,
+        ge=1,
+        description="Most calls of a gateway process at one engine; more wait in line, and get 503 where it is full",
     )
     engine_api_key_env: str = Field(
         "CLAW_STUDIO_ENGINE_API_KEY",

@@ -94,12 +94,14 @@ class Upstream:
     base_url: str = ""
     port: int = 0
     answer: Any = None
+    version: str | None = None
     _server: GatewayServer | None = None
 
     def start(self) -> Upstream:
         app = Starlette(
             routes=[
                 Route("/v1/models", self._models),
+                Route("/version", self._version),
                 Route("/v1/{path:path}", self.answer or self._answer, methods=["POST"]),
             ]
         )
@@ -124,6 +126,10 @@ class Upstream:
     async def _models(self, request: Request) -> Response:
         data = [{"id": name, "object": "model", "created": 0, "owned_by": "vllm"} for name in self.models]
         return JSONResponse({"object": "list", "data": data})
+
+    async def _version(self, request: Request) -> Response:
+        told = {"version": self.version} if self.version is not None else {"detail": "Not Found"}
+        return JSONResponse(told, 200 if self.version is not None else 404)
 
     async def _answer(self, request: Request) -> Response:
         body = orjson.loads(await request.body())

@@ -1,7 +1,7 @@
 """Load for gateway benchmarks: an instant upstream and a closed-loop driver, both as thin as Python gets.
 
-python bench/gateway/load.py upstream PORT        # answers every POST at once: 500 + 50 tokens with ids
-python bench/gateway/load.py drive URL CONNECTIONS SECONDS KEY [stream]   # prints one line of JSON
+python bench/gateway/load.py upstream PORT     # answers every POST at once, with ids and log-probs; streams if asked
+python bench/gateway/load.py drive URL CONNECTIONS SECONDS KEY SIZE [stream]   # prints one line of JSON
 """
 
 from __future__ import annotations
@@ -10,52 +10,86 @@ import asyncio
 import json
 import sys
 import time
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-N_PROMPT = 500
-N_RESPONSE = 50
-REQUEST_BYTES = 6_000
+
+@dataclass(frozen=True)
+class Size:
+    """One kind of call."""
+
+    request_bytes: int
+    n_messages: int
+    n_prompt: int
+    n_response: int
 
 
-def answer_body() -> bytes:
+SIZES = {
+    "small": Size(request_bytes=6_000, n_messages=5, n_prompt=500, n_response=50),
+    "agentic": Size(request_bytes=60_000, n_messages=80, n_prompt=15_000, n_response=300),
+}
+"""Agentic: 40 turns of an agent and its tools."""
+CHUNKED_END = b"0\r\n\r\n"
+
+
+def _choice(size: Size, **content: Any) -> dict[str, Any]:
+    """One choice with ids and log-probs, in the shape of the whole answer or of a chunk."""
+    said = {"token": "word ", "logprob": -0.123456, "bytes": [119, 111], "top_logprobs": []}
+    ids = list(range(2000, 2000 + size.n_response))
+    return {"index": 0, **content, "token_ids": ids, "logprobs": {"content": [said] * size.n_response}}
+
+
+def answer_body(size: Size) -> bytes:
     """What vLLM says when asked for ids and log-probs."""
+    message = {"role": "assistant", "content": "word " * size.n_response}
     return json.dumps(
         {
             "id": "chatcmpl-bench",
             "object": "chat.completion",
             "created": 1_700_000_000,
             "model": "bench",
-            "prompt_token_ids": list(range(1000, 1000 + N_PROMPT)),
-            "choices": [
-                {
-                    "index": 0,
-                    "message": {"role": "assistant", "content": "word " * N_RESPONSE},
-                    "finish_reason": "stop",
-                    "token_ids": list(range(2000, 2000 + N_RESPONSE)),
-                    "logprobs": {
-                        "content": [
-                            {"token": "word ", "logprob": -0.123456, "bytes": [119, 111], "top_logprobs": []}
-                            for _ in range(N_RESPONSE)
-                        ]
-                    },
-                }
-            ],
-            "usage": {
-                "prompt_tokens": N_PROMPT,
-                "completion_tokens": N_RESPONSE,
-                "total_tokens": N_PROMPT + N_RESPONSE,
-            },
+            "prompt_token_ids": list(range(1000, 1000 + size.n_prompt)),
+            "choices": [_choice(size, message=message, finish_reason="stop")],
+            "usage": _usage(size),
         }
     ).encode()
 
 
-def request_body(*, stream: bool = False) -> bytes:
-    """A chat request of about ``REQUEST_BYTES``: a system prompt, a few turns."""
-    turn = "The quick brown fox jumps over the lazy dog. " * 10
-    messages: list[dict[str, Any]] = [{"role": "system", "content": turn * 4}]
-    while len(json.dumps(messages)) < REQUEST_BYTES - 200:
-        messages.append({"role": "user" if len(messages) % 2 else "assistant", "content": turn})
+def completion_body(size: Size) -> bytes:
+    """The same in text completions, for Claw-R1's gateway."""
+    logprobs = {"tokens": ["word "] * size.n_response, "token_logprobs": [-0.123456] * size.n_response}
+    choice = {"index": 0, "text": "word " * size.n_response, "finish_reason": "stop", "logprobs": logprobs}
+    return json.dumps({"id": "cmpl-bench", "model": "bench", "choices": [choice], "usage": _usage(size)}).encode()
+
+
+def _usage(size: Size) -> dict[str, int]:
+    total = size.n_prompt + size.n_response
+    return {"prompt_tokens": size.n_prompt, "completion_tokens": size.n_response, "total_tokens": total}
+
+
+def answer_events(size: Size) -> bytes:
+    """The same as vLLM streams it: ids of the prompt first, then a chunk for each token, the usage last."""
+    envelope = {"id": "chatcmpl-bench", "object": "chat.completion.chunk", "created": 1_700_000_000, "model": "bench"}
+    one = Size(0, 0, 0, 1)
+    first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+    chunks: list[dict[str, Any]] = [{"prompt_token_ids": list(range(1000, 1000 + size.n_prompt)), "choices": [first]}]
+    for number in range(size.n_response):
+        ends = "stop" if number == size.n_response - 1 else None
+        chunk = _choice(one, delta={"content": "word "}, finish_reason=ends)
+        chunks.append({"choices": [{**chunk, "token_ids": [2000 + number]}]})
+    chunks.append({"choices": [], "usage": _usage(size)})
+    events = [b"data: " + json.dumps({**envelope, **chunk}).encode() for chunk in chunks]
+    return b"".join(event + b"\n\n" for event in [*events, b"data: [DONE]"])
+
+
+def request_body(size: Size, *, stream: bool = False) -> bytes:
+    """A chat request: a system prompt, then turns."""
+    line = "The quick brown fox jumps over the lazy dog. "
+    text = (line * (size.request_bytes // len(line) // size.n_messages + 1))[: size.request_bytes // size.n_messages]
+    messages = [{"role": "system", "content": text}]
+    while len(messages) < size.n_messages:
+        messages.append({"role": "user" if len(messages) % 2 else "assistant", "content": text})
     return json.dumps({"model": "bench", "messages": messages, "temperature": 1.0, "stream": stream}).encode()
 
 
@@ -63,14 +97,22 @@ def _response(body: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
 
 
+def _streamed(events: bytes) -> bytes:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    return head + b"%x\r\n%b\r\n" % (len(events), events) + CHUNKED_END
+
+
 class Upstream(asyncio.Protocol):
     """HTTP/1.1 with keep-alive: waits for a whole request, answers with constant bytes."""
 
-    chat = _response(answer_body())
+    whole: ClassVar = {name: _response(answer_body(size)) for name, size in SIZES.items()}
+    streamed: ClassVar = {name: _streamed(answer_events(size)) for name, size in SIZES.items()}
+    completion: ClassVar = {name: _response(completion_body(size)) for name, size in SIZES.items()}
     models = _response(b'{"object": "list", "data": [{"id": "bench", "object": "model", "owned_by": "vllm"}]}')
 
     def __init__(self) -> None:
-        self._buffer = b""
+        self._buffer = bytearray()
+        self._wanted = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
@@ -79,14 +121,26 @@ class Upstream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take bytes as they come."""
         self._buffer += data
-        while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
-            head = self._buffer[:end].lower()
+        while len(self._buffer) >= self._wanted and (end := self._buffer.find(b"\r\n\r\n")) >= 0:
+            head = bytes(self._buffer[:end]).lower()
             at = head.find(b"content-length:")
             length = int(head[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
-            if len(self._buffer) < end + 4 + length:
+            self._wanted = end + 4 + length
+            if len(self._buffer) < self._wanted:
                 return
-            self._buffer = self._buffer[end + 4 + length :]
-            self._transport.write(self.models if head.startswith(b"get") else self.chat)
+            body = bytes(self._buffer[end + 4 : self._wanted])
+            del self._buffer[: self._wanted]
+            self._wanted = 0
+            self._transport.write(self._answer(head, body))
+
+    def _answer(self, head: bytes, body: bytes) -> bytes:
+        if head.startswith(b"get"):
+            return self.models
+        size = "agentic" if len(body) > 20_000 else "small"
+        if b"/v1/completions" in head[:100]:
+            return self.completion[size]
+        tail = body[-4096:]
+        return (self.streamed if b'"stream":true' in tail or b'"stream": true' in tail else self.whole)[size]
 
 
 class Client(asyncio.Protocol):
@@ -127,7 +181,7 @@ class Client(asyncio.Protocol):
             length = int(head[at + 15 :].split(b"\r\n", 1)[0])
             if len(self._buffer) < end + 4 + length:
                 return
-        elif not self._buffer.endswith(b"0\r\n\r\n"):
+        elif not self._buffer.endswith(CHUNKED_END):
             return
         if not head.startswith(b"http/1.1 200"):
             self.errors += 1
@@ -140,10 +194,12 @@ class Client(asyncio.Protocol):
             self._transport.close()
 
 
-async def drive(url: str, connections: int, seconds: float, key: str, *, stream: bool = False) -> dict[str, Any]:
+async def drive(
+    url: str, connections: int, seconds: float, key: str, size: str, *, stream: bool = False
+) -> dict[str, Any]:
     """Requests per second, p50 and p99 in milliseconds, errors."""
     parts = urlsplit(url)
-    body = request_body(stream=stream)
+    body = request_body(SIZES[size], stream=stream)
     request = (
         f"POST {parts.path}/chat/completions HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
         f"Authorization: Bearer {key}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -184,8 +240,8 @@ def main() -> None:
     if sys.argv[1] == "upstream":
         uvloop.run(serve(int(sys.argv[2])))
     else:
-        url, connections, seconds, key, *rest = sys.argv[2:]
-        measured = drive(url, int(connections), float(seconds), key, stream=rest == ["stream"])
+        url, connections, seconds, key, size, *rest = sys.argv[2:]
+        measured = drive(url, int(connections), float(seconds), key, size, stream=rest == ["stream"])
         print(json.dumps(uvloop.run(measured)))
 
 

@@ -1,10 +1,14 @@
-"""A gateway alone, for benchmarks: ``python bench/gateway/serve.py JOURNAL_DIR UPSTREAM_URL``; stops at stdin's end."""
+"""A gateway alone, for benchmarks; stops at stdin's end.
+
+python bench/gateway/serve.py DATA_DIR UPSTREAM_URL [N_PROCESSES]
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -15,17 +19,19 @@ from core.gateway.engines import EngineSet
 from core.gateway.front import Front
 from core.gateway.identity import KeyStore
 from core.gateway.policy import PolicyState
-from core.gateway.server import GatewayServer
+from core.gateway.server import GatewayServer, settle_memory
 from core.gateway.stats import GatewayStats
 from core.journal import Journal
+from core.workers import Fleet
 
 
-def main() -> None:
-    journal = Journal(Path(sys.argv[1]))
+def one(data: Path, upstream: str) -> Callable[[], None]:
+    """In this process. Returns what ends it."""
+    journal = Journal(data / "journal")
     engines = EngineSet()
-    engines.add("bench", sys.argv[2])
+    engines.add("bench", upstream)
     deps = GatewayDeps(
-        settings=Settings(),
+        settings=Settings(data_dir=data),
         journal=journal,
         engines=engines,
         keys=KeyStore(),
@@ -34,10 +40,40 @@ def main() -> None:
     )
     routes = create_gateway(deps)
     server = GatewayServer(Front(Starlette(routes=routes), routes))
-    print(json.dumps({"ready": True, "port": server.start()}), flush=True)
+    ready(server.start())
+
+    def stop() -> None:
+        server.stop(5.0)
+        journal.close()
+
+    return stop
+
+
+def several(data: Path, upstream: str, n: int) -> Callable[[], None]:
+    """In processes of their own."""
+    fleet = Fleet(
+        Settings(data_dir=data, engine=upstream, gateways=n, port=0),
+        owner="http://127.0.0.1:9",
+        keys=KeyStore(),
+        policy=PolicyState(),
+        stats=GatewayStats(clock=time.time),
+        on_journalled=lambda: None,
+        local_engine=lambda: "",
+    )
+    ready(fleet.start())
+    return fleet.stop
+
+
+def ready(port: int) -> None:
+    settle_memory()
+    print(json.dumps({"ready": True, "port": port}), flush=True)
+
+
+def main() -> None:
+    data, upstream, *n = sys.argv[1:]
+    stop = several(Path(data), upstream, int(n[0])) if n else one(Path(data), upstream)
     sys.stdin.read()
-    server.stop(5.0)
-    journal.close()
+    stop()
 
 
 if __name__ == "__main__":

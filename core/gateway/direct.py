@@ -19,7 +19,7 @@ from core.dialects.chat import with_both_reasonings
 from core.dialects.errors import engine_refusal, prompt_too_long
 from core.errors import EngineError, EngineTimeout
 from core.gateway.asked import AUTO, AskLevels, Streams, lost_tokens, stream_kind
-from core.gateway.bodies import maybe_json, parse_answer, said
+from core.gateway.bodies import maybe_json, parse_body, said
 from core.gateway.choices import n_choices, one_by_one
 from core.gateway.connections import Connections, Timeouts
 from core.gateway.dialects import add_asked, check_answer
@@ -240,7 +240,7 @@ class DirectEngine(Engine):
                 continue
             if status != 200:
                 return self._refused(status, raw, model, added, retry_after)
-            answer, raw = parse_answer(raw, added)
+            answer, raw = parse_body(raw)
             answered = await self._answered(call, model, where, level, added, check_answer(answer))
             answered.raw, answered.dropped = raw, dropped
             return answered

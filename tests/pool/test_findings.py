@@ -277,6 +277,18 @@ def test_a_tool_call_is_an_object_for_an_offered_tool(call: Any, broken: bool) -
     assert names_of(seen.bits) == (["malformed_tool_call"] if broken else [])
 
 
+def test_a_built_in_tool_is_offered_by_its_type() -> None:
+    call = {"function": {"name": "web_search", "arguments": "{}"}}
+    for tools, broken in (
+        ([{"type": "web_search"}], False),
+        (TOOLS, True),
+        ([{"name": "web_search"}], False),
+        (None, False),
+    ):
+        seen = observe({"tool_calls": [call]}, [], tools, status="ok", finish_reason=None, response=None)
+        assert bool(seen.bits & BIT["malformed_tool_call"]) is broken
+
+
 def test_only_equal_answers_have_one_hash() -> None:
     def hashed(answer: dict[str, Any] | None, response: bytes | None = None) -> int | None:
         return observe(answer, [], None, status="ok", finish_reason=None, response=response).answer_hash

@@ -322,6 +322,18 @@ def test_earlier_answers_outlive_the_process(gateway, process, gpt, stopping):
     stopping(again.stop)
 
 
+@every_mode
+def test_what_was_streamed_is_what_is_found_again(gateway, gpt, mode):
+    tools = [ADD_FUNCTION]
+    for text in ("What is 2 + 3, and 20 + 30?", "no tools"):
+        body = {"model": "m", "input": text, "tools": tools if "2" in text else []}
+        given = gpt.responses.create(**body, stream=mode != "none")
+        if mode != "none":
+            given = list(given)[-1].response
+        assert gpt.responses.retrieve(given.id).to_dict() == given.to_dict()
+    assert {record["stream_mode"] for record in gateway.records()} == {mode}
+
+
 @pytest.mark.parametrize("previous", ["resp_1", "resp_" + "a" * 32 + "-w0.1.8", "resp_x-../../etc.1.0", 3])
 def test_an_unknown_earlier_answer_is_told(gateway, previous):
     answer = gateway.http.post("/v1/responses", json={"model": "m", "input": "x", "previous_response_id": previous})

@@ -151,3 +151,33 @@ def test_an_answer_from_before_a_write_is_not_kept_for_after() -> None:
     for number in range(N_KEPT + 1):
         kept.get(3, ("many", number), lambda: 0)
     assert kept.get(3, ("many", 0), lambda: ask(24)) == 24, "bounded"
+
+
+def test_facets_are_of_now_while_others_ask_too() -> None:
+    pool = Pool.open(":memory:", clock=lambda: NOW)
+    stop, failed = threading.Event(), []
+
+    def ask() -> None:
+        turn = 0
+        while not stop.wait(0.01):
+            turn += 1
+            try:
+                pool.facets(View(where=f"step_index >= {turn % 3 - 2}"), ["agent", "status", "findings"])
+            except BaseException as error:
+                failed.append(error)
+                raise
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for n in range(1, 9):
+            pool.append([Step(f"s{n}", f"t{n % 4}", "p", n, NOW, agent=f"a{n % 3}")])
+            found = pool.facets(View(), ["agent", "status"])
+            assert sum(count for _, count in found["agent"]) == sum(count for _, count in found["status"]) == n
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        pool.close()
+    assert not failed

@@ -28,7 +28,7 @@ SCRIPT = {
 }
 ENDS = {"chat/completions": "[DONE]", "completions": "[DONE]", "messages": "message_stop",
         "responses": "response.completed"}  # fmt: skip
-N_AGENTS, N_CALLS = 8, 18
+N_AGENTS, N_CALLS = 8, 12
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ class Agent(threading.Thread):
 
 def test_each_agent_gets_its_own_answer_or_a_clear_error(make_gateway, processes):
     gateway = make_gateway(
-        timeouts=Timeouts(total=1.5), limits={"retries": Retries(backoff_s=0.01), "keepalive_s": 0.2}
+        timeouts=Timeouts(total=1.0), limits={"retries": Retries(backoff_s=0.01), "keepalive_s": 0.2}
     )
     engines = [
         gateway.engines.add("a", processes[0].base_url, concurrency=6),

@@ -23,6 +23,7 @@ from core.client import StudioClient
 from core.commands import DataOption, add_to, add_upkeep_to, json_object
 from core.config import Settings
 from core.errors import InvalidInput, StudioError
+from core.logs import set_up
 
 app = typer.Typer(name="claw-studio", help="Data studio for agentic reinforcement learning.", no_args_is_help=True)
 
@@ -54,14 +55,20 @@ def serve(
         str | None, typer.Option(help="Streams: auto, whole (from the whole answer), relay (the engine's own)")
     ] = None,
     gateways: Annotated[int | None, typer.Option(help="Gateway processes that share port and journal")] = None,
+    log_format: Annotated[str | None, typer.Option(help="text, or json: one object a line on stderr")] = None,
     verbose: Annotated[bool, typer.Option(help="Log every call")] = False,
 ) -> None:
     """Run gateway, ingest and pool without a screen; prints one ready line of JSON."""
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
+    settings = read_settings(
+        data_dir=data,
+        host=host,
+        port=port,
+        engine=engine,
+        engine_streaming=streaming,
+        gateways=gateways,
+        log_format=log_format,
     )
+    set_up(logging.INFO if verbose else logging.WARNING, settings.log_format)
     stopped = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stopped.set())
@@ -69,9 +76,7 @@ def serve(
     from core.gateway.server import settle_memory
     from core.service import Service
 
-    service = Service.open(
-        read_settings(data_dir=data, host=host, port=port, engine=engine, engine_streaming=streaming, gateways=gateways)
-    )
+    service = Service.open(settings)
     try:
         ready = {
             "ready": True,

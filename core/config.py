@@ -83,6 +83,7 @@ class Settings(BaseSettings):
         description="strict: a call that can't be stored fails; best_effort: it passes and is counted as dropped",
     )
     channel: str = Field("train", description="Channel of calls that name none")
+    log_format: str = Field("text", pattern="^(text|json)$", description="Lines on stderr: for people, or JSON objects")
     segment_bytes: int = Field(256 << 20, ge=1 << 16, description="Journal segment size, bytes")
     pool_memory: str = Field("2GB", description="DuckDB's memory limit")
     pool_threads: int = Field(2, ge=1, description="DuckDB's worker threads")

@@ -26,6 +26,7 @@ from core.doctor import diagnose
 from core.engine_host import LocalEngineHost, add_configured_engines, timeouts_of
 from core.errors import StudioError
 from core.gateway.app import GatewayDeps, create_gateway
+from core.gateway.calllog import log_call
 from core.gateway.engines import EngineSet
 from core.gateway.front import Front
 from core.gateway.identity import KeyStore
@@ -98,6 +99,7 @@ class Service:
         self.policy.restore(list(self.pool.policy_events()))
         self.leases = Leases(self.pool, self.clock, lambda: uuid.uuid4().hex, lambda: self.policy.version)
         self.stats = GatewayStats(clock=self.clock)
+        self.stats.listen(log_call)
         self.engines = EngineSet(timeouts=timeouts_of(settings), clock=self.clock)
         self.local_engine = LocalEngineHost(settings)
         opened.callback(self.local_engine.stop)

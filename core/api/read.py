@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from starlette.responses import PlainTextResponse
 
 from core.api.app import Call, Handler, json_response
+from core.api.metrics import metrics
 from core.errors import InvalidInput
 from core.journal import journal_bytes
 from core.types import View
@@ -92,31 +92,6 @@ def readyz(call: Call) -> Any:
     """``GET /readyz``: 200 when calls can be taken, else 503."""
     ready = not call.deps.policy.syncing
     return json_response({"ready": ready, "syncing": call.deps.policy.syncing}, 200 if ready else 503)
-
-
-def metrics(call: Call) -> Any:
-    """``GET /metrics``: Prometheus text."""
-    deps = call.deps
-    live, pool = deps.stats.snapshot(), deps.pool.stats()
-    rows: list[tuple[str, str, str, float]] = [
-        ("claw_calls_total", "counter", "Captured model calls", live["n_calls"]),
-        ("claw_call_errors_total", "counter", "Calls that ended in an error", live["n_errors"]),
-        ("claw_dropped_total", "counter", "Answered calls that were not stored", live["n_dropped"]),
-        (
-            "claw_ingest_lag_seconds",
-            "gauge",
-            "Age of the oldest journalled, not yet readable call",
-            deps.ingest.lag_s,
-        ),
-        ("claw_journal_bytes", "gauge", "Size of the journal", journal_bytes(deps.settings.journal_dir)),
-        ("claw_steps", "gauge", "Steps in the pool", pool["n_steps"]),
-        ("claw_trajectories", "gauge", "Trajectories in the pool", pool["n_trajectories"]),
-        ("claw_groups", "gauge", "Prompt groups in the pool", pool["n_groups"]),
-    ]
-    text = "".join(
-        f"# HELP {name} {help_text}\n# TYPE {name} {kind}\n{name} {value:g}\n" for name, kind, help_text, value in rows
-    )
-    return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 
 ROUTES: list[tuple[str, str, Handler]] = [

@@ -15,7 +15,7 @@ from core.gateway.engine import Engine, EngineAnswer, EngineCall
 from core.gateway.identity import Caller, presented_keys
 from core.gateway.routing import Attempts
 from core.gateway.stats import CallEvent
-from core.records import blot, call_record, harmless_headers
+from core.records import BLOT, blot, call_record, harmless_headers
 
 log = logging.getLogger(__name__)
 
@@ -177,6 +177,12 @@ class Recorder:
             secrets=call.secrets(self._deps.settings.api_key),
         )
 
+    def _clean(self, call: Exchange, text: str) -> str:
+        """Engines repeat keys in what they say of them."""
+        for secret in call.secrets(self._deps.settings.api_key):
+            text = text.replace(secret, BLOT.decode())
+        return text
+
     def _count(
         self, call: Exchange, answer: EngineAnswer | None, failure: StudioError | None, *, dropped: bool
     ) -> None:
@@ -201,7 +207,7 @@ class Recorder:
                 latency_s=at - call.started_at,
                 n_prompt_tokens=_usage(answer, "prompt_tokens", "input_tokens"),
                 n_response_tokens=_usage(answer, "completion_tokens", "output_tokens"),
-                error=error["message"] if error is not None else None,
+                error=self._clean(call, error["message"]) if error is not None else None,
                 aborted=call.agent_gone,
             ),
             dropped=dropped,

@@ -1,16 +1,19 @@
-"""Counters of the gateway, for the live page and Prometheus: cheap to write, read as a snapshot."""
+"""Counters of the gateway, for the live page and metrics: cheap to write, read as a snapshot."""
 
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from typing import Any
 
 RECENT = 500
 LATENCIES = 1000
 WINDOWS_S = (1, 10, 60)
+BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _MAX_NAMES = 200
 
 
@@ -56,6 +59,7 @@ class GatewayStats:
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
+        self._listener: Callable[[CallEvent, bool], None] | None = None
         self.n_calls = 0
         self.n_errors = 0
         self.n_dropped = 0
@@ -66,6 +70,8 @@ class GatewayStats:
         self.n_response_tokens = 0
         self.recent: deque[CallEvent] = deque(maxlen=RECENT)
         self._latencies: deque[float] = deque(maxlen=LATENCIES)
+        self._buckets = [0] * (len(BUCKETS_S) + 1)
+        self._latency_sum = 0.0
         self._seconds: dict[int, _Second] = {}
         self._by: dict[str, Counter[str]] = {
             name: Counter() for name in ("channel", "source", "agent", "model", "engine", "identity_source")
@@ -81,6 +87,12 @@ class GatewayStats:
         with self._lock:
             self.n_in_flight -= 1
         self._count(event, dropped)
+        if self._listener is not None:
+            self._listener(event, dropped)
+
+    def listen(self, listener: Callable[[CallEvent, bool], None]) -> None:
+        """Have every call told that this process finishes from now on, and whether it was dropped."""
+        self._listener = listener
 
     def absorb(self, worker: str, news: Mapping[str, Any]) -> None:
         """Take what another gateway process counted (``WorkerStats.news``); ``{"in_flight": 0}`` once it has ended."""
@@ -99,6 +111,8 @@ class GatewayStats:
             self.n_response_tokens += n_tokens
             self.recent.append(event)
             self._latencies.append(event.latency_s)
+            self._buckets[bisect_left(BUCKETS_S, event.latency_s)] += 1
+            self._latency_sum += event.latency_s
             second = self._second(int(event.at))
             second.calls += 1
             second.errors += event.error is not None
@@ -127,6 +141,7 @@ class GatewayStats:
                 "n_in_flight": self.n_in_flight + sum(self._in_flight_elsewhere.values()),
                 "n_prompt_tokens": self.n_prompt_tokens,
                 "n_response_tokens": self.n_response_tokens,
+                "latency": self._latency(),
                 "rates": self._rates(at),
                 "series": self._series(at),
                 "by": {name: dict(counter.most_common()) for name, counter in self._by.items()},
@@ -137,22 +152,6 @@ class GatewayStats:
         data["recent"] = [asdict(event) for event in reversed(recent[-n_recent:])] if n_recent else []
         return data
 
-    def prometheus(self) -> str:
-        """The counters in Prometheus text format."""
-        data = self.snapshot(n_recent=0)
-        rows = (
-            ("claw_gateway_calls_total", "counter", "Model calls answered", data["n_calls"]),
-            ("claw_gateway_errors_total", "counter", "Calls that ended in an error", data["n_errors"]),
-            ("claw_gateway_aborted_total", "counter", "Calls whose agent went away", data["n_aborted"]),
-            ("claw_gateway_dropped_total", "counter", "Answers that were not stored", data["n_dropped"]),
-            ("claw_gateway_in_flight", "gauge", "Calls being served", data["n_in_flight"]),
-            ("claw_gateway_prompt_tokens_total", "counter", "Prompt tokens", data["n_prompt_tokens"]),
-            ("claw_gateway_response_tokens_total", "counter", "Response tokens", data["n_response_tokens"]),
-        )
-        return "".join(
-            f"# HELP {name} {text}\n# TYPE {name} {kind}\n{name} {value}\n" for name, kind, text, value in rows
-        )
-
     def _second(self, at: int) -> _Second:
         second = self._seconds.get(at)
         if second is None:
@@ -160,6 +159,12 @@ class GatewayStats:
             for old in [key for key in self._seconds if key < at - max(WINDOWS_S) - 1]:
                 del self._seconds[old]
         return second
+
+    def _latency(self) -> dict[str, Any]:
+        """``{buckets: [(upper bound, calls up to it)], sum, count}``, seconds, since start."""
+        counts = list(accumulate(self._buckets))
+        buckets = list(zip(BUCKETS_S, counts, strict=False))
+        return {"buckets": buckets, "sum": self._latency_sum, "count": counts[-1]}
 
     def _rates(self, at: float) -> dict[str, dict[str, float]]:
         """``{"calls_per_s": {"1": ..., "10": ..., "60": ...}, ...}`` over whole past seconds."""

@@ -23,6 +23,7 @@ from core.engine_host import add_configured_engines, timeouts_of
 from core.errors import EngineError, StudioError
 from core.gateway.app import GatewayDeps, create_gateway
 from core.gateway.asgi import Receive, Scope, Send
+from core.gateway.calllog import log_call
 from core.gateway.engines import EngineSet
 from core.gateway.front import Front
 from core.gateway.http1 import HttpClient
@@ -30,6 +31,7 @@ from core.gateway.identity import KeyStore
 from core.gateway.policy import PolicyState
 from core.gateway.server import GatewayServer, settle_memory
 from core.journal import Journal
+from core.logs import set_up
 from core.types import PolicyEvent
 from core.workers.counts import WorkerStats
 from core.workers.forward import Forward
@@ -81,6 +83,7 @@ class Worker:
         self.policy.restore(PolicyEvent(**event) for event in begin["policy"])
         self.policy.syncing = begin["syncing"]
         self.stats = WorkerStats(clock=time.time)
+        self.stats.listen(log_call)
         self.local = OwnersEngine(lambda: tell({"want": "local_engine"}))
         self.engines = EngineSet(timeouts=timeouts_of(settings))
         add_configured_engines(self.engines, settings, self.local)
@@ -166,7 +169,7 @@ def main() -> None:
     begin = next(heard, None)
     if begin is None:
         return
-    logging.basicConfig(level=begin["log_level"], format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    set_up(begin["log_level"], begin["settings"]["log_format"])
     worker: Worker | None = None
     try:
         worker = Worker(begin, sender.send)

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pyarrow.parquet as pq
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from core.serving.process import EngineProcess
 from core.serving.tokenizer import tokenizer_hash
@@ -336,6 +337,20 @@ def test_stats_health_and_metrics(studio: ServeProcess) -> None:
     assert studio.http.get("/healthz").status_code == 200
     assert studio.http.get("/readyz").status_code == 200
     assert "claw_dropped_total 0" in studio.http.get("/metrics").text
+
+
+def test_every_family_is_well_formed(studio: ServeProcess) -> None:
+    answer = studio.http.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    families = list(text_string_to_metric_families(answer.text))
+    names = [family.name for family in families]
+    assert len(names) == len(set(names)) and all(family.type != "unknown" for family in families)
+    assert all(family.documentation for family in families)
+    (seconds,) = (family for family in families if family.name == "claw_call_seconds")
+    assert seconds.type == "histogram"
+    buckets = [(float(s.labels["le"]), s.value) for s in seconds.samples if s.name.endswith("_bucket")]
+    assert buckets == sorted(buckets) and [n for _, n in buckets] == sorted(n for _, n in buckets)
+    assert buckets[-1] == (float("inf"), pytest.approx(next(s.value for s in seconds.samples if "count" in s.name)))
 
 
 def test_claw_r1_endpoints(studio: ServeProcess) -> None:

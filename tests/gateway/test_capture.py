@@ -13,6 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from core.journal import read_records
 from core.records import extract_tokens
+from tests.conftest import eventually
 
 from .upstream import chat_answer, completions_answer
 
@@ -315,7 +316,7 @@ def test_an_agent_that_leaves_loses_nothing(gateway, upstream, stream):
     assert record["aborted"] is True
     assert record["response"] == chat_answer()
     assert gateway.policy.n_in_flight == 0
-    assert gateway.stats.snapshot()["n_aborted"] == 1
+    eventually(lambda: gateway.stats.snapshot()["n_aborted"] == 1)
 
 
 def test_stopping_lets_calls_finish(make_gateway, upstream):
@@ -378,7 +379,9 @@ def test_counters(gateway, upstream):
     assert [entry["step_uid"] for entry in reversed(data["recent"])] == [
         record["step_uid"] for record in gateway.records()
     ]
-    assert "claw_gateway_calls_total 4" in gateway.stats.prometheus()
+    latency = data["latency"]
+    assert latency["count"] == 4 and 0 <= latency["buckets"][0][1] <= latency["buckets"][-1][1] == 4
+    assert latency["sum"] == pytest.approx(sum(entry["latency_s"] for entry in data["recent"]))
 
 
 def test_many_at_once_lose_nothing(gateway, upstream):

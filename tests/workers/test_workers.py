@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from core.journal import read_records
 from core.records import parse
@@ -49,6 +50,11 @@ def stats(service: ServeProcess) -> dict[str, Any]:
     return service.http.get("/api/v1/stats").json()
 
 
+def samples(service: ServeProcess) -> list[Any]:
+    families = text_string_to_metric_families(service.http.get("/metrics").text)
+    return [sample for family in families for sample in family.samples]
+
+
 def children(pid: int) -> list[int]:
     """Gateway workers of a service."""
     found = []
@@ -65,6 +71,12 @@ def test_all_that_one_process_does_several_do(serve: Callable[..., ServeProcess]
     assert writers(data) == {"g1", "g2"}
     assert eventually(lambda: (told := stats(service))["n_calls"] == 16 and told["engines"][0]["n_calls"] == 16)
     assert stats(service)["journal_bytes"] == sum(path.stat().st_size for path in (data / "journal").glob("*.seg"))
+
+    told = {sample.name: sample.value for sample in samples(service) if not sample.labels}
+    assert told["claw_calls_total"] == told["claw_steps"] == told["claw_call_seconds_count"] == 16
+    assert told["claw_dropped_total"] == 0
+    by_engine = [sample for sample in samples(service) if sample.name == "claw_engine_calls_total"]
+    assert [(sample.labels, sample.value) for sample in by_engine] == [({"engine": "engine"}, 16)]
 
     # A key holds everywhere once it is given out, and nowhere once it is taken back.
     session = service.http.post("/api/v1/sessions", json={"trajectory_uid": "t-key"}).json()

@@ -53,7 +53,8 @@ WITH said AS (
     SELECT trajectory_id, arg_max(reward, event_id) AS reward
     FROM trajectory_events SEMI JOIN scope USING (trajectory_id) GROUP BY trajectory_id
 ), step AS (
-    SELECT trajectory_id, sum(reward ORDER BY step_id) AS reward, bool_or(trainable) AS trainable
+    SELECT trajectory_id, sum(reward ORDER BY step_id) FILTER (reward IS NOT NULL) AS reward,
+        bool_or(trainable) AS trainable
     FROM step_state SEMI JOIN scope USING (trajectory_id) GROUP BY trajectory_id
 )
 SELECT scope.trajectory_id,

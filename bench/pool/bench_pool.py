@@ -212,12 +212,14 @@ def writes(bench: Bench, pool: Pool, n_trajectories: int) -> None:
     )
     view = View(where="step_index = 7 OR latency_s < 0.13")
     n = pool.count_steps(view)
-    made: dict[str, list[float]] = {name: [] for name in ("preview counts", "label", "undo", "redo", "facets after")}
+    made: dict[str, list[tuple[float, float]]] = {
+        name: [] for name in ("preview counts", "label", "undo", "redo", "facets after")
+    }
 
     def timed(name: str, call: Callable[[], Any]) -> Any:
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.process_time()
         found = call()
-        made[name].append((time.perf_counter() - began) * 1e3)
+        made[name].append(((time.perf_counter() - began) * 1e3, (time.process_time() - used) * 1e3))
         return found
 
     for kind, value in (("quality", "good"), ("reward", 0.25), ("tag", "bulk"), ("trainable", False)):
@@ -231,7 +233,8 @@ def writes(bench: Bench, pool: Pool, n_trajectories: int) -> None:
         timed("redo", lambda a=action: pool.redo(a))
         pool.undo(action)
     for name, took in made.items():
-        bench.keep(f"bulk, {n:,} steps: {name}", took)
+        cpu = round(statistics.median(used for _, used in took), 1)
+        bench.keep(f"bulk, {n:,} steps: {name}", [wall for wall, _ in took], cpu_p50_ms=cpu)
     bench.run("page: newest of all, after the writes", lambda r: pool.steps(View()))
 
 
@@ -289,7 +292,12 @@ def main() -> None:
     found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     found["million"] = {
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": {"cpus": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}", "load_before": load},
+        "machine": {
+            "cpus": os.cpu_count(),
+            "system": f"{platform.system()} {platform.machine()}",
+            "load_before": load,
+            "load_after": os.getloadavg(),
+        },
         "versions": {"python": platform.python_version(), **{m: version(m) for m in ("duckdb", "pyarrow", "numpy")}},
         "pool": {"n_steps": n, "bytes": source.stat().st_size, "open_ms": round(opened * 1e3, 1)},
         "memory_limit": given.memory,

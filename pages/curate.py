@@ -76,6 +76,12 @@ def curate_page() -> None:
     if pool.stats()["n_steps"] == 0:
         w.empty_state("Nothing to curate yet", "Load the demo data, or point an agent at the gateway.", demo=True)
         return
+    if state.query("tab") == "history":
+        # The history is of the whole pool, so it has no filters beside it.
+        choose("Tab", TABS, "tab")
+        with w.error_boundary():
+            history()
+        return
     left, right = st.columns([2.1, 9], gap="medium")
     with left, st.container(key="facet-column"):
         view = filter_panel("curate")
@@ -98,8 +104,6 @@ def curate_page() -> None:
             funnel(view)
         elif tab == "reviewers":
             reviewers_tab(view)
-        else:
-            history()
 
 
 def saved_views(view: View) -> None:
@@ -137,7 +141,7 @@ def label_tab(view: View, target: str) -> None:
         with slot:
             rows = fetch(view, limit=browse.PAGE_SIZE, offset=offset)
             key = f"curate-{target}-{signature(view)}-{offset}-{picking.epoch()}"
-            now_picked, _ = browse.pick_table(rows, spec, key=key, picked=picked, height=470)
+            now_picked = browse.pick_table(rows, spec, key=key, picked=picked, height=470)
     if now_picked != picked:
         picking.remember(target, now_picked)
     with bar:

@@ -58,11 +58,14 @@ def trajectory_page(uid: str) -> None:
     chosen = asked if asked in uids else uids[0]
     left, middle, right = st.columns([2.7, 6.6, 2.4], gap="small")
     with left, w.error_boundary():
-        clicked = components.timeline(
-            steps=stepview.timeline_rows(steps), selected=chosen, key=f"timeline-{uid}", height=640
+        key = f"timeline-{uid}"
+        components.timeline(
+            steps=stepview.timeline_rows(steps),
+            selected=chosen,
+            key=key,
+            height=640,
+            stepped=lambda: state.set_query(step=st.session_state[key]["step"]),
         )
-        if clicked in uids and clicked != chosen:
-            open_step(clicked)
     with middle, w.error_boundary():
         step_view(chosen, uids, steps)
     with right, w.error_boundary():
@@ -107,9 +110,8 @@ def summary_row(summary: dict) -> None:
 
 
 def open_step(uid: str) -> None:
-    """Make a step the selected one."""
+    """Make a step the selected one, before the page is drawn: one key press is one drawing."""
     state.set_query(step=uid)
-    st.rerun()
 
 
 def step_view(chosen: str, uids: list[str], steps: list[dict]) -> None:
@@ -120,12 +122,11 @@ def step_view(chosen: str, uids: list[str], steps: list[dict]) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="xsmall"):
         tab = choose("Step", TABS, "tab")
         st.space("stretch")
-        if st.button("", icon=":material/keyboard_arrow_up:", key="previous", shortcut="K", disabled=place == 0):
-            open_step(uids[place - 1])
-        if st.button(
-            "", icon=":material/keyboard_arrow_down:", key="next", shortcut="J", disabled=place + 1 == len(uids)
-        ):
-            open_step(uids[place + 1])
+        last = place + 1 == len(uids)
+        before, after = uids[max(place - 1, 0)], uids[min(place + 1, len(uids) - 1)]
+        up, down = ":material/keyboard_arrow_up:", ":material/keyboard_arrow_down:"
+        st.button("", icon=up, key="previous", shortcut="K", disabled=place == 0, on_click=open_step, args=(before,))
+        st.button("", icon=down, key="next", shortcut="J", disabled=last, on_click=open_step, args=(after,))
     if tab == "messages":
         stepview.show_messages(step, steps, service.pool)
     elif tab == "tokens":
@@ -144,8 +145,7 @@ def labels(trajectory_uid: str, step_uid: str, summary: dict) -> None:
     """Label controls for the step or for the whole trajectory."""
     service = state.service()
     about = choose("Label", {"trajectory": "Trajectory", "step": "Step"}, "about")
-    step = service.pool.step(step_uid)
-    current = step if about == "step" else summary
+    current = service.pool.standing("step", step_uid) if about == "step" else summary
     target = Target(about, step_uid if about == "step" else trajectory_uid)
     label_panel(
         target,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,22 +74,38 @@ def messages_view(*, uid: str, entries: Sequence[Mapping[str, Any]], key: str) -
     renderer("messages")(data={"uid": uid, "entries": list(entries)}, key=key)
 
 
-def timeline(*, steps: Sequence[Mapping[str, Any]], selected: str | None, key: str, height: int = 620) -> str | None:
-    """The steps of a trajectory as rows; returns the step_uid that was clicked, once."""
+def timeline(
+    *,
+    steps: Sequence[Mapping[str, Any]],
+    selected: str | None,
+    key: str,
+    height: int = 620,
+    stepped: Callable[[], None] = ignore,
+) -> str | None:
+    """The steps of a trajectory as rows; returns the step_uid that was clicked, once.
+
+    ``stepped`` is called before the page is drawn; the click stands in ``st.session_state[key]["step"]`` then.
+    """
     result = renderer("timeline")(
-        data={"steps": list(steps), "selected": selected, "height": height}, key=key, on_step_change=ignore
+        data={"steps": list(steps), "selected": selected, "height": height}, key=key, on_step_change=stepped
     )
     chosen: str | None = result.step
     return chosen
 
 
-def facet_list(*, facets: Sequence[Mapping[str, Any]], closed: Sequence[str], key: str) -> dict[str, Any] | None:
+def facet_list(
+    *, facets: Sequence[Mapping[str, Any]], closed: Sequence[str], key: str, toggled: Callable[[], None] = ignore
+) -> dict[str, Any] | None:
     """Facets with counts; returns ``{"column", "value"}`` of the value that was clicked, once.
+
+    ``toggled`` is called before the page is drawn; the click stands in ``st.session_state[key]["toggle"]`` then.
 
     Each facet is ``{"column", "label", "help", "values": [[value, n], ...], "selected": [value, ...],
     "hints": {value: text}}``.
     """
-    result = renderer("facets")(data={"facets": list(facets), "closed": list(closed)}, key=key, on_toggle_change=ignore)
+    result = renderer("facets")(
+        data={"facets": list(facets), "closed": list(closed)}, key=key, on_toggle_change=toggled
+    )
     clicked: dict[str, Any] | None = result.toggle
     return clicked
 

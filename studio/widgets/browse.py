@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -174,18 +174,30 @@ def page_of(n_rows: int, *, key: str, size: int = PAGE_SIZE, noun: str = "rows")
         first = (page - 1) * size
         last = min(n_rows, first + size)
         st.caption(f"{count(first + 1 if n_rows else 0)}–{count(last)} of {count(n_rows)} {noun}")
-        chosen = st.pagination(n_pages, default=page, key=f"{key}-pages", width=320) if n_pages > 1 else 1
-    if chosen != page:
-        state.set_query(page=chosen if chosen > 1 else None)
-        st.rerun()
+        if n_pages > 1:
+            pages = f"{key}-pages-{page}"
+            st.pagination(n_pages, default=page, key=pages, width=320, on_change=_turn, args=(pages,))
     return (page - 1) * size
 
 
+def _turn(key: str) -> None:
+    # Before the page is drawn, not while: one click is one drawing.
+    chosen = st.session_state[key]
+    state.set_query(page=chosen if chosen > 1 else None)
+
+
 def pick_table(
-    rows: pa.Table, spec: TableSpec, *, key: str, picked: set[str], height: int = 520, openable: bool = False
-) -> tuple[set[str], str | None]:
-    """A table with check marks: what is picked, on this page and on those not in sight; and the uid of the row that a
-    click on a cell opens (``openable``), once.
+    rows: pa.Table,
+    spec: TableSpec,
+    *,
+    key: str,
+    picked: set[str],
+    height: int = 520,
+    opened: Callable[[str], None] | None = None,
+) -> set[str]:
+    """A table with check marks: what is picked, on this page and on those not in sight.
+
+    ``opened`` hears the uid of the row whose cell is clicked, before the page is drawn.
 
     ``key`` must change with page and filter: Streamlit remembers positions, and positions mean other rows there.
     """
@@ -200,15 +212,19 @@ def pick_table(
         hide_index=True,
         column_order=spec.columns,
         column_config=dict(spec.config),
-        on_select="rerun",
-        selection_mode=["multi-row", "single-cell"] if openable else "multi-row",
+        on_select="rerun" if opened is None else lambda: _open(key, here, opened),
+        selection_mode="multi-row" if opened is None else ["multi-row", "single-cell"],
         selection_default={"selection": {"rows": st.session_state[mount]}},
         placeholder="",
         row_height=ROW_HEIGHT,
         height=min(height, HEADER_HEIGHT + ROW_HEIGHT * max(len(frame), 1)),
         key=key,
     )
-    selection = event["selection"]
-    chosen = {here[place] for place in selection["rows"] if place < len(here)}
-    cells = selection.get("cells") or []
-    return (picked - set(here)) | chosen, here[cells[0][0]] if cells and cells[0][0] < len(here) else None
+    chosen = {here[place] for place in event["selection"]["rows"] if place < len(here)}
+    return (picked - set(here)) | chosen
+
+
+def _open(key: str, here: Sequence[str], opened: Callable[[str], None]) -> None:
+    cells = st.session_state[key]["selection"].get("cells") or []
+    if cells and cells[0][0] < len(here):
+        opened(here[cells[0][0]])

@@ -13,16 +13,21 @@ def choose(label: str, options: Mapping[str, str], name: str) -> str:
     """A segmented control over ``options`` (key -> text) whose key is the URL parameter ``name``."""
     asked = state.query(name)
     standing = asked if asked in options else next(iter(options))
-    chosen = st.segmented_control(
+    key = f"choose-{name}-{standing}"
+    st.segmented_control(
         label,
         list(options),
         default=standing,
         format_func=options.__getitem__,
         required=True,
         label_visibility="collapsed",
-        key=f"choose-{name}-{standing}",
+        key=key,
+        on_change=_chosen,
+        args=(name, key),
     )
-    if chosen != standing:
-        state.set_query(**{name: chosen, "page": None})
-        st.rerun()
     return standing
+
+
+def _chosen(name: str, key: str) -> None:
+    # Before the page is drawn, not while: one click is one drawing.
+    state.set_query(**{name: st.session_state[key], "page": None})

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -129,10 +130,18 @@ def filter_panel(key: str) -> View | None:
     _ranges(view, key)
     rows = facet_rows(view)
     closed = CLOSED if len(rows) > FEW_FACETS else ()
-    clicked = components.facet_list(facets=rows, closed=closed, key=f"{key}-facets")
-    if clicked is not None:
-        change(toggled(view, clicked["column"], clicked["value"]))
+    components.facet_list(
+        facets=rows, closed=closed, key=f"{key}-facets", toggled=partial(_toggle, view, f"{key}-facets")
+    )
     return view
+
+
+def _toggle(view: View, key: str) -> None:
+    # Before the page is drawn, not while: one click is one drawing.
+    clicked = st.session_state[key]["toggle"]
+    if clicked is not None:
+        state.set_view(toggled(view, clicked["column"], clicked["value"]))
+        state.set_query(page=None)
 
 
 def facet_rows(view: View) -> list[dict[str, Any]]:

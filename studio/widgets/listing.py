@@ -65,8 +65,13 @@ def listing(view: View) -> None:
     picked = picking.picks(info.pick)
     with st.container(key="inspect-table"):
         shown = f"{signature(view)}-{order}-{page}-{picking.epoch()}-{'.'.join(spec.columns)}"
-        now, opened = browse.pick_table(
-            rows, spec, key=f"inspect-{level}-{shown}", picked=picked, height=640, openable=True
+        now = browse.pick_table(
+            rows,
+            spec,
+            key=f"inspect-{level}-{shown}",
+            picked=picked,
+            height=640,
+            opened=lambda uid: open_row(level, uid),
         )
         # Counted after the rows are on the screen: a slow count holds up nobody.
         browse.page_of(counted(view), key=f"inspect-{level}-{signature(view)}", noun=LEVELS[level].lower())
@@ -75,19 +80,16 @@ def listing(view: View) -> None:
     if now:
         with bar:
             pick_bar(view, level, info, now)
-    if opened is not None:
-        open_row(level, opened)
 
 
 def open_row(level: str, uid: str) -> None:
-    """Go from a row to its page."""
+    """Go from a row to its page; called before that is drawn."""
     if level == "trajectories":
         state.set_query(trajectory=uid, step=None, page=None)
     elif level == "groups":
         state.set_query(group=uid, page=None)
     else:
         state.set_query(trajectory=state.service().pool.step(uid)["trajectory_uid"], step=uid, page=None)
-    st.rerun()
 
 
 def asked_order(info: Level) -> str:

@@ -36,8 +36,7 @@ def words(model: dict[str, Any], uid: str) -> list[tuple[str, float | None]]:
     own = [s["reward"] for s in model["steps"].get(uid, ()) if s["reward"] is not None]
     if own:
         found.append(("steps", sum(own)))
-    if model["complete"].get(uid):
-        found += [("complete", model["complete"][uid][-1])]
+    found += [("complete", value) for value in model["complete"].get(uid, ())]
     for action in model["actions"]:
         if not action["undone"]:
             found += [(source, value) for one, source, value in action["words"] if one == uid]
@@ -98,7 +97,7 @@ def shared() -> Iterator[Pool]:
     opened.close()
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(moves=MOVES, checked=st.integers(0, len(POLICIES) - 1))
 def test_rewards_are_what_the_rules_say(moves: list[tuple[Any, ...]], checked: int, shared: Pool) -> None:
     pool, channel = shared, f"channel-{next(EXAMPLE)}"

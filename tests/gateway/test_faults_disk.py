@@ -20,7 +20,7 @@ from core.records import parse
 
 from .upstream import Upstream, chat_answer
 
-SERVE = Path(__file__).resolve().parents[2] / "bench" / "gateway" / "serve.py"
+ROOT = Path(__file__).resolve().parents[2]
 OWN_MOUNTS = ["unshare", "--user", "--map-root-user", "--mount"]
 PATHS: dict[str, dict[str, Any]] = {
     "chat/completions": {"messages": [{"role": "user", "content": "x" * 3000}]},
@@ -39,7 +39,8 @@ class Served:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
         self.process = subprocess.Popen(
-            [*before, sys.executable, str(SERVE), str(directory), upstream.base_url],
+            [*before, sys.executable, "-m", "tests.gateway.serve_alone", str(directory), upstream.base_url],
+            cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

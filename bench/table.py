@@ -55,9 +55,46 @@ def step_rows() -> Iterator[Row]:
         )
 
 
+POOL_CASES = (
+    "facets: all 20 of a filtered view", "count: a filtered view", "page: filtered, any order",
+    "page: deep in all, any order", "groups page: filtered", "trajectories page: filtered",
+    "histogram: a filtered view",
+    "one trajectory of 100 steps, tokens and messages", "text search: first page of a new word",
+    "text search: pages, counts of a known word", "label one step or trajectory",
+)  # fmt: skip
+"""What README tells of the pool's cases."""
+
+
+def pool_rows() -> Iterator[Row]:
+    """The pool: a million steps, bytes on disk, lists."""
+    found = load("pool")
+    cases, machine = found["million"]["cases"], found["million"]["machine"]
+    waiting = max(machine["load_before"][0], machine["load_after"][0])
+    busy = f"(load {waiting:.1f} on {machine['cpus']} cores)" if waiting > machine["cpus"] else ""
+    bulk = [name for name in cases if name.startswith("bulk") and name.endswith(("label", "undo"))]
+    for name in (*POOL_CASES, *bulk):
+        case = cases[name]
+        cpu = f", {case['cpu_p50_ms']:,.0f} ms of processor" if "cpu_p50_ms" in case else ""
+        yield f"1,000,000 steps, {name}", f"p50 {case['p50_ms']:,.0f} ms, p95 {case['p95_ms']:,.0f} ms{cpu}", busy
+    disk = found["disk"]
+    raw, ours, journal, *others = disk["stores"].items()
+    peers = [f"{name} {store['bytes'] / 1e6:,.0f} MB" for name, store in (raw, *others)]
+    yield (
+        f"disk, {disk['n_steps']:,} calls, contexts to {disk['tokens_at_the_end']:,} tokens",
+        f"{ours[1]['bytes'] / 1e6:,.0f} MB, 1/{1 / ours[1]['share_of_json']:.0f} of the JSON"
+        f" (journal {journal[1]['bytes'] / 1e6:,.0f} MB until retention)",
+        "; ".join(peers),
+    )
+    lists = {name: listed for name, listed in found["lists"].items() if name != "n_steps"}
+    (_, ours_listed), *peers_listed = lists.items()
+    for name, case in ours_listed.items():
+        beside = [f"{peer} p50 {theirs[name]['p50_ms']:,.0f} ms" for peer, theirs in peers_listed]
+        yield f"{found['lists']['n_steps']:,} steps, {name}", f"p50 {case['p50_ms']:,.0f} ms", "; ".join(beside)
+
+
 def table() -> str:
     """The markdown between README's marks."""
-    rows = [*tree_rows(), *packing_rows(), *step_rows()]
+    rows = [*tree_rows(), *packing_rows(), *step_rows(), *pool_rows()]
     lines = ["| what | measured | beside it, in the same run |", "|---|---|---|"]
     return "\n".join(lines + [f"| {what} | {ours} | {peers} |" for what, ours, peers in rows]) + "\n"
 

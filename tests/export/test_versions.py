@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.batch.datasets import VersionSource, freeze_version, version_plan
-from core.batch.plan import plan
+from core.batch.plan import Plan, plan
 from core.batch.recipe import parse_recipe
 from core.batch.redact import redact, texts_of
 from core.errors import Conflict, InvalidInput, NotFound
@@ -42,33 +44,42 @@ def annotate(pool: Pool, kind: str, value: Any, *, source: str = "human", **targ
     return pool.annotate([Annotation(kind, value, "ann", source, T0, **target)])
 
 
+def fill(pool: Pool) -> Pool:
+    """Two groups of three trajectories, rewards by several sources."""
+    uids = [(prompt, k, f"{prompt}{k}") for prompt in "AB" for k in range(3)]
+    pool.append(
+        [
+            step
+            for prompt, k, uid in uids
+            for step in conversation(
+                uid, prompt, [([1, 2], [3, k]), ([4], [5, 6 + (prompt == "B")])], policy_version=2 + k
+            )
+        ],
+        completions=[one for _, k, uid in uids for one in done(uid, reward=float(k == 0))],
+        policy_events=[PolicyEvent(4, PolicyEventKind.SYNC_FINISHED, T0)],
+    )
+    judged = [Annotation("reward", 0.25 * k, "ann", "judge", T0, trajectory_uid=uid) for _, k, uid in uids]
+    pool.annotate([*judged, Annotation("tag", "kept", "ann", "human", T0, step_uid="A0.0")])
+    return pool
+
+
 @pytest.fixture
 def filled(pool: Pool) -> Pool:
-    """Two groups of three trajectories, rewards by several sources."""
-    for g, prompt in enumerate("AB"):
-        for k in range(3):
-            uid = f"{prompt}{k}"
-            pool.append(
-                conversation(uid, prompt, [([1, 2], [3, k]), ([4], [5, 6 + g])], policy_version=2 + k),
-                completions=done(uid, reward=float(k == 0)),
-            )
-            annotate(pool, "reward", 0.25 * k, source="judge", trajectory_uid=uid)
-    pool.append([], policy_events=[PolicyEvent(4, PolicyEventKind.SYNC_FINISHED, T0)])
-    annotate(pool, "tag", "kept", step_uid="A0.0")
-    return pool
+    return fill(pool)
 
 
 def edit_everything(pool: Pool) -> None:
     """All that can change later, changed."""
-    undone = [a["action_uid"] for a in pool.actions(100) if a["kinds"] == ["reward"]][:2]
-    for action in undone:
-        pool.undo(action)
-    annotate(pool, "reward", 9.0, trajectory_uid="A0")
-    annotate(pool, "reward", -1.0, source="judge", trajectory_uid="B1")
-    annotate(pool, "reward", 5.0, step_uid="A1.0")
-    annotate(pool, "quality", "bad", trajectory_uid="A1")
-    annotate(pool, "trainable", False, step_uid="B0.0")
-    annotate(pool, "tag", "-kept", step_uid="A0.0")
+    pool.undo(pool.actions(100)[-1]["action_uid"])
+    said: list[tuple[str, Any, str, dict[str, str]]] = [
+        ("reward", 9.0, "human", {"trajectory_uid": "A0"}),
+        ("reward", -1.0, "judge", {"trajectory_uid": "B1"}),
+        ("reward", 5.0, "human", {"step_uid": "A1.0"}),
+        ("quality", "bad", "human", {"trajectory_uid": "A1"}),
+        ("trainable", False, "human", {"step_uid": "B0.0"}),
+        ("tag", "-kept", "human", {"step_uid": "A0.0"}),
+    ]
+    pool.annotate([Annotation(kind, value, "ann", source, T0, **target) for kind, value, source, target in said])
     pool.append(
         [
             *conversation("A9", "A", [([1, 2], [3])]),  # a new member of the group
@@ -88,39 +99,66 @@ def sha(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("name", sorted(set(EXPORTERS) - {"trl_dpo"}))
-def test_the_same_bytes_twice_and_after_later_edits(name: str, filled: Pool, tmp_path: Path) -> None:
-    recipe = {"trl_kto": "kto"}.get(name, "grpo")
-    freeze(filled, "v1", parse_recipe({"algorithm": recipe, "max_staleness": 3}))
-    first = export(version_plan(filled, "v1"), filled, name, tmp_path / "one")
-    second = export(version_plan(filled, "v1"), filled, name, tmp_path / "two")
-    edit_everything(filled)
-    third = export(version_plan(filled, "v1"), filled, name, tmp_path / "three")
+FORMATS = sorted(set(EXPORTERS) - {"trl_dpo"})
+RECIPES: list[dict[str, Any]] = [
+    {"algorithm": "grpo"},
+    {"algorithm": "grpo", "max_staleness": 1},
+    {"algorithm": "grpo", "rewards": ["judge", "complete"]},
+    {"algorithm": "grpo", "rewards": {"rule": "weighted", "weights": {"judge": 1, "complete": 3}}},
+    {"algorithm": "sft"},
+    {"algorithm": "dpo"},
+]
+
+
+def version_of(format_name: str) -> str:
+    return "kto" if format_name == "trl_kto" else "grpo"
+
+
+@dataclass
+class Edited:
+    """A pool whose versions were exported twice and planned, and which was edited since."""
+
+    pool: Pool
+    exported: dict[str, list[Any]]
+    plans: list[Plan]
+
+
+@pytest.fixture(scope="module")
+def edited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edited]:
+    folder = tmp_path_factory.mktemp("edited")
+    pool = fill(Pool.open(folder / "pool.duckdb", memory="512MB", threads=1, clock=lambda: T0 + 1000))
+    for algorithm in ("grpo", "kto"):
+        freeze(pool, algorithm, parse_recipe({"algorithm": algorithm, "max_staleness": 3}))
+    freeze(pool, "sft", SFT)
+    exported: dict[str, list[Any]] = {name: [] for name in FORMATS}
+    for out in ("one", "two"):
+        made = {version: version_plan(pool, version) for version in ("grpo", "kto")}
+        for name in FORMATS:
+            exported[name].append(export(made[version_of(name)], pool, name, folder / out))
+    plans = [plan(pool, View(), parse_recipe(recipe)) for recipe in RECIPES]
+    edit_everything(pool)
+    yield Edited(pool, exported, plans)
+    pool.close()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_same_bytes_twice_and_after_later_edits(name: str, edited: Edited, tmp_path: Path) -> None:
+    pool, version = edited.pool, version_of(name)
+    first, second = edited.exported[name]
+    third = export(version_plan(pool, version), pool, name, tmp_path / "three")
     assert first.n_rows
     assert sha(first.path) == sha(second.path) == sha(third.path)
     assert first.path.name == third.path.name
     told = json.loads(third.manifest_path.read_text())["dataset_version"]
-    assert (told["name"], told["content_hash"]) == ("v1", filled.dataset_version("v1")["content_hash"])
-    changed = plan(filled, View(), parse_recipe({"algorithm": recipe}))
-    assert sha(export(changed, filled, name, tmp_path / "pool").path) != sha(first.path), "the edits do change the pool"
+    assert (told["name"], told["content_hash"]) == (version, pool.dataset_version(version)["content_hash"])
+    changed = plan(pool, View(), parse_recipe({"algorithm": version}))
+    assert sha(export(changed, pool, name, tmp_path / "pool").path) != sha(first.path), "the edits do change the pool"
 
 
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        {"algorithm": "grpo"},
-        {"algorithm": "grpo", "max_staleness": 1},
-        {"algorithm": "grpo", "rewards": ["judge", "complete"]},
-        {"algorithm": "grpo", "rewards": {"rule": "weighted", "weights": {"judge": 1, "complete": 3}}},
-        {"algorithm": "sft"},
-        {"algorithm": "dpo"},
-    ],
-)
-def test_a_version_plans_as_the_pool_did(recipe: dict[str, Any], filled: Pool, tmp_path: Path) -> None:
-    before = plan(filled, View(), parse_recipe(recipe))
-    freeze(filled, "v1", SFT)  # frozen with another recipe: any can be applied to what was frozen
-    edit_everything(filled)
-    after = version_plan(filled, "v1", recipe)
+@pytest.mark.parametrize("place", range(len(RECIPES)))
+def test_a_version_plans_as_the_pool_did(place: int, edited: Edited) -> None:
+    """Frozen with another recipe: any can be applied to what was frozen."""
+    before, after = edited.plans[place], version_plan(edited.pool, "sft", RECIPES[place])
     for table in ("steps", "trajectories", "pairs"):
         expected, got = getattr(before, table), getattr(after, table)
         assert (None if expected is None else expected.to_pylist()) == (None if got is None else got.to_pylist())
@@ -161,13 +199,12 @@ def test_the_hash_is_of_the_content(filled: Pool, tmp_path: Path) -> None:
     # Another pool with the same steps, other ids and another order of arrival: the same content.
     other = Pool.open(tmp_path / "other.duckdb", memory="512MB", threads=1, clock=lambda: T0 + 1000)
     other.append(conversation("x", "X", [([1], [2])]))
-    for prompt, uids in (("B", "210"), ("A", "102")):
-        for k in uids:
-            steps = conversation(f"{prompt}{k}", prompt, [([1, 2], [3, int(k)]), ([4], [5, 6 + (prompt == "B")])])
-            steps = [Step(**{**_fields(step), "policy_version": 2 + int(k)}) for step in steps]
-            other.append(steps, completions=done(f"{prompt}{k}", reward=float(k == "0")))
-            annotate(other, "reward", 0.25 * int(k), source="judge", trajectory_uid=f"{prompt}{k}")
-    annotate(other, "tag", "kept", step_uid="A0.0")
+    order = [(prompt, int(k), f"{prompt}{k}") for prompt, ks in (("B", "210"), ("A", "102")) for k in ks]
+    for prompt, k, uid in order:
+        steps = conversation(uid, prompt, [([1, 2], [3, k]), ([4], [5, 6 + (prompt == "B")])], policy_version=2 + k)
+        other.append(steps, completions=done(uid, reward=float(k == 0)))
+    judged = [Annotation("reward", 0.25 * k, "ann", "judge", T0, trajectory_uid=uid) for _, k, uid in order]
+    other.annotate([*judged, Annotation("tag", "kept", "ann", "human", T0, step_uid="A0.0")])
     moved = freeze(other, "v1", view=View({"prompt_uid": ["A", "B"]}))
     assert moved["content_hash"] == first["content_hash"]
     other.close()
@@ -254,9 +291,11 @@ def talk(uid: str, prompt: str, turns: list[tuple[str, str]], **fields: Any) -> 
     return steps
 
 
-@pytest.fixture
-def leaky(pool: Pool) -> Pool:
-    """A secret said in a task, an address that the model says, and steps where nothing is."""
+@pytest.fixture(scope="module")
+def leaky(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """A secret said in a task, an address that the model says, and steps where nothing is; frozen in three ways."""
+    path = tmp_path_factory.mktemp("leaky") / "pool.duckdb"
+    pool = Pool.open(path, memory="512MB", threads=1, clock=lambda: T0 + 1000)
     pool.append(
         talk("t0", "A", [(f"my key is {KEY}, use it", "done é"), ("and now?", "nothing")])
         + talk("t1", "A", [("hello", "write to ann.lee@example.org or bob@example.org today"), ("why?", "because")])
@@ -264,7 +303,11 @@ def leaky(pool: Pool) -> Pool:
         + talk("t3", "B", [("also clean", "carol@example.org")], tokenizer_hash="another"),
         completions=done("t0", "t1", "t2", "t3", reward=1.0),
     )
-    return pool
+    freeze(pool, "masked", SFT, redaction=parse_redaction(RULES), texts=texts_of(None))
+    freeze(pool, "dropped", SFT, redaction=parse_redaction({**RULES, "action": "drop"}), texts=texts_of(None))
+    freeze(pool, "unspelled", SFT, redaction=parse_redaction(RULES))
+    yield pool
+    pool.close()
 
 
 RULES = {"rules": ["secrets", "email"]}
@@ -275,7 +318,7 @@ def text_of(ids: Any) -> str:
 
 
 def test_masked_tokens_keep_their_places_and_lose_their_loss(leaky: Pool, tmp_path: Path) -> None:
-    made = freeze(leaky, "v1", SFT, redaction=parse_redaction(RULES), texts=texts_of(None))
+    made = leaky.dataset_version("masked")
     report = made["redaction"]["report"]
     assert report["n_steps_with_hit"] == {"api_key": 2, "email": 3}
     assert report["n_steps_dropped"] == {"unlocated": 1}, "t3 speaks of an address in ids that nobody can spell"
@@ -283,9 +326,9 @@ def test_masked_tokens_keep_their_places_and_lose_their_loss(leaky: Pool, tmp_pa
     assert report["n_tokens_masked"] > 0
     assert made["n_steps"] == 6
 
-    result = export(version_plan(leaky, "v1"), leaky, "trl_sft", tmp_path)
+    result = export(version_plan(leaky, "masked"), leaky, "trl_sft", tmp_path)
     assert json.loads(result.manifest_path.read_text())["dataset_version"]["redaction"]["report"] == report
-    rows = dict(zip(version_plan(leaky, "v1").step_uids, pq.read_table(result.path).to_pylist(), strict=True))
+    rows = dict(zip(version_plan(leaky, "masked").step_uids, pq.read_table(result.path).to_pylist(), strict=True))
     assert len(rows) == 6
     for uid, row in rows.items():
         step = leaky.step(uid)
@@ -314,8 +357,7 @@ def test_masked_tokens_keep_their_places_and_lose_their_loss(leaky: Pool, tmp_pa
 
 
 def test_texts_are_replaced_and_log_probs_unknown(leaky: Pool, tmp_path: Path) -> None:
-    freeze(leaky, "v1", SFT, redaction=parse_redaction(RULES), texts=texts_of(None))
-    made = version_plan(leaky, "v1")
+    made = version_plan(leaky, "masked")
     table = {
         row["step_uid"]: row for row in pq.read_table(export(made, leaky, "steps_parquet", tmp_path).path).to_pylist()
     }
@@ -333,18 +375,15 @@ def test_texts_are_replaced_and_log_probs_unknown(leaky: Pool, tmp_path: Path) -
 
 
 def test_formats_without_a_token_mask_refuse(leaky: Pool, tmp_path: Path) -> None:
-    freeze(leaky, "masked", SFT, redaction=parse_redaction(RULES), texts=texts_of(None))
     with pytest.raises(InvalidInput, match="redacted"):
         export(version_plan(leaky, "masked"), leaky, "rllm", tmp_path)
-    freeze(leaky, "dropped", SFT, redaction=parse_redaction({**RULES, "action": "drop"}), texts=texts_of(None))
     assert export(version_plan(leaky, "dropped"), leaky, "rllm", tmp_path).n_rows
 
 
 @pytest.mark.parametrize("name", sorted(set(EXPORTERS) - {"trl_dpo", "trl_kto", "rllm", "packed_tree"}))
 def test_no_format_lets_a_secret_out(name: str, leaky: Pool, tmp_path: Path) -> None:
-    freeze(leaky, "v1", SFT, redaction=parse_redaction(RULES), texts=texts_of(None))
     recipe = {"algorithm": "grpo", "token_sources": ["engine", "retokenized"]}
-    made = version_plan(leaky, "v1", recipe)
+    made = version_plan(leaky, "masked", recipe)
     try:
         written = export(made, leaky, name, tmp_path)
     except InvalidInput as error:
@@ -359,20 +398,19 @@ def test_no_format_lets_a_secret_out(name: str, leaky: Pool, tmp_path: Path) -> 
 
 
 def test_steps_that_saw_masked_tokens_are_not_exact(leaky: Pool) -> None:
-    freeze(leaky, "v1", SFT, redaction=parse_redaction(RULES), texts=texts_of(None))
-    made = version_plan(leaky, "v1", {"algorithm": "sft", "token_sources": ["engine"]})
+    made = version_plan(leaky, "masked", {"algorithm": "sft", "token_sources": ["engine"]})
     assert set(made.step_uids) == {"t2.0", "t2.1"}
     assert {one.reason: one.n_steps for one in made.excluded}["token_source"] == 4
 
 
 def test_a_step_with_a_hit_is_dropped_by_choice(leaky: Pool) -> None:
-    made = freeze(leaky, "v1", SFT, redaction=parse_redaction({**RULES, "action": "drop"}), texts=texts_of(None))
+    made = leaky.dataset_version("dropped")
     assert made["redaction"]["report"]["n_steps_dropped"] == {"hit": 5}
-    assert set(version_plan(leaky, "v1").step_uids) == {"t2.0", "t2.1"}
+    assert set(version_plan(leaky, "dropped").step_uids) == {"t2.0", "t2.1"}
 
 
 def test_without_a_tokenizer_what_has_a_hit_goes(leaky: Pool) -> None:
-    made = freeze(leaky, "v1", SFT, redaction=parse_redaction(RULES))
+    made = leaky.dataset_version("unspelled")
     assert made["redaction"]["report"]["n_steps_dropped"] == {"unlocated": 5}
     assert made["redaction"]["report"]["n_steps_whose_tokens_were_not_read"] == 7
 
@@ -394,8 +432,7 @@ def test_an_answer_of_nothing_but_a_secret_is_left_out(pool: Pool) -> None:
 
 
 def test_the_reader_of_a_version_keeps_what_is_shared_true(leaky: Pool) -> None:
-    freeze(leaky, "v1", SFT, redaction=parse_redaction(RULES), texts=texts_of(None))
-    source = VersionSource(leaky, "v1")
+    source = VersionSource(leaky, "masked")
     found = source.sequences(["t0.0", "t0.1", "t1.0", "t1.1", "t2.0", "t2.1"])
     for i, (parent, n) in enumerate(zip(found.parent.tolist(), found.n_shared.tolist(), strict=True)):
         if parent >= 0:
@@ -430,7 +467,7 @@ def test_a_killed_freeze_leaves_all_or_nothing(tmp_path: Path) -> None:
     pool.append([step for t in range(60) for step in conversation(f"t{t}", f"p{t % 9}", [([1], [2])] * 20)])
     pool.close()
     reported: set[int] = set()
-    for k, wait_s in enumerate((0.0, 0.01, 0.03, 0.06, 0.1)):
+    for k, wait_s in enumerate((0.0, 0.02, 0.06)):
         process = subprocess.Popen(
             [sys.executable, "-c", FREEZER, str(path), str(k * 1000)], stdout=subprocess.PIPE, text=True
         )

@@ -84,7 +84,7 @@ async def visible(base: str, rate: float, seconds: float) -> dict[str, Any]:
         async def call(number: int) -> None:
             nonlocal errors
             started = time.perf_counter()
-            headers = {"Content-Type": "application/json", "X-Trajectory-Uid": f"t{number // 50}"}
+            headers = {"Content-Type": "application/json", "X-Trajectory-Uid": f"t{number // 20}"}
             async with session.post(f"{base}/v1/chat/completions", data=body, headers=headers) as response:
                 await response.read()
                 errors += response.status != 200
@@ -140,7 +140,7 @@ def percentiles(values: list[float], scale: float) -> dict[str, float]:
 
 def watched(pages: str, base: str, rounds: int, seconds: float) -> dict[str, Any]:
     """The closed loop, in turn with nobody and somebody watching."""
-    target = Target("studio", f"{base}/v1", "")
+    target = Target("studio", f"{base}/TRAJECTORY/p/v1", "")
     case = Case("small", 16, False)
     runs: dict[str, list[dict[str, Any]]] = {"nobody watches": [], "the Collect page is open": []}
     with sync_playwright() as playwright:

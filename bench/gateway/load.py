@@ -30,6 +30,9 @@ SIZES = {
     "agentic": Size(request_bytes=60_000, n_messages=80, n_prompt=15_000, n_response=300),
 }
 """Agentic: 40 turns of an agent and its tools."""
+TRAJECTORY = b"TRAJECTORY"
+"""In a URL: stands for a name of its own for each few calls of a connection."""
+CALLS_OF_ONE = 20
 CHUNKED_END = b"0\r\n\r\n"
 
 
@@ -146,7 +149,11 @@ class Upstream(asyncio.Protocol):
 class Client(asyncio.Protocol):
     """One connection of the closed loop: the next request leaves when the last answer is in."""
 
-    def __init__(self, request: bytes, until: float, latencies: list[float], ended: asyncio.Future[None]) -> None:
+    def __init__(
+        self, number: int, request: bytes, until: float, latencies: list[float], ended: asyncio.Future[None]
+    ) -> None:
+        self._number = number
+        self._n_sent = 0
         self._request = request
         self._until = until
         self._latencies = latencies
@@ -167,7 +174,9 @@ class Client(asyncio.Protocol):
 
     def _send(self) -> None:
         self._started = time.perf_counter()
-        self._transport.write(self._request)
+        name = b"t%d-%d-%d" % (int(self._until), self._number, self._n_sent // CALLS_OF_ONE)
+        self._n_sent += 1
+        self._transport.write(self._request.replace(TRAJECTORY, name, 1))
 
     def data_received(self, data: bytes) -> None:
         """Take bytes as they come."""
@@ -209,9 +218,9 @@ async def drive(
     started = time.perf_counter()
     clients: list[Client] = []
     endings: list[asyncio.Future[None]] = []
-    for _ in range(connections):
+    for number in range(connections):
         ended: asyncio.Future[None] = loop.create_future()
-        client = Client(request, started + seconds, latencies, ended)
+        client = Client(number, request, started + seconds, latencies, ended)
         await loop.create_connection(lambda client=client: client, parts.hostname, parts.port)
         clients.append(client)
         endings.append(ended)

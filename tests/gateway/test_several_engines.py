@@ -313,7 +313,7 @@ def test_waits_for_an_engine_are_bounded(make_gateway, upstream):
         engine._probe._again_at = time.time() + 60
         start = time.monotonic()
         assert gateway.chat(model="m").status_code == 502
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 15
         for sock in line:
             sock.close()
     gateway.engines.remove("unreachable")

@@ -176,6 +176,8 @@ def _draft(
         metadata["trace_id"] = trace
     if kind := maybe_text(facts, "flavour"):
         metadata["engine_flavour"] = " ".join([kind, *filter(None, [maybe_text(facts, "version")])])
+    if attempts := maybe_int(facts, "attempts"):
+        metadata["attempts"] = attempts
     return Step(
         step_uid=uid if not index else f"{uid}.{index}",
         trajectory_uid=maybe_text(identity, "trajectory_uid") or "",

@@ -10,6 +10,7 @@ import pyarrow as pa
 from core.errors import InvalidInput, NotFound
 from core.pool import query
 from core.pool.database import Cursor, Database, arrow, rows
+from core.pool.textsearch import viewing
 from core.pool.views import compile_view, source_sql
 from core.types import View
 
@@ -107,8 +108,8 @@ class ReviewQueue:
             raise InvalidInput(f"Nothing is reviewed by {level!r}.", field="level", hint=f"One of {', '.join(LEVELS)}.")
         if order not in ORDERS:
             raise InvalidInput(f"No order {order!r}.", field="order", hint=f"One of {', '.join(ORDERS)}.")
-        with self._db.read() as cursor, query.explained(view):
-            return _read(cursor, view, level, ORDERS[order], author, limit)
+        with viewing(self._db, view) as (cursor, seen), query.explained(view):
+            return _read(cursor, seen, level, ORDERS[order], author, limit)
 
     def standing(self, level: str, uid: str) -> dict[str, Any]:
         """What counts of one item: quality, correct, trainable, reward, tags.

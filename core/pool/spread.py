@@ -8,6 +8,7 @@ from core.errors import InvalidInput
 from core.pool import query
 from core.pool.columns import STEP_COLUMNS
 from core.pool.database import Cursor, Database, arrow
+from core.pool.textsearch import viewing
 from core.pool.views import compile_view, source_sql
 from core.types import View
 
@@ -28,16 +29,16 @@ class Spreads:
         """
         if target not in ("step", "trajectory"):
             raise InvalidInput("The target is 'step' or 'trajectory'.", field="target")
-        if target == "step":
-            condition = compile_view(view)
-            source = source_sql(condition, trajectory=True)
-            counts = "count(DISTINCT s.trajectory_id), count(*), sum(s.n_prompt_tokens + s.n_response_tokens)"
-        else:
-            condition = query.matching_trajectories(view)
-            source = f"FROM trajectory_state t WHERE {condition.sql}"
-            counts = "count(*), sum(t.n_steps), sum(t.n_prompt_tokens + t.n_response_tokens)"
-        sql = f"SELECT count(DISTINCT (t.prompt_uid, t.channel)), {counts} {source}"
-        with self._db.read() as cursor, query.explained(view):
+        with viewing(self._db, view) as (cursor, seen), query.explained(view):
+            if target == "step":
+                condition = compile_view(seen)
+                source = source_sql(condition, trajectory=True)
+                counts = "count(DISTINCT s.trajectory_id), count(*), sum(s.n_prompt_tokens + s.n_response_tokens)"
+            else:
+                condition = query.matching_trajectories(seen)
+                source = f"FROM trajectory_state t WHERE {condition.sql}"
+                counts = "count(*), sum(t.n_steps), sum(t.n_prompt_tokens + t.n_response_tokens)"
+            sql = f"SELECT count(DISTINCT (t.prompt_uid, t.channel)), {counts} {source}"
             found = cursor.execute(sql, list(condition.parameters)).fetchall()[0]
         return dict(zip(REACHED, (int(n or 0) for n in found), strict=True))
 
@@ -58,8 +59,8 @@ class Spreads:
             raise InvalidInput(f"Steps can't be told apart by {by!r}.", field="by", hint=f"Columns: {names}.")
         if not 1 <= bins <= 1000:
             raise InvalidInput("bins is between 1 and 1000.", field="bins")
-        with self._db.read() as cursor, query.explained(view):
-            return _read(cursor, view, column, by, bins, parts)
+        with viewing(self._db, view) as (cursor, seen), query.explained(view):
+            return _read(cursor, seen, column, by, bins, parts)
 
 
 def _read(cursor: Cursor, view: View, column: str, by: str | None, bins: int, parts: int) -> pa.Table:

@@ -19,7 +19,7 @@ from core.pool.content import to_json
 from core.pool.database import Cursor, Database, arrow, registered
 from core.types import View
 
-N_KEPT = 8
+N_KEPT = 4
 """Texts whose steps are kept; each takes 8 bytes per message and step found."""
 
 _NEWEST = """

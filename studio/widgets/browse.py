@@ -175,8 +175,9 @@ def page_of(n_rows: int, *, key: str, size: int = PAGE_SIZE, noun: str = "rows")
         last = min(n_rows, first + size)
         st.caption(f"{count(first + 1 if n_rows else 0)}–{count(last)} of {count(n_rows)} {noun}")
         if n_pages > 1:
-            pages = f"{key}-pages-{page}"
-            st.pagination(n_pages, default=page, key=pages, width=320, on_change=_turn, args=(pages,))
+            pages = f"{key}-pages"
+            st.session_state[pages] = page
+            st.pagination(n_pages, key=pages, width=320, on_change=_turn, args=(pages,))
     return (page - 1) * size
 
 

@@ -13,11 +13,12 @@ def choose(label: str, options: Mapping[str, str], name: str) -> str:
     """A segmented control over ``options`` (key -> text) whose key is the URL parameter ``name``."""
     asked = state.query(name)
     standing = asked if asked in options else next(iter(options))
-    key = f"choose-{name}-{standing}"
+    key = f"choose-{name}"
+    # The URL decides, whoever changed it; a key that stays keeps the control mounted.
+    st.session_state[key] = standing
     st.segmented_control(
         label,
         list(options),
-        default=standing,
         format_func=options.__getitem__,
         required=True,
         label_visibility="collapsed",

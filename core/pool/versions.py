@@ -24,6 +24,7 @@ from core.pool.content import canonical, decode
 from core.pool.database import Cursor, Database, arrow, registered, rows, seconds, timestamp
 from core.pool.said import SAID
 from core.pool.tablehash import update_hash
+from core.pool.textsearch import viewing
 from core.types import PolicyEvent, View
 
 MASK_COLUMNS = ("mask_starts", "mask_ends", "mask_id")
@@ -115,8 +116,8 @@ class VersionBook:
 
     def snapshot(self, view: View, *, channel: str, value_model: str | None = None) -> Snapshot:
         """Everything of a view that a version keeps, read at one moment. InvalidInput when nothing matches."""
-        with self._db.read() as cursor:
-            uids = query.plan_rows(cursor, view, channel)["step_uid"].combine_chunks()
+        with viewing(self._db, view) as (cursor, seen):
+            uids = query.plan_rows(cursor, seen, channel)["step_uid"].combine_chunks()
             if not len(uids):
                 raise InvalidInput("The view holds no step of this channel.", field="view")
             wanted = pa.table({"step_uid": uids, "place": pa.array(np.arange(len(uids), dtype=np.int64))})

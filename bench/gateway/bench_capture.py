@@ -1,6 +1,6 @@
 """Capture throughput: the engine itself, our gateway (durable) and peers, in one run.
 
-    python bench/gateway/bench_capture.py [--seconds 1.5] [--rounds 2] [--more 4] [--upstream FOLDER]
+    python bench/gateway/bench_capture.py [--seconds 1] [--rounds 1] [--more 4] [--upstream FOLDER]
 
 Peers are measured when their environment is there:
 
@@ -300,8 +300,8 @@ def added_ms(targets: list[Target]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.5)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--more", type=int, default=4)
     parser.add_argument("--upstream", type=Path, default=os.environ.get("CLAW_UPSTREAM"))
     options = parser.parse_args()

@@ -183,8 +183,10 @@ class Fleet:
     def _keep(self, name: str) -> None:
         """Start a worker, listen to it, and start it again when it has ended."""
         failures = 0
-        while not self._stopping.is_set():
+        while True:
             with self._news:
+                if self._stopping.is_set():
+                    return
                 # Under the lock: what changes from here on is told to it as well.
                 process = self._processes[name] = _Process(name, self._begin(name))
             self._listen(process)

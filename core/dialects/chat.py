@@ -195,7 +195,12 @@ def with_both_reasonings(messages: Any) -> Any:
 
 
 def _is_half_named(message: Any) -> bool:
-    return isinstance(message, dict) and bool(reasoning_of(message)) and any(name not in message for name in _REASONING)
+    # Every message of every call passes here: most have neither name, which is found out first.
+    return (
+        isinstance(message, dict)
+        and ("reasoning" in message) != ("reasoning_content" in message)
+        and bool(reasoning_of(message))
+    )
 
 
 def _is_developer(message: Any) -> bool:

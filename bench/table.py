@@ -24,6 +24,41 @@ def load(name: str) -> dict[str, Any]:
     return found
 
 
+def gateway_rows() -> Iterator[Row]:
+    """Capture beside peers, every call of ours on disk before its reply; and from reply to page."""
+    found = load("gateway")
+    machine = found["machine"]
+    busy = f" (load {machine['load_before']:.0f} on {machine['cpus']} cores)"
+    for case in GATEWAY_CASES:
+        rows = {name: one["cases"][case] for name, one in found["results"].items() if case in one["cases"]}
+        ours = rows["claw-studio"]
+        said = f"{ours['requests_per_s']:,.0f} requests/s, p50 {ours['p50_ms']:.1f} ms, p99 {ours['p99_ms']:.0f} ms"
+        times = found["times_what_peers_do"][case]
+        peers = ", ".join(
+            f"{name} {rows[name]['requests_per_s']:,.0f} (1/{one['best']:.0f}; CPU {one['cpu_per_request']:.0f}×)"
+            for name, one in times.items()
+        )
+        yield f"capture, {case}{busy}", said, peers
+    added, sync = found["p50_added_ms"], machine["sync_8kb_ms"]
+    yield (
+        "added to a call at one connection",
+        f"{added:.1f} ms, the sync of {sync:.1f} ms included",
+        "the engine itself",
+    )
+    seen = load("visible")
+    rate, beside = seen["at_rate"], seen["closed_loop_of_16"]
+    yield (
+        f"answer to readable step, {rate['calls_per_s']:.0f} calls/s (load {seen['machine']['load_before']:.0f})",
+        f"p95 {rate['reply_to_readable_s']['p95']:.2f} s",
+        f"with the Collect page open {beside['share_left']:.0%} of the calls, "
+        f"p99 {beside['the Collect page is open']['p99_ms']:.0f} ms",
+    )
+
+
+GATEWAY_CASES = ("small, 1 connections", "small, 16 connections", "agentic, 16 connections")
+"""What README tells of the gateway's cases."""
+
+
 def tree_rows() -> Iterator[Row]:
     """Build and layout."""
     for name, case in load("tree")["cases"].items():
@@ -94,7 +129,7 @@ def pool_rows() -> Iterator[Row]:
 
 def table() -> str:
     """The markdown between README's marks."""
-    rows = [*tree_rows(), *packing_rows(), *step_rows(), *pool_rows()]
+    rows = [*gateway_rows(), *tree_rows(), *packing_rows(), *step_rows(), *pool_rows()]
     lines = ["| what | measured | beside it, in the same run |", "|---|---|---|"]
     return "\n".join(lines + [f"| {what} | {ours} | {peers} |" for what, ours, peers in rows]) + "\n"
 

@@ -113,11 +113,13 @@ class Linker:
             self._open = OrderedDict((uid, None) for uid in self._pool.open_inferred(MAX_RELOADED))
         best: str | None = None
         score = (False, 0)
+        answers = "assistant" in call.talk_roles
         for uid in list(self._open):
             links = self._links(uid)
             if call.step_uid in links.by_uid:
                 return uid
-            found = continuation(links, call)
+            # A call that holds nobody's answer continues nothing.
+            found = continuation(links, call) if answers else None
             if found is not None and found >= score:
                 best, score = uid, found
         return best

@@ -74,13 +74,14 @@ class TrajectoryLinks:
         if call.talk is None:
             return None, 0
         best: _Node | None = None
-        score: tuple[int, bool, int] = (0, False, -1)
-        for index, node in enumerate(self.nodes):
-            if node.talk is None:
+        score = (0, False)
+        # The latest first: it mostly shares most, and what is shorter than that need not be looked at.
+        for node in reversed(self.nodes):
+            if node.talk is None or node.talk.size < score[0]:
                 continue
             m = shared_prefix(node.talk, call.talk)
-            if m and (m, m == node.talk.size, index) > score:
-                best, score = node, (m, m == node.talk.size, index)
+            if m and (m, m == node.talk.size) > score:
+                best, score = node, (m, m == node.talk.size)
         return best, score[0]
 
     def place(self, call: Call, *, step_index: int | None = None, sibling: bool = False) -> Link:
@@ -146,11 +147,15 @@ class TrajectoryLinks:
 
     def _parent(self, call: Call, matches: Mapping[int, int]) -> tuple[_Node | None, int, int]:
         """The step to store this one against: most shared tokens, else most shared messages as sent."""
-        exact = {
-            index: shared_prefix(node.exact, call.exact)
-            for index, node in enumerate(self.nodes)
-            if node.exact is not None and call.exact is not None
-        }
+        exact: dict[int, int] = {}
+        most = 0
+        # Those that share most are found; of the others only those that the tokens name are asked for.
+        named = {index for index, n in matches.items() if n == max(matches.values())} if matches else set()
+        for index in range(len(self.nodes) - 1, -1, -1):
+            own = self.nodes[index].exact
+            if own is not None and call.exact is not None and (own.size >= most or index in named):
+                exact[index] = shared_prefix(own, call.exact)
+                most = max(most, exact[index])
         if matches:
             n = max(matches.values())
             candidates = [index for index, shared in matches.items() if shared == n]

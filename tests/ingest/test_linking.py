@@ -199,6 +199,38 @@ def test_sub_agents_that_work_at_once_are_not_mixed_up(data: st.DataObject) -> N
         talks[who] = [*talks[who], a(f"answer {n}"), u("and then?")]
 
 
+@given(st.data())
+def test_the_best_match_is_found_without_looking_at_all(data: st.DataObject) -> None:
+    """Against the definition: most messages shared, of equals one used up whole, of those the latest."""
+    words = st.lists(st.sampled_from("abc"), min_size=1, max_size=5)
+    talk, said = Talk(), []
+    for _ in range(data.draw(st.integers(1, 9))):
+        base = data.draw(st.sampled_from([[], *said]))
+        said.append([*base[: data.draw(st.integers(0, len(base)))], *data.draw(words)])
+        talk.say([u(word) for word in said[-1]], None)
+    asked = data.draw(st.sampled_from(said))[: data.draw(st.integers(0, 9))] + data.draw(words)
+    call = talk._hasher.call(
+        step_uid="new",
+        prompt=None,
+        response=None,
+        messages=[u(word) for word in asked],
+        response_message=None,
+        tools=None,
+        source="blackbox",
+        status="ok",
+        call_kind="main",
+    )
+    node, m = talk.links.best_talk(call)
+    shared = [prefix([*map(ord, one)], [*map(ord, asked)]) for one in said]
+    wanted = max((n, n == len(one), place) for place, (n, one) in enumerate(zip(shared, said, strict=True)))
+    assert m == wanted[0]
+    assert (None if node is None else node.step_uid) == (f"s{wanted[2]}" if m else None)
+    link = talk.links.place(call)
+    assert link.n_shared_messages == max(shared)
+    if max(shared):
+        assert link.parent_step_uid in {f"s{place}" for place, n in enumerate(shared) if n == max(shared)}
+
+
 def prefix(left: list[int], right: list[int]) -> int:
     n = 0
     while n < min(len(left), len(right)) and left[n] == right[n]:

@@ -12,7 +12,16 @@ ROOT = Path(__file__).resolve().parent.parent
 # Lower levels first. A module may import from lower levels, and inside its own part.
 LEVELS: list[set[str]] = [
     {"core.types", "core.errors", "core.config", "core.logs"},
-    {"core.journal", "core.records", "core.dialects", "core.serving", "core.tree", "core.credit", "core.rewards"},
+    {
+        "core.journal",
+        "core.records",
+        "core.tokens",
+        "core.dialects",
+        "core.serving",
+        "core.tree",
+        "core.credit",
+        "core.rewards",
+    },
     {"core.client", "core.recording", "core.trainer"},
     {"core.pool"},
     {"core.upkeep", "core.linking", "core.ingest", "core.gateway", "core.batch", "core.tasks"},

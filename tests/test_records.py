@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from core import records
 from core.errors import InvalidInput
-from core.types import Identity, TokenSource
+from core.tokens import extract_tokens
+from core.types import Identity, Tokens, TokenSource
 
 json_values = st.recursive(
     st.none()
@@ -146,8 +147,8 @@ def answer(choice, n_response=2, n_prompt=3, **top):
 
 def test_vllm_chat():
     response = answer({"token_ids": [5, 6], "logprobs": content(["a", "b"])}, prompt_token_ids=[1, 2, 3])
-    tokens = records.extract_tokens(response, 0, "chat")
-    assert tokens == records.Tokens([1, 2, 3], [5, 6], [-0.25, -0.25], TokenSource.ENGINE, None)
+    tokens = extract_tokens(response, 0, "chat")
+    assert tokens == Tokens([1, 2, 3], [5, 6], [-0.25, -0.25], TokenSource.ENGINE, None)
 
 
 def test_vllm_completions():
@@ -156,13 +157,13 @@ def test_vllm_completions():
         "prompt_token_ids": [1, 2, 3],
         "logprobs": {"tokens": ["a", "b"], "token_logprobs": [-1.0, -2.0]},
     }
-    tokens = records.extract_tokens(answer(choice), 0, "completions")
-    assert tokens == records.Tokens([1, 2, 3], [5, 6], [-1.0, -2.0], TokenSource.ENGINE, None)
+    tokens = extract_tokens(answer(choice), 0, "completions")
+    assert tokens == Tokens([1, 2, 3], [5, 6], [-1.0, -2.0], TokenSource.ENGINE, None)
 
 
 def test_vllm_without_log_probs():
-    tokens = records.extract_tokens(answer({"token_ids": [5, 6], "logprobs": None}), 0, "chat")
-    assert tokens == records.Tokens(None, [5, 6], None, TokenSource.ENGINE, None)
+    tokens = extract_tokens(answer({"token_ids": [5, 6], "logprobs": None}), 0, "chat")
+    assert tokens == Tokens(None, [5, 6], None, TokenSource.ENGINE, None)
 
 
 def test_sglang_meta_info():
@@ -170,36 +171,36 @@ def test_sglang_meta_info():
         "prompt_token_ids": [1, 2, 3],
         "meta_info": {"output_token_logprobs": [[-0.1, 5, "a"], [-0.2, 6, None]]},
     }
-    tokens = records.extract_tokens(answer(choice), 0, "chat")
-    assert tokens == records.Tokens([1, 2, 3], [5, 6], [-0.1, -0.2], TokenSource.ENGINE, None)
+    tokens = extract_tokens(answer(choice), 0, "chat")
+    assert tokens == Tokens([1, 2, 3], [5, 6], [-0.1, -0.2], TokenSource.ENGINE, None)
 
 
 def test_ids_that_litellm_moved():
     choice = {"provider_specific_fields": {"token_ids": [5, 6]}, "logprobs": content(["a", "b"])}
-    tokens = records.extract_tokens(answer(choice, prompt_token_ids=[1, 2, 3]), 0, "chat")
-    assert tokens == records.Tokens([1, 2, 3], [5, 6], [-0.25, -0.25], TokenSource.ENGINE, None)
+    tokens = extract_tokens(answer(choice, prompt_token_ids=[1, 2, 3]), 0, "chat")
+    assert tokens == Tokens([1, 2, 3], [5, 6], [-0.25, -0.25], TokenSource.ENGINE, None)
 
 
 def test_log_prob_tokens_that_name_ids():
-    tokens = records.extract_tokens(answer({"logprobs": content(["token_id:5", "token_id:6"])}), 0, "chat")
-    assert tokens == records.Tokens(None, [5, 6], [-0.25, -0.25], TokenSource.LOGPROBS, None)
+    tokens = extract_tokens(answer({"logprobs": content(["token_id:5", "token_id:6"])}), 0, "chat")
+    assert tokens == Tokens(None, [5, 6], [-0.25, -0.25], TokenSource.LOGPROBS, None)
 
 
 def test_log_prob_entries_with_ids():
     entries = {"content": [{"id": 5, "token": "a", "logprob": -0.5}, {"id": 6, "token": "b", "logprob": -0.5}]}
-    tokens = records.extract_tokens(answer({"logprobs": entries}), 0, "chat")
+    tokens = extract_tokens(answer({"logprobs": entries}), 0, "chat")
     assert (tokens.response_ids, tokens.token_source) == ([5, 6], TokenSource.LOGPROBS)
 
 
 def test_plain_log_probs_give_no_ids():
-    tokens = records.extract_tokens(answer({"logprobs": content(["a", "token_id:x"])}), 0, "chat")
-    assert tokens == records.Tokens(None, None, [-0.25, -0.25], TokenSource.BYTES, None)
+    tokens = extract_tokens(answer({"logprobs": content(["a", "token_id:x"])}), 0, "chat")
+    assert tokens == Tokens(None, None, [-0.25, -0.25], TokenSource.BYTES, None)
 
 
 @pytest.mark.parametrize("response", [{}, {"choices": []}, {"choices": None}, {"choices": [None]}, answer({})])
 def test_nothing_told_is_none(response):
-    tokens = records.extract_tokens(response, 0, "chat")
-    assert tokens == records.Tokens(None, None, None, TokenSource.NONE, None)
+    tokens = extract_tokens(response, 0, "chat")
+    assert tokens == Tokens(None, None, None, TokenSource.NONE, None)
 
 
 @pytest.mark.parametrize(
@@ -217,13 +218,13 @@ def test_nothing_told_is_none(response):
     ],
 )
 def test_what_disagrees_is_said_in_words(response, words):
-    tokens = records.extract_tokens(response, 0, "chat")
+    tokens = extract_tokens(response, 0, "chat")
     assert words in tokens.mismatch
 
 
 def test_mismatched_lengths_are_neither_padded_nor_cut():
     response = answer({"token_ids": [5, 6, 7], "logprobs": content(["a", "b"])}, n_response=4)
-    tokens = records.extract_tokens(response, 0, "chat")
+    tokens = extract_tokens(response, 0, "chat")
     assert tokens.response_ids == [5, 6, 7]
     assert tokens.response_logprobs == [-0.25, -0.25]
     assert "3 response ids, 2 log-probs" in tokens.mismatch
@@ -233,13 +234,13 @@ def test_mismatched_lengths_are_neither_padded_nor_cut():
 def test_usage_of_several_choices_is_no_mismatch():
     response = answer({"token_ids": [5, 6]}, n_response=4)
     response["choices"].append({"token_ids": [7, 8]})
-    assert records.extract_tokens(response, 1, "chat").response_ids == [7, 8]
-    assert records.extract_tokens(response, 1, "chat").mismatch is None
+    assert extract_tokens(response, 1, "chat").response_ids == [7, 8]
+    assert extract_tokens(response, 1, "chat").mismatch is None
 
 
 @given(st.dictionaries(st.sampled_from(["choices", "usage", "prompt_token_ids"]), json_values), st.integers(-1, 2))
 def test_any_json_is_survived(response, index):
-    tokens = records.extract_tokens(response, index, "chat")
+    tokens = extract_tokens(response, index, "chat")
     assert tokens.token_source in set(TokenSource)
 
 
@@ -251,6 +252,6 @@ choice_values = st.dictionaries(
 
 @given(choice_values, st.sampled_from(["chat", "completions", "messages"]))
 def test_any_choice_is_survived(choice, dialect):
-    tokens = records.extract_tokens({"choices": [choice]}, 0, dialect)
+    tokens = extract_tokens({"choices": [choice]}, 0, dialect)
     if tokens.response_ids is not None:
         assert all(type(token) is int for token in tokens.response_ids)

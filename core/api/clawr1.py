@@ -22,8 +22,8 @@ from core.gateway.clawr1 import UID_PREFIX
 from core.gateway.detokenize import detokenize
 from core.gateway.dialects import COMPLETIONS
 from core.gateway.engine import EngineCall
-from core.records import extract_tokens
 from core.rewards import TEXT_VERIFIERS, score
+from core.tokens import extract_tokens
 
 SYNC_WAIT_S = 30.0
 VERIFIERS: dict[str, str] = {"openai/gsm8k": "final_number"}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from core.gateway.flavours import Flavour, prompt_text
-from core.records import extract_tokens
+from core.tokens import extract_tokens
 
 AUTO: Final = "auto"
 WHOLE: Final = "whole"

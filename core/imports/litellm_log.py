@@ -9,7 +9,7 @@ from typing import Any
 from core.errors import InvalidInput
 from core.imports.base import Format, Found, Taken, finished, number, objects, text
 from core.imports.files import by_session
-from core.records import extract_tokens
+from core.tokens import extract_tokens
 
 NAME = "litellm"
 NEEDED = {"call_type", "messages", "response", "model_parameters", "startTime"}

@@ -12,7 +12,7 @@ from typing import Any, cast
 from core.dialects import canonical_request, chat_answer
 from core.errors import InvalidInput
 from core.pool.append import ids_array, logprobs_array
-from core.records import extract_tokens
+from core.tokens import extract_tokens
 from core.types import CallKind, IdentitySource, Source, Step, StepStatus, Tokens, TokenSource
 
 HTTP_ERROR = 400

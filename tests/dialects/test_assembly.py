@@ -17,8 +17,8 @@ from openai.types.chat import ChatCompletionChunk
 from core.dialects import CHAT, COMPLETIONS, Names
 from core.dialects.assembly import Assembly
 from core.gateway.sse import EventReader
-from core.records import extract_tokens
 from core.serving.tokenizer import load_tokenizer
+from core.tokens import extract_tokens
 from core.types import TokenSource
 
 from .strategies import answers, pieces, streamed, texts

@@ -12,7 +12,7 @@ import pytest
 from starlette.responses import PlainTextResponse, Response
 
 from core.journal import read_records
-from core.records import extract_tokens
+from core.tokens import extract_tokens
 from tests.conftest import eventually
 
 from .upstream import chat_answer, completions_answer

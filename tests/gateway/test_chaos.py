@@ -13,8 +13,8 @@ import pytest
 
 from core.gateway.connections import Timeouts
 from core.gateway.routing import Retries
-from core.records import extract_tokens
 from core.serving.process import EngineProcess
+from core.tokens import extract_tokens
 from tests.conftest import eventually
 
 FAULTS = ["status:500", "status:503", "status:429", "hang", "disconnect", "disconnect_body", "disconnect_stream:2",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from starlette.responses import JSONResponse
 
 from core.gateway.choices import n_choices
-from core.records import extract_tokens
+from core.tokens import extract_tokens
 
 from .upstream import chat_answer, completions_answer
 

@@ -12,8 +12,8 @@ import pytest
 from pydantic import BaseModel
 
 from core.gateway.routing import Retries
-from core.records import extract_tokens
 from core.serving.process import EngineProcess
+from core.tokens import extract_tokens
 
 from .conftest import Gateway
 from .upstream import chat_answer

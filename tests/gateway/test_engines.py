@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse
 
 from core.errors import EngineError, InvalidInput
 from core.gateway.engines import EngineSet
-from core.records import extract_tokens
+from core.tokens import extract_tokens
 
 from .upstream import Upstream, chat_answer
 

@@ -14,8 +14,9 @@ import httpx
 import pytest
 
 from core.journal import read_records
-from core.records import extract_tokens, parse
+from core.records import parse
 from core.serving.process import EngineProcess
+from core.tokens import extract_tokens
 
 from .upstream import chat_answer
 

@@ -9,7 +9,7 @@ import pytest
 from starlette.responses import JSONResponse
 
 from core.gateway.providers import names_provider
-from core.records import extract_tokens
+from core.tokens import extract_tokens
 
 from .upstream import chat_answer, completions_answer
 

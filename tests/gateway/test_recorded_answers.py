@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from core.gateway.flavours import FLAVOURS, TRANSFORMERS, by_owner, by_refusal, prompt_text
-from core.records import extract_tokens
 from core.serving.tokenizer import load_tokenizer
+from core.tokens import extract_tokens
 from core.types import TokenSource
 from tests.real_engines.record import COMPLETION, HELLO
 

@@ -14,8 +14,8 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from core.records import extract_tokens
 from core.serving.tokenizer import load_tokenizer
+from core.tokens import extract_tokens
 from core.types import TokenSource
 
 from .upstream import Upstream

@@ -22,8 +22,8 @@ from core.gateway.asked import streaming_line
 from core.gateway.relay import MAX_WAITING, Outbox
 from core.ingest.drafts import drafts_of_call
 from core.journal import Journal
-from core.records import extract_tokens
 from core.serving.process import EngineProcess
+from core.tokens import extract_tokens
 from tests.conftest import eventually
 
 from .upstream import Upstream, chat_answer

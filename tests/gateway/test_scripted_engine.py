@@ -10,8 +10,8 @@ import httpx
 import openai
 import pytest
 
-from core.records import extract_tokens
 from core.serving.process import EngineProcess
+from core.tokens import extract_tokens
 
 TOOLS = [
     {

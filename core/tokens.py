@@ -1,0 +1,184 @@
+"""The exact tokens of a model call, as its engine's answer tells them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from core.types import Tokens, TokenSource
+
+
+def extract_tokens(response: Mapping[str, Any], choice_index: int, dialect: str) -> Tokens:
+    """Derive the tokens of one choice from an engine's raw answer (shapes: research/capture.md).
+
+    Knows vLLM (``prompt_token_ids``, ``token_ids``), SGLang (``response_token_ids``, ``meta_info`` with
+    ``output_token_logprobs``), llama.cpp (``__verbose.tokens``, ``id`` in log-prob entries), log-prob tokens that read
+    ``token_id:N``, and plain log-probs (text only). Each may also stand in ``provider_specific_fields``, where
+    LiteLLM moves them. Ids that an answer tells twice must agree.
+
+    Args:
+        response: parsed body of a chat or completions answer; ids may stand in it as arrays.
+        choice_index: position in ``choices``.
+        dialect: ``chat`` or ``completions``; other dialects carry no ids.
+
+    Returns:
+        Tokens; ``mismatch`` says in words which lengths disagree. Nothing is padded or cut.
+    """
+    choices = response.get("choices")
+    if not isinstance(choices, list) or not 0 <= choice_index < len(choices):
+        return Tokens(None, None, None, TokenSource.NONE)
+    choice = choices[choice_index]
+    if dialect not in {"chat", "completions"} or not isinstance(choice, dict):
+        return Tokens(None, None, None, TokenSource.NONE)
+    problems: list[str] = []
+    entries = _logprob_entries(choice, dialect)
+    logprobs = _logprob_values(entries.values, problems) if entries is not None else None
+    pairs = _sglang_pairs(choice)
+    response_ids, source = _response_ids(response, choice, entries, pairs, problems)
+    if pairs is not None and logprobs is None:
+        logprobs = _logprob_values([pair[0] for pair in pairs], problems)
+    prompt_ids = _prompt_ids(response, choice, problems)
+    if response_ids is not None and logprobs is not None and len(response_ids) != len(logprobs):
+        problems.append(f"{len(response_ids)} response ids, {len(logprobs)} log-probs")
+    usage = response.get("usage")
+    # Usage counts all choices together, so it can only be held against a single one.
+    if isinstance(usage, dict) and len(choices) == 1:
+        for what, ids, name in (
+            ("response", response_ids, "completion_tokens"),
+            ("prompt", prompt_ids, "prompt_tokens"),
+        ):
+            told = usage.get(name)
+            if ids is not None and isinstance(told, int) and told != len(ids):
+                problems.append(f"{len(ids)} {what} ids, usage says {told}")
+    return Tokens(prompt_ids, response_ids, logprobs, source, "; ".join(problems) or None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """Log-prob entries: the token (text or id) and log-prob of each sampled token, as the engine tells them."""
+
+    tokens: list[Any]
+    values: list[Any]
+
+
+def _response_ids(
+    response: Mapping[str, Any],
+    choice: Mapping[str, Any],
+    entries: _Entries | None,
+    pairs: list[list[Any]] | None,
+    problems: list[str],
+) -> tuple[Sequence[int] | None, str]:
+    """Ids, and how far to trust them."""
+    told, where = _told_ids(response, choice)
+    named = _named_ids(entries.tokens) if entries is not None and entries.tokens else None
+    if told is None and pairs is not None:
+        told, where = [pair[1] for pair in pairs], "meta_info.output_token_logprobs"
+    if told is not None:
+        ids = _ids(told, where, problems)
+        if ids is not None and named is not None and len(ids) == len(named) and ids != named:
+            problems.append(f"{where} and the log-prob entries name different ids")
+        return ids, TokenSource.ENGINE if ids is not None else TokenSource.NONE
+    if named is not None:
+        return named, TokenSource.LOGPROBS
+    return None, TokenSource.BYTES if entries is not None and entries.tokens else TokenSource.NONE
+
+
+def _told_ids(response: Mapping[str, Any], choice: Mapping[str, Any]) -> tuple[Any, str]:
+    """What the engine gives as the sampled ids, and where; None where it gives none."""
+    for name in ("token_ids", "response_token_ids"):
+        if (told := _extra(choice, name)) is not None:
+            return told, name
+    # llama.cpp has one drawer for the whole answer: it is the first choice's.
+    drawer = response.get("__verbose")
+    if isinstance(drawer, dict) and len(response["choices"]) == 1:
+        return drawer.get("tokens") or None, "__verbose.tokens"
+    return None, ""
+
+
+def _sglang_pairs(choice: Mapping[str, Any]) -> list[list[Any]] | None:
+    """``[log-prob, id, ...]`` per sampled token."""
+    meta = choice.get("meta_info")
+    pairs = meta.get("output_token_logprobs") if isinstance(meta, dict) else None
+    if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) >= 2 for pair in pairs):
+        return None
+    return pairs
+
+
+def _prompt_ids(response: Mapping[str, Any], choice: Mapping[str, Any], problems: list[str]) -> Sequence[int] | None:
+    told = _extra(choice, "prompt_token_ids")
+    if told is None:
+        told = _extra(response, "prompt_token_ids")
+    if told is None and isinstance(meta := choice.get("meta_info"), dict):
+        told = meta.get("prompt_token_ids")
+    return _ids(told, "prompt_token_ids", problems) if told is not None else None
+
+
+def _extra(holder: Mapping[str, Any], name: str) -> Any:
+    value = holder.get(name)
+    if value is None and isinstance(moved := holder.get("provider_specific_fields"), dict):
+        value = moved.get(name)
+    return value
+
+
+def _logprob_entries(choice: Mapping[str, Any], dialect: str) -> _Entries | None:
+    """Token and log-prob per sampled token; None where the engine gave no log-probs."""
+    logprobs = choice.get("logprobs")
+    if not isinstance(logprobs, dict):
+        return None
+    if dialect == "completions" and isinstance(values := logprobs.get("token_logprobs"), list):
+        tokens = logprobs.get("tokens")
+        if not isinstance(tokens, list) or len(tokens) != len(values):
+            tokens = [None] * len(values)
+        return _Entries(tokens, values)
+    content = logprobs.get("content")
+    if not isinstance(content, list):
+        return None
+    told = [entry if isinstance(entry, dict) else {} for entry in content]
+    return _Entries([entry.get("id", entry.get("token")) for entry in told], [entry.get("logprob") for entry in told])
+
+
+def _logprob_values(values: list[Any], problems: list[str]) -> list[float] | None:
+    # All finite where the sum is: thousands of tokens are checked without a Python loop.
+    if set(map(type, values)) <= {float} and math.isfinite(sum(values)):
+        return values
+    for position, value in enumerate(values):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            problems.append(f"the log-prob at position {position} is {value!r}")
+            return None
+    return [float(value) for value in values]
+
+
+def _named_ids(tokens: list[Any]) -> list[int] | None:
+    """The ids that log-prob entries name, if all of them do."""
+    named: list[int] = []
+    for token in tokens:
+        token_id = _named_id(token)
+        if token_id is None:
+            return None
+        named.append(token_id)
+    return named
+
+
+def _named_id(token: Any) -> int | None:
+    if isinstance(token, int) and not isinstance(token, bool):
+        return token
+    if isinstance(token, str) and token.startswith("token_id:") and token[9:].isdecimal():
+        return int(token[9:])
+    return None
+
+
+def _ids(told: Any, where: str, problems: list[str]) -> Sequence[int] | None:
+    if isinstance(told, np.ndarray):
+        return cast("Sequence[int]", told)  # made of checked ids
+    if not isinstance(told, list):
+        problems.append(f"{where} is not a list")
+        return None
+    # Prompts hold tens of thousands of ids: both checks run without a Python loop.
+    if set(map(type, told)) - {int} or min(told, default=0) < 0:
+        problems.append(f"{where} holds something else than token ids")
+        return None
+    return told

@@ -134,8 +134,9 @@ def progress(queue: Queue) -> None:
             f'{100 * len(queue.done) / n:.1f}%"></i></div></div>',
             width="stretch",
         )
-        st.button("Previous", key="review-previous", shortcut="K", disabled=queue.place == 0, on_click=step, args=(-1,))
-        st.button("Next", key="review-next", shortcut="J", disabled=queue.place + 1 == n, on_click=step, args=(1,))
+        at = queue.place
+        st.button("Previous", key="review-previous", shortcut="K", disabled=at == 0, on_click=step, args=(at, -1))
+        st.button("Next", key="review-next", shortcut="J", disabled=at + 1 == n, on_click=step, args=(at, 1))
         st.button(
             "Undo", key="review-undo", shortcut="Z", disabled=not queue.said, on_click=undo, help="Undo and go back"
         )
@@ -244,9 +245,11 @@ def current_queue() -> Queue:
     return queue
 
 
-def step(by: int) -> None:
-    """J and K."""
-    current_queue().move(by)
+def step(place: int, by: int) -> None:
+    """J and K, once for each drawing: a press that comes again while the last one is being drawn is the same press."""
+    queue = current_queue()
+    if queue.place == place:
+        queue.move(by)
 
 
 def remember(action_uid: str, labelled: bool = False) -> None:
@@ -256,8 +259,10 @@ def remember(action_uid: str, labelled: bool = False) -> None:
 
 
 def rate(target: Target, value: str) -> None:
-    """G, B and U: say it, and go on."""
+    """G, B and U: say it, and go on; once for each drawing."""
     queue = current_queue()
+    if queue.uid != target.uid:
+        return
     remember(say(target, [(AnnotationKind.QUALITY, value)], label=f"quality: {value}"), target.uid not in queue.done)
     queue.done.add(target.uid)
     queue.move(1)

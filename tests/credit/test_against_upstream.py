@@ -242,5 +242,9 @@ def test_verl(theirs, data):
                 {"gamma": 0.9, "lam": 0.95},
             ),
         ]
+    # verl's means divide by the count plus 1e-8; where all values are equal, whitening magnifies that by 1e4.
+    biggest = 1 + float(r["rewards"].abs().sum(-1).max() + r["values"].abs().max())
+    whitened = {**CLOSE, "abs": 1e-4 * biggest}
     for name, (expected, _), options in pairs:
-        assert ours(name, single, **options) == pytest.approx(tokens(expected, mask), **CLOSE), name
+        close = CLOSE if name in ("grpo", "rloo", "remax") else whitened
+        assert ours(name, single, **options) == pytest.approx(tokens(expected, mask), **close), name

@@ -127,9 +127,19 @@ def pool_rows() -> Iterator[Row]:
         yield f"{found['lists']['n_steps']:,} steps, {name}", f"p50 {case['p50_ms']:,.0f} ms", "; ".join(beside)
 
 
+def ingest_rows() -> Iterator[Row]:
+    """From the journal to the pool."""
+    found = load("ingest")
+    yield (
+        f"ingest of calls of {found['record_bytes'] / 1e3:.0f} KB, {found['turns']} turns each agent",
+        f"{found['calls_per_s']:,.0f} calls/s, {found['mb_per_s']:.0f} MB/s, {found['peak_rss_mb']} MB of memory",
+        f"load {found['machine']['load_before']} before the run",
+    )
+
+
 def table() -> str:
     """The markdown between README's marks."""
-    rows = [*gateway_rows(), *tree_rows(), *packing_rows(), *step_rows(), *pool_rows()]
+    rows = [*gateway_rows(), *tree_rows(), *packing_rows(), *step_rows(), *pool_rows(), *ingest_rows()]
     lines = ["| what | measured | beside it, in the same run |", "|---|---|---|"]
     return "\n".join(lines + [f"| {what} | {ours} | {peers} |" for what, ours, peers in rows]) + "\n"
 

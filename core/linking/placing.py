@@ -150,7 +150,8 @@ class TrajectoryLinks:
         exact: dict[int, int] = {}
         most = 0
         # Those that share most are found; of the others only those that the tokens name are asked for.
-        named = {index for index, n in matches.items() if n == max(matches.values())} if matches else set()
+        longest = max(matches.values(), default=0)
+        named = {index for index, n in matches.items() if n == longest}
         for index in range(len(self.nodes) - 1, -1, -1):
             own = self.nodes[index].exact
             if own is not None and call.exact is not None and (own.size >= most or index in named):

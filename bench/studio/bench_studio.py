@@ -1,6 +1,6 @@
 """Everyday moves in the studio on a million steps, in real Chromium: from the click to what it brings.
 
-    python bench/studio/bench_studio.py [--trajectories 20000] [--repeat 5]
+    python bench/studio/bench_studio.py [--trajectories 20000] [--repeat 15]
 
 The pool is ``bench/pool/enrich.py``'s: 1,000,000 steps with tokens, messages, tools and labels, copied first, since
 labels are written. Writes bench/results/studio.json.
@@ -40,7 +40,7 @@ def main() -> None:
     """Copy the pool, start the studio, walk, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trajectories", type=int, default=20_000)
-    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--repeat", type=int, default=15)
     given = parser.parse_args()
     source = ensure_rich(given.trajectories)
     load_before = os.getloadavg()[0]

@@ -28,13 +28,23 @@ def caption(page: Page) -> Locator:
     return page.get_by_text(re.compile(r"^[\d,]+–[\d,]+ of [\d,]+ ")).first
 
 
+def poll(come: Callable[[], Any], what: str) -> None:
+    """Ask until it is so, every few milliseconds: Playwright's own waits look again after half a second."""
+    deadline = time.monotonic() + 30
+    while not come():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} after 30 s")
+        time.sleep(0.004)
+
+
 def changed(where: Locator, before: str) -> None:
     """Wait until a text is another."""
-    deadline = time.monotonic() + 30
-    while where.inner_text() == before:
-        if time.monotonic() > deadline:
-            raise AssertionError(f"still {before!r}")
-        time.sleep(0.004)
+    poll(lambda: where.inner_text() != before, f"still {before!r}")
+
+
+def appeared(where: Locator) -> None:
+    """Wait until something is seen."""
+    poll(where.is_visible, f"no {where}")
 
 
 def timed(act: Callable[[], Any], arrived: Callable[[], Any]) -> float:
@@ -99,17 +109,19 @@ class Walk:
             table = self.page.get_by_test_id("stDataFrame").first
             place = {"x": 80, "y": HEAD + ROW * (n % 15) + 14}
             rows = self.page.locator("button.row")
-            self.note("open a trajectory", timed(partial(table.click, position=place), rows.first.wait_for))
+            self.note("open a trajectory", timed(partial(table.click, position=place), partial(appeared, rows.first)))
             idle(self.page)
         chosen = self.page.locator("button.row.on")
         for _ in range(self.repeat):
             before = chosen.get_attribute("data-step")
-            self.page.keyboard.press("j")
-            start = time.perf_counter()
-            while chosen.get_attribute("data-step") == before:
-                time.sleep(0.004)
-            self.note("next step", 1e3 * (time.perf_counter() - start))
+            there = partial(self.other_step, chosen, before)
+            self.note("next step", timed(partial(self.page.keyboard.press, "j"), there))
             idle(self.page)
+
+    @staticmethod
+    def other_step(chosen: Locator, before: str | None) -> None:
+        """Wait until another step is the chosen one."""
+        poll(lambda: chosen.get_attribute("data-step") != before, f"still step {before}")
 
     def tokens(self) -> None:
         """The tokens of a late step, whose context is the longest."""
@@ -118,7 +130,7 @@ class Walk:
             self.open(f"inspect?step={uid}", "button.row.on")
             tab = self.page.get_by_role("radio", name="Tokens")
             shown = self.page.locator(".heading.response")
-            self.note("token view", timed(tab.first.click, shown.wait_for))
+            self.note("token view", timed(tab.first.click, partial(appeared, shown)))
             idle(self.page)
 
     def label(self) -> None:
@@ -130,12 +142,12 @@ class Walk:
             ready.wait_for()
             idle(self.page)
             toast = self.page.get_by_test_id("stToast").last
-            self.note("bulk label", timed(ready.click, toast.wait_for))
+            self.note("bulk label", timed(ready.click, partial(appeared, toast)))
             idle(self.page)
             self.open("curate?tab=history", ".st-key-undo-last")
             redo = self.page.locator(".st-key-redo-last button:enabled")
             undo = self.page.get_by_role("button", name="Undo the last")
-            self.note("undo", timed(undo.click, redo.wait_for))
+            self.note("undo", timed(undo.click, partial(appeared, redo)))
             idle(self.page)
 
     def review(self) -> None:

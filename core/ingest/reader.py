@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from core.pool.content import Message
+from core.pool.content import Message, Tools
 from core.records import parse
 
 Int32 = NDArray[np.int32]
@@ -29,13 +29,15 @@ MAX_BYTES = 128 << 20
 _IDS = b'"prompt_token_ids":['
 _REQUEST = b'"request":{'
 _MESSAGES = b'"messages":['
+_TOOLS = b'"tools":['
 _OWNER = re.compile(rb'"trajectory_uid":"([^"\\]*)"')
 _OWNER_WITHIN = 1000
 _TOKENS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.S)
 _MIN_CHARS = 256
 """Shorter lists are parsed faster than they are compared."""
 _MARK = -(2**62)
-"""Stands for what was cut out, less its number; nobody says such a number."""
+"""Stands for messages that were cut out, less a number for prompt ids; nobody says such numbers."""
+_TOOLS_MARK = _MARK + 1
 _OBJECTS = 3
 """Parsed messages take about so many times the memory of their text."""
 
@@ -48,6 +50,8 @@ class _Said:
         text: its messages' text, from behind the opening bracket to the last message's end.
         ends: where each message ends in ``text``.
         messages: the messages.
+        tools_text: its tools' text, from behind the opening bracket to the closing one.
+        tools: the tools.
         ids_text: its prompt ids' text, between the brackets.
         ids: the same as numbers, ``[n]``.
     """
@@ -55,12 +59,15 @@ class _Said:
     text: bytes = b""
     ends: NDArray[np.int64] | None = None
     messages: list[Message] | None = None
+    tools_text: bytes = b""
+    tools: Tools | None = None
     ids_text: bytes = b""
     ids: Int32 | None = None
 
     @property
     def n_bytes(self) -> int:
-        return _OBJECTS * len(self.text) + len(self.ids_text) + (self.ids.nbytes if self.ids is not None else 0)
+        n_ids = len(self.ids_text) + (self.ids.nbytes if self.ids is not None else 0)
+        return _OBJECTS * (len(self.text) + len(self.tools_text)) + n_ids
 
 
 class RecordReader:
@@ -74,8 +81,8 @@ class RecordReader:
     def parse(self, payload: bytes) -> dict[str, Any]:
         """``core.records.parse``, with two differences in kind.
 
-        Messages of a chat request are ``Message`` objects that steps share (leave them as they are), and long prompt
-        ids of a response int32 arrays ``[n]``.
+        Messages of a chat request are ``Message`` objects, its tools ``Tools``, and steps share both (leave them as
+        they are); long prompt ids of a response are int32 arrays ``[n]``.
 
         Raises:
             InvalidInput: as ``core.records.parse``.
@@ -110,33 +117,46 @@ class RecordReader:
 def _parse(payload: bytes, begin: int, last: _Said) -> tuple[dict[str, Any], _Said]:
     """The record, and what of it to remember. ValueError where something stands elsewhere than expected."""
     said = _Said()
-    pieces: list[bytes] = []
-    at = 0
+    cuts: list[tuple[int, int, int]] = []
     n_known = 0
     talk = payload.find(_MESSAGES, begin)
+    before, behind = begin, begin
     if talk >= 0:
-        talk += len(_MESSAGES)
+        before, talk = talk, talk + len(_MESSAGES)
         n_known, shared = _known_messages(payload, talk, last)
         if n_known:
-            pieces.append(b"%b%d" % (payload[:talk], _MARK))
-            at = talk + shared
-        fresh, closed = _message_ends(payload, talk + shared)
+            cuts.append((talk, talk + shared, _MARK))
+        fresh, behind = _message_ends(payload, talk + shared)
         ends = fresh - talk if last.ends is None else np.concatenate([last.ends[:n_known], fresh - talk])
         said.ends = ends
         said.text = payload[talk : talk + int(ends[-1])] if len(ends) else b""
-        begin = closed
+    tools = payload.find(_TOOLS, behind)
+    if tools < 0:
+        tools = payload.find(_TOOLS, begin, before)
+    if tools >= 0:
+        tools += len(_TOOLS)
+        if last.tools_text and payload.startswith(last.tools_text, tools):
+            said.tools_text, said.tools = last.tools_text, last.tools
+        else:
+            _, closed = _message_ends(payload, tools)
+            if closed - tools >= _MIN_CHARS:
+                said.tools_text = payload[tools : closed + 1]
+                said.tools = Tools(orjson.loads(b"[" + said.tools_text))
+        if said.tools is not None:
+            closed = tools + len(said.tools_text) - 1
+            cuts.append((tools, closed, _TOOLS_MARK))
+            behind = max(behind, closed)
     texts: list[bytes] = []
-    while (start := payload.find(_IDS, begin)) >= 0:
+    while (start := payload.find(_IDS, behind)) >= 0:
         start += len(_IDS)
-        begin = payload.index(b"]", start)
-        if begin - start >= _MIN_CHARS:
-            texts.append(payload[start:begin])
-            pieces.append(b"%b%d" % (payload[at:start], _MARK - len(texts)))
-            at = begin
-    record = parse(b"".join([*pieces, payload[at:]])) if pieces else parse(payload)
+        behind = payload.index(b"]", start)
+        if behind - start >= _MIN_CHARS:
+            texts.append(payload[start:behind])
+            cuts.append((start, behind, _MARK - len(texts)))
+    record = parse(_without(payload, cuts))
+    request = record.get("request")
+    request = request if isinstance(request, dict) else {}
     if talk >= 0:
-        request = record.get("request")
-        request = request if isinstance(request, dict) else {}
         messages = request.get("messages")
         if not isinstance(messages, list) or (n_known and (not messages or messages[0] != _MARK)):
             raise ValueError("the first messages of the record are not the request's")
@@ -145,6 +165,10 @@ def _parse(payload: bytes, begin: int, last: _Said) -> tuple[dict[str, Any], _Sa
             raise ValueError("messages that are no objects")
         said.messages = (last.messages or [])[:n_known] + [Message(one) for one in new]
         request["messages"] = list(said.messages)
+    if said.tools is not None:
+        if request.get("tools") != [_TOOLS_MARK]:
+            raise ValueError("the first tools of the record are not the request's")
+        request["tools"] = said.tools
     arrays = {}
     for number, text in enumerate(texts, 1):
         said.ids_text, said.ids = text, _ids(text, last)
@@ -156,6 +180,18 @@ def _parse(payload: bytes, begin: int, last: _Said) -> tuple[dict[str, Any], _Sa
     if arrays:
         raise ValueError("prompt ids where no engine tells them")
     return record, said
+
+
+def _without(payload: bytes, cuts: list[tuple[int, int, int]]) -> bytes:
+    """The payload with a number in place of each (begin, end, number) that is cut out."""
+    if not cuts:
+        return payload
+    pieces: list[bytes] = []
+    at = 0
+    for begin, end, mark in sorted(cuts):
+        pieces.append(b"%b%d" % (payload[at:begin], mark))
+        at = end
+    return b"".join([*pieces, payload[at:]])
 
 
 def _known_messages(payload: bytes, begin: int, last: _Said) -> tuple[int, int]:

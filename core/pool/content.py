@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -64,9 +64,26 @@ class Message(dict[str, Any]):
         return self._hashed
 
 
+class Tools(list[Any]):
+    """Tool schemas that many steps were offered, as ``Message``: made once, and not to be changed."""
+
+    __slots__ = ("_hashed",)
+
+    def __init__(self, said: Iterable[Any]) -> None:
+        super().__init__(said)
+        self._hashed: tuple[bytes, bytes] | None = None
+
+    def hashed(self) -> tuple[bytes, bytes]:
+        """``to_json`` of them, and the ``content_hash`` of that."""
+        if self._hashed is None:
+            body = to_json(self)
+            self._hashed = body, content_hash(body)
+        return self._hashed
+
+
 def hashed(value: Any) -> tuple[bytes, bytes]:
     """``to_json``, and the ``content_hash`` of that."""
-    if isinstance(value, Message):
+    if isinstance(value, Message | Tools):
         return value.hashed()
     body = to_json(value)
     return body, content_hash(body)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from core.errors import InvalidInput
 from core.ingest.reader import RecordReader
-from core.pool.content import Message
+from core.pool.content import Message, Tools
 from core.records import parse
 
 ODD = '"messages":[ \\"prompt_token_ids\\":[1,2] }{][ \n "request":{ é 😀 \\ " -4611686018427387905'
@@ -36,9 +36,21 @@ def plain(value: Any) -> Any:
     return [plain(item) for item in value] if isinstance(value, list) else value
 
 
+FEW_TOOLS: list[Any] = [{"messages": [{"a": 1}]}]
+MANY_TOOLS: list[Any] = [{"type": "function", "function": {"name": f"f{i}", "description": ODD * 2}} for i in range(3)]
+
+
 def payload(
-    uid: str | None, said: list[Any], ids: Any, *, nested: bool = False, more: dict[str, Any] | None = None
+    uid: str | None,
+    said: list[Any],
+    ids: Any,
+    *,
+    nested: bool = False,
+    more: dict[str, Any] | None = None,
+    tools: Any = FEW_TOOLS,
+    tools_first: bool = False,
 ) -> bytes:
+    offered = {"tools": tools}
     choice = {"index": 0, "prompt_token_ids": ids} if nested else {"index": 0}
     response = {"choices": [choice]} if nested else {"prompt_token_ids": ids, "choices": [choice]}
     record = {
@@ -46,7 +58,13 @@ def payload(
         "v": 1,
         "at": 1.0,
         "identity": {"trajectory_uid": uid},
-        "request": {**(more or {}), "model": "m", "messages": said, "tools": [{"messages": [{"a": 1}]}]},
+        "request": {
+            **(more or {}),
+            **(offered if tools_first else {}),
+            "model": "m",
+            "messages": said,
+            **({} if tools_first else offered),
+        },
         "response": response,
     }
     return orjson.dumps(record)
@@ -65,8 +83,13 @@ def conversations(draw: st.DrawFn) -> list[bytes]:
         ids = ids + draw(st.lists(st.integers(0, 200_000), max_size=5)) + draw(st.sampled_from([[], [7] * 200]))
         past.append((said, ids))
         uid = draw(st.sampled_from(["a", "b", None, 'q"uote']))
-        more = draw(st.sampled_from([None, {"metadata": {"messages": [{"role": "x"}], "response": {}}}]))
-        made.append(payload(uid, said, ids, nested=draw(st.booleans()), more=more))
+        decoys = [{"messages": [{"role": "x"}], "response": {}}, {"tools": MANY_TOOLS}, {"tools": MANY_TOOLS[::-1]}]
+        more = draw(st.sampled_from([None, *({"metadata": decoy} for decoy in decoys)]))
+        tools = draw(
+            st.sampled_from([FEW_TOOLS, MANY_TOOLS, MANY_TOOLS[:2], ["text", *MANY_TOOLS], None, {"a": "x" * 300}])
+        )
+        nested, first = draw(st.booleans()), draw(st.booleans())
+        made.append(payload(uid, said, ids, nested=nested, more=more, tools=tools, tools_first=first))
     return made
 
 
@@ -114,6 +137,11 @@ def test_what_is_repeated_is_the_same_object() -> None:
     after = reader.parse(payload("a", [*first, {"role": "assistant", "content": "ok"}], [1]))["request"]["messages"]
     assert all(isinstance(one, Message) for one in after)
     assert before[0] is after[0] and before[1] is after[1]
+    offered = [
+        reader.parse(payload("a", first, [1], tools=tools))["request"]["tools"]
+        for tools in (MANY_TOOLS, MANY_TOOLS, MANY_TOOLS[:2])
+    ]
+    assert isinstance(offered[0], Tools) and offered[0] is offered[1] and offered[1] is not offered[2]
     # Keys in another order are another text: chat templates may render them so.
     turned = [{"content": "be good", "role": "system"}, first[1]]
     other = reader.parse(payload("a", turned, [1]))["request"]["messages"]

@@ -59,14 +59,13 @@ def test_the_stream_ends_when_patience_does(studio: ServeProcess) -> None:
 
 def test_a_held_batch_is_renewed_and_a_forgotten_one_is_lost(studio: ServeProcess) -> None:
     produce(studio, ["A"])
-    with Trainer(studio.base_url, "a", recipe=RECIPE, lease_s=1.5) as trainer:
+    with Trainer(studio.base_url, "a", recipe=RECIPE, lease_s=2.5) as trainer:
         batch = trainer.fetch()
         assert batch is not None and trainer.fetch() is None
-        time.sleep(3)
+        time.sleep(4)
         assert StudioClient(studio.base_url).call("GET", f"/api/v1/batches/{batch.uid}")["state"] == "leased"
-    time.sleep(2)
     with Trainer(studio.base_url, "b", recipe=RECIPE) as other:
-        again = other.fetch(wait_s=5)
+        again = other.fetch(wait_s=30)
         assert again is not None and again.groups[0]["prompt_uid"] == "A"
         with pytest.raises(Conflict, match="handed out again"):
             batch.ack()

@@ -292,8 +292,8 @@ def test_a_quarter_million_steps_plan_fast():
             "complete": pa.array(np.ones(n, dtype=bool)),
         }
     )
-    started = time.perf_counter()
+    started = time.process_time()
     made = plan(Rows(table), View(), parse_recipe({"max_staleness": 3, "batch_size": 900}))
-    took = time.perf_counter() - started
+    took = time.process_time() - started
     assert made.n_groups == 900
     assert took < 3.0

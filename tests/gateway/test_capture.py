@@ -159,7 +159,7 @@ def test_a_stream_of_several_choices_and_log_probs(gateway, upstream):
 
 def test_a_stream_is_kept_alive_while_the_engine_works(make_gateway, upstream):
     gateway = make_gateway(upstream, limits={"keepalive_s": 0.1})
-    upstream.delay_s = 0.55
+    upstream.delay_s = 1.0
     body = {"model": "policy", "messages": HI, "stream": True}
     with gateway.http.stream("POST", "/v1/chat/completions", json=body) as response:
         lines = [(time.monotonic(), line) for line in response.iter_lines() if line]
@@ -169,6 +169,7 @@ def test_a_stream_is_kept_alive_while_the_engine_works(make_gateway, upstream):
     assert comments[-1] - comments[0] > 0.2
     assert data[-1][1] == "data: [DONE]"
     assert response.headers["content-type"].startswith("text/event-stream")
+    upstream.delay_s = 0.2
     chunks = list(gateway.sdk().chat.completions.create(**body))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "hello"
 
@@ -307,11 +308,11 @@ def test_no_engine_at_all(make_gateway):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_agent_that_leaves_loses_nothing(gateway, upstream, stream):
-    upstream.delay_s = 0.6
+    upstream.delay_s = 1.0
     body = json.dumps({"model": "policy", "messages": HI, "stream": stream}).encode()
     with socket.create_connection(("127.0.0.1", gateway.server.port)) as sock:
         sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
-        time.sleep(0.25)
+        eventually(lambda: upstream.seen)
     (record,) = gateway.wait_records(1)
     assert record["aborted"] is True
     assert record["response"] == chat_answer()
@@ -325,7 +326,7 @@ def test_stopping_lets_calls_finish(make_gateway, upstream):
     answers: list[httpx.Response] = []
     worker = threading.Thread(target=lambda: answers.append(gateway.chat()))
     worker.start()
-    time.sleep(0.3)
+    eventually(lambda: upstream.seen)
     gateway.server.stop(10.0)
     worker.join()
     assert answers[0].status_code == 200
@@ -342,7 +343,7 @@ def test_stopping_without_patience_still_records(make_gateway, upstream):
 
     worker = threading.Thread(target=call)
     worker.start()
-    time.sleep(0.3)
+    eventually(lambda: upstream.seen)
     gateway.server.stop(0.2)
     worker.join()
     (record,) = gateway.wait_records(1)

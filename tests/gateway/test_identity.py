@@ -6,6 +6,7 @@ import time
 import pytest
 
 from core.gateway.identity import KeyStore, hash_key
+from tests.conftest import eventually
 
 from .upstream import chat_answer
 
@@ -200,13 +201,14 @@ def test_no_canary_reaches_disk_or_answers(make_gateway, upstream, tmp_path, cap
 
 def test_versions_are_stamped_at_both_ends(gateway, upstream):
     gateway.policy.apply("registered", 3, at=1.0)
-    upstream.delay_s = 0.5
+    upstream.gate = threading.Event()
     worker = threading.Thread(target=gateway.chat)
     worker.start()
-    time.sleep(0.2)
+    eventually(lambda: upstream.seen)
     assert gateway.policy.n_in_flight == 1
     gateway.policy.apply("sync_started", 4, at=2.0)
     gateway.policy.apply("sync_finished", 4, at=3.0)
+    upstream.gate.set()
     worker.join()
     (record,) = gateway.records()
     assert (record["policy_version"], record["policy_version_end"]) == (3, 4)
@@ -224,7 +226,7 @@ def test_new_calls_wait_for_the_weights(gateway, upstream):
     time.sleep(0.3)
     assert upstream.seen == []
     gateway.policy.apply("sync_finished", 7, at=2.0)
-    worker.join(5)
+    worker.join(30)
     assert answers[0].status_code == 200
     assert gateway.records()[0]["policy_version"] == 7
 

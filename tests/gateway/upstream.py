@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,11 +86,15 @@ class Seen:
 
 @dataclass
 class Upstream:
-    """Set ``reply`` to what it says: a dict, a Response, or a function of the request. ``answer`` does it all."""
+    """Set ``reply`` to what it says: a dict, a Response, or a function of the request. ``answer`` does it all.
+
+    It answers after ``delay_s``, or, where a test has to act in between, once ``gate`` is set.
+    """
 
     reply: Any = field(default_factory=chat_answer)
     models: list[str] = field(default_factory=lambda: ["policy"])
     delay_s: float = 0.0
+    gate: threading.Event | None = None
     seen: list[Seen] = field(default_factory=list)
     base_url: str = ""
     port: int = 0
@@ -115,7 +120,7 @@ class Upstream:
 
     def reset(self) -> None:
         fresh = Upstream()
-        self.reply, self.models, self.delay_s = fresh.reply, fresh.models, fresh.delay_s
+        self.reply, self.models, self.delay_s, self.gate = fresh.reply, fresh.models, fresh.delay_s, fresh.gate
         # A late request of an earlier test must not count for this one.
         self.seen = []
 
@@ -136,5 +141,7 @@ class Upstream:
         self.seen.append(Seen(request.path_params["path"], dict(request.headers), body))
         if self.delay_s:
             await asyncio.sleep(self.delay_s)
+        if self.gate is not None:
+            assert await asyncio.to_thread(self.gate.wait, 60)
         reply = self.reply(self.last) if inspect.isfunction(self.reply) else self.reply
         return reply if isinstance(reply, Response) else JSONResponse(reply)

@@ -154,7 +154,7 @@ CASES: list[tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]] = [
 ]
 
 
-@pytest.mark.parametrize(("filters", "expected"), CASES, ids=lambda v: str(v)[:60])
+@pytest.mark.parametrize(("filters", "expected"), CASES, ids=[str(case[0])[:60] for case in CASES])
 def test_a_filter_finds_what_it_says(
     pool: Pool, table: list[dict[str, Any]], filters: dict[str, Any], expected: Callable[[dict[str, Any]], bool]
 ) -> None:
@@ -214,7 +214,7 @@ CONDITIONS: list[tuple[str, Callable[[dict[str, Any]], bool]]] = [
 ]
 
 
-@pytest.mark.parametrize(("where", "expected"), CONDITIONS, ids=lambda v: str(v)[:50])
+@pytest.mark.parametrize(("where", "expected"), CONDITIONS, ids=[case[0][:50] for case in CONDITIONS])
 def test_a_condition_computes_what_it_says(
     pool: Pool, table: list[dict[str, Any]], where: str, expected: Callable[[dict[str, Any]], bool]
 ) -> None:

@@ -33,11 +33,9 @@ def gone(pid: int) -> bool:
 
 
 def test_starts_without_blocking_serves_and_stops():
-    begun = time.monotonic()
     process = EngineProcess.start("scripted")
-    assert time.monotonic() - begun < 0.5
+    assert not process.ready
     process.wait_ready()
-    assert time.monotonic() - begun < 5
     assert process.ready and process.alive and process.model == "scripted-1"
     assert httpx.get(f"{process.base_url}/models").status_code == 200
     process.stop()

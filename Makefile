@@ -4,6 +4,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Processes that run tests side by side: one for each core, and no more than memory is good for.
+WORKERS ?= logical --maxprocesses=4
 export LITELLM_LOCAL_MODEL_COST_MAP := True
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export STREAMLIT_BROWSER_GATHER_USAGE_STATS := false
@@ -36,7 +38,7 @@ serve: $(VENV)/.studio ## the same service without a screen
 	$(BIN)/claw-studio serve $(ARGS)
 
 test: $(VENV)/.test ## install what tests need and run them
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 lint: $(VENV)/.lint ## ruff, and mypy strict on core/
 	$(BIN)/ruff check .

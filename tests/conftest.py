@@ -13,12 +13,23 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.side_by_side import pytest_collection_modifyitems, pytest_xdist_make_scheduler
+
+__all__ = ["ServeProcess", "eventually", "pytest_collection_modifyitems", "pytest_xdist_make_scheduler", "serve"]
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Spinning OpenMP threads starve everything else on a small machine that runs several processes.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# What an example takes says more about the machine's other work than about the code; bench/ measures.
+settings.register_profile("no clock", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no clock")
 
 
 def eventually(condition: Callable[[], Any], *, timeout_s: float = 15.0, every_s: float = 0.05) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,11 @@ from core.pool import Pool
 from tests.browser.conftest import start_studio
 from tests.browser.walk import Walk, percentiles
 from tests.e2e.test_million import FILL
+from tests.left_out import only_in_ci
 
 pytestmark = [
     pytest.mark.timeout(400),
-    pytest.mark.skipif(not os.environ.get("CI"), reason="takes two minutes: .ci/run runs it, or CI=1 pytest"),
+    only_in_ci("takes two minutes"),
 ]
 
 LIMIT_MS = 2500

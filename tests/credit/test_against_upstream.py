@@ -23,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.credit import get
+from tests.left_out import missing
 
 from . import brute
 from .batches import Groups, batch_of, groups
@@ -38,7 +39,7 @@ SOURCES = {
 
 
 def source(name: str) -> str:
-    """The file's text; the test is skipped where it is nowhere, but verl's must be there in CI."""
+    """The file's text; the test is left out where it is nowhere, but verl's must be there in CI."""
     repo, path = SOURCES[name]
     for packages in VERL.glob("lib/python*/site-packages"):
         if (packages / path).is_file():
@@ -51,8 +52,8 @@ def source(name: str) -> str:
         return subprocess.run(
             ["git", f"--git-dir={git}", "show", f"HEAD:{path}"], capture_output=True, text=True, check=True
         ).stdout
-    if os.environ.get("CI") and name.startswith("verl"):
-        pytest.fail(f"verl's environment {VERL} is missing")
+    if name.startswith("verl"):
+        missing("verl is not installed, so its own code was not compared: .ci/run installs it into .cache/trainers")
     pytest.skip(f"CLAW_UPSTREAM names no folder with {repo}")
 
 

@@ -18,8 +18,9 @@ import pytest
 from core.journal import read_records
 from tests.conftest import ServeProcess, eventually
 from tests.gateway.upstream import Upstream, chat_answer
+from tests.left_out import only_in_ci
 
-pytestmark = pytest.mark.skipif(not os.environ.get("CI"), reason="takes ten seconds: .ci/run runs it, or CI=1 pytest")
+pytestmark = only_in_ci("takes ten seconds")
 
 KEYS = {
     where: f"canary-{where}-4f0e8a1b2c3d"

@@ -13,10 +13,11 @@ import pytest
 
 from core.pool import Pool
 from tests.conftest import ServeProcess, eventually
+from tests.left_out import only_in_ci
 
 pytestmark = [
     pytest.mark.timeout(280),
-    pytest.mark.skipif(not os.environ.get("CI"), reason="takes a minute: .ci/run runs it, or CI=1 pytest"),
+    only_in_ci("takes a minute"),
 ]
 
 N_GROUPS, GROUP, STEPS = 2500, 8, 50

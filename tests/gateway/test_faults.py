@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import resource
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from core.journal import read_records
 from core.records import parse
 from core.serving.process import EngineProcess
 from core.tokens import extract_tokens
+from tests.left_out import only_in_ci
 
 from .upstream import chat_answer
 
@@ -31,7 +31,7 @@ PATHS = {
     "responses": {"input": "hi"},
     "messages": {"max_tokens": 99, "messages": [{"role": "user", "content": "hi"}]},
 }
-in_ci = pytest.mark.skipif(not os.environ.get("CI"), reason="takes long: .ci/run runs it, or CI=1 pytest")
+in_ci = only_in_ci("takes long")
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from core.service import Service
 from core.serving.model import make_model
 from core.serving.tokenizer import load_tokenizer
 from tests.browser.conftest import free_port
+from tests.left_out import missing
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
@@ -57,11 +57,7 @@ def engine(request: pytest.FixtureRequest, model_dir: Path) -> Iterator[tuple[st
         yield request.param, BY_HAND[request.param]
         return
     if not VLLM.exists():
-        message = "vLLM is not installed, so no real engine was tested: .ci/run installs it into .cache/engines"
-        if os.environ.get("CI") == "true":
-            pytest.fail(message)
-        warnings.warn(message, stacklevel=1)
-        pytest.skip(message)
+        missing("vLLM is not installed, so no real engine was tested: .ci/run installs it into .cache/engines")
     port = free_port()
     log = model_dir.parent / "vllm.log"
     command = [VLLM, "-m", "vllm.entrypoints.openai.api_server", "--model", model_dir, "--served-model-name", "tiny"]

@@ -42,6 +42,10 @@ PROVIDERS: Final = frozenset(_PROVIDERS.split())
 _FIELDS: Final = {"chat": frozenset(_CHAT.split()), "completions": frozenset(_COMPLETIONS.split())}
 _NOT_SENT: Final = frozenset({"model", "stream", "stream_options"})
 
+_NO_DETOURS: Final = {"num_retries": 0, "max_retries": 0, "_skip_mcp_handler": True}
+"""Retries are the gateway's. Tools are the agent's: LiteLLM would look through them for servers that it calls itself,
+and needs packages for that which nobody else does."""
+
 _KEY_NAMES: Final = ("_API_KEY", "_ACCESS_KEY", "_ACCESS_KEY_ID", "_TOKEN")
 
 _import_lock = threading.Lock()
@@ -182,7 +186,7 @@ class ProviderEngine(Engine):
         dropped = sorted(
             key for key in known if supported and key not in supported and key not in {"messages", "prompt"}
         )
-        arguments = {**known, "model": model, "timeout": self.timeouts.total, "num_retries": 0, "max_retries": 0}
+        arguments = {**known, "model": model, "timeout": self.timeouts.total, **_NO_DETOURS}
         if extra:
             arguments["extra_body"] = extra
         if self._api_base is not None:

@@ -55,6 +55,30 @@ def test_a_stream_through_litellm_is_made_from_the_whole_answer(gateway, upstrea
     assert tokens.response_ids == [7, 8, 9]
 
 
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "f"}}])
+def test_tools_reach_the_provider_as_they_are(gateway, upstream, choice):
+    calls = [
+        {"id": name, "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}} for name in ("c1", "c2")
+    ]
+    upstream.reply = chat_answer(None, tool_calls=calls)
+    asked = {"tools": [TOOL], "tool_choice": choice, "parallel_tool_calls": True}
+    answer = gateway.chat(headers=OWN, **asked)
+    assert answer.status_code == 200, answer.text
+    assert [call["id"] for call in answer.json()["choices"][0]["message"]["tool_calls"]] == ["c1", "c2"]
+    assert {name: upstream.last.body[name] for name in asked} == asked
+    assert "mcp" not in str(upstream.last.body)
+
+
+def test_tools_that_litellm_would_call_itself_are_the_providers(gateway, upstream):
+    own = {"type": "mcp", "server_url": "litellm_proxy/mcp", "server_label": "l", "require_approval": "never"}
+    assert gateway.chat(headers=OWN, tools=[own]).status_code == 200
+    assert upstream.last.body["tools"] == [own]
+    assert len(upstream.seen) == 1
+
+
 def test_text_completions_through_litellm(gateway, upstream):
     upstream.reply = completions_answer()
     answer = gateway.sdk(key="agents-own-provider-key").completions.create(model="x", prompt="say")

@@ -76,9 +76,14 @@ def budget_slider(recipe: Recipe) -> None:
         "Token budget of a row", options, recipe.token_budget, format_func=lambda n: f"{n:,}", width=250
     )
     if chosen != recipe.token_budget:
-        changed = parse_recipe({**recipe.model_dump(mode="json"), "token_budget": chosen})
-        state.set_query(recipe=recipe_to_query(changed), show=None, node=None)
-        st.rerun()
+        replan(recipe, token_budget=chosen)
+
+
+def replan(recipe: Recipe, **changed: int) -> None:
+    """The same plan with other settings, which the URL keeps."""
+    wanted = parse_recipe({**recipe.model_dump(mode="json"), **changed})
+    state.set_query(recipe=recipe_to_query(wanted), show=None, node=None)
+    st.rerun()
 
 
 def statistics(made: Plan) -> None:
@@ -266,16 +271,15 @@ def rows_tab(made: Plan) -> None:
     if clicked is not None:
         state.set_query(show=f"{ROW}{clicked}", node=None, tab="tree")
         st.rerun()
-    n_ranks = int(state.query("ranks") or 1) if (state.query("ranks") or "1").isdigit() else 1
-    ranks = int(st.number_input("Ranks", 1, 1024, max(1, min(1024, n_ranks)), width=120))
+    n_ranks = made.recipe.n_ranks
+    ranks = int(st.number_input("Ranks", 1, 65536, n_ranks, width=120, help="Rows are dealt to them evenly by work"))
     if ranks != n_ranks:
-        state.set_query(ranks=ranks if ranks > 1 else None)
-        st.rerun()
-    if ranks > 1:
-        dealt = layout.over_ranks(ranks)
-        shares = ", ".join(f"{len(one)} rows" for one in dealt.ranks[:8]) + (" …" if ranks > 8 else "")
+        replan(made.recipe, n_ranks=ranks)
+    if n_ranks > 1:
+        dealt = layout.dealt
+        shares = ", ".join(f"{len(one)} rows" for one in dealt.ranks[:8]) + (" …" if n_ranks > 8 else "")
         st.caption(
-            f"Over {ranks} ranks: {shares}; the busiest has {dealt.imbalance:.3f} × the mean work, attention counted."
+            f"Over {n_ranks} ranks: {shares}; the busiest has {dealt.imbalance:.3f} × the mean work, attention counted."
         )
     if len(layout.rows) > 200:
         st.caption(f"The first 200 of {len(layout.rows):,} rows.")

@@ -15,7 +15,7 @@ from core.credit.base import Ints
 from core.errors import NotFound
 from core.tree.build import PackedTree, concatenate, layout
 from core.tree.packing import Part, first_fit_decreasing, group_parts_of
-from core.tree.ranks import Balance, CostModel, balance_rows
+from core.tree.ranks import Balance, balance_rows
 from core.tree.sequences import Sequences
 
 CHUNK_TOKENS = 16_000_000
@@ -42,6 +42,7 @@ class PlanLayout:
         group_packed: int64 [g], packed tokens of each group, shared prefixes repeated across parts included.
         attention_pairs, attention_pairs_separate: visible pairs packed, and for separate sequences.
         step_uids: the plan's steps.
+        dealt: the rows dealt to the trainer's ranks: as many each, and nearly the same work.
     """
 
     token_budget: int
@@ -52,6 +53,7 @@ class PlanLayout:
     attention_pairs: int
     attention_pairs_separate: int
     step_uids: list[str]
+    dealt: Balance
 
     @property
     def row_tokens(self) -> Ints:
@@ -77,9 +79,13 @@ class PlanLayout:
                 novel[part.order] = part.lengths - part.lcp
         return novel
 
-    def over_ranks(self, n_ranks: int, cost: CostModel | None = None) -> Balance:
-        """The rows dealt to ranks: as many each, and nearly the same work. InvalidInput for less than one rank."""
-        return balance_rows(self.rows, n_ranks, cost)
+    @property
+    def row_ranks(self) -> Ints:
+        """Rank of each row, int64 [n_rows]."""
+        ranks = np.zeros(len(self.rows), dtype=np.int64)
+        for rank, rows in enumerate(self.dealt.ranks):
+            ranks[rows] = rank
+        return ranks
 
     @property
     def token_ratio(self) -> float | None:
@@ -106,7 +112,7 @@ class PlanLayout:
         return concatenate(trees, pad_to=self.token_budget if pad else None), sequences
 
     def to_json(self) -> dict[str, Any]:
-        """Statistics as JSON values; ``row_tokens`` per row."""
+        """Statistics as JSON values; ``row_tokens``, ``row_ranks`` per row; ``rank_imbalance``: greatest cost / mean."""
         return {
             "token_budget": self.token_budget,
             "n_rows": len(self.rows),
@@ -117,6 +123,9 @@ class PlanLayout:
             "attention_pairs": self.attention_pairs,
             "attention_pairs_separate": self.attention_pairs_separate,
             "row_tokens": self.row_tokens.tolist(),
+            "n_ranks": len(self.dealt.ranks),
+            "row_ranks": self.row_ranks.tolist(),
+            "rank_imbalance": self.dealt.imbalance,
             "n_over_budget": len(self.over_budget),
         }
 
@@ -140,7 +149,9 @@ def chunks(lengths: Ints, borders: Ints, most: int = CHUNK_TOKENS) -> Iterator[t
         low = high
 
 
-def lay_out(reader: TokenReader, step_uids: list[str], group: Ints, lengths: Ints, token_budget: int) -> PlanLayout:
+def lay_out(
+    reader: TokenReader, step_uids: list[str], group: Ints, lengths: Ints, token_budget: int, n_ranks: int = 1
+) -> PlanLayout:
     """Pack a plan's steps.
 
     Args:
@@ -149,6 +160,7 @@ def lay_out(reader: TokenReader, step_uids: list[str], group: Ints, lengths: Int
         group: int64 [n], rising from 0.
         lengths: int64 [n], tokens of each step, for chunking.
         token_budget: longest row, tokens.
+        n_ranks: ranks to deal the rows to.
     """
     n_groups = int(group[-1]) + 1 if len(group) else 0
     borders = np.append(np.flatnonzero(np.diff(group)) + 1, len(group)).astype(np.int64)
@@ -170,13 +182,15 @@ def lay_out(reader: TokenReader, step_uids: list[str], group: Ints, lengths: Int
     for part in parts:
         group_tokens[part.group] += part.n_original
         group_packed[part.group] += part.n_packed
+    rows = first_fit_decreasing(parts, token_budget)
     return PlanLayout(
         token_budget=token_budget,
-        rows=first_fit_decreasing(parts, token_budget),
+        rows=rows,
         over_budget=np.concatenate(over),
         group_tokens=group_tokens,
         group_packed=group_packed,
         attention_pairs=sum(part.attention_pairs for part in parts),
         attention_pairs_separate=separate,
         step_uids=step_uids,
+        dealt=balance_rows(rows, n_ranks),
     )

@@ -31,6 +31,12 @@ class Recipe(BaseModel):
         None, ge=0, description="Version that staleness counts from; none takes the newest reported or seen"
     )
     token_budget: int = Field(32768, ge=1, description="Longest packed row, tokens; longer steps are left out")
+    n_ranks: int = Field(
+        1,
+        ge=1,
+        le=65536,
+        description="Data-parallel ranks of the trainer: packed rows are dealt to them evenly by work",
+    )
     token_sources: tuple[TokenSource, ...] | None = Field(
         None, description="Which ids to trust; none: exact ones for ratio-based algorithms, any for supervised"
     )

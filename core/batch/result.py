@@ -105,7 +105,8 @@ class Plan:
     def layout(self) -> PlanLayout:
         """Packed rows under the recipe's token budget; reads every token of the plan once."""
         group = self.steps["group"].to_numpy().astype(np.int64)
-        return lay_out(self.reader, self.step_uids, group, self.lengths, self.recipe.token_budget)
+        recipe = self.recipe
+        return lay_out(self.reader, self.step_uids, group, self.lengths, recipe.token_budget, recipe.n_ranks)
 
     def part(self, trajectories: Sequence[int]) -> Plan:
         """Some trajectories of the plan, by number, in the order given; they are numbered anew."""

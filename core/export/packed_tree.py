@@ -2,12 +2,13 @@
 
 Every array of ``core.tree.build.PackedTree`` and ``core.tree.terms.LossTerms`` stands once for all rows, one row after
 another; ``NAME.rows`` (int64 [n_rows + 1]) says where each row's part is. ``step_uids`` are JSON bytes; a term's
-``step`` and a row's ``members`` index the row's own steps, ``steps`` (int64) their places among all. The metadata hold
-the denominators of the batch's loss, so that splitting it over micro-batches or ranks changes nothing.
+``step`` and a row's ``members`` index the row's own steps, ``steps`` (int64) their places among all. ``row_ranks``
+(int64 [n_rows]) deals the rows to the recipe's ranks, as many each and nearly the same work. The metadata hold the
+denominators of the batch's loss, so that splitting it over micro-batches or ranks changes nothing.
 
 ``read_rows`` gives the rows back as the objects that were written::
 
-    for row, terms, uids in read_rows(path):
+    for row, terms, uids in read_rows(path, rank=torch.distributed.get_rank()):
         use_tree_attention(model, "cascade")
         scores = token_scores(model, packed_hidden(model, row), terms)
         batch_loss("ppo_clip", scores.logp, terms, totals).backward()
@@ -110,17 +111,21 @@ def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str
             "denominator_weight": repr(weight),
             "denominator_steps": str(sum(uids)),
             "token_budget": str(made.token_budget),
+            "n_ranks": str(len(made.dealt.ranks)),
         }
-        _write_safetensors(sink, columns, orjson.dumps(plan.step_uids), head)
+        _write_safetensors(sink, columns, made.row_ranks, orjson.dumps(plan.step_uids), head)
     return Written(len(made.rows), n_tokens, n_terms)
 
 
-def _write_safetensors(sink: Sink, columns: Mapping[str, _Column], uids: bytes, metadata: Mapping[str, str]) -> None:
+def _write_safetensors(
+    sink: Sink, columns: Mapping[str, _Column], ranks: Int64, uids: bytes, metadata: Mapping[str, str]
+) -> None:
     """The safetensors layout: header length, header, then the arrays; 8-byte ones first, so that all are aligned."""
     arrays: list[tuple[str, str, int, Any]] = []
     for name, column in columns.items():
         arrays.append((name, column.dtype, column.rows[-1], column.spool))
         arrays.append((f"{name}.rows", "<i8", len(column.rows), np.array(column.rows, dtype=np.int64).tobytes()))
+    arrays.append(("row_ranks", "<i8", len(ranks), ranks.astype("<i8").tobytes()))
     arrays.append(("step_uids", "|u1", len(uids), uids))
     arrays.sort(key=lambda array: -np.dtype(array[1]).itemsize)
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
@@ -151,15 +156,27 @@ def read_totals(path: Path | str) -> Denominators:
     return Denominators(float(told["denominator_weight"]), int(told["denominator_steps"]))
 
 
-def read_rows(path: Path | str) -> Iterator[tuple[PackedTree, LossTerms, list[str]]]:
-    """(row, its loss terms, the uids that ``terms.step`` indexes) of every row, one at a time."""
+def read_rows(path: Path | str, *, rank: int | None = None) -> Iterator[tuple[PackedTree, LossTerms, list[str]]]:
+    """(row, its loss terms, the uids that ``terms.step`` indexes) of every row, or every row of a rank, one at a time.
+
+    Ranks may differ by one row: who has less still joins the others' collectives, with a loss of zero. InvalidInput for
+    a rank that the file was not dealt to.
+    """
     from safetensors import safe_open
 
     with safe_open(path, framework="numpy") as file:
         uids: list[str] = orjson.loads(file.get_tensor("step_uids").tobytes())
         borders = {name: file.get_tensor(f"{key}.rows") for name, key in ARRAYS.items()}
         slices = {name: file.get_slice(key) for name, key in ARRAYS.items()}
-        for i in range(len(borders["tokens"]) - 1):
+        n_ranks = int(file.metadata()["n_ranks"])
+        if rank is not None and not 0 <= rank < n_ranks:
+            raise InvalidInput(
+                f"no rank {rank}: the file is dealt to {n_ranks}",
+                field="rank",
+                hint="set n_ranks in the recipe and export again",
+            )
+        ranks = file.get_tensor("row_ranks")
+        for i in range(len(ranks)) if rank is None else np.flatnonzero(ranks == rank).tolist():
             part = {name: slices[name][int(borders[name][i]) : int(borders[name][i + 1])] for name in ARRAYS}
             row = PackedTree(**{name: part[name] for name in TREE}, n_original=_n_original(part))
             terms = LossTerms(**{name: part[name] for name in TERMS})

@@ -88,6 +88,7 @@ def recipe_editor(recipe: Recipe, channels: Sequence[str], base: Recipe | None =
     edited["token_budget"] = int(
         st.number_input("Token budget of a row", 1, value=recipe.token_budget, step=1024, help=_doc("token_budget"))
     )
+    edited["n_ranks"] = int(st.number_input("Ranks", 1, 65536, recipe.n_ranks, help=_doc("n_ranks")))
     sources = list(recipe.token_sources or ())
     chosen = st.multiselect(
         "Token sources",

@@ -8,6 +8,7 @@ from safetensors import safe_open
 
 from core.batch.plan import plan
 from core.batch.recipe import parse_recipe
+from core.errors import InvalidInput
 from core.export import export
 from core.export.packed_tree import TERMS, TREE, read_rows, read_totals
 from core.tree.attention import packed_hidden, use_tree_attention
@@ -70,6 +71,18 @@ def test_rows_come_back_as_the_plans_layout(filled, tmp_path, terms, recipe):
     assert result.n_tokens == made.totals["n_packed_tokens"]
     with safe_open(result.path, framework="numpy") as file:
         assert file.metadata()["plan"] == made.hash
+
+
+def test_each_rank_reads_its_share_and_together_they_read_all(filled, tmp_path):
+    made = plan(filled, View(), parse_recipe({"algorithm": "grpo", "token_budget": 64, "n_ranks": 2}))
+    path = export(made, filled, "packed_tree", tmp_path).path
+    whole = [uids for _, _, uids in read_rows(path)]
+    shares = [[uids for _, _, uids in read_rows(path, rank=rank)] for rank in range(2)]
+    assert abs(len(shares[0]) - len(shares[1])) <= 1
+    assert sorted(shares[0] + shares[1]) == sorted(whole)
+    assert [shares[rank].pop(0) for rank in made.layout.to_json()["row_ranks"]] == whole
+    with pytest.raises(InvalidInput, match="dealt to 2"):
+        next(read_rows(path, rank=2))
 
 
 @pytest.mark.parametrize("loss", ["ppo_clip", "sft"])

@@ -50,6 +50,16 @@ def test_page_plan_and_file_have_the_same_numbers(filled, open_page, tmp_path):
     assert shown(page, "Speed-up") == f"≤ {bound:.2f} ×"
 
 
+def test_the_ranks_that_are_set_are_those_of_plan_and_file(filled, open_page, tmp_path):
+    page = open_page("optimise", recipe='{"token_budget": 1024, "n_ranks": 2}', tab="rows")
+    made = plan(filled.pool, View(), parse_recipe({**RECIPE, "n_ranks": 2}))
+    path = export(made, filled.pool, "packed_tree", tmp_path).path
+    shares = [sum(1 for _ in read_rows(path, rank=rank)) for rank in range(2)]
+    assert any(f"Over 2 ranks: {shares[0]} rows, {shares[1]} rows" in one.value for one in page.app.caption)
+    page.app.number_input[0].set_value(4).run()
+    assert any("Over 4 ranks" in one.value for one in page.app.caption)
+
+
 def test_savings_by_anything_sum_to_the_plan(filled):
     made = plan(filled.pool, View(), parse_recipe(RECIPE))
     for by in ("group", "step", "agent"):

@@ -25,6 +25,7 @@ recipes = st.fixed_dictionaries(
         "batch_size": st.integers(1, 8),
         "max_staleness": st.integers(0, 4),
         "token_budget": st.integers(1, 1 << 20),
+        "n_ranks": st.integers(1, 64),
         "channel": st.sampled_from(["train", "val"]),
         "require_complete": st.booleans(),
         "token_sources": st.lists(st.sampled_from(["engine", "retokenized"]), min_size=1, unique=True),

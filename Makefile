@@ -38,7 +38,7 @@ serve: $(VENV)/.studio ## the same service without a screen
 	$(BIN)/claw-studio serve $(ARGS)
 
 test: $(VENV)/.test ## install what tests need and run them
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 lint: $(VENV)/.lint ## ruff, and mypy strict on core/
 	$(BIN)/ruff check .

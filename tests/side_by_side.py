@@ -1,4 +1,5 @@
-"""How tests are shared out over the processes of ``pytest -n``: by file, and in an order that leaves no long tail.
+"""How tests are shared out over the processes of ``pytest -n``: by file, and in an order that leaves no
+long tail.
 
 A file's tests stay together, so that fixtures of a module are made once. All that drives a browser is one share: a
 studio and a Chromium keep a core busy by themselves, and two pairs of them would make each other late.
@@ -31,7 +32,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Shares in the order of collection; used when pytest runs with ``-n``."""
+    """Shares in the order of collection, for ``--dist loadfile``."""
+    if config.option.dist != "loadfile":
+        return None
     from xdist.scheduler import LoadScopeScheduling
 
     class Shares(LoadScopeScheduling):

@@ -27,7 +27,7 @@ from core.serving.process import EngineProcess
 from .installed import AGENTS as AGENTS_FOLDER
 from .installed import cli
 
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(280)]
+pytestmark = pytest.mark.agents
 
 PROMPT = "Read numbers.txt, write the word that follows it to next.txt, and say which word that is."
 COMMANDS = ("cat numbers.txt", "printf 'eight\\n' > next.txt && cat next.txt", "cat missing.txt")

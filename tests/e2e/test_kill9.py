@@ -80,7 +80,6 @@ def all_steps(studio: ServeProcess) -> list[dict[str, Any]]:
             return steps
 
 
-@pytest.mark.timeout(180)
 def test_every_answered_call_is_there_once(
     engine: EngineProcess, serve: Callable[..., ServeProcess], tmp_path: Path
 ) -> None:

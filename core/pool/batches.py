@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from core.errors import Conflict, InvalidInput, NotFound
+from core.pool.changes import NOTHING
 from core.pool.content import canonical, decode
 from core.pool.database import Cursor, Database, arrow, registered, rows, seconds, timestamp
 
@@ -53,7 +54,7 @@ class BatchBook:
         with self._db.read() as cursor:
             if not cursor.execute(f"SELECT count(*) FROM batches WHERE {due}", [now]).fetchone()[0]:
                 return []
-        with self._db.write() as cursor:
+        with self._db.write(NOTHING) as cursor:
             found = cursor.execute(
                 f"UPDATE batches SET state = 'expired', finished_at = ? WHERE {due} RETURNING batch_uid", [now, now]
             ).fetchall()
@@ -88,7 +89,7 @@ class BatchBook:
         """
         uid = batch["batch_uid"]
         row = {name: timestamp(value) if name in _TIMES else value for name, value in batch.items()}
-        with self._db.write() as cursor:
+        with self._db.write(NOTHING) as cursor:
             cursor.execute(
                 f"INSERT INTO batches ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", list(row.values())
             )
@@ -99,7 +100,7 @@ class BatchBook:
 
     def renew_batch(self, batch_uid: str, expires_at: float, *, consumer: str | None = None) -> dict[str, Any]:
         """Move a running lease's end. NotFound, or Conflict when it runs no more or is another consumer's."""
-        with self._db.write() as cursor:
+        with self._db.write(NOTHING) as cursor:
             batch = _owned(cursor, batch_uid, consumer)
             if batch["state"] != "leased":
                 raise _wrong_state(batch, "renewed")
@@ -123,7 +124,7 @@ class BatchBook:
             Conflict: another consumer's batch, or one whose state doesn't allow it.
             InvalidInput: a metric of a step that the batch doesn't hold.
         """
-        with self._db.write() as cursor:
+        with self._db.write(NOTHING) as cursor:
             batch = _owned(cursor, batch_uid, consumer)
             if batch["state"] == state:
                 return batch
@@ -194,7 +195,7 @@ class BatchBook:
 
         NotFound for an unknown batch, InvalidInput for a step that the batch doesn't hold; nothing is stored then.
         """
-        with self._db.write() as cursor:
+        with self._db.write(NOTHING) as cursor:
             _batch(cursor, batch_uid)
             return _insert_metrics(cursor, batch_uid, update, metrics, steps, timestamp(self._db.clock()))
 

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from core.errors import InvalidInput, NotFound
+from core.pool.changes import NOTHING
 from core.pool.database import Cursor, Database, arrow, registered, rows, timestamp
 
 _FIELDS = {
@@ -58,7 +59,7 @@ class CreditFields:
         NotFound names a step that does not exist; nothing is stored then. A later value of the same critic counts.
         """
         table = values.select(["step_uid", "value"])
-        with self._db.write() as cursor, registered(cursor, new_values=table):
+        with self._db.write(NOTHING) as cursor, registered(cursor, new_values=table):
             unknown = cursor.execute(
                 "SELECT step_uid FROM new_values WHERE step_uid NOT IN (SELECT step_uid FROM steps) LIMIT 1"
             ).fetchall()

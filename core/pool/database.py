@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import resources
@@ -15,6 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from core.errors import InvalidInput, PoolError
+from core.pool.changes import NOTHING, Changes, Touched
 
 Cursor = Any
 """A ``duckdb.DuckDBPyConnection``: the library ships no strict types."""
@@ -74,7 +75,8 @@ class Database:
     """One DuckDB file: ``write()`` is a transaction under the one writer lock, ``read()`` a snapshot.
 
     ``n_writes`` counts the transactions that this process committed: while it stands still, so do all answers.
-    ``beside`` is what modules keep in memory beside the file, each under its own name.
+    ``changes`` says what they touched. ``beside`` is what modules keep in memory beside the file, each under its own
+    name.
     """
 
     def __init__(self, path: Path | str, *, memory: str, threads: int, clock: Callable[[], float]) -> None:
@@ -82,6 +84,8 @@ class Database:
         self.clock = clock
         self.lock = threading.RLock()
         self.n_writes = 0
+        self.changes = Changes()
+        self._touched: Touched | None = None
         self.beside: dict[str, Any] = {}
         config: Mapping[str, Any] = {
             "memory_limit": memory,
@@ -89,6 +93,8 @@ class Database:
             # The file takes in what the write-ahead log holds inside some commit, which then waits: a second for bulk
             # labels. Four times the usual size makes that as much rarer, and a start after a crash reads 64 MB.
             "checkpoint_threshold": "64MB",
+            # A snapshot is of the moment that its cursor is opened, not of its first query.
+            "immediate_transaction_mode": True,
             "autoinstall_known_extensions": False,
             # SQL that people write (console.py) must not reach files, the network or variables of this process.
             "enable_external_access": False,
@@ -112,12 +118,17 @@ class Database:
             raise
 
     @contextmanager
-    def write(self) -> Iterator[Cursor]:
+    def write(self, touches: Touched | None = None) -> Iterator[Cursor]:
         """A cursor inside a transaction: committed on success, rolled back on any failure.
+
+        Args:
+            touches: the steps' and trajectories' state that it changes, if that is known beforehand; else ``touch``
+                says it inside. Unsaid it may be all.
 
         InvalidInput when a value does not fit its column, PoolError when the file could not be written.
         """
         with self.lock:
+            self._touched = touches
             cursor = self._connection.cursor()
             try:
                 cursor.execute("BEGIN")
@@ -126,6 +137,7 @@ class Database:
                 except BaseException:
                     cursor.execute("ROLLBACK")
                     raise
+                self.changes.add(self.n_writes + 1, self._touched)
                 cursor.execute("COMMIT")
                 self.n_writes += 1
             except (duckdb.DataError, duckdb.IntegrityError) as error:
@@ -134,6 +146,10 @@ class Database:
                 raise PoolError(f"The pool could not be written: {error}") from error
             finally:
                 cursor.close()
+
+    def touch(self, *, trajectories: Iterable[int] = (), actions: Iterable[int] = ()) -> None:
+        """Say, inside ``write``, what it changes; all that is said together is all that it changes."""
+        self._touched = (self._touched or NOTHING) | Touched(frozenset(trajectories), frozenset(actions))
 
     @contextmanager
     def read(self) -> Iterator[Cursor]:

@@ -1,8 +1,8 @@
 """Facet columns as numbers in memory: one int32 per step and set of columns, made when asked for.
 
 A set's columns are replaced by the number of their combination, so that counting twenty facets of any selection is
-three passes over small integers. A million steps take 12 MB. The index is of one moment: with the next write it is
-out of date, and made anew when facets are asked for again (``core.pool.facets``).
+three passes over small integers. A million steps take 12 MB. An index is of one moment and never changes; the one of a
+later moment is made from it by what changed since (``grown``; ``core.pool.numbers`` knows what did).
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ SETS: tuple[tuple[str, ...], ...] = (
 )
 """Columns that are numbered together: those in a set have few combinations, since they go together."""
 
-INDEXED = frozenset(name for names in SETS for name in names)
 MOST_COMBINATIONS = 50_000
 """A set with more combinations is not numbered: its columns would have nearly as many values as there are steps."""
 
 Counts = list[tuple[Any, int]]
+
+_SOURCE = "FROM step_state s JOIN trajectory_state t USING (trajectory_id)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,38 +49,123 @@ class _Column:
         found = [(value, int(n)) for value, n in zip(self.values, sums, strict=True) if n]
         return sorted(found, key=lambda item: (-item[1], item[0] is None, item[0]))[:limit]
 
+    def with_more(self, name: str, first: int, of_combination: list[Any]) -> _Column:
+        """The column with the values of further combinations, numbered from ``first``."""
+        if name == "findings":
+            of_combination = [names_of(bits) for bits in of_combination]
+        is_list = STEP_COLUMNS[name].kind == "list"
+        numbers = {value: number for number, value in enumerate(self.values)}
+        combination, value = [], []
+        for place, here in enumerate(of_combination, first):
+            for each in here if is_list else (here,):
+                combination.append(place)
+                value.append(numbers.setdefault(each, len(numbers)))
+        return _Column(
+            list(numbers),
+            np.concatenate([self.combination, np.array(combination, np.int64)]),
+            np.concatenate([self.value, np.array(value, np.int64)]),
+        )
+
+
+_EMPTY = _Column([], np.zeros(0, np.int64), np.zeros(0, np.int64))
+
 
 @dataclass(frozen=True, slots=True)
 class _Set:
     codes: np.ndarray
     """int32 ``[greatest step_id + 1]``: the combination of each step."""
-    n_combinations: int
+    hashes: np.ndarray
+    """uint64 ``[combinations]``."""
     columns: dict[str, _Column]
+
+    def with_steps(self, cursor: Cursor, step_ids: np.ndarray, hashes: pa.ChunkedArray) -> _Set | None:
+        """The set with these steps' combinations in place of what it had of them; None when there are too many."""
+        encoded = hashes.combine_chunks().dictionary_encode()
+        if self.hashes.size + len(encoded.dictionary) > 2 * MOST_COMBINATIONS:
+            return None
+        found, of_step = encoded.dictionary.to_numpy(), encoded.indices.to_numpy()
+        order = np.argsort(self.hashes)
+        places = np.searchsorted(self.hashes, found, sorter=order)
+        near = np.append(order, -1)[places]
+        known = (near >= 0) & (np.append(self.hashes, 0)[near] == found)
+        new = np.flatnonzero(~known)
+        n = self.hashes.size
+        if n + new.size > MOST_COMBINATIONS:
+            return None
+        of_found = np.where(known, near, 0)
+        of_found[new] = n + np.arange(new.size)
+        top = int(step_ids.max()) + 1 if step_ids.size else 0
+        codes = np.zeros(max(self.codes.size, top), np.int32)
+        codes[: self.codes.size] = self.codes
+        codes[step_ids] = of_found[of_step]
+        columns = self.columns
+        if new.size:
+            examples = np.zeros(found.size, np.int64)
+            examples[of_step] = step_ids
+            columns = _with_values(cursor, columns, n, examples[new])
+        return _Set(codes, np.concatenate([self.hashes, found[new]]), columns)
 
 
 class FacetIndex:
     """The numbers of one moment. ``names`` are the columns that it can count."""
 
-    def __init__(self, sets: Sequence[_Set]) -> None:
+    def __init__(self, sets: Sequence[_Set | None]) -> None:
         self._sets = sets
-        self.names = frozenset(name for one in sets for name in one.columns)
+        self.names = frozenset(name for one in sets if one for name in one.columns)
 
     @classmethod
     def build(cls, cursor: Cursor) -> FacetIndex:
         """Read the columns as the cursor's snapshot has them."""
-        return cls([made for names in SETS if (made := _build(cursor, names)) is not None])
+        empty = [_Set(np.zeros(0, np.int32), np.zeros(0, np.uint64), dict.fromkeys(names, _EMPTY)) for names in SETS]
+        made: list[_Set | None] = []
+        for one in empty:
+            hashed = arrow(cursor, f"SELECT s.step_id, {_hash(tuple(one.columns))} AS h {_SOURCE}")
+            made.append(one.with_steps(cursor, hashed["step_id"].to_numpy(), hashed["h"]))
+        return cls(made)
 
-    def counts(self, step_ids: np.ndarray, names: Iterable[str], limit: int) -> dict[str, Counts] | None:
-        """Counts of these columns over these steps; None when a step has come since."""
+    def grown(self, cursor: Cursor, trajectory_ids: np.ndarray) -> FacetIndex:
+        """The index of the cursor's moment, when since this one's nothing but these trajectories changed."""
+        columns = ", ".join(f"{_hash(names)} AS h{place}" for place, names in enumerate(SETS))
+        with registered(cursor, facet_touched=pa.table({"trajectory_id": trajectory_ids})):
+            found = arrow(
+                cursor, f"SELECT s.step_id, {columns} {_SOURCE} SEMI JOIN facet_touched USING (trajectory_id)"
+            )
+        step_ids = found["step_id"].to_numpy()
+        return FacetIndex(
+            [one and one.with_steps(cursor, step_ids, found[f"h{place}"]) for place, one in enumerate(self._sets)]
+        )
+
+    def keys(self, name: str, step_ids: np.ndarray) -> np.ndarray | None:
+        """A column of these steps as float64 that sorts as it does, NaN where it is unknown; None: it isn't here."""
+        one = next((one for one in self._sets if one and name in one.columns), None)
+        if one is None or STEP_COLUMNS[name].kind == "list":
+            return None
+        column = one.columns[name]
+        ranks = None
+        if STEP_COLUMNS[name].kind == "text":
+            ranks = {value: place for place, value in enumerate(self.texts(name))}
+        of_value = np.array(
+            [np.nan if value is None else float(ranks[value] if ranks else value) for value in column.values],
+            np.float64,
+        )
+        of_combination = np.full(one.hashes.size, np.nan)
+        of_combination[column.combination] = of_value[column.value]
+        keys: np.ndarray = of_combination[one.codes[step_ids]]
+        return keys
+
+    def texts(self, name: str) -> list[str]:
+        """The known texts of a column in their order: ``keys`` are places in it. Some may not occur any more."""
+        column = next(one.columns[name] for one in self._sets if one and name in one.columns)
+        return sorted(value for value in column.values if value is not None)
+
+    def counts(self, step_ids: np.ndarray, names: Iterable[str], limit: int) -> dict[str, Counts]:
+        """Counts of those of these columns that it has, over these steps of its moment."""
         wanted = set(names) & self.names
         found: dict[str, Counts] = {}
         for one in self._sets:
-            chosen = wanted & set(one.columns)
-            if not chosen:
+            if one is None or not (chosen := wanted & set(one.columns)):
                 continue
-            if step_ids.size and int(step_ids.max()) >= one.codes.size:
-                return None
-            by_combination = np.bincount(one.codes[step_ids], minlength=one.n_combinations)
+            by_combination = np.bincount(one.codes[step_ids], minlength=one.hashes.size)
             found |= {name: one.columns[name].counts(by_combination, limit) for name in chosen}
         return found
 
@@ -88,37 +174,17 @@ def _sql(name: str) -> str:
     return FINDING_BITS if name == "findings" else STEP_COLUMNS[name].sql
 
 
-def _build(cursor: Cursor, names: Sequence[str]) -> _Set | None:
-    source = "FROM step_state s JOIN trajectory_state t USING (trajectory_id)"
+def _hash(names: Sequence[str]) -> str:
     # A hash of 64 bits stands for the values: of even 50,000 combinations two meet with a chance of one in 10^10.
-    hashed = arrow(cursor, f"SELECT s.step_id, hash({', '.join(map(_sql, names))}) AS h {source}")
-    step_ids = hashed["step_id"].to_numpy()
-    encoded = hashed["h"].combine_chunks().dictionary_encode()
-    n = len(encoded.dictionary)
-    if n > MOST_COMBINATIONS:
-        return None
-    of_row = encoded.indices.to_numpy()
-    codes = np.zeros(int(step_ids.max()) + 1 if step_ids.size else 1, np.int32)
-    codes[step_ids] = of_row
-    examples = np.zeros(n, np.int64)
-    examples[of_row] = step_ids
-    columns = ", ".join(f"{_sql(name)} AS {name}" for name in names)
-    wanted = pa.table({"step_id": examples, "place": np.arange(n)})
+    return f"hash({', '.join(map(_sql, names))})"
+
+
+def _with_values(cursor: Cursor, columns: dict[str, _Column], first: int, examples: np.ndarray) -> dict[str, _Column]:
+    """The columns with the values of further combinations, each read from a step that has it."""
+    selected = ", ".join(f"{_sql(name)} AS {name}" for name in columns)
+    wanted = pa.table({"step_id": examples, "place": np.arange(examples.size)})
     with registered(cursor, facet_examples=wanted):
-        values = arrow(
-            cursor, f"SELECT {columns} {source} JOIN facet_examples e ON e.step_id = s.step_id ORDER BY e.place"
+        found = arrow(
+            cursor, f"SELECT {selected} {_SOURCE} JOIN facet_examples e ON e.step_id = s.step_id ORDER BY e.place"
         )
-    return _Set(codes, n, {name: _column(name, values[name].to_pylist()) for name in names})
-
-
-def _column(name: str, of_combination: list[Any]) -> _Column:
-    if name == "findings":
-        of_combination = [names_of(bits) for bits in of_combination]
-    is_list = STEP_COLUMNS[name].kind == "list"
-    numbers: dict[Any, int] = {}
-    combination, value = [], []
-    for place, here in enumerate(of_combination):
-        for each in here if is_list else (here,):
-            combination.append(place)
-            value.append(numbers.setdefault(each, len(numbers)))
-    return _Column(list(numbers), np.array(combination, np.int64), np.array(value, np.int64))
+    return {name: column.with_more(name, first, found[name].to_pylist()) for name, column in columns.items()}

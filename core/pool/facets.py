@@ -7,67 +7,40 @@ the trajectory is counted by trajectory first. ``core.pool.facetindex`` is quick
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from core.errors import InvalidInput
 from core.pool.columns import STEP_COLUMNS, Column
-from core.pool.database import Cursor, arrow, rows
-from core.pool.facetindex import SETS, Counts, FacetIndex
+from core.pool.database import Cursor, rows
+from core.pool.facetindex import SETS, Counts
 from core.pool.findings import names_of
+from core.pool.numbers import Moment
 from core.pool.views import compile_view, source_sql
 from core.pool.where import Condition
 from core.types import View
 
 
-class Facets:
-    """Counts facets, by the index where it is of the present moment. Safe in any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._index: tuple[int, FacetIndex] | None = None
-
-    def count(
-        self, cursor: Cursor, view: View, columns: Sequence[str], limit: int, began: int, moment: Callable[[], int]
-    ) -> dict[str, Counts]:
-        """Values of each column with their number of steps, most frequent first; lists count each element.
-
-        Args:
-            began: the number of writes before the cursor was opened.
-            moment: the number of writes now: still the same means that nothing came between.
-        """
-        for name in columns:
-            if name not in STEP_COLUMNS:
-                raise InvalidInput(f"No column {name!r}.", field="columns", hint=f"Columns: {', '.join(STEP_COLUMNS)}.")
-        found: dict[str, Counts] = {}
-        if len(columns) > 1:
-            found = _indexed(cursor, view, columns, limit, self._of(cursor, began)) or {}
-            if moment() != began:
-                found = {}
-        left = [name for name in columns if name not in found]
-        found |= count_by_sql(cursor, view, left, limit)
-        return {name: found[name] for name in columns}
-
-    def _of(self, cursor: Cursor, began: int) -> FacetIndex:
-        """The index of the moment. Made in 0.1 s of a million steps, quicker than counting by SQL."""
-        with self._lock:
-            if self._index is None or self._index[0] != began:
-                self._index = began, FacetIndex.build(cursor)
-            return self._index[1]
+def count_facets(moment: Moment, columns: Sequence[str], limit: int) -> dict[str, Counts]:
+    """Values of each column with their number of steps, most frequent first; lists count each element."""
+    found: dict[str, Counts] = {}
+    if moment.facets is not None:
+        found = moment.facets.counts(moment.step_ids(), columns, limit)
+    left = [name for name in columns if name not in found]
+    found |= count_by_sql(moment.cursor, moment.view, left, limit)
+    return {name: found[name] for name in columns}
 
 
-def _indexed(
-    cursor: Cursor, view: View, columns: Sequence[str], limit: int, index: FacetIndex
-) -> dict[str, Counts] | None:
-    condition = compile_view(view)
-    step_ids = arrow(cursor, f"SELECT s.step_id {source_sql(condition)}", condition.parameters)["step_id"]
-    return index.counts(step_ids.to_numpy(), columns, limit)
+def check_columns(columns: Sequence[str]) -> None:
+    """InvalidInput names what isn't a column."""
+    for name in columns:
+        if name not in STEP_COLUMNS:
+            raise InvalidInput(f"No column {name!r}.", field="columns", hint=f"Columns: {', '.join(STEP_COLUMNS)}.")
 
 
 def count_by_sql(cursor: Cursor, view: View, columns: Sequence[str], limit: int) -> dict[str, Counts]:
-    """The same counts without an index."""
+    """The same without an index."""
     condition = compile_view(view)
     counted: dict[str, Counter[Any]] = {}
     for together in SETS[:2]:

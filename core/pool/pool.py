@@ -19,10 +19,13 @@ from core.pool.consumption import ConsumptionReads
 from core.pool.credit import CreditFields
 from core.pool.database import Cursor, Database, rows, timestamp
 from core.pool.derive import rebuild, refresh
-from core.pool.facets import Facets
+from core.pool.facets import check_columns, count_facets
 from core.pool.feedback import FeedbackReads, FeedbackWriter, feedback_targets
+from core.pool.histogram import histogram
 from core.pool.kept import Answer, Kept
 from core.pool.life import LifeReads
+from core.pool.listing import list_steps, list_steps_after
+from core.pool.numbers import Numbers
 from core.pool.observing import observe_all, unobserved
 from core.pool.recipes import RecipeBook
 from core.pool.relabel import relabel
@@ -60,7 +63,7 @@ class Pool(
         self._db = database
         self._messages = MessageStore()
         self._feedback = FeedbackWriter()
-        self._kept, self._facets = Kept(), Facets()
+        self._kept, self._numbers = Kept(), Numbers(database)
         with self._db.read() as cursor:
             self._next = _next_ids(cursor)
             behind = unobserved(cursor)
@@ -155,7 +158,9 @@ class Pool(
             bookkeeping.store_positions(cursor, positions or {})
             refresh(cursor, owners.values(), opinions_changed=False)
             arrived = feedback_targets((item.step for item in fresh), owners)
-            refresh(cursor, self._feedback.take(cursor, feedback, arrived, take_id=self._take, now=now))
+            told = self._feedback.take(cursor, feedback, arrived, take_id=self._take, now=now)
+            refresh(cursor, told)
+            self._db.touch(trajectories={*owners.values(), *told})
         return len(fresh)
 
     def annotate(self, annotations: Sequence[Annotation], *, label: str | None = None) -> str:
@@ -179,6 +184,7 @@ class Pool(
                 now=self._db.clock(),
             )
             relabel(cursor, action_id)
+            self._db.touch(actions=[action_id])
         return action_uid
 
     def annotate_view(
@@ -217,6 +223,7 @@ class Pool(
             self._take("annotation_id", n)
             action_uid = opinions.add_action(cursor, action_id=action_id, label=label, author=author, n=n, now=now)
             relabel(cursor, action_id)
+            self._db.touch(actions=[action_id])
         return action_uid, n
 
     def undo(self, action_uid: str) -> None:
@@ -232,6 +239,7 @@ class Pool(
             action_id = opinions.switch_action(cursor, action_uid, event, self._db.clock())
             if action_id is not None:
                 relabel(cursor, action_id)
+            self._db.touch(actions=[] if action_id is None else [action_id])
 
     @property
     def n_writes(self) -> int:
@@ -341,15 +349,14 @@ class Pool(
         self, view: View = NO_VIEW, *, order: str = "created_at desc", limit: int | None = 50, offset: int = 0
     ) -> pa.Table:
         """A page of steps: the columns of ``columns.STEP_COLUMNS``."""
-        with viewing(self._db, view) as (cursor, seen):
-            return query.list_steps(cursor, seen, order, limit, offset)
+        return list_steps(self._numbers, view, order, limit, offset)
 
     def steps_after(
         self, view: View = NO_VIEW, *, order: str = "created_at asc", limit: int = 100, cursor: str | None = None
     ) -> tuple[pa.Table, str | None]:
         """A page of steps after a cursor, and the next cursor (None on the last page)."""
         with viewing(self._db, view) as (connection, seen):
-            return query.list_steps_after(connection, seen, order, limit, cursor)
+            return list_steps_after(connection, seen, order, limit, cursor)
 
     def trajectories(
         self, view: View = NO_VIEW, *, order: str = "started_at desc", limit: int | None = 50, offset: int = 0
@@ -377,18 +384,22 @@ class Pool(
 
     def facets(self, view: View, columns: Sequence[str]) -> dict[str, list[tuple[Any, int]]]:
         """Values of each column with their number of steps, most frequent first."""
-        began = self._db.n_writes
+        check_columns(columns)
 
-        def facets(cursor: Cursor, view: View, columns: Sequence[str]) -> dict[str, list[tuple[Any, int]]]:
-            with query.explained(view):
-                return self._facets.count(cursor, view, columns, query.MOST_VALUES, began, lambda: self._db.n_writes)
+        def count() -> dict[str, list[tuple[Any, int]]]:
+            with query.explained(view), self._numbers.reading(view, facets=len(columns) > 1) as moment:
+                return count_facets(moment, columns, query.MOST_VALUES)
 
-        found = self._ask(facets, view, list(columns))
+        found = self._kept.get(self._db.n_writes, ("facets", view, list(columns)), count)
         return {name: list(counts) for name, counts in found.items()}
 
     def histogram(self, view: View, column: str, bins: int = 30) -> pa.Table:
         """Columns ``low``, ``high``, ``n_steps``: equal bins over the known values."""
-        return self._ask(query.histogram, view, column, bins)
+        return self._kept.get(
+            self._db.n_writes,
+            ("histogram", view, column, bins),
+            lambda: histogram(self._numbers, view, column, bins),
+        )
 
     def step(self, step_uid: str) -> dict[str, Any]:
         """One step, whole: the wire shape of DESIGN §5. NotFound when there is none."""

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from core.errors import InvalidInput, NotFound
+from core.pool.changes import NOTHING
 from core.pool.content import canonical, decode
 from core.pool.database import Cursor, Database, arrow, rows, seconds, timestamp
 from core.pool.said import SAID
@@ -90,7 +91,7 @@ class RewardBook:
         if not name or "@" in name:
             raise InvalidInput("A name without @ is needed.", field="name")
         body = canonical(parse_policy(policy).to_json()).decode("utf-8")
-        with self._db.write() as cursor:
+        with self._db.write(NOTHING) as cursor:
             found = cursor.execute(
                 "SELECT version, policy FROM reward_policies WHERE name = ? ORDER BY version DESC", [name]
             ).fetchall()

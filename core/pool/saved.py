@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from core.errors import InvalidInput, NotFound
+from core.pool.changes import NOTHING
 from core.pool.content import canonical, decode
 from core.pool.database import Database, rows, seconds, timestamp
 from core.pool.views import parse_view
@@ -25,7 +26,7 @@ class SavedViews:
     def save_view(self, name: str, view: View) -> None:
         """Keep a view under a name, in place of an older one."""
         parse_view(view)
-        with self._db.write() as cursor:
+        with self._db.write(NOTHING) as cursor:
             cursor.execute(
                 "INSERT OR REPLACE INTO saved_views VALUES (?, ?, ?, ?)",
                 [
@@ -51,7 +52,7 @@ class SavedViews:
 
     def delete_view(self, name: str) -> None:
         """Forget a saved view. NotFound when there is none of this name."""
-        with self._db.write() as cursor:
+        with self._db.write(NOTHING) as cursor:
             n = cursor.execute("DELETE FROM saved_views WHERE name = ?", [name]).fetchone()[0]
             if not n:
                 raise NotFound(f"No saved view {name!r}.", field="name")

@@ -97,11 +97,17 @@ class TextSearch:
 @contextmanager
 def viewing(database: Database, view: View) -> Iterator[tuple[Cursor, View]]:
     """A cursor to read with, and the view to read: the same, with the steps of a searched text already found."""
-    with database.read() as cursor:
-        text = view.filters.get("text")
-        if not isinstance(text, str) or not text:
-            yield cursor, view
-            return
-        search: TextSearch = database.beside.setdefault("texts", TextSearch())
-        with registered(cursor, text_hits=search.steps(cursor, text)):
-            yield cursor, View({**view.filters, "text": Hits("text_hits")}, view.where)
+    with database.read() as cursor, seeing(database, cursor, view) as seen:
+        yield cursor, seen
+
+
+@contextmanager
+def seeing(database: Database, cursor: Cursor, view: View) -> Iterator[View]:
+    """The view to read with this cursor: the same, with the steps of a searched text already found."""
+    text = view.filters.get("text")
+    if not isinstance(text, str) or not text:
+        yield view
+        return
+    search: TextSearch = database.beside.setdefault("texts", TextSearch())
+    with registered(cursor, text_hits=search.steps(cursor, text)):
+        yield View({**view.filters, "text": Hits("text_hits")}, view.where)

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from core.errors import Conflict, InvalidInput, NotFound
 from core.pool import query
 from core.pool.bookkeeping import list_policy_events
+from core.pool.changes import NOTHING
 from core.pool.content import canonical, decode
 from core.pool.database import Cursor, Database, arrow, registered, rows, seconds, timestamp
 from core.pool.said import SAID
@@ -164,7 +165,7 @@ class VersionBook:
         members = _with_masks(members)
         view: View = head["view"]
         uid = f"ds-{uuid.uuid4().hex}"
-        with self._db.write() as cursor:
+        with self._db.write(NOTHING) as cursor:
             if cursor.execute("SELECT count(*) FROM dataset_versions WHERE name = ?", [name]).fetchall()[0][0]:
                 raise Conflict(f"There is a dataset version {name!r} already.", field="name", hint="Choose another.")
             parent = None if head.get("parent") is None else _head(cursor, head["parent"])["version_uid"]

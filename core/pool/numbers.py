@@ -1,0 +1,201 @@
+"""Columns kept in memory as numbers, by step: made when first asked for, grown by what writes change.
+
+Sorting a million rows to show fifty, or counting twenty facets, is a few passes over such a column. What is handed
+out is of exactly the moment that its cursor reads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from core.pool.columns import STEP_COLUMNS
+from core.pool.database import Cursor, Database, arrow, registered
+from core.pool.facetindex import SETS, FacetIndex
+from core.pool.members import Groups
+from core.pool.textsearch import seeing
+from core.pool.views import compile_view, source_sql
+from core.types import View
+
+IN_SETS = frozenset(name for names in SETS for name in names if STEP_COLUMNS[name].kind != "list")
+"""Columns whose numbers the facet index has."""
+OF_SETS = IN_SETS | {"staleness"}
+VALUES = frozenset(
+    column.name for column in STEP_COLUMNS.values() if column.kind in ("number", "time") and column.name not in OF_SETS
+)
+SORTED = OF_SETS | VALUES
+"""Columns that steps can be sorted by in memory."""
+
+MOST_BYTES = 128 << 20
+"""Memory for columns of values; those not asked for longest go first. A column that is bigger alone isn't kept."""
+MOST_EXACT = 2.0**53
+"""Whole numbers from here on don't fit a float64."""
+MOST_TOUCHED = 0.2
+FEW = 100
+"""Where a greater share of the trajectories changed, and not few, all is read anew: that is quicker."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A column as it was after write ``number``; None: it can't be kept as float64."""
+
+    number: int
+    values: np.ndarray | None
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One moment of the pool: a cursor, the view to read by it, and columns in memory.
+
+    Attributes:
+        facets: the facet index, if it was asked for.
+        columns: float64 ``[greatest step_id + 1]`` by name, NaN where the value is unknown.
+    """
+
+    cursor: Cursor
+    view: View
+    facets: FacetIndex | None
+    columns: dict[str, np.ndarray]
+
+    def step_ids(self) -> np.ndarray:
+        """int64, ascending: the steps of the view."""
+        condition = compile_view(self.view)
+        found = arrow(self.cursor, f"SELECT s.step_id {source_sql(condition)}", condition.parameters)["step_id"]
+        step_ids: np.ndarray = found.to_numpy()
+        return step_ids if np.all(step_ids[1:] > step_ids[:-1]) else np.sort(step_ids)
+
+    def keys(self, name: str, step_ids: np.ndarray) -> np.ndarray | None:
+        """A column of these steps as float64, NaN where it is unknown; texts by their rank. None: not in memory."""
+        if name in self.columns:
+            keys: np.ndarray = self.columns[name][step_ids]
+            return keys
+        if self.facets is None:
+            return None
+        if name != "staleness":
+            return self.facets.keys(name, step_ids)
+        versions, channels = self.facets.keys("policy_version", step_ids), self.facets.keys("channel", step_ids)
+        if versions is None or channels is None:
+            return None
+        current = current_versions(self.cursor)
+        of_rank = [current.get(channel) for channel in self.facets.texts("channel")]
+        known = np.array([np.nan if version is None else version for version in of_rank], np.float64)
+        staleness: np.ndarray = known[channels.astype(np.int64)] - versions
+        return staleness
+
+
+_SAID = "SELECT arg_max(version, (created_at, event_id)) FROM policy_events WHERE event <> 'sync_started'"
+_SHOWN = "SELECT channel, max(policy_version_max) FROM trajectory_state GROUP BY channel"
+
+
+def current_versions(cursor: Cursor) -> dict[str, int | None]:
+    """The policy version that staleness counts from, by channel: what ``columns.CURRENT_VERSION`` says, for all."""
+    said = cursor.execute(_SAID).fetchall()[0][0]
+    shown = cursor.execute(_SHOWN).fetchall()
+    return {channel: newest if said is None else said for channel, newest in shown}
+
+
+class Numbers:
+    """What is kept. Safe in any thread: arrays handed out are never written to again."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._lock = threading.Lock()
+        self._facets: tuple[int, FacetIndex] | None = None
+        self._columns: OrderedDict[str, _Kept] = OrderedDict()
+        self._groups = Groups()
+
+    @contextmanager
+    def reading(self, view: View, *, facets: bool = False, columns: Sequence[str] = ()) -> Iterator[Moment]:
+        """A moment with the facet index if wanted, and with what it takes to have the ``keys`` of these columns."""
+        with ExitStack() as stack:
+            # Under the lock snapshots follow one another, so that no column is ever newer than one it is wanted for.
+            # What is kept is named by the last write that is surely in it; one being committed is read again later.
+            with self._lock:
+                number = self._db.n_writes
+                cursor = stack.enter_context(self._db.read())
+                news = _News(self._db, cursor, self._groups)
+                index = self._index(news, number) if facets or not OF_SETS.isdisjoint(columns) else None
+                kept = {name: self._column(news, number, name) for name in columns if name in VALUES}
+            seen = stack.enter_context(seeing(self._db, cursor, view))
+            yield Moment(cursor, seen, index, {name: values for name, values in kept.items() if values is not None})
+
+    def _index(self, news: _News, number: int) -> FacetIndex:
+        changed = None if self._facets is None else news.since(self._facets[0])
+        if self._facets is None or changed is None:
+            index = FacetIndex.build(news.cursor)
+        else:
+            index = self._facets[1].grown(news.cursor, changed) if changed.size else self._facets[1]
+        self._facets = number, index
+        return index
+
+    def _column(self, news: _News, number: int, name: str) -> np.ndarray | None:
+        kept = self._columns.pop(name, None)
+        changed = None if kept is None else news.since(kept.number)
+        if kept is None or changed is None:
+            values = _read(news.cursor, name)
+        else:
+            values = _grown(news.cursor, name, kept.values, changed) if changed.size else kept.values
+        if values is not None and values.nbytes > MOST_BYTES:
+            values = None
+        self._columns[name] = _Kept(number, values)
+        while sum(each.values.nbytes for each in self._columns.values() if each.values is not None) > MOST_BYTES:
+            self._columns.popitem(last=False)
+        return values
+
+
+class _News:
+    """What a cursor sees changed since earlier writes."""
+
+    def __init__(self, database: Database, cursor: Cursor, groups: Groups) -> None:
+        self.cursor = cursor
+        self._db, self._groups, self._looked = database, groups, False
+
+    def since(self, number: int) -> np.ndarray | None:
+        """``trajectory_id`` of all that may have changed after this write; None when it may be all, or nearly."""
+        touched = self._db.changes.since(number)
+        if touched is not None and not touched:
+            return np.zeros(0, np.int64)
+        if not self._looked:
+            self._groups.look(self.cursor)
+            self._looked = True
+        if touched is None:
+            return None
+        found = self._groups.touched_with(self.cursor, touched)
+        return found if found.size <= MOST_TOUCHED * self._groups.of.size or found.size <= FEW else None
+
+
+def _sql(name: str, touched: str = "") -> str:
+    column = STEP_COLUMNS[name]
+    value = f"epoch_us({column.sql})" if column.kind == "time" else column.sql
+    join = " JOIN trajectory_state t USING (trajectory_id)" if column.needs_trajectory else ""
+    return f"SELECT s.step_id, ({value})::DOUBLE AS value FROM step_state s{join}{touched}"
+
+
+def _read(cursor: Cursor, name: str) -> np.ndarray | None:
+    return _placed(np.zeros(0), arrow(cursor, _sql(name)))
+
+
+def _grown(cursor: Cursor, name: str, values: np.ndarray | None, trajectory_ids: np.ndarray) -> np.ndarray | None:
+    if values is None:
+        return None
+    with registered(cursor, number_touched=pa.table({"trajectory_id": trajectory_ids})):
+        return _placed(values, arrow(cursor, _sql(name, " SEMI JOIN number_touched USING (trajectory_id)")))
+
+
+def _placed(before: np.ndarray, found: pa.Table) -> np.ndarray | None:
+    """A copy with these steps' values put in place; None when one is not exact, or NaN without being unknown."""
+    step_ids, value = found["step_id"].to_numpy(), found["value"]
+    new = value.to_numpy()
+    if int(np.isnan(new).sum()) != value.null_count or np.any(np.abs(new) >= MOST_EXACT):
+        return None
+    size = max(before.size, int(step_ids.max()) + 1 if step_ids.size else 0)
+    values = np.full(size, np.nan)
+    values[: before.size] = before
+    values[step_ids] = new
+    return values

@@ -170,7 +170,7 @@ class Service:
 
     def _drain(self) -> None:
         self.ingest.catch_up(STOP_TIMEOUT_S)
-        self.ingest.stop()
+        self.ingest.stop(self.journal.notice)
         self.journal.close()
 
     def mint_session(self, **fields: Any) -> dict[str, Any]:

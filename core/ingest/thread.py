@@ -94,9 +94,14 @@ class Ingest:
             self._thread = threading.Thread(target=self._run, name="ingest", daemon=True)
             self._thread.start()
 
-    def stop(self) -> None:
-        """Stop after the batch under way; what is not read stays in the journal for the next start."""
+    def stop(self, wake: Callable[[], None] | None = None) -> None:
+        """Stop after the batch under way; what is not read stays in the journal for the next start.
+
+        ``wake`` ends a ``wait`` for more (``Journal.notice``), so that nobody waits for that to pass.
+        """
         self._stopping.set()
+        if wake is not None:
+            wake()
         if self._thread is not None:
             self._thread.join()
             self._thread = None

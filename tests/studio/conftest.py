@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from streamlit.components.v2.component_manager import BidiComponentManager
 from streamlit.testing.v1 import AppTest
 
 import studio
@@ -99,6 +100,8 @@ def open_page() -> Callable[..., Page]:
 
     def run(key: str, **params: str) -> Page:
         app = AppTest.from_file(str(MAIN), default_timeout=60)
+        # Else it reads the metadata of every installed package to find components of others; the studio has none.
+        app._bidi_component_manager = BidiComponentManager()
         if key != "overview":
             app.run().switch_page(f"../pages/{key}.py")
         for name, value in params.items():

@@ -221,12 +221,12 @@ def credit(made: Plan) -> None:
         w.section("Staleness", "versions behind, oldest step" + ("" if current is None else f"; now {current}"))
         oldest = rows["policy_version_min"].to_pylist()
         behind = [None if current is None or one is None else current - one for one in oldest]
-        w.plot(spread(behind, noun="trajectories"), key="staleness-spread", alt="Histogram of staleness")
+        w.plot(spread(behind, noun="trajectories", counted=True), key="staleness-spread", alt="Histogram of staleness")
     with left:
         w.section("Reward", "of the chosen trajectories")
         w.plot(spread(rewards, noun="trajectories"), key="reward-spread", alt="Histogram of trajectory rewards")
     with right:
-        w.section("Advantage", made.recipe.estimator.formula)
+        w.section("Advantage", f"by {made.recipe.estimator.title}")
         if made.recipe.estimator.compute is None:
             st.caption("Supervised use: no advantage is assigned.")
         else:
@@ -234,9 +234,9 @@ def credit(made: Plan) -> None:
     w.section("By prompt group", "one dot per trajectory, colour is its advantage")
     figure = group_strip(rows["prompt_uid"].to_pylist(), rewards, advantages, rows["trajectory_uid"].to_pylist())
     w.plot(figure, key="group-strip", alt="Rewards of each prompt group, coloured by advantage")
-    flat = sum(1 for group in made.groups if len({one.reward for one in group.trajectories}) == 1)
-    if flat and made.recipe.estimator.compute is not None:
-        st.caption(f"Groups with equal rewards: {w.count(flat)}. Their advantages are 0 and teach nothing.")
+    flat = sum(all(one.advantage == 0 for one in group.trajectories) for group in made.groups)
+    if flat:
+        st.caption(f"Groups whose rewards are equal: {w.count(flat)}. Their advantages are 0 and teach nothing.")
 
 
 def service_version(made: Plan) -> int | None:

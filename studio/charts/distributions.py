@@ -69,23 +69,27 @@ def stacked(rows: Sequence[dict[str, Any]], *, noun: str, parts: Sequence[str | 
     their colours, so that several charts agree on them; None is the unknown.
     """
     made = theme.figure(height=height)
+    apart = len(parts) > 1
     for place, part in enumerate(parts):
         own = [row for row in rows if row["part"] == part]
         if not own:
             continue
         name = "unknown" if part is None else part
-        said = f"{name}: " if len(parts) > 1 else ""
+        said = f"{name}: " if apart else ""
         made.add_trace(
             go.Bar(
                 x=[(row["low"] + row["high"]) / 2 for row in own],
                 y=[row["n_steps"] for row in own],
                 width=[(row["high"] - row["low"]) * 0.94 for row in own],
                 name=name,
-                marker={"color": theme.MUTED if part is None else theme.SERIES[place % len(theme.SERIES)]},
+                # Alone it is no unknown beside others: it is everything.
+                marker={"color": theme.MUTED if part is None and apart else theme.SERIES[place % len(theme.SERIES)]},
                 customdata=[(row["low"], row["high"]) for row in own],
                 hovertemplate=f"{said}%{{y:,}} {noun}<br>{HOVER_BIN}<extra></extra>",
             )
         )
     made.update_layout(barmode="stack", bargap=0)
+    if rows and all(row["high"] - row["low"] == 1 for row in rows):
+        theme.whole_ticks(made, min(row["low"] for row in rows), max(row["high"] for row in rows))
     made.update_yaxes(rangemode="tozero")
     return made

@@ -10,23 +10,35 @@ import plotly.graph_objects as go
 from studio.charts import theme
 
 
-def spread(values: Sequence[float | None], *, noun: str, bins: int = 24, height: int = 180) -> go.Figure:
-    """Histogram of the known values; the unknown are counted in the corner, never drawn as 0."""
+def spread(
+    values: Sequence[float | None], *, noun: str, bins: int = 24, height: int = 180, counted: bool = False
+) -> go.Figure:
+    """Histogram of the known values; the unknown are counted in the corner, never drawn as 0.
+
+    ``counted``: the values are whole numbers, so each has a bar of its own where there are few.
+    """
     known = np.asarray([value for value in values if value is not None], dtype=np.float64)
     made = theme.figure(height=height)
     if len(known):
         low, high = float(known.min()), float(known.max())
-        if low == high:
+        whole = counted and high - low < bins
+        if whole:
+            bins, low, high = int(high - low) + 1, low - 0.5, high + 0.5
+        elif low == high:
             low, high = low - 0.5, high + 0.5
         counts, edges = np.histogram(known, bins=bins, range=(low, high))
+        said = edges[:-1] + 0.5 if whole else edges[:-1]
+        between = "%{customdata[0]:d}" if whole else "%{customdata[0]:.3g} to %{customdata[1]:.3g}"
         made.add_bar(
             x=(edges[:-1] + edges[1:]) / 2,
             y=counts,
             width=np.diff(edges) * 0.94,
             marker={"color": theme.GOOD},
-            customdata=np.stack([edges[:-1], edges[1:]], axis=1),
-            hovertemplate=f"%{{y:,}} {noun}<br>%{{customdata[0]:.3g}} to %{{customdata[1]:.3g}}<extra></extra>",
+            customdata=np.stack([said, edges[1:]], axis=1),
+            hovertemplate=f"%{{y:,}} {noun}<br>{between}<extra></extra>",
         )
+        if counted:
+            theme.whole_ticks(made, low, high)
     n_unknown = len(values) - len(known)
     if n_unknown:
         made.add_annotation(

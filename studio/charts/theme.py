@@ -20,6 +20,11 @@ DIVERGING = [[place / 9, f"#0000{21 + place}"] for place in range(10)]
 FONT_SIZE = 12
 
 
+def whole_ticks(made: go.Figure, low: float, high: float) -> None:
+    """Ticks at whole numbers only, for an x axis that counts: no half step between two versions."""
+    made.update_xaxes(dtick=max(1, round((high - low) / 8)), tick0=0, tickformat=",d")
+
+
 def figure(*traces: Any, height: int = 220, **layout: Any) -> go.Figure:
     """A figure in the studio's template: tight margins, quiet grid, unified hover, no title."""
     made = go.Figure(data=list(traces))

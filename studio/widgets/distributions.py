@@ -39,8 +39,9 @@ def distributions(view: View) -> None:
     st.caption(f"{w.count(n_steps)} steps match. Drag across a plot to filter by that range.")
     if by is not None:
         legend(parts)
-    columns = st.columns(COLUMNS, gap="medium")
     for place, (name, title) in enumerate(DISTRIBUTIONS.items()):
+        if place % COLUMNS == 0:  # row by row, so that a plot without values moves none below it
+            columns = st.columns(COLUMNS, gap="medium")
         with columns[place % COLUMNS]:
             one(view, name, title, spreads[name], parts, by)
 

@@ -50,7 +50,7 @@ def settings_table(service) -> None:
         value = w.escape(readable(row.name, row.value))
         value = value if row.origin == "default" else f"<b>{value}</b>"
         rows.append((name, value, origin, f'<span class="q">{w.escape(row.description)}</span>'))
-    html_table(["Setting", "Value", "Source", "Meaning"], rows)
+    html_table(["Setting", "Value", "Source", "Meaning"], rows, wide=(1,))
 
 
 def readable(name: str, value: object) -> object:
@@ -95,7 +95,7 @@ def folder(service) -> None:
     rows = [
         (
             w.escape(part.name),
-            f'<span class="q">{w.escape(part.path.name)}</span>',
+            f'<span class="q" style="white-space:nowrap">{w.escape(part.path.name)}</span>',
             w.count(part.n_files),
             w.bytes_text(part.n_bytes),
         )
@@ -118,7 +118,7 @@ def versions() -> None:
 def page() -> None:
     w.page_header("settings")
     service = state.service()
-    main, side = st.columns([7, 4], gap="large")
+    main, side = st.columns([8, 3], gap="large")
     with main:
         with w.error_boundary():
             findings(service)

@@ -29,9 +29,11 @@ def figures_html(items: Iterable[Figure], *, dense: bool = False) -> str:
     """The row of figures as HTML; columns share the width and wrap on narrow screens."""
     cells = []
     for item in items:
-        tip = define(item.help) or item.help or define(item.label.lower()) or ""
+        word = item.label.lower()
+        tip = define(item.help) or item.help or define(word) or define(word.removesuffix("s")) or ""
+        said = f' title="{escape(tip)}"' if tip else ""
         cells.append(
-            f'<div class="cs-fig {item.tone}" title="{escape(tip)}">'
+            f'<div class="cs-fig {item.tone}"{said}>'
             f'<div class="l">{escape(item.label)}</div><div class="v">{escape(item.value)}</div>'
             + (f'<div class="s">{escape(item.sub)}</div>' if item.sub else "")
             + "</div>"
@@ -55,10 +57,11 @@ def section(title: str, help_text: str = "") -> None:
 
 def facts(rows: Iterable[tuple[str, Any]]) -> None:
     """A definition list: label left, value right; None is the dash."""
-    cells = "".join(
-        f'<dt title="{escape(define(label) or "")}">{escape(label)}</dt><dd>{escape(value)}</dd>'
-        for label, value in rows
-    )
+    cells = ""
+    for label, value in rows:
+        tip = define(label)
+        said = "" if tip is None else f' title="{escape(tip)}"'
+        cells += f"<dt{said}>{escape(label)}</dt><dd>{escape(value)}</dd>"
     st.html(f'<dl class="cs-facts">{cells}</dl>')
 
 

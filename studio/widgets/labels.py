@@ -20,9 +20,9 @@ from studio.widgets.tables import html_table, mark
 
 SOURCE = "studio"
 QUALITIES = {
-    "good": ("Good", ":material/thumb_up:", "G"),
-    "bad": ("Bad", ":material/thumb_down:", "B"),
-    "unsure": ("Unsure", ":material/help:", "U"),
+    "good": ("Good", "G"),
+    "bad": ("Bad", "B"),
+    "unsure": ("Unsure", "U"),
 }
 CORRECT = {True: ("Correct", ":material/check:"), False: ("Wrong", ":material/close:")}
 TRAINABLE = {"rule": None, "on": True, "off": False}
@@ -126,12 +126,11 @@ def label_panel(
 
 
 def _quality(target: Target, standing: str | None, key: str, shortcuts: bool, said: Said | None) -> None:
-    with st.container(horizontal=True, gap="xsmall"):
-        for value, (label, icon, letter) in QUALITIES.items():
+    with st.container(horizontal=True, gap="xsmall", key="label-quality"):
+        for value, (label, letter) in QUALITIES.items():
             on = standing == value
             if st.button(
                 label,
-                icon=icon,
                 key=f"{key}-{value}",
                 type="primary" if on else "secondary",
                 shortcut=letter if shortcuts else None,

@@ -156,10 +156,9 @@ def labels(queue: Queue, item: Item) -> None:
         annotations += pool.annotations(trajectory_uid=uid)
     target = target_of(item)
     with st.container(horizontal=True, gap="xsmall", key="review-quality"):
-        for value, (label, icon, letter) in QUALITIES.items():
+        for value, (label, letter) in QUALITIES.items():
             st.button(
                 label,
-                icon=icon,
                 key=f"review-{value}",
                 type="primary" if current["quality"] == value else "secondary",
                 shortcut=letter,

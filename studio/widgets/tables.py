@@ -15,18 +15,23 @@ def mark(label: str, tone: Tone) -> str:
     return f'<span style="white-space:nowrap"><i class="cs-dot {tone}"></i>{escape(label)}</span>'
 
 
-def html_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Sequence[int] = ()) -> None:
-    """Draw a table whose cells are HTML already (``escape`` what comes from outside); ``numeric`` columns sit right."""
-    head = "".join(f"<th{_align(place, numeric)}>{escape(header)}</th>" for place, header in enumerate(headers))
+def html_table(
+    headers: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Sequence[int] = (), wide: Sequence[int] = ()
+) -> None:
+    """Draw a table whose cells are HTML already (``escape`` what comes from outside).
+
+    ``numeric`` columns sit right; ``wide`` ones keep room for a path or a name without spaces.
+    """
+    head = "".join(f"<th{_align(place, numeric, wide)}>{escape(header)}</th>" for place, header in enumerate(headers))
     body = "".join(
-        "<tr>" + "".join(f"<td{_align(place, numeric)}>{cell}</td>" for place, cell in enumerate(row)) + "</tr>"
+        "<tr>" + "".join(f"<td{_align(place, numeric, wide)}>{cell}</td>" for place, cell in enumerate(row)) + "</tr>"
         for row in rows
     )
     st.html(f'<table class="cs-table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>')
 
 
-def _align(place: int, numeric: Sequence[int]) -> str:
-    return ' class="n"' if place in numeric else ""
+def _align(place: int, numeric: Sequence[int], wide: Sequence[int]) -> str:
+    return ' class="n"' if place in numeric else ' class="w"' if place in wide else ""
 
 
 def bars(items: Iterable[tuple[str, int]], *, total: int | None = None, tones: dict[str, Tone] | None = None) -> None:

@@ -67,11 +67,24 @@ def pace(n_steps: int, every_s: float) -> float:
     return every_s if n_steps < LARGE_POOL else 5 * every_s
 
 
-def empty_state(title: str, text: str, *, icon: str = "inbox", demo: bool = False) -> None:
-    """What to do next where there is nothing to show; ``demo`` offers data and a live agent."""
+def empty_state(
+    title: str,
+    text: str,
+    *,
+    icon: str = "inbox",
+    demo: bool = False,
+    then: tuple[str, Callable[[], None]] | None = None,
+) -> None:
+    """What to do next where there is nothing to show.
+
+    ``demo`` offers data and a live agent; ``then`` is the button to the next thing, with what it does before the
+    page is drawn again.
+    """
     with st.container(border=True, key=f"empty-{icon}", horizontal_alignment="center", gap="small"):
         st.markdown(f":material/{icon}:", text_alignment="center")
         st.html(f'<div class="cs-empty"><div class="t">{escape(title)}</div><div>{escape(text)}</div></div>')
+        if then is not None:
+            st.button(then[0], key=f"then-{icon}", on_click=then[1])
         if demo:
             demo_actions(key=f"empty-{icon}")
 

@@ -232,7 +232,7 @@ def _where(view: View, key: str) -> None:
         "WHERE",
         value=view.where,
         key=f"{key}-where-{signature(View(where=view.where))}",
-        placeholder="WHERE n_response_tokens > 200",
+        placeholder="WHERE reward < 0.5",
         label_visibility="collapsed",
         icon=":material/code:",
         help=WHERE_HELP,

@@ -83,9 +83,10 @@ def preview(policy: Mapping[str, Any], channel: str) -> None:
             w.Figure("Scored", change(counts, "n_scored_before", "n_scored_after", w.count)),
             w.Figure("Mean", change(counts, "mean_before", "mean_after", w.number)),
             w.Figure(
-                "Groups of equal rewards",
+                "Flat groups",
                 f"+{counts['n_newly_flat']} −{counts['n_no_longer_flat']}",
-                help="Newly flat, and no longer flat: a flat group gives no advantage",
+                sub="newly, no longer",
+                help="All rewards of a flat group are equal, so it gives no advantage: newly so, and no longer so",
             ),
         ],
         dense=True,

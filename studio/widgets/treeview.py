@@ -84,12 +84,13 @@ def branch_points(tree: PackedTree, nodes: TreeNodes, texts: Texts) -> None:
         at = int(nodes.depth[fork] + nodes.length[fork])
         firsts = tree.tokens[nodes.start[np.flatnonzero(nodes.parent == fork)]].tolist()
         vocab = texts.vocab(firsts)
-        ways = [f"`{token}` {_quoted(vocab[token][0])}" if token in vocab else f"`{token}`" for token in firsts]
+        ways = [_quoted(vocab[token][0]) if token in vocab else f"id `{token}`" for token in firsts]
         more = f" +{len(ways) - FORK_WAYS}" if len(ways) > FORK_WAYS else ""
         if st.button(
-            f"**{at:,}** · {int(nodes.n_owners[fork])} steps: {' | '.join(ways[:FORK_WAYS])}{more}",
+            f"after **{at:,}** tokens, {int(nodes.n_owners[fork])} steps: {' or '.join(ways[:FORK_WAYS])}{more}",
             key=f"fork-{fork}",
-            help="Position of the first divergent token, the sequences that reach it, and the tokens they go on with",
+            help=f"{int(nodes.n_owners[fork])} steps share their first {at:,} tokens; the next token differs: "
+            + ", ".join(f"`{token}`" for token in firsts[:FORK_WAYS]),
             width="stretch",
         ):
             state.set_query(node=fork)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -27,6 +28,7 @@ def versions_tab() -> None:
             "No version yet",
             "Filter on Curate or here, then freeze: what it holds never changes again.",
             icon="inventory",
+            then=("Freeze a view", partial(state.set_query, tab="freeze")),
         )
         return
     config = st.column_config
@@ -145,7 +147,8 @@ def diff_tab() -> None:
     pool = state.service().pool
     names = [head["name"] for head in pool.dataset_versions()]
     if len(names) < 2:
-        w.empty_state("Two versions are compared", "Freeze another one first.", icon="compare")
+        then = ("Freeze a view", partial(state.set_query, tab="freeze"))
+        w.empty_state("Two versions are compared", "Freeze another one first.", icon="compare", then=then)
         return
     a, b = picked(names, "a", names[1]), picked(names, "b", names[0])
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 from typing import Any
 
 from core.serving.tokenizer import ChatTokenizer, load_tokenizer, tokenizer_hash
@@ -59,8 +60,12 @@ def sampled_ids(tokenizer: ChatTokenizer, messages: list[Any], message: Any) -> 
     return prompt, whole[len(prompt) :]
 
 
+@cache
 def agent_steps(n_groups: int = 3, n_rollouts: int = 4, seed: int = 0) -> tuple[list[Step], list[dict[str, Any]]]:
-    """Steps of ``n_groups`` × ``n_rollouts`` trajectories, and their completions with rewards 1, 0, 1, 0.5."""
+    """Steps of ``n_groups`` × ``n_rollouts`` trajectories, and their completions with rewards 1, 0, 1, 0.5.
+
+    Made once for all tests, which don't write into it.
+    """
     chance = random.Random(seed)
     tokenizer, hashed = load_tokenizer(), tokenizer_hash()
     steps: list[Step] = []

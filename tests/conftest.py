@@ -15,9 +15,17 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.left_out import pytest_terminal_summary
 from tests.side_by_side import pytest_collection_modifyitems, pytest_xdist_make_scheduler
 
-__all__ = ["ServeProcess", "eventually", "pytest_collection_modifyitems", "pytest_xdist_make_scheduler", "serve"]
+__all__ = [
+    "ServeProcess",
+    "eventually",
+    "pytest_collection_modifyitems",
+    "pytest_terminal_summary",
+    "pytest_xdist_make_scheduler",
+    "serve",
+]
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -1,8 +1,9 @@
-"""What a run leaves out, always with its reason: pytest lists them at the end. With ``CI`` set nothing is left out."""
+"""What a run leaves out, always with its reason, listed at the end of the run. With ``CI`` set nothing is left out."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import NoReturn
 
 import pytest
@@ -20,3 +21,13 @@ def missing(what: str) -> NoReturn:
     if IN_CI:
         pytest.fail(what)
     pytest.skip(what)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many tests were left out, for each reason."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports)
+    if reasons:
+        terminalreporter.section("left out")
+    for reason, n_tests in reasons.most_common():
+        terminalreporter.line(f"{n_tests:3} × {reason}")

@@ -40,7 +40,7 @@ settings.register_profile("no clock", settings(), deadline=None, suppress_health
 settings.load_profile("no clock")
 
 
-def eventually(condition: Callable[[], Any], *, timeout_s: float = 15.0, every_s: float = 0.05) -> Any:
+def eventually(condition: Callable[[], Any], *, timeout_s: float = 60.0, every_s: float = 0.05) -> Any:
     """The first true value of ``condition``; fails with the last value seen when time is up."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -69,7 +69,7 @@ class ServeProcess:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise AssertionError(f"serve ended with {self.process.wait(10)} before its ready line")
+            raise AssertionError(f"serve ended with {self.process.wait(30)} before its ready line")
         self.ready: dict[str, Any] = json.loads(line)
         self.base_url: str = self.ready["base_url"]
         self.http = httpx.Client(base_url=self.base_url, timeout=30)

@@ -32,7 +32,7 @@ def test_batches_arrive_ahead_and_what_is_not_used_goes_back(studio: ServeProces
     with Trainer(studio.base_url, "a", recipe=RECIPE) as trainer:
         seen = []
         for batch in trainer.batches(patience_s=30):
-            eventually(lambda n=batch.number: len(states(studio)) > n + 1, timeout_s=10)
+            eventually(lambda n=batch.number: len(states(studio)) > n + 1)
             seen += [group["prompt_uid"] for group in batch.groups]
             assert {step["prompt_uid"] for step in batch.steps} == {seen[-1]}
             batch.ack(

@@ -60,7 +60,7 @@ class Gateway:
     def records(self) -> list[dict[str, Any]]:
         return [parse(record.payload) for record in read_records(self.directory, {})]
 
-    def wait_records(self, count: int, timeout_s: float = 10.0) -> list[dict[str, Any]]:
+    def wait_records(self, count: int, timeout_s: float = 60.0) -> list[dict[str, Any]]:
         deadline = time.monotonic() + timeout_s
         while len(self.records()) < count and time.monotonic() < deadline:
             time.sleep(0.02)

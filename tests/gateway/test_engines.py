@@ -153,7 +153,7 @@ def test_an_engine_may_still_be_starting(make_gateway, upstream):
 
     def ready() -> str:
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         return upstream.base_url
 
     gateway.engines.add("slow", None, ready=ready)
@@ -167,7 +167,7 @@ def test_an_engine_may_still_be_starting(make_gateway, upstream):
     assert answers == []
     go_on.set()
     for worker in workers:
-        worker.join(10)
+        worker.join(60)
     assert answers == [200, 200, 200]
     assert gateway.engines.status()[0]["base_url"] == upstream.base_url
 

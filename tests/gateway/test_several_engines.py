@@ -258,7 +258,7 @@ def test_a_full_line_is_told_in_each_dialect_and_moves_on(make_gateway, upstream
     workers = [threading.Thread(target=lambda: answers.append(gateway.chat().status_code)) for _ in range(3)]
     for worker in workers:
         worker.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not engine.gate.full and time.monotonic() < deadline:
         time.sleep(0.01)
     status = gateway.engines.status()[0]
@@ -271,7 +271,7 @@ def test_a_full_line_is_told_in_each_dialect_and_moves_on(make_gateway, upstream
             assert error["type"] == ("overloaded_error" if path == "messages" else "engine_busy")
     go_on.set()
     for worker in workers:
-        worker.join(10)
+        worker.join(60)
     assert answers == [200] * 3
     assert engine.gate.n_inside == engine.gate.n_waiting == 0
     # Turned away is recorded as well: it is what happened to the agent.

@@ -28,7 +28,7 @@ def contents(directory: Path) -> list[bytes]:
 def test_what_was_appended_is_read_back_in_order(tmp_path_factory, batch, segment_bytes):
     directory = tmp_path_factory.mktemp("journal")
     journal = Journal(directory, segment_bytes=segment_bytes)
-    positions = [journal.append(payload).result(10) for payload in batch]
+    positions = [journal.append(payload).result(60) for payload in batch]
     journal.close()
     records = list(read_records(directory, {}))
     assert [record.payload for record in records] == batch
@@ -55,7 +55,7 @@ def test_a_file_cut_anywhere_reads_as_a_prefix(tmp_path_factory, batch, data):
     assert len(whole_records) == len(survivors)
 
     again = Journal(directory)
-    again.append(b"after the crash").result(10)
+    again.append(b"after the crash").result(60)
     again.close()
     assert contents(directory) == [*survivors, b"after the crash"]
 
@@ -80,7 +80,7 @@ def test_a_flipped_bit_never_reads_as_a_record(tmp_path_factory, batch, data):
 def test_reading_goes_on_from_a_position(tmp_path):
     journal = Journal(tmp_path, segment_bytes=100)
     for number in range(20):
-        journal.append(b"%d" % number).result(10)
+        journal.append(b"%d" % number).result(60)
     positions: dict[str, int] = {}
     seen: list[bytes] = []
     while len(seen) < 20:
@@ -91,7 +91,7 @@ def test_reading_goes_on_from_a_position(tmp_path):
                 break
     assert seen == [b"%d" % number for number in range(20)]
     assert list(read_records(tmp_path, positions)) == []
-    journal.append(b"late").result(10)
+    journal.append(b"late").result(60)
     assert [record.payload for record in read_records(tmp_path, positions)] == [b"late"]
     journal.close()
 
@@ -138,7 +138,7 @@ def test_a_writer_name_is_held_by_one(tmp_path):
 def test_only_the_own_torn_tail_is_cut(tmp_path):
     for writer in ("a", "b"):
         journal = Journal(tmp_path, writer=writer)
-        journal.append(b"whole").result(10)
+        journal.append(b"whole").result(60)
         journal.close()
     for segment in tmp_path.glob("*.seg"):
         with segment.open("ab") as file:
@@ -189,7 +189,7 @@ def test_close_flushes_and_refuses_what_comes_later(tmp_path):
 def test_wait_tells_of_new_records_once(tmp_path):
     journal = Journal(tmp_path)
     assert journal.wait(0.01) is False
-    journal.append(b"one").result(10)
+    journal.append(b"one").result(60)
     assert journal.wait(1.0) is True
     assert journal.wait(0.01) is False
     journal.close()
@@ -233,7 +233,7 @@ def test_kill_9_loses_nothing_that_was_answered(tmp_path):
         for _ in range(40 + 13 * round_number):
             lines.append(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(60)
         lines += process.stdout.readlines()
         process.stdout.close()
         answered += [int(line) for line in lines if line.endswith("\n")]
@@ -253,15 +253,15 @@ from core.errors import JournalError
 from core.journal import Journal, read_records
 directory = Path(sys.argv[1])
 journal = Journal(directory)
-journal.append(b"before").result(10)
+journal.append(b"before").result(60)
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
 futures = [journal.append(b"y" * 900) for _ in range(4)]
-failures = [future.exception(10) for future in futures]
+failures = [future.exception(60) for future in futures]
 assert any(isinstance(failure, JournalError) for failure in failures), failures
 assert journal.error
 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-journal.append(b"after").result(10)
+journal.append(b"after").result(60)
 assert journal.error is None
 journal.close()
 kept = [record.payload for record in read_records(directory, {})]
@@ -287,18 +287,18 @@ journal = Journal(directory, segment_bytes=1 << 16)
 stored = []
 for number in range(1000):
     payload = b"%d " % number + b"z" * 10_000
-    failure = journal.append(payload).exception(10)
+    failure = journal.append(payload).exception(60)
     if failure is not None:
         break
     stored.append(payload)
 assert isinstance(failure, JournalError), failure
 assert "space" in failure.message, failure.message
 assert len(stored) > 10
-assert isinstance(journal.append(b"w" * 200_000).exception(10), JournalError)
+assert isinstance(journal.append(b"w" * 200_000).exception(60), JournalError)
 assert [record.payload for record in read_records(directory, {})] == stored
 freed = min(directory.glob("*.seg"))
 freed.unlink()
-journal.append(b"there is room again").result(10)
+journal.append(b"there is room again").result(60)
 journal.close()
 assert [record.payload for record in read_records(directory, {})][-1] == b"there is room again"
 """
@@ -326,7 +326,7 @@ def test_a_foreign_file_in_the_folder_is_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "w0-00000007.seg").write_bytes(b"something else entirely")
     journal = Journal(tmp_path)
-    segment, offset = journal.append(b"mine").result(10)
+    segment, offset = journal.append(b"mine").result(60)
     journal.close()
     assert (segment, offset) == ("w0-00000008.seg", len(MAGIC))
     assert contents(tmp_path) == [b"mine"]
@@ -342,14 +342,14 @@ def test_a_mark_leads_to_all_that_came_after_it(tmp_path_factory, batch, more, s
     journal = Journal(directory, writer=writer, segment_bytes=segment_bytes)
     other = Journal(directory, writer="w1")
     for payload in batch:
-        journal.append(payload).result(10)
+        journal.append(payload).result(60)
     if reopened:
         journal.close()
         journal = Journal(directory, writer=writer, segment_bytes=segment_bytes)
     mark = journal.mark()
     for payload in more:
-        other.append(b"of another writer").result(10)
-        journal.append(payload).result(10)
+        other.append(b"of another writer").result(60)
+        journal.append(payload).result(60)
     journal.close()
     other.close()
     assert [record.payload for record in read_after(directory, mark)] == more
@@ -362,7 +362,7 @@ def test_a_mark_is_never_behind_a_record_that_is_on_its_way(tmp_path):
     def work(name: int) -> None:
         for number in range(60):
             mark, payload = journal.mark(), b"%d %d" % (name, number)
-            journal.append(payload).result(10)
+            journal.append(payload).result(60)
             found.append(any(record.payload == payload for record in read_after(tmp_path, mark)))
 
     threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
@@ -378,6 +378,6 @@ def test_a_mark_is_never_behind_a_record_that_is_on_its_way(tmp_path):
 @pytest.mark.parametrize("mark", ["", "w0", "w0.1", "w0.x.1", "w0.1.-1", "../w0.1.0", "w0.1.999999", "w9.1.0"])
 def test_a_mark_that_names_no_place_reads_nothing(tmp_path, mark):
     journal = Journal(tmp_path)
-    journal.append(b"one").result(10)
+    journal.append(b"one").result(60)
     journal.close()
     assert list(read_after(tmp_path, mark)) == []

@@ -8,7 +8,7 @@ from typing import Any, Final
 from core.dialects.base import BadRequest, Dialect, Json, Names, Relay, Translation
 from core.dialects.chat import CHAT, COMPLETIONS
 from core.dialects.messages import MESSAGES
-from core.dialects.native import chat_answer, native_stream
+from core.dialects.native import chat_answer, native_relay, native_stream
 from core.dialects.responses import RESPONSES
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Translation",
     "canonical_request",
     "chat_answer",
+    "native_relay",
     "native_stream",
 ]
 

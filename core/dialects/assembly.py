@@ -17,6 +17,8 @@ _ONCE: Final = frozenset({"id", "created", "model", "prompt_token_ids"})
 _OBJECTS: Final = {"chat.completion.chunk": "chat.completion"}
 _GROWING: Final = frozenset({"token_ids", "response_token_ids"})
 _DRAWER: Final = "__verbose"
+_FIELDS_OF_PROVIDERS: Final = "provider_specific_fields"
+_THINKING: Final = "thinking_blocks"
 
 
 class Assembly:
@@ -155,10 +157,8 @@ class _Choice:
                 self._legacy["function"] = _function(self._legacy.get("function") or {}, value)
             elif isinstance(value, str):
                 self._texts.setdefault(name, []).append(value)
-            elif isinstance(value, list):
-                message[name] = [*message.get(name, ()), *value]
             else:
-                message[name] = value
+                message[name] = _grown(message.get(name), value)
 
     def _said(self, message: Json) -> Json:
         texts = {name: "".join(pieces) for name, pieces in self._texts.items()}
@@ -174,6 +174,9 @@ class _Choice:
         said |= {**told, **rest}
         if self._calls:
             said["tool_calls"] = [_joined(self._calls[index]) for index in sorted(self._calls)]
+        for holder in (said, said.get(_FIELDS_OF_PROVIDERS)):
+            if isinstance(holder, dict) and isinstance(pieces := holder.get(_THINKING), list):
+                holder[_THINKING] = _thinking(pieces)
         return said
 
     def _call(self, call: Json, piece: Json) -> None:
@@ -203,6 +206,35 @@ class _Choice:
 def _keep(held: Json, name: str, value: Any) -> None:
     if held.get(name) is None or (value is not None and name not in _ONCE):
         held[name] = value
+
+
+def _grown(held: Any, value: Any) -> Any:
+    """Lists grow, and so do those in an object; of everything else the last counts."""
+    if isinstance(value, list):
+        return [*held, *value] if isinstance(held, list) else list(value)
+    if isinstance(value, dict):
+        before = held if isinstance(held, dict) else {}
+        return {**before, **{name: _grown(before.get(name), new) for name, new in value.items()}}
+    return value
+
+
+def _thinking(pieces: list[Any]) -> list[Any]:
+    """Signed thinking: a block's words come in pieces, and its signature with the last of them."""
+    blocks: list[Any] = []
+    open_block: Json | None = None
+    for piece in pieces:
+        if not isinstance(piece, dict) or piece.get("type") != "thinking":
+            blocks.append(piece)
+            open_block = None
+            continue
+        if open_block is None:
+            open_block = {**piece, "thinking": piece.get("thinking") or ""}
+            blocks.append(open_block)
+        else:
+            open_block |= {**piece, "thinking": open_block["thinking"] + (piece.get("thinking") or "")}
+        if piece.get("signature"):
+            open_block = None
+    return blocks
 
 
 def _function(held: Json, piece: Json) -> Json:

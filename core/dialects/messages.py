@@ -178,6 +178,26 @@ class MessagesRelay:
         return out
 
 
+class MessagesPassThrough:
+    """The provider's own events as they are."""
+
+    def __init__(self) -> None:
+        self._stopped = False
+
+    def feed(self, chunk: Mapping[str, Any]) -> bytes:
+        """The event."""
+        self._stopped |= chunk.get("type") == "message_stop"
+        return named_event(str(chunk.get("type")), chunk)
+
+    def finish(self) -> bytes:
+        """``message_stop``, where the provider did not say it."""
+        return b"" if self._stopped else _event("message_stop")
+
+    def fail(self, error: StudioError) -> bytes:
+        """An ``error`` event, which ends the stream."""
+        return named_event("error", anthropic_error(error))
+
+
 def message_stream(message: Mapping[str, Any]) -> bytes:
     """A whole message of the provider's own as events. Kinds of blocks that are not known come in one piece."""
     out = [_event("message_start", message={**message, "content": [], "stop_reason": None, "stop_sequence": None})]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from core.dialects.base import Dropped, Json
-from core.dialects.messages import message_stream
+from core.dialects.base import Dropped, Json, Relay
+from core.dialects.messages import MessagesPassThrough, message_stream
 from core.dialects.messages_request import messages_to_chat
 from core.dialects.responses_request import items_to_chat
 from core.errors import InvalidInput
@@ -35,6 +35,12 @@ def native_stream(engine_dialect: str, response: Mapping[str, Any]) -> bytes:
     """A whole answer as events of the dialect that it is in; for the dialects that engines are asked in natively."""
     assert engine_dialect == "messages"
     return message_stream(response)
+
+
+def native_relay(engine_dialect: str) -> Relay:
+    """Passes events on as they come, for the dialects that engines are asked in natively."""
+    assert engine_dialect == "messages"
+    return MessagesPassThrough()
 
 
 def _of_messages(response: Mapping[str, Any]) -> tuple[Json, str] | None:

@@ -10,17 +10,21 @@ import asyncio
 import os
 from typing import Final
 
-import aiohttp
 import orjson
 
 from core.errors import EngineError, EngineTimeout
+from core.gateway.connections import Connections, Timeouts
 from core.gateway.engine import EngineAnswer, EngineCall
+from core.gateway.http1 import HttpError
+from core.gateway.streams import EngineStream, Finish, HttpStream, Patience
 
 PROVIDER: Final = "anthropic/"
 API_BASE: Final = "https://api.anthropic.com"
 API_VERSION: Final = "2023-06-01"
 OAUTH_PREFIX: Final = "sk-ant-oat"
 """Begins keys that go as bearer tokens."""
+
+EVENT_STREAM: Final = "text/event-stream"
 
 _NOT_SENT: Final = frozenset({"stream"})
 _HEADERS: Final = ("anthropic-version", "anthropic-beta")
@@ -32,18 +36,22 @@ def speaks_natively(call: EngineCall, model: str) -> bool:
 
 
 async def ask_anthropic(
-    session: aiohttp.ClientSession,
+    connections: Connections,
     call: EngineCall,
     model: str,
     *,
+    name: str,
     api_base: str | None,
     api_key: str | None,
-    timeout_s: float,
-) -> EngineAnswer:
-    """Ask for the whole message.
+    timeouts: Timeouts,
+    finish: Finish | None = None,
+) -> EngineAnswer | EngineStream:
+    """Ask for the message.
 
     Args:
+        name: the engine's.
         api_key: the engine's; without one the environment's (``ANTHROPIC_API_KEY``), else the agent's own.
+        finish: what an ``EngineStream`` does at its end, for a message that is wanted as it comes; None for a whole.
 
     Raises:
         EngineError: no connection, or an answer that is no JSON object. EngineTimeout: no answer in time.
@@ -51,27 +59,39 @@ async def ask_anthropic(
     assert call.native is not None
     body = {name: value for name, value in call.native.items() if name not in _NOT_SENT}
     body["model"] = model.removeprefix(PROVIDER)
+    if finish is not None:
+        body["stream"] = True
     key = api_key or os.environ.get("ANTHROPIC_API_KEY") or call.foreign_key
     headers = {"Content-Type": "application/json", "anthropic-version": API_VERSION}
     headers |= {name: call.headers[name] for name in _HEADERS if name in call.headers}
     if key is not None:
         headers |= {"Authorization": f"Bearer {key}"} if key.startswith(OAUTH_PREFIX) else {"x-api-key": key}
     base = (api_base or os.environ.get("ANTHROPIC_API_BASE") or API_BASE).rstrip("/").removesuffix("/v1")
+    client = await connections.client()
+    deadline = asyncio.get_running_loop().time() + timeouts.total
     try:
-        async with (
-            asyncio.timeout(timeout_s),
-            session.post(
+        async with asyncio.timeout_at(deadline):
+            response = await client.request(
+                "POST",
                 f"{base}/v1/messages",
-                data=orjson.dumps(body),
                 headers=headers,
-                timeout=aiohttp.ClientTimeout(total=None),
-                allow_redirects=False,
-            ) as response,
-        ):
-            status, raw, retry_after = response.status, await response.read(), response.headers.get("Retry-After")
+                body=orjson.dumps(body),
+                connect_timeout_s=timeouts.connect,
+            )
+            if finish is not None and response.status == 200 and response.content_type == EVENT_STREAM:
+                return HttpStream(
+                    response,
+                    name=name,
+                    added=(),
+                    patience=Patience(name, deadline, timeouts),
+                    finish=finish,
+                    engine_dialect="messages",
+                )
+            async with response:
+                status, raw, retry_after = response.status, await response.read(), response.headers.get("retry-after")
     except TimeoutError as error:
-        raise EngineTimeout(f"{model} gave no answer within {timeout_s:g} s") from error
-    except aiohttp.ClientError as error:
+        raise EngineTimeout(f"{model} gave no answer within {timeouts.total:g} s") from error
+    except HttpError as error:
         raise EngineError(f"{model} can't be reached: {error}") from error
     try:
         answer = orjson.loads(raw)

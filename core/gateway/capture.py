@@ -34,9 +34,10 @@ from core.gateway.engine import Engine, EngineAnswer
 from core.gateway.exchange import Exchange, Recorder
 from core.gateway.gate import EngineBusy
 from core.gateway.identity import authorize, presented_keys, resolve_caller
+from core.gateway.outbox import Outbox
 from core.gateway.policy import SyncInProgress
 from core.gateway.recall import reach, recall
-from core.gateway.relay import Outbox, relay
+from core.gateway.relay import relay
 from core.gateway.routing import Attempts, affinity, ranked
 from core.gateway.streams import EngineStream
 from core.records import take_secrets

@@ -28,7 +28,7 @@ from core.gateway.flavours import by_refusal, prompt_text
 from core.gateway.http1 import ConnectError, Disconnected, HttpAnswer, HttpError
 from core.gateway.probe import PROBE_TIMEOUT_S, Probe
 from core.gateway.starting import Starter
-from core.gateway.streams import EngineStream
+from core.gateway.streams import EngineStream, HttpStream, Patience
 
 REFUSALS = frozenset({400, 422})
 _GENERATION = ("stream", "stream_options")
@@ -227,9 +227,8 @@ class DirectEngine(Engine):
             if stream and response.status == 200 and response.content_type == "text/event-stream":
                 assert deadline is not None
                 finish = partial(self._finish, call, model, where, kind, level, added, dropped)
-                return EngineStream(
-                    response, name=self.name, added=added, deadline=deadline, timeouts=self.timeouts, finish=finish
-                )
+                patience = Patience(self.name, deadline, self.timeouts)
+                return HttpStream(response, name=self.name, added=added, patience=patience, finish=finish)
             status, raw, retry_after = await self._read(response)
             if status in REFUSALS and added:
                 self._probe.see_refusal(by_refusal(maybe_json(raw)), self.findings)

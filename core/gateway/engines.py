@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from core.errors import EngineError, InvalidInput
-from core.gateway.asked import AUTO, RELAY, STREAMING
+from core.gateway.asked import AUTO, STREAMING
 from core.gateway.connections import Connections, Timeouts
 from core.gateway.engine import Engine
 from core.gateway.health import CHECK_EVERY_S, watch
@@ -107,16 +107,13 @@ class EngineSet:
                 clock=self._clock,
             )
         elif kind == "litellm":
-            if streaming == RELAY:
-                raise InvalidInput(
-                    "streams lose tokens on their way through LiteLLM", field="streaming", hint="auto or whole"
-                )
             engine = ProviderEngine(
                 name,
                 base_url,
                 models=models,
                 api_key=api_key,
                 api_base=api_base,
+                streaming=streaming,
                 timeouts=self.timeouts,
                 concurrency=concurrency,
                 connections=self._connections,
@@ -170,6 +167,7 @@ class EngineSet:
                     models=(),
                     api_key=None,
                     api_base=None,
+                    streaming=AUTO,
                     timeouts=self.timeouts,
                     concurrency=None,
                     connections=self._connections,

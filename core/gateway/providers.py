@@ -10,15 +10,20 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import orjson
 
 from core.errors import EngineError, EngineTimeout
 from core.gateway.anthropic import ask_anthropic, speaks_natively
+from core.gateway.asked import AUTO, KINDS, RELAY, WHOLE
 from core.gateway.connections import Connections, Timeouts
 from core.gateway.dialects import add_asked, check_answer
 from core.gateway.engine import Engine, EngineAnswer, EngineCall
+from core.gateway.provider_stream import ProviderStream, is_stream, provider_failure
+from core.gateway.streams import EngineStream, Patience
+from core.tokens import extract_tokens
 
 _PROVIDERS = """
 ai21 anthropic anyscale azure azure_ai bedrock cerebras clarifai cloudflare codestral cohere cohere_chat databricks
@@ -76,6 +81,7 @@ class ProviderEngine(Engine):
     Args:
         model: ``provider/model`` that stands behind every other model name; None takes the agent's.
         api_base: another address of the provider's API.
+        streaming: ``auto``, ``whole`` or ``relay``.
     """
 
     kind = "litellm"
@@ -88,6 +94,7 @@ class ProviderEngine(Engine):
         models: Sequence[str],
         api_key: str | None,
         api_base: str | None,
+        streaming: str,
         timeouts: Timeouts,
         concurrency: int | None,
         connections: Connections,
@@ -99,6 +106,8 @@ class ProviderEngine(Engine):
         self._api_base = api_base
         self._clock = clock
         self._litellm: Any = None
+        self._streaming = streaming
+        self._tells_ids: bool | None = None
 
     @property
     def address(self) -> str | None:
@@ -107,52 +116,112 @@ class ProviderEngine(Engine):
 
     async def ask(self, call: EngineCall) -> EngineAnswer:
         """Ask the provider for the whole answer. ``dropped`` names what it was not given."""
+        answer = await self._ask(call, stream=False)
+        assert isinstance(answer, EngineAnswer)
+        return answer
+
+    async def ask_stream(self, call: EngineCall) -> EngineStream | EngineAnswer:
+        """Ask for the answer as it comes, unless ids would be lost on its way."""
+        return await self._ask(call, stream=True)
+
+    def streaming(self) -> dict[str, str]:
+        """Mode, and how each kind of call is streamed now."""
+        return {"mode": self._streaming, **{kind: self._stream_how(kind) for kind in KINDS}}
+
+    async def _ask(self, call: EngineCall, *, stream: bool) -> EngineStream | EngineAnswer:
         model = call.model if call.model is not None and names_provider(call.model) else self._model
         if model is None:
             raise self.failed(
                 EngineError(f"{call.model!r} names no provider", field="model", hint="use provider/model")
             )
         if speaks_natively(call, model):
-            return await self._ask_natively(call, model)
+            return await self._ask_natively(call, model, stream=stream and self._streaming != WHOLE)
         litellm = await self._load()
         arguments, added, dropped = self._arguments(litellm, call, model)
+        stream = stream and self._stream_how(call.dialect.name) == RELAY
+        if stream:
+            arguments |= {"stream": True, "stream_options": {"include_usage": True}}
         function = litellm.acompletion if call.dialect.name == "chat" else litellm.atext_completion
+        deadline = asyncio.get_running_loop().time() + self.timeouts.total
         try:
-            async with asyncio.timeout(self.timeouts.total):
+            async with asyncio.timeout_at(deadline):
                 response = await function(**arguments)
         except TimeoutError as error:
             raise self.failed(EngineTimeout(f"{model} gave no answer within {self.timeouts.total:g} s")) from error
-        except litellm.exceptions.Timeout as error:
-            raise self.failed(EngineTimeout(f"{model} gave no answer in time")) from error
         except Exception as error:
-            # LiteLLM lets provider errors of many kinds through; each is one failed call, with its reason.
-            status = getattr(error, "status_code", None)
-            raise self.failed(
-                EngineError(
-                    f"{model}: {_reason(error)}",
-                    upstream_status=status if isinstance(status, int) else None,
-                )
-            ) from error
+            raise self.failed(provider_failure(litellm, model, error)) from error
+        if stream and is_stream(response):
+            return ProviderStream(
+                response,
+                litellm=litellm,
+                model=model,
+                added=added,
+                patience=Patience(self.name, deadline, self.timeouts),
+                finish=partial(self._finish, model, added, dropped, None),
+            )
         raw = orjson.dumps(response.model_dump(mode="json"))
         answer = check_answer(orjson.loads(raw))
         self.succeeded()
+        if call.dialect.name == "chat":
+            self._see_ids(answer)
         return EngineAnswer(200, raw, answer, model, added, dropped)
 
-    async def _ask_natively(self, call: EngineCall, model: str) -> EngineAnswer:
+    async def _ask_natively(self, call: EngineCall, model: str, *, stream: bool) -> EngineStream | EngineAnswer:
         try:
             answer = await ask_anthropic(
-                await self._connections.session(),
+                self._connections,
                 call,
                 model,
+                name=self.name,
                 api_base=self._api_base,
                 api_key=self.api_key,
-                timeout_s=self.timeouts.total,
+                timeouts=self.timeouts,
+                finish=partial(self._finish, model, (), (), call.native_dialect) if stream else None,
             )
         except EngineError as error:
             self.failed(error)
             raise
-        self.succeeded()
+        if isinstance(answer, EngineAnswer):
+            self.succeeded()
         return answer
+
+    async def _finish(
+        self,
+        model: str,
+        added: Sequence[str],
+        dropped: Sequence[str],
+        engine_dialect: str | None,
+        body: dict[str, Any] | None,
+        failure: str | None,
+    ) -> EngineAnswer | None:
+        """A stream has ended: it counts."""
+        if failure is None:
+            self.succeeded()
+        else:
+            self.failed(EngineError(failure))
+        if body is None:
+            return None
+        return EngineAnswer(200, orjson.dumps(body), body, model, added, dropped, engine_dialect=engine_dialect)
+
+    def _stream_how(self, kind: str) -> str:
+        """How a kind of call is streamed, and why not otherwise.
+
+        A provider tells no ids, so its stream loses none. What stands at an address of one's own may tell some,
+        which its first whole answer shows.
+        """
+        if kind == "completions":
+            # LiteLLM leaves no way around what it makes of these.
+            return WHOLE
+        if self._streaming != AUTO:
+            return self._streaming
+        if self._api_base is None or self._tells_ids is False:
+            return RELAY
+        return f"{WHOLE}: {'not asked yet' if self._tells_ids is None else 'ids would be lost'}"
+
+    def _see_ids(self, answer: Mapping[str, Any]) -> None:
+        found = extract_tokens(answer, 0, "chat")
+        told = found.response_ids is not None or found.prompt_ids is not None
+        self._tells_ids = bool(self._tells_ids) or told
 
     async def list_models(self) -> list[dict[str, Any]]:
         """The model that stands behind it; a provider's whole catalogue is not listed."""
@@ -203,9 +272,3 @@ class ProviderEngine(Engine):
             return None
         found = litellm.validate_environment(model=model)
         return None if found.get("keys_in_environment") else foreign_key
-
-
-def _reason(error: Exception) -> str:
-    """The provider's words, one line, without LiteLLM's banner."""
-    text = str(getattr(error, "message", "") or error) or type(error).__name__
-    return " ".join(text.split())[:500]

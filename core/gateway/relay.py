@@ -11,86 +11,17 @@ import logging
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from core.dialects import Json, Relay
+from core.dialects import Json
 from core.dialects.assembly import Assembly
+from core.dialects.messages_assembly import MessageAssembly
 from core.errors import EngineError, StudioError
 from core.gateway.dialects import strip_asked
 from core.gateway.engine import EngineAnswer
 from core.gateway.exchange import Exchange, Recorder
+from core.gateway.outbox import Outbox
 from core.gateway.streams import EngineStream
 
 log = logging.getLogger(__name__)
-
-MAX_WAITING = 128
-"""Chunks that wait for a slow agent; more of them are put together to one, which takes no more than the answer."""
-
-
-class Outbox:
-    """What the agent has not been sent yet, as chunks.
-
-    Args:
-        relay: makes the agent's events of them.
-
-    Attributes:
-        news: set when there is something to send.
-    """
-
-    def __init__(self, relay: Relay) -> None:
-        self.news = asyncio.Event()
-        self.relay = relay
-        self._waiting: list[Json] = []
-        self._merged: Assembly | None = None
-        self._held: list[Json] = []
-        self._ended: set[int] = set()
-
-    def put(self, chunks: Sequence[Json]) -> None:
-        """Take chunks of the engine's; what ends a choice, or comes after, is held back."""
-        for chunk in chunks:
-            ready, last = self._split(chunk)
-            if last is not None:
-                self._held.append(last)
-            if ready is None:
-                continue
-            if self._merged is not None:
-                self._merged.feed(ready)
-                continue
-            self._waiting.append(ready)
-            if len(self._waiting) > MAX_WAITING:
-                self._merged = Assembly()
-                for waiting in self._waiting:
-                    self._merged.feed(waiting)
-                self._waiting = []
-        if self._waiting or self._merged is not None:
-            self.news.set()
-
-    def take(self) -> bytes:
-        """Events of all that waits, possibly none."""
-        self.news.clear()
-        if self._merged is not None:
-            self._waiting, self._merged = [self._merged.chunk()], None
-        waiting, self._waiting = self._waiting, []
-        return b"".join(map(self.relay.feed, waiting))
-
-    def rest(self) -> bytes:
-        """All remaining events, the end included: for when the record is durable."""
-        return b"".join([self.take(), *map(self.relay.feed, self._held), self.relay.finish()])
-
-    def _split(self, chunk: Json) -> tuple[Json | None, Json | None]:
-        """(what may leave, what is held back)."""
-        choices = chunk.get("choices")
-        if not choices:
-            # Usage, and what else comes at the end.
-            return None, chunk
-        for choice in choices:
-            if choice.get("finish_reason") is not None:
-                self._ended.add(choice.get("index", 0))
-        if not self._ended:
-            return chunk, None
-        held = [choice for choice in choices if choice.get("index", 0) in self._ended]
-        if len(held) == len(choices):
-            return None, chunk
-        going = [choice for choice in choices if choice.get("index", 0) not in self._ended]
-        return {**chunk, "choices": going}, {**chunk, "choices": held} if held else None
 
 
 async def relay(call: Exchange, stream: EngineStream, outbox: Outbox, recorder: Recorder) -> EngineAnswer:
@@ -103,7 +34,9 @@ async def relay(call: Exchange, stream: EngineStream, outbox: Outbox, recorder: 
         StudioError: the stream broke off, or nothing could be stored. What came is recorded with the reason.
     """
     call.stream_mode = "relay"
-    assembly = Assembly()
+    assembly = Assembly() if stream.engine_dialect is None else MessageAssembly()
+    if stream.engine_dialect is not None:
+        outbox.pass_through(stream.engine_dialect)
     failure: StudioError | None = None
     try:
         async with aclosing(stream.batches()) as batches:
@@ -111,7 +44,8 @@ async def relay(call: Exchange, stream: EngineStream, outbox: Outbox, recorder: 
                 for chunk in chunks:
                     assembly.feed(chunk)
                 if not call.agent_gone:
-                    outbox.put([chunk for chunk in chunks if _is_for_the_agent(chunk, stream.added)])
+                    native = stream.engine_dialect is not None
+                    outbox.put([chunk for chunk in chunks if native or _is_for_the_agent(chunk, stream.added)])
         if not assembly.begun:
             raise EngineError("the engine's answer has no choices", hint="is its base URL an OpenAI-compatible /v1?")
         if not assembly.ended:
@@ -129,7 +63,9 @@ async def relay(call: Exchange, stream: EngineStream, outbox: Outbox, recorder: 
     return await recorder.settle(call, await _answer(stream, assembly, failure), failure)
 
 
-async def _answer(stream: EngineStream, assembly: Assembly, failure: StudioError | None) -> EngineAnswer | None:
+async def _answer(
+    stream: EngineStream, assembly: Assembly | MessageAssembly, failure: StudioError | None
+) -> EngineAnswer | None:
     body = assembly.whole() if assembly.begun else None
     return await stream.answer(body, failure.message if failure is not None else None)
 

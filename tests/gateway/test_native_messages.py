@@ -67,7 +67,7 @@ def test_nothing_is_lost(gateway, upstream, claude, stream):
     assert {name: got["usage"][name] for name in MESSAGE["usage"]} == MESSAGE["usage"]
     assert (got["id"], got["stop_reason"]) == ("msg_01", "tool_use")
     assert upstream.last.path == "messages"
-    assert upstream.last.body == {**BODY, "model": "claude-any"}
+    assert upstream.last.body == {**BODY, "model": "claude-any", **({"stream": True} if stream else {})}
     assert upstream.last.headers["x-api-key"] == KEY
     assert upstream.last.headers["anthropic-beta"] == "some-beta"
     (record,) = gateway.records()

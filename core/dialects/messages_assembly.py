@@ -1,0 +1,104 @@
+"""The events of a Messages stream, put together to the whole message that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from core.dialects.base import Json
+from core.dialects.calls import parsed_arguments
+from core.dialects.messages_request import RAW_ARGUMENTS
+
+_PARTIAL: Final = "partial_json"
+_FIELDS: Final = {"citation": "citations"}
+"""Parts of a delta that stand under another name in the block."""
+
+
+class MessageAssembly:
+    """Grows by events. Deltas of kinds that are not known grow the fields that they name."""
+
+    def __init__(self) -> None:
+        self._message: Json | None = None
+        self._blocks: dict[int, _Block] = {}
+
+    def feed(self, event: Mapping[str, Any]) -> None:
+        """Take one parsed event; the event is not kept."""
+        kind = event.get("type")
+        if kind == "message_start":
+            self._message = {**_object(event, "message")}
+        elif kind == "content_block_start":
+            self._blocks[_index(event)] = _Block(_object(event, "content_block"))
+        elif kind == "content_block_delta" and (block := self._blocks.get(_index(event))) is not None:
+            block.feed(_object(event, "delta"))
+        elif kind == "message_delta" and self._message is not None:
+            usage = {**_object(self._message, "usage"), **_told(_object(event, "usage"))}
+            rest = {name: value for name, value in event.items() if name not in ("type", "delta", "usage")}
+            self._message |= {**_told(_object(event, "delta")), **rest, "usage": usage}
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a message yet."""
+        return self._message is not None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has said why it ended."""
+        return self._message is not None and self._message.get("stop_reason") is not None
+
+    def whole(self) -> Json:
+        """The message so far."""
+        return {**(self._message or {}), "content": [self._blocks[index].whole() for index in sorted(self._blocks)]}
+
+
+class _Block:
+    """One block of content. Texts are kept in pieces until somebody asks."""
+
+    def __init__(self, started: Json) -> None:
+        self._started = started
+        self._texts: dict[str, list[str]] = {}
+        self._lists: dict[str, list[Any]] = {}
+        self._rest: Json = {}
+
+    def feed(self, delta: Json) -> None:
+        for name, value in delta.items():
+            if name == "type":
+                continue
+            if name in _FIELDS:
+                self._lists.setdefault(_FIELDS[name], []).append(value)
+            elif isinstance(value, str):
+                self._texts.setdefault(name, []).append(value)
+            elif isinstance(value, list):
+                self._lists.setdefault(name, []).extend(value)
+            elif value is not None:
+                self._rest[name] = value
+
+    def whole(self) -> Json:
+        block = {**self._started, **self._rest}
+        for name, pieces in self._texts.items():
+            text = "".join(pieces)
+            if name == _PARTIAL:
+                if text.strip():
+                    given = parsed_arguments(text)
+                    # Cut off in the middle: kept as it was said.
+                    block["input"] = {RAW_ARGUMENTS: text} if given is None else given
+            else:
+                begun = block.get(name)
+                block[name] = begun + text if isinstance(begun, str) else text
+        for name, more in self._lists.items():
+            begun = block.get(name)
+            block[name] = [*begun, *more] if isinstance(begun, list) else list(more)
+        return block
+
+
+def _index(event: Mapping[str, Any]) -> int:
+    index = event.get("index")
+    return index if isinstance(index, int) else 0
+
+
+def _object(holder: Mapping[str, Any], name: str) -> Json:
+    found = holder.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _told(values: Json) -> Json:
+    return {name: value for name, value in values.items() if value is not None}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 VIEWPORT = {"width": 1440, "height": 900}
 START_TIMEOUT_S = 90.0
-EXPECT_TIMEOUT_MS = 20_000
+PATIENCE_MS = 60_000
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -49,7 +49,7 @@ def browser() -> Iterator[Browser]:
         missing("no Chromium on this machine: the browser tests did not run (install chromium, or set CHROMIUM)")
     from playwright.sync_api import expect, sync_playwright
 
-    expect.set_options(timeout=EXPECT_TIMEOUT_MS)
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield launched
@@ -174,7 +174,7 @@ def watch(browser: Browser) -> Iterator[Callable[..., Watched]]:
         contexts.append(context)
         watched = Watched(context.new_page())
         pages.append(watched)
-        watched.page.set_default_timeout(30_000)
+        watched.page.set_default_timeout(PATIENCE_MS)
         watched.page.goto(url)
         watched.page.wait_for_selector(".cs-head")
         return watched

@@ -3,25 +3,78 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
+import numpy as np
 import orjson
 
 from core.errors import EngineError
 
+# Inside a text the quotes would be escaped: these bytes are always a key and the beginning of its value.
+_PROMPT_IDS = re.compile(rb'"prompt_token_ids"\s*:\s*\[')
+_MIN_CHARS = 8000
+"""Shorter lists are parsed faster than they are cut out."""
 
-def parse_body(raw: bytes) -> tuple[Any, bytes]:
-    """The parsed body, and the body as strict JSON. Raises EngineError when it is none."""
-    try:
-        return orjson.loads(raw), raw
-    except orjson.JSONDecodeError:
-        pass
+
+def parse_body(raw: bytes, *, prompt_ids: bool = True) -> tuple[Any, bytes]:
+    """The parsed body, and the body as strict JSON.
+
+    Args:
+        raw: what the engine sent.
+        prompt_ids: False for who has no use for the prompt's ids, most of the body and of the time to parse it: of a
+            long list only the first is there.
+
+    Raises:
+        EngineError: it is no JSON.
+    """
+    for text in (raw,) if prompt_ids else (_without_prompt_ids(raw), raw):
+        try:
+            return orjson.loads(text), raw
+        except orjson.JSONDecodeError:
+            pass
     try:
         # Some engines write NaN or Infinity for a log-prob. They become null: marked, not guessed.
         strict = orjson.dumps(json.loads(raw))
     except (ValueError, RecursionError, TypeError) as error:
         raise EngineError(f"the engine's answer is not JSON: {error}") from error
     return orjson.loads(strict), strict
+
+
+def _without_prompt_ids(raw: bytes) -> bytes:
+    """Long lists of prompt ids cut behind the first, where all that is cut is certainly JSON."""
+    pieces: list[bytes] = []
+    at = 0
+    while (found := _PROMPT_IDS.search(raw, at)) is not None:
+        end = raw.find(b"]", found.end())
+        first = raw.find(b",", found.end(), end)
+        long = first >= 0 and end - first >= _MIN_CHARS
+        if not long or not raw[found.end() : first].strip() or not _are_numbers(raw[first:end]):
+            pieces.append(raw[at : found.end()])
+            at = found.end()
+            continue
+        pieces.append(raw[at:first])
+        at = end
+    return b"".join([*pieces, raw[at:]]) if pieces else raw
+
+
+def _are_numbers(text: bytes) -> bool:
+    """Whether a text is ``,1,2`` or ``, 1, 2``. What is written otherwise may be JSON too, and is parsed then."""
+    chars = np.frombuffer(text, np.uint8)
+    # A digit less "0" is below 10; all that is less than "0" wraps around to far above.
+    digit = chars - ord("0") < 10
+    comma = chars == ord(",")
+    apart = ~digit
+    ends = comma
+    if text[1:2] == b" ":
+        ends = chars == ord(" ")
+        if ends[0] or not np.array_equal(comma[:-1], ends[1:]):
+            return False
+        comma = comma | ends
+    leading_zero = apart[:-2] & (chars[1:-1] == ord("0")) & digit[2:]
+    return bool(
+        digit[-1] and np.array_equal(apart, comma) and not (ends[:-1] & apart[1:]).any() and not leading_zero.any()
+    )
 
 
 def maybe_json(raw: bytes) -> Any:

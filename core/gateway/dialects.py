@@ -85,7 +85,7 @@ def add_asked(body: Mapping[str, Any], ask: Mapping[str, Any]) -> tuple[dict[str
 
 def strip_asked(answer: dict[str, Any], added: Sequence[str]) -> None:
     """Take out of an answer what only the gateway asked for, in place: the agent sees what it would without us."""
-    gone = _told_for(tuple(added))
+    gone = told_for(added)
     for field in gone:
         answer.pop(field, None)
     for choice in answer["choices"]:
@@ -96,6 +96,11 @@ def strip_asked(answer: dict[str, Any], added: Sequence[str]) -> None:
             choice["provider_specific_fields"] = {k: v for k, v in drawer.items() if k not in gone}
         if "logprobs" in added and "logprobs" in choice:
             choice["logprobs"] = None
+
+
+def told_for(added: Sequence[str]) -> frozenset[str]:
+    """Fields of an answer that an engine tells because of these additions to its request."""
+    return _told_for(tuple(added))
 
 
 @lru_cache(64)

@@ -22,7 +22,7 @@ from core.gateway.asked import AUTO, AskLevels, Streams, lost_tokens, stream_kin
 from core.gateway.bodies import maybe_json, parse_body, said
 from core.gateway.choices import n_choices, one_by_one
 from core.gateway.connections import Connections, Timeouts
-from core.gateway.dialects import add_asked, check_answer
+from core.gateway.dialects import add_asked, check_answer, told_for
 from core.gateway.engine import Engine, EngineAnswer, EngineCall, EngineUnreached
 from core.gateway.flavours import by_refusal, prompt_text
 from core.gateway.http1 import ConnectError, Disconnected, HttpAnswer, HttpError
@@ -239,7 +239,7 @@ class DirectEngine(Engine):
                 continue
             if status != 200:
                 return self._refused(status, raw, model, added, retry_after)
-            answer, raw = parse_body(raw)
+            answer, raw = parse_body(raw, prompt_ids="prompt_token_ids" not in told_for(added))
             answered = await self._answered(call, model, where, level, added, check_answer(answer))
             answered.raw, answered.dropped = raw, dropped
             return answered

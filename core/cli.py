@@ -20,7 +20,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from core.client import StudioClient
-from core.commands import DataOption, add_to, add_upkeep_to, json_object
+from core.commands import DataOption, ViewOption, add_to, add_upkeep_to, json_object, view_json
 from core.config import Settings
 from core.errors import InvalidInput, StudioError
 from core.logs import set_up
@@ -171,13 +171,14 @@ def export(
     out: Annotated[Path | None, typer.Option(help="Folder to write to")] = None,
     where: Annotated[str, typer.Option(help="Expression over step columns")] = "",
     filters: Annotated[str, typer.Option(help="Typed filters as JSON")] = "{}",
+    view: ViewOption = None,
     recipe: Annotated[str, typer.Option(help='Recipe as JSON, e.g. \'{"algorithm": "sft"}\'')] = "{}",
 ) -> None:
     """Write the plan of a view and a recipe as files; prints where they are."""
     body = {
         "format": format,
         "out": str(out.absolute()) if out else None,
-        "view": {"filters": json_object(filters, "filters"), "where": where},
+        "view": view_json(view, filters, where),
         "recipe": json_object(recipe, "recipe"),
     }
     with connect(read_settings(data_dir=data)) as client:

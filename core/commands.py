@@ -19,6 +19,7 @@ from core.client import StudioClient
 from core.errors import InvalidInput
 
 DataOption = Annotated[Path | None, typer.Option("--data", help="Data folder: journal, pool, exports")]
+ViewOption = Annotated[str | None, typer.Option(help="A saved view by its name; the rest narrows it")]
 Connect = Callable[[Path | None], AbstractContextManager[StudioClient]]
 """A client of the service that owns this data folder."""
 Own = Callable[[Path | None], AbstractContextManager[Path]]
@@ -57,11 +58,19 @@ def add_to(app: typer.Typer, connect: Connect) -> None:
             print(f"... more than {found['n_rows']} rows", file=sys.stderr)
 
     @app.command()
+    def views(data: DataOption = None) -> None:
+        """Saved views, one line of JSON each; export and freeze take them by name."""
+        with connect(data) as client:
+            for view in client.call("GET", "/api/v1/views")["views"]:
+                print(json.dumps(view))
+
+    @app.command()
     def freeze(
         name: Annotated[str, typer.Argument(help="Name of the version")],
         data: DataOption = None,
         where: Annotated[str, typer.Option(help="Expression over step columns")] = "",
         filters: Annotated[str, typer.Option(help="Typed filters as JSON")] = "{}",
+        view: ViewOption = None,
         recipe: Annotated[str, typer.Option(help='Recipe as JSON, e.g. \'{"algorithm": "sft"}\'')] = "{}",
         parent: Annotated[str | None, typer.Option(help="Version that it follows")] = None,
         redact: Annotated[
@@ -75,7 +84,7 @@ def add_to(app: typer.Typer, connect: Connect) -> None:
         """Freeze a view under a name: immutable, hashed, exported to the same bytes for good."""
         body: dict[str, Any] = {
             "name": name,
-            "view": {"filters": json_object(filters, "filters"), "where": where},
+            "view": view_json(view, filters, where),
             "recipe": json_object(recipe, "recipe"),
             "parent": parent,
             "author": author,
@@ -206,3 +215,9 @@ def _cell(value: Any, width: int) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     text = text.replace("\n", "\\n")
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def view_json(view: str | None, filters: str, where: str) -> dict[str, Any]:
+    """A view on the wire, of what a command was given. InvalidInput when the filters aren't a JSON object."""
+    named = {} if view is None else {"saved_view": view}
+    return {"filters": {**json_object(filters, "filters"), **named}, "where": where}

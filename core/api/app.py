@@ -190,7 +190,7 @@ EXCEPTION_HANDLERS: Mapping[Any, Any] = {404: no_such_route, 405: no_such_route}
 
 def create_api(deps: ApiDeps) -> list[Route]:
     """All routes, ready to be mounted beside the gateway's."""
-    from core.api import batches, clawr1, data, feedback, keys, openapi, produce, read, recipes, train
+    from core.api import batches, clawr1, data, feedback, keys, openapi, produce, read, recipes, train, views
 
     table: list[tuple[str, str, Handler | AsyncHandler]] = [
         *[(method, PREFIX + path, handler) for method, path, handler in produce.ROUTES],
@@ -200,6 +200,7 @@ def create_api(deps: ApiDeps) -> list[Route]:
         *[(method, PREFIX + path, handler) for method, path, handler in train.ROUTES],
         *[(method, PREFIX + path, handler) for method, path, handler in batches.ROUTES],
         *[(method, PREFIX + path, handler) for method, path, handler in recipes.ROUTES],
+        *[(method, PREFIX + path, handler) for method, path, handler in views.ROUTES],
         *[(method, PREFIX + path, handler) for method, path, handler in data.ROUTES],
         *[(method, path, handler) for method, path, handler in read.ROOT_ROUTES],
         *[(method, path, handler) for method, path, handler in clawr1.ROUTES],

@@ -28,6 +28,7 @@ NUM: Final[Schema] = {"type": "number"}
 NUM_OR_NULL: Final[Schema] = {"type": ["number", "null"]}
 BOOL: Final[Schema] = {"type": "boolean"}
 OBJ: Final[Schema] = {"type": "object"}
+VIEW: Final[Schema] = {"type": "object", "description": "filters, where"}
 TIME: Final[Schema] = {"type": ["number", "null"], "description": "UTC seconds since the epoch"}
 
 
@@ -195,6 +196,7 @@ API: Final[Mapping[tuple[str, str], Operation]] = {
         "A page of steps",
         obj(steps=array(STEP_ROW), next_cursor=TEXT_OR_NULL),
         query={
+            "view": {**STR, "description": "A saved view, by its name"},
             "where": {**STR, "description": WHERE_NOTE},
             "filters": {**STR, "description": f"A JSON object. {FILTERS_NOTE}"},
             "order": STR,
@@ -204,6 +206,7 @@ API: Final[Mapping[tuple[str, str], Operation]] = {
             "prompt_uid": STR,
             "channel": STR,
         },
+        statuses=(404,),
     ),
     ("GET", "/steps/{uid}"): Operation(
         "One step with tokens, messages, feedback and consumption",
@@ -306,6 +309,16 @@ API: Final[Mapping[tuple[str, str], Operation]] = {
     ("POST", "/batches/{uid}/metrics"): Operation(
         "What was measured on a batch", obj(accepted=INT), trainer_wire.MetricsIn, False, statuses=(404, 409)
     ),
+    ("GET", "/views"): Operation("Saved views", obj(views=array(obj(name=STR, view=VIEW, created_at=TIME)))),
+    ("GET", "/views/{name}"): Operation("One saved view", obj(name=STR, view=VIEW), statuses=(404,)),
+    ("PUT", "/views/{name}"): Operation(
+        "Keep a view under a name: steps, plans, fetches and recipes may then name it",
+        obj(name=STR, view=VIEW),
+        wire.ViewIn,
+        statuses=(404,),
+        example={"filters": {"agent": "coder"}, "where": "reward > 0.5"},
+    ),
+    ("DELETE", "/views/{name}"): Operation("Forget a saved view", obj(deleted=STR), statuses=(404,)),
     ("GET", "/recipes"): Operation("Recipes and which is active", obj(recipes=array(OBJ), active=OBJ)),
     ("GET", "/recipes/{name}"): Operation(
         "All versions of a recipe", obj(name=STR, versions=array(OBJ)), statuses=(404,)

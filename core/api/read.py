@@ -16,12 +16,14 @@ MAX_PAGE = 1000
 
 
 def list_steps(call: Call) -> Any:
-    """``GET steps?where=&filters=&order=&limit=&cursor=``; also ``trajectory_uid``, ``prompt_uid``, ``channel``.
+    """``GET steps?view=&where=&filters=&order=&limit=&cursor=``; also ``trajectory_uid``, ``prompt_uid``, ``channel``.
 
-    ``filters`` are typed filters as a JSON object.
+    ``view`` is a saved view's name, ``filters`` are typed filters as a JSON object; all that is given must hold.
     """
     filters = _json_filters(call.query.get("filters", ""))
     filters |= {name: call.query[name] for name in ("trajectory_uid", "prompt_uid", "channel") if call.query.get(name)}
+    if call.query.get("view"):
+        filters["saved_view"] = call.query["view"]
     view = View(filters=filters, where=call.query.get("where", ""))
     table, next_cursor = call.deps.pool.steps_after(
         view,

@@ -285,10 +285,15 @@ WHERE_NOTE: Final = f"A condition over step columns: {', '.join(STEP_COLUMNS)}."
 
 
 class ViewIn(WireModel):
-    """A view on the wire."""
+    """A view on the wire; a text is a saved view's name."""
 
     filters: dict[str, Any] = Field(default_factory=dict, description=FILTERS_NOTE)
     where: Annotated[str, Field(description=WHERE_NOTE)] = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, data: Any) -> Any:
+        return {"filters": {"saved_view": data}} if isinstance(data, str) else data
 
     def view(self) -> View:
         """As the pool takes it."""

@@ -8,6 +8,7 @@ from typing import Any
 from core.errors import InvalidInput
 from core.pool import query
 from core.pool.database import Database, rows
+from core.pool.seeing import viewing
 from core.pool.views import compile_view, source_sql
 from core.types import View
 
@@ -72,9 +73,9 @@ class Agreement:
         """
         if a == b:
             raise InvalidInput("Name two reviewers.", field="b")
-        sql, parameters = _opinions(kind, level, view or View())
         key = _key(level)
-        with self._db.read() as cursor, query.explained(view or View()):
+        with viewing(self._db, view or View()) as (cursor, seen), query.explained(view or View()):
+            sql, parameters = _opinions(kind, level, seen)
             found = cursor.execute(
                 f"{sql} SELECT x.label, y.label, count(*) FROM opinion x JOIN opinion y USING ({key})"
                 " WHERE x.author = ? AND y.author = ? GROUP BY ALL",
@@ -106,13 +107,13 @@ class Agreement:
 
         Each is ``{step_uid, trajectory_uid, opinions: [{author, value}]}``; ``step_uid`` is None at trajectory level.
         """
-        sql, parameters = _opinions(kind, level, view or View())
         key = _key(level)
         chosen = "" if authors is None else "WHERE list_contains(?::VARCHAR[], author)"
         step = "s.step_uid" if level == "step" else "NULL::VARCHAR AS step_uid"
         join = "JOIN steps s USING (step_id) JOIN trajectories t ON t.trajectory_id = s.trajectory_id"
         join = join if level == "step" else "JOIN trajectories t USING (trajectory_id)"
-        with self._db.read() as cursor, query.explained(view or View()):
+        with viewing(self._db, view or View()) as (cursor, seen), query.explained(view or View()):
+            sql, parameters = _opinions(kind, level, seen)
             found = rows(
                 cursor,
                 f"{sql}, torn AS (SELECT {key}, list({{'author': author, 'value': label}} ORDER BY author) AS opinions"

@@ -19,7 +19,7 @@ from core.pool.columns import STEP_COLUMNS
 from core.pool.database import Cursor, Database, arrow, registered
 from core.pool.facetindex import SETS, FacetIndex
 from core.pool.members import Groups
-from core.pool.textsearch import seeing
+from core.pool.seeing import seeing
 from core.pool.views import compile_view, source_sql
 from core.types import View
 

@@ -32,8 +32,8 @@ from core.pool.relabel import relabel
 from core.pool.restore import sequences
 from core.pool.review import ReviewQueue
 from core.pool.saved import SavedViews
+from core.pool.seeing import seeing, viewing
 from core.pool.spread import Spreads
-from core.pool.textsearch import viewing
 from core.pool.views import compile_view, source_sql
 from core.pool.whole import read_next_state, read_step, read_trajectory
 from core.tree.sequences import Sequences
@@ -203,10 +203,10 @@ class Pool(
         if target not in ("step", "trajectory"):
             raise InvalidInput("The target is 'step' or 'trajectory'.", field="target")
         number, text = opinions.encode_value(kind, value)
-        condition = compile_view(view)
         column = "s.step_id" if target == "step" else "NULL::BIGINT"
         now = self._db.clock()
-        with self._writing() as cursor, query.explained(view):
+        with self._writing() as cursor, seeing(self._db, cursor, view) as seen, query.explained(view):
+            condition = compile_view(seen)
             action_id, first_id = self._take("action_id"), self._next["annotation_id"]
             n = cursor.execute(
                 f"""

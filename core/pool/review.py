@@ -10,7 +10,7 @@ import pyarrow as pa
 from core.errors import InvalidInput, NotFound
 from core.pool import query
 from core.pool.database import Cursor, Database, arrow, rows
-from core.pool.textsearch import viewing
+from core.pool.seeing import viewing
 from core.pool.views import compile_view, source_sql
 from core.types import View
 

@@ -8,7 +8,8 @@ from core.errors import InvalidInput, NotFound
 from core.pool.changes import NOTHING
 from core.pool.content import canonical, decode
 from core.pool.database import Database, rows, seconds, timestamp
-from core.pool.views import parse_view
+from core.pool.seeing import saved_view, seeing
+from core.pool.views import check_view
 from core.types import View
 
 
@@ -24,18 +25,21 @@ class SavedViews:
     _db: Database
 
     def save_view(self, name: str, view: View) -> None:
-        """Keep a view under a name, in place of an older one."""
-        parse_view(view)
+        """Keep a view under a name, in place of an older one. NotFound when it names a saved view that there isn't."""
+        name = _name(name)
+        check_view(view)
         with self._db.write(NOTHING) as cursor:
             cursor.execute(
                 "INSERT OR REPLACE INTO saved_views VALUES (?, ?, ?, ?)",
-                [
-                    _name(name),
-                    canonical(dict(view.filters)).decode("utf-8"),
-                    view.where,
-                    timestamp(self._db.clock()),
-                ],
+                [name, canonical(dict(view.filters)).decode("utf-8"), view.where, timestamp(self._db.clock())],
             )
+            with seeing(self._db, cursor, View({"saved_view": name})):
+                pass  # the views that it names are there, and none leads back to it
+
+    def view(self, name: str) -> View:
+        """A saved view. NotFound when there is none of this name."""
+        with self._db.read() as cursor:
+            return saved_view(cursor, name)
 
     def views(self) -> list[dict[str, Any]]:
         """Saved views by name: ``{name, view, created_at}``."""

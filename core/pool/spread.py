@@ -8,7 +8,7 @@ from core.errors import InvalidInput
 from core.pool import query
 from core.pool.columns import STEP_COLUMNS
 from core.pool.database import Cursor, Database, arrow
-from core.pool.textsearch import viewing
+from core.pool.seeing import viewing
 from core.pool.views import compile_view, source_sql
 from core.types import View
 

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from core.pool.content import to_json
-from core.pool.database import Cursor, Database, arrow, registered
-from core.types import View
+from core.pool.database import Cursor, arrow, registered
 
 N_KEPT = 4
 """Texts whose steps are kept; each takes 8 bytes per message and step found."""
@@ -92,22 +89,3 @@ class TextSearch:
             if len(self._known) > N_KEPT:
                 self._known.popitem(last=False)
             return pa.table({"step_id": known.steps})
-
-
-@contextmanager
-def viewing(database: Database, view: View) -> Iterator[tuple[Cursor, View]]:
-    """A cursor to read with, and the view to read: the same, with the steps of a searched text already found."""
-    with database.read() as cursor, seeing(database, cursor, view) as seen:
-        yield cursor, seen
-
-
-@contextmanager
-def seeing(database: Database, cursor: Cursor, view: View) -> Iterator[View]:
-    """The view to read with this cursor: the same, with the steps of a searched text already found."""
-    text = view.filters.get("text")
-    if not isinstance(text, str) or not text:
-        yield view
-        return
-    search: TextSearch = database.beside.setdefault("texts", TextSearch())
-    with registered(cursor, text_hits=search.steps(cursor, text)):
-        yield View({**view.filters, "text": Hits("text_hits")}, view.where)

@@ -24,8 +24,8 @@ from core.pool.changes import NOTHING
 from core.pool.content import canonical, decode
 from core.pool.database import Cursor, Database, arrow, registered, rows, seconds, timestamp
 from core.pool.said import SAID
+from core.pool.seeing import viewing
 from core.pool.tablehash import update_hash
-from core.pool.textsearch import viewing
 from core.types import PolicyEvent, View
 
 MASK_COLUMNS = ("mask_starts", "mask_ends", "mask_id")

@@ -214,6 +214,43 @@ def _notes(name: str, value: Any) -> Condition:
     return Condition(sql, (value,) * 4)
 
 
+@dataclass(frozen=True, slots=True)
+class Within:
+    """In place of saved views' names: what they say (``core.pool.seeing``)."""
+
+    views: tuple[View, ...]
+
+
+def names_of_views(filters: Mapping[str, Any]) -> list[str]:
+    """The saved views that a view names. InvalidInput when they are no names."""
+    value = filters["saved_view"]
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or any(not isinstance(name, str) or not name.strip() for name in names):
+        raise _bad("saved_view", "The name of a saved view, or several: all must hold.")
+    return list(names)
+
+
+def _saved_view(name: str, value: Any) -> Condition:
+    if not isinstance(value, Within):
+        names_of_views({name: value})
+        raise AssertionError("a saved view is looked up before it is compiled: core.pool.seeing")
+    parts = [compile_view(view) for view in value.views]
+    return Condition(
+        "(" + (" AND ".join(f"({part.sql})" for part in parts) or "TRUE") + ")",
+        tuple(parameter for part in parts for parameter in part.parameters),
+        any(part.needs_trajectory for part in parts),
+    )
+
+
+def _dataset_version(name: str, value: Any) -> Condition:
+    """By the version's name or uid; one that there isn't holds nothing."""
+    if not isinstance(value, str) or not value.strip():
+        raise _bad(name, "The name of a dataset version.")
+    sql = """s.step_id IN (SELECT d.step_id FROM dataset_steps d JOIN dataset_versions v USING (version_id)
+        WHERE v.name = ? OR v.version_uid = ?)"""
+    return Condition(sql, (value, value))
+
+
 def _text(name: str, value: Any) -> Condition:
     """Steps that brought a message with this text, in their prompt or as their answer; case is ignored."""
     if isinstance(value, Hits):
@@ -294,6 +331,13 @@ def _registry() -> dict[str, Filter]:
         Filter("tool_names", "list", "Tools the answer calls", _lists),
         Filter("has_notes", "flag", "Whether somebody left a note", _has_notes),
         Filter("text", "text", "Text in a message the step brought, or in its answer", _text),
+        Filter("saved_view", "text", "A saved view by its name; the other filters narrow it", _saved_view),
+        Filter(
+            "dataset_version",
+            "text",
+            "Steps that a dataset version holds, with their labels as they are now",
+            _dataset_version,
+        ),
         Filter("metadata", "metadata", "Values at paths of the step's metadata", _metadata),
     ]
     return {item.name: item for item in found}
@@ -316,8 +360,17 @@ def parse_view(value: Any) -> View:
         if not isinstance(filters, Mapping) or not isinstance(where, str):
             raise InvalidInput("A view is {filters: {...}, where: text}.", field="view")
         view = View(dict(filters), where)
-    compile_view(view)
+    check_view(view)
     return view
+
+
+def check_view(view: View) -> None:
+    """InvalidInput names the field that doesn't fit; whether a saved view is there is seen when it is read."""
+    filters = dict(view.filters)
+    if filters.get("saved_view") is not None:
+        names_of_views(filters)
+        del filters["saved_view"]
+    compile_view(View(filters, view.where))
 
 
 def compile_view(view: View) -> Condition:

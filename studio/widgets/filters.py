@@ -18,7 +18,7 @@ import streamlit as st
 
 from core.errors import StudioError
 from core.pool.findings import FINDINGS
-from core.pool.views import FILTERS, compile_view
+from core.pool.views import FILTERS, check_view
 from core.types import View
 from studio import components, state
 from studio.glossary import define
@@ -121,7 +121,7 @@ def filter_panel(key: str) -> View | None:
     _search(view, key)
     _where(view, key)
     try:
-        compile_view(view)
+        check_view(view)
     except StudioError as error:
         show_error(error)
         if st.button("Clear filters", key=f"{key}-clear-bad", width="stretch"):

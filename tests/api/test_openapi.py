@@ -51,10 +51,10 @@ def test_every_call_answers_as_documented(case: Any, service: ServeProcess) -> N
 
 
 def routes_of(service: ServeProcess) -> set[tuple[str, str]]:
-    from core.api import batches, clawr1, data, feedback, keys, produce, read, recipes, train
+    from core.api import batches, clawr1, data, feedback, keys, produce, read, recipes, train, views
     from core.gateway.app import PREFIXES
 
-    api = (batches, data, feedback, keys, produce, read, recipes, train)
+    api = (batches, data, feedback, keys, produce, read, recipes, train, views)
     found = {(method, f"/api/v1{path}") for module in api for method, path, _ in module.ROUTES}
     found |= {
         (method, path) for module_routes in (read.ROOT_ROUTES, clawr1.ROUTES) for method, path, _ in module_routes

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.batch.datasets import freeze_version
+from core.batch.recipe import parse_recipe
 from core.errors import InvalidInput, NotFound
 from core.pool import Pool
 from core.pool.columns import STEP_COLUMNS
@@ -69,6 +71,11 @@ def pool() -> Iterator[Pool]:
     made.annotate([Annotation("correct", False, "me", "test", START, trajectory_uid="t4")])
     made.annotate([Annotation("note", "Looks like LUCK", "me", "test", START, trajectory_uid="t6")])
     made.annotate([Annotation("quality", "good", "me", "test", START, step_uid="s11", note="bad luck here")])
+    made.save_view("early", View({"created_at": {"before": START + 600}}))
+    made.save_view("some text", View({"text": "answer 5"}))
+    frozen = View({"trajectory_uid": "t2"})
+    recipe = parse_recipe({"channel": made.trajectory("t2", tokens=False)["channel"], "algorithm": "sft"})
+    freeze_version(made, "frozen", frozen, recipe, author="me")
     made.undo(made.annotate([Annotation("note", "no luck", "me", "test", START, step_uid="s12")]))
     yield made
     made.close()
@@ -151,6 +158,10 @@ CASES: list[tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]] = [
     ({"ready": {"max_staleness": 0}}, lambda r: False),
     ({"ready": {"max_staleness": 1}}, lambda r: r["trainable"] and r["trajectory_uid"] in ("t0", "t1", "t3")),
     ({"metadata": {"task": None}}, lambda r: int(r["step_uid"][1:]) % 2 == 0),
+    ({"saved_view": "early"}, lambda r: int(r["step_uid"][1:]) < 10),
+    ({"saved_view": ["early", "some text"], "step_index": 5}, lambda r: r["step_uid"] == "s05"),
+    ({"dataset_version": "frozen"}, lambda r: r["trajectory_uid"] == "t2"),
+    ({"dataset_version": "nobody"}, lambda r: False),
 ]
 
 
@@ -182,7 +193,7 @@ def test_every_filter_is_tried() -> None:
         {"has_notes": 1}, {"step_uid": [1]},
         {"findings": "lazy"}, {"findings": {"some": []}}, {"notes": 3}, {"ready": "yes"}, {"ready": 1},
         {"ready": {"n_rollouts": 0}}, {"ready": {"n": 2}}, {"correct_state": "scored"}, {"correct": "true"},
-        {"staleness": "old"}, {"n_steps": [1, 2, 3]},
+        {"staleness": "old"}, {"n_steps": [1, 2, 3]}, {"saved_view": 3}, {"saved_view": [""]}, {"dataset_version": ""},
     ],
     ids=str,
 )  # fmt: skip
@@ -348,7 +359,7 @@ def test_saved_views_and_recipes(pool: Pool) -> None:
     view = View({"channel": "val", "reward": [0, 1]}, "n_prompt_tokens > 3")
     pool.save_view("mine", view)
     pool.save_view("mine", view)
-    (saved,) = pool.views()
+    saved = next(row for row in pool.views() if row["name"] == "mine")
     assert (saved["name"], saved["view"]) == ("mine", view)
     pool.delete_view("mine")
     with pytest.raises(NotFound):

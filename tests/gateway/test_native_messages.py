@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import anthropic
@@ -9,6 +10,8 @@ import pytest
 from starlette.responses import JSONResponse
 
 from core.dialects import chat_answer
+
+from .providers_wire import ANTHROPIC, WIRES, provider
 
 KEY = "agents-own-provider-key"
 MESSAGE: dict[str, Any] = {
@@ -75,6 +78,35 @@ def test_nothing_is_lost(gateway, upstream, claude, stream):
     assert record["response"] == MESSAGE
     assert "response_id" not in record
     assert KEY.encode() not in next(gateway.directory.glob("*.seg")).read_bytes()
+
+
+@pytest.mark.parametrize("sdk", [True, False])
+def test_the_providers_own_stream_goes_on_as_it_is(gateway, upstream, claude, sdk):
+    upstream.reply = provider("anthropic")
+    if sdk:
+        with claude.messages.stream(**BODY) as events:
+            answer = events.get_final_message()
+        assert answer.model_dump(exclude_none=True)["content"] == ANTHROPIC["content"]
+    else:
+        body = {**BODY, "stream": True}
+        raw = gateway.http.post("/v1/messages", json=body, headers={"x-api-key": KEY}).text
+        told = [json.loads(line[6:]) for line in raw.splitlines() if line.startswith("data: ")]
+        assert told == WIRES["anthropic"][1]
+    (record,) = gateway.records()
+    assert record["response"] == ANTHROPIC
+    assert (record["stream_mode"], record["engine_dialect"], record["error"]) == ("relay", "messages", None)
+
+
+@pytest.mark.parametrize("n_sent", [1, 12])
+def test_a_message_that_breaks_off_is_no_answer(gateway, upstream, claude, n_sent):
+    said = 'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}\n\n'
+    for end, match in (("", "in the middle"), (said, "Overloaded")):
+        upstream.reply = provider("anthropic", n_sent=n_sent, end=end)
+        with pytest.raises(anthropic.APIStatusError, match=match), claude.messages.stream(**BODY) as events:
+            events.get_final_message()
+        record = gateway.records()[-1]
+        assert match in record["error"]["message"]
+        assert record["response"]["id"] == "msg_1"
 
 
 def test_what_is_stored_is_canonical():

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -20,7 +23,7 @@ from tests.conftest import eventually
 from tests.left_out import missing
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page
+    from playwright.sync_api import Browser, BrowserContext, Locator, Page
 
 ROOT = Path(__file__).resolve().parents[2]
 VIEWPORT = {"width": 1440, "height": 900}
@@ -57,10 +60,12 @@ def browser() -> Iterator[Browser]:
 
 
 def free_port() -> int:
-    """A port that is free at the moment of asking."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that is free, and below those that the system hands out to tests beside until it is listened on."""
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @dataclass
@@ -134,6 +139,20 @@ def shared_studio(tmp_path_factory: pytest.TempPathFactory, browser: Browser) ->
     running = start_studio(tmp_path_factory.mktemp("studio"))
     yield running
     running.stop()
+
+
+def settled_box(where: Locator, *, still_s: float = 0.5) -> dict[str, float]:
+    """Where something stands once it holds still: plots are drawn in steps, and pages grow above them."""
+    seen: tuple[Any, float] = (None, 0.0)
+
+    def settled() -> Any:
+        nonlocal seen
+        box = where.bounding_box()
+        if box is None or box != seen[0]:
+            seen = (box, time.monotonic())
+        return box if time.monotonic() - seen[1] >= still_s else None
+
+    return eventually(settled)
 
 
 HARMLESS = ("/_stcore/health", "/_stcore/host-config")

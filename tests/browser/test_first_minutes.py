@@ -7,6 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from tests.browser.conftest import settled_box
 from tests.conftest import eventually
 
 
@@ -15,8 +16,7 @@ def test_demo_data_then_from_the_funnel_to_curate(studio, watch):
     page.get_by_role("button", name="Load demo data").click()
     bars = page.locator(".js-plotly-plot").first.locator(".point path")
     expect(bars).to_have_count(5)
-    page.wait_for_timeout(1000)
-    bar = bars.nth(3).bounding_box()
+    bar = settled_box(bars.nth(3))
     page.mouse.click(bar["x"] + 12, bar["y"] + bar["height"] / 2)
     expect(page).to_have_url(re.compile(r"/curate\?.*trainable=true"))
     expect(page.locator(".cs-head h1")).to_have_text("Curate")
@@ -42,7 +42,7 @@ def test_the_demo_agent_arrives_live_without_a_jump(studio, watch):
     )
     assert len(heights) <= 2, heights  # once more while the engine table gains the demo engine's row
     eventually(lambda: int(calls.inner_text().replace(",", "")) > before)
-    table = page.locator("[data-testid=stDataFrame]").bounding_box()
+    table = settled_box(page.locator("[data-testid=stDataFrame]"))
     page.mouse.click(table["x"] + 150, table["y"] + 80)
     expect(page).to_have_url(re.compile(r"/inspect\?step="))
 

@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 from core.client import StudioClient
 from core.trainer import Trainer
 from tests.api.test_batches import RECIPE, wire_steps
+from tests.browser.conftest import settled_box
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -46,7 +47,7 @@ def test_a_trainers_batches_are_seen_and_opened(trained, watch):
     expect(figure(page, "Policy version")).to_have_text("1")
     points = page.locator(".js-plotly-plot").first.locator(".scatterlayer .point")
     expect(points).to_have_count(3)
-    box = points.last.bounding_box()
+    box = settled_box(points.last)
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     expect(page).to_have_url(re.compile("batch="))
     expect(page.locator(".cs-section h3", has_text="Life")).to_be_visible()

@@ -25,8 +25,8 @@ from studio.widgets.planning import (
     current_plan,
     link_params,
     recipe_editor,
-    recipe_from_query,
     recipe_to_query,
+    safe_recipe,
     totals_row,
 )
 
@@ -66,18 +66,6 @@ def batch_page() -> None:
         show_plan(view, recipe)
 
 
-def safe_recipe() -> Recipe:
-    """The URL's recipe; one that doesn't fit is explained and replaced by the defaults."""
-    try:
-        return recipe_from_query()
-    except StudioError as error:
-        w.show_error(error)
-        if st.button("Use the default recipe", width="stretch"):
-            state.set_query(recipe=None)
-            st.rerun()
-        return Recipe()
-
-
 def saved_recipes(recipe: Recipe) -> None:
     """Load or keep a recipe under a name."""
     pool = state.service().pool
@@ -101,7 +89,11 @@ def show_plan(view: View, recipe: Recipe) -> None:
         totals_row(made)
     if len(made.steps) == 0:
         reason = max(made.excluded, key=lambda item: item.n_steps, default=None)
-        text = "No step matches view and channel." if reason is None else f"{reason.label}: {reason.n_steps} steps."
+        text = (
+            f"No step of channel {recipe.channel} matches the view: choose another channel, or take a filter off."
+            if reason is None
+            else f"{reason.label}: {w.count(reason.n_steps)} steps."
+        )
         w.empty_state("The plan is empty", text, icon="filter_alt_off")
     with st.container(horizontal=True, vertical_alignment="center"):
         tab = choose("Tab", TABS, "tab")
@@ -113,8 +105,9 @@ def show_plan(view: View, recipe: Recipe) -> None:
 
 
 def chosen(made: Plan) -> None:
-    """Groups, and the trajectories of all or of one of them."""
+    """Groups, and the trajectories of all or of one of them; of an empty plan, what was taken out and why."""
     if len(made.steps) == 0:
+        excluded(made)
         return
     groups = [
         {

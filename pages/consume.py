@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,12 +12,13 @@ from core.batch.leases import DEFAULT_CHANNEL, Fetch
 from core.batch.pace import pace, syncs
 from core.batch.plan import Plan
 from core.batch.recipe import Recipe, difference, parse_recipe
+from core.errors import NotFound, StudioError
 from studio import state
 from studio import widgets as w
 from studio.charts import consume as charts
 from studio.widgets.batchview import one_batch, recipe_name
 from studio.widgets.choice import choose
-from studio.widgets.planning import recipe_editor
+from studio.widgets.planning import query_fields, recipe_editor
 from studio.widgets.tables import html_table, mark
 
 LIMIT = 300
@@ -36,8 +36,13 @@ def consume_page() -> None:
     """One batch, or all of them beside the recipe that makes the next."""
     uid = state.query("batch")
     if uid is not None:
-        with w.error_boundary():
+        try:
             one_batch(uid)
+        except NotFound as error:
+            w.show_error(error)
+            if st.button("All batches", icon=":material/arrow_back:", key="back"):
+                state.set_query(batch=None)
+                st.rerun()
         return
     channel = channel_choice()
     left, right = st.columns([9, 3.2], gap="medium")
@@ -295,9 +300,15 @@ def text_of(value: Any) -> str:
 
 
 def edited_recipe(standing: Recipe) -> Recipe:
-    """The standing recipe with the URL's changes."""
-    text = state.query("recipe")
-    return standing if text is None else parse_recipe({**standing.to_json(), **json.loads(text)})
+    """The standing recipe with the URL's changes; changes that don't fit are explained and left out."""
+    try:
+        return standing if state.query("recipe") is None else parse_recipe({**standing.to_json(), **query_fields()})
+    except StudioError as error:
+        w.show_error(error)
+        if st.button("Leave the changes out", width="stretch"):
+            state.set_query(recipe=None)
+            st.rerun()
+        return standing
 
 
 EFFECTS = (("n_groups", "Groups"), ("n_trajectories", "Trajectories"), ("n_steps", "Steps"), ("n_tokens", "Tokens"))

@@ -9,6 +9,7 @@ from typing import Any
 
 import streamlit as st
 
+from core.batch.leases import DEFAULT_CHANNEL
 from core.batch.plan import plan
 from core.types import Annotation, AnnotationKind, View
 from studio import state
@@ -16,7 +17,7 @@ from studio import widgets as w
 from studio.widgets import browse, picking
 from studio.widgets.choice import choose
 from studio.widgets.distributions import distributions
-from studio.widgets.filters import active_filters, change, filter_panel, signature
+from studio.widgets.filters import active_filters, change, filter_panel, selected_values, signature
 from studio.widgets.funnel import funnel_table
 from studio.widgets.labels import QUALITIES, SOURCE
 from studio.widgets.planning import (
@@ -25,7 +26,7 @@ from studio.widgets.planning import (
     current_plan,
     link_params,
     plan_counts,
-    recipe_from_query,
+    standing_recipe,
 )
 from studio.widgets.review import review_tab
 from studio.widgets.reviewers import reviewers_tab
@@ -230,9 +231,9 @@ def run(action: Action, view: View) -> None:
 def preview(action: Action, view: View, ready: bool) -> None:
     """The active plan before and after the action, by the very function that plans."""
     pool = state.service().pool
-    recipe = recipe_from_query()
+    recipe, origin = standing_recipe(channel_of(view))
     before = plan_counts(current_plan(View(), recipe))
-    line = f"Active plan: {recipe.estimator.title}, channel {recipe.channel}, whole pool"
+    line = f"Active plan: {recipe.estimator.title} ({origin}), channel {recipe.channel}, whole pool"
     if not ready:
         show_change(before, None, f"{line}. Select rows, or apply to all that match.")
         return
@@ -293,10 +294,19 @@ def funnel(view: View) -> None:
     """From captured to ready: what each reason takes out of the active plan."""
     pool = state.service().pool
     counts = pool.count_groups(view), pool.count_trajectories(view), pool.count_steps(view)
-    recipe = recipe_from_query()
+    recipe, origin = standing_recipe(channel_of(view))
     made = current_plan(view, recipe)
-    st.caption(f"{recipe.estimator.title}, channel {recipe.channel}. The recipe is chosen on the Batch page.")
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.caption(f"{recipe.estimator.title} ({origin}), channel {recipe.channel}.")
+        if st.button("Open it in Batch", icon=":material/inventory_2:", type="tertiary", key="funnel-batch"):
+            state.goto("batch", **link_params(view, recipe))
     funnel_table(made, counts)
+
+
+def channel_of(view: View) -> str:
+    """The one channel that the filters name; ``train`` where they name none or several."""
+    named = selected_values(view, "channel")
+    return str(named[0]) if len(named) == 1 and named[0] is not None else DEFAULT_CHANNEL
 
 
 def history() -> None:
@@ -317,7 +327,7 @@ def history() -> None:
             pool.redo(undone[-1]["action_uid"])
             st.rerun()
         if st.button("Open the plan", icon=":material/inventory_2:", key="to-batch"):
-            state.goto("batch", **link_params(View(), recipe_from_query()))
+            state.goto("batch", **link_params(View(), standing_recipe(DEFAULT_CHANNEL)[0]))
     names = {row["action_uid"]: f"{row['label'] or row['action_uid']}" for row in actions}
     with st.container(horizontal=True, vertical_alignment="bottom"):
         chosen = st.selectbox("One entry", list(names), format_func=names.__getitem__, key="one-action", width=460)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from core.errors import NotFound
 from studio import components, state
 from studio import widgets as w
 from studio.widgets import browse, stepview
@@ -156,15 +157,32 @@ def labels(trajectory_uid: str, step_uid: str, summary: dict) -> None:
     )
 
 
+def inspect_page() -> None:
+    """What the URL names, most special first; the list where it names nothing."""
+    trajectory = state.query("trajectory")
+    if trajectory is None and (step := state.query("step")) is not None:
+        trajectory = state.service().pool.step(step)["trajectory_uid"]
+    if pair := st.query_params.get_all("compare"):
+        pair_page(pair)
+    elif trajectory is not None:
+        trajectory_page(trajectory)
+    elif (group := state.query("group")) is not None:
+        group_page(group)
+    else:
+        list_page()
+
+
+def absent(error: NotFound) -> None:
+    """What the URL names is not in the pool: say so, and lead to what is."""
+    w.show_error(error)
+    st.caption("The link may be of another pool, or retention took it. Search by text or uid in the list.")
+    if st.button("All that is here", icon=":material/table_rows:", key="absent-list"):
+        state.set_query(**dict.fromkeys(("trajectory", "step", "group", "compare", "tab", "place")))
+        st.rerun()
+
+
 w.page_header("inspect")
-asked_trajectory = state.query("trajectory")
-if asked_trajectory is None and (asked_step := state.query("step")) is not None:
-    asked_trajectory = state.service().pool.step(asked_step)["trajectory_uid"]
-if asked_pair := st.query_params.get_all("compare"):
-    pair_page(asked_pair)
-elif asked_trajectory is not None:
-    trajectory_page(asked_trajectory)
-elif (asked_group := state.query("group")) is not None:
-    group_page(asked_group)
-else:
-    list_page()
+try:
+    inspect_page()
+except NotFound as missing:
+    absent(missing)

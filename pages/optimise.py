@@ -17,7 +17,7 @@ from studio.charts.plan import group_tokens
 from studio.charts.tree import member_steps, rows_drawing, tree_drawing
 from studio.widgets.choice import choose
 from studio.widgets.filters import active_filters
-from studio.widgets.planning import current_plan, link_params, recipe_from_query, recipe_to_query
+from studio.widgets.planning import current_plan, link_params, recipe_to_query, safe_recipe
 from studio.widgets.savings import savings
 from studio.widgets.treeview import (
     branch_points,
@@ -43,7 +43,7 @@ def optimise_page() -> None:
         w.empty_state("No tokens yet", "Load the demo data or capture some calls; trees follow.", demo=True)
         return
     view = state.view_from_query()
-    recipe = recipe_from_query()
+    recipe = safe_recipe()
     active_filters(view, key="optimise")
     with st.spinner("Planning and packing…", show_time=True):
         made = current_plan(view, recipe)

@@ -21,8 +21,9 @@ def show_error(error: Exception) -> None:
     if isinstance(error, StudioError):
         field = f"<code>{escape(error.field)}</code>" if error.field else ""
         hint = f'<div class="h">{escape(error.hint)}</div>' if error.hint else ""
+        title = escape(error.type.replace("_", " ").capitalize())
         st.html(
-            f'<div class="cs-callout bad" role="alert"><div class="t">{escape(error.type)} {field}</div>'
+            f'<div class="cs-callout bad" role="alert"><div class="t">{title} {field}</div>'
             f'<div class="m">{escape(error.message)}</div>{hint}</div>'
         )
         return

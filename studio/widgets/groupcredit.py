@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.batch.plan import Plan
-from core.batch.recipe import Recipe, parse_recipe
+from core.batch.recipe import Recipe
 from core.errors import StudioError
 from core.types import View
 from studio import state
-from studio.widgets.planning import PARAM, current_plan, recipe_from_query
+from studio.widgets.planning import current_plan, standing_recipe
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,14 +34,7 @@ class StepCredit:
 
 def group_recipe(channel: str) -> tuple[Recipe, str]:
     """The URL's recipe, else the channel's active one, else the defaults; and where it is from."""
-    if state.query(PARAM) is not None:
-        found, origin = recipe_from_query(), "the page's recipe"
-    else:
-        active = state.service().pool.active_recipe(channel)
-        if active is None:
-            found, origin = Recipe(), "default recipe"
-        else:
-            found, origin = parse_recipe(active["recipe"]), f"recipe {active['name']} v{active['version']}"
+    found, origin = standing_recipe(channel)
     # A batch size would leave the group out where others come first; here it is looked at by itself.
     return found.model_copy(update={"channel": channel, "batch_size": None}), origin
 

@@ -17,9 +17,10 @@ from core.batch.candidates import COLUMNS, OPTIONAL
 from core.batch.plan import Plan, plan
 from core.batch.recipe import Recipe, parse_recipe
 from core.credit import REGISTRY, Option
-from core.errors import InvalidInput
+from core.errors import InvalidInput, StudioError
 from core.types import AnnotationKind, PolicyEvent, TokenSource, View
 from studio import state
+from studio.widgets.callouts import show_error
 from studio.widgets.figures import Figure, figures
 from studio.widgets.format import compact, count, number, percent
 
@@ -28,16 +29,43 @@ PARAM = "recipe"
 
 def recipe_from_query() -> Recipe:
     """The URL's recipe; defaults where it says nothing. InvalidInput names the field that doesn't fit."""
+    return parse_recipe(query_fields())
+
+
+def query_fields() -> dict[str, Any]:
+    """The fields of a recipe that the URL spells, not looked at yet; InvalidInput when they are no JSON object."""
     text = state.query(PARAM)
     if text is None:
-        return Recipe()
+        return {}
     try:
         given = json.loads(text)
     except ValueError as error:
         raise InvalidInput("The recipe in the URL is not JSON.", field=PARAM) from error
     if not isinstance(given, dict):
         raise InvalidInput("The recipe in the URL is not an object.", field=PARAM)
-    return parse_recipe(given)
+    return given
+
+
+def safe_recipe() -> Recipe:
+    """The URL's recipe; one that doesn't fit is explained and replaced by the defaults."""
+    try:
+        return recipe_from_query()
+    except StudioError as error:
+        show_error(error)
+        if st.button("Use the default recipe", key="default-recipe"):
+            state.set_query(**{PARAM: None})
+            st.rerun()
+        return Recipe()
+
+
+def standing_recipe(channel: str) -> tuple[Recipe, str]:
+    """The URL's recipe, else the one that the channel's trainers fetch by, else the defaults; and where it is from."""
+    if state.query(PARAM) is not None:
+        return recipe_from_query(), "the page's recipe"
+    active = state.service().pool.active_recipe(channel)
+    if active is None:
+        return Recipe(channel=channel), "default recipe"
+    return parse_recipe(active["recipe"]), f"recipe {active['name']} v{active['version']}"
 
 
 def recipe_to_query(recipe: Recipe, base: Recipe | None = None) -> str | None:

@@ -65,6 +65,17 @@ class Format:
     own_uids: bool = False
 
 
+def taken(where: str, convert: Callable[[], Taken]) -> Found:
+    """What a record was converted to; a Problem that names the place where it is not what its format says."""
+    try:
+        return convert()
+    except InvalidInput as error:
+        return Problem(where, error.field, error.message)
+    except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError) as error:
+        # Something in it is of another kind than what reads it expects, at a place that only the reader knows.
+        return Problem(where, None, f"not shaped like a record of this format: {error}")
+
+
 def fingerprint(value: Any) -> str:
     """32 hex digits that equal content has in common."""
     try:

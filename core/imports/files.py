@@ -7,13 +7,14 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import orjson
 
 from core.errors import InvalidInput
-from core.imports.base import Found, Problem, Taken
+from core.imports.base import Found, Problem, Taken, taken
 
 MAX_VALUE_CHARS = 256 << 20
 READ_CHARS = 1 << 20
@@ -133,10 +134,7 @@ def converted(path: Path, convert: Callable[[str, Mapping[str, Any]], Taken]) ->
         elif not isinstance(record, Mapping):
             yield Problem(where, None, "not a JSON object")
         else:
-            try:
-                yield convert(where, record)
-            except InvalidInput as error:
-                yield Problem(where, error.field, error.message)
+            yield taken(where, partial(convert, where, record))
 
 
 def by_session(

@@ -10,8 +10,7 @@ from typing import Any
 
 import orjson
 
-from core.errors import InvalidInput
-from core.imports.base import Format, Found, Problem, Taken, finished, objects, text
+from core.imports.base import Format, Found, Problem, Taken, finished, objects, taken, text
 
 NAME = "rllm"
 SAMPLING = ("temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "seed", "stop", "n")
@@ -19,7 +18,7 @@ SAMPLING = ("temperature", "top_p", "top_k", "max_tokens", "max_completion_token
 # their own time tells their order and not the rows'.
 _TRACES = """
 SELECT s.session_id, t.trace_id, t.data FROM traces t JOIN trace_sessions s USING (trace_id)
-ORDER BY s.session_id, json_extract(t.data, '$.timestamp'), s.created_at, t.rowid
+ORDER BY s.session_id, CASE WHEN json_valid(t.data) THEN json_extract(t.data, '$.timestamp') END, s.created_at, t.rowid
 """
 
 
@@ -40,11 +39,9 @@ def read(path: Path) -> Iterator[Found]:
 def _trace(where: str, session: str, index: int, last: bool, data: str) -> Found:
     try:
         record = orjson.loads(data)
-        return Taken(where, [finished(_step(session, index, last, record), NAME)])
-    except InvalidInput as error:
-        return Problem(where, error.field, error.message)
-    except (orjson.JSONDecodeError, AttributeError) as error:
-        return Problem(where, "data", f"not a trace: {error}")
+    except orjson.JSONDecodeError as error:
+        return Problem(where, "data", f"not JSON: {error}")
+    return taken(where, lambda: Taken(where, [finished(_step(session, index, last, record), NAME)]))
 
 
 def _step(session: str, index: int, last: bool, record: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,11 +6,12 @@ Each run of ones in the loss mask is what the policy sampled in one turn, and be
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from core.errors import InvalidInput
-from core.imports.base import Format, Found, Problem, Repeats, Taken, finished, number, text
+from core.imports.base import Format, Found, Problem, Repeats, Taken, finished, number, taken, text
 from core.imports.files import converted
 
 NAME = "slime"
@@ -36,10 +37,7 @@ def _from_torch(path: Path, repeats: Repeats) -> Iterator[Found]:
         return
     for index, sample in enumerate(samples):
         where = f"{path.name}[{index}]"
-        try:
-            yield _sample(where, sample, repeats)
-        except InvalidInput as error:
-            yield Problem(where, error.field, error.message)
+        yield taken(where, partial(_sample, where, sample, repeats))
 
 
 def _sample(where: str, record: Mapping[str, Any], repeats: Repeats) -> Taken:

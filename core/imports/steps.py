@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pyarrow.parquet as pq
 
-from core.imports.base import Format, Found, Problem, Taken
+from core.imports.base import Format, Found, Taken, taken
 from core.imports.files import converted
 
 BATCH_ROWS = 64
@@ -46,10 +47,8 @@ def read_parquet(path: Path) -> Iterator[Found]:
         for batch in file.iter_batches(BATCH_ROWS, columns=[*columns, "trajectory_reward"]):
             for row in batch.to_pylist():
                 number += 1
-                try:
-                    yield _row(f"{path.name}:{number}", row)
-                except orjson.JSONDecodeError as error:
-                    yield Problem(f"{path.name}:{number}", None, f"not JSON: {error}")
+                where = f"{path.name}:{number}"
+                yield taken(where, partial(_row, where, row))
 
 
 def _row(where: str, row: dict[str, Any]) -> Taken:

@@ -42,6 +42,15 @@ NESTED_SECRETS: Final[Mapping[str, frozenset[str]]] = {
 }
 """The same in the objects of a request's lists: what MCP servers are called with."""
 
+_LOGGED_SECRETS: Final = SECRET_FIELDS | {
+    "cookie", "cookies", "password", "proxy-authorization", "proxy_authorization", "secret_key", "set-cookie",
+    "user_api_key", "user_api_key_hash", "x-api-key", "x_api_key",
+}  # fmt: skip
+"""Names, in lower case, under which logs hold keys."""
+
+MIN_SECRET_CHARS: Final = 12
+"""Shorter keys are placeholders ("EMPTY", "sk-local"): blotting them out would only damage texts."""
+
 HEADER_ALLOW: Final = frozenset(
     {
         "anthropic-beta",
@@ -177,6 +186,50 @@ def take_secrets(request: dict[str, Any]) -> tuple[list[str], list[str]]:
                 texts += _strings(item.pop(name))
                 names.append(f"{place}.{name}")
     return list(dict.fromkeys(names)), texts
+
+
+def without_keys(step: Mapping[str, Any]) -> dict[str, Any]:
+    """A producer's step without the fields that hold keys, at any depth of what it says about itself.
+
+    Logs of other programs, which are imported as steps, hold the headers and keys of the calls that they logged. What
+    stood in such a field is blotted out of the rest; ``metadata.dropped_fields`` names the fields.
+    """
+    names: list[str] = []
+    texts: list[str] = []
+
+    def clean(value: Any, where: str, secret: frozenset[str]) -> Any:
+        if isinstance(value, list):
+            return [clean(item, where, secret) for item in value]
+        if not isinstance(value, dict):
+            return value
+        kept = {}
+        for name, inner in value.items():
+            if str(name).lower() in secret:
+                names.append(f"{where}.{name}")
+                texts.extend(_strings(inner))
+            else:
+                kept[name] = clean(inner, f"{where}.{name}", secret)
+        return kept
+
+    found = dict(step)
+    for field in ("sampling", "metadata"):
+        if found.get(field):
+            found[field] = clean(found[field], field, _LOGGED_SECRETS)
+    if isinstance(found.get("tools"), list):
+        # Beside a tool's own fields only: its schema may well have a property of such a name.
+        found["tools"] = [dict(tool) if isinstance(tool, dict) else tool for tool in found["tools"]]
+        taken, inner = take_secrets({"tools": found["tools"]})
+        names += taken
+        texts += inner
+    if not names:
+        return dict(step)
+    body = orjson.dumps(found)
+    for text in {text for text in texts if len(text) >= MIN_SECRET_CHARS}:
+        body = blot(body, text)
+    cleaned: dict[str, Any] = orjson.loads(body)
+    dropped = [*((step.get("metadata") or {}).get("dropped_fields") or ()), *names]
+    cleaned["metadata"] = {**(cleaned.get("metadata") or {}), "dropped_fields": list(dict.fromkeys(dropped))}
+    return cleaned
 
 
 def _strings(value: Any) -> list[str]:

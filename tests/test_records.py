@@ -85,6 +85,34 @@ def test_a_key_written_twice_leaves_as_well():
     assert record["request"] == {"model": "m"}
 
 
+def test_keys_in_what_a_log_says_of_its_call_leave_with_it():
+    key = "sk-canary-4f0e8a1b"
+    schema = {"type": "object", "properties": {"headers": {"type": "object"}, "api_key": {"type": "string"}}}
+    function = {"name": "f", "parameters": schema}
+    step = {
+        "step_uid": "s",
+        "sampling": {"temperature": 0.5, "extra_headers": {"Authorization": f"Bearer {key}"}, "api_key": key},
+        "metadata": {"log": [{"Headers": {"x": key}, "a": 1}], "user_api_key": None, "dropped_fields": ["n"]},
+        "tools": [{"type": "function", "function": function}, {"type": "mcp", "authorization": key}],
+        "messages": [{"role": "user", "content": f"my key is {key}."}],
+    }
+    before = orjson.dumps(step)
+    found = records.without_keys(step)
+    assert orjson.dumps(step) == before
+    assert key not in orjson.dumps(found).decode()
+    assert found["messages"] == [{"role": "user", "content": "my key is [secret]."}]
+    assert found["sampling"] == {"temperature": 0.5}
+    assert found["tools"] == [{"type": "function", "function": function}, {"type": "mcp"}]
+    assert found["metadata"]["log"] == [{"a": 1}]
+    assert found["metadata"]["dropped_fields"] == [
+        "n", "sampling.extra_headers", "sampling.api_key", "metadata.log.Headers", "metadata.user_api_key",
+        "tools.authorization",
+    ]  # fmt: skip
+    assert records.without_keys(found)["metadata"] == found["metadata"]
+    harmless = {"step_uid": "s", "metadata": {"a": 1}, "sampling": None, "tools": None, "messages": [{"api_key": "x"}]}
+    assert records.without_keys(harmless) == harmless
+
+
 @pytest.mark.parametrize("secret", ["canary-0123456789", 'canary"with\\signs/0123', "canary-ünïcode-0123"])
 def test_presented_keys_are_blotted_out_everywhere(secret):
     payload_parts = {"messages": [{"role": "user", "content": f"my key is {secret}."}]}

@@ -13,7 +13,7 @@ from core.api import wire
 from core.api.app import CATCH_UP_S, ApiDeps, Call, Handler
 from core.errors import Conflict, InvalidInput, NotFound
 from core.gateway.keys import key_id
-from core.records import complete_record, register_record, session_record, steps_record
+from core.records import complete_record, register_record, session_record, steps_record, without_keys
 
 
 def mint_session(deps: ApiDeps, session: wire.SessionIn, base_url: str | None = None) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def submit_steps(deps: ApiDeps, body: object, *, channel: str | None = None) -> 
     """Check, journal and wait until readable. A step that is already stored is accepted again if it is the same."""
     now = deps.clock()
     submitted = wire.check(wire.StepsIn, body).steps
-    steps = [step.wire(now=now, channel=channel or deps.settings.channel) for step in submitted]
+    steps = [without_keys(step.wire(now=now, channel=channel or deps.settings.channel)) for step in submitted]
     _refuse_contradictions(deps, steps)
     deps.journal.append(steps_record(at=now, steps=steps)).result()
     readable = deps.ingest.catch_up(CATCH_UP_S)

@@ -15,14 +15,12 @@ from core.gateway.engine import Engine, EngineAnswer, EngineCall
 from core.gateway.identity import Caller, presented_keys
 from core.gateway.routing import Attempts
 from core.gateway.stats import CallEvent
-from core.records import BLOT, blot, call_record, harmless_headers
+from core.records import BLOT, MIN_SECRET_CHARS, blot, call_record, harmless_headers
 
 log = logging.getLogger(__name__)
 
 _API_HEADERS = ("anthropic-version", "anthropic-beta")
 """What an agent says about the API that it speaks; an engine that speaks the same needs it."""
-_MIN_SECRET_CHARS = 12
-"""Shorter keys are placeholders ("EMPTY", "sk-local"): blotting them out would only damage texts."""
 
 
 @dataclass(slots=True)
@@ -67,7 +65,7 @@ class Exchange:
         """Every key that the call presented or that its engine was given, and the gateway's own."""
         engine_keys = self.attempts.secrets() if self.attempts is not None else ()
         known = {*presented_keys(self.headers), *engine_keys, *self.body_secrets, api_key or ""}
-        return [key for key in known if len(key) >= _MIN_SECRET_CHARS]
+        return [key for key in known if len(key) >= MIN_SECRET_CHARS]
 
     def engine_call(self, dialect: Dialect) -> EngineCall:
         """What the engine is asked."""

@@ -172,6 +172,7 @@ def export(
     where: Annotated[str, typer.Option(help="Expression over step columns")] = "",
     filters: Annotated[str, typer.Option(help="Typed filters as JSON")] = "{}",
     view: ViewOption = None,
+    dataset: Annotated[str | None, typer.Option(help="A dataset version, as it was frozen, in place of a view")] = None,
     recipe: Annotated[str, typer.Option(help='Recipe as JSON, e.g. \'{"algorithm": "sft"}\'')] = "{}",
 ) -> None:
     """Write the plan of a view and a recipe as files; prints where they are."""
@@ -179,7 +180,7 @@ def export(
         "format": format,
         "out": str(out.absolute()) if out else None,
         "view": view_json(view, filters, where),
-        "recipe": json_object(recipe, "recipe"),
+        "recipe": {**json_object(recipe, "recipe"), **({} if dataset is None else {"dataset": dataset})},
     }
     with connect(read_settings(data_dir=data)) as client:
         print(json.dumps(client.call("POST", "/api/v1/exports", body)))

@@ -38,7 +38,8 @@ class Batch:
         number: counted from 0 by this client.
         steps: one dict per step in plan order: ``step_uid, trajectory_uid, prompt_uid, group, trajectory, step_index,
             prompt_ids, response_ids, response_logprobs, reward, trajectory_reward, advantage, return,
-            token_advantages, token_returns, policy_version, token_source``; unknown is None.
+            token_advantages, token_returns, policy_version, token_source``; unknown is None. Of a dataset version with
+            redacted tokens also ``response_mask``, 0 on those that no loss may count.
         head: what else the service said: recipe and its version, view, totals, level, why others are left out.
     """
 

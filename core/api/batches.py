@@ -15,10 +15,11 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from core.api.app import PREFIX, ApiDeps, AsyncHandler, Call, Handler, json_response
 from core.api.trainer_wire import AckIn, FetchIn, MetricsIn, ReleaseIn, RenewIn
 from core.api.wire import check
-from core.batch.arrays import SCHEMA, TOKEN_COLUMNS, step_tables
+from core.batch.arrays import SCHEMA, TOKEN_COLUMNS, schema_of, step_tables
 from core.batch.leases import Leased
 from core.batch.plan import Plan
 from core.export import export
+from core.export.base import source_of
 
 ARROW = "application/vnd.apache.arrow.stream"
 INLINE_TOKENS_MAX = 4_000_000
@@ -61,6 +62,7 @@ def _fetched(deps: ApiDeps, body: FetchIn, leased: Leased) -> Response:
         "view": plan.view_json(),
         "recipe": plan.recipe.to_json(),
         "plan_hash": plan.hash,
+        "dataset_version": plan.dataset_version,
         "level": plan.level,
         "totals": plan.counts,
         "excluded": [reason.to_json() for reason in plan.excluded],
@@ -73,7 +75,11 @@ def _fetched(deps: ApiDeps, body: FetchIn, leased: Leased) -> Response:
     if body.format == "arrow":
         return StreamingResponse(_arrow(deps, plan, head), media_type=ARROW, headers=headers)
     inline = body.format == "json" and plan.counts["n_tokens"] <= INLINE_TOKENS_MAX
-    steps = [row for table in step_tables(plan, deps.pool) for row in table.to_pylist()] if inline else None
+    steps = (
+        [row for table in step_tables(plan, source_of(plan, deps.pool)) for row in table.to_pylist()]
+        if inline
+        else None
+    )
     return json_response({**head, "groups": _groups(plan), "steps": steps}, headers=headers)
 
 
@@ -91,12 +97,12 @@ def _groups(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _arrow(deps: ApiDeps, plan: Plan, head: dict[str, Any]) -> Iterator[bytes]:
-    """An Arrow stream of ``core.batch.arrays.SCHEMA``; the schema's metadata ``batch`` holds ``head`` as JSON."""
+    """An Arrow stream, ``core.batch.arrays.schema_of``; the schema's metadata ``batch`` holds ``head`` as JSON."""
     pieces: list[bytes] = []
     sink = pa.PythonFile(_Pieces(pieces), mode="w")
-    schema = SCHEMA.with_metadata({"batch": orjson.dumps(head)})
+    schema = schema_of(plan).with_metadata({"batch": orjson.dumps(head)})
     with pa.ipc.new_stream(sink, schema) as writer:
-        for table in step_tables(plan, deps.pool):
+        for table in step_tables(plan, source_of(plan, deps.pool)):
             writer.write_table(table)
             yield b"".join(pieces)
             pieces.clear()

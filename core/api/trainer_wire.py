@@ -24,6 +24,7 @@ class FetchIn(WireModel):
     request_id: Uid | None = Field(None, description="Own name of this request: a retry gets the same batch")
     view: ViewIn | None = None
     view_name: Name | None = None
+    dataset: Name | None = Field(None, description="A dataset version, as it was frozen, in place of a view")
     recipe: dict[str, Any] | None = None
     recipe_name: Name | None = None
     recipe_version: Annotated[int, Field(ge=1, le=MAX_TOKEN_ID, strict=True)] | None = None
@@ -42,6 +43,8 @@ class FetchIn(WireModel):
     def _one_of_each(self) -> FetchIn:
         if self.view is not None and self.view_name is not None:
             raise ValueError("view and view_name exclude each other")
+        if self.dataset is not None and (self.view is not None or self.view_name is not None):
+            raise ValueError("dataset excludes view and view_name: a version is trained on as it was frozen")
         if self.recipe is not None and (self.recipe_name is not None or self.channel is not None):
             raise ValueError("recipe excludes recipe_name and channel: it names its own")
         if self.recipe_version is not None and self.recipe_name is None:
@@ -55,6 +58,7 @@ class FetchIn(WireModel):
             request_id=self.request_id,
             view=None if self.view is None else self.view.view(),
             view_name=self.view_name,
+            dataset=self.dataset,
             recipe=self.recipe,
             recipe_name=self.recipe_name,
             recipe_version=self.recipe_version,

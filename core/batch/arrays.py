@@ -59,6 +59,16 @@ def step_tables(plan: Plan, reader: TokenReader) -> Iterator[pa.Table]:
         yield step_table(plan, reader, low, high)
 
 
+RESPONSE_MASK = pa.field("response_mask", pa.list_(pa.int8()))
+"""Which sampled tokens may be in a loss, 0: redacted. Only versions with redacted tokens have it."""
+
+
+def schema_of(plan: Plan) -> pa.Schema:
+    """What ``step_tables`` of this plan look like."""
+    masked = plan.dataset_version is not None and plan.dataset_version["has_masks"]
+    return SCHEMA.append(RESPONSE_MASK) if masked else SCHEMA
+
+
 def step_table(plan: Plan, reader: TokenReader, low: int, high: int) -> pa.Table:
     """Steps ``[low, high)`` of the plan, ``SCHEMA``; and ``response_mask`` (0: redacted) of redacted versions."""
     rows = plan.steps.slice(low, high - low)
@@ -82,7 +92,7 @@ def step_table(plan: Plan, reader: TokenReader, low: int, high: int) -> pa.Table
     if sequences.masked is None:
         return table
     mask = lists((~sequences.masked[response]).astype(np.int8), n_response, pa.int8())
-    return table.append_column("response_mask", mask)
+    return table.append_column(RESPONSE_MASK, mask)
 
 
 def lists(values: NDArray[Any], lengths: Ints, kind: pa.DataType, *, known: NDArray[np.bool_] | None = None) -> Any:

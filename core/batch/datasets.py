@@ -6,45 +6,23 @@ version as they read the pool. What can change is the version's, what can't is t
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any, cast
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from core.batch.plan import Plan, plan
+from core.batch.plan import Plan, PlanSource, narrowed, plan
 from core.batch.recipe import Recipe, parse_recipe
 from core.batch.redact import Progress, Redacted, TokenTexts, no_texts, redact
+from core.batch.versions import VersionSource, VersionStore
 from core.errors import InvalidInput
-from core.pool.redaction import Redaction, parse_redaction
-from core.pool.versions import LABELS, MASK_COLUMNS, Snapshot
-from core.tree.sequences import Sequences
-from core.types import PolicyEvent, View
+from core.pool.redaction import Redaction
+from core.pool.versions import MASK_COLUMNS
+from core.types import View
 
-
-class VersionStore(Protocol):
-    """What versions ask of the pool: see ``core.pool.versions``."""
-
-    def snapshot(self, view: View, *, channel: str, value_model: str | None = None) -> Snapshot: ...  # noqa: D102
-    def store_version(  # noqa: D102
-        self, head: Mapping[str, Any], members: pa.Table, said: pa.Table, values: pa.Table | None
-    ) -> dict[str, Any]: ...
-    def dataset_version(self, name: str) -> dict[str, Any]: ...  # noqa: D102
-    def version_rows(self, name: str) -> pa.Table: ...  # noqa: D102
-    def version_labels(self, name: str, trajectory_uid: str) -> list[dict[str, Any]]: ...  # noqa: D102
-    def version_masks(self, name: str) -> dict[str, tuple[list[int], list[int], int]]: ...  # noqa: D102
-    def version_policy_events(self, name: str) -> list[PolicyEvent]: ...  # noqa: D102
-    def adopted_reward_policy(self, channel: str) -> dict[str, Any] | None: ...  # noqa: D102
-    def resolved_policy(self, spec: Any) -> dict[str, Any]: ...  # noqa: D102
-    def version_rewards(self, name: str, policy: Any) -> pa.Table: ...  # noqa: D102
-    def version_values(self, name: str, step_uids: Any, model: str) -> pa.Array: ...  # noqa: D102
-    def sequences(self, step_uids: Sequence[str]) -> Sequences: ...  # noqa: D102
-    def credit_fields(self, step_uids: Any, fields: Sequence[str]) -> pa.Table: ...  # noqa: D102
-    def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]: ...  # noqa: D102
+__all__ = ["VersionSource", "freeze_version", "version_plan"]
 
 
 def freeze_version(
@@ -77,6 +55,10 @@ def freeze_version(
     Returns:
         the version: name, version_uid, content_hash, counts, view, recipe, redaction, provenance.
     """
+    if recipe.dataset is not None:
+        raise InvalidInput("A version is frozen from the pool, not from another.", field="recipe.dataset")
+    if recipe.view is not None:
+        view, recipe = narrowed(view, recipe.view), recipe.model_copy(update={"view": None})
     if recipe.rewards is not None:
         # A name may come to mean another rule; what it means now is frozen.
         recipe = recipe.model_copy(update={"rewards": pool.resolved_policy(recipe.rewards)})
@@ -137,130 +119,10 @@ def provenance(members: pa.Table, templates: Mapping[str, str]) -> dict[str, Any
     }
 
 
-class VersionSource:
-    """A version as what plans and exporters read: frozen labels, the pool's tokens, redaction over both."""
-
-    def __init__(self, pool: VersionStore, name: str) -> None:
-        self._pool = pool
-        self.head = pool.dataset_version(name)
-        self.name: str = self.head["version_uid"]
-        told = self.head["redaction"]
-        self.redaction = None if told is None else parse_redaction({k: v for k, v in told.items() if k != "report"})
-        self._masks = {} if told is None else pool.version_masks(self.name)
-
-    @property
-    def has_masks(self) -> bool:
-        """Whether tokens of the version are redacted."""
-        return bool(self._masks)
-
-    def plan_rows(self, view: View, *, channel: str) -> pa.Table:
-        """The members. InvalidInput for another channel than the frozen one; the view is the frozen one."""
-        if channel != self.head["channel"]:
-            raise InvalidInput(
-                f"The version holds channel {self.head['channel']!r}.",
-                field="recipe.channel",
-                hint="A version is of one channel.",
-            )
-        return self._pool.version_rows(self.name)
-
-    def credit_fields(self, step_uids: Any, fields: Sequence[str]) -> pa.Table:
-        """Facts, which never change."""
-        return self._pool.credit_fields(step_uids, fields)
-
-    def policy_events(self) -> Sequence[PolicyEvent]:
-        """As they were."""
-        return self._pool.version_policy_events(self.name)
-
-    def trajectory_rewards(self, policy: Any, *, channel: str) -> pa.Table:
-        """By what each source had said when the version was frozen."""
-        return self._pool.version_rewards(self.name, policy)
-
-    def step_values(self, step_uids: Any, model: str) -> pa.Array:
-        """As they were."""
-        return self._pool.version_values(self.name, step_uids, model)
-
-    def sequences(self, step_uids: Sequence[str]) -> Sequences:
-        """The pool's, redacted tokens replaced in place: ``masked`` there, no log-prob."""
-        found = self._pool.sequences(step_uids)
-        if not any(uid in self._masks for uid in step_uids):
-            return found if not self._masks else replace(found, masked=np.zeros(len(found.ids), dtype=np.bool_))
-        ids, masked = found.ids.copy(), np.zeros(len(found.ids), dtype=np.bool_)
-        for i, uid in enumerate(step_uids):
-            if uid in self._masks:
-                starts, ends, mask_id = self._masks[uid]
-                for start, end in zip(starts, ends, strict=True):
-                    at = slice(int(found.offsets[i]) + start, int(found.offsets[i]) + end)
-                    ids[at], masked[at] = mask_id, True
-        logprobs = found.logprobs
-        if logprobs is not None:
-            logprobs = np.where(masked, np.float32(np.nan), logprobs)
-        return replace(found, ids=ids, masked=masked, logprobs=logprobs, n_shared=_still_shared(found, ids))
-
-    def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
-        """The trajectory's members with their labels as frozen, in plan order; texts and tokens redacted."""
-        found = self._pool.trajectory(trajectory_uid, tokens=tokens)
-        by_uid = {step["step_uid"]: step for step in found["steps"]}
-        labels = self._pool.version_labels(self.name, trajectory_uid)
-        steps = [{**by_uid[row["step_uid"]], **{name: row[name] for name in LABELS}} for row in labels]
-        if self.redaction is not None:
-            steps = [self._clean(step) for step in steps]
-        if labels:
-            found |= {
-                "reward": labels[0]["trajectory_reward"],
-                "quality": labels[0]["trajectory_quality"],
-                "complete": labels[0]["complete"],
-                "prompt_uid": labels[0]["prompt_uid"],
-            }
-        return {**found, "channel": self.head["channel"], "steps": steps}
-
-    def _clean(self, step: dict[str, Any]) -> dict[str, Any]:
-        assert self.redaction is not None
-        texts = ("messages", "response_message", "tools", "metadata", "preview", "error")
-        made = {**step, **{name: self.redaction.clean(step[name]) for name in texts if name in step}}
-        if step["step_uid"] in self._masks and "prompt_ids" in step:
-            made |= _masked_tokens(step, *self._masks[step["step_uid"]])
-        return made
-
-
-def _masked_tokens(step: Mapping[str, Any], starts: list[int], ends: list[int], mask_id: int) -> dict[str, Any]:
-    prompt, response, logprobs = step["prompt_ids"], step["response_ids"], step["response_logprobs"]
-    n_prompt = 0 if prompt is None else len(prompt)
-    n_response = 0 if response is None else len(response)
-    masked = np.zeros(n_prompt + n_response, dtype=np.bool_)
-    for start, end in zip(starts, ends, strict=True):
-        masked[start:end] = True
-    return {
-        "prompt_ids": None if prompt is None else np.where(masked[:n_prompt], np.int32(mask_id), prompt),
-        "response_ids": None if response is None else np.where(masked[n_prompt:], np.int32(mask_id), response),
-        "response_logprobs": logprobs
-        if logprobs is None or len(logprobs) != n_response
-        else np.where(masked[n_prompt:], np.float32(np.nan), logprobs),
-    }
-
-
-def _still_shared(found: Sequences, ids: np.ndarray) -> np.ndarray | None:
-    """``n_shared`` where the replaced ids still agree: what is known of sharing stays true."""
-    if found.parent is None or found.n_shared is None:
-        return found.n_shared
-    shared = found.n_shared.copy()
-    for i, (parent, n) in enumerate(zip(found.parent.tolist(), found.n_shared.tolist(), strict=True)):
-        if parent >= 0 and n:
-            own, other = int(found.offsets[i]), int(found.offsets[parent])
-            differs = np.flatnonzero(ids[own : own + n] != ids[other : other + n])
-            shared[i] = differs[0] if len(differs) else n
-    return shared
-
-
 def version_plan(pool: VersionStore, name: str, recipe: Mapping[str, Any] | None = None) -> Plan:
     """The plan of a version, by the recipe that it was frozen with, or by another.
 
     The same version and recipe give the same plan, whatever happens in the pool; its hash covers the version's content.
     """
-    source = VersionSource(pool, name)
-    head = source.head
-    view = View(head["view"]["filters"], head["view"]["where"])
-    made = plan(source, view, parse_recipe(head["recipe"] if recipe is None else recipe))
-    digest = hashlib.sha256(f"{made.hash} {head['content_hash']}".encode()).hexdigest()
-    told = ("name", "version_uid", "content_hash", "parent", "author", "created_at", "provenance")
-    about = {**{key: head[key] for key in told}, "redaction": head["redaction"], "has_masks": source.has_masks}
-    return replace(made, hash=digest, dataset_version=about)
+    wanted = pool.dataset_version(name)["recipe"] if recipe is None else recipe
+    return plan(cast(PlanSource, pool), View(), parse_recipe({**wanted, "dataset": name}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 import orjson
 import pyarrow as pa
@@ -11,6 +12,7 @@ from core.batch.funnel import Excluded
 from core.batch.layout import TokenReader
 from core.batch.recipe import parse_recipe
 from core.batch.result import Plan
+from core.batch.versions import VersionSource, VersionStore
 from core.errors import PoolError
 from core.types import View
 
@@ -28,6 +30,7 @@ def freeze(plan: Plan) -> dict[str, bytes]:
         "remaining": plan.remaining,
         "level": plan.level,
         "lacks": plan.lacks,
+        "dataset_version": plan.dataset_version,
     }
     parts = {"head": orjson.dumps(head)}
     for name in TABLES:
@@ -42,6 +45,9 @@ def thaw(parts: Mapping[str, bytes], reader: TokenReader) -> Plan:
     if not {"head", "steps", "trajectories"} <= parts.keys():
         raise PoolError(f"a stored plan holds only {', '.join(sorted(parts)) or 'nothing'}", field="batch_uid")
     head = orjson.loads(parts["head"])
+    version = head.get("dataset_version")
+    if version is not None:
+        reader = VersionSource(cast(VersionStore, reader), version["version_uid"])
     return Plan(
         view=View(head["view"]["filters"], head["view"]["where"]),
         recipe=parse_recipe(head["recipe"]),
@@ -58,6 +64,7 @@ def thaw(parts: Mapping[str, bytes], reader: TokenReader) -> Plan:
         level=head["level"],
         lacks=head["lacks"],
         pairs=_unpack(parts["pairs"]) if "pairs" in parts else None,
+        dataset_version=version,
     )
 
 

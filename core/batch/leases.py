@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -16,7 +16,6 @@ import pyarrow as pa
 from core.batch.frozen import freeze, thaw
 from core.batch.plan import Plan, PlanSource, plan
 from core.batch.recipe import Recipe, parse_recipe
-from core.errors import NotFound
 from core.types import View
 
 DEFAULT_LEASE_S = 1800.0
@@ -34,7 +33,8 @@ class BatchStore(PlanSource, Protocol):
     def batch_of_request(self, consumer: str, request_id: str) -> dict[str, Any] | None: ...  # noqa: D102
     def recipe(self, name: str, version: int | None = None) -> dict[str, Any]: ...  # noqa: D102
     def active_recipe(self, channel: str) -> dict[str, Any] | None: ...  # noqa: D102
-    def views(self) -> list[dict[str, Any]]: ...  # noqa: D102
+    def view(self, name: str) -> View: ...  # noqa: D102
+    def dataset_version(self, name: str) -> dict[str, Any]: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ class Fetch:
         view: which steps; None: all.
         view_name: a saved view instead.
         recipe: JSON of a recipe; None: ``recipe_name``, else the channel's active one, else the defaults.
+        dataset: a dataset version, as it was frozen, in place of a view of the pool.
         recipe_name, recipe_version: a saved recipe; without a version its newest.
         channel: whose active recipe, where none is named.
         lease_s: how long it may take to acknowledge, seconds.
@@ -58,6 +59,7 @@ class Fetch:
     request_id: str | None = None
     view: View | None = None
     view_name: str | None = None
+    dataset: str | None = None
     recipe: Mapping[str, Any] | None = None
     recipe_name: str | None = None
     recipe_version: int | None = None
@@ -125,7 +127,7 @@ class Leases:
 
         Raises:
             InvalidInput: a view or recipe that doesn't fit; names the field.
-            NotFound: no such saved view or recipe.
+            NotFound: no such saved view, dataset version or recipe.
         """
         with self._lock:
             self.pool.expire_batches()
@@ -147,7 +149,16 @@ class Leases:
         return plan(self.pool, self._view(wanted), recipe, in_use=in_use)
 
     def choose(self, wanted: Fetch) -> Chosen:
-        """The recipe of a fetch: its own, the named one, the channel's active one, the defaults."""
+        """The recipe of a fetch: its own, the named one, the version's or the channel's active one, the defaults."""
+        if wanted.dataset is None:
+            return self._recipe(wanted)
+        if wanted.recipe is None and wanted.recipe_name is None:
+            own = self.pool.dataset_version(wanted.dataset)["recipe"]
+            return Chosen(parse_recipe({**own, "dataset": wanted.dataset}))
+        chosen = self._recipe(wanted)
+        return replace(chosen, recipe=chosen.recipe.model_copy(update={"dataset": wanted.dataset}))
+
+    def _recipe(self, wanted: Fetch) -> Chosen:
         if wanted.recipe is not None:
             return Chosen(parse_recipe(wanted.recipe))
         if wanted.recipe_name is not None:
@@ -189,10 +200,4 @@ class Leases:
         return {"finished_at": None, "update_index": None, **row}
 
     def _view(self, wanted: Fetch) -> View:
-        if wanted.view_name is None:
-            return wanted.view or View()
-        for row in self.pool.views():
-            if row["name"] == wanted.view_name:
-                view: View = row["view"]
-                return view
-        raise NotFound(f"No saved view {wanted.view_name!r}.", field="view_name")
+        return wanted.view or View() if wanted.view_name is None else self.pool.view(wanted.view_name)

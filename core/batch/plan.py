@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, Protocol, cast
 
 import numpy as np
 import orjson
@@ -29,12 +30,14 @@ from core.batch.funnel import Funnel, quoted
 from core.batch.layout import TokenReader
 from core.batch.recipe import Recipe
 from core.batch.result import Plan, PlanGroup, PlanTrajectory
+from core.batch.versions import VersionSource, VersionStore
 from core.credit.base import Bools
+from core.errors import InvalidInput
 from core.types import PolicyEvent, PolicyEventKind, View
 
 TEMPERATURE_EPS = 1e-6
 
-__all__ = ["Plan", "PlanGroup", "PlanSource", "PlanTrajectory", "plan"]
+__all__ = ["Plan", "PlanGroup", "PlanSource", "PlanTrajectory", "narrowed", "plan"]
 
 
 class PlanSource(TokenReader, Protocol):
@@ -66,13 +69,43 @@ def plan(pool: PlanSource, view: View, recipe: Recipe, *, in_use: pa.Array | Non
 
     Args:
         pool: the pool.
-        view: which steps are candidates.
-        recipe: algorithm, channel, sizes, freshness, budget.
+        view: which steps are candidates; of a recipe's saved view, those of them that it also has.
+        recipe: algorithm, channel, sizes, freshness, budget. One that names a dataset version is about that, as it was
+            frozen, and the view is empty.
         in_use: string [k], trajectories that other batches hold or used up; they leave as ``in_use``.
 
     Raises:
         InvalidInput: a filter, expression, algorithm or option that doesn't exist; names the field.
+        NotFound: a saved view or a dataset version that there isn't.
     """
+    if recipe.dataset is not None:
+        return _plan_of_version(VersionSource(cast(VersionStore, pool), recipe.dataset), view, recipe, in_use)
+    return _plan(pool, view if recipe.view is None else narrowed(view, recipe.view), recipe, in_use)
+
+
+def narrowed(view: View, name: str) -> View:
+    """Those steps of a view that a saved view also has."""
+    named = view.filters.get("saved_view")
+    names = [named] if isinstance(named, str) else list(named or ())
+    if name in names:
+        return view
+    return View({**view.filters, "saved_view": [*names, name] if names else name}, view.where)
+
+
+def _plan_of_version(source: VersionSource, view: View, recipe: Recipe, in_use: pa.Array | None) -> Plan:
+    asked = View({name: value for name, value in view.filters.items() if value is not None}, view.where)
+    if recipe.view is not None or asked not in (View(), source.view):
+        raise InvalidInput(
+            "A dataset version is trained on as it was frozen; a view can't narrow it.",
+            field="view",
+            hint="Freeze the narrower view under another name.",
+        )
+    plain = recipe.model_copy(update={"dataset": None})
+    made = _plan(source, source.view, plain, in_use)
+    return replace(made, recipe=recipe, hash=source.hash_of(made.hash), dataset_version=source.about())
+
+
+def _plan(pool: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | None) -> Plan:
     rows = pool.plan_rows(view, channel=recipe.channel)
     if recipe.rewards is not None:
         rows = _with_rewards(rows, pool.trajectory_rewards(recipe.rewards, channel=recipe.channel))

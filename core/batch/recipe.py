@@ -22,6 +22,14 @@ class Recipe(BaseModel):
     algorithm: str = Field("grpo", description="Advantage estimator, or sft")
     options: dict[str, Any] = Field(default_factory=dict, description="Options of the estimator")
     channel: str = Field("train", min_length=1, description="Partition of the pool")
+    view: str | None = Field(
+        None,
+        min_length=1,
+        description="Saved view that its steps are in; none: whatever the request's view has",
+    )
+    dataset: str | None = Field(
+        None, min_length=1, description="Dataset version to train on, as it was frozen; none: the pool as it is now"
+    )
     n_rollouts: int | None = Field(
         None, ge=1, description="Trajectories per prompt group: fewer leave the group out, later ones are left over"
     )
@@ -97,7 +105,9 @@ class Recipe(BaseModel):
 
     def to_json(self) -> dict[str, Any]:
         """JSON values, estimator options complete: equal recipes give equal JSON."""
-        return {**self.model_dump(mode="json"), "options": self.settings}
+        made = {**self.model_dump(mode="json"), "options": self.settings}
+        # A recipe that names neither means what it did before there were these fields: its hash stays.
+        return {name: value for name, value in made.items() if value is not None or name not in ("view", "dataset")}
 
 
 def parse_recipe(data: Mapping[str, Any] | None) -> Recipe:

@@ -44,4 +44,5 @@ def test_json_is_complete_and_reads_back():
     assert told["options"] == {"min_reward": None, "best_of": 2}
     assert parse_recipe(told).to_json() == told
     assert parse_recipe({"n_rollouts": 1, "options": {"singleton": "zero"}}).n_rollouts == 1
-    assert set(told) == set(Recipe.model_fields)
+    named = parse_recipe({**told, "view": "mine", "dataset": "v1"}).to_json()
+    assert set(named) == set(Recipe.model_fields) == {*told, "view", "dataset"}

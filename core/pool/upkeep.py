@@ -108,6 +108,12 @@ DELETE FROM messages WHERE message_id NOT IN (
     UNION SELECT tools_id FROM step_messages WHERE tools_id IS NOT NULL
 )
 """
+_ORPHANED_MEDIA = """
+DELETE FROM media WHERE content_hash NOT IN (
+    SELECT unnest(regexp_extract_all(body, '"claw-media:([0-9a-f]{32})"', 1))::UUID FROM messages
+    WHERE contains(body, '"claw-media:')
+)
+"""
 
 
 class Upkeep:
@@ -176,6 +182,7 @@ class Upkeep:
             for (table,) in cursor.execute(_OF_TRAJECTORIES).fetchall():
                 cursor.execute(f"DELETE FROM {table} WHERE trajectory_id IN (SELECT trajectory_id FROM gone)")
             cursor.execute(_ORPHANS)
+            cursor.execute(_ORPHANED_MEDIA)
             cursor.execute(
                 "INSERT INTO retention_runs VALUES (?, ?, ?, ?)",
                 [_text(asdict(rule)), _text(told), author, timestamp(self._db.clock())],

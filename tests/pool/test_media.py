@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+from core.batch.datasets import freeze_version
+from core.batch.recipe import parse_recipe
 from core.pool import Pool
-from core.types import Step
+from core.pool.upkeep import Retention
+from core.types import Step, View
 
 PNG = "data:image/png;base64," + base64.b64encode(random.Random(1).randbytes(60_000)).decode()
 JPEG = "data:image/jpeg;base64," + base64.b64encode(random.Random(2).randbytes(5_000)).decode()
+GIF = "data:image/gif;base64," + base64.b64encode(random.Random(3).randbytes(4_000)).decode()
 
 
 def seen(text: str, *urls: str) -> dict[str, Any]:
@@ -65,3 +69,20 @@ def test_what_is_short_or_no_data_url_is_left_in_place(pool: Pool) -> None:
     pool.append([step(0, said)])
     assert rows(pool, "SELECT count(*) FROM media") == [(0,)]
     assert pool.step("s0")["messages"] == said
+
+
+def test_retention_takes_images_that_nobody_names_and_no_other() -> None:
+    now = [1e9]
+    pool = Pool.open(":memory:", clock=lambda: now[0])
+    said = {0: [seen("frozen", PNG)], 1: [seen("goes", PNG, JPEG)], 2: [seen("also goes", JPEG, GIF)]}
+    pool.append([step(n, messages) for n, messages in said.items()])
+    freeze_version(pool, "v1", View({"step_uid": "s0"}), parse_recipe({"algorithm": "sft"}), author="a")
+    now[0] += 30 * 86400
+    stays = [seen("new", GIF)]
+    pool.append([step(3, stays)])
+    assert pool.apply_retention(Retention(older_than_days=7), author="a")["n_trajectories"] == 2
+    assert rows(pool, "SELECT sum(length(url)) FROM media") == [(len(PNG) + len(GIF),)]
+    assert pool.step("s0")["messages"] == said[0] and pool.step("s3")["messages"] == stays
+    assert pool.verify_version("v1")
+    pool.append([step(4, said[2])])
+    assert pool.step("s4")["messages"] == said[2], "what went comes again"

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from core.errors import EngineError, EngineTimeout
 from core.gateway.asked import WHOLE
@@ -17,6 +17,10 @@ from core.gateway.health import Health
 
 if TYPE_CHECKING:
     from core.gateway.streams import EngineStream
+
+
+BUSY: Final = frozenset({429, 503})
+"""What an engine says that has no room now: asking again is right, and safe."""
 
 
 class EngineUnreached(EngineError):

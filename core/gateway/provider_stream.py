@@ -7,7 +7,6 @@ below, where each of the provider's chunks is one of chat's.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,28 @@ _END = object()
 def is_stream(response: Any) -> bool:
     """Whether LiteLLM gave a stream; where a provider has none it may give the whole answer."""
     return hasattr(response, "__aiter__")
+
+
+async def opened(response: Any) -> AsyncIterator[Any]:
+    """A stream's chunks: LiteLLM's own source where it can be read as it comes, and LiteLLM elsewhere.
+
+    Some providers are only called now. Raises what LiteLLM raises.
+    """
+    inner = getattr(response, "completion_stream", None)
+    if inner is None and hasattr(response, "fetch_stream"):
+        inner = await response.fetch_stream()
+    source: Any = inner if hasattr(inner, "__aiter__") else response
+    return aiter(source)
+
+
+def retry_after(error: Exception) -> str | None:
+    """The provider's ``Retry-After``, where it sent one."""
+    response = getattr(error, "response", None)
+    for holder, name in ((error, "litellm_response_headers"), (error, "headers"), (response, "headers")):
+        headers = getattr(holder, name, None)
+        if isinstance(headers, Mapping) and isinstance(told := headers.get("retry-after"), str):
+            return told
+    return None
 
 
 def provider_failure(litellm: Any, model: str, error: Exception) -> EngineError:
@@ -39,6 +60,7 @@ class ProviderStream(EngineStream):
 
     Args:
         response: what LiteLLM gave.
+        source: what ``opened`` found in it.
         litellm: the module.
         model: ``provider/model``.
         patience: how long the provider is waited for.
@@ -47,6 +69,7 @@ class ProviderStream(EngineStream):
     def __init__(
         self,
         response: Any,
+        source: AsyncIterator[Any],
         *,
         litellm: Any,
         model: str,
@@ -56,6 +79,7 @@ class ProviderStream(EngineStream):
     ) -> None:
         super().__init__(added=added, finish=finish)
         self._response = response
+        self._source = source
         self._litellm = litellm
         self._model = model
         self._patience = patience
@@ -64,8 +88,7 @@ class ProviderStream(EngineStream):
     async def batches(self) -> AsyncGenerator[list[dict[str, Any]]]:
         """One chunk at a time, as they come."""
         try:
-            source = await self._patience.wait(self._source())
-            while (found := await self._patience.wait(anext(source, _END))) is not _END:
+            while (found := await self._patience.wait(anext(self._source, _END))) is not _END:
                 if (chunk := self._chunks.read(found)) is not None:
                     yield [chunk]
             if last := self._chunks.last():
@@ -75,18 +98,8 @@ class ProviderStream(EngineStream):
         except Exception as error:
             raise provider_failure(self._litellm, self._model, error) from error
         finally:
-            # Whatever is wrong with a connection that nobody reads any more is no failure of the call.
-            with contextlib.suppress(Exception):
-                await self._response.aclose()
+            await self._response.aclose()
             self.close()
-
-    async def _source(self) -> AsyncIterator[Any]:
-        """LiteLLM's own source where it can be read as it comes, and LiteLLM elsewhere."""
-        inner = getattr(self._response, "completion_stream", None)
-        if inner is None and hasattr(self._response, "fetch_stream"):
-            inner = await self._response.fetch_stream()
-        source: Any = inner if hasattr(inner, "__aiter__") else self._response
-        return aiter(source)
 
 
 class _Chunks:

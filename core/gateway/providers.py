@@ -15,13 +15,14 @@ from typing import Any, Final
 
 import orjson
 
+from core.dialects.errors import openai_error
 from core.errors import EngineError, EngineTimeout
 from core.gateway.anthropic import ask_anthropic, speaks_natively
 from core.gateway.asked import AUTO, KINDS, RELAY, WHOLE
 from core.gateway.connections import Connections, Timeouts
 from core.gateway.dialects import add_asked, check_answer
-from core.gateway.engine import Engine, EngineAnswer, EngineCall
-from core.gateway.provider_stream import ProviderStream, is_stream, provider_failure
+from core.gateway.engine import BUSY, Engine, EngineAnswer, EngineCall
+from core.gateway.provider_stream import ProviderStream, is_stream, opened, provider_failure, retry_after
 from core.gateway.streams import EngineStream, Patience
 from core.tokens import extract_tokens
 
@@ -146,13 +147,22 @@ class ProviderEngine(Engine):
         try:
             async with asyncio.timeout_at(deadline):
                 response = await function(**arguments)
+                source = await opened(response) if stream and is_stream(response) else None
         except TimeoutError as error:
             raise self.failed(EngineTimeout(f"{model} gave no answer within {self.timeouts.total:g} s")) from error
         except Exception as error:
-            raise self.failed(provider_failure(litellm, model, error)) from error
-        if stream and is_stream(response):
+            failure = self.failed(provider_failure(litellm, model, error))
+            if failure.upstream_status not in BUSY:
+                raise failure from error
+            # An answer as an engine's own would be: when to come again is said with it.
+            body = openai_error(failure)
+            return EngineAnswer(
+                failure.upstream_status, orjson.dumps(body), body, model, added, dropped, retry_after(error)
+            )
+        if source is not None:
             return ProviderStream(
                 response,
+                source,
                 litellm=litellm,
                 model=model,
                 added=added,

@@ -16,11 +16,9 @@ from typing import Any
 import orjson
 
 from core.errors import EngineError
-from core.gateway.engine import Engine, EngineAnswer, EngineUnreached
+from core.gateway.engine import BUSY, Engine, EngineAnswer, EngineUnreached
 from core.gateway.gate import EngineBusy
 from core.gateway.streams import EngineStream
-
-BUSY = frozenset({429, 503})
 
 
 @dataclass(frozen=True, slots=True)

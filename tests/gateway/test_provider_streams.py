@@ -225,6 +225,31 @@ def test_a_refused_stream_keeps_its_status(hosted, upstream):
     assert len(upstream.seen) == 1
 
 
+@every_wire
+@pytest.mark.parametrize("stream", [False, True])
+def test_when_to_come_again_is_told(hosted, upstream, wire, stream):
+    gateway = hosted(wire)
+    busy = JSONResponse({"error": {"message": "slow down"}}, status_code=429, headers={"Retry-After": "30"})
+    upstream.reply = busy
+    for path in ("chat/completions", "messages"):
+        body = {"model": "m", "messages": HI, "max_tokens": 9, "stream": stream}
+        answer = gateway.http.post(f"/v1/{path}", json=body)
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "30")
+        assert "slow down" in answer.json()["error"]["message"]
+    assert len(upstream.seen) == 2
+    assert {record["http_status"] for record in gateway.records()} == {429}
+    # Who asks for a moment only is asked again.
+    n_left = iter([JSONResponse({"error": {"message": "x"}}, 429, headers={"Retry-After": "0"}), provider(wire)])
+
+    def reply(seen: Any) -> Any:
+        following = next(n_left)
+        return following(seen) if callable(following) and not isinstance(following, JSONResponse) else following
+
+    upstream.reply = reply
+    assert gateway.chat(stream=stream).status_code == 200
+    assert gateway.records()[-1]["engine_facts"]["attempts"] == 2
+
+
 def test_an_agent_that_leaves_loses_nothing(hosted, upstream):
     gateway = hosted("openai")
     gate = threading.Event()

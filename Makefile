@@ -37,6 +37,8 @@ studio: $(VENV)/.studio ## install and open the studio on its embedded defaults
 serve: $(VENV)/.studio ## the same service without a screen
 	$(BIN)/claw-studio serve $(ARGS)
 
+# Tests start some hundred processes: whatever the shell says, what they compile is kept for the next one.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.test ## install what tests need and run them
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
@@ -55,3 +57,4 @@ lock: ## resolve all extras anew in a clean environment and pin them
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) .cache build ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find core studio pages tests bench examples -name __pycache__ -prune -exec rm -rf {} +

@@ -22,6 +22,7 @@ from core.gateway.asked import AUTO, KINDS, RELAY, WHOLE
 from core.gateway.connections import Connections, Timeouts
 from core.gateway.dialects import add_asked, check_answer
 from core.gateway.engine import BUSY, Engine, EngineAnswer, EngineCall
+from core.gateway.provider_fields import FIELDS, SentFields
 from core.gateway.provider_stream import ProviderStream, is_stream, opened, provider_failure, retry_after
 from core.gateway.streams import EngineStream, Patience
 from core.tokens import extract_tokens
@@ -32,20 +33,9 @@ deepinfra deepseek fireworks_ai gemini github groq hosted_vllm huggingface litel
 nvidia_nim ollama ollama_chat openai openrouter perplexity replicate sambanova together_ai vertex_ai volcengine
 voyage watsonx xai
 """
-_CHAT = """
-messages frequency_penalty function_call functions logit_bias logprobs max_completion_tokens max_tokens metadata
-modalities n parallel_tool_calls presence_penalty reasoning_effort response_format seed service_tier stop store
-temperature tool_choice tools top_logprobs top_p user verbosity web_search_options
-"""
-_COMPLETIONS = """
-prompt best_of echo frequency_penalty logit_bias logprobs max_tokens n presence_penalty seed stop suffix
-temperature top_p user
-"""
-
 PROVIDERS: Final = frozenset(_PROVIDERS.split())
 """Prefixes of ``provider/model`` names that LiteLLM knows."""
 
-_FIELDS: Final = {"chat": frozenset(_CHAT.split()), "completions": frozenset(_COMPLETIONS.split())}
 _NOT_SENT: Final = frozenset({"model", "stream", "stream_options"})
 
 _NO_DETOURS: Final = {"num_retries": 0, "max_retries": 0, "_skip_mcp_handler": True}
@@ -109,6 +99,7 @@ class ProviderEngine(Engine):
         self._litellm: Any = None
         self._streaming = streaming
         self._tells_ids: bool | None = None
+        self._sent = SentFields()
 
     @property
     def address(self) -> str | None:
@@ -250,7 +241,7 @@ class ProviderEngine(Engine):
         return self._litellm
 
     def _arguments(self, litellm: Any, call: EngineCall, model: str) -> tuple[dict[str, Any], list[str], list[str]]:
-        fields = _FIELDS[call.dialect.name]
+        fields = FIELDS[call.dialect.name]
         supported = set(litellm.get_supported_openai_params(model=model) or ())
         body: Mapping[str, Any] = call.body
         added: list[str] = []
@@ -262,9 +253,8 @@ class ProviderEngine(Engine):
             added = [*added, *more]
         known = {key: value for key, value in body.items() if key in fields}
         extra = {key: value for key, value in body.items() if key not in fields and key not in _NOT_SENT}
-        dropped = sorted(
-            key for key in known if supported and key not in supported and key not in {"messages", "prompt"}
-        )
+        own = {key: value for key, value in known.items() if key not in added}
+        dropped = self._sent.dropped(litellm, model, call.dialect.name, own)
         arguments = {**known, "model": model, "timeout": self.timeouts.total, **_NO_DETOURS}
         if extra:
             arguments["extra_body"] = extra

@@ -72,6 +72,28 @@ def test_tools_reach_the_provider_as_they_are(gateway, upstream, choice):
     assert "mcp" not in str(upstream.last.body)
 
 
+FIELDS = {
+    "frequency_penalty": 0.1, "logit_bias": {"5": 1}, "logprobs": True, "max_tokens": 9, "n": 2,
+    "presence_penalty": 0.1, "reasoning_effort": "low", "response_format": {"type": "json_object"}, "seed": 3,
+    "service_tier": "flex", "stop": ["x"], "temperature": 0.4, "top_p": 0.9, "user": "u", "verbosity": "low",
+}  # fmt: skip
+RENAMED = {"max_tokens": "max_completion_tokens", "reasoning_effort": "thinking"}
+
+
+@pytest.mark.parametrize("model", ["openai/gpt-4o", "openai/gpt-5", "deepseek/deepseek-chat", "openrouter/x/y"])
+def test_a_field_reaches_the_provider_or_is_told_to_be_left_out(make_gateway, upstream, model):
+    gateway = make_gateway(timeout_s=60.0)
+    gateway.engines.add("hosted", model, kind="litellm", api_base=upstream.base_url, api_key="k" * 20)
+    for name, value in FIELDS.items():
+        assert gateway.chat(**{name: value}).status_code == 200
+        sent = {name, RENAMED.get(name, name)} & upstream.last.body.keys()
+        assert gateway.records()[-1]["dropped_fields"] == ([] if sent else [name])
+    gateway.chat(**FIELDS)
+    assert set(gateway.records()[-1]["dropped_fields"]) == {
+        name for name in FIELDS if not {name, RENAMED.get(name, name)} & upstream.last.body.keys()
+    }
+
+
 def test_tools_that_litellm_would_call_itself_are_the_providers(gateway, upstream):
     own = {"type": "mcp", "server_url": "litellm_proxy/mcp", "server_label": "l", "require_approval": "never"}
     assert gateway.chat(headers=OWN, tools=[own]).status_code == 200

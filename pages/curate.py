@@ -238,6 +238,11 @@ def preview(action: Action, view: View, ready: bool) -> None:
         show_change(before, None, f"{line}. Select rows, or apply to all that match.")
         return
     reached(action, view)
+    if recipe.dataset is not None:
+        show_change(
+            before, None, f"{line}. Version {recipe.dataset} is trained on as it was frozen: no label changes it."
+        )
+        return
     if action.kind in (AnnotationKind.TAG, AnnotationKind.NOTE, AnnotationKind.CORRECT):
         show_change(before, None, f"{line}. Tags, notes and correctness don't change what is trained.")
         return

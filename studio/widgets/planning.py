@@ -73,7 +73,7 @@ def recipe_to_query(recipe: Recipe, base: Recipe | None = None) -> str | None:
     # Compared with all options spelled out: leaving one at its default says the same as naming it.
     standing, wanted = (base or Recipe()).to_json(), recipe.to_json()
     given = recipe.model_dump(mode="json")
-    changed = {name: value for name, value in given.items() if wanted[name] != standing[name]}
+    changed = {name: value for name, value in given.items() if wanted.get(name) != standing.get(name)}
     return json.dumps(changed, sort_keys=True, separators=(",", ":")) if changed else None
 
 
@@ -106,6 +106,7 @@ def recipe_editor(recipe: Recipe, channels: Sequence[str], base: Recipe | None =
     given = recipe.options if edited["algorithm"] == recipe.algorithm else {}
     with st.expander(f"{estimator.title} options") if estimator.options else nullcontext():
         edited["options"] = _options(estimator.options, given)
+    edited |= _data(recipe)
     known = list(dict.fromkeys([recipe.channel, *channels]))
     edited["channel"] = st.selectbox("Channel", known, index=known.index(recipe.channel), help=_doc("channel"))
     left, right = st.columns(2)
@@ -134,6 +135,27 @@ def recipe_editor(recipe: Recipe, channels: Sequence[str], base: Recipe | None =
     if wanted.to_json() != recipe.to_json():
         state.set_query(**{PARAM: recipe_to_query(wanted, base)})
         st.rerun()
+
+
+def _data(recipe: Recipe) -> dict[str, str | None]:
+    """Whether the pool as it is now, the steps of a saved view, or a frozen version is trained on."""
+    pool = state.service().pool
+    versions = list(dict.fromkeys([recipe.dataset, *(head["name"] for head in pool.dataset_versions())]))
+    views = list(dict.fromkeys([recipe.view, *(row["name"] for row in pool.views())]))
+    titles: dict[tuple[str, str] | None, str] = {None: "The pool as it is now"}
+    titles |= {("dataset", name): f"Version {name}" for name in versions if name is not None}
+    titles |= {("view", name): f"Saved view {name}" for name in views if name is not None}
+    standing = next((one for one in titles if one in (("dataset", recipe.dataset), ("view", recipe.view))), None)
+    options = list(titles)
+    chosen = st.selectbox(
+        "Trained on",
+        options,
+        index=options.index(standing),
+        format_func=titles.__getitem__,
+        help="A version is trained on as it was frozen: labels and filters of later don't reach it.",
+    )
+    kind, name = chosen or ("", None)
+    return {"dataset": name if kind == "dataset" else None, "view": name if kind == "view" else None}
 
 
 TOGGLES = {"require_complete": "Complete trajectories only", "drop_flat_groups": "Skip flat groups"}

@@ -7,6 +7,9 @@ import re
 
 import pytest
 
+from core.batch.datasets import freeze_version
+from core.batch.plan import plan
+from core.batch.recipe import Recipe
 from core.types import Annotation, View
 from studio.widgets.sqlresult import chart
 from tests.pages.test_lab_pages import figure
@@ -138,3 +141,28 @@ def test_sql_as_a_chart(filled, open_page):
     assert {trace.name for trace in figure_of.data} == {"demo-agent", "opencode"}
     assert sum(len(trace.x) for trace in figure_of.data) == len(table)
     assert json.loads(figure_of.to_json())
+
+
+def test_a_plan_of_a_version_is_shown_as_it_was_frozen(filled, open_page):
+    """Chosen on the Batch page, planned as frozen, kept in the URL, and no label reaches it."""
+    pool = filled.pool
+    head = freeze_version(pool, "v1", View(), Recipe(), author="me")
+    pool.annotate([Annotation("quality", "bad", "me", "test", 1.0, trajectory_uid="traj-0-1")])
+    now, frozen = plan(pool, View(), Recipe()), plan(pool, View(), Recipe(dataset="v1"))
+    assert now.n_groups and len(now.trajectories) < len(frozen.trajectories)
+    page = open_page("batch")
+    assert figure(page, "Trajectories") == str(len(now.trajectories))
+    box = next(box for box in page.app.selectbox if box.label == "Trained on")
+    box.select(("dataset", "v1")).run()
+    assert page.failures == []
+    assert figure(page, "Trajectories") == str(len(frozen.trajectories))
+    recipe = page.app.query_params["recipe"]
+    recipe = recipe if isinstance(recipe, str) else recipe[0]
+    assert json.loads(recipe) == {"dataset": head["name"]}
+    again = open_page("batch", recipe=recipe)
+    assert figure(again, "Trajectories") == str(len(frozen.trajectories))
+    version = pool.save_recipe("main", Recipe(dataset="v1").to_json(), author="me")
+    pool.activate_recipe("train", "main", version, author="me")
+    curate = open_page("curate")
+    assert curate.failures == []
+    assert figure(curate, "Plan: trajectories") == str(len(frozen.trajectories))

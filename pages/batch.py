@@ -16,7 +16,7 @@ from core.types import View
 from studio import state
 from studio import widgets as w
 from studio.charts.plan import group_strip, spread
-from studio.widgets.choice import choose
+from studio.widgets.choice import choose, pick
 from studio.widgets.compare import side_by_side, what_if
 from studio.widgets.exporting import ExportJob
 from studio.widgets.filters import active_filters, filter_panel
@@ -247,7 +247,7 @@ def export_tab(made: Plan) -> None:
     left, right = st.columns([3, 5], gap="medium")
     job: ExportJob | None = st.session_state.get("export-job")
     with left:
-        name = st.selectbox("Format", list(EXPORTERS), format_func=lambda key: EXPORTERS[key].title, key="format")
+        name = pick("Format", {key: one.title for key, one in EXPORTERS.items()}, "format")
         exporter = EXPORTERS[name]
         st.caption(exporter.description)
         options = {

@@ -120,7 +120,10 @@ def newest() -> None:
         st.session_state["newest-total"] = service.pool.count_steps()
     table: pa.Table = st.session_state["newest-frame"]
     if table.num_rows == 0:
-        w.empty_state("No call yet", "Calls appear here the moment they are captured.", icon="sensors", demo=True)
+        running = service.demo_status()["running"]
+        w.empty_state(
+            "No call yet", "Calls appear here the moment they are captured.", icon="sensors", demo=not running
+        )
         return
     if not follow:
         n_new = service.pool.count_steps() - st.session_state["newest-total"]

@@ -1,8 +1,9 @@
-"""A choice between a few named things that stands in the URL."""
+"""Choices that stand in the URL: a few named things side by side, or one of many in a list."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import streamlit as st
 
@@ -27,6 +28,28 @@ def choose(label: str, options: Mapping[str, str], name: str) -> str:
         args=(name, key),
     )
     return standing
+
+
+def pick(label: str, options: Mapping[str, str], name: str, *, standing: str | None = None, **look: Any) -> str:
+    """A list to choose from, ``options`` (key -> text), whose key is the URL parameter ``name``.
+
+    ``standing`` is chosen where the URL says nothing: the first unless told. ``look`` goes to ``st.selectbox``.
+    """
+    first = standing if standing in options else next(iter(options))
+    asked = state.query(name)
+    chosen = asked if asked in options else first
+    key = f"pick-{name}"
+    st.session_state[key] = chosen
+    st.selectbox(
+        label,
+        list(options),
+        format_func=lambda one: options.get(one, one),
+        key=key,
+        on_change=_chosen,
+        args=(name, key),
+        **look,
+    )
+    return chosen
 
 
 def _chosen(name: str, key: str) -> None:

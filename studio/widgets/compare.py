@@ -14,6 +14,7 @@ from core.credit import REGISTRY
 from studio import state
 from studio import widgets as w
 from studio.charts.credit import credit_map, outcomes
+from studio.widgets.choice import pick
 from studio.widgets.planning import PARAM, recipe_to_query
 from studio.widgets.tables import html_table, mark
 
@@ -39,9 +40,8 @@ def side_by_side(made: Plan) -> None:
     if not uids:
         return
     left, right = st.columns([3, 7], gap="medium")
-    asked = state.query("credit_of")
     with left:
-        uid = st.selectbox("Trajectory", uids, index=uids.index(asked) if asked in uids else 0)
+        uid = pick("Trajectory", dict(zip(uids, uids, strict=True)), "credit_of")
     with right:
         able = [name for name, one in REGISTRY.items() if one.compute is not None]
         usual = [name for name in dict.fromkeys([made.recipe.algorithm, *USUAL]) if name in able]
@@ -89,8 +89,8 @@ def what_if(made: Plan) -> None:
     """How many groups, trajectories, steps or tokens other values of one field would give."""
     left, right = st.columns([3, 7], gap="medium")
     with left:
-        name = st.selectbox("Field", list(SWEEPS), format_func=lambda key: SWEEPS[key][0])
-        what = st.selectbox("Counted", list(NOUNS), format_func=NOUNS.__getitem__)
+        name = pick("Field", {key: label for key, (label, _) in SWEEPS.items()}, "field")
+        what = pick("Counted", NOUNS, "counted")
     standing = getattr(made.recipe, name)
     values = list(SWEEPS[name][1])
     if standing not in values:

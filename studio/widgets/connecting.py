@@ -29,7 +29,7 @@ def connect_panel() -> None:
         )
         agent = agents[chosen]
         session = session_of(agent)
-        lines, facts = st.columns([3, 2], gap="medium")
+        lines, facts = st.columns([5, 4], gap="medium")
         with lines:
             snippets(agent, session)
         with facts:

@@ -13,6 +13,7 @@ from core.pool.redaction import PATTERNS, SECRETS, Redaction, parse_redaction
 from core.types import View
 from studio import state
 from studio import widgets as w
+from studio.widgets.choice import pick
 from studio.widgets.filters import active_filters, filter_panel
 from studio.widgets.groupcredit import group_recipe
 from studio.widgets.planning import current_plan, plan_counts
@@ -32,7 +33,7 @@ def freeze_tab() -> None:
     with right:
         active_filters(view, key="datasets")
         channels = [str(value) for value, _ in service.pool.facets(View(), ["channel"])["channel"]] or ["train"]
-        channel = st.selectbox("Channel", channels, width=200, key="freeze-channel")
+        channel = pick("Channel", {one: one for one in channels}, "into", width=200)
         recipe, origin = group_recipe(channel)
         counts = plan_counts(current_plan(view, recipe))
         n_steps = service.pool.count_steps(View({**view.filters, "channel": channel}, view.where))

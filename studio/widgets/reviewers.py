@@ -10,6 +10,7 @@ from core.pool.agreement import KINDS, LEVELS
 from core.types import View
 from studio import state
 from studio import widgets as w
+from studio.widgets.choice import pick
 from studio.widgets.tables import html_table
 
 SHOWN = 50
@@ -19,8 +20,8 @@ def reviewers_tab(view: View) -> None:
     """Kind, level and two names; their table of counts, and the items they part on."""
     pool = state.service().pool
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-        kind = st.selectbox("Opinion", list(KINDS), key="agree-kind", width=150)
-        level = st.selectbox("Of", list(LEVELS), index=list(LEVELS).index("trajectory"), key="agree-level", width=150)
+        kind = pick("Opinion", {one: one for one in KINDS}, "kind", width=150)
+        level = pick("Of", {one: one for one in LEVELS}, "of", standing="trajectory", width=150)
         found = pool.reviewers(kind, level)
         names = [row["author"] for row in found]
         a = st.selectbox("Reviewer", names, index=0 if names else None, key=f"agree-a-{kind}-{level}", width=200)

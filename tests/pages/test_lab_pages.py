@@ -292,3 +292,25 @@ def test_an_unknown_trajectory_says_so_and_leads_back(filled, open_page):
     assert "nobody" in page.html
     page.app.button(key="back").click().run()
     assert page.app.dataframe
+
+
+@pytest.mark.parametrize(
+    ("key", "params", "name", "label", "value"),
+    [
+        ("batch", {"tab": "export"}, "format", "Format", "trl_dpo"),
+        ("batch", {"tab": "whatif"}, "field", "Field", "n_rollouts"),
+        ("batch", {"tab": "whatif"}, "counted", "Counted", "n_tokens"),
+        ("batch", {"tab": "compare"}, "credit_of", "Trajectory", "traj-1-2"),
+        ("curate", {"tab": "reviewers"}, "of", "Of", "step"),
+    ],
+)
+def test_what_a_list_says_stands_in_the_url(filled, open_page, key, params, name, label, value):
+    def shown(page):
+        return next(box for box in page.app.selectbox if box.label == label)
+
+    page = open_page(key, **params)
+    assert shown(page).value != value
+    shown(page).select(value).run()
+    assert page.failures == []
+    assert page.app.query_params[name] in (value, [value])
+    assert shown(open_page(key, **params, **{name: value})).value == value

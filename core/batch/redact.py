@@ -7,14 +7,16 @@ spelled goes, whatever the rules say: nobody could tell which tokens to mask.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from core.errors import InvalidInput
@@ -67,6 +69,12 @@ class TrajectoryReader(Protocol):
         """A trajectory with its steps in order, tokens and messages included."""
         ...
 
+    def trajectories_saying(  # noqa: D102 - see core.pool.screening
+        self, trajectory_uids: Sequence[str], hit: Callable[[str], bool], *, may: str | None
+    ) -> set[str]: ...
+    def screened_steps(self, trajectory_uids: Sequence[str]) -> pa.Table: ...  # noqa: D102
+    def screened_tokens(self, trajectory_uids: Sequence[str]) -> Iterator[pa.Table]: ...  # noqa: D102
+
 
 @dataclass(slots=True)
 class Redacted:
@@ -104,7 +112,7 @@ TEXTS = ("messages", "response_message", "tools", "metadata")
 def redact(
     pool: TrajectoryReader, members: pa.Table, rules: Redaction, texts: TokenTexts, progress: Progress | None = None
 ) -> Redacted:
-    """Go through the members' trajectories.
+    """Go through the members' trajectories: all at once for those without a hit, then one by one the others.
 
     Args:
         pool: where texts and tokens come from.
@@ -118,15 +126,69 @@ def redact(
     for uid, owner in zip(members["step_uid"].to_pylist(), members["trajectory_uid"].to_pylist(), strict=True):
         wanted.setdefault(owner, set()).add(uid)
     known: dict[str | None, TokenText | None] = {}
-    for done, (owner, uids) in enumerate(wanted.items(), 1):
-        steps = [step for step in pool.trajectory(owner)["steps"] if step["step_uid"] in uids]
-        for step in steps:
-            if step["tokenizer_hash"] not in known:
-                known[step["tokenizer_hash"]] = texts(step["tokenizer_hash"])
-        _trajectory(found, steps, rules, known)
+    steps = pool.screened_steps(list(wanted))
+    for wanted_hash in pc.unique(steps["tokenizer_hash"]).to_pylist():
+        known[wanted_hash] = texts(wanted_hash)
+    suspects = _suspects(pool, list(wanted), steps, rules, known)
+    for row in steps.to_pylist():
+        if row["trajectory_uid"] not in suspects and row["step_uid"] in wanted[row["trajectory_uid"]]:
+            _without_hit(found, row, rules, known)
+    n_clean = len(wanted) - len(suspects)
+    if progress is not None:
+        progress(n_clean, len(wanted))
+    for done, owner in enumerate((owner for owner in wanted if owner in suspects), n_clean + 1):
+        uids = wanted[owner]
+        whole = [step for step in pool.trajectory(owner)["steps"] if step["step_uid"] in uids]
+        _trajectory(found, whole, rules, known)
         if progress is not None:
             progress(done, len(wanted))
     return found
+
+
+def _suspects(
+    pool: TrajectoryReader,
+    owners: list[str],
+    steps: pa.Table,
+    rules: Redaction,
+    known: Mapping[str | None, TokenText | None],
+) -> set[str]:
+    """Trajectories with a hit in a text or an answer's tokens, and those whose tokens have to be read in full."""
+
+    def hit(body: str) -> bool:
+        counts: Counter[str] = Counter()
+        rules.clean(json.loads(body), counts)
+        return bool(counts)
+
+    suspects = pool.trajectories_saying(owners, hit, may=rules.stored_needle)
+    spelled = pa.array([name for name, text in known.items() if text is not None], pa.string())
+    silent = pc.and_(pc.is_in(steps["tokenizer_hash"], spelled), pc.invert(steps["has_messages"]))
+    suspects.update(steps.filter(silent)["trajectory_uid"].to_pylist())
+    if not len(spelled):
+        return suspects
+    for table in pool.screened_tokens([owner for owner in owners if owner not in suspects]):
+        for row in table.filter(pc.is_in(table["tokenizer_hash"], spelled)).to_pylist():
+            text = known[row["tokenizer_hash"]]
+            assert text is not None
+            prompt, response = row["prompt_suffix"] or [], row["response_ids"] or []
+            n = len(text.token_bytes)
+            odd = any(ids and (min(ids) < 0 or max(ids) >= n) for ids in (prompt, response))
+            if odd or rules.spans(_text_of(response, text)):
+                suspects.add(row["trajectory_uid"])
+    return suspects
+
+
+def _text_of(ids: list[int], text: TokenText) -> str:
+    return b"".join(map(text.token_bytes.__getitem__, ids)).decode("utf-8", errors="surrogateescape")
+
+
+def _without_hit(
+    found: Redacted, step: Mapping[str, Any], rules: Redaction, known: Mapping[str | None, TokenText | None]
+) -> None:
+    if not step["has_ids"] or known[step["tokenizer_hash"]] is not None:
+        return
+    found.n_unread_tokens += 1
+    if not step["has_text"] and rules.unreadable == "drop":
+        found.dropped[step["step_uid"]] = "unreadable"
 
 
 def _trajectory(

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from core.batch.redact import TrajectoryReader
 from core.errors import InvalidInput
 from core.pool.redaction import parse_redaction
 from core.pool.versions import LABELS, Snapshot
@@ -17,7 +18,7 @@ from core.tree.sequences import Sequences
 from core.types import PolicyEvent, View
 
 
-class VersionStore(Protocol):
+class VersionStore(TrajectoryReader, Protocol):
     """What versions ask of the pool: see ``core.pool.versions``."""
 
     def snapshot(self, view: View, *, channel: str, value_model: str | None = None) -> Snapshot: ...  # noqa: D102
@@ -36,7 +37,6 @@ class VersionStore(Protocol):
     def version_values(self, name: str, step_uids: Any, model: str) -> pa.Array: ...  # noqa: D102
     def sequences(self, step_uids: Sequence[str]) -> Sequences: ...  # noqa: D102
     def credit_fields(self, step_uids: Any, fields: Sequence[str]) -> pa.Table: ...  # noqa: D102
-    def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]: ...  # noqa: D102
 
 
 class VersionSource:

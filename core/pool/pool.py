@@ -32,6 +32,7 @@ from core.pool.relabel import relabel
 from core.pool.restore import sequences
 from core.pool.review import ReviewQueue
 from core.pool.saved import SavedViews
+from core.pool.screening import Screening
 from core.pool.seeing import seeing, viewing
 from core.pool.spread import Spreads
 from core.pool.views import compile_view, source_sql
@@ -52,6 +53,7 @@ class Pool(
     FeedbackReads,
     LifeReads,
     ReviewQueue,
+    Screening,
     Spreads,
 ):
     """Steps, opinions and their effective state in one DuckDB file.

@@ -38,6 +38,15 @@ PATTERNS: dict[str, str] = {
     "email": r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}",
 }
 """The built-in rules by name."""
+NEEDLES: dict[str, str] = {
+    "private_key": "PRIVATE KEY",
+    "api_key": "sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AIza|AKIA|ASIA|hf_|npm_|pypi-|k_live_",
+    "token": "eyJ|(?i:bearer)",
+    "url_password": "://",
+    "assigned_secret": "(?i:password|passwd|secret|api[_-]?key|access[_-]?key|auth[_-]?token)",
+    "email": "@",
+}
+"""What every text with a hit of a built-in rule holds; looking for that is much quicker. Python's and RE2's alike."""
 SECRETS = tuple(name for name in PATTERNS if name != "email")
 
 Action = Literal["mask", "drop"]
@@ -78,8 +87,26 @@ class Redaction:
         """Compiled rules, in order."""
         return [(name, re.compile(pattern)) for name, pattern in self.rules.items()]
 
+    @cached_property
+    def needle(self) -> str | None:
+        """A regular expression that every text with a hit matches; None when there is none to be had."""
+        if any(PATTERNS.get(name) != pattern for name, pattern in self.rules.items()):
+            return None
+        return "|".join(NEEDLES[name] for name in self.rules)
+
+    @cached_property
+    def stored_needle(self) -> str | None:
+        """The same for texts as they are stored: as JSON that may hold JSON, where characters have other spellings."""
+        return None if self.needle is None else rf"{self.needle}|\\u|\\/|claw-media:"
+
+    @cached_property
+    def _may(self) -> re.Pattern[str] | None:
+        return None if self.needle is None else re.compile(self.needle)
+
     def spans(self, text: str) -> list[Span]:
         """Hits of a text, earliest first, without overlap: of two that overlap the earlier counts, then the longer."""
+        if self._may is not None and not self._may.search(text):
+            return []
         found = [
             (match.start(), match.end(), name) for name, pattern in self.patterns for match in pattern.finditer(text)
         ]

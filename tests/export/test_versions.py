@@ -547,6 +547,26 @@ class Told:
     def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
         return {"steps": [{**_fields(step), "metadata": {}} for step in self.steps]}
 
+    def trajectories_saying(self, trajectory_uids: Any, hit: Any, *, may: str | None) -> set[str]:
+        said = [text for step in self.steps for text in [*(step.messages or ()), step.response_message]]
+        return {"t"} if any(hit(json.dumps(text)) for text in said) else set()
+
+    def screened_steps(self, trajectory_uids: Any) -> pa.Table:
+        rows = [
+            {
+                "trajectory_uid": "t", "step_uid": step.step_uid, "tokenizer_hash": step.tokenizer_hash,
+                "has_ids": True, "has_messages": step.messages is not None, "has_text": step.messages is not None,
+            }
+            for step in self.steps
+        ]  # fmt: skip
+        return pa.Table.from_pylist(rows)
+
+    def screened_tokens(self, trajectory_uids: Any) -> Iterator[pa.Table]:
+        if trajectory_uids:
+            names = {"trajectory_uid": "t", "tokenizer_hash": self.steps[0].tokenizer_hash}
+            ids = [{"prompt_suffix": list(s.prompt_ids), "response_ids": list(s.response_ids)} for s in self.steps]
+            yield pa.Table.from_pylist([{**names, **one} for one in ids])
+
 
 WORDS = st.lists(
     st.sampled_from(["ok ", "é", "x@y.org", KEY, "sk-", "A1b2C3d4" * 3, "@y.org ", "\n", "ann"]), max_size=6

@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse
 
 from core.errors import EngineError, InvalidInput
 from core.gateway.engines import EngineSet
+from core.ingest.drafts import drafts_of_call
 from core.tokens import extract_tokens
 
 from .upstream import Upstream, chat_answer
@@ -105,6 +106,39 @@ def test_an_sglang_engine_is_asked_its_way(make_gateway, upstream, monkeypatch):
     assert (tokens.prompt_ids, tokens.response_ids) == ([1, 2, 3, 4], [7, 8, 9])
     assert tokens.response_logprobs == [-0.5] * 3
     sglang.stop()
+
+
+@pytest.mark.parametrize("version", ["0.12.11", None])
+def test_ollama_is_known_by_its_own_address(make_gateway, stopping, version):
+    """It lists owners of models, as others do; its log-probs name tokens by text and bytes, never by id."""
+    entries = [
+        {"token": text, "logprob": -0.5, "bytes": list(text.encode()), "top_logprobs": []} for text in ("he", "y")
+    ]
+    message = {"role": "assistant", "content": "hey", "reasoning": "hm"}
+    reply = {
+        "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "qwen3:0.6b",
+        "choices": [{"index": 0, "message": message, "logprobs": {"content": entries}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 4, "completion_tokens": 2, "total_tokens": 6},
+    }  # fmt: skip
+    engine = Upstream(reply=reply, ollama=version, owner="library", models=["qwen3:0.6b", "b"]).start()
+    gateway = make_gateway(engine)
+    answer = gateway.chat(model="qwen3:0.6b", stream=True)
+    assert '"reasoning":"hm"' in answer.text
+    (status,) = gateway.engines.status()
+    assert (status["findings"]["flavour"], status["findings"].get("version")) == (
+        ("ollama", version) if version else ("library", None)
+    )
+    assert status["findings"]["chat"] == {
+        "asked": ["return_token_ids", "logprobs"], "refused": [],
+        "token_ids": False, "prompt_token_ids": False, "logprobs": True,
+    }  # fmt: skip
+    (record,) = gateway.records()
+    assert record["stream_mode"] == "whole"
+    (step,) = drafts_of_call(record, "s", 0)
+    assert (step.token_source, step.response_ids, list(step.response_logprobs)) == ("bytes", None, [-0.5] * 2)
+    assert (step.response_message or {})["reasoning"] == "hm"
+    assert step.metadata.get("engine_flavour") == (f"ollama {version}" if version else "openai")
+    stopping(engine.stop)
 
 
 def test_log_probs_that_are_not_json_numbers_are_marked(gateway, upstream):

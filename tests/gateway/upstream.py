@@ -100,6 +100,8 @@ class Upstream:
     port: int = 0
     answer: Any = None
     version: str | None = None
+    ollama: str | None = None
+    owner: str = "vllm"
     _server: GatewayServer | None = None
 
     def start(self) -> Upstream:
@@ -107,6 +109,7 @@ class Upstream:
             routes=[
                 Route("/v1/models", self._models),
                 Route("/version", self._version),
+                Route("/api/version", self._ollama_version),
                 Route("/v1/{path:path}", self.answer or self._answer, methods=["POST"]),
             ]
         )
@@ -129,12 +132,16 @@ class Upstream:
         return self.seen[-1]
 
     async def _models(self, request: Request) -> Response:
-        data = [{"id": name, "object": "model", "created": 0, "owned_by": "vllm"} for name in self.models]
+        data = [{"id": name, "object": "model", "created": 0, "owned_by": self.owner} for name in self.models]
         return JSONResponse({"object": "list", "data": data})
 
     async def _version(self, request: Request) -> Response:
         told = {"version": self.version} if self.version is not None else {"detail": "Not Found"}
         return JSONResponse(told, 200 if self.version is not None else 404)
+
+    async def _ollama_version(self, request: Request) -> Response:
+        told = {"version": self.ollama} if self.ollama is not None else {"detail": "Not Found"}
+        return JSONResponse(told, 200 if self.ollama is not None else 404)
 
     async def _answer(self, request: Request) -> Response:
         body = orjson.loads(await request.body())

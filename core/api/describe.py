@@ -315,6 +315,7 @@ API: Final[Mapping[tuple[str, str], Operation]] = {
         "Keep a view under a name: steps, plans, fetches and recipes may then name it",
         obj(name=STR, view=VIEW),
         wire.ViewIn,
+        False,
         statuses=(404,),
         example={"filters": {"agent": "coder"}, "where": "reward > 0.5"},
     ),

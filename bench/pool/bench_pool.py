@@ -94,11 +94,20 @@ class Bench:
         self.repeat, self.seed = repeat, seed
         self.cases: dict[str, dict[str, Any]] = {}
 
-    def run(self, name: str, call: Callable[[random.Random], Any], repeat: int | None = None) -> None:
-        """Time a call ``repeat`` times after a first one."""
+    def run(
+        self,
+        name: str,
+        call: Callable[[random.Random], Any],
+        repeat: int | None = None,
+        *,
+        before: Callable[[random.Random], Any] | None = None,
+    ) -> None:
+        """Time a call ``repeat`` times after a first one; what happens ``before`` each is not timed."""
         rng = random.Random(f"{self.seed}{name}")
         took, cpu = [], []
         for _ in range((repeat or self.repeat) + 1):
+            if before is not None:
+                before(rng)
             began, used = time.perf_counter(), time.process_time()
             call(rng)
             took.append((time.perf_counter() - began) * 1e3)
@@ -207,8 +216,14 @@ def writes(bench: Bench, pool: Pool, n_trajectories: int) -> None:
 
     bench.run("one step arrives", lambda r: arrive(r, 1), 15)
     bench.run("500 steps arrive", lambda r: arrive(r, 500), 10)
+    arrives = lambda r: arrive(r, r.choice([1, 1, 100]))  # noqa: E731
+    bench.run("facets: all 20, right after steps arrived", lambda r: pool.facets(View(), FACETS), 15, before=arrives)
+    bench.run("facets: all 20, right after a label", lambda r: pool.facets(View(), FACETS), 10, before=label)
     bench.run(
-        "facets: all 20, right after a step arrived", lambda r: (arrive(r, 1), pool.facets(View(), FACETS))[1], 10
+        "page: deep in all, right after steps arrived",
+        lambda r: pool.steps(View(), order=r.choice(ORDERS), offset=r.randrange(20 * n_trajectories)),
+        15,
+        before=arrives,
     )
     view = View(where="step_index = 7 OR latency_s < 0.13")
     n = pool.count_steps(view)

@@ -130,9 +130,7 @@ def redact(
     for wanted_hash in pc.unique(steps["tokenizer_hash"]).to_pylist():
         known[wanted_hash] = texts(wanted_hash)
     suspects = _suspects(pool, list(wanted), steps, rules, known)
-    for row in steps.to_pylist():
-        if row["trajectory_uid"] not in suspects and row["step_uid"] in wanted[row["trajectory_uid"]]:
-            _without_hit(found, row, rules, known)
+    _without_hit(found, steps, members["step_uid"], suspects, rules, known)
     n_clean = len(wanted) - len(suspects)
     if progress is not None:
         progress(n_clean, len(wanted))
@@ -160,7 +158,7 @@ def _suspects(
         return bool(counts)
 
     suspects = pool.trajectories_saying(owners, hit, may=rules.stored_needle)
-    spelled = pa.array([name for name, text in known.items() if text is not None], pa.string())
+    spelled = _spelled_hashes(known)
     silent = pc.and_(pc.is_in(steps["tokenizer_hash"], spelled), pc.invert(steps["has_messages"]))
     suspects.update(steps.filter(silent)["trajectory_uid"].to_pylist())
     if not len(spelled):
@@ -182,13 +180,28 @@ def _text_of(ids: list[int], text: TokenText) -> str:
 
 
 def _without_hit(
-    found: Redacted, step: Mapping[str, Any], rules: Redaction, known: Mapping[str | None, TokenText | None]
+    found: Redacted,
+    steps: pa.Table,
+    members: pa.ChunkedArray,
+    suspects: set[str],
+    rules: Redaction,
+    known: Mapping[str | None, TokenText | None],
 ) -> None:
-    if not step["has_ids"] or known[step["tokenizer_hash"]] is not None:
-        return
-    found.n_unread_tokens += 1
-    if not step["has_text"] and rules.unreadable == "drop":
-        found.dropped[step["step_uid"]] = "unreadable"
+    """Count the members of trajectories without a hit whose tokens can't be spelled; those without a text may go."""
+    mine = pc.and_(
+        pc.is_in(steps["step_uid"], members.combine_chunks()),
+        pc.invert(pc.is_in(steps["trajectory_uid"], pa.array(sorted(suspects), pa.string()))),
+    )
+    unread = pc.and_(steps["has_ids"], pc.invert(pc.is_in(steps["tokenizer_hash"], _spelled_hashes(known))))
+    left = steps.filter(pc.and_(mine, unread))
+    found.n_unread_tokens += len(left)
+    if rules.unreadable == "drop":
+        silent = left.filter(pc.invert(left["has_text"]))["step_uid"].to_pylist()
+        found.dropped |= dict.fromkeys(silent, "unreadable")
+
+
+def _spelled_hashes(known: Mapping[str | None, TokenText | None]) -> pa.Array:
+    return pa.array([name for name, text in known.items() if text is not None], pa.string())
 
 
 def _trajectory(

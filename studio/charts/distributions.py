@@ -57,7 +57,7 @@ def funnel(stages: Sequence[tuple[str, int]], *, notes: Sequence[str], height: i
     for label, n in stages:
         text = f"{n:,}  ·  {100 * n / first:.0f} %" if first else f"{n:,}"
         made.add_annotation(x=n, y=label, text=text, showarrow=False, xanchor="left", xshift=6)
-    made.update_xaxes(visible=False, range=[0, max(first, 1) * 1.3])
+    made.update_xaxes(visible=False, range=[0, max(first, 1) * 1.42])
     made.update_yaxes(autorange="reversed", showgrid=False, nticks=None, tickfont={"size": theme.FONT_SIZE})
     return made
 

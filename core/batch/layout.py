@@ -112,7 +112,7 @@ class PlanLayout:
         return concatenate(trees, pad_to=self.token_budget if pad else None), sequences
 
     def to_json(self) -> dict[str, Any]:
-        """Statistics as JSON values; ``row_tokens``, ``row_ranks`` per row; ``rank_imbalance``: greatest cost / mean."""
+        """Statistics as JSON values; ``row_tokens``, ``row_ranks`` per row; ``rank_imbalance``: busiest / mean."""
         return {
             "token_budget": self.token_budget,
             "n_rows": len(self.rows),

@@ -32,9 +32,9 @@ from load import SIZES, request_body
 from playwright.sync_api import sync_playwright
 
 RESULTS = ROOT / "bench" / "results" / "visible.json"
-EVERY = 100
+EVERY = 250
 """One call in so many is waited for."""
-POLL_S = 0.02
+POLL_S = 0.05
 POLL_SHARE = 0.1
 """Who has waited long asks less often, to within this part of what it measures: asking must not be the load."""
 CONNECTIONS = 64

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,10 +75,12 @@ class TrajectoryLinks:
             return None, 0
         best: _Node | None = None
         score = (0, False)
+        seen: UInt64 | None = None
         # The latest first: it mostly shares most, and what is shorter than that need not be looked at.
         for node in reversed(self.nodes):
-            if node.talk is None or node.talk.size < score[0]:
+            if node.talk is None or node.talk is seen or node.talk.size < score[0]:
                 continue
+            seen = node.talk
             m = shared_prefix(node.talk, call.talk)
             if m and (m, m == node.talk.size) > score:
                 best, score = node, (m, m == node.talk.size)
@@ -122,6 +124,9 @@ class TrajectoryLinks:
             self.forest.add(number, tokens, matches)
         exact = _with(call.exact, call.exact_answer) if usable else None
         talk = _with(call.talk, call.answer) if usable else None
+        if self.nodes:
+            # Calls that are tried again hold the same messages: one array stands for all of them.
+            exact, talk = _same(self.nodes[-1].exact, exact), _same(self.nodes[-1].talk, talk)
         self.nodes.append(
             _Node(
                 step_uid=call.step_uid,
@@ -148,22 +153,22 @@ class TrajectoryLinks:
     def _parent(self, call: Call, matches: Mapping[int, int]) -> tuple[_Node | None, int, int]:
         """The step to store this one against: most shared tokens, else most shared messages as sent."""
         exact: dict[int, int] = {}
-        most = 0
+        most = shared = 0
+        seen: UInt64 | None = None
         # Those that share most are found; of the others only those that the tokens name are asked for.
         longest = max(matches.values(), default=0)
         named = {index for index, n in matches.items() if n == longest}
         for index in range(len(self.nodes) - 1, -1, -1):
             own = self.nodes[index].exact
             if own is not None and call.exact is not None and (own.size >= most or index in named):
-                exact[index] = shared_prefix(own, call.exact)
-                most = max(most, exact[index])
+                if own is not seen:
+                    seen, shared = own, shared_prefix(own, call.exact)
+                exact[index] = shared
+                most = max(most, shared)
         if matches:
-            n = max(matches.values())
-            candidates = [index for index, shared in matches.items() if shared == n]
-            best = max(
-                candidates,
-                key=lambda i: (exact.get(i, 0), self._talk(i, call), n == self.forest.lengths[i], -i),
-            )
+            n = longest
+            talks = self._talks(named, call)
+            best = max(named, key=lambda i: (exact.get(i, 0), talks[i], n == self.forest.lengths[i], -i))
             node = self.nodes[best]
             related = self._talk(best, call) > 0 or exact.get(best, 0) > 0 or call.talk is None or node.talk is None
             if n and (related or n >= MIN_UNRELATED_TOKENS):
@@ -171,11 +176,21 @@ class TrajectoryLinks:
         shared_messages = max(exact.values(), default=0)
         if shared_messages == 0:
             return None, 0, 0
-        best = max(
-            (index for index, shared in exact.items() if shared == shared_messages),
-            key=lambda i: (matches.get(i, 0), self._talk(i, call), -i),
-        )
+        closest = [index for index, found in exact.items() if found == shared_messages]
+        talks = self._talks(closest, call)
+        best = max(closest, key=lambda i: (matches.get(i, 0), talks[i], -i))
         return self.nodes[best], matches.get(best, 0), shared_messages
+
+    def _talks(self, indices: Iterable[int], call: Call) -> dict[int, int]:
+        """``_talk`` of these nodes, asked once for each array."""
+        known: dict[int, int] = {}
+        found = {}
+        for index in indices:
+            array = id(self.nodes[index].talk)
+            if array not in known:
+                known[array] = self._talk(index, call)
+            found[index] = known[array]
+        return found
 
     def _talk(self, index: int, call: Call) -> int:
         talk = self.nodes[index].talk
@@ -254,6 +269,11 @@ class TrajectoryLinks:
         if call.n_prompt < parent.n_prompt * COMPACTED_RATIO:
             return Transition.COMPACTED
         return Transition.TAIL_REPLACED
+
+
+def _same(before: UInt64 | None, hashes: UInt64 | None) -> UInt64 | None:
+    """The array that says the same, if the one before does."""
+    return before if before is not None and hashes is not None and np.array_equal(before, hashes) else hashes
 
 
 def _with(hashes: UInt64 | None, answer: int | None) -> UInt64 | None:

@@ -6,6 +6,7 @@ None of it is a model call, so none of it is recorded.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -26,7 +27,7 @@ BYTES_PER_TOKEN: Final = 4
 """Of JSON, roughly; for engines that can't be asked."""
 
 
-class Query:
+class Query(ABC):
     """One endpoint. Failures have the shape of its dialect."""
 
     dialect: Dialect = CHAT
@@ -56,9 +57,9 @@ class Query:
         """The only trajectory whose answers the caller may have back; None is any."""
         return reach(presented_keys(headers), self._deps.keys, self._deps.settings.api_key)
 
+    @abstractmethod
     async def answer(self, path: Mapping[str, str], headers: Mapping[str, str], receive: Receive) -> Any:
         """The body to send. Raises StudioError."""
-        raise NotImplementedError
 
 
 class Models(Query):

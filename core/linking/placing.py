@@ -166,13 +166,12 @@ class TrajectoryLinks:
                 exact[index] = shared
                 most = max(most, shared)
         if matches:
-            n = longest
             talks = self._talks(named, call)
-            best = max(named, key=lambda i: (exact.get(i, 0), talks[i], n == self.forest.lengths[i], -i))
+            best = max(named, key=lambda i: (exact.get(i, 0), talks[i], longest == self.forest.lengths[i], -i))
             node = self.nodes[best]
-            related = self._talk(best, call) > 0 or exact.get(best, 0) > 0 or call.talk is None or node.talk is None
-            if n and (related or n >= MIN_UNRELATED_TOKENS):
-                return node, n, exact.get(best, 0)
+            related = talks[best] > 0 or exact.get(best, 0) > 0 or call.talk is None or node.talk is None
+            if longest and (related or longest >= MIN_UNRELATED_TOKENS):
+                return node, longest, exact.get(best, 0)
         shared_messages = max(exact.values(), default=0)
         if shared_messages == 0:
             return None, 0, 0

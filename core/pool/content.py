@@ -48,45 +48,37 @@ def content_hash(body: bytes) -> bytes:
 class Message(dict[str, Any]):
     """A chat message that many steps hold: its JSON and hashes are made once. It must not be changed."""
 
-    __slots__ = ("_hashed", "link_hashes")
+    __slots__ = ("hashed", "link_hashes")
 
     def __init__(self, said: Mapping[str, Any]) -> None:
         super().__init__(said)
-        self._hashed: tuple[bytes, bytes] | None = None
+        self.hashed: tuple[bytes, bytes] | None = None
+        """What ``hashed`` gives for it, once it has been asked."""
         self.link_hashes: tuple[int, int] | None = None
         """``core.linking``'s, once it has made them."""
-
-    def hashed(self) -> tuple[bytes, bytes]:
-        """``to_json`` of it, and the ``content_hash`` of that."""
-        if self._hashed is None:
-            body = to_json(self)
-            self._hashed = body, content_hash(body)
-        return self._hashed
 
 
 class Tools(list[Any]):
     """Tool schemas that many steps were offered, as ``Message``: made once, and not to be changed."""
 
-    __slots__ = ("_hashed",)
+    __slots__ = ("hashed",)
 
     def __init__(self, said: Iterable[Any]) -> None:
         super().__init__(said)
-        self._hashed: tuple[bytes, bytes] | None = None
-
-    def hashed(self) -> tuple[bytes, bytes]:
-        """``to_json`` of them, and the ``content_hash`` of that."""
-        if self._hashed is None:
-            body = to_json(self)
-            self._hashed = body, content_hash(body)
-        return self._hashed
+        self.hashed: tuple[bytes, bytes] | None = None
+        """What ``hashed`` gives for them, once it has been asked."""
 
 
 def hashed(value: Any) -> tuple[bytes, bytes]:
-    """``to_json``, and the ``content_hash`` of that."""
-    if isinstance(value, Message | Tools):
-        return value.hashed()
+    """``to_json``, and the ``content_hash`` of that; kept with what many steps hold."""
+    shared = value if isinstance(value, Message | Tools) else None
+    if shared is not None and shared.hashed is not None:
+        return shared.hashed
     body = to_json(value)
-    return body, content_hash(body)
+    made = body, content_hash(body)
+    if shared is not None:
+        shared.hashed = made
+    return made
 
 
 def _texts(content: Any) -> Iterator[str]:

@@ -112,7 +112,9 @@ class Walk:
             self.note("open a trajectory", timed(partial(table.click, position=place), partial(appeared, rows.first)))
             idle(self.page)
         chosen = self.page.locator("button.row.on")
+        following = self.page.locator(".st-key-next button:enabled")
         for _ in range(self.repeat):
+            following.wait_for()
             before = chosen.get_attribute("data-step")
             there = partial(self.other_step, chosen, before)
             self.note("next step", timed(partial(self.page.keyboard.press, "j"), there))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -61,7 +61,7 @@ def extract_tokens(response: Mapping[str, Any], choice_index: int, dialect: str)
 class _Entries:
     """Log-prob entries: the token (text or id) and log-prob of each sampled token, as the engine tells them."""
 
-    tokens: list[Any]
+    tokens: Iterable[Any]
     values: list[Any]
 
 
@@ -74,7 +74,7 @@ def _response_ids(
 ) -> tuple[Sequence[int] | None, str]:
     """Ids, and how far to trust them."""
     told, where = _told_ids(response, choice)
-    named = _named_ids(entries.tokens) if entries is not None and entries.tokens else None
+    named = _named_ids(entries.tokens) if entries is not None and entries.values else None
     if told is None and pairs is not None:
         told, where = [pair[1] for pair in pairs], "meta_info.output_token_logprobs"
     if told is not None:
@@ -84,7 +84,7 @@ def _response_ids(
         return ids, TokenSource.ENGINE if ids is not None else TokenSource.NONE
     if named is not None:
         return named, TokenSource.LOGPROBS
-    return None, TokenSource.BYTES if entries is not None and entries.tokens else TokenSource.NONE
+    return None, TokenSource.BYTES if entries is not None and entries.values else TokenSource.NONE
 
 
 def _told_ids(response: Mapping[str, Any], choice: Mapping[str, Any]) -> tuple[Any, str]:
@@ -137,8 +137,9 @@ def _logprob_entries(choice: Mapping[str, Any], dialect: str) -> _Entries | None
     content = logprobs.get("content")
     if not isinstance(content, list):
         return None
+    # Most engines name no ids here, which their first entry shows: the tokens are not made into a list.
     told = [entry if isinstance(entry, dict) else {} for entry in content]
-    return _Entries([entry.get("id", entry.get("token")) for entry in told], [entry.get("logprob") for entry in told])
+    return _Entries((entry.get("id", entry.get("token")) for entry in told), [entry.get("logprob") for entry in told])
 
 
 def _logprob_values(values: list[Any], problems: list[str]) -> list[float] | None:
@@ -152,7 +153,7 @@ def _logprob_values(values: list[Any], problems: list[str]) -> list[float] | Non
     return [float(value) for value in values]
 
 
-def _named_ids(tokens: list[Any]) -> list[int] | None:
+def _named_ids(tokens: Iterable[Any]) -> list[int] | None:
     """The ids that log-prob entries name, if all of them do."""
     named: list[int] = []
     for token in tokens:

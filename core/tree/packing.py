@@ -186,15 +186,21 @@ def first_fit_decreasing(parts: Iterable[Part], token_budget: int) -> list[list[
     """Parts into rows, largest first, each into the first row with room; ties by group, then arrival."""
     ordered = sorted(enumerate(parts), key=lambda item: (-item[1].n_packed, item[1].group, item[0]))
     rows: list[list[Part]] = []
-    room: list[int] = []
+    # Rooms as leaves of a tree of maxima: the first row with room is found in as many looks as the tree is deep.
+    half = 1 << max(len(ordered) - 1, 0).bit_length()
+    room = [token_budget] * (2 * half)
     for _, part in ordered:
-        spot = next((i for i, free in enumerate(room) if free >= part.n_packed), None)
-        if spot is None:
-            rows.append([part])
-            room.append(token_budget - part.n_packed)
-        else:
-            rows[spot].append(part)
-            room[spot] -= part.n_packed
+        spot = 1
+        while spot < half:
+            spot *= 2
+            spot += room[spot] < part.n_packed
+        if spot - half == len(rows):
+            rows.append([])
+        rows[spot - half].append(part)
+        room[spot] -= part.n_packed
+        while spot > 1:
+            spot //= 2
+            room[spot] = max(room[2 * spot], room[2 * spot + 1])
     return rows
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from core.errors import InvalidInput
 from core.tree.build import build
 from core.tree.order import sort_with_lcp
-from core.tree.packing import cut, pack
+from core.tree.packing import Part, cut, first_fit_decreasing, pack
 from core.tree.sequences import Sequences
 
 from . import reference
@@ -63,6 +63,28 @@ def test_every_sequence_is_in_one_row_or_reported(seqs, budget, data):
     assert sorted(placed + packing.over_budget.tolist()) == list(range(len(seqs)))
     assert packing.n_original == seqs.lengths[placed].sum()
     assert packing.n_padding == budget * len(packing.rows) - packing.n_packed
+
+
+def plain_first_fit(sizes, budget):
+    """Numbers of the parts in each row: largest first, ties in the order given, each where it first fits."""
+    rows = []
+    for number in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        for row in rows:
+            if sum(sizes[i] for i in row) + sizes[number] <= budget:
+                row.append(number)
+                break
+        else:
+            rows.append([number])
+    return rows
+
+
+@given(st.lists(st.integers(0, 40), max_size=60), st.integers(40, 90))
+@settings(max_examples=200, deadline=None)
+def test_rows_are_those_of_first_fit_decreasing(sizes, budget):
+    nothing = np.zeros(0, dtype=np.int64)
+    parts = [Part(number, nothing, nothing, nothing, size, size, 0) for number, size in enumerate(sizes)]
+    rows = first_fit_decreasing(parts, budget)
+    assert [[part.group for part in row] for row in rows] == plain_first_fit(sizes, budget)
 
 
 def test_a_group_that_fits_is_one_tree():

@@ -86,6 +86,7 @@ def serve(
         }
         settle_memory()
         print(json.dumps(ready), flush=True)
+        service.prepare_engines()
         stopped.wait()
     finally:
         service.close()

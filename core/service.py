@@ -164,6 +164,11 @@ class Service:
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}.get(self.settings.host, self.settings.host)
         return f"http://{host}:{self.port}"
 
+    def prepare_engines(self) -> None:
+        """For who stays: begin in the background what an engine's first call would wait for."""
+        if self.fleet is None:
+            self.engines.prepare()
+
     def close(self) -> None:
         """Close all parts in order; harmless when already closed."""
         self._closing.close()

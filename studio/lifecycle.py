@@ -26,7 +26,7 @@ def open_service() -> None:
         if service.current() is not None:
             return
         try:
-            service.open_current(Settings())
+            service.open_current(Settings()).prepare_engines()
         except StudioError as error:
             _failure = error
         except ValidationError as error:

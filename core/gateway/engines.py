@@ -14,6 +14,7 @@ from core.gateway.asked import AUTO, STREAMING
 from core.gateway.connections import Connections, Timeouts
 from core.gateway.engine import Engine
 from core.gateway.health import CHECK_EVERY_S, watch
+from core.gateway.litellm_import import LiteLLM
 from core.gateway.together import together
 
 IMPLICIT_PROVIDER = "litellm"
@@ -46,6 +47,7 @@ class EngineSet:
         self._engines: dict[str, Engine] = {}
         self._providers: Engine | None = None
         self._connections = Connections()
+        self._litellm = LiteLLM()
         self._lock = threading.Lock()
         self._watches: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
         self.elsewhere: Callable[[], Sequence[Sequence[dict[str, Any]]]] | None = None
@@ -118,6 +120,7 @@ class EngineSet:
                 concurrency=concurrency,
                 connections=self._connections,
                 clock=self._clock,
+                litellm=self._litellm,
             )
         else:
             raise InvalidInput(f"unknown engine kind {kind!r}", field="kind", hint="openai, litellm")
@@ -128,6 +131,15 @@ class EngineSet:
             if default or self.default is None or self.default is replaced:
                 self.default = engine
         return engine
+
+    def prepare(self) -> None:
+        """Import LiteLLM now, in the background, if an engine is made of it: its first call need not wait for that.
+
+        For processes that go on serving. Where only a model's name may mean a provider some day, nothing is imported:
+        it is 150 MB of memory.
+        """
+        if any(engine.kind == "litellm" for engine in self.engines()):
+            self._litellm.begin()
 
     def remove(self, name: str) -> None:
         """Forget an engine; calls on their way to it finish."""
@@ -172,6 +184,7 @@ class EngineSet:
                     concurrency=None,
                     connections=self._connections,
                     clock=self._clock,
+                    litellm=self._litellm,
                 )
             return self._providers
 

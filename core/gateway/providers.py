@@ -1,4 +1,4 @@
-"""Hosted providers through LiteLLM, imported at first use: it costs seconds and fetches a price map otherwise.
+"""Hosted providers through LiteLLM.
 
 Only fields of the OpenAI API become LiteLLM arguments; everything else an agent sends travels in ``extra_body``,
 so no request can turn LiteLLM's own knobs (``api_base``, ``mock_response``, callbacks).
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -22,6 +21,7 @@ from core.gateway.asked import AUTO, KINDS, RELAY, WHOLE
 from core.gateway.connections import Connections, Timeouts
 from core.gateway.dialects import add_asked, check_answer
 from core.gateway.engine import BUSY, Engine, EngineAnswer, EngineCall
+from core.gateway.litellm_import import LiteLLM
 from core.gateway.provider_fields import FIELDS, SentFields
 from core.gateway.provider_stream import ProviderStream, is_stream, opened, provider_failure, retry_after
 from core.gateway.streams import EngineStream, Patience
@@ -44,26 +44,11 @@ and needs packages for that which nobody else does."""
 
 _KEY_NAMES: Final = ("_API_KEY", "_ACCESS_KEY", "_ACCESS_KEY_ID", "_TOKEN")
 
-_import_lock = threading.Lock()
-
 
 def names_provider(model: str) -> bool:
     """True for ``provider/model`` with a provider that LiteLLM knows."""
     provider, slash, rest = model.partition("/")
     return bool(slash and rest) and provider in PROVIDERS
-
-
-def load_litellm() -> Any:
-    """Import LiteLLM: offline price map, no telemetry, no retries and no prints of its own. Blocking, seconds."""
-    with _import_lock:
-        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-        import litellm
-
-        litellm.suppress_debug_info = True
-        litellm.telemetry = False
-        # What a provider does not know is left out, and the step says so.
-        litellm.drop_params = True
-        return litellm
 
 
 class ProviderEngine(Engine):
@@ -90,13 +75,14 @@ class ProviderEngine(Engine):
         concurrency: int | None,
         connections: Connections,
         clock: Callable[[], float],
+        litellm: LiteLLM,
     ) -> None:
         super().__init__(name, models, api_key, timeouts, clock, concurrency)
         self._connections = connections
+        self._litellm = litellm
         self._model = model
         self._api_base = api_base
         self._clock = clock
-        self._litellm: Any = None
         self._streaming = streaming
         self._tells_ids: bool | None = None
         self._sent = SentFields()
@@ -128,7 +114,11 @@ class ProviderEngine(Engine):
             )
         if speaks_natively(call, model):
             return await self._ask_natively(call, model, stream=stream and self._streaming != WHOLE)
-        litellm = await self._load()
+        try:
+            litellm = await self._litellm.get()
+        except EngineError as error:
+            raise self.failed(error) from error
+        self.findings["litellm"] = True
         arguments, added, dropped = self._arguments(litellm, call, model)
         stream = stream and self._stream_how(call.dialect.name) == RELAY
         if stream:
@@ -233,12 +223,6 @@ class ProviderEngine(Engine):
         """Its own key, and those that LiteLLM finds in the environment."""
         found = [value for name, value in os.environ.items() if name.endswith(_KEY_NAMES)]
         return [*super().secrets(), *found]
-
-    async def _load(self) -> Any:
-        if self._litellm is None:
-            self._litellm = await asyncio.to_thread(load_litellm)
-            self.findings["litellm"] = True
-        return self._litellm
 
     def _arguments(self, litellm: Any, call: EngineCall, model: str) -> tuple[dict[str, Any], list[str], list[str]]:
         fields = FIELDS[call.dialect.name]

@@ -175,6 +175,7 @@ def main() -> None:
         worker = Worker(begin, sender.send)
         worker.start()
         settle_memory()
+        worker.engines.prepare()
         for message in heard:
             if message["do"] == "stop":
                 break

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from core.batch.layout import TokenReader, chunks
 from core.batch.result import Plan
-from core.credit.base import Ints
+from core.credit.types import Ints
 from core.tree.sequences import ragged_index
 
 CHUNK_TOKENS = 4_000_000

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from core.credit.base import Bools, Floats, Ints
+from core.credit.types import Bools, Floats, Ints
 
 COLUMNS = (
     "step_uid", "trajectory_uid", "prompt_uid", "step_index", "token_source", "n_prompt_tokens",

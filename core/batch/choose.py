@@ -13,9 +13,9 @@ from core.batch.fields import StepFields, baselines, broken_chains, with_fields
 from core.batch.funnel import Funnel
 from core.batch.recipe import Recipe
 from core.credit import Credit, CreditInput
-from core.credit.base import MESSAGES_MAX, Floats, Ints
 from core.credit.dapo import has_spread
 from core.credit.fields import unmet
+from core.credit.types import MESSAGES_MAX, Floats, Ints
 
 
 @dataclass(slots=True, eq=False)

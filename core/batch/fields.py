@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from core.batch.candidates import Candidates
-from core.credit.base import Bools, CreditInput, Floats, Ints
+from core.credit.types import Bools, CreditInput, Floats, Ints
 from core.types import CallKind
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from core.batch.candidates import Candidates
-from core.credit.base import Bools
+from core.credit.types import Bools
 from core.types import View
 
 REASONS: dict[str, str] = {

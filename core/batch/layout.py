@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from core.credit.base import Ints
+from core.credit.types import Ints
 from core.errors import NotFound
 from core.tree.build import PackedTree, concatenate, layout
 from core.tree.packing import Part, first_fit_decreasing, group_parts_of

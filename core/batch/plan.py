@@ -31,7 +31,7 @@ from core.batch.layout import TokenReader
 from core.batch.recipe import Recipe
 from core.batch.result import Plan, PlanGroup, PlanTrajectory
 from core.batch.versions import VersionSource, VersionStore
-from core.credit.base import Bools
+from core.credit.types import Bools
 from core.errors import InvalidInput
 from core.types import PolicyEvent, PolicyEventKind, View
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from core.batch.funnel import Excluded
 from core.batch.layout import PlanLayout, TokenReader, lay_out
 from core.batch.recipe import Recipe
-from core.credit.base import Ints
+from core.credit.types import Ints
 from core.tree.sequences import ragged_index
 from core.types import View
 

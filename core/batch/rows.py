@@ -21,7 +21,7 @@ import pyarrow as pa
 from core.batch.arrays import trajectory_ranges
 from core.batch.layout import TokenReader
 from core.batch.result import Plan
-from core.credit.base import Bools, Ints
+from core.credit.types import Bools, Ints
 from core.tree.sequences import Float32, Int32, Sequences, ragged_index
 
 

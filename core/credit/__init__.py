@@ -19,8 +19,9 @@ from core.credit import (
     token_gae,
     turn_discount,
 )
-from core.credit.base import Credit, CreditInput, Estimator, Needs, Option, Pairs
+from core.credit.base import Estimator, Option
 from core.credit.fields import FIELDS
+from core.credit.types import Credit, CreditInput, Needs, Pairs
 from core.errors import InvalidInput
 
 REGISTRY: dict[str, Estimator] = {

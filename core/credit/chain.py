@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.credit.base import CreditInput, Floats, Ints
+from core.credit.types import CreditInput, Floats, Ints
 
 
 def segments(owner: Ints, n: int) -> tuple[Ints, Ints]:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from core.credit import grpo
-from core.credit.base import Bools, CreditInput, Estimator
+from core.credit.base import Estimator
+from core.credit.types import Bools, CreditInput
 
 
 def has_spread(batch: CreditInput) -> Bools:

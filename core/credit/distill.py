@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from core.credit.base import Credit, CreditInput, Estimator, Needs, Option
+from core.credit.base import Estimator, Option
+from core.credit.types import Credit, CreditInput, Needs
 
 
 def needs(settings: Mapping[str, Any]) -> Needs:

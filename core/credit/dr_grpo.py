@@ -8,15 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from core.credit.base import (
-    SINGLETON,
-    Credit,
-    CreditInput,
-    Estimator,
-    centred,
-    group_size_needs,
-    with_singletons,
-)
+from core.credit.base import SINGLETON, Estimator, centred, group_size_needs, with_singletons
+from core.credit.types import Credit, CreditInput
 
 
 def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:

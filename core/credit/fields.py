@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.credit.base import MESSAGES_MAX, Bools, CreditInput, Floats, Needs
+from core.credit.types import MESSAGES_MAX, Bools, CreditInput, Floats, Needs
 
 FIELDS: dict[str, str] = {
     "value": "metadata.value: number, the critic's value of the state before the step's first response token",

@@ -13,23 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from core.credit.base import (
-    EPS,
-    SINGLETON,
-    Credit,
-    CreditInput,
-    Estimator,
-    Floats,
-    Ints,
-    Needs,
-    Option,
-    centre,
-    group_size_needs,
-    normalised,
-    raw_singletons,
-)
+from core.credit.base import EPS, SINGLETON, Estimator, Option, centre, group_size_needs, normalised, raw_singletons
 from core.credit.chain import discounted, segments, step_rewards
 from core.credit.grpo import DDOF
+from core.credit.types import Credit, CreditInput, Floats, Ints, Needs
 
 
 def needs(settings: Mapping[str, Any]) -> Needs:

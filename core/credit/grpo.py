@@ -12,17 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from core.credit.base import (
-    EPS,
-    SINGLETON,
-    Credit,
-    CreditInput,
-    Estimator,
-    Option,
-    centred,
-    group_size_needs,
-    with_singletons,
-)
+from core.credit.base import EPS, SINGLETON, Estimator, Option, centred, group_size_needs, with_singletons
+from core.credit.types import Credit, CreditInput
 
 
 def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from core.credit.base import Bools, CreditInput, Estimator, Needs, Option
+from core.credit.base import Estimator, Option
+from core.credit.types import Bools, CreditInput, Needs
 
 
 def needs(settings: Mapping[str, Any]) -> Needs:

@@ -11,16 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from core.credit.base import (
-    SINGLETON,
-    Credit,
-    CreditInput,
-    Estimator,
-    centred,
-    group_size_needs,
-    raw_singletons,
-)
+from core.credit.base import SINGLETON, Estimator, centred, group_size_needs, raw_singletons
 from core.credit.chain import whiten_tokens
+from core.credit.types import Credit, CreditInput
 
 
 def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from core.credit.base import Credit, CreditInput, Estimator, Needs, Option
+from core.credit.base import Estimator, Option
 from core.credit.chain import discounted, segments, step_rewards
+from core.credit.types import Credit, CreditInput, Needs
 
 
 def needs(settings: Mapping[str, Any]) -> Needs:

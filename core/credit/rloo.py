@@ -10,15 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from core.credit.base import (
-    SINGLETON,
-    Credit,
-    CreditInput,
-    Estimator,
-    centred,
-    group_size_needs,
-    with_singletons,
-)
+from core.credit.base import SINGLETON, Estimator, centred, group_size_needs, with_singletons
+from core.credit.types import Credit, CreditInput
 
 
 def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from core.credit.base import Bools, CreditInput, Estimator, Needs, Option
+from core.credit.base import Estimator, Option
+from core.credit.types import Bools, CreditInput, Needs
 
 
 def needs(settings: Mapping[str, Any]) -> Needs:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from core.credit.base import Credit, CreditInput, Estimator, Needs, Option
+from core.credit.base import Estimator, Option
 from core.credit.chain import discounted, following, segments, step_rewards, whiten_steps
+from core.credit.types import Credit, CreditInput, Needs
 
 GAMMA = Option(1.0, "Discount (1.0, verl and ClawGym II; Agent-R1's scripts use 0.99)", minimum=0, maximum=1)
 LAMBDA = Option(1.0, "λ of GAE (1.0, verl and ClawGym II)", minimum=0, maximum=1)

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from core.credit.base import Credit, CreditInput, Estimator, Needs, Option
+from core.credit.base import Estimator, Option
 from core.credit.chain import discounted, following, token_rewards, token_segments, whiten_tokens
 from core.credit.step_gae import GAMMA, LAMBDA
+from core.credit.types import Credit, CreditInput, Needs
 
 
 def needs(settings: Mapping[str, Any]) -> Needs:

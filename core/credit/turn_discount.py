@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from core.credit.base import EPS, Credit, CreditInput, Estimator, Needs, Option
+from core.credit.base import EPS, Estimator, Option
 from core.credit.chain import discounted, segments, step_rewards
+from core.credit.types import Credit, CreditInput, Needs
 
 
 def needs(settings: Mapping[str, Any]) -> Needs:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from core.credit.base import Floats
+from core.credit.types import Floats
 from studio.charts import theme
 
 MAX_CELLS = 1500

@@ -1,0 +1,138 @@
+"""What estimators read and what they give, as plain arrays.
+
+Rewards are known when they get here: an unscored trajectory is None upstream, NaN here, never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+MESSAGES_MAX = 100
+"""Most messages that ``Estimator.lacks`` spells out; a count tells of the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a batch must hold for an estimator to mean anything.
+
+    Attributes:
+        rewards: every trajectory has a score.
+        min_group_size: trajectories per prompt group.
+        exact_tokens: the loss forms a probability ratio, so ids must be the sampled ones.
+        fields: keys of ``core.credit.fields.FIELDS`` that every step (``baseline``: every trajectory) must have.
+        contiguous: the estimator chains the steps of a trajectory, so none may be missing.
+    """
+
+    rewards: bool = False
+    min_group_size: int = 1
+    exact_tokens: bool = False
+    fields: tuple[str, ...] = ()
+    contiguous: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CreditInput:
+    """n trajectories in g prompt groups, s steps with t response tokens.
+
+    Steps of one trajectory lie together, in order. What an estimator doesn't ask for may be None.
+
+    Attributes:
+        group: int64 [n], group of each trajectory, 0..g-1.
+        reward: float64 [n], score R of each trajectory; NaN where unknown.
+        step_trajectory: int64 [s], trajectory of each step.
+        step_reward: float64 [s], NaN where unknown.
+        trajectory_uids: [n], for messages.
+        prompt_uids: [g], for messages.
+        step_uids: [s], for messages; empty: steps are named by their number.
+        n_response: int64 [s], response tokens of each step; None counts one each.
+        value: float64 [s], critic's V of the state before a step's first response token; NaN where unknown.
+        token_value: float64 [t], critic's V before each response token, steps one after another; NaN where unknown.
+        token_logprob: float64 [t], log μ(token) in nats; NaN where unknown.
+        teacher_logprob: float64 [t], the teacher's log-prob of the same token; NaN where unknown.
+        anchor: [s], what the step observed, as text that is equal where observations are; None where unknown.
+        baseline: float64 [n], reward of a greedy rollout of the same prompt; NaN where unknown.
+        missing: [n], why a trajectory's steps don't form a chain; None where they do.
+    """
+
+    group: Ints
+    reward: Floats
+    step_trajectory: Ints
+    step_reward: Floats
+    trajectory_uids: Sequence[str]
+    prompt_uids: Sequence[str]
+    step_uids: Sequence[str] = ()
+    n_response: Ints | None = None
+    value: Floats | None = None
+    token_value: Floats | None = None
+    token_logprob: Floats | None = None
+    teacher_logprob: Floats | None = None
+    anchor: Sequence[str | None] | None = None
+    baseline: Floats | None = None
+    missing: Sequence[str | None] | None = None
+
+    @property
+    def n_tokens(self) -> Ints:
+        """Response tokens of each step: int64 [s]; one each where the batch doesn't say."""
+        return np.ones(len(self.step_trajectory), dtype=np.int64) if self.n_response is None else self.n_response
+
+    def step_name(self, index: int) -> str:
+        """``step UID of trajectory UID``, for messages."""
+        uid = self.step_uids[index] if len(self.step_uids) else f"number {index}"
+        return f"step {uid} of trajectory {self.trajectory_uids[int(self.step_trajectory[index])]}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Credit:
+    """Advantages. NaN is unassigned, which isn't 0.
+
+    Attributes:
+        step: float64 [s]; NaN where the tokens of a step differ.
+        trajectory: float64 [n] where all steps of a trajectory share one value, else None.
+        token: float64 [t], response tokens of all steps, where tokens of a step differ; else None.
+        step_return: float64 [s], the critic's target per step, else None.
+        token_return: float64 [t], the critic's target per token, else None.
+    """
+
+    step: Floats
+    trajectory: Floats | None
+    token: Floats | None = None
+    step_return: Floats | None = None
+    token_return: Floats | None = None
+
+    @property
+    def level(self) -> str:
+        """``trajectory``, ``step`` or ``token``: the finest unit whose values differ."""
+        if self.token is not None:
+            return "token"
+        return "step" if self.trajectory is None else "trajectory"
+
+    def clipped(self, most: float) -> Credit:
+        """Advantages cut to ±most; returns stay."""
+
+        def cut(values: Floats | None) -> Floats | None:
+            return None if values is None else np.clip(values, -most, most)
+
+        return Credit(np.clip(self.step, -most, most), cut(self.trajectory), cut(self.token), self.step_return,
+                      self.token_return)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pairs:
+    """Preference pairs of a batch.
+
+    Attributes:
+        chosen, rejected: int64 [p], trajectories; both of a pair are of one prompt group.
+        margin: float64 [p], reward of the chosen minus that of the rejected.
+    """
+
+    chosen: Ints
+    rejected: Ints
+    margin: Floats

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import resources
@@ -197,3 +197,30 @@ def registered(cursor: Cursor, **tables: pa.Table) -> Iterator[None]:
     finally:
         for name in tables:
             cursor.unregister(name)
+
+
+MOST_BOUND = 1000
+"""So many numbers are bound as one list; more are registered as a table, which takes longer to plan."""
+
+
+@contextmanager
+def among(
+    cursor: Cursor, column: str, numbers: Collection[int], *, most_bound: int = MOST_BOUND
+) -> Iterator[tuple[str, list[Any]]]:
+    """The condition that a column is one of these numbers, and its bound values; to be used inside the block.
+
+    Their bounds are said too: what is stored elsewhere is not read.
+    """
+    wanted = sorted(set(numbers))
+    if not wanted:
+        yield "FALSE", []
+        return
+    bounds, values = f"{column} BETWEEN ? AND ?", [wanted[0], wanted[-1]]
+    if wanted[-1] - wanted[0] + 1 == len(wanted):
+        yield bounds, values
+    elif len(wanted) <= most_bound:
+        yield f"{bounds} AND {column} IN (SELECT unnest(?::BIGINT[]))", [*values, wanted]
+    else:
+        table = f"among_{column.replace('.', '_')}"
+        with registered(cursor, **{table: pa.table({"number": pa.array(wanted, pa.int64())})}):
+            yield f"{bounds} AND {column} IN (SELECT number FROM {table})", values

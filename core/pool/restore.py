@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from core.errors import NotFound, PoolError
 from core.pool.content import decode
-from core.pool.database import Cursor, arrow, registered
+from core.pool.database import Cursor, among, arrow, registered
 from core.pool.media import put_back
 from core.tree.sequences import Sequences
 
@@ -32,18 +32,13 @@ class StepTokens(NamedTuple):
     logprobs: np.ndarray | None
 
 
-def ids_table(ids: Iterable[int]) -> pa.Table:
-    """Step ids as an Arrow table to join with."""
-    return pa.table({"step_id": pa.array(sorted(ids), pa.int64())})
-
-
 def links_of(cursor: Cursor, trajectory_ids: Iterable[int]) -> dict[int, Link]:
     """Every step of these trajectories by id, in order of arrival."""
-    wanted = pa.table({"trajectory_id": pa.array(sorted(set(trajectory_ids)), pa.int64())})
-    with registered(cursor, wanted_trajectories=wanted):
+    with among(cursor, "trajectory_id", set(trajectory_ids)) as (condition, bound):
         found = cursor.execute(
             "SELECT step_id, parent_step_id, n_shared_tokens, n_shared_messages FROM steps"
-            " WHERE trajectory_id IN (SELECT trajectory_id FROM wanted_trajectories) ORDER BY step_id"
+            f" WHERE {condition} ORDER BY step_id",
+            bound,
         ).fetchall()
     return {row[0]: Link(*row) for row in found}
 
@@ -77,12 +72,11 @@ def token_parts(cursor: Cursor, step_ids: Sequence[int]) -> dict[int, StepTokens
     """What is stored of each step: (prompt suffix, response, logprobs), one query."""
     if not step_ids:
         return {}
-    with registered(cursor, wanted_steps=ids_table(step_ids)):
+    with among(cursor, "step_id", step_ids) as (condition, bound):
         table = arrow(
             cursor,
-            "SELECT step_id, prompt_suffix, response_ids, response_logprobs FROM step_tokens"
-            " WHERE step_id BETWEEN ? AND ? AND step_id IN (SELECT step_id FROM wanted_steps)",
-            [min(step_ids), max(step_ids)],
+            f"SELECT step_id, prompt_suffix, response_ids, response_logprobs FROM step_tokens WHERE {condition}",
+            bound,
         )
     ids = table.column("step_id").to_pylist()
     columns = (
@@ -126,11 +120,10 @@ def whole_messages(
     """Messages, answer and tools of the ``wanted`` steps; ``ordered`` holds them and their ancestors."""
     if not ordered:
         return {}
-    with registered(cursor, wanted_steps=ids_table(ordered)):
+    with among(cursor, "step_id", ordered) as (condition, bound):
         found = cursor.execute(
-            "SELECT step_id, new_message_ids, response_message_id, tools_id FROM step_messages"
-            " WHERE step_id BETWEEN ? AND ? AND step_id IN (SELECT step_id FROM wanted_steps)",
-            [min(ordered), max(ordered)],
+            f"SELECT step_id, new_message_ids, response_message_id, tools_id FROM step_messages WHERE {condition}",
+            bound,
         ).fetchall()
     stored = {row[0]: row[1:] for row in found}
     lists: dict[int, list[int] | None] = {}
@@ -165,12 +158,10 @@ def whole_messages(
 def _bodies(cursor: Cursor, message_ids: set[int]) -> dict[int, Any]:
     if not message_ids:
         return {}
-    table = pa.table({"message_id": pa.array(sorted(message_ids), pa.int64())})
-    with registered(cursor, wanted_messages=table):
+    with among(cursor, "message_id", message_ids) as (condition, bound):
         found = cursor.execute(
-            "SELECT message_id, replace(content_hash::VARCHAR, '-', ''), body FROM messages"
-            " WHERE message_id BETWEEN ? AND ? AND message_id IN (SELECT message_id FROM wanted_messages)",
-            [min(message_ids), max(message_ids)],
+            f"SELECT message_id, replace(content_hash::VARCHAR, '-', ''), body FROM messages WHERE {condition}",
+            bound,
         ).fetchall()
     return {number: decode(text) for number, text in put_back(cursor, found).items()}
 

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
 
 from core.errors import NotFound
 from core.pool.content import decode
-from core.pool.database import Cursor, rows
+from core.pool.database import Cursor, among, rows
 from core.pool.findings import names_of
 from core.pool.restore import links_of, token_parts, whole_messages, whole_tokens, with_ancestors
 
-_STEPS = """
+_STATE = """
 SELECT
-    s.step_uid, t.trajectory_uid, s.prompt_uid, s.step_index, s.channel, s.source, s.agent, s.model, s.engine,
-    s.policy_version, s.policy_version_end, s.token_source, s.transition, s.call_kind, s.identity_source,
-    s.status, s.error, s.mismatch, s.finish_reason, s.n_prompt_tokens, s.n_response_tokens, s.n_shared_tokens,
-    s.created_at, s.latency_s, s.reward, f.reward AS original_reward, s.quality, s.trainable, s.tags, s.n_notes,
-    s.is_last, s.tool_names, s.preview, t.reward AS trajectory_reward, t.quality AS trajectory_quality, t.complete,
-    f.dialect, f.n_messages, f.n_shared_messages, f.n_tools, s.has_logprobs, s.correct, t.correct AS trajectory_correct,
-    s.finding_bits | t.finding_bits AS findings, f.response_id, f.stream_mode,
-    f.tokenizer_hash, f.journal_segment, f.journal_offset, f.ingested_at, f.sampling, f.metadata,
-    s.step_id, s.parent_step_id, s.trajectory_id
-FROM step_state s
-JOIN trajectory_state t USING (trajectory_id)
-JOIN (FROM steps WHERE trajectory_id = ?) f USING (step_id)
-WHERE s.trajectory_id = ?
-ORDER BY s.step_index, s.step_id
+    step_uid, prompt_uid, step_index, channel, source, agent, model, engine, policy_version, policy_version_end,
+    token_source, transition, call_kind, identity_source, status, error, mismatch, finish_reason, n_prompt_tokens,
+    n_response_tokens, n_shared_tokens, created_at, latency_s, reward, quality, trainable, tags, n_notes, is_last,
+    tool_names, preview, has_logprobs, correct, finding_bits, step_id, parent_step_id
+FROM step_state WHERE trajectory_id = ? AND {condition} ORDER BY step_index, step_id
 """
+_FACTS = """
+SELECT
+    step_id, reward AS original_reward, dialect, n_messages, n_shared_messages, n_tools, response_id, stream_mode,
+    tokenizer_hash, journal_segment, journal_offset, ingested_at, sampling, metadata
+FROM steps WHERE trajectory_id = ? AND {condition}
+"""
+_OWNER = """
+SELECT trajectory_uid, reward AS trajectory_reward, quality AS trajectory_quality, complete,
+    correct AS trajectory_correct, finding_bits
+FROM trajectory_state WHERE trajectory_id = ?
+"""
+# One table at a time: to plan a join of the three takes longer than to read them and put the rows together here.
 
 _TRAJECTORY = """
 SELECT * EXCLUDE (trajectory_id, finding_bits, step_finding_bits), finding_bits | step_finding_bits AS findings,
@@ -41,14 +46,24 @@ def iso(value: datetime | None) -> str | None:
     return None if value is None else value.replace(tzinfo=UTC).isoformat()
 
 
-def _step_rows(cursor: Cursor, trajectory_id: int) -> list[dict[str, Any]]:
-    found = rows(cursor, _STEPS, [trajectory_id, trajectory_id])
+def _step_rows(cursor: Cursor, trajectory_id: int, step_ids: Collection[int] | None = None) -> list[dict[str, Any]]:
+    """Steps of a trajectory in order; without ``step_ids`` all. A parent's name is told if it is among them."""
+    owner = rows(cursor, _OWNER, [trajectory_id])[0]
+    of_owner = owner.pop("finding_bits")
+    with ExitStack() as stack:
+        condition, bound = "TRUE", list[Any]()
+        if step_ids is not None:
+            condition, bound = stack.enter_context(among(cursor, "step_id", step_ids))
+        found = rows(cursor, _STATE.format(condition=condition), [trajectory_id, *bound])
+        facts = rows(cursor, _FACTS.format(condition=condition), [trajectory_id, *bound])
+    of_step = {fact.pop("step_id"): fact for fact in facts}
     uids = {row["step_id"]: row["step_uid"] for row in found}
     for row in found:
+        row.update(owner | of_step[row["step_id"]])
         row["parent_step_uid"] = uids.get(row.pop("parent_step_id"))
         row["sampling"] = decode(row["sampling"]) or {}
         row["metadata"] = decode(row["metadata"]) or {}
-        row["findings"] = names_of(row["findings"])
+        row["findings"] = names_of(row.pop("finding_bits") | of_owner)
         row["created_at"] = iso(row["created_at"])
         row["ingested_at"] = iso(row["ingested_at"])
     return found
@@ -66,22 +81,26 @@ def _fill(cursor: Cursor, trajectory_id: int, chosen: list[dict[str, Any]]) -> N
         row["messages"], row["response_message"], row["tools"] = messages[step_id]
 
 
+_PLACE = "SELECT trajectory_id, step_id, parent_step_id FROM step_state WHERE step_uid = ?"
+
+
 def read_step(cursor: Cursor, step_uid: str) -> dict[str, Any]:
     """One step, whole. ``prompt_ids`` and ``response_ids`` are int32 arrays, ``response_logprobs`` float32 with NaN
     where unknown; None: unknown. NotFound when there is no such step."""
-    found = cursor.execute("SELECT trajectory_id FROM step_state WHERE step_uid = ?", [step_uid]).fetchone()
-    if found is None:
+    places = cursor.execute(_PLACE, [step_uid]).fetchall()
+    if not places:
         raise NotFound(f"No step {step_uid!r}.", field="step_uid")
-    chosen = [row for row in _step_rows(cursor, found[0]) if row["step_uid"] == step_uid]
-    _fill(cursor, found[0], chosen)
+    trajectory_id, step_id, parent_id = places[0]
+    with_parent = {step_id} if parent_id is None else {step_id, parent_id}
+    chosen = [row for row in _step_rows(cursor, trajectory_id, with_parent) if row["step_id"] == step_id]
+    _fill(cursor, trajectory_id, chosen)
     return _public(chosen[0])
 
 
 _CHILD = """
-SELECT c.step_uid FROM step_state c
-JOIN step_state s ON s.step_id = c.parent_step_id AND s.trajectory_id = c.trajectory_id
-WHERE s.step_uid = ? AND c.transition IN ('extends', 'realigned', 'tail_replaced')
-ORDER BY c.step_index, c.step_id
+SELECT step_id, step_uid, created_at FROM step_state
+WHERE trajectory_id = ? AND parent_step_id = ? AND transition IN ('extends', 'realigned', 'tail_replaced')
+ORDER BY step_index, step_id
 """
 
 
@@ -91,17 +110,19 @@ def read_next_state(cursor: Cursor, step_uid: str) -> dict[str, Any] | None:
     A user's next words, or the results of the tools that it called: what a live service says of an answer without
     being asked. None where nothing went on from it, or its messages are unknown.
     """
-    children = cursor.execute(_CHILD, [step_uid]).fetchall()
+    places = cursor.execute(_PLACE, [step_uid]).fetchall()
+    children = cursor.execute(_CHILD, list(places[0][:2])).fetchall() if places else []
     if not children:
         return None
-    child = read_step(cursor, children[0][0])
-    said = child["messages"] or []
+    child_id, child_uid, created_at = children[0]
+    links = links_of(cursor, [places[0][0]])
+    said = whole_messages(cursor, links, with_ancestors(links, [child_id]), [child_id])[child_id].messages or []
     answers = [place for place, message in enumerate(said) if message.get("role") == "assistant"]
     if not answers:
         return None
     return {
-        "step_uid": child["step_uid"],
-        "created_at": child["created_at"],
+        "step_uid": child_uid,
+        "created_at": iso(created_at),
         "messages": said[answers[-1] + 1 :],
     }
 
@@ -125,5 +146,5 @@ def read_trajectory(cursor: Cursor, trajectory_uid: str, *, tokens: bool) -> dic
 
 
 def _public(step: dict[str, Any]) -> dict[str, Any]:
-    del step["step_id"], step["trajectory_id"]
+    del step["step_id"]
     return step

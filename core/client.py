@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from core.errors import Conflict, InvalidInput, NotBuilt, NotFound, StudioError, Unauthorized
+from core.errors import Conflict, InvalidInput, NotFound, StudioError, Unauthorized
 from core.recording import Environment, RecordedEnvironment, Rollout, Sampled, ids_of, known, reward_of
 
 __all__ = [
@@ -41,7 +41,7 @@ __all__ = [
 BATCH_STEPS = 500
 BATCH_TOKENS = 2_000_000
 RETRY_STATUS = frozenset({429, 502, 503, 504})
-_ERRORS: dict[str, type[StudioError]] = {kind.type: kind for kind in (Conflict, InvalidInput, NotBuilt, NotFound)}
+_ERRORS: dict[str, type[StudioError]] = {kind.type: kind for kind in (Conflict, InvalidInput, NotFound)}
 
 
 class Unreachable(StudioError):

@@ -67,13 +67,6 @@ class Conflict(StudioError):
     http_status = 409
 
 
-class NotBuilt(StudioError):
-    """A part of the contract that this version does not serve."""
-
-    type = "not_implemented"
-    http_status = 501
-
-
 class AlreadyOwned(StudioError):
     """Another process owns the data folder."""
 

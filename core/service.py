@@ -17,7 +17,7 @@ from typing import Any
 from starlette.applications import Starlette
 
 from core.api import ApiDeps, create_api
-from core.api.app import EXCEPTION_HANDLERS
+from core.api.handling import EXCEPTION_HANDLERS
 from core.api.produce import mint_session
 from core.api.wire import SessionIn, check
 from core.batch.leases import Leases

@@ -1,5 +1,6 @@
 """The HTTP surface for producers and trainers, under ``/api/v1`` (DESIGN, "The HTTP contract")."""
 
-from core.api.app import ApiDeps, create_api
+from core.api.app import create_api
+from core.api.handling import ApiDeps
 
 __all__ = ["ApiDeps", "create_api"]

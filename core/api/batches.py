@@ -12,7 +12,7 @@ import pyarrow as pa
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, Response, StreamingResponse
 
-from core.api.app import PREFIX, ApiDeps, AsyncHandler, Call, Handler, json_response
+from core.api.handling import PREFIX, ApiDeps, AsyncHandler, Call, Handler, json_response
 from core.api.trainer_wire import AckIn, FetchIn, MetricsIn, ReleaseIn, RenewIn
 from core.api.wire import check
 from core.batch.arrays import SCHEMA, TOKEN_COLUMNS, schema_of, step_tables

@@ -14,7 +14,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from core.api import wire
-from core.api.app import AsyncHandler, Call, Handler, json_response
+from core.api.handling import AsyncHandler, Call, Handler, json_response
 from core.api.produce import complete_trajectory, register_trajectory, submit_steps
 from core.dialects.errors import engine_refusal
 from core.errors import EngineError, InvalidInput

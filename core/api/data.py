@@ -8,7 +8,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from core.api.app import Call, Handler
 from core.api.data_wire import (
     AdoptIn,
     BackupIn,
@@ -20,6 +19,7 @@ from core.api.data_wire import (
     VersionExportIn,
     VersionPlanIn,
 )
+from core.api.handling import Call, Handler
 from core.api.wire import check
 from core.batch.datasets import freeze_version, version_plan
 from core.batch.recipe import parse_recipe

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from core.api.app import CATCH_UP_S, Call, Handler
+from core.api.handling import CATCH_UP_S, Call, Handler
 from core.api.wire import Number, Seconds, Uid, WireModel, check
 from core.errors import InvalidInput
 from core.records import feedback_record

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from starlette.responses import PlainTextResponse
 
-from core.api.app import ApiDeps, Call
+from core.api.handling import ApiDeps, Call
 from core.journal import journal_bytes
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

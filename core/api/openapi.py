@@ -15,9 +15,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.responses import HTMLResponse
 
-from core.api.app import PREFIX, Call, Handler
 from core.api.describe import API, CAPTURE, ROOT, STR, Operation, Schema, obj
 from core.api.describe_data import DATA
+from core.api.handling import PREFIX, Call, Handler
 
 _REF: Final = "#/components/schemas/{model}"
 _PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")
@@ -29,7 +29,6 @@ REASONS: Final[Mapping[int, str]] = {
     409: "It contradicts what is stored",
     413: "The request is too large",
     422: "A field does not fit; field and hint say which and how",
-    501: "Not served by this version",
     502: "The engine failed",
     503: "Weights are being exchanged, or nothing can answer now; Retry-After says when",
     504: "The engine gave no answer in time",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from core.api import wire
-from core.api.app import CATCH_UP_S, ApiDeps, Call, Handler
+from core.api.handling import CATCH_UP_S, ApiDeps, Call, Handler
 from core.errors import Conflict, InvalidInput, NotFound
 from core.gateway.keys import key_id
 from core.records import complete_record, register_record, session_record, steps_record, without_keys

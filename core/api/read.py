@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from core.api.app import Call, Handler, json_response
+from core.api.handling import Call, Handler, json_response
 from core.api.metrics import metrics
 from core.errors import InvalidInput
 from core.journal import journal_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.api.app import Call, Handler
+from core.api.handling import Call, Handler
 from core.api.trainer_wire import ActiveRecipeIn, RecipeIn
 from core.api.wire import check
 from core.batch.recipe import difference, parse_recipe

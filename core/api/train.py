@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from core.api import wire
-from core.api.app import Call, Handler
+from core.api.handling import Call, Handler
 from core.api.trainer_wire import ComputeValuesIn, ValuesIn
 from core.batch.plan import Plan, plan
 from core.batch.recipe import parse_recipe

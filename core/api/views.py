@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.api.app import Call, Handler
+from core.api.handling import Call, Handler
 from core.api.wire import ViewIn, check
 
 

@@ -1,0 +1,178 @@
+"""What every route stands on: one small function per call, run off the event loop, JSON in and out."""
+
+from __future__ import annotations
+
+import hmac
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from core.batch.leases import Leases
+from core.config import Settings
+from core.dialects.errors import openai_error
+from core.errors import InvalidInput, NotFound, StudioError, Unauthorized
+from core.gateway.engines import EngineSet
+from core.gateway.identity import KeyStore
+from core.gateway.policy import PolicyState
+from core.gateway.stats import GatewayStats
+from core.ingest import Ingest
+from core.journal import Journal
+from core.pool import Pool
+
+log = logging.getLogger(__name__)
+
+PREFIX = "/api/v1"
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/ready", "/openapi.json", "/docs"})
+CATCH_UP_S = 5.0
+"""Longest wait for a producer's own writes to become readable before its call returns."""
+
+_JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NAIVE_UTC | orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
+
+
+@dataclass(frozen=True)
+class ApiDeps:
+    """What the routes work on. ``health`` lists checks for ``/healthz`` and the Settings page."""
+
+    settings: Settings
+    journal: Journal
+    pool: Pool
+    ingest: Ingest
+    keys: KeyStore
+    policy: PolicyState
+    stats: GatewayStats
+    engines: EngineSet
+    leases: Leases
+    base_url: Callable[[], str]
+    clock: Callable[[], float]
+    new_uid: Callable[[], str]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request, its body read: what a handler sees."""
+
+    deps: ApiDeps
+    path: dict[str, str]
+    query: dict[str, str]
+    raw: bytes
+    host: str | None = None
+
+    @property
+    def base_url(self) -> str:
+        """Root of the service as the caller reaches it: behind a wildcard address that is the host it asked for."""
+        if self.host and self.deps.settings.host in ("0.0.0.0", "::"):
+            return f"http://{self.host}"
+        return self.deps.base_url()
+
+    def json(self) -> Any:
+        """The body as JSON; an empty one is ``{}``. Raises InvalidInput."""
+        if not self.raw:
+            return {}
+        try:
+            return orjson.loads(self.raw)
+        except orjson.JSONDecodeError as err:
+            raise InvalidInput(f"the body is not JSON: {err}", field="body") from err
+
+    def int_query(self, name: str, default: int, *, low: int, high: int) -> int:
+        """A bounded integer from the query string."""
+        text = self.query.get(name)
+        if text is None:
+            return default
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if not low <= value <= high:
+            raise InvalidInput(f"{text!r} is not a whole number from {low} to {high}", field=name)
+        return value
+
+
+Handler = Callable[[Call], Any]
+AsyncHandler = Callable[[Call], Awaitable[Any]]
+"""For calls that wait: they must not hold a worker thread meanwhile."""
+
+
+def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """JSON with UTC times and numpy arrays; NaN becomes null."""
+    body = orjson.dumps(content, option=_JSON_OPTIONS, default=_to_plain)
+    return Response(body, status_code=status, media_type="application/json", headers=headers)
+
+
+def _to_plain(value: Any) -> Any:
+    if hasattr(value, "as_py"):
+        return value.as_py()
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def error_response(err: StudioError) -> Response:
+    """The contract's error shape."""
+    wait_s = getattr(err, "retry_after_s", None)
+    return json_response(err.as_dict(), err.http_status, {"Retry-After": f"{wait_s:.0f}"} if wait_s else None)
+
+
+def authorize(settings: Settings, request: Request) -> None:
+    """Raises Unauthorized unless the studio's key (where one is set) came with the request."""
+    if settings.api_key is None or request.url.path in OPEN_PATHS:
+        return
+    header = request.headers.get("authorization", "")
+    given = header[7:] if header[:7].lower() == "bearer " else request.headers.get("x-api-key", "")
+    if not hmac.compare_digest(given.encode(), settings.api_key.encode()):
+        raise Unauthorized(
+            "this call needs the studio's API key",
+            field="Authorization",
+            hint="send 'Authorization: Bearer KEY' with the value of CLAW_STUDIO_API_KEY",
+        )
+
+
+def endpoint(deps: ApiDeps, handler: Handler | AsyncHandler) -> Callable[[Request], Awaitable[Response]]:
+    """Wrap a handler: read the body, check the key, run it in a worker thread, give failures their shape."""
+
+    async def run(request: Request) -> Response:
+        try:
+            authorize(deps.settings, request)
+            call = Call(
+                deps,
+                dict(request.path_params),
+                dict(request.query_params),
+                await request.body(),
+                request.headers.get("host"),
+            )
+            if inspect.iscoroutinefunction(handler):
+                result = await handler(call)
+            else:
+                result = await run_in_threadpool(handler, call)
+        except StudioError as err:
+            return error_response(err)
+        except Exception:
+            log.exception("%s %s failed", request.method, request.url.path)
+            failure = StudioError("the studio failed on this call; its log has the trace")
+            failure.http_status = 500
+            return error_response(failure)
+        return result if isinstance(result, Response) else json_response(result)
+
+    return run
+
+
+async def no_such_route(request: Request, error: Exception) -> Response:
+    """404 and 405 of the router, as JSON in the shape that callers of this part of the tree read."""
+    assert isinstance(error, HTTPException)
+    refused = NotFound(f"{request.method} {request.url.path} is no call of this service", hint="GET /docs lists them")
+    refused.http_status = error.status_code
+    if error.status_code != 404:
+        refused.type = "method_not_allowed"
+    in_dialect = "/v1/" in request.url.path and not request.url.path.startswith("/api/")
+    body = openai_error(refused) if in_dialect else refused.as_dict()
+    return json_response(body, error.status_code, dict(error.headers or {}))
+
+
+EXCEPTION_HANDLERS: Mapping[Any, Any] = {404: no_such_route, 405: no_such_route}

@@ -46,7 +46,8 @@ WITH tag AS (
     SELECT {key}, value_text AS tag FROM live WHERE kind = 'tag' AND {level}
     GROUP BY {key}, value_text HAVING arg_max(value_number, annotation_id) = 1
 ), tags AS (
-    SELECT {key}, list(tag ORDER BY tag) AS tags FROM tag GROUP BY {key}
+    SELECT {key}, '[' || string_agg(chr(10) || to_json(tag)::VARCHAR, ',' ORDER BY tag) || ']' AS tags_json
+    FROM tag GROUP BY {key}
 ), latest AS (
     SELECT {key},
         arg_max_null(value_number, annotation_id) FILTER (kind = 'reward') AS reward,
@@ -57,7 +58,7 @@ WITH tag AS (
         count(*) FILTER (kind = 'note') AS n_notes
     FROM live WHERE {level} GROUP BY {key}
 )
-SELECT latest.*, tags.tags FROM latest LEFT JOIN tags USING ({key});
+SELECT latest.*, tags.tags_json FROM latest LEFT JOIN tags USING ({key});
 """
 
 _SAID = """
@@ -135,7 +136,7 @@ SELECT
         opinion.trainable = 1,
         f.effective_kind = 'main' AND f.status = 'ok' AND f.mismatch IS NULL AND coalesce(whole.trainable, 1) = 1
     ) AS trainable,
-    coalesce(opinion.tags, []) AS tags,
+    coalesce(opinion.tags_json, '[]') AS tags_json,
     coalesce(opinion.n_notes, 0)::INTEGER AS n_notes,
     opinion.correct = 1 AS correct,
     f.is_last OR (said.complete AND last.step_id IS NOT NULL) AS is_last,
@@ -188,7 +189,7 @@ SELECT
     opinion.quality,
     coalesce(opinion.trainable = 1, step.trainable, FALSE) AS trainable,
     said.complete, said.outcome, step.policy_version_min, step.policy_version_max, step.started_at, step.ended_at,
-    coalesce(opinion.tags, []) AS tags,
+    coalesce(opinion.tags_json, '[]') AS tags_json,
     coalesce(opinion.n_notes, 0)::INTEGER AS n_notes,
     said.prompt_preview, said.metadata,
     opinion.correct = 1 AS correct,
@@ -246,9 +247,9 @@ WHERE g.prompt_uid = t.prompt_uid AND g.channel = t.channel
 
 _MUTABLE = (
     "prompt_uid", "channel", "call_kind", "reward", "quality", "trainable", "n_notes", "is_last", "correct",
-    "finding_bits",
+    "finding_bits", "tags_json",
 )  # fmt: skip
-"""Columns of ``step_state`` that can change after a step is in (``tags`` is updated apart: lists move rows)."""
+"""Columns of ``step_state`` that can change after a step is in."""
 
 
 def update_steps(columns: Iterable[str]) -> str:
@@ -308,7 +309,7 @@ def _derive(cursor: Cursor) -> None:
     cursor.execute(_TRAJECTORIES)
 
 
-def refresh(cursor: Cursor, trajectory_ids: Iterable[int] | None, *, opinions_changed: bool = True) -> None:
+def refresh(cursor: Cursor, trajectory_ids: Iterable[int] | None) -> None:
     """Bring the state of these trajectories (None: all) in line with facts and opinions."""
     if trajectory_ids is None:
         cursor.execute("CREATE OR REPLACE TEMP TABLE scope AS SELECT trajectory_id FROM trajectories")
@@ -320,8 +321,6 @@ def refresh(cursor: Cursor, trajectory_ids: Iterable[int] | None, *, opinions_ch
             cursor.execute("CREATE OR REPLACE TEMP TABLE scope AS SELECT trajectory_id FROM touched")
     _derive(cursor)
     cursor.execute(update_steps(_MUTABLE))
-    if opinions_changed:
-        cursor.execute(update_steps(("tags",)))
     cursor.execute(
         "INSERT INTO step_state BY NAME SELECT * FROM effective"
         " WHERE step_id NOT IN (SELECT step_id FROM step_state SEMI JOIN scope USING (trajectory_id))"

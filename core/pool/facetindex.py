@@ -176,7 +176,7 @@ def _sql(name: str) -> str:
 
 def _hash(names: Sequence[str]) -> str:
     # A hash of 64 bits stands for the values: of even 50,000 combinations two meet with a chance of one in 10^10.
-    return f"hash({', '.join(map(_sql, names))})"
+    return f"hash({', '.join('s.tags_json' if name == 'tags' else _sql(name) for name in names)})"
 
 
 def _with_values(cursor: Cursor, columns: dict[str, _Column], first: int, examples: np.ndarray) -> dict[str, _Column]:

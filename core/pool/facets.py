@@ -110,10 +110,22 @@ def _ordered(counts: Counter[Any], limit: int) -> Counts:
 
 
 def _alone(cursor: Cursor, condition: Condition, column: Column, limit: int) -> Counts:
+    if column.name == "tags":
+        return _tags(cursor, condition, limit)
     value = f"unnest({column.sql})" if column.kind == "list" else column.sql
     sql = (
         f"SELECT value, count(*) AS n FROM (SELECT {value} AS value"
         f" {source_sql(condition, trajectory=column.needs_trajectory)})"
         " GROUP BY value ORDER BY n DESC, value NULLS LAST LIMIT ?"
     )
+    return [tuple(row) for row in cursor.execute(sql, [*condition.parameters, limit]).fetchall()]
+
+
+def _tags(cursor: Cursor, condition: Condition, limit: int) -> Counts:
+    sql = f"""
+    WITH counted AS (SELECT s.tags_json, min(s.step_id) AS step_id, count(*) AS n {source_sql(condition)} GROUP BY ALL)
+    SELECT value, sum(n)::BIGINT AS n FROM (
+        SELECT unnest(s.tags) AS value, c.n FROM counted c JOIN step_state s USING (step_id)
+    ) GROUP BY value ORDER BY n DESC, value LIMIT ?
+    """
     return [tuple(row) for row in cursor.execute(sql, [*condition.parameters, limit]).fetchall()]

@@ -158,7 +158,7 @@ class Pool(
             bookkeeping.insert_conflicts(cursor, conflicts, now)
             bookkeeping.insert_errors(cursor, errors, now)
             bookkeeping.store_positions(cursor, positions or {})
-            refresh(cursor, owners.values(), opinions_changed=False)
+            refresh(cursor, owners.values())
             arrived = feedback_targets((item.step for item in fresh), owners)
             told = self._feedback.take(cursor, feedback, arrived, take_id=self._take, now=now)
             refresh(cursor, told)

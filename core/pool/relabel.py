@@ -40,7 +40,7 @@ _OF_STEP: dict[str, str] = {
         s.call_kind = 'main' AND s.status = 'ok' AND s.mismatch IS NULL AND coalesce(whole.trainable, 1) = 1
     )""",
     "correct": "opinion.correct = 1",
-    "tags": "coalesce(opinion.tags, [])",
+    "tags_json": "coalesce(opinion.tags_json, '[]')",
     "n_notes": "coalesce(opinion.n_notes, 0)::INTEGER",
 }
 _JOINS: dict[str, str] = {
@@ -62,7 +62,7 @@ SELECT scope.trajectory_id,
     opinion.quality,
     coalesce(opinion.trainable = 1, step.trainable, FALSE) AS trainable,
     opinion.correct = 1 AS correct,
-    coalesce(opinion.tags, []) AS tags,
+    coalesce(opinion.tags_json, '[]') AS tags_json,
     coalesce(opinion.n_notes, 0)::INTEGER AS n_notes
 FROM scope
 LEFT JOIN said USING (trajectory_id)
@@ -76,7 +76,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "trainable": ("trainable",),
     "correct": ("correct",),
     "note": ("n_notes",),
-    "tag": ("tags",),
+    "tag": ("tags_json",),
 }
 """Kind of opinion -> the columns it changes; others (corrections) change none."""
 
@@ -98,8 +98,6 @@ def relabel(cursor: Cursor, action_id: int) -> None:
         return
     of_trajectories = any(whole or kind in _OF_STEPS for kind, whole, _ in found)
     of_steps = any(step or kind == "trainable" for kind, _, step in found)
-    plain = sorted(columns - {"tags"})
-    apart = [names for names in (plain, sorted(columns & {"tags"})) if names]  # an update of lists moves the rows
     cursor.execute(_SCOPE)
     cursor.execute(_TARGETS)
     cursor.execute(_LIVE)
@@ -108,13 +106,11 @@ def relabel(cursor: Cursor, action_id: int) -> None:
     if of_steps:
         step_opinions(cursor)
         cursor.execute(_effective_steps(columns))
-        for names in apart:
-            cursor.execute(update_steps(names))
+        cursor.execute(update_steps(sorted(columns)))
     if not of_trajectories:
         return
     cursor.execute(_TRAJECTORIES)
-    for names in apart:
-        cursor.execute(_update_trajectories(names))
+    cursor.execute(_update_trajectories(sorted(columns)))
     if columns & {"reward", "correct"}:
         note_groups(cursor)
         judge(cursor)

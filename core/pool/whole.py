@@ -35,8 +35,8 @@ FROM trajectory_state WHERE trajectory_id = ?
 # One table at a time: to plan a join of the three takes longer than to read them and put the rows together here.
 
 _TRAJECTORY = """
-SELECT * EXCLUDE (trajectory_id, finding_bits, step_finding_bits), finding_bits | step_finding_bits AS findings,
-    trajectory_id
+SELECT * EXCLUDE (trajectory_id, finding_bits, step_finding_bits, tags_json),
+    finding_bits | step_finding_bits AS findings, trajectory_id
 FROM trajectory_state t WHERE trajectory_uid = ?
 """
 

@@ -117,3 +117,75 @@ def test_rows_among_numbers_are_those(numbers: list[int], most_bound: int) -> No
         with among(connection, "number", numbers, most_bound=most_bound) as (condition, bound):
             found = connection.execute(f"SELECT number FROM held WHERE {condition} ORDER BY ALL", bound).fetchall()
     assert [row[0] for row in found] == sorted(set(numbers) & set(range(0, 50, 2)))
+
+
+def as_it_was_before(newest: int, source: Path, target: Path) -> None:
+    """The pool at ``source`` in the schema of the migrations up to ``newest``."""
+    connection = duckdb.connect(str(target))
+    for _, _, sql in [known for known in migrations() if known[0] <= newest]:
+        connection.execute(sql)
+    connection.execute(f"ATTACH '{source}' AS now (READ_ONLY)")
+    connection.execute(
+        "CREATE TABLE schema_migrations (number INTEGER PRIMARY KEY, name VARCHAR, applied_at TIMESTAMP)"
+    )
+    tables = connection.execute(
+        "SELECT table_name, list(column_name) FROM duckdb_columns()"
+        " WHERE database_name <> 'now' AND NOT internal GROUP BY ALL"
+    ).fetchall()
+    for table, columns in tables:
+        names = ", ".join(columns)
+        connection.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM now.{table}")
+    connection.execute("DELETE FROM schema_migrations WHERE number > ?", [newest])
+    connection.close()
+
+
+def test_a_pool_from_before_tags_were_texts_keeps_everything(tmp_path: Path) -> None:
+    pool = Pool.open(tmp_path / "now.duckdb")
+    pool.append([step(i, f"t{i % 3}") for i in range(12)], completions=[{"trajectory_uid": "t1", "reward": 2.0}])
+    tags = {"s0": ["x"], "s3": ["b", "a", 'say "x", [y]'], "s4": ["x", "\\"], "s5": ["Ünder\n"]}
+    pool.annotate([Annotation("tag", tag, "me", "h", 1e9, step_uid=uid) for uid, own in tags.items() for tag in own])
+    undone = pool.annotate([Annotation("tag", "gone", "me", "h", 1e9, step_uid="s0")])
+    pool.undo(undone)
+    pool.annotate([Annotation("tag", "whole", "me", "h", 1e9, trajectory_uid="t2")])
+    pool.annotate(
+        [
+            Annotation("quality", "good", "me", "h", 1e9, step_uid="s7"),
+            Annotation("correct", True, "me", "h", 1e9, step_uid="s7"),
+        ]
+    )
+
+    def told(at: Pool) -> object:
+        steps, trajectories = at.steps(limit=None).to_pylist(), at.trajectories(limit=None).to_pylist()
+        return steps, trajectories, at.facets(View(), ["tags", "quality"]), at.step("s3"), at.trajectory("t2")
+
+    before = told(pool)
+    assert pool.step("s3")["tags"] == sorted(tags["s3"])
+    pool.close()
+    old = tmp_path / "old.duckdb"
+    as_it_was_before(9, tmp_path / "now.duckdb", old)
+    connection = duckdb.connect(str(old))
+    assert connection.execute("SELECT tags FROM step_state WHERE step_uid = 's3'").fetchall() == [(sorted(tags["s3"]),)]
+    connection.close()
+
+    pool = Pool.open(old)
+    assert repr(told(pool)) == repr(before)
+    pool.redo(undone)
+    assert pool.step("s0")["tags"] == ["gone", "x"]
+    pool.undo(undone)
+    assert repr(told(pool)) == repr(before)
+    pool.rebuild_state()
+    assert repr(told(pool)) == repr(before)
+    pool.close()
+
+
+def test_bulk_tags_write_no_row_anew(tmp_path: Path) -> None:
+    pool = Pool.open(tmp_path / "pool.duckdb")
+    pool.append([step(i, f"t{i % 50}") for i in range(5000)])
+    wrote = {}
+    for kind, value in (("quality", "good"), ("tag", "good")):
+        action, _ = pool.annotate_view(View(), "step", kind, value, author="a", source="h")
+        before = pool.n_bytes
+        pool.undo(action)
+        wrote[kind] = pool.n_bytes - before
+    assert 0 < wrote["tag"] < 3 * wrote["quality"]
+    pool.close()

@@ -28,6 +28,7 @@ while True:
     print("undone", uid, flush=True)
     pool.redo(uid)
     print("redone", uid, flush=True)
+    pool.annotate_view(view, "trajectory", "tag", f"whole-{k}", author="a", source="human")
     pool.undo(other)
     k += 1
 """

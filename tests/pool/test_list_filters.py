@@ -6,6 +6,8 @@ from itertools import product
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from core.pool import Pool
 from core.types import Annotation, Step, View
@@ -35,3 +37,37 @@ def test_any_all_and_none_are_what_sets_say(pool: Pool) -> None:
         expected = {uid for uid, have in TAGS.items() if all(FORMS[key](have, set(wanted[key])) for key in wanted)}
         found = pool.steps(View({"tags": wanted}), limit=None)["step_uid"].to_pylist()
         assert set(found) == expected, wanted
+
+
+ODD = ("x", "x,", ",", '",x', '["x', '"x"', 'x"', '\\"x', ',"x"', "x\x00y", "\x7f", "\u2028", "𝕏", "null", "a\nb", "[]")
+odd = st.one_of(st.sampled_from(ODD), st.text(st.sampled_from('x",[]\\ -\x1f\n/é'), min_size=1, max_size=4)).map(
+    lambda name: name.strip().lstrip("-").strip() or "x"
+)
+
+
+@given(st.lists(st.sets(odd, max_size=4), min_size=8, max_size=12), st.lists(odd, min_size=1, max_size=8))
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_tags_of_any_letters_are_told_and_found_exactly(standing: list[set[str]], asked: list[str]) -> None:
+    pool = Pool.open(":memory:", clock=lambda: 1e9, threads=1)
+    pool.append([Step(f"s{i}", f"t{i}", "p", 0, 1e9) for i in range(len(standing))])
+    targets = [({"step_uid": f"s{i}"}, {"trajectory_uid": f"t{i}"}) for i in range(len(standing))]
+    given_tags = [
+        Annotation("tag", tag, "a", "h", 1e9, **target)
+        for both, tags in zip(targets, standing, strict=True)
+        for target in both
+        for tag in tags
+    ]
+    if given_tags:
+        pool.annotate(given_tags)
+    steps = {row["step_uid"]: row["tags"] for row in pool.steps(limit=None).to_pylist()}
+    trajectories = {row["trajectory_uid"]: row["tags"] for row in pool.trajectories(limit=None).to_pylist()}
+    for i, tags in enumerate(standing):
+        assert steps[f"s{i}"] == trajectories[f"t{i}"] == sorted(tags, key=lambda tag: tag.encode())
+    everything = {tag for tags in standing for tag in tags}
+    for tag in [*asked, *everything]:
+        expected = {f"s{i}" for i, tags in enumerate(standing) if tag in tags}
+        assert set(pool.steps(View({"tags": tag}), limit=None)["step_uid"].to_pylist()) == expected, tag
+    for columns in (["tags"], ["tags", "channel"]):
+        counted = dict(pool.facets(View(), columns)["tags"])
+        assert counted == {tag: sum(tag in tags for tags in standing) for tag in everything}
+    pool.close()

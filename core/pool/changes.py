@@ -51,6 +51,11 @@ class Changes:
             if len(self._writes) > MOST_KEPT:
                 self._forgotten = self._writes.popleft()[0]
 
+    def any_since(self, number: int) -> bool:
+        """True when there may have been a write after this number, one being committed now included."""
+        with self._lock:
+            return bool(self._writes) and self._writes[-1][0] > number
+
     def since(self, number: int) -> Touched | None:
         """What the writes after this number touched, one being committed now included; None when that isn't known."""
         with self._lock:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from core.errors import InvalidInput, PoolError
@@ -205,22 +206,22 @@ MOST_BOUND = 1000
 
 @contextmanager
 def among(
-    cursor: Cursor, column: str, numbers: Collection[int], *, most_bound: int = MOST_BOUND
+    cursor: Cursor, column: str, numbers: Collection[int] | np.ndarray, *, most_bound: int = MOST_BOUND
 ) -> Iterator[tuple[str, list[Any]]]:
     """The condition that a column is one of these numbers, and its bound values; to be used inside the block.
 
     Their bounds are said too: what is stored elsewhere is not read.
     """
-    wanted = sorted(set(numbers))
-    if not wanted:
+    wanted = np.unique(numbers if isinstance(numbers, np.ndarray) else np.fromiter(numbers, np.int64))
+    if not wanted.size:
         yield "FALSE", []
         return
-    bounds, values = f"{column} BETWEEN ? AND ?", [wanted[0], wanted[-1]]
-    if wanted[-1] - wanted[0] + 1 == len(wanted):
+    bounds, values = f"{column} BETWEEN ? AND ?", [int(wanted[0]), int(wanted[-1])]
+    if values[1] - values[0] + 1 == wanted.size:
         yield bounds, values
-    elif len(wanted) <= most_bound:
-        yield f"{bounds} AND {column} IN (SELECT unnest(?::BIGINT[]))", [*values, wanted]
+    elif wanted.size <= most_bound:
+        yield f"{bounds} AND {column} IN (SELECT unnest(?::BIGINT[]))", [*values, wanted.tolist()]
     else:
         table = f"among_{column.replace('.', '_')}"
-        with registered(cursor, **{table: pa.table({"number": pa.array(wanted, pa.int64())})}):
+        with registered(cursor, **{table: pa.table({"number": wanted})}):
             yield f"{bounds} AND {column} IN (SELECT number FROM {table})", values

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from core.errors import InvalidInput
-from core.pool.columns import FINDING_BITS, STEP_COLUMNS, order_sql, parse_order
-from core.pool.database import Cursor, arrow, registered
+from core.pool.columns import STEP_COLUMNS, order_sql, parse_order
+from core.pool.database import Cursor, among, arrow
 from core.pool.findings import names_of
-from core.pool.numbers import SORTED, Moment, Numbers, current_versions
+from core.pool.numbers import SORTED, Moment, Numbers, current_versions, holds_all
 from core.pool.query import explained, page
 from core.pool.ranks import page_of
 from core.pool.views import compile_view, source_sql
@@ -26,9 +26,11 @@ Order = list[tuple[str, str, bool]]
 """(column, its SQL, descending)."""
 
 _SQL = {column.name: column.sql for column in STEP_COLUMNS.values()}
-_READ = {**_SQL, "staleness": "s.policy_version", "findings": FINDING_BITS}
-"""What is read of a row: two columns are finished after (``_finished``), which takes less than to plan their SQL."""
-_SELECT = ", ".join(f"{sql} AS {name}" for name, sql in _READ.items())
+_OF_STEP = {c.name: c.sql for c in STEP_COLUMNS.values() if not c.needs_trajectory}
+_OF_TRAJECTORY = {c.name: c.sql for c in STEP_COLUMNS.values() if c.needs_trajectory}
+# Two columns are finished after (``_finished``), which takes less than to plan their SQL.
+_OF_STEP |= {"staleness": "s.policy_version", "findings": "s.finding_bits"}
+_OF_TRAJECTORY["findings"] = "t.finding_bits"
 
 TOP = 1000
 """The first so many rows of all steps by one of their own columns: the database finds them without reading much."""
@@ -44,12 +46,11 @@ def list_steps(numbers: Numbers, view: View, order: str, limit: int | None, offs
         found = _in_memory(moment, parsed, limit or 0, offset) if quick else None
         if found is None:
             found = _by_sql(moment.cursor, moment.view, parsed, limit, offset)
-        return rows_of(moment.cursor, found)
+        return rows_of(moment.cursor, found, moment.versions)
 
 
 def _is_top(name: str, view: View, n: int) -> bool:
-    everything = not view.where.strip() and not any(value is not None for value in view.filters.values())
-    return everything and n <= TOP and not STEP_COLUMNS[name].needs_trajectory
+    return holds_all(view) and n <= TOP and not STEP_COLUMNS[name].needs_trajectory
 
 
 def _in_memory(moment: Moment, parsed: Order, limit: int, offset: int) -> np.ndarray | None:
@@ -73,27 +74,47 @@ def _ids_sql(condition: Any, parsed: Order, key: str, paging: str) -> str:
     return f"SELECT s.step_id {source} {key} {order_sql(parsed, 's.step_id')} {paging}"
 
 
-def rows_of(cursor: Cursor, step_ids: np.ndarray, *, metadata: bool = False) -> pa.Table:
-    """These steps with all step columns, in the order given; with ``metadata`` that too, as JSON text."""
-    extra = ", coalesce(f.metadata, '{}') AS metadata" if metadata else ""
-    fact = " JOIN steps f ON f.step_id = s.step_id" if metadata else ""
-    sql = (
-        f"SELECT {_SELECT}{extra} FROM page_rows p JOIN step_state s ON s.step_id = p.step_id{fact}"
-        " JOIN trajectory_state t ON t.trajectory_id = s.trajectory_id ORDER BY p.place"
-    )
-    with registered(cursor, page_rows=pa.table({"step_id": step_ids, "place": np.arange(step_ids.size)})):
-        return _finished(arrow(cursor, sql), current_versions(cursor))
+def rows_of(
+    cursor: Cursor, step_ids: np.ndarray, current: dict[str, int | None], *, metadata: bool = False
+) -> pa.Table:
+    """These steps with all step columns, in the order given; with ``metadata`` that too, as JSON text.
+
+    Args:
+        current: what ``current_versions`` says at the cursor's moment.
+    """
+    # One table at a time: to plan a join of them takes longer than to read them and put the rows together here.
+    steps = _read(cursor, "step_state s", "step_id", step_ids, _OF_STEP | {"trajectory_id": "s.trajectory_id"})
+    owners = _read(cursor, "trajectory_state t", "trajectory_id", steps["trajectory_id"].to_numpy(), _OF_TRAJECTORY)
+    found = {name: (steps if name in _OF_STEP else owners)[name] for name in STEP_COLUMNS}
+    found["staleness"] = _staleness(steps["channel"], steps["staleness"], current)
+    found["findings"] = _names(pc.bit_wise_or(steps["findings"], owners["findings"]))
+    if metadata:
+        texts = _read(cursor, "steps f", "step_id", step_ids, {"metadata": "coalesce(f.metadata, '{}')"})
+        found["metadata"] = texts["metadata"]
+    return pa.table(found)
 
 
-def _finished(table: pa.Table, current: dict[str, int | None]) -> pa.Table:
-    """The staleness in place of the policy version, and names in place of the findings' bits."""
-    channels = table["channel"].combine_chunks().dictionary_encode()
-    now = pa.array([current.get(channel) for channel in channels.dictionary.to_pylist()], pa.int64())
-    staleness = pc.subtract(now.take(channels.indices), table["staleness"].combine_chunks())
-    bits = table["findings"].combine_chunks().dictionary_encode()
-    names = pa.array([names_of(each) for each in bits.dictionary.to_pylist()], pa.list_(pa.string()))
-    table = table.set_column(table.schema.get_field_index("staleness"), "staleness", staleness)
-    return table.set_column(table.schema.get_field_index("findings"), "findings", names.take(bits.indices))
+def _read(cursor: Cursor, source: str, key: str, wanted: np.ndarray, columns: dict[str, str]) -> pa.Table:
+    """A row for each of these keys, in their order."""
+    alias = source.split()[1]
+    selected = ", ".join(f"{sql} AS {name}" for name, sql in columns.items())
+    with among(cursor, f"{alias}.{key}", wanted) as (condition, bound):
+        found = arrow(cursor, f"SELECT {alias}.{key} AS row_key, {selected} FROM {source} WHERE {condition}", bound)
+    keys = found["row_key"].to_numpy()
+    order = np.argsort(keys)
+    return found.take(order[np.searchsorted(keys, wanted, sorter=order)])
+
+
+def _staleness(channels: pa.ChunkedArray, versions: pa.ChunkedArray, current: dict[str, int | None]) -> pa.Array:
+    encoded = channels.combine_chunks().dictionary_encode()
+    now = pa.array([current.get(channel) for channel in encoded.dictionary.to_pylist()], pa.int64())
+    return pc.subtract(now.take(encoded.indices), versions.combine_chunks())
+
+
+def _names(bits: pa.ChunkedArray) -> pa.Array:
+    encoded = bits.combine_chunks().dictionary_encode()
+    names = pa.array([names_of(each) for each in encoded.dictionary.to_pylist()], pa.list_(pa.string()))
+    return names.take(encoded.indices)
 
 
 def encode_cursor(order: str, value: Any, step_id: int) -> str:
@@ -152,7 +173,7 @@ def list_steps_after(
             if after is None:
                 raise
             raise InvalidInput("This cursor does not fit.", field="cursor") from error
-        table = rows_of(cursor, found[:limit], metadata=True)
+        table = rows_of(cursor, found[:limit], current_versions(cursor), metadata=True)
     next_cursor = None
     if found.size > limit:
         last = table.slice(limit - 1).to_pylist()[0]

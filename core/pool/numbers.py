@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from core.pool.columns import STEP_COLUMNS
-from core.pool.database import Cursor, Database, arrow, registered
+from core.pool.database import Cursor, Database, among, arrow, registered
 from core.pool.facetindex import SETS, FacetIndex
 from core.pool.members import Groups
 from core.pool.seeing import seeing
@@ -56,25 +56,32 @@ class Moment:
     Attributes:
         facets: the facet index, if it was asked for.
         columns: float64 ``[greatest step_id + 1]`` by name, NaN where the value is unknown.
+        versions: the policy version that staleness counts from, by channel.
+        everything: int64, ascending: all steps, if the view holds all.
     """
 
     cursor: Cursor
     view: View
     facets: FacetIndex | None
     columns: dict[str, np.ndarray]
+    versions: dict[str, int | None]
+    everything: np.ndarray | None
 
     def step_ids(self) -> np.ndarray:
-        """int64, ascending: the steps of the view."""
+        """int64, ascending: the steps of the view. Not to be written to."""
+        if self.everything is not None:
+            return self.everything
         condition = compile_view(self.view)
         found = arrow(self.cursor, f"SELECT s.step_id {source_sql(condition)}", condition.parameters)["step_id"]
-        step_ids: np.ndarray = found.to_numpy()
-        return step_ids if np.all(step_ids[1:] > step_ids[:-1]) else np.sort(step_ids)
+        return _ascending(found.to_numpy())
 
     def keys(self, name: str, step_ids: np.ndarray) -> np.ndarray | None:
-        """A column of these steps as float64, NaN where it is unknown; texts by their rank. None: not in memory."""
+        """A column of these steps as float64, NaN where it is unknown; texts by their rank. None: not in memory.
+
+        Not to be written to, nor kept for longer than the moment.
+        """
         if name in self.columns:
-            keys: np.ndarray = self.columns[name][step_ids]
-            return keys
+            return taken(self.columns[name], step_ids)
         if self.facets is None:
             return None
         if name != "staleness":
@@ -82,8 +89,7 @@ class Moment:
         versions, channels = self.facets.keys("policy_version", step_ids), self.facets.keys("channel", step_ids)
         if versions is None or channels is None:
             return None
-        current = current_versions(self.cursor)
-        of_rank = [current.get(channel) for channel in self.facets.texts("channel")]
+        of_rank = [self.versions.get(channel) for channel in self.facets.texts("channel")]
         known = np.array([np.nan if version is None else version for version in of_rank], np.float64)
         staleness: np.ndarray = known[channels.astype(np.int64)] - versions
         return staleness
@@ -109,6 +115,8 @@ class Numbers:
         self._facets: tuple[int, FacetIndex] | None = None
         self._columns: OrderedDict[str, _Kept] = OrderedDict()
         self._groups = Groups()
+        self._versions: tuple[int, dict[str, int | None]] | None = None
+        self._everything: tuple[int, np.ndarray] | None = None
 
     @contextmanager
     def reading(self, view: View, *, facets: bool = False, columns: Sequence[str] = ()) -> Iterator[Moment]:
@@ -122,8 +130,11 @@ class Numbers:
                 news = _News(self._db, cursor, self._groups)
                 index = self._index(news, number) if facets or not OF_SETS.isdisjoint(columns) else None
                 kept = {name: self._column(news, number, name) for name in columns if name in VALUES}
+                versions = self._current_versions(cursor, number)
+                everything = self._all_ids(news, number) if (index or kept) and holds_all(view) else None
             seen = stack.enter_context(seeing(self._db, cursor, view))
-            yield Moment(cursor, seen, index, {name: values for name, values in kept.items() if values is not None})
+            found = {name: values for name, values in kept.items() if values is not None}
+            yield Moment(cursor, seen, index, found, versions, everything)
 
     def _index(self, news: _News, number: int) -> FacetIndex:
         changed = None if self._facets is None else news.since(self._facets[0])
@@ -148,6 +159,20 @@ class Numbers:
             self._columns.popitem(last=False)
         return values
 
+    def _current_versions(self, cursor: Cursor, number: int) -> dict[str, int | None]:
+        if self._versions is None or self._db.changes.any_since(self._versions[0]):
+            self._versions = number, current_versions(cursor)
+        return self._versions[1]
+
+    def _all_ids(self, news: _News, number: int) -> np.ndarray:
+        changed = None if self._everything is None else news.since(self._everything[0])
+        if self._everything is None or changed is None:
+            step_ids = _ascending(arrow(news.cursor, "SELECT step_id FROM step_state")["step_id"].to_numpy())
+        else:
+            step_ids = _with_new(news.cursor, self._everything[1], changed) if changed.size else self._everything[1]
+        self._everything = number, step_ids
+        return step_ids
+
 
 class _News:
     """What a cursor sees changed since earlier writes."""
@@ -168,6 +193,42 @@ class _News:
             return None
         found = self._groups.touched_with(self.cursor, touched)
         return found if found.size <= MOST_TOUCHED * self._groups.of.size or found.size <= FEW else None
+
+
+def holds_all(view: View) -> bool:
+    """True when nothing narrows the view."""
+    return not view.where.strip() and not any(value is not None for value in view.filters.values())
+
+
+def taken(values: np.ndarray, step_ids: np.ndarray) -> np.ndarray:
+    """``values[step_ids]`` for ascending ids; without a copy where they follow one another."""
+    if step_ids.size and step_ids[-1] - step_ids[0] + 1 == step_ids.size:
+        return values[step_ids[0] : step_ids[-1] + 1]
+    found: np.ndarray = values[step_ids]
+    return found
+
+
+def _ascending(step_ids: np.ndarray) -> np.ndarray:
+    if np.all(step_ids[1:] > step_ids[:-1]):
+        return step_ids
+    top = int(step_ids.max()) + 1
+    if top > 4 * step_ids.size:
+        return np.sort(step_ids)
+    there = np.zeros(top, np.bool_)
+    there[step_ids] = True
+    return np.flatnonzero(there)
+
+
+def _with_new(cursor: Cursor, step_ids: np.ndarray, trajectory_ids: np.ndarray) -> np.ndarray:
+    """These steps, ascending, and those of the trajectories; a write that deletes steps may have changed all."""
+    with among(cursor, "trajectory_id", trajectory_ids) as (condition, bound):
+        found = arrow(cursor, f"SELECT step_id FROM step_state WHERE {condition}", bound)["step_id"].to_numpy()
+    places = np.minimum(np.searchsorted(step_ids, found), max(step_ids.size - 1, 0))
+    new = np.sort(found[step_ids[places] != found] if step_ids.size else found)
+    if not new.size:
+        return step_ids
+    together = np.concatenate([step_ids, new])
+    return together if not step_ids.size or step_ids[-1] < new[0] else np.sort(together)
 
 
 def _sql(name: str, touched: str = "") -> str:

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from core.pool import Pool
 from core.pool.changes import MOST_KEPT, NOTHING, Changes, Touched
 from core.pool.columns import STEP_COLUMNS
+from core.pool.database import rows
 from core.pool.facets import count_by_sql
 from core.pool.histogram import by_sql
 from core.pool.numbers import SORTED
 from core.pool.ranks import bins_of, page_of
+from core.pool.views import compile_view, source_sql
 from core.types import Annotation, PolicyEvent, Step, View
 
 NOW = 1e9
@@ -60,6 +62,7 @@ def test_writes_are_remembered_by_what_they_touched() -> None:
     assert changes.since(0) == one | two and changes.since(1) == two and changes.since(3) == NOTHING
     changes.add(4, None)
     assert changes.since(3) is None and changes.since(4) == NOTHING
+    assert changes.any_since(3) and not changes.any_since(4) and not Changes().any_since(0)
     for number in range(5, 5 + MOST_KEPT):
         changes.add(number, one)
     assert changes.since(3) is None, "what is forgotten may be all"
@@ -151,22 +154,37 @@ class Story:
         return self.rng.choice([*rewards, ("quality", "good"), ("tag", "x"), ("trainable", False), ("correct", True)])
 
 
+def by_definition(pool: Pool, view: View) -> list[dict[str, Any]]:
+    """Every step of a view by what its columns are declared to be, in one join."""
+    selected = ", ".join(f"{column.sql} AS {column.name}" for column in STEP_COLUMNS.values())
+    condition = compile_view(view)
+    with pool._db.read() as cursor:
+        return rows(
+            cursor,
+            f"SELECT {selected} {source_sql(condition, trajectory=True)} ORDER BY s.step_index, s.step_id",
+            condition.parameters,
+        )
+
+
 def check(pool: Pool, rng: random.Random) -> None:
     view = rng.choice([View(), View({"trainable": True}), View(where="step_index % 2 = 0")])
-    rows = pool.steps(view, order="step_index", limit=None).to_pylist()
+    found_rows = pool.steps(view, order="step_index", limit=None).to_pylist()
+    assert found_rows == by_definition(pool, view)
     found = pool.facets(view, FACETS)
     with pool._db.read() as cursor:
         assert found == count_by_sql(cursor, view, FACETS, 200)
         column = rng.choice(sorted(name for name in SORTED if STEP_COLUMNS[name].kind in ("number", "time")))
         assert pool.histogram(view, column, 7).to_pylist() == by_sql(cursor, view, column, 7).to_pylist()
     name, descending = rng.choice(sorted(SORTED)), rng.random() < 0.5
-    places = {row["step_uid"]: int(row["step_uid"][1:]) for row in rows}  # they arrived in the order of their names
-    known = [row for row in rows if row[name] is not None]
+    places = {
+        row["step_uid"]: int(row["step_uid"][1:]) for row in found_rows
+    }  # they arrived in the order of their names
+    known = [row for row in found_rows if row[name] is not None]
     expected = sorted(known, key=lambda row: (row[name], places[row["step_uid"]]), reverse=descending)
     expected += sorted(
-        (row for row in rows if row[name] is None), key=lambda row: places[row["step_uid"]], reverse=descending
+        (row for row in found_rows if row[name] is None), key=lambda row: places[row["step_uid"]], reverse=descending
     )
-    offset = rng.randrange(len(rows) + 1)
+    offset = rng.randrange(len(found_rows) + 1)
     page = pool.steps(view, order=f"{name} {'desc' if descending else 'asc'}", limit=9, offset=offset)
     assert page.to_pylist() == expected[offset : offset + 9], name
 
@@ -188,6 +206,26 @@ def test_what_grew_is_what_is_made_anew(seed: int) -> None:
             for _ in range(rng.randint(1, 2)):
                 rng.choice(happenings)()
             check(pool, rng)
+    finally:
+        pool.close()
+
+
+def test_what_was_deleted_is_on_no_page() -> None:
+    rng = random.Random(5)
+    pool = Pool.open(":memory:", clock=lambda: NOW)
+    story = Story(pool, rng)
+    try:
+        for _ in range(4):
+            story.arrive(at_most=60)
+        for _ in range(3):
+            check(pool, rng)
+        with pool._db.write() as cursor:
+            for table in ("step_state", "steps", "trajectory_state"):
+                cursor.execute(f"DELETE FROM {table} WHERE trajectory_id % 3 = 0")
+        for _ in range(3):
+            check(pool, rng)
+        story.arrive()
+        check(pool, rng)
     finally:
         pool.close()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -18,7 +19,7 @@ import orjson
 from core.dialects.chat import with_both_reasonings
 from core.dialects.errors import engine_refusal, prompt_too_long
 from core.errors import EngineError, EngineTimeout
-from core.gateway.asked import AUTO, AskLevels, Streams, lost_tokens, stream_kind
+from core.gateway.asked import AUTO, KINDS, RELAY, WHOLE, AskLevels, Streams, lost_tokens, stream_kind
 from core.gateway.bodies import maybe_json, parse_body, said
 from core.gateway.choices import n_choices, one_by_one
 from core.gateway.connections import Connections, Timeouts
@@ -29,6 +30,7 @@ from core.gateway.http1 import ConnectError, Disconnected, HttpAnswer, HttpError
 from core.gateway.probe import PROBE_TIMEOUT_S, Probe
 from core.gateway.starting import Starter
 from core.gateway.streams import EngineStream, HttpStream, Patience
+from core.gateway.text_streams import TextStreams
 
 REFUSALS = frozenset({400, 422})
 _GENERATION = ("stream", "stream_options")
@@ -61,6 +63,7 @@ class DirectEngine(Engine):
         self._probe = Probe(name, connections, clock)
         self._levels = AskLevels(self.findings, clock)
         self._streams = Streams(streaming)
+        self._text_streams = TextStreams(name, timeouts, clock)
         self._one_at_a_time: set[str] = set()
 
     @property
@@ -98,7 +101,13 @@ class DirectEngine(Engine):
 
     def streaming(self) -> dict[str, str]:
         """Mode, and how each kind of call is streamed now."""
-        return self._streams.status(self._probe.flavour, self._probe.version)
+        told = self._streams.status(self._probe.flavour, self._probe.version)
+        if self._streams.mode == AUTO:
+            for kind in KINDS:
+                why_not = self._text_streams.why_not(kind)
+                if why_not is not None and told[kind] != RELAY:
+                    told[kind] = f"{WHOLE}: {why_not}" if why_not else RELAY
+        return told
 
     async def _in_time(self, call: EngineCall, *, stream: bool) -> EngineStream | EngineAnswer:
         deadline = asyncio.get_running_loop().time() + self.timeouts.total
@@ -197,7 +206,7 @@ class DirectEngine(Engine):
             body["messages"] = with_both_reasonings(body["messages"])
         # Messages has to name a limit, so agents name their usual model's: for who holds less it says nothing.
         formality = call.native_dialect == "messages" and "max_tokens" in body
-        if not (formality and self._never_fits(body["max_tokens"], model)):
+        if not (formality and self._probe.never_fits(body["max_tokens"], model)):
             answer = await self._ask(call, model, body, deadline)
             if not (formality and isinstance(answer, EngineAnswer) and _is_too_long(answer)):
                 return answer
@@ -217,16 +226,19 @@ class DirectEngine(Engine):
         flavour, dialect = self._probe.flavour, call.dialect.name
         asks = flavour.asks(dialect)
         kind = stream_kind(dialect, body)
-        stream = deadline is not None and self._streams.relays(flavour, self._probe.version, kind)
+        own = self._streams.relays(flavour, self._probe.version, kind)
+        # Where there are no ids to lose.
+        text = not own and self._streams.mode == AUTO and self._text_streams.relays(model, kind)
+        stream = deadline is not None and (own or (text and n_choices(call.body) == 1))
         options = {"stream": True, "stream_options": _with_usage(call.body)} if stream else {}
         # What goes through in a stream may be less than elsewhere, so it is remembered apart.
-        where = f"{dialect} stream" if stream else dialect
+        where = f"{dialect} stream" if stream and own else dialect
         for level in range(min(self._levels.level(where, model), len(asks) - 1), len(asks)):
             asked, added = add_asked(body, asks[level])
             response = await self._send(call, {**asked, **options})
             if stream and response.status == 200 and response.content_type == "text/event-stream":
                 assert deadline is not None
-                finish = partial(self._finish, call, model, where, kind, level, added, dropped)
+                finish = partial(self._finish, call, model, where, kind, asks, level, added, dropped, text)
                 patience = Patience(self.name, deadline, self.timeouts)
                 return HttpStream(response, name=self.name, added=added, patience=patience, finish=finish)
             status, raw, retry_after = await self._read(response)
@@ -240,18 +252,27 @@ class DirectEngine(Engine):
             if status != 200:
                 return self._refused(status, raw, model, added, retry_after)
             answer, raw = parse_body(raw, prompt_ids="prompt_token_ids" not in told_for(added))
-            answered = await self._answered(call, model, where, level, added, check_answer(answer))
+            answered = await self._answered(call, model, where, asks, level, added, check_answer(answer))
             answered.raw, answered.dropped = raw, dropped
+            if deadline is not None and not own and self._streams.mode == AUTO:
+                send = partial(self._send_trial, call, asks[level])
+                self._text_streams.consider(model, kind, answered.body, send)
             return answered
         raise AssertionError("the last ask adds nothing")
 
     async def _answered(
-        self, call: EngineCall, model: str, where: str, level: int, added: Sequence[str], body: dict[str, Any]
+        self,
+        call: EngineCall,
+        model: str,
+        where: str,
+        asks: Sequence[Mapping[str, Any]],
+        level: int,
+        added: Sequence[str],
+        body: dict[str, Any],
     ) -> EngineAnswer:
-        asks = self._probe.flavour.asks(call.dialect.name)
         self._levels.remember(where, call.dialect.name, model, asks, level, added, body)
         facts = await self._facts(call, body)
-        return EngineAnswer(200, b"", body, model, added, tokenizer_hash=self._tokenizer_hash(model), facts=facts)
+        return EngineAnswer(200, b"", body, model, added, tokenizer_hash=self._probe.tokenizer_hash(model), facts=facts)
 
     async def _finish(
         self,
@@ -259,9 +280,11 @@ class DirectEngine(Engine):
         model: str,
         where: str,
         kind: str,
+        asks: Sequence[Mapping[str, Any]],
         level: int,
         added: Sequence[str],
         dropped: Sequence[str],
+        text: bool,
         body: dict[str, Any] | None,
         failure: str | None,
     ) -> EngineAnswer | None:
@@ -272,10 +295,12 @@ class DirectEngine(Engine):
                 return None
             return EngineAnswer(200, orjson.dumps(body), body, model, added, dropped, facts=self._probe.facts())
         assert body is not None
-        answer = await self._answered(call, model, where, level, added, body)
+        answer = await self._answered(call, model, where, asks, level, added, body)
         answer.raw, answer.dropped = orjson.dumps(body), dropped
         self.succeeded()
-        if self._streams.mode == AUTO and (lost := lost_tokens(body, call.dialect.name)) is not None:
+        if text:
+            self._text_streams.see(model, kind, body)
+        elif self._streams.mode == AUTO and (lost := lost_tokens(body, call.dialect.name)) is not None:
             self._streams.spoil(kind, lost)
         return answer
 
@@ -287,17 +312,6 @@ class DirectEngine(Engine):
             if ids is not None:
                 facts["prompt_ids"] = ids
         return facts
-
-    def _never_fits(self, max_tokens: Any, model: str) -> bool:
-        """Whether an answer may not be that long even after no prompt at all, by the model's card."""
-        known = (card.get("max_model_len") for card in self._probe.cards or () if card.get("id") == model)
-        return any(isinstance(n, int) and isinstance(max_tokens, int) and max_tokens >= n for n in known)
-
-    def _tokenizer_hash(self, model: str) -> str | None:
-        """What the model's card says of its tokenizer; engines that ship here do, others may not."""
-        cards = (card for card in self._probe.cards or () if card.get("id") == model)
-        told = next((card.get("tokenizer_hash") for card in cards), None)
-        return told if isinstance(told, str) else None
 
     def _refused(
         self, status: int, raw: bytes, model: str, added: Sequence[str], retry_after: str | None
@@ -345,6 +359,11 @@ class DirectEngine(Engine):
                 raise EngineError(f"engine {self.name!r} broke off: {error}") from error
         raise AssertionError("unreachable")
 
+    async def _send_trial(self, call: EngineCall, ask: Mapping[str, Any], question: Mapping[str, Any]) -> HttpAnswer:
+        """A question of our own, asked for all that the call was asked for."""
+        asked, _ = add_asked(question, ask)
+        return await self._send(replace(call, headers={}), asked)
+
     async def _read(self, response: HttpAnswer) -> tuple[int, bytes, str | None]:
         """Status, body and ``Retry-After``."""
         async with response:
@@ -377,6 +396,7 @@ class DirectEngine(Engine):
         # What was found out about an earlier process need not hold for this one.
         self._probe.forget()
         self._streams.forget()
+        self._text_streams.forget()
         self._one_at_a_time.clear()
         if self._base_url is None:
             raise EngineError(f"engine {self.name!r} started without a base URL")

@@ -64,6 +64,17 @@ class Probe:
         known = {"flavour": self.flavour.name, "version": self.version, "logprobs": self.logprobs}
         return {name: value for name, value in known.items() if value is not None}
 
+    def never_fits(self, max_tokens: Any, model: str) -> bool:
+        """Whether an answer may not be that long even after no prompt at all, by the model's card."""
+        known = (card.get("max_model_len") for card in self.cards or () if card.get("id") == model)
+        return any(isinstance(n, int) and isinstance(max_tokens, int) and max_tokens >= n for n in known)
+
+    def tokenizer_hash(self, model: str) -> str | None:
+        """What the model's card says of its tokenizer; engines that ship here do, others may not."""
+        cards = (card for card in self.cards or () if card.get("id") == model)
+        told = next((card.get("tokenizer_hash") for card in cards), None)
+        return told if isinstance(told, str) else None
+
     def see_refusal(self, flavour: Flavour | None, findings: dict[str, Any]) -> None:
         """Take note of a kind that a refusal gave away; what an engine said itself counts more."""
         if flavour is not None and self.flavour is OPENAI:

@@ -68,6 +68,18 @@ def test_an_engine_that_refuses_unknown_keys_is_asked_for_less(gateway, upstream
     assert findings(gateway)["chat"]["refused"] == sorted(unknown)
 
 
+def test_a_refusal_that_tells_the_kind_does_not_cost_the_call(make_gateway, upstream):
+    """transformers serve, its model list out of order: what it is turns out in the midst of the first call."""
+    upstream.models = []
+    refused = JSONResponse({"detail": "Unexpected fields in the request: {'return_token_ids'}"}, status_code=422)
+    strict_reply = strict("return_token_ids")
+    upstream.reply = lambda seen: refused if "return_token_ids" in seen.body else strict_reply(seen)
+    gateway = make_gateway(upstream)
+    assert [gateway.chat().status_code for _ in range(2)] == [200, 200]
+    assert findings(gateway)["flavour"] == "transformers"
+    assert upstream.last.body.keys() == {"model", "messages"}
+
+
 def test_a_bad_request_teaches_nothing_about_the_engine(gateway, upstream):
     upstream.reply = JSONResponse({"error": {"message": "messages: too short"}}, status_code=400)
     assert gateway.chat().status_code == 400

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from core.pool.columns import FINDING_BITS, STEP_COLUMNS
-from core.pool.database import Cursor, arrow, registered
+from core.pool.database import Cursor, among, arrow, registered
 from core.pool.findings import names_of
 
 SETS: tuple[tuple[str, ...], ...] = (
@@ -73,9 +73,11 @@ _EMPTY = _Column([], np.zeros(0, np.int64), np.zeros(0, np.int64))
 @dataclass(frozen=True, slots=True)
 class _Set:
     codes: np.ndarray
-    """int32 ``[greatest step_id + 1]``: the combination of each step."""
+    """int32 ``[greatest step_id + 1]``: the combination of each step, -1 where there is none."""
     hashes: np.ndarray
     """uint64 ``[combinations]``."""
+    totals: np.ndarray
+    """int64 ``[combinations]``: how many of all steps have each."""
     columns: dict[str, _Column]
 
     def with_steps(self, cursor: Cursor, step_ids: np.ndarray, hashes: pa.ChunkedArray) -> _Set | None:
@@ -95,15 +97,18 @@ class _Set:
         of_found = np.where(known, near, 0)
         of_found[new] = n + np.arange(new.size)
         top = int(step_ids.max()) + 1 if step_ids.size else 0
-        codes = np.zeros(max(self.codes.size, top), np.int32)
-        codes[: self.codes.size] = self.codes
+        codes = np.concatenate([self.codes, np.full(max(top - self.codes.size, 0), -1, np.int32)])
+        totals = np.concatenate([self.totals, np.zeros(new.size, np.int64)])
+        before = codes[step_ids]
+        totals -= np.bincount(before[before >= 0], minlength=totals.size)
         codes[step_ids] = of_found[of_step]
+        totals += np.bincount(codes[step_ids], minlength=totals.size)
         columns = self.columns
         if new.size:
             examples = np.zeros(found.size, np.int64)
             examples[of_step] = step_ids
             columns = _with_values(cursor, columns, n, examples[new])
-        return _Set(codes, np.concatenate([self.hashes, found[new]]), columns)
+        return _Set(codes, np.concatenate([self.hashes, found[new]]), totals, columns)
 
 
 class FacetIndex:
@@ -116,7 +121,8 @@ class FacetIndex:
     @classmethod
     def build(cls, cursor: Cursor) -> FacetIndex:
         """Read the columns as the cursor's snapshot has them."""
-        empty = [_Set(np.zeros(0, np.int32), np.zeros(0, np.uint64), dict.fromkeys(names, _EMPTY)) for names in SETS]
+        nothing = np.zeros(0, np.int32), np.zeros(0, np.uint64), np.zeros(0, np.int64)
+        empty = [_Set(*nothing, dict.fromkeys(names, _EMPTY)) for names in SETS]
         made: list[_Set | None] = []
         for one in empty:
             hashed = arrow(cursor, f"SELECT s.step_id, {_hash(tuple(one.columns))} AS h {_SOURCE}")
@@ -126,10 +132,8 @@ class FacetIndex:
     def grown(self, cursor: Cursor, trajectory_ids: np.ndarray) -> FacetIndex:
         """The index of the cursor's moment, when since this one's nothing but these trajectories changed."""
         columns = ", ".join(f"{_hash(names)} AS h{place}" for place, names in enumerate(SETS))
-        with registered(cursor, facet_touched=pa.table({"trajectory_id": trajectory_ids})):
-            found = arrow(
-                cursor, f"SELECT s.step_id, {columns} {_SOURCE} SEMI JOIN facet_touched USING (trajectory_id)"
-            )
+        with among(cursor, "s.trajectory_id", trajectory_ids) as (condition, bound):
+            found = arrow(cursor, f"SELECT s.step_id, {columns} {_SOURCE} WHERE {condition}", bound)
         step_ids = found["step_id"].to_numpy()
         return FacetIndex(
             [one and one.with_steps(cursor, step_ids, found[f"h{place}"]) for place, one in enumerate(self._sets)]
@@ -158,14 +162,16 @@ class FacetIndex:
         column = next(one.columns[name] for one in self._sets if one and name in one.columns)
         return sorted(value for value in column.values if value is not None)
 
-    def counts(self, step_ids: np.ndarray, names: Iterable[str], limit: int) -> dict[str, Counts]:
-        """Counts of those of these columns that it has, over these steps of its moment."""
+    def counts(self, step_ids: np.ndarray | None, names: Iterable[str], limit: int) -> dict[str, Counts]:
+        """Counts of those of these columns that it has, over these steps of its moment; None: over all."""
         wanted = set(names) & self.names
         found: dict[str, Counts] = {}
         for one in self._sets:
             if one is None or not (chosen := wanted & set(one.columns)):
                 continue
-            by_combination = np.bincount(one.codes[step_ids], minlength=one.hashes.size)
+            by_combination = one.totals
+            if step_ids is not None:
+                by_combination = np.bincount(one.codes[step_ids], minlength=one.hashes.size)
             found |= {name: one.columns[name].counts(by_combination, limit) for name in chosen}
         return found
 

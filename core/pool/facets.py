@@ -16,7 +16,7 @@ from core.pool.columns import STEP_COLUMNS, Column
 from core.pool.database import Cursor, rows
 from core.pool.facetindex import SETS, Counts
 from core.pool.findings import names_of
-from core.pool.numbers import Moment
+from core.pool.numbers import Moment, holds_all
 from core.pool.views import compile_view, source_sql
 from core.pool.where import Condition
 from core.types import View
@@ -26,7 +26,8 @@ def count_facets(moment: Moment, columns: Sequence[str], limit: int) -> dict[str
     """Values of each column with their number of steps, most frequent first; lists count each element."""
     found: dict[str, Counts] = {}
     if moment.facets is not None:
-        found = moment.facets.counts(moment.step_ids(), columns, limit)
+        everything = holds_all(moment.view)
+        found = moment.facets.counts(None if everything else moment.step_ids(), columns, limit)
     left = [name for name in columns if name not in found]
     found |= count_by_sql(moment.cursor, moment.view, left, limit)
     return {name: found[name] for name in columns}

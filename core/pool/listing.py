@@ -42,7 +42,7 @@ def list_steps(numbers: Numbers, view: View, order: str, limit: int | None, offs
     page(limit, offset)
     name = parsed[0][0] if len(parsed) == 1 else ""
     quick = name in SORTED and limit is not None and not _is_top(name, view, offset + limit)
-    with explained(view), numbers.reading(view, columns=[name] if quick else []) as moment:
+    with explained(view), numbers.reading(view, columns=[name] if quick else [], versions=True) as moment:
         found = _in_memory(moment, parsed, limit or 0, offset) if quick else None
         if found is None:
             found = _by_sql(moment.cursor, moment.view, parsed, limit, offset)

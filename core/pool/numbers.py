@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from core.pool.columns import STEP_COLUMNS
-from core.pool.database import Cursor, Database, among, arrow, registered
+from core.pool.database import Cursor, Database, among, arrow
 from core.pool.facetindex import SETS, FacetIndex
 from core.pool.members import Groups
 from core.pool.seeing import seeing
@@ -56,8 +56,8 @@ class Moment:
     Attributes:
         facets: the facet index, if it was asked for.
         columns: float64 ``[greatest step_id + 1]`` by name, NaN where the value is unknown.
-        versions: the policy version that staleness counts from, by channel.
-        everything: int64, ascending: all steps, if the view holds all.
+        versions: the policy version that staleness counts from, by channel; if it was asked for.
+        everything: int64, ascending: all steps, if the view holds all and columns were asked for.
     """
 
     cursor: Cursor
@@ -95,15 +95,17 @@ class Moment:
         return staleness
 
 
-_SAID = "SELECT arg_max(version, (created_at, event_id)) FROM policy_events WHERE event <> 'sync_started'"
-_SHOWN = "SELECT channel, max(policy_version_max) FROM trajectory_state GROUP BY channel"
+_CURRENT = """
+SELECT channel, coalesce(
+    (SELECT arg_max(version, (created_at, event_id)) FROM policy_events WHERE event <> 'sync_started'),
+    max(policy_version_max)
+) FROM trajectory_state GROUP BY channel
+"""
 
 
 def current_versions(cursor: Cursor) -> dict[str, int | None]:
     """The policy version that staleness counts from, by channel: what ``columns.CURRENT_VERSION`` says, for all."""
-    said = cursor.execute(_SAID).fetchall()[0][0]
-    shown = cursor.execute(_SHOWN).fetchall()
-    return {channel: newest if said is None else said for channel, newest in shown}
+    return dict(cursor.execute(_CURRENT).fetchall())
 
 
 class Numbers:
@@ -119,7 +121,9 @@ class Numbers:
         self._everything: tuple[int, np.ndarray] | None = None
 
     @contextmanager
-    def reading(self, view: View, *, facets: bool = False, columns: Sequence[str] = ()) -> Iterator[Moment]:
+    def reading(
+        self, view: View, *, facets: bool = False, columns: Sequence[str] = (), versions: bool = False
+    ) -> Iterator[Moment]:
         """A moment with the facet index if wanted, and with what it takes to have the ``keys`` of these columns."""
         with ExitStack() as stack:
             # Under the lock snapshots follow one another, so that no column is ever newer than one it is wanted for.
@@ -130,11 +134,11 @@ class Numbers:
                 news = _News(self._db, cursor, self._groups)
                 index = self._index(news, number) if facets or not OF_SETS.isdisjoint(columns) else None
                 kept = {name: self._column(news, number, name) for name in columns if name in VALUES}
-                versions = self._current_versions(cursor, number)
-                everything = self._all_ids(news, number) if (index or kept) and holds_all(view) else None
+                current = self._current_versions(cursor, number) if versions or "staleness" in columns else {}
+                everything = self._all_ids(news, number) if columns and holds_all(view) else None
             seen = stack.enter_context(seeing(self._db, cursor, view))
             found = {name: values for name, values in kept.items() if values is not None}
-            yield Moment(cursor, seen, index, found, versions, everything)
+            yield Moment(cursor, seen, index, found, current, everything)
 
     def _index(self, news: _News, number: int) -> FacetIndex:
         changed = None if self._facets is None else news.since(self._facets[0])
@@ -231,11 +235,11 @@ def _with_new(cursor: Cursor, step_ids: np.ndarray, trajectory_ids: np.ndarray) 
     return together if not step_ids.size or step_ids[-1] < new[0] else np.sort(together)
 
 
-def _sql(name: str, touched: str = "") -> str:
+def _sql(name: str, condition: str = "TRUE") -> str:
     column = STEP_COLUMNS[name]
     value = f"epoch_us({column.sql})" if column.kind == "time" else column.sql
     join = " JOIN trajectory_state t USING (trajectory_id)" if column.needs_trajectory else ""
-    return f"SELECT s.step_id, ({value})::DOUBLE AS value FROM step_state s{join}{touched}"
+    return f"SELECT s.step_id, ({value})::DOUBLE AS value FROM step_state s{join} WHERE {condition}"
 
 
 def _read(cursor: Cursor, name: str) -> np.ndarray | None:
@@ -245,8 +249,8 @@ def _read(cursor: Cursor, name: str) -> np.ndarray | None:
 def _grown(cursor: Cursor, name: str, values: np.ndarray | None, trajectory_ids: np.ndarray) -> np.ndarray | None:
     if values is None:
         return None
-    with registered(cursor, number_touched=pa.table({"trajectory_id": trajectory_ids})):
-        return _placed(values, arrow(cursor, _sql(name, " SEMI JOIN number_touched USING (trajectory_id)")))
+    with among(cursor, "s.trajectory_id", trajectory_ids) as (condition, bound):
+        return _placed(values, arrow(cursor, _sql(name, condition), bound))
 
 
 def _placed(before: np.ndarray, found: pa.Table) -> np.ndarray | None:
@@ -255,8 +259,7 @@ def _placed(before: np.ndarray, found: pa.Table) -> np.ndarray | None:
     new = value.to_numpy()
     if int(np.isnan(new).sum()) != value.null_count or np.any(np.abs(new) >= MOST_EXACT):
         return None
-    size = max(before.size, int(step_ids.max()) + 1 if step_ids.size else 0)
-    values = np.full(size, np.nan)
-    values[: before.size] = before
+    top = int(step_ids.max()) + 1 if step_ids.size else 0
+    values = np.concatenate([before, np.full(max(top - before.size, 0), np.nan)])
     values[step_ids] = new
     return values

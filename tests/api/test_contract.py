@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from core.serving.process import EngineProcess
 from core.serving.tokenizer import tokenizer_hash
 from tests.conftest import ServeProcess, eventually
 
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = {
     "model": "scripted-1",
     "rules": [
@@ -351,6 +353,26 @@ def test_every_family_is_well_formed(studio: ServeProcess) -> None:
     buckets = [(float(s.labels["le"]), s.value) for s in seconds.samples if s.name.endswith("_bucket")]
     assert buckets == sorted(buckets) and [n for _, n in buckets] == sorted(n for _, n in buckets)
     assert buckets[-1] == (float("inf"), pytest.approx(next(s.value for s in seconds.samples if "count" in s.name)))
+
+
+def test_the_list_of_metrics_is_what_the_gateway_tells(studio: ServeProcess) -> None:
+    """docs/metrics.md, row by row: name, type, labels, and the meaning that begins with Prometheus' help."""
+    chat(studio, "for the counters")
+    answer = studio.http.get("/metrics").text
+    listed = [line for line in (ROOT / "docs" / "metrics.md").read_text().splitlines() if line.startswith("| `")]
+    rows = [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in listed]
+    # The parser takes a counter's suffix off: names and types as they stand in the text.
+    told = dict(line.removeprefix("# TYPE ").split() for line in answer.splitlines() if line.startswith("# TYPE "))
+    assert [(name, kind) for name, kind, _, _ in rows] == list(told.items())
+    labels = {
+        f"{family.name}_total" if family.type == "counter" else family.name: {
+            label for sample in family.samples for label in sample.labels
+        }
+        for family in text_string_to_metric_families(answer)
+    }
+    assert {name: set(label.split()) for name, _, label, _ in rows} == labels
+    for name, _, _, meaning in rows:
+        assert meaning.startswith(re.search(rf"^# HELP {name} (.*)$", answer, re.M)[1]), name
 
 
 def test_claw_r1_endpoints(studio: ServeProcess) -> None:

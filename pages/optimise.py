@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 import streamlit as st
 
 from core.batch.plan import Plan
@@ -13,12 +18,14 @@ from core.tree.sequences import Sequences
 from studio import components, state
 from studio import widgets as w
 from studio.charts.mask import HEATMAP_TOKENS, mask_heatmap, mask_nodes
-from studio.charts.plan import group_tokens
+from studio.charts.plan import bar_of, group_tokens
 from studio.charts.tree import member_steps, rows_drawing, tree_drawing
+from studio.widgets.browse import asked_page, page_of
 from studio.widgets.choice import choose
 from studio.widgets.filters import active_filters
+from studio.widgets.packing import Sample, not_packed, packed, packing_line, sample
 from studio.widgets.planning import current_plan, link_params, recipe_to_query, safe_recipe
-from studio.widgets.savings import savings
+from studio.widgets.savings import group_names, savings
 from studio.widgets.treeview import (
     branch_points,
     drift_by_node,
@@ -34,6 +41,8 @@ TABS = {"tree": "Prefix tree", "mask": "Attention mask", "rows": "Packed rows", 
 LAYER = CostModel()
 BUDGETS = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144)
 ROW = "row:"
+# Packed rows on one page; groups, and rows, that the list offers, of which more are found by typing.
+ROWS, LISTED = 100, 200
 SAVED_BY = {"group": "Prompt group", "step": "Step of the trajectory", "agent": "Agent"}
 
 
@@ -47,7 +56,12 @@ def optimise_page() -> None:
     active_filters(view, key="optimise")
     with st.spinner("Planning and packing…", show_time=True):
         made = current_plan(view, recipe)
-        statistics(made)
+        layout = packed(made)
+        if layout is not None or len(made.steps) == 0:
+            statistics(made)
+        else:
+            estimates(made, sample(made))
+            packing_line(made)
     if len(made.steps) == 0:
         reason = max(made.excluded, key=lambda item: item.n_steps, default=None)
         text = "No step matches view and channel." if reason is None else f"{reason.label}: {reason.n_steps} steps."
@@ -88,88 +102,156 @@ def replan(recipe: Recipe, **changed: int) -> None:
 
 def statistics(made: Plan) -> None:
     """Tokens and attention before and after sharing."""
-    packed = made.layout.to_json()
-    tokens, once = packed["n_tokens"], packed["n_packed_tokens"]
-    separate, pairs = packed["attention_pairs_separate"], packed["attention_pairs"]
-    capacity = packed["n_rows"] * packed["token_budget"]
+    layout = made.layout
+    told = Told(
+        tokens=layout.n_tokens,
+        once=layout.n_packed_tokens,
+        separate=layout.attention_pairs_separate,
+        pairs=layout.attention_pairs,
+        n_rows=len(layout.rows),
+    )
+    draw_statistics(made, told, "")
+
+
+def estimates(made: Plan, part: Sample) -> None:
+    """The same figures of a plan that is not packed: what is not known from lengths is scaled up from a sample."""
+    layout = part.layout
+    told = Told(
+        tokens=made.counts["n_tokens"],
+        once=layout.n_packed_tokens * part.scale,
+        separate=part.separate,
+        pairs=layout.attention_pairs * part.separate / max(layout.attention_pairs_separate, 1),
+        n_rows=max(round(len(layout.rows) * part.scale), 1),
+    )
+    draw_statistics(made, told, "≈ ")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Tokens before and after sharing, visible pairs before and after, and packed rows."""
+
+    tokens: int
+    once: float
+    separate: int
+    pairs: float
+    n_rows: int
+
+
+def draw_statistics(made: Plan, told: Told, near: str) -> None:
+    """The row of figures; ``near`` stands before each that is estimated."""
+    tokens, once, separate, pairs = told.tokens, told.once, told.separate, told.pairs
+    budget = made.recipe.token_budget
+    capacity = told.n_rows * budget
+    padding = capacity - once
+    rows = w.count(told.n_rows) if not near else w.compact(told.n_rows)
     w.figures(
         [
             w.Figure("Steps", w.count(len(made.steps)), sub=f"{w.count(made.n_groups)} groups", help="step"),
             w.Figure("Tokens before", w.compact(tokens), help="Prompt and response of every step, separately"),
-            w.Figure("Tokens after", w.compact(once), sub=f"{w.compact(tokens - once)} saved", tone="good"),
-            w.Figure("Token ratio", w.number(packed["token_ratio"]), help="token ratio"),
+            w.Figure("Tokens after", near + w.compact(once), sub=f"{w.compact(tokens - once)} saved", tone="good"),
+            w.Figure("Token ratio", near + w.number(once / tokens if tokens else None), help="token ratio"),
             w.Figure(
                 "Attention pairs",
-                w.compact(pairs),
+                near + w.compact(pairs),
                 sub=f"{w.percent(pairs, separate)} of {w.compact(separate)}",
                 help="Visible (query, key) pairs, packed and separate: the attention work",
             ),
             w.Figure(
                 "Attention FLOPs",
-                w.compact(flops_of(0, pairs)),
+                near + w.compact(flops_of(0, pairs)),
                 sub=f"from {w.compact(flops_of(0, separate))} a layer",
                 help="Forward and backward of one layer of width 4096: 12 x 4096 per visible pair (PaLM, appendix B)",
             ),
             w.Figure(
                 "Speed-up",
-                "—" if not tokens else f"≤ {flops_of(tokens, separate) / flops_of(once, pairs):.2f} ×",
-                sub="of an update",
+                "—" if not tokens else f"{near or '≤ '}{flops_of(tokens, separate) / flops_of(once, pairs):.2f} ×",
+                sub="at most" if near else "of an update",
                 tone="good",
                 help="Bound on the training step's speed-up: FLOPs of separate sequences over the packed rows', "
                 "weights (6 per parameter and token, Kaplan et al.) and attention, of a layer of width 4096",
             ),
-            w.Figure("Rows", w.count(packed["n_rows"]), sub=f"of {w.count(packed['token_budget'])} tokens"),
-            w.Figure(
-                "Padding", w.percent(packed["n_padding"], capacity), sub=f"{w.compact(packed['n_padding'])} tokens"
-            ),
+            w.Figure("Rows", near + rows, sub=f"of {w.count(budget)} tokens"),
+            w.Figure("Padding", near + w.percent(padding, capacity), sub=f"{w.compact(padding)} tokens"),
         ],
         dense=True,
     )
 
 
-def flops_of(tokens: int, pairs: int) -> float:
+def flops_of(tokens: float, pairs: float) -> float:
     """Training FLOPs of one layer (``CostModel``'s default), for these tokens and visible pairs."""
     return LAYER.training_flops(tokens, pairs)
 
 
 def picker(made: Plan) -> str:
     """Which tree is on the screen: one prompt group's, or one packed row's. The choice stands in the URL."""
-    groups = {group.prompt_uid: len(group.trajectories) for group in made.groups}
-    titles = {uid: f"Group {uid} · {n} trajectories" for uid, n in groups.items()}
-    row_tokens = made.layout.row_tokens.tolist()
-    titles |= {f"{ROW}{index}": f"Packed row {index} · {n:,} tokens" for index, n in enumerate(row_tokens)}
+    names = group_names(made)
+    n_of = np.bincount(made.trajectories["group"].to_numpy(), minlength=len(names)).tolist()
+    number = {uid: place for place, uid in enumerate(names)}
+    row_tokens = made.layout.row_tokens.tolist() if made.is_packed else []
+
+    def title(one: str) -> str:
+        if one in number:
+            return f"Group {one} · {n_of[number[one]]} trajectories"
+        index = row_number(one)
+        known = index is not None and index < len(row_tokens)
+        return f"Packed row {index} · {row_tokens[index]:,} tokens" if known else one
+
+    def there(one: str | None) -> bool:
+        return one is not None and (one in number or title(one) != one)
+
     asked = state.query("show")
-    standing = asked if asked in titles else next(iter(titles))
+    standing = asked if asked is not None and there(asked) else names[0]
+    listed = names[:LISTED] + [f"{ROW}{index}" for index in range(len(row_tokens))][:LISTED]
+    cut = len(names) > LISTED or len(row_tokens) > LISTED
+    options = list(dict.fromkeys([standing, *listed] if standing not in listed else listed))
     chosen = st.selectbox(
         "Show",
-        list(titles),
-        index=list(titles).index(standing),
-        format_func=titles.__getitem__,
+        options,
+        index=options.index(standing),
+        format_func=title,
         width=290,
         label_visibility="collapsed",
+        accept_new_options=cut,
+        help=f"The first {LISTED} groups and rows are listed; of the others type the group's id, or row and its number."
+        if cut
+        else None,
     )
-    if chosen != standing:
-        state.set_query(show=chosen, node=None)
+    index = row_number(chosen)
+    wanted = chosen.strip() if index is None else f"{ROW}{index}"
+    if not there(wanted):
+        st.caption(f":orange[No group or row {wanted} in this plan.]")
+        return standing
+    if wanted != standing:
+        state.set_query(show=wanted, node=None)
         st.rerun()
-    return chosen
+    return standing
 
 
-def tree_of(made: Plan, shown: str) -> tuple[PackedTree, Sequences]:
-    """The arrays of what the picker says: a row as it is packed, or a group's steps as one tree."""
+def row_number(text: str) -> int | None:
+    """The number in ``row:12`` or ``row 12``; None where it says no row."""
+    found = re.fullmatch(r"row[: ]\s*(\d{1,9})", text.strip(), re.IGNORECASE)
+    return None if found is None else int(found[1])
+
+
+def tree_of(made: Plan, shown: str) -> tuple[PackedTree, Sequences, dict[str, dict[str, Any]]]:
+    """The arrays of what the picker says, and what colours its steps: a row as packed, or a group as one tree."""
     pool = state.service().pool
-    members = {group.prompt_uid: group.trajectories for group in made.groups}
-    if shown in members:
-        sequences = pool.sequences([uid for one in members[shown] for uid in one.step_uids])
-        return build(sequences), sequences
-    return made.layout.row(pool, int(shown.removeprefix(ROW)))
+    names = group_names(made)
+    if shown in names:
+        index = np.flatnonzero(made.steps["group"].to_numpy() == names.index(shown))
+        facts = step_facts(made, index)
+        sequences = pool.sequences(list(facts))
+        return build(sequences), sequences, facts
+    number = row_number(shown) or 0
+    order = [part.order for part in made.layout.rows[number]]
+    return *made.layout.row(pool, number), step_facts(made, np.concatenate(order))
 
 
 def tree_tab(made: Plan, shown: str) -> None:
     """The tree, and beside it what the clicked node holds."""
-    tree, sequences = tree_of(made, shown)
+    tree, sequences, facts = tree_of(made, shown)
     nodes = tree_nodes(tree)
     texts = texts_of(sequences)
-    facts = step_facts(made)
     drifted = drifts(tree, nodes, sequences, facts)
     drawing = tree_drawing(tree, nodes, sequences, facts, texts.decode, drift_by_node(drifted))
     asked = state.query("node")
@@ -203,10 +285,9 @@ def tree_tab(made: Plan, shown: str) -> None:
 
 def mask_tab(made: Plan, shown: str) -> None:
     """The attention mask as blocks on canvas, and as a plotly heat map beside it."""
-    tree, sequences = tree_of(made, shown)
+    tree, sequences, facts = tree_of(made, shown)
     nodes = tree_nodes(tree)
     texts = texts_of(sequences)
-    facts = step_facts(made)
     order = member_steps(tree, nodes, sequences)
     left, right = st.columns([6.4, 3.6], gap="medium")
     with left:
@@ -247,21 +328,28 @@ def mask_tab(made: Plan, shown: str) -> None:
 
 def rows_tab(made: Plan) -> None:
     """What fills each packed row."""
-    facts = step_facts(made)
+    if not made.is_packed:
+        not_packed(made, "No packed rows yet")
+        return
+    layout = made.layout
+    w.section("Packed rows", "one colour per trajectory; hatched is padding; click a row for its tree")
+    n_rows = len(layout.rows)
+    first = (min(asked_page(), -(-n_rows // ROWS)) - 1) * ROWS
+    rows = layout.rows[first : first + ROWS]
+    facts = step_facts(made, np.concatenate([part.order for row in rows for part in row]))
     detail = {
         uid: f"step {fact['step_index']} of {fact['trajectory_uid']}, advantage "
         + ("none" if fact["advantage"] is None else f"{fact['advantage']:+.2f}")
         for uid, fact in facts.items()
     }
-    layout = made.layout
-    w.section("Packed rows", "one colour per trajectory; hatched is padding; click a row for its tree")
     clicked = components.packed_rows(
         rows=rows_drawing(
-            layout.rows[:200],
-            made.lengths.tolist(),
+            rows,
+            made.lengths,
             made.step_uids,
             {uid: fact["trajectory_uid"] for uid, fact in facts.items()},
             detail,
+            first,
         ),
         budget=layout.token_budget,
         selected=None,
@@ -269,31 +357,35 @@ def rows_tab(made: Plan) -> None:
         height=560,
     )
     if clicked is not None:
-        state.set_query(show=f"{ROW}{clicked}", node=None, tab="tree")
+        state.set_query(show=f"{ROW}{clicked}", node=None, tab="tree", page=None)
         st.rerun()
+    page_of(n_rows, key="packed-rows", size=ROWS, noun="rows")
     n_ranks = made.recipe.n_ranks
     ranks = int(st.number_input("Ranks", 1, 65536, n_ranks, width=120, help="Rows are dealt to them evenly by work"))
     if ranks != n_ranks:
         replan(made.recipe, n_ranks=ranks)
     if n_ranks > 1:
         dealt = layout.dealt
-        shares = ", ".join(f"{len(one)} rows" for one in dealt.ranks[:8]) + (" …" if n_ranks > 8 else "")
+        shares = ", ".join(f"{len(one):,} rows" for one in dealt.ranks[:8]) + (" …" if n_ranks > 8 else "")
         st.caption(
             f"Over {n_ranks} ranks: {shares}; the busiest has {dealt.imbalance:.3f} × the mean work, attention counted."
         )
-    if len(layout.rows) > 200:
-        st.caption(f"The first 200 of {len(layout.rows):,} rows.")
     if len(layout.over_budget):
         st.caption(f":orange[{len(layout.over_budget)} steps are longer than a row and lie in none.]")
 
 
 def groups_tab(made: Plan) -> None:
     """What sharing saves: by group, by step of a trajectory, by agent."""
+    if not made.is_packed:
+        not_packed(made, "No savings by group, step or agent yet")
+        return
     layout = made.layout
-    names = [group.prompt_uid for group in made.groups]
-    w.section("Tokens by prompt group", "separate, and with each shared prefix once")
+    names = group_names(made)
+    each = bar_of(len(names))
+    told = "separate, and with each shared prefix once"
+    w.section("Tokens by prompt group", told if each == 1 else f"{told}; a bar is the mean of {each} groups in a row")
     w.plot(
-        group_tokens(names, layout.group_tokens.tolist(), layout.group_packed.tolist()),
+        group_tokens(names, layout.group_tokens, layout.group_packed),
         key="group-tokens",
         alt="Tokens per prompt group before and after sharing",
     )
@@ -318,10 +410,13 @@ def groups_tab(made: Plan) -> None:
             "saved": config.NumberColumn("Saved", format="localized"),
         },
     )
-    st.caption("A shared token counts for the first step that has it in its row; the columns' sums are the plan's.")
+    st.caption(
+        "A shared token counts for the first step that has it in its row, so a prefix that several rows need counts in "
+        "each of them; the columns' sums are the plan's."
+    )
     cells = event["selection"]["cells"]
     if cells and by == "group":
-        state.set_query(show=rows[cells[0][0]]["name"], node=None, tab="tree")
+        state.set_query(show=rows[cells[0][0]]["name"], node=None, tab="tree", page=None)
         st.rerun()
 
 

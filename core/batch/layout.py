@@ -5,7 +5,7 @@ Token ids are read group by group and let go again; a row's arrays are made when
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -111,6 +111,10 @@ class PlanLayout:
             at += len(part.order)
         return concatenate(trees, pad_to=self.token_budget if pad else None), sequences
 
+    def for_ranks(self, n_ranks: int) -> PlanLayout:
+        """The same rows dealt to so many ranks."""
+        return self if n_ranks == len(self.dealt.ranks) else replace(self, dealt=balance_rows(self.rows, n_ranks))
+
     def to_json(self) -> dict[str, Any]:
         """Statistics as JSON values; ``row_tokens``, ``row_ranks`` per row; ``rank_imbalance``: busiest / mean."""
         return {
@@ -150,7 +154,13 @@ def chunks(lengths: Ints, borders: Ints, most: int = CHUNK_TOKENS) -> Iterator[t
 
 
 def lay_out(
-    reader: TokenReader, step_uids: list[str], group: Ints, lengths: Ints, token_budget: int, n_ranks: int = 1
+    reader: TokenReader,
+    step_uids: list[str],
+    group: Ints,
+    lengths: Ints,
+    token_budget: int,
+    n_ranks: int = 1,
+    progress: Callable[[int, int], None] | None = None,
 ) -> PlanLayout:
     """Pack a plan's steps.
 
@@ -161,7 +171,10 @@ def lay_out(
         lengths: int64 [n], tokens of each step, for chunking.
         token_budget: longest row, tokens.
         n_ranks: ranks to deal the rows to.
+        progress: hears (tokens read, tokens of the plan) now and then; what it raises ends the packing.
     """
+    total = int(lengths.sum())
+    done = 0
     n_groups = int(group[-1]) + 1 if len(group) else 0
     borders = np.append(np.flatnonzero(np.diff(group)) + 1, len(group)).astype(np.int64)
     parts: list[Part] = []
@@ -177,6 +190,9 @@ def lay_out(
             found, too_long = group_parts_of(sequences, index, one, token_budget)
             parts += [replace(part, order=part.order + low) for part in found]
             over.append(too_long + low)
+        done += int(lengths[low:high].sum())
+        if progress is not None:
+            progress(done, total)
     group_tokens = np.zeros(n_groups, dtype=np.int64)
     group_packed = np.zeros(n_groups, dtype=np.int64)
     for part in parts:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 
 from core.batch.funnel import Excluded
@@ -101,12 +103,38 @@ class Plan:
         n_response: Ints = self.steps["n_response_tokens"].to_numpy()
         return n_prompt.astype(np.int64) + n_response
 
-    @cached_property
+    @property
     def layout(self) -> PlanLayout:
-        """Packed rows under the recipe's token budget; reads every token of the plan once."""
-        group = self.steps["group"].to_numpy().astype(np.int64)
-        recipe = self.recipe
-        return lay_out(self.reader, self.step_uids, group, self.lengths, recipe.token_budget, recipe.n_ranks)
+        """Packed rows under the recipe's token budget; the first time every token of the plan is read, once."""
+        return self.pack()
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether ``layout`` is there already."""
+        return "_layout" in self.__dict__
+
+    def pack(self, progress: Callable[[int, int], None] | None = None) -> PlanLayout:
+        """``layout``; ``progress`` hears (tokens read, tokens in all), and what it raises ends the packing."""
+        if not self.is_packed:
+            group = self.steps["group"].to_numpy().astype(np.int64)
+            recipe = self.recipe
+            self.keep_layout(
+                lay_out(self.reader, self.step_uids, group, self.lengths, recipe.token_budget, recipe.n_ranks, progress)
+            )
+        layout: PlanLayout = self.__dict__["_layout"]
+        return layout
+
+    @cached_property
+    def layout_key(self) -> str:
+        """sha256 over what the packed rows are made from: steps, groups, dataset version, token budget."""
+        digest = hashlib.sha256(orjson.dumps([self.recipe.token_budget, self.recipe.dataset, len(self.steps)]))
+        digest.update("\0".join(self.step_uids).encode())
+        digest.update(self.steps["group"].to_numpy().tobytes())
+        return digest.hexdigest()
+
+    def keep_layout(self, layout: PlanLayout) -> None:
+        """Take a layout that was made of the same steps under the same budget."""
+        self.__dict__["_layout"] = layout.for_ranks(self.recipe.n_ranks)
 
     def part(self, trajectories: Sequence[int]) -> Plan:
         """Some trajectories of the plan, by number, in the order given; they are numbered anew."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
+from core.credit.base import Ints
 from studio.charts import theme
 
 
@@ -93,29 +94,49 @@ def group_strip(
     return made
 
 
-def group_tokens(names: Sequence[str], tokens: Sequence[int], packed: Sequence[int], *, height: int = 240) -> go.Figure:
-    """Tokens of each group before and after sharing prefixes: two bars per group, ``[g]`` each."""
-    places = list(range(len(names)))
-    made = theme.figure(
+BARS = 300
+"""Bars of a drawing: more are thinner than a pixel, and a browser then draws some of them and not others."""
+
+
+def bar_of(n: int) -> int:
+    """How many neighbours one bar stands for."""
+    return -(-n // BARS)
+
+
+def group_tokens(names: Sequence[str], tokens: Ints, packed: Ints, *, height: int = 240) -> go.Figure:
+    """Tokens of each group before and after sharing prefixes: two bars per group, or per ``bar_of`` groups their mean.
+
+    int64 ``[g]`` each.
+    """
+    each = bar_of(len(names))
+    places = np.arange(0, len(names), each)
+    counts = np.diff(np.append(places, len(names)))
+    ends = [names[place + n - 1] for place, n in zip(places.tolist(), counts.tolist(), strict=True)]
+    said = [
+        names[place] if names[place] == end else f"{names[place]} to {end}, mean"
+        for place, end in zip(places.tolist(), ends, strict=True)
+    ]
+    bars = [
         go.Bar(
-            x=places,
-            y=list(tokens),
-            name="separate",
-            marker={"color": theme.MUTED},
-            customdata=list(names),
-            hovertemplate="%{customdata}<br>%{y:,} tokens separate<extra></extra>",
-        ),
-        go.Bar(
-            x=places,
-            y=list(packed),
-            name="packed",
-            marker={"color": theme.GOOD},
-            customdata=list(names),
-            hovertemplate="%{customdata}<br>%{y:,} tokens packed<extra></extra>",
-        ),
-        height=height,
-        xaxis_title="prompt group, plan order",
-    )
+            x=places + (counts - 1) / 2,
+            y=np.add.reduceat(values, places) / counts if len(places) else [],
+            width=counts * 0.92,
+            name=name,
+            marker={"color": colour, "line": {"width": 0}},
+            customdata=said,
+            hovertemplate=f"%{{customdata}}<br>%{{y:,.0f}} tokens {name}<extra></extra>",
+        )
+        for name, values, colour in (("separate", tokens, theme.MUTED), ("packed", packed, theme.GOOD))
+    ]
+    made = theme.figure(*bars, height=height, xaxis_title="prompt group, plan order")
     made.update_layout(barmode="overlay", showlegend=True)
-    made.update_xaxes(dtick=max(1, len(names) // 12))
+    made.update_xaxes(dtick=step_of(len(names)), tickformat=",d")
     return made
+
+
+def step_of(n: int, most: int = 12) -> int:
+    """The least of 1, 2, 5, 10, 20, 50, … that marks ``n`` places with at most ``most`` ticks."""
+    step = 1
+    while n > step * most:
+        step = {1: 2, 2: 5, 5: 10}[int(str(step)[0])] * 10 ** (len(str(step)) - 1)
+    return step

@@ -135,6 +135,7 @@ def rows_drawing(
     step_uids: Sequence[str],
     owner_of: Mapping[str, str],
     detail_of: Mapping[str, str],
+    first: int = 0,
 ) -> list[dict[str, Any]]:
     """Rows for ``components.packed_rows``: per row, the tokens that each step adds to it.
 
@@ -144,9 +145,10 @@ def rows_drawing(
         step_uids: the steps.
         owner_of: step_uid -> what gives the colour (its trajectory).
         detail_of: step_uid -> one line about it.
+        first: number of the first of these rows.
     """
     drawn = []
-    for index, parts in enumerate(rows):
+    for index, parts in enumerate(rows, first):
         segments: list[list[Any]] = []
         for part in parts:
             for member, shared in zip(part.order.tolist(), part.lcp.tolist(), strict=True):

@@ -27,13 +27,13 @@ def count(value: int | None) -> str:
 def compact(value: float | None) -> str:
     """A large number in three digits and a unit: 1234567 reads 1.23 M.
 
-    >>> compact(999), compact(1234), compact(1234567), compact(None)
-    ('999', '1.23 k', '1.23 M', '—')
+    >>> compact(999), compact(1234), compact(1234567), compact(3.98e17), compact(None)
+    ('999', '1.23 k', '1.23 M', '398 P', '—')
     """
     if _missing(value):
         return DASH
     size = abs(value)
-    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+    for limit, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if size >= limit:
             return f"{_digits(value / limit)} {unit}"
     return f"{value:,.0f}" if float(value).is_integer() else _digits(value)

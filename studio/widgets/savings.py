@@ -17,9 +17,10 @@ def savings(made: Plan, by: str) -> list[dict[str, Any]]:
 
     Sums are those of the plan's layout: each step's share is the tokens that it adds to its row.
     """
-    names, number = np.unique(_names(made, by), return_inverse=True)
     if by == "group":  # in plan order, as the chart has them
-        names, number = np.array([group.prompt_uid for group in made.groups]), made.steps["group"].to_numpy()
+        names, number = np.array(group_names(made)), made.steps["group"].to_numpy()
+    else:
+        names, number = np.unique(_names(made, by), return_inverse=True)
     n = len(names)
     tokens = np.bincount(number, made.lengths, minlength=n).astype(np.int64).tolist()
     packed = np.bincount(number, made.layout.step_packed, minlength=n).astype(np.int64).tolist()
@@ -40,13 +41,16 @@ def savings(made: Plan, by: str) -> list[dict[str, Any]]:
     ]
 
 
+def group_names(made: Plan) -> list[str]:
+    """The plan's prompt groups in plan order."""
+    return list(dict.fromkeys(made.trajectories["prompt_uid"].to_pylist()))
+
+
 def _names(made: Plan, by: str) -> np.ndarray[Any, Any]:
     """What each plan step is counted under."""
-    if by == "group":
-        return made.steps["prompt_uid"].to_numpy(zero_copy_only=False).astype(str)
     if by == "step":
         return made.steps["step_index"].to_numpy().astype(np.int64)
-    rows = state.service().pool.steps(View({"prompt_uid": [group.prompt_uid for group in made.groups]}), limit=None)
+    rows = state.service().pool.steps(View({"prompt_uid": group_names(made)}), limit=None)
     agent = dict(zip(rows["step_uid"].to_pylist(), rows["agent"].to_pylist(), strict=True))
     uids: pa.ChunkedArray = made.steps["step_uid"]
     return np.array([agent.get(uid) or "unknown" for uid in uids.to_pylist()])

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import streamlit as st
+from numpy.typing import NDArray
 
 from core.batch.plan import Plan
 from core.tree.build import PackedTree
@@ -32,8 +34,8 @@ HOVER_STEPS = 200
 HOVER_TRAJECTORIES = 3
 
 
-def step_facts(made: Plan) -> dict[str, dict[str, Any]]:
-    """What colours a step: its trajectory's reward, its advantage, its policy version."""
+def step_facts(made: Plan, index: NDArray[np.int64]) -> dict[str, dict[str, Any]]:
+    """What colours each of these steps of the plan: its trajectory's reward, its advantage, its policy version."""
     names = (
         "step_uid",
         "trajectory_uid",
@@ -43,7 +45,7 @@ def step_facts(made: Plan) -> dict[str, dict[str, Any]]:
         "advantage",
         "policy_version",
     )
-    rows = made.steps.select(list(names)).to_pylist()
+    rows = made.steps.select(list(names)).take(pa.array(index)).to_pylist()
     return {
         row["step_uid"]: {
             "trajectory_uid": row["trajectory_uid"],

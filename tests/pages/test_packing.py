@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import numpy as np
@@ -12,7 +13,7 @@ from core.batch.recipe import parse_recipe
 from core.types import View
 from studio.charts.plan import bar_of, group_tokens, step_of
 from studio.widgets import packing
-from studio.widgets.packing import PackingJob, packed
+from studio.widgets.packing import PackingJob
 from tests.conftest import eventually
 from tests.pages.samples import agent_steps
 from tests.pages.test_lab_pages import components, figure
@@ -34,7 +35,7 @@ class Slow:
 
 @pytest.fixture
 def big(service, monkeypatch):
-    """Forty groups, and a limit that makes them a big plan of which a sample holds five."""
+    """Forty groups, and a limit that makes them a big plan of which a sample holds a few."""
     steps, completions = agent_steps(40, 2)
     service.pool.append(steps, completions=completions)
     made = plan(service.pool, View(), parse_recipe(RECIPE))
@@ -50,7 +51,8 @@ def test_a_big_plan_is_estimated_then_packed_when_asked(big, open_page):
     assert figure(page, "Steps") == str(len(big.steps))
     assert figure(page, "Token ratio").startswith("≈ ")
     assert float(figure(page, "Token ratio")[2:]) == pytest.approx(exact.token_ratio, rel=0.15)
-    assert any("from 5 of 40 groups" in one.value for one in page.app.caption)
+    told = re.search(r"from (\d+) of 40 groups", page.app.caption[0].value)
+    assert told and 3 <= int(told[1]) <= 6
     assert components(page, "tree")  # a group's tree needs no packing
 
     page = open_page("optimise", recipe='{"token_budget": 1024}', tab="rows")
@@ -75,7 +77,6 @@ def test_a_packing_ends_when_told_and_begins_again(big):
     job = PackingJob(big)
     job.start()
     assert reader.asked.wait(30) and job.running
-    assert packed(big) is None
     job.cancel()
     reader.go.set()
     job.join(30)

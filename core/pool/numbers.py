@@ -143,6 +143,7 @@ class Numbers:
     def _index(self, news: _News, number: int) -> FacetIndex:
         changed = None if self._facets is None else news.since(self._facets[0])
         if self._facets is None or changed is None:
+            news.look()
             index = FacetIndex.build(news.cursor)
         else:
             index = self._facets[1].grown(news.cursor, changed) if changed.size else self._facets[1]
@@ -153,6 +154,7 @@ class Numbers:
         kept = self._columns.pop(name, None)
         changed = None if kept is None else news.since(kept.number)
         if kept is None or changed is None:
+            news.look()
             values = _read(news.cursor, name)
         else:
             values = _grown(news.cursor, name, kept.values, changed) if changed.size else kept.values
@@ -185,14 +187,18 @@ class _News:
         self.cursor = cursor
         self._db, self._groups, self._looked = database, groups, False
 
+    def look(self) -> None:
+        """Take in the prompt groups of this moment: what is read at it is grown by who left one of them after."""
+        if not self._looked:
+            self._groups.look(self.cursor)
+            self._looked = True
+
     def since(self, number: int) -> np.ndarray | None:
         """``trajectory_id`` of all that may have changed after this write; None when it may be all, or nearly."""
         touched = self._db.changes.since(number)
         if touched is not None and not touched:
             return np.zeros(0, np.int64)
-        if not self._looked:
-            self._groups.look(self.cursor)
-            self._looked = True
+        self.look()
         if touched is None:
             return None
         found = self._groups.touched_with(self.cursor, touched)

@@ -210,6 +210,24 @@ def test_what_grew_is_what_is_made_anew(seed: int) -> None:
         pool.close()
 
 
+def test_who_leaves_a_group_changes_those_who_stay() -> None:
+    """A column that was read once, then the first thing that happens is a move."""
+    pool = Pool.open(":memory:", clock=lambda: NOW)
+    numbers = range(200)
+    done = [{"trajectory_uid": f"t{n}", "reward": float(n % 4 == 0)} for n in numbers]
+    pool.append([Step(f"s{n}", f"t{n}", f"p{n // 4}", 0, NOW) for n in numbers], completions=done)
+    try:
+        for group in ("p40", "p41"):
+            before = pool.steps(order="difficulty", limit=200)["difficulty"].to_pylist()
+            assert before == sorted(before)
+            pool.append([], registrations=[{"trajectory_uid": "t0", "prompt_uid": group}])
+        after = pool.steps(order="difficulty", limit=200).to_pylist()
+        assert [row["difficulty"] for row in after] == sorted(row["difficulty"] for row in after)
+        assert [row["step_uid"] for row in after if row["difficulty"] == 1.0] == ["s1", "s2", "s3"]
+    finally:
+        pool.close()
+
+
 def test_what_was_deleted_is_on_no_page() -> None:
     rng = random.Random(5)
     pool = Pool.open(":memory:", clock=lambda: NOW)

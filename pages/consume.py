@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
 
+from core.batch.funnel import Excluded
 from core.batch.leases import DEFAULT_CHANNEL, Fetch
 from core.batch.pace import pace, syncs
-from core.batch.plan import Plan
 from core.batch.recipe import Recipe, difference, parse_recipe
 from core.errors import NotFound, StudioError
+from core.types import View
 from studio import state
 from studio import widgets as w
 from studio.charts import consume as charts
 from studio.widgets.batchview import one_batch, recipe_name
 from studio.widgets.choice import choose
-from studio.widgets.planning import query_fields, recipe_editor
+from studio.widgets.planning import as_of_now, query_fields, recipe_editor
 from studio.widgets.tables import html_table, mark
 
 LIMIT = 300
@@ -47,7 +49,7 @@ def consume_page() -> None:
     channel = channel_choice()
     left, right = st.columns([9, 3.2], gap="medium")
     with left, w.error_boundary():
-        w.live(3.0)(overview)(channel)
+        w.live(w.pace(state.service().pool.stats()["n_steps"], 3.0))(overview)(channel)
         tables(channel)
     with right, w.error_boundary():
         next_fetch(channel)
@@ -123,16 +125,26 @@ def picked(event: Any) -> None:
 
 def waiting(channel: str) -> tuple[int, int | None]:
     """(groups that are ready for the channel's recipe, groups of a batch)."""
-    made, wanted = preview(channel)
-    return made.n_groups, wanted
+    recipe = state.service().leases.choose(Fetch("studio", channel=channel)).recipe
+    return fetchable(recipe.model_copy(update={"batch_size": None})).counts["n_groups"], recipe.batch_size
 
 
-def preview(channel: str) -> tuple[Plan, int | None]:
-    """What a new consumer's fetch could take in all, and the batch size it asks for."""
-    leases = state.service().leases
-    chosen = leases.choose(Fetch("studio", channel=channel))
-    everything = chosen.recipe.model_copy(update={"batch_size": None})
-    return leases.preview(Fetch("studio", recipe=everything.to_json())), chosen.recipe.batch_size
+@dataclass(frozen=True, slots=True)
+class Fetchable:
+    """What a new consumer's fetch would get: counts, and why the rest is not in it."""
+
+    counts: Mapping[str, int]
+    excluded: Sequence[Excluded]
+
+
+def fetchable(recipe: Recipe) -> Fetchable:
+    """What a fetch with this recipe would lease now; planned again only once something was written."""
+
+    def ask() -> Fetchable:
+        made = state.service().leases.preview(Fetch("studio", recipe=recipe.to_json()))
+        return Fetchable(made.counts, made.excluded)
+
+    return as_of_now("fetch", View(), recipe, None, ask)
 
 
 def sync_text(service: Any) -> str:
@@ -272,9 +284,9 @@ def next_fetch(channel: str) -> None:
     title = f"{chosen.name} v{chosen.version}" if chosen.name else "no active recipe: the defaults"
     w.section("Next fetch", title)
     edited = edited_recipe(chosen.recipe)
-    now = service.leases.preview(Fetch("studio", recipe=chosen.recipe.to_json()))
-    then = now if edited == chosen.recipe else service.leases.preview(Fetch("studio", recipe=edited.to_json()))
-    effect(now, then)
+    now = fetchable(chosen.recipe)
+    then = now if edited == chosen.recipe else fetchable(edited)
+    effect(now, then, edited.batch_size)
     changes = difference(chosen.recipe.to_json(), edited.to_json())
     if changes:
         html_table(
@@ -314,7 +326,7 @@ def edited_recipe(standing: Recipe) -> Recipe:
 EFFECTS = (("n_groups", "Groups"), ("n_trajectories", "Trajectories"), ("n_steps", "Steps"), ("n_tokens", "Tokens"))
 
 
-def effect(now: Plan, then: Plan) -> None:
+def effect(now: Fetchable, then: Fetchable, batch_size: int | None) -> None:
     """What a fetch would get, and with the changes what it would get instead."""
     cells = []
     for name, label in EFFECTS:
@@ -322,9 +334,11 @@ def effect(now: Plan, then: Plan) -> None:
         sub = f"{after - before:+,} against now" if before != after else ""
         cells.append(w.Figure(label, w.count(after), sub=sub, tone="warn" if after < before else ""))
     w.figures(cells, dense=True)
-    if then.n_groups < (then.recipe.batch_size or 1):
+    if then.counts["n_groups"] < (batch_size or 1):
         reasons = sorted(then.excluded, key=lambda item: -item.n_groups)[:3]
-        st.caption("Not enough for a batch. " + "; ".join(f"{item.label}: {item.n_groups}" for item in reasons))
+        st.caption(
+            "Not enough for a batch. " + "; ".join(f"{item.label}: {w.count(item.n_groups)}" for item in reasons)
+        )
 
 
 w.page_header("consume")

@@ -7,13 +7,35 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from core.batch.plan import PlanSource, plan
+from core.batch.plan import PlanSource, count_plan, plan
 from core.batch.recipe import Recipe, parse_recipe
 from core.batch.result import Plan
 from core.errors import InvalidInput
 from core.types import View
+
+
+class SameRows:
+    """A pool whose candidate rows are asked for once, for plans that are compared with one another.
+
+    All else is the pool's own: dataset versions, rewards, fields.
+    """
+
+    def __init__(self, pool: PlanSource) -> None:
+        self._pool = pool
+        self._rows: dict[str, pa.Table] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+    def plan_rows(self, view: View, *, channel: str) -> pa.Table:
+        """The pool's, as they were at first."""
+        asked = f"{dict(view.filters)!r} {view.where!r} {channel!r}"
+        if asked not in self._rows:
+            self._rows[asked] = self._pool.plan_rows(view, channel=channel)
+        return self._rows[asked]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +55,10 @@ def sweep(pool: PlanSource, view: View, recipe: Recipe, name: str, values: Itera
     if name not in Recipe.model_fields:
         raise InvalidInput(f"a recipe has no field {name!r}", field="name")
     found = []
+    source = SameRows(pool)
     for value in values:
         try:
-            counts = plan(pool, view, parse_recipe({**recipe.to_json(), name: value})).counts
+            counts = count_plan(source, view, parse_recipe({**recipe.to_json(), name: value}))
         except InvalidInput as error:
             found.append(Outcome(value, error=error.message))
         else:
@@ -72,11 +95,12 @@ def credit_of(
     Groups are compared as each plan has them, so batch sizes don't count here.
     """
     found = []
+    source = SameRows(pool)
     for name in algorithms:
         own: dict[str, Any] = {} if name == recipe.algorithm else {"options": {}}
         try:
             wanted = parse_recipe({**recipe.to_json(), "algorithm": name, "batch_size": None, **own})
-            made = plan(pool, view, wanted)
+            made = plan(source, view, wanted)
         except InvalidInput as error:
             found.append(TrajectoryCredit(name, error=error.message))
             continue

@@ -15,7 +15,7 @@ from studio import state
 from studio import widgets as w
 from studio.charts.credit import credit_map, outcomes
 from studio.widgets.choice import pick
-from studio.widgets.planning import PARAM, recipe_to_query
+from studio.widgets.planning import PARAM, as_of_now, recipe_to_query
 from studio.widgets.tables import html_table, mark
 
 USUAL = ("grpo", "turn_discount", "gigpo", "reinforce_plus_plus", "step_gae", "token_gae")
@@ -36,18 +36,21 @@ NOUNS = {"n_groups": "groups", "n_trajectories": "trajectories", "n_steps": "ste
 
 def side_by_side(made: Plan) -> None:
     """One trajectory's credit under several estimators."""
-    uids = made.trajectories["trajectory_uid"].to_pylist()[:TRAJECTORIES]
+    uids = made.trajectories["trajectory_uid"].to_pylist()
     if not uids:
         return
     left, right = st.columns([3, 7], gap="medium")
     with left:
-        uid = pick("Trajectory", dict(zip(uids, uids, strict=True)), "credit_of")
+        uid = pick_trajectory(uids)
     with right:
         able = [name for name, one in REGISTRY.items() if one.compute is not None]
         usual = [name for name in dict.fromkeys([made.recipe.algorithm, *USUAL]) if name in able]
         names = st.multiselect("Estimators", able, usual, format_func=lambda name: REGISTRY[name].title)
     with st.spinner("Planning with each…", show_time=True):
-        found = credit_of(state.service().pool, made.view, made.recipe, names, uid)
+        pool = state.service().pool
+        found = as_of_now(
+            "credit", made.view, made.recipe, [names, uid], lambda: credit_of(pool, made.view, made.recipe, names, uid)
+        )
     part = made.part([uids.index(uid)])
     drawn = [one for one in found if one.error is None and one.tokens is not None]
     w.section("Credit", "each row in its own scale, from below zero to above; hover for the number")
@@ -62,6 +65,29 @@ def side_by_side(made: Plan) -> None:
         w.section("Not assigned", "what these estimators need and the trajectory does not have")
         rows = [(mark(REGISTRY[one.algorithm].title, "warn"), w.escape(one.error)) for one in missing]
         html_table(["Estimator", "What is missing"], rows)
+
+
+def pick_trajectory(uids: Sequence[str]) -> str:
+    """One of the plan's trajectories, in the URL: the first ones are listed, any other is found by its uid."""
+    asked = state.query("credit_of")
+    standing = asked if asked in uids else uids[0]
+    listed = list(dict.fromkeys([*uids[:TRAJECTORIES], standing]))
+    chosen = st.selectbox(
+        "Trajectory",
+        listed,
+        index=listed.index(standing),
+        accept_new_options=len(uids) > len(listed),
+        help=f"{w.count(TRAJECTORIES)} of {w.count(len(uids))} are listed; type any other's id."
+        if len(uids) > len(listed)
+        else None,
+    )
+    wanted = chosen.strip()
+    if wanted not in uids:
+        st.caption(f":orange[No trajectory {wanted} in this plan.]")
+    elif wanted != standing:
+        state.set_query(credit_of=wanted)
+        st.rerun()
+    return standing
 
 
 def step_table(part: Plan, found: Sequence[TrajectoryCredit]) -> None:
@@ -96,7 +122,10 @@ def what_if(made: Plan) -> None:
     if standing not in values:
         values = sorted({*values, standing} - {None}) + ([None] if None in values else [])
     with st.spinner("Planning with each…", show_time=True):
-        found = sweep(state.service().pool, made.view, made.recipe, name, values)
+        pool = state.service().pool
+        found = as_of_now(
+            "sweep", made.view, made.recipe, [name, values], lambda: sweep(pool, made.view, made.recipe, name, values)
+        )
     with left:
         best = st.selectbox("Use", values, index=values.index(standing), format_func=text)
         if st.button("Put it into the recipe", disabled=best == standing, width="stretch"):

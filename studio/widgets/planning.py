@@ -6,9 +6,9 @@ The plan is ``core.batch.plan.plan``'s, whole: what a page draws of it is what a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import pyarrow as pa
 import streamlit as st
@@ -22,7 +22,8 @@ from core.types import AnnotationKind, PolicyEvent, TokenSource, View
 from studio import state
 from studio.widgets.callouts import show_error
 from studio.widgets.figures import Figure, figures
-from studio.widgets.format import compact, count, number, percent
+from studio.widgets.format import DASH, compact, count, number, percent
+from studio.widgets.packing import packed
 
 PARAM = "recipe"
 
@@ -77,16 +78,35 @@ def recipe_to_query(recipe: Recipe, base: Recipe | None = None) -> str | None:
     return json.dumps(changed, sort_keys=True, separators=(",", ":")) if changed else None
 
 
+T = TypeVar("T")
+
+
 def current_plan(view: View, recipe: Recipe) -> Plan:
     """The plan of the running service's pool; the same object, its layout included, while nothing was written."""
+    return _plan_at(*_moment(view, recipe), view, recipe)
+
+
+def as_of_now(name: str, view: View, recipe: Recipe, more: Any, ask: Callable[[], T]) -> T:
+    """What ``ask`` tells about view and recipe; asked again only once something was written. ``more`` as JSON."""
+    found: T = _told_at(*_moment(view, recipe), name, json.dumps(more, sort_keys=True, default=str), ask)
+    return found
+
+
+def _moment(view: View, recipe: Recipe) -> tuple[str, int, str]:
+    """The pool, how often it was written to, and what is asked of it: equal moments have equal answers."""
     service = state.service()
     asked = json.dumps([dict(view.filters), view.where, recipe.to_json()], sort_keys=True, default=str)
-    return _plan_at(f"{service.settings.pool_path} {service.port}", service.pool.n_writes, asked, view, recipe)
+    return f"{service.settings.pool_path} {service.port}", service.pool.n_writes, asked
 
 
-@st.cache_resource(max_entries=8, show_spinner=False)
+@st.cache_resource(max_entries=4, show_spinner=False)
 def _plan_at(opened: str, n_writes: int, asked: str, _view: View, _recipe: Recipe) -> Plan:
     return plan(state.service().pool, _view, _recipe)
+
+
+@st.cache_resource(max_entries=32, show_spinner=False)
+def _told_at(opened: str, n_writes: int, asked: str, name: str, more: str, _ask: Callable[[], Any]) -> Any:
+    return _ask()
 
 
 def link_params(view: View, recipe: Recipe) -> dict[str, Any]:
@@ -211,27 +231,32 @@ def _order_and_limits(recipe: Recipe) -> dict[str, Any]:
 
 
 def totals_row(made: Plan) -> None:
-    """The plan's totals in one row."""
-    totals = made.totals
-    packed = made.layout.to_json() if totals["n_packed_tokens"] is not None else {}
-    rows = packed.get("n_rows")
-    figures(
-        [
-            Figure("Groups", count(totals["n_groups"]), help="prompt group"),
-            Figure("Trajectories", count(totals["n_trajectories"]), help="trajectory"),
-            Figure("Steps", count(totals["n_steps"]), help="step"),
-            Figure("Tokens", compact(totals["n_tokens"]), sub=f"{compact(totals['n_loss_tokens'])} in the loss"),
-            Figure("Packed", compact(totals["n_packed_tokens"]), sub="prefixes once", help="prefix tree"),
-            Figure("Token ratio", number(totals["token_ratio"]), help="token ratio"),
+    """The plan's totals in one row; of a plan too big to pack in passing, where its packing is found."""
+    totals = made.counts
+    layout = packed(made)
+    cells = [
+        Figure("Groups", count(totals["n_groups"]), help="prompt group"),
+        Figure("Trajectories", count(totals["n_trajectories"]), help="trajectory"),
+        Figure("Steps", count(totals["n_steps"]), help="step"),
+        Figure("Tokens", compact(totals["n_tokens"]), sub=f"{compact(totals['n_loss_tokens'])} in the loss"),
+    ]
+    if layout is None:
+        said = "Packing reads every token: the Packing button opens an estimate, and packs the plan when asked"
+        cells.append(Figure("Packed", DASH, sub="see Packing", help=said))
+    else:
+        n_rows, once = len(layout.rows), layout.n_packed_tokens
+        capacity = n_rows * layout.token_budget
+        cells += [
+            Figure("Packed", compact(once), sub="prefixes once", help="prefix tree"),
+            Figure("Token ratio", number(layout.token_ratio), help="token ratio"),
             Figure(
                 "Rows",
-                count(rows),
-                sub=f"{percent(packed['n_padding'], rows * packed['token_budget'])} padding" if rows else "",
+                count(n_rows),
+                sub=f"{percent(capacity - once, capacity)} padding" if n_rows else "",
                 help="Packed rows under the token budget",
             ),
-        ],
-        dense=True,
-    )
+        ]
+    figures(cells, dense=True)
 
 
 def plan_counts(made: Plan) -> dict[str, int]:

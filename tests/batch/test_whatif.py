@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.batch.plan import plan
+from core.batch.plan import count_plan, plan
 from core.batch.recipe import parse_recipe
 from core.batch.whatif import credit_of, sweep
 from core.errors import InvalidInput
@@ -39,6 +39,27 @@ def test_a_sweep_is_a_plan_for_each_value(filled):
     assert "at least 2" in wrong.error
     with pytest.raises(InvalidInput, match="no field 'size'"):
         sweep(filled, View(), recipe, "size", [1])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"batch_size": 2, "order": "newest"},
+        {"n_rollouts": 2, "balance": "spread"},
+        {"max_staleness": 1, "policy_version": 2},
+        {"algorithm": "sft", "max_response_tokens": 1},
+        {"algorithm": "dpo", "require_complete": False},
+        {"algorithm": "step_gae"},
+        {"loss": "last_step", "drop_flat_groups": True},
+        {"rewards": ["human"]},
+        {"token_budget": 5},
+    ],
+)
+def test_counting_a_plan_is_the_plans_counts(filled, fields):
+    recipe = parse_recipe(fields)
+    for view in (View(), View({"prompt_uid": "B"}), View({"prompt_uid": "nobody"})):
+        assert count_plan(filled, view, recipe) == plan(filled, view, recipe).counts
 
 
 def test_credit_side_by_side_is_each_plans_own(filled):

@@ -2,8 +2,7 @@
 
 Facts are kept as they came: the raw bodies of agent and engine stand in the record unparsed, and tokens are
 derived from them on reading (``core.tokens``), so a better reader can be run over old journals.
-Secrets never get in: only allow-listed headers are taken, key fields leave the request, and the keys that a
-call presented are blotted out wherever they appear.
+Keys never get in (``core.blotting``).
 """
 
 from __future__ import annotations
@@ -13,67 +12,12 @@ from typing import Any, Final
 
 import orjson
 
+from core.blotting import SECRET_FIELDS, blot
 from core.errors import InvalidInput
 from core.types import Identity
 
 VERSION: Final = 1
 KINDS: Final = frozenset({"call", "steps", "register", "complete", "session", "revoke", "policy", "feedback"})
-
-SECRET_FIELDS: Final = frozenset(
-    {
-        "api_key",
-        "apikey",
-        "authorization",
-        "aws_access_key_id",
-        "aws_secret_access_key",
-        "aws_session_token",
-        "azure_ad_token",
-        "client_secret",
-        "extra_headers",
-        "headers",
-        "vertex_credentials",
-    }
-)
-"""Top-level request fields that hold keys or headers in some client's habit; they never reach a record."""
-
-NESTED_SECRETS: Final[Mapping[str, frozenset[str]]] = {
-    "mcp_servers": frozenset({"authorization", "authorization_token", "headers"}),
-    "tools": frozenset({"authorization", "authorization_token", "headers"}),
-}
-"""The same in the objects of a request's lists: what MCP servers are called with."""
-
-_LOGGED_SECRETS: Final = SECRET_FIELDS | {
-    "cookie", "cookies", "password", "proxy-authorization", "proxy_authorization", "secret_key", "set-cookie",
-    "user_api_key", "user_api_key_hash", "x-api-key", "x_api_key",
-}  # fmt: skip
-"""Names, in lower case, under which logs hold keys."""
-
-MIN_SECRET_CHARS: Final = 12
-"""Shorter keys are placeholders ("EMPTY", "sk-local"): blotting them out would only damage texts."""
-
-HEADER_ALLOW: Final = frozenset(
-    {
-        "anthropic-beta",
-        "anthropic-version",
-        "openai-beta",
-        "session-id",
-        "session_id",
-        "thread-id",
-        "traceparent",
-        "user-agent",
-        "x-claude-code-session-id",
-        "x-request-id",
-        "x-session-affinity",
-        "x-session-id",
-        "x-stainless-lang",
-        "x-stainless-package-version",
-        "x-stainless-retry-count",
-        "x-stainless-timeout",
-    }
-)
-"""Request headers that say who called and how, and can hold no credential."""
-
-BLOT: Final = b"[secret]"
 
 
 def call_record(
@@ -169,92 +113,6 @@ def call_record(
     for secret in secrets:
         payload = blot(payload, secret)
     return payload
-
-
-def take_secrets(request: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Take the fields that hold keys out of a request, in place.
-
-    Returns:
-        Names of what was taken, and every text in it.
-    """
-    names = sorted(SECRET_FIELDS.intersection(request))
-    texts = [text for name in names for text in _strings(request.pop(name))]
-    for place, secret in NESTED_SECRETS.items():
-        listed = request.get(place)
-        for item in listed if isinstance(listed, list) else ():
-            for name in sorted(secret.intersection(item)) if isinstance(item, dict) else ():
-                texts += _strings(item.pop(name))
-                names.append(f"{place}.{name}")
-    return list(dict.fromkeys(names)), texts
-
-
-def without_keys(step: Mapping[str, Any]) -> dict[str, Any]:
-    """A producer's step without the fields that hold keys, at any depth of what it says about itself.
-
-    Logs of other programs, which are imported as steps, hold the headers and keys of the calls that they logged. What
-    stood in such a field is blotted out of the rest; ``metadata.dropped_fields`` names the fields.
-    """
-    names: list[str] = []
-    texts: list[str] = []
-
-    def clean(value: Any, where: str, secret: frozenset[str]) -> Any:
-        if isinstance(value, list):
-            return [clean(item, where, secret) for item in value]
-        if not isinstance(value, dict):
-            return value
-        kept = {}
-        for name, inner in value.items():
-            if str(name).lower() in secret:
-                names.append(f"{where}.{name}")
-                texts.extend(_strings(inner))
-            else:
-                kept[name] = clean(inner, f"{where}.{name}", secret)
-        return kept
-
-    found = dict(step)
-    for field in ("sampling", "metadata"):
-        if found.get(field):
-            found[field] = clean(found[field], field, _LOGGED_SECRETS)
-    if isinstance(found.get("tools"), list):
-        # Beside a tool's own fields only: its schema may well have a property of such a name.
-        found["tools"] = [dict(tool) if isinstance(tool, dict) else tool for tool in found["tools"]]
-        taken, inner = take_secrets({"tools": found["tools"]})
-        names += taken
-        texts += inner
-    if not names:
-        return dict(step)
-    body = orjson.dumps(found)
-    for text in {text for text in texts if len(text) >= MIN_SECRET_CHARS}:
-        body = blot(body, text)
-    cleaned: dict[str, Any] = orjson.loads(body)
-    dropped = [*((step.get("metadata") or {}).get("dropped_fields") or ()), *names]
-    cleaned["metadata"] = {**(cleaned.get("metadata") or {}), "dropped_fields": list(dict.fromkeys(dropped))}
-    return cleaned
-
-
-def _strings(value: Any) -> list[str]:
-    """All texts in a JSON value."""
-    if isinstance(value, str):
-        return [value]
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [text for item in inner for text in _strings(item)]
-
-
-def blot(payload: bytes, secret: str) -> bytes:
-    """Replace a key, as it stands in JSON text, by ``[secret]``."""
-    # Quotes and backslashes of a key are escaped in JSON.
-    needle = orjson.dumps(secret)[1:-1]
-    return payload.replace(needle, BLOT) if needle in payload else payload
-
-
-def harmless_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """The allow-listed ones of ASGI headers (names are lower case there), as text."""
-    kept: dict[str, str] = {}
-    for name, value in headers:
-        text = name.decode("latin-1")
-        if text in HEADER_ALLOW:
-            kept[text] = value.decode("latin-1")
-    return kept
 
 
 def steps_record(*, at: float, steps: Sequence[Mapping[str, Any]]) -> bytes:

@@ -11,9 +11,10 @@ from typing import Any
 
 from core.api import wire
 from core.api.handling import CATCH_UP_S, ApiDeps, Call, Handler
+from core.blotting import without_keys
 from core.errors import Conflict, InvalidInput, NotFound
 from core.gateway.keys import key_id
-from core.records import complete_record, register_record, session_record, steps_record, without_keys
+from core.records import complete_record, register_record, session_record, steps_record
 
 
 def mint_session(deps: ApiDeps, session: wire.SessionIn, base_url: str | None = None) -> dict[str, Any]:

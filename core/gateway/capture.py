@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from core.blotting import take_secrets
 from core.dialects import Names, native_stream
 from core.dialects.errors import engine_refusal
 from core.errors import EngineError, StudioError
@@ -40,7 +41,6 @@ from core.gateway.recall import reach, recall
 from core.gateway.relay import relay
 from core.gateway.routing import Attempts, affinity, ranked
 from core.gateway.streams import EngineStream
-from core.records import take_secrets
 
 log = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from core.blotting import BLOT, MIN_SECRET_CHARS, blot, harmless_headers
 from core.dialects import Json, Translation
 from core.errors import EngineError, JournalError, StudioError
 from core.gateway.deps import GatewayDeps
@@ -15,7 +16,7 @@ from core.gateway.engine import Engine, EngineAnswer, EngineCall
 from core.gateway.identity import Caller, presented_keys
 from core.gateway.routing import Attempts
 from core.gateway.stats import CallEvent
-from core.records import BLOT, MIN_SECRET_CHARS, blot, call_record, harmless_headers
+from core.records import call_record
 
 log = logging.getLogger(__name__)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from core.blotting import blotted, logged_keys
 from core.errors import InvalidInput
 
 
@@ -65,10 +66,15 @@ class Format:
     own_uids: bool = False
 
 
-def taken(where: str, convert: Callable[[], Taken]) -> Found:
-    """What a record was converted to; a Problem that names the place where it is not what its format says."""
+def taken(where: str, record: Any, convert: Callable[[], Taken]) -> Found:
+    """What a record was converted to; a Problem that names the place where it is not what its format says.
+
+    Keys that the record holds beside the conversation are blotted out of it, also where the format leaves them behind.
+    """
     try:
-        return convert()
+        found = convert()
+        keys = logged_keys(record)
+        return replace(found, steps=blotted(list(found.steps), keys)) if keys else found
     except InvalidInput as error:
         return Problem(where, error.field, error.message)
     except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError) as error:

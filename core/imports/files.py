@@ -134,7 +134,7 @@ def converted(path: Path, convert: Callable[[str, Mapping[str, Any]], Taken]) ->
         elif not isinstance(record, Mapping):
             yield Problem(where, None, "not a JSON object")
         else:
-            yield taken(where, partial(convert, where, record))
+            yield taken(where, record, partial(convert, where, record))
 
 
 def by_session(

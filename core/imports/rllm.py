@@ -41,7 +41,7 @@ def _trace(where: str, session: str, index: int, last: bool, data: str) -> Found
         record = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         return Problem(where, "data", f"not JSON: {error}")
-    return taken(where, lambda: Taken(where, [finished(_step(session, index, last, record), NAME)]))
+    return taken(where, record, lambda: Taken(where, [finished(_step(session, index, last, record), NAME)]))
 
 
 def _step(session: str, index: int, last: bool, record: Mapping[str, Any]) -> dict[str, Any]:

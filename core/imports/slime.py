@@ -37,7 +37,7 @@ def _from_torch(path: Path, repeats: Repeats) -> Iterator[Found]:
         return
     for index, sample in enumerate(samples):
         where = f"{path.name}[{index}]"
-        yield taken(where, partial(_sample, where, sample, repeats))
+        yield taken(where, sample, partial(_sample, where, sample, repeats))
 
 
 def _sample(where: str, record: Mapping[str, Any], repeats: Repeats) -> Taken:

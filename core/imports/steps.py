@@ -48,7 +48,7 @@ def read_parquet(path: Path) -> Iterator[Found]:
             for row in batch.to_pylist():
                 number += 1
                 where = f"{path.name}:{number}"
-                yield taken(where, partial(_row, where, row))
+                yield taken(where, row, partial(_row, where, row))
 
 
 def _row(where: str, row: dict[str, Any]) -> Taken:

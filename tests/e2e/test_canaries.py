@@ -18,6 +18,8 @@ import pytest
 from core.journal import read_records
 from tests.conftest import ServeProcess, eventually
 from tests.gateway.upstream import Upstream, chat_answer
+from tests.imports.keyed_logs import KEYS as LOGGED
+from tests.imports.keyed_logs import logs_with_keys
 from tests.left_out import only_in_ci
 
 pytestmark = only_in_ci("takes ten seconds")
@@ -99,6 +101,22 @@ def everything_in(pool: Path) -> str:
         return "".join(str(connection.execute(f'SELECT * FROM "{name}"').fetchall()) for name in tables)
 
 
+def exported(data: Path, out: Path, env: dict[str, str]) -> tuple[str, str]:
+    """What the exports hold, and what the commands said."""
+    said = ""
+    for form in ("steps_parquet", "openai_messages"):
+        done = subprocess.run(
+            [sys.executable, "-m", "core.cli", "export", form, "--data", str(data), "--out", str(out / form),
+             "--recipe", '{"algorithm": "sft"}'],
+            env=env, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        said += done.stdout + done.stderr
+    files = [path for path in out.rglob("*") if path.is_file()]
+    held = (str(pq.read_table(path).to_pylist()) if path.suffix == ".parquet" else path.read_text() for path in files)
+    return "".join(held), said
+
+
 def test_no_key_is_written_anywhere(serve, engine, tmp_path):
     log = tmp_path / "log"
     env = {**os.environ, "CLAW_STUDIO_API_KEY": KEYS["gateway"], "CLAW_STUDIO_ENGINE_API_KEY": KEYS["engine"]}
@@ -121,25 +139,14 @@ def test_no_key_is_written_anywhere(serve, engine, tmp_path):
             for path in ("/api/v1/stats", "/api/v1/sessions", "/api/v1/steps?limit=100", "/metrics", "/healthz")
         )
         assert studio.stop() == 0
-    out = tmp_path / "out"
-    for form in ("steps_parquet", "openai_messages"):
-        done = subprocess.run(
-            [sys.executable, "-m", "core.cli", "export", form, "--data", str(data), "--out", str(out / form),
-             "--recipe", '{"algorithm": "sft"}'],
-            env=env, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        shown += done.stdout + done.stderr
-    exported = ""
-    for path in out.rglob("*"):
-        if path.is_file():
-            exported += str(pq.read_table(path).to_pylist()) if path.suffix == ".parquet" else path.read_text()
+    exports, told = exported(data, tmp_path / "out", env)
+    shown += told
     places = {
         "journal": b"".join(record.payload for record in read_records(data / "journal", {})).decode(),
         "pool": everything_in(data / "pool.duckdb"),
         "answers about it": shown,
         "log": log.read_text(),
-        "exports": exported,
+        "exports": exports,
         "files": "".join(path.read_bytes().decode("latin-1") for path in data.rglob("*") if path.is_file()),
     }
     # What is looked for can be found: the conversations are there, and so is the hole where a key was.
@@ -149,3 +156,27 @@ def test_no_key_is_written_anywhere(serve, engine, tmp_path):
     for place, text in places.items():
         for where, canary in {**KEYS, "session": session}.items():
             assert canary not in text, f"the key in {where} stands in {place}"
+
+
+def test_no_key_of_an_imported_log_is_written_anywhere(tmp_path):
+    """Logs of every format, brought in as a user does."""
+    files = logs_with_keys(tmp_path)
+    data, env = tmp_path / "data", dict(os.environ)
+    done = subprocess.run(
+        [sys.executable, "-m", "core.cli", "import", *map(str, files), "--data", str(data)],
+        env=env, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    exports, told = exported(data, tmp_path / "out", env)
+    places = {
+        "journal": b"".join(record.payload for record in read_records(data / "journal", {})).decode(),
+        "pool": everything_in(data / "pool.duckdb"),
+        "what the commands said": done.stdout + done.stderr + told,
+        "exports": exports,
+        "files": "".join(path.read_bytes().decode("latin-1") for path in data.rglob("*") if path.is_file()),
+    }
+    for place in ("journal", "pool", "exports"):
+        assert places[place].count("KEY=[secret]") >= 5, place
+    for place, text in places.items():
+        for where, canary in LOGGED.items():
+            assert canary not in text, f"the key of {where} stands in {place}"

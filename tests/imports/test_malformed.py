@@ -13,11 +13,8 @@ from typing import Any
 import pytest
 
 from core.api.wire import StepIn, check
-from core.client import StudioClient
 from core.errors import InvalidInput
-from core.imports import FORMATS, Problem, Taken, recognise, run
-from core.journal import read_records
-from tests.conftest import ServeProcess
+from core.imports import FORMATS, Problem, Taken, recognise
 
 from .test_formats import CALL, CHAT, DATA, TOOLS
 
@@ -127,38 +124,3 @@ def test_rllms_odd_traces_cost_themselves(tmp_path: Path) -> None:
                 check(StepIn, step)
             except InvalidInput as error:
                 assert error.message
-
-
-def test_keys_that_a_log_holds_stay_outside(tmp_path: Path) -> None:
-    """Each format with keys where its program, or who fed it, may have left some; and one said in the conversation."""
-    key = "canary-of-a-log-4f0e8a1b2c3d"
-    headers = {"authorization": f"Bearer {key}", "x-api-key": key, "cookie": key}
-    said = [{"role": "user", "content": f"KEY={key}"}, CHAT[4]]
-    log = {**RECORDS["litellm"], "session_id": "canary-log", "messages": said[:1]}
-    log["model_parameters"] = {"temperature": 0.5, "extra_headers": headers, "api_key": key}
-    log |= {"headers": headers, "api_key": key, "metadata": {"user_api_key_hash": key, "headers": headers}}
-    traced = {**LANGFUSE, "traceId": "canary-trace", "input": said[:1], "headers": headers}
-    traced["modelParameters"] = {"temperature": 0.5, "headers": headers, "deep": [{"Api_Key": key}]}
-    chat = {"messages": said, "trajectory_uid": "canary-chat", "headers": headers, "api_key": key}
-    chat["tools"] = [*TOOLS, {"type": "mcp", "server_label": "s", "authorization": key}]
-    sample = {**SLIME, "metadata": {"env": {"api_key": key, "cookie": key}, "a": 1}}
-    files = {"litellm": log, "langfuse": traced, "messages": chat, "slime": sample}
-    for name, record in files.items():
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps(record) + "\n")
-    data = tmp_path / "data"
-    service = ServeProcess(data, "http://127.0.0.1:9/v1")
-    try:
-        with StudioClient(service.base_url) as client:
-            report = run([tmp_path / f"{name}.jsonl" for name in files], client)
-            assert (report.n_problems, report.n_steps) == (0, 4)
-            steps = [client.step(row["step_uid"]) for row in client.steps()]
-    finally:
-        assert service.stop() == 0
-    shown = json.dumps(steps)
-    journal = b"".join(record.payload for record in read_records(data / "journal", {})).decode()
-    files_of = "".join(path.read_bytes().decode("latin-1") for path in data.rglob("*") if path.is_file())
-    for place, text in {"answers": shown, "journal": journal, "files": files_of}.items():
-        assert key not in text, place
-    assert "KEY=[secret]" in shown
-    assert "KEY=[secret]" in journal
-    assert all(step["metadata"]["dropped_fields"] for step in steps)

@@ -1,0 +1,207 @@
+"""Keys never get to disk: which fields hold them, and how they leave everything else.
+
+Only allow-listed headers are kept, key fields leave what was sent, and what stood in them is blotted out wherever it
+appears.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import orjson
+
+SECRET_FIELDS: Final = frozenset(
+    {
+        "api_key",
+        "apikey",
+        "authorization",
+        "aws_access_key_id",
+        "aws_secret_access_key",
+        "aws_session_token",
+        "azure_ad_token",
+        "client_secret",
+        "extra_headers",
+        "headers",
+        "vertex_credentials",
+    }
+)
+"""Top-level request fields that hold keys or headers in some client's habit; they never reach a record."""
+
+NESTED_SECRETS: Final[Mapping[str, frozenset[str]]] = {
+    "mcp_servers": frozenset({"authorization", "authorization_token", "headers"}),
+    "tools": frozenset({"authorization", "authorization_token", "headers"}),
+}
+"""The same in the objects of a request's lists: what MCP servers are called with."""
+
+_LOGGED_SECRETS: Final = SECRET_FIELDS | {
+    "cookie", "cookies", "password", "proxy-authorization", "proxy_authorization", "secret_key", "set-cookie",
+    "user_api_key", "user_api_key_hash", "x-api-key", "x_api_key",
+}  # fmt: skip
+"""Names, in lower case, under which logs hold keys."""
+
+_SAID: Final = frozenset(
+    {
+        "choices", "completion_token_ids", "content", "functions", "input", "logprobs", "loss_mask",
+        "message", "messages", "next_state", "observations", "output", "prompt", "prompt_ids",
+        "prompt_token_ids", "raw_prompts", "raw_response", "response", "response_ids", "response_logprobs",
+        "response_message", "response_text", "rollout_log_probs", "steps", "tokens", "tool_calls", "tools",
+    }
+)  # fmt: skip
+"""What was said, and its tokens: a field with a key's name in there is the conversation's own."""
+
+_HARMLESS_HEADERS: Final = frozenset(
+    {
+        "accept", "accept-encoding", "accept-language", "cache-control", "connection", "content-encoding",
+        "content-length", "content-type", "date", "host", "http-referer", "origin", "referer", "server",
+        "transfer-encoding", "user-agent", "x-forwarded-for", "x-forwarded-proto", "x-title",
+    }
+)  # fmt: skip
+"""Beside ``HEADER_ALLOW``: what they hold is no key, and stands in many a conversation."""
+
+MIN_SECRET_CHARS: Final = 12
+"""Shorter keys are placeholders ("EMPTY", "sk-local"): blotting them out would only damage texts."""
+
+HEADER_ALLOW: Final = frozenset(
+    {
+        "anthropic-beta",
+        "anthropic-version",
+        "openai-beta",
+        "session-id",
+        "session_id",
+        "thread-id",
+        "traceparent",
+        "user-agent",
+        "x-claude-code-session-id",
+        "x-request-id",
+        "x-session-affinity",
+        "x-session-id",
+        "x-stainless-lang",
+        "x-stainless-package-version",
+        "x-stainless-retry-count",
+        "x-stainless-timeout",
+    }
+)
+"""Request headers that say who called and how, and can hold no credential."""
+
+BLOT: Final = b"[secret]"
+_WORDS: Final = re.compile(r"[\s;,=\"']+")
+
+
+def take_secrets(request: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Take the fields that hold keys out of a request, in place.
+
+    Returns:
+        Names of what was taken, and every text in it.
+    """
+    names = sorted(SECRET_FIELDS.intersection(request))
+    texts = [text for name in names for text in _keys_in(request.pop(name))]
+    for place, secret in NESTED_SECRETS.items():
+        listed = request.get(place)
+        for item in listed if isinstance(listed, list) else ():
+            for name in sorted(secret.intersection(item)) if isinstance(item, dict) else ():
+                texts += _keys_in(item.pop(name))
+                names.append(f"{place}.{name}")
+    return list(dict.fromkeys(names)), texts
+
+
+def without_keys(step: Mapping[str, Any]) -> dict[str, Any]:
+    """A producer's step without the fields that hold keys, at any depth of what it says about itself.
+
+    Logs of other programs, which are imported as steps, hold the headers and keys of the calls that they logged. What
+    stood in such a field is blotted out of the rest; ``metadata.dropped_fields`` names the fields.
+    """
+    names: list[str] = []
+    texts: list[str] = []
+
+    def clean(value: Any, where: str, secret: frozenset[str]) -> Any:
+        if isinstance(value, list):
+            return [clean(item, where, secret) for item in value]
+        if not isinstance(value, dict):
+            return value
+        kept = {}
+        for name, inner in value.items():
+            if str(name).lower() in secret:
+                names.append(f"{where}.{name}")
+                texts.extend(_keys_in(inner))
+            else:
+                kept[name] = clean(inner, f"{where}.{name}", secret)
+        return kept
+
+    found = dict(step)
+    for field in ("sampling", "metadata"):
+        if found.get(field):
+            found[field] = clean(found[field], field, _LOGGED_SECRETS)
+    if isinstance(found.get("tools"), list):
+        # Beside a tool's own fields only: its schema may well have a property of such a name.
+        found["tools"] = [dict(tool) if isinstance(tool, dict) else tool for tool in found["tools"]]
+        taken, inner = take_secrets({"tools": found["tools"]})
+        names += taken
+        texts += inner
+    if not names:
+        return dict(step)
+    cleaned: dict[str, Any] = blotted(found, texts)
+    dropped = [*((step.get("metadata") or {}).get("dropped_fields") or ()), *names]
+    cleaned["metadata"] = {**(cleaned.get("metadata") or {}), "dropped_fields": list(dict.fromkeys(dropped))}
+    return cleaned
+
+
+def logged_keys(record: Any) -> list[str]:
+    """The keys that a record of another program's log holds, in fields that are named for them, at any depth.
+
+    What it tells of the conversation itself is not looked through.
+    """
+    if isinstance(record, list):
+        return [text for item in record for text in logged_keys(item)]
+    if not isinstance(record, Mapping):
+        return []
+    found: list[str] = []
+    for name, value in record.items():
+        field = str(name).lower()
+        if field in _LOGGED_SECRETS:
+            found += _keys_in(value)
+        elif field not in _SAID:
+            found += logged_keys(value)
+    return found
+
+
+def blotted(value: Any, secrets: Iterable[str]) -> Any:
+    """A JSON value without any of these keys; ones that are too short to be keys stay."""
+    long = {secret for secret in secrets if len(secret) >= MIN_SECRET_CHARS}
+    if not long:
+        return value
+    body = orjson.dumps(value)
+    # What holds another goes first, or its rest would stay.
+    for secret in sorted(long, key=len, reverse=True):
+        body = blot(body, secret)
+    return orjson.loads(body)
+
+
+def _keys_in(value: Any) -> list[str]:
+    """All texts in what a field of keys or headers holds, and their words: ``Bearer KEY``, ``session=KEY; path=/``."""
+    if isinstance(value, str):
+        return [value, *(word for word in _WORDS.split(value) if word != value)]
+    if isinstance(value, list):
+        return [text for item in value for text in _keys_in(item)]
+    if not isinstance(value, dict):
+        return []
+    harmless = HEADER_ALLOW | _HARMLESS_HEADERS
+    return [text for name, item in value.items() if str(name).lower() not in harmless for text in _keys_in(item)]
+
+
+def blot(payload: bytes, secret: str) -> bytes:
+    """Replace a key, as it stands in JSON text, by ``[secret]``."""
+    # Quotes and backslashes of a key are escaped in JSON.
+    needle = orjson.dumps(secret)[1:-1]
+    return payload.replace(needle, BLOT) if needle in payload else payload
+
+
+def harmless_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """The allow-listed ones of ASGI headers (names are lower case there), as text."""
+    kept: dict[str, str] = {}
+    for name, value in headers:
+        text = name.decode("latin-1")
+        if text in HEADER_ALLOW:
+            kept[text] = value.decode("latin-1")
+    return kept

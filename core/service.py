@@ -37,6 +37,7 @@ from core.ingest import Ingest
 from core.journal import Journal, read_records
 from core.owner import OwnerLock
 from core.pool import Pool
+from core.pool.warming import Warming
 from core.serving.process import EngineProcess
 from core.tasks.demo import DemoRun, demo_script_path
 from core.tasks.demo_load import load_demo
@@ -112,6 +113,9 @@ class Service:
         self.port = self.server.start()
         opened.callback(self.server.stop, STOP_TIMEOUT_S)
         self.fleet = self._start_fleet(opened) if several else None
+        warming = Warming(self.pool.warm)
+        warming.start()
+        opened.callback(warming.stop)
         lock.announce(self.base_url)
 
     def _start_fleet(self, opened: ExitStack) -> Fleet:

@@ -129,6 +129,11 @@ class FacetIndex:
             made.append(one.with_steps(cursor, hashed["step_id"].to_numpy(), hashed["h"]))
         return cls(made)
 
+    @property
+    def n_bytes(self) -> int:
+        """Memory of the numbers by step; that of the few combinations is left out."""
+        return sum(one.codes.nbytes for one in self._sets if one)
+
     def grown(self, cursor: Cursor, trajectory_ids: np.ndarray) -> FacetIndex:
         """The index of the cursor's moment, when since this one's nothing but these trajectories changed."""
         columns = ", ".join(f"{_hash(names)} AS h{place}" for place, names in enumerate(SETS))

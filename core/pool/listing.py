@@ -105,6 +105,20 @@ def _read(cursor: Cursor, source: str, key: str, wanted: np.ndarray, columns: di
     return found.take(order[np.searchsorted(keys, wanted, sorter=order)])
 
 
+STRETCH = 512
+"""Rows are stored by stretches that are longer: a row of each is enough to have all in the database's memory."""
+
+
+def touch_rows(cursor: Cursor, newest: int) -> None:
+    """Read what a page's rows would be read from, of so many of the newest steps, into the database's memory."""
+    columns = ", ".join(sql for name, sql in _OF_STEP.items() if STEP_COLUMNS[name].kind != "list")
+    cursor.execute(
+        f"SELECT bit_xor(hash({columns}, s.tool_names)) FROM step_state s"
+        " WHERE s.step_id > (SELECT max(step_id) - ? FROM step_state) AND s.step_id % ? = 0",
+        [newest, STRETCH],
+    ).fetchall()
+
+
 def _staleness(channels: pa.ChunkedArray, versions: pa.ChunkedArray, current: dict[str, int | None]) -> pa.Array:
     encoded = channels.combine_chunks().dictionary_encode()
     now = pa.array([current.get(channel) for channel in encoded.dictionary.to_pylist()], pa.int64())

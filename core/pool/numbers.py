@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from core.pool.changes import MOST_KEPT
 from core.pool.columns import STEP_COLUMNS
 from core.pool.database import Cursor, Database, among, arrow
 from core.pool.facetindex import SETS, FacetIndex
@@ -34,6 +35,11 @@ SORTED = OF_SETS | VALUES
 
 MOST_BYTES = 128 << 20
 """Memory for columns of values; those not asked for longest go first. A column that is bigger alone isn't kept."""
+FIRST = ("created_at", "trajectory_reward", "reward", "latency_s", "n_tokens", "difficulty", "n_steps", "step_index")
+AHEAD = (*FIRST, *sorted(VALUES.difference(FIRST)))
+"""Columns in the order in which they are read ahead, as long as they fit."""
+MOST_BEHIND = MOST_KEPT // 4
+"""Writes after which a column that nobody asked for is brought up to date: before what they touched is forgotten."""
 MOST_EXACT = 2.0**53
 """Whole numbers from here on don't fit a float64."""
 MOST_TOUCHED = 0.2
@@ -111,8 +117,8 @@ def current_versions(cursor: Cursor) -> dict[str, int | None]:
 class Numbers:
     """What is kept. Safe in any thread: arrays handed out are never written to again."""
 
-    def __init__(self, database: Database) -> None:
-        self._db = database
+    def __init__(self, database: Database, *, most_bytes: int = MOST_BYTES) -> None:
+        self._db, self._most_bytes = database, most_bytes
         self._lock = threading.Lock()
         self._facets: tuple[int, FacetIndex] | None = None
         self._columns: OrderedDict[str, _Kept] = OrderedDict()
@@ -158,12 +164,63 @@ class Numbers:
             values = _read(news.cursor, name)
         else:
             values = _grown(news.cursor, name, kept.values, changed) if changed.size else kept.values
-        if values is not None and values.nbytes > MOST_BYTES:
+        if values is not None and values.nbytes > self._most_bytes:
             values = None
         self._columns[name] = _Kept(number, values)
-        while sum(each.values.nbytes for each in self._columns.values() if each.values is not None) > MOST_BYTES:
+        while self._bytes_of_columns() > self._most_bytes:
             self._columns.popitem(last=False)
         return values
+
+    def _bytes_of_columns(self) -> int:
+        return sum(each.values.nbytes for each in self._columns.values() if each.values is not None)
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory for all that is kept."""
+        with self._lock:
+            facets = 0 if self._facets is None else self._facets[1].n_bytes
+            step_ids = 0 if self._everything is None else self._everything[1].nbytes
+            return self._bytes_of_columns() + facets + step_ids + self._groups.of.nbytes
+
+    def read_ahead(self, stop: Callable[[], bool]) -> None:
+        """Make what isn't there yet and fits, and bring up to date what fell behind; readers don't wait for the first.
+
+        Args:
+            stop: asked before each part.
+        """
+        for name in (None, *AHEAD):
+            if stop() or not self._made(name):
+                break
+        with self._lock:
+            behind = [name for name, kept in self._columns.items() if self._db.n_writes - kept.number > MOST_BEHIND]
+            behind += [FIRST[0]] if self._everything is None else []
+        for name in behind:
+            if stop():
+                return
+            with self.reading(View(), facets=True, columns=[name]):
+                pass
+
+    def _made(self, name: str | None) -> bool:
+        """Make a column, or the facet index, if it isn't there; False when there is no room for it."""
+        with ExitStack() as stack:
+            # As in ``reading``, but it is read when others may go on: they have it, or make it, of a later moment.
+            with self._lock:
+                if self._facets is not None if name is None else name in self._columns:
+                    return True
+                number = self._db.n_writes
+                cursor = stack.enter_context(self._db.read())
+                self._groups.look(cursor)
+            if name is None:
+                index = FacetIndex.build(cursor)
+                with self._lock:
+                    self._facets = self._facets or (number, index)
+                return True
+            values = _read(cursor, name)
+            with self._lock:
+                fits = values is None or self._bytes_of_columns() + values.nbytes <= self._most_bytes
+                if fits and name not in self._columns:
+                    self._columns[name] = _Kept(number, values)
+                return fits
 
     def _current_versions(self, cursor: Cursor, number: int) -> dict[str, int | None]:
         if self._versions is None or self._db.changes.any_since(self._versions[0]):

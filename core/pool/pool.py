@@ -36,6 +36,7 @@ from core.pool.screening import Screening
 from core.pool.seeing import seeing, viewing
 from core.pool.spread import Spreads
 from core.pool.views import compile_view, source_sql
+from core.pool.warming import ReadAhead
 from core.pool.whole import read_next_state, read_step, read_trajectory
 from core.tree.sequences import Sequences
 from core.types import Annotation, PolicyEvent, Step, View
@@ -55,6 +56,7 @@ class Pool(
     ReviewQueue,
     Screening,
     Spreads,
+    ReadAhead,
 ):
     """Steps, opinions and their effective state in one DuckDB file.
 

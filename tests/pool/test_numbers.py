@@ -210,16 +210,20 @@ def test_what_grew_is_what_is_made_anew(seed: int) -> None:
         pool.close()
 
 
-def test_who_leaves_a_group_changes_those_who_stay() -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+def test_who_leaves_a_group_changes_those_who_stay(ahead: bool) -> None:
     """A column that was read once, then the first thing that happens is a move."""
     pool = Pool.open(":memory:", clock=lambda: NOW)
     numbers = range(200)
     done = [{"trajectory_uid": f"t{n}", "reward": float(n % 4 == 0)} for n in numbers]
     pool.append([Step(f"s{n}", f"t{n}", f"p{n // 4}", 0, NOW) for n in numbers], completions=done)
     try:
+        if ahead:
+            pool._numbers.read_ahead(lambda: False)
         for group in ("p40", "p41"):
-            before = pool.steps(order="difficulty", limit=200)["difficulty"].to_pylist()
-            assert before == sorted(before)
+            if not ahead:
+                before = pool.steps(order="difficulty", limit=200)["difficulty"].to_pylist()
+                assert before == sorted(before)
             pool.append([], registrations=[{"trajectory_uid": "t0", "prompt_uid": group}])
         after = pool.steps(order="difficulty", limit=200).to_pylist()
         assert [row["difficulty"] for row in after] == sorted(row["difficulty"] for row in after)

@@ -1,0 +1,127 @@
+"""Reading ahead changes no answer, whatever is written meanwhile, and keeps within its memory."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from core.pool import Pool
+from core.pool.database import Cursor, Database
+from core.pool.facets import count_by_sql
+from core.pool.listing import list_steps, touch_rows
+from core.pool.numbers import AHEAD, FIRST, MOST_BEHIND, SORTED, VALUES, Numbers, _read
+from core.pool.warming import FEW_STEPS, Warming
+from core.types import Step, View
+from tests.pool.test_numbers import FACETS, NOW, Story, check
+
+
+class Busy(Database):
+    """While it is read something else happens: each new snapshot is out of date at once."""
+
+    happens: Callable[[], None] | None = None
+
+    @contextmanager
+    def read(self) -> Iterator[Cursor]:
+        """As ever, and then what happens."""
+        with super().read() as cursor:
+            happens, self.happens = self.happens, None
+            if happens is not None:
+                happens()
+                self.happens = happens
+            yield cursor
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_was_read_ahead_while_others_wrote_is_what_is_there(seed: int) -> None:
+    rng = random.Random(seed)
+    database = Busy(":memory:", memory="1GB", threads=2, clock=lambda: NOW)
+    pool = Pool(database)
+    story = Story(pool, rng)
+    try:
+        for _ in range(6):
+            story.arrive(at_most=40)
+        happenings = [story.arrive, story.move, story.complete, story.label, story.label_all, story.undo, story.adopt]
+        database.happens = lambda: rng.choice(happenings)() if rng.random() < 0.6 else None
+        pool._numbers.read_ahead(lambda: False)
+        database.happens = None
+        assert set(pool._numbers._columns) == set(AHEAD) == VALUES
+        for _ in range(3):
+            for name in AHEAD:
+                with pool._numbers.reading(View(), facets=True, columns=[name]) as moment:
+                    grown, fresh = moment.columns[name], _read(moment.cursor, name)
+                    assert fresh is not None and moment.facets is not None
+                    np.testing.assert_array_equal(grown[moment.step_ids()], fresh[moment.step_ids()], name)
+                    assert moment.facets.counts(None, FACETS, 200) == count_by_sql(moment.cursor, View(), FACETS, 200)
+            check(pool, rng)
+            rng.choice(happenings)()
+    finally:
+        pool.close()
+
+
+def some(n: int, first: int = 0) -> list[Step]:
+    return [Step(f"s{i}", f"t{i // 50}", "p", i % 50, NOW + i, latency_s=i % 7 / 8) for i in range(first, first + n)]
+
+
+def test_columns_read_ahead_keep_within_their_memory() -> None:
+    database = Database(":memory:", memory="1GB", threads=2, clock=lambda: NOW)
+    pool = Pool(database)
+    pool.append(some(999))
+    numbers = Numbers(database, most_bytes=3 * 8 * 1000)
+    numbers.read_ahead(lambda: False)
+    assert list(numbers._columns) == [*FIRST[1:3], FIRST[0]], "the first that fit; one was asked for once more"
+    assert numbers.n_bytes <= 3 * 8 * 1000 + 3 * 4 * 1000 + 8 * 1000 + 8 * 1000
+    for name in SORTED:
+        list_steps(numbers, View({"step_index": [0, 30]}), name, 5, 0)
+        assert sum(kept.values.nbytes for kept in numbers._columns.values() if kept.values is not None) <= 3 * 8 * 1000
+    asked = iter([False, False, True])
+    stopped = Numbers(database)
+    stopped.read_ahead(lambda: next(asked, True))
+    assert list(stopped._columns) == [FIRST[0]]
+    pool.close()
+
+
+def test_what_fell_behind_is_brought_up_to_date() -> None:
+    database = Database(":memory:", memory="1GB", threads=2, clock=lambda: NOW)
+    pool = Pool(database)
+    pool.append(some(300))
+    numbers = Numbers(database)
+    numbers.read_ahead(lambda: False)
+    before = {name: kept.number for name, kept in numbers._columns.items()}
+    pool.append(some(10, 300))
+    numbers.read_ahead(lambda: False)
+    assert {name: kept.number for name, kept in numbers._columns.items()} == before, "not for every write"
+    for _ in range(MOST_BEHIND):
+        with database.write(touches=None) as cursor:
+            cursor.execute("UPDATE step_state SET latency_s = latency_s + 1 WHERE step_id = 5")
+    numbers.read_ahead(lambda: False)
+    assert {kept.number for kept in numbers._columns.values()} == {database.n_writes}
+    found = list_steps(numbers, View(), "latency_s desc", 1, 0).to_pylist()[0]
+    assert (found["step_uid"], found["latency_s"]) == ("s4", 4 / 8 + MOST_BEHIND)
+    pool.close()
+
+
+def test_a_thread_warms_a_big_pool_and_ends_before_it_closes() -> None:
+    pool = Pool.open(":memory:", clock=lambda: NOW)
+    pool.append(some(50))
+    small = Warming(pool.warm, every_s=0.01)
+    small.start()
+    small.stop()
+    assert pool._numbers.n_bytes == 0, "a small pool needs none of it"
+    with pool._db.read() as cursor:
+        touch_rows(cursor, 20)
+    pool._next["step_id"] = FEW_STEPS
+    warming = Warming(pool.warm, every_s=0.01)
+    warming.start()
+    deadline = time.monotonic() + 60
+    while len(pool._numbers._columns) < len(AHEAD) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    warming.stop()
+    assert set(pool._numbers._columns) == set(AHEAD)
+    assert not [thread for thread in threading.enumerate() if thread.name == "pool-warming"]
+    pool.close()

@@ -49,7 +49,8 @@ class EngineAnswer:
         engine_dialect: the agent's own dialect, where the engine was asked and answered in it; None where ``body``
             is in the dialect that the call asked in.
         facts: what is known of the engine: ``flavour``, ``version``, ``logprobs`` (``raw`` or ``processed``), and
-            ``prompt_ids`` where it encoded the prompt again that it says it read.
+            ``prompt_ids`` where it encoded the prompt again that it says it read; ``renamed_fields``, see
+            ``core.gateway.provider_fields.Sent``.
     """
 
     status: int

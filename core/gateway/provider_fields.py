@@ -1,8 +1,12 @@
-"""Which fields of a request reach a hosted provider: LiteLLM leaves out what it takes to be unknown there, unsaid."""
+"""Which fields of a request reach a hosted provider, and as what.
+
+LiteLLM leaves out what it takes to be unknown there and gives other names to the rest, unsaid.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
@@ -25,14 +29,29 @@ _TOOL: Final = {"type": "function", "function": {"name": "f", "parameters": {"ty
 _MAX_REMEMBERED: Final = 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of a request's fields.
+
+    Attributes:
+        dropped: names that the provider is not given, in order.
+        renamed: name -> what it is sent as instead, where that is not its own name: ``{"seed": ["random_seed"]}``.
+        extra: what LiteLLM sends in ``extra_body``. A caller's own replaces it there, so it has to be in it.
+    """
+
+    dropped: Sequence[str]
+    renamed: Mapping[str, Sequence[str]]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
 class SentFields:
-    """What of a request LiteLLM does not send on, found out by asking it with and without each field."""
+    """What LiteLLM makes of a request, found out by asking it with and without each field."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, list[str]] = {}
+        self._known: dict[bytes, Sent] = {}
 
-    def dropped(self, litellm: Any, model: str, dialect: str, arguments: Mapping[str, Any]) -> list[str]:
-        """Names of fields that the provider is not given, in order.
+    def look(self, litellm: Any, model: str, dialect: str, arguments: Mapping[str, Any]) -> Sent:
+        """What becomes of these fields.
 
         Args:
             arguments: fields of ``FIELDS`` and their values.
@@ -45,30 +64,40 @@ class SentFields:
         if found is None:
             if len(self._known) >= _MAX_REMEMBERED:
                 self._known.clear()
-            found = self._known[key] = _left_out(litellm, model, dialect, asked)
+            found = self._known[key] = _found_out(litellm, model, dialect, asked)
         return found
 
 
-def _left_out(litellm: Any, model: str, dialect: str, asked: Mapping[str, Any]) -> list[str]:
+def _found_out(litellm: Any, model: str, dialect: str, asked: Mapping[str, Any]) -> Sent:
     unsupported = _unsupported(litellm, model, asked)
     if dialect != "chat":
-        return unsupported
+        return Sent(unsupported, {})
     try:
-        name, provider, *_ = litellm.get_llm_provider(model=model)
+        plain, provider, *_ = litellm.get_llm_provider(model=model)
 
-        def sent(fields: Mapping[str, Any]) -> Any:
-            return litellm.utils.get_optional_params(
-                model=name, custom_llm_provider=provider, drop_params=True, messages=[], **fields
+        def sent(fields: Mapping[str, Any]) -> dict[str, Any]:
+            found = litellm.utils.get_optional_params(
+                model=plain, custom_llm_provider=provider, drop_params=True, messages=[], **fields
             )
+            return {**found, "extra_body": found.get("extra_body") or {}}
 
         everything = sent(asked)
-        return sorted(field for field in asked if sent({k: v for k, v in asked.items() if k != field}) == everything)
+        because = {name: _difference(everything, sent({k: v for k, v in asked.items() if k != name})) for name in asked}
     except Exception:
         # What LiteLLM does not want it tells by raising anything: the call itself will say so, with the reason.
-        return unsupported
+        return Sent(unsupported, {})
+    renamed = {name: others for name, others in sorted(because.items()) if others and name not in others}
+    return Sent(sorted(name for name, others in because.items() if not others), renamed, everything["extra_body"])
+
+
+def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Names that are not the same in both, those in ``extra_body`` included: they are sent like the others."""
+    one, other = {**one, **one["extra_body"]}, {**other, **other["extra_body"]}
+    names = (one.keys() | other.keys()) - {"extra_body"}
+    return sorted(name for name in names if (name in one, one.get(name)) != (name in other, other.get(name)))
 
 
 def _unsupported(litellm: Any, model: str, asked: Mapping[str, Any]) -> list[str]:
     """By LiteLLM's list of what a provider knows, which leaves out what only some of its models do."""
     supported = set(litellm.get_supported_openai_params(model=model) or ())
-    return sorted(field for field in asked if supported and field not in supported)
+    return sorted(name for name in asked if supported and name not in supported)

@@ -22,7 +22,7 @@ from core.gateway.connections import Connections, Timeouts
 from core.gateway.dialects import add_asked, check_answer
 from core.gateway.engine import BUSY, Engine, EngineAnswer, EngineCall
 from core.gateway.litellm_import import LiteLLM
-from core.gateway.provider_fields import FIELDS, SentFields
+from core.gateway.provider_fields import FIELDS, Sent, SentFields
 from core.gateway.provider_stream import ProviderStream, is_stream, opened, provider_failure, retry_after
 from core.gateway.streams import EngineStream, Patience
 from core.tokens import extract_tokens
@@ -119,7 +119,8 @@ class ProviderEngine(Engine):
         except EngineError as error:
             raise self.failed(error) from error
         self.findings["litellm"] = True
-        arguments, added, dropped = self._arguments(litellm, call, model)
+        arguments, added, sent = self._arguments(litellm, call, model)
+        dropped, facts = sent.dropped, {"renamed_fields": sent.renamed} if sent.renamed else {}
         stream = stream and self._stream_how(call.dialect.name) == RELAY
         if stream:
             arguments |= {"stream": True, "stream_options": {"include_usage": True}}
@@ -137,9 +138,8 @@ class ProviderEngine(Engine):
                 raise failure from error
             # An answer as an engine's own would be: when to come again is said with it.
             body = openai_error(failure)
-            return EngineAnswer(
-                failure.upstream_status, orjson.dumps(body), body, model, added, dropped, retry_after(error)
-            )
+            raw, again = orjson.dumps(body), retry_after(error)
+            return EngineAnswer(failure.upstream_status, raw, body, model, added, dropped, again, facts=facts)
         if source is not None:
             return ProviderStream(
                 response,
@@ -148,14 +148,14 @@ class ProviderEngine(Engine):
                 model=model,
                 added=added,
                 patience=Patience(self.name, deadline, self.timeouts),
-                finish=partial(self._finish, model, added, dropped, None),
+                finish=partial(self._finish, model, added, dropped, facts, None),
             )
         raw = orjson.dumps(response.model_dump(mode="json"))
         answer = check_answer(orjson.loads(raw))
         self.succeeded()
         if call.dialect.name == "chat":
             self._see_ids(answer)
-        return EngineAnswer(200, raw, answer, model, added, dropped)
+        return EngineAnswer(200, raw, answer, model, added, dropped, facts=facts)
 
     async def _ask_natively(self, call: EngineCall, model: str, *, stream: bool) -> EngineStream | EngineAnswer:
         try:
@@ -167,7 +167,7 @@ class ProviderEngine(Engine):
                 api_base=self._api_base,
                 api_key=self.api_key,
                 timeouts=self.timeouts,
-                finish=partial(self._finish, model, (), (), call.native_dialect) if stream else None,
+                finish=partial(self._finish, model, (), (), {}, call.native_dialect) if stream else None,
             )
         except EngineError as error:
             self.failed(error)
@@ -181,6 +181,7 @@ class ProviderEngine(Engine):
         model: str,
         added: Sequence[str],
         dropped: Sequence[str],
+        facts: Mapping[str, Any],
         engine_dialect: str | None,
         body: dict[str, Any] | None,
         failure: str | None,
@@ -192,7 +193,8 @@ class ProviderEngine(Engine):
             self.failed(EngineError(failure))
         if body is None:
             return None
-        return EngineAnswer(200, orjson.dumps(body), body, model, added, dropped, engine_dialect=engine_dialect)
+        raw = orjson.dumps(body)
+        return EngineAnswer(200, raw, body, model, added, dropped, engine_dialect=engine_dialect, facts=facts)
 
     def _stream_how(self, kind: str) -> str:
         """How a kind of call is streamed, and why not otherwise.
@@ -224,7 +226,7 @@ class ProviderEngine(Engine):
         found = [value for name, value in os.environ.items() if name.endswith(_KEY_NAMES)]
         return [*super().secrets(), *found]
 
-    def _arguments(self, litellm: Any, call: EngineCall, model: str) -> tuple[dict[str, Any], list[str], list[str]]:
+    def _arguments(self, litellm: Any, call: EngineCall, model: str) -> tuple[dict[str, Any], list[str], Sent]:
         fields = FIELDS[call.dialect.name]
         supported = set(litellm.get_supported_openai_params(model=model) or ())
         body: Mapping[str, Any] = call.body
@@ -238,16 +240,16 @@ class ProviderEngine(Engine):
         known = {key: value for key, value in body.items() if key in fields}
         extra = {key: value for key, value in body.items() if key not in fields and key not in _NOT_SENT}
         own = {key: value for key, value in known.items() if key not in added}
-        dropped = self._sent.dropped(litellm, model, call.dialect.name, own)
+        sent = self._sent.look(litellm, model, call.dialect.name, own)
         arguments = {**known, "model": model, "timeout": self.timeouts.total, **_NO_DETOURS}
         if extra:
-            arguments["extra_body"] = extra
+            arguments["extra_body"] = {**sent.extra, **extra}
         if self._api_base is not None:
             arguments["api_base"] = self._api_base
         key = self.api_key or self._passed_key(litellm, model, call.foreign_key)
         if key is not None:
             arguments["api_key"] = key
-        return arguments, added, dropped
+        return arguments, added, sent
 
     @staticmethod
     def _passed_key(litellm: Any, model: str, foreign_key: str | None) -> str | None:

@@ -160,7 +160,9 @@ def _draft(
     else:
         prompt_ids = None
     started_at, finished_at = number(record, "started_at"), number(record, "finished_at")
-    sampling = {name: request[name] for name in _SAMPLING if request.get(name) is not None}
+    # What the engine was not given sampled nothing. Choices that were asked for one by one are as many as ever.
+    unheeded = set(record.get("dropped_fields") or ()) - {"n"}
+    sampling = {name: request[name] for name in _SAMPLING if request.get(name) is not None and name not in unheeded}
     retry_count = maybe_int(record, "retry_count")
     if retry_count:
         sampling["retry_count"] = retry_count
@@ -172,6 +174,8 @@ def _draft(
     metadata = dict(mapping(identity, "metadata"))
     if dropped := record.get("dropped_fields"):
         metadata["dropped_fields"] = dropped
+    if renamed := mapping(facts, "renamed_fields"):
+        metadata["renamed_fields"] = dict(renamed)
     if trace := _trace_id(record):
         metadata["trace_id"] = trace
     if kind := maybe_text(facts, "flavour"):

@@ -9,6 +9,7 @@ import pytest
 from starlette.responses import JSONResponse
 
 from core.gateway.providers import names_provider
+from core.ingest.drafts import drafts_of_call
 from core.tokens import extract_tokens
 
 from .upstream import chat_answer, completions_answer
@@ -77,21 +78,52 @@ FIELDS = {
     "presence_penalty": 0.1, "reasoning_effort": "low", "response_format": {"type": "json_object"}, "seed": 3,
     "service_tier": "flex", "stop": ["x"], "temperature": 0.4, "top_p": 0.9, "user": "u", "verbosity": "low",
 }  # fmt: skip
-RENAMED = {"max_tokens": "max_completion_tokens", "reasoning_effort": "thinking"}
 
 
-@pytest.mark.parametrize("model", ["openai/gpt-4o", "openai/gpt-5", "deepseek/deepseek-chat", "openrouter/x/y"])
-def test_a_field_reaches_the_provider_or_is_told_to_be_left_out(make_gateway, upstream, model):
+@pytest.mark.parametrize(
+    "model",
+    ["openai/gpt-4o", "openai/gpt-5", "deepseek/deepseek-chat", "openrouter/x/y", "mistral/mistral-large-latest",
+     "together_ai/x", "xai/grok-4"],
+)  # fmt: skip
+def test_a_field_reaches_the_provider_or_is_told_to_be_left_out_or_renamed(make_gateway, upstream, model):
     gateway = make_gateway(timeout_s=60.0)
     gateway.engines.add("hosted", model, kind="litellm", api_base=upstream.base_url, api_key="k" * 20)
+
+    def told() -> tuple[list[str], dict[str, list[str]]]:
+        record = gateway.records()[-1]
+        return record["dropped_fields"], (record.get("engine_facts") or {}).get("renamed_fields", {})
+
     for name, value in FIELDS.items():
         assert gateway.chat(**{name: value}).status_code == 200
-        sent = {name, RENAMED.get(name, name)} & upstream.last.body.keys()
-        assert gateway.records()[-1]["dropped_fields"] == ([] if sent else [name])
+        dropped, renamed = told()
+        if name in upstream.last.body:
+            assert (dropped, renamed) == ([], {})
+        elif renamed:
+            assert (dropped, list(renamed)) == ([], [name])
+            assert set(renamed[name]) <= upstream.last.body.keys()
+        else:
+            assert dropped == [name]
     gateway.chat(**FIELDS)
-    assert set(gateway.records()[-1]["dropped_fields"]) == {
-        name for name in FIELDS if not {name, RENAMED.get(name, name)} & upstream.last.body.keys()
-    }
+    dropped, renamed = told()
+    assert {*dropped, *renamed} == FIELDS.keys() - upstream.last.body.keys()
+    assert {name for names in renamed.values() for name in names} <= upstream.last.body.keys()
+
+
+def test_what_mistral_calls_a_seed_stands_on_the_step(make_gateway, upstream):
+    gateway = make_gateway(timeout_s=60.0)
+    model = "mistral/mistral-large-latest"
+    gateway.engines.add("hosted", model, kind="litellm", api_base=upstream.base_url, api_key="k" * 20)
+    gateway.chat(seed=3, max_completion_tokens=9, temperature=0.5, presence_penalty=0.5, custom_knob=7)
+    # LiteLLM would send either the seed or what it does not know.
+    sent = upstream.last.body
+    assert (sent["random_seed"], sent["max_tokens"], sent["custom_knob"]) == (3, 9, 7)
+    (record,) = gateway.records()
+    (step,) = drafts_of_call(record, "s", 0)
+    assert step.metadata["renamed_fields"] == {"max_completion_tokens": ["max_tokens"], "seed": ["random_seed"]}
+    assert step.metadata["dropped_fields"] == ["presence_penalty"]
+    # It was sampled with what it was given, under whichever name.
+    assert step.sampling.items() >= {"seed": 3, "max_completion_tokens": 9, "temperature": 0.5}.items()
+    assert "presence_penalty" not in step.sampling
 
 
 def test_tools_that_litellm_would_call_itself_are_the_providers(gateway, upstream):

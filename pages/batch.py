@@ -15,12 +15,13 @@ from core.export import EXPORTERS, estimate_bytes
 from core.types import View
 from studio import state
 from studio import widgets as w
-from studio.charts.plan import group_strip, spread
+from studio.widgets.browse import asked_page, page_of
 from studio.widgets.choice import choose, pick
 from studio.widgets.compare import side_by_side, what_if
 from studio.widgets.exporting import ExportJob
 from studio.widgets.filters import active_filters, filter_panel
 from studio.widgets.funnel import funnel_table
+from studio.widgets.plancredit import credit
 from studio.widgets.planning import (
     current_plan,
     link_params,
@@ -40,8 +41,9 @@ TABS = {
     "json": "Plan as JSON",
 }
 DOWNLOAD_MAX = 64 << 20
-GROUP_ROWS = 500
+GROUP_ROWS = 200
 TRAJECTORY_ROWS = 2000
+JSON_GROUPS = 20
 
 
 def batch_page() -> None:
@@ -109,6 +111,8 @@ def chosen(made: Plan) -> None:
     if len(made.steps) == 0:
         excluded(made)
         return
+    first = (min(asked_page(), -(-made.n_groups // GROUP_ROWS)) - 1) * GROUP_ROWS
+    here = made.first_groups(first, GROUP_ROWS)
     groups = [
         {
             "prompt_uid": group.prompt_uid,
@@ -118,7 +122,7 @@ def chosen(made: Plan) -> None:
             "reward": mean([one.reward for one in group.trajectories]),
             "rewards": [one.reward for one in group.trajectories if one.reward is not None],
         }
-        for group in made.groups[:GROUP_ROWS]
+        for group in here
     ]
     left, right = st.columns([4.5, 5], gap="small")
     config = st.column_config
@@ -132,34 +136,44 @@ def chosen(made: Plan) -> None:
             placeholder="",
             on_select="rerun",
             selection_mode="single-cell",
-            key=f"groups-{made.hash[:12]}",
+            key=f"groups-{made.hash[:12]}-{first}",
             column_config={
-                "prompt_uid": config.TextColumn("Prompt group", width=126),
-                "trajectories": config.NumberColumn("Traj.", width=44, help="Trajectories"),
-                "steps": config.NumberColumn("Steps", width=52),
-                "tokens": config.NumberColumn("Tokens", width=62, format="localized"),
-                "reward": config.NumberColumn("Mean", width=54, format="%.3g"),
-                "rewards": config.BarChartColumn("Rewards", width=76),
+                "prompt_uid": config.TextColumn("Prompt group", width=110),
+                "trajectories": config.NumberColumn("Traj.", width=42, help="Trajectories"),
+                "steps": config.NumberColumn("Steps", width=50),
+                "tokens": config.NumberColumn("Tokens", width=80, format="localized"),
+                "reward": config.NumberColumn("Mean", width=52, format="%.3g"),
+                "rewards": config.BarChartColumn("Rewards", width=70),
             },
         )
+        if made.n_groups > GROUP_ROWS:
+            page_of(made.n_groups, key="plan-groups", size=GROUP_ROWS, noun="groups")
     cells = event["selection"]["cells"]
     only = groups[cells[0][0]]["prompt_uid"] if cells else None
-    rows = made.trajectories.to_pylist()
-    shown = [row for row in rows if only is None or row["prompt_uid"] == only][:TRAJECTORY_ROWS]
+    matching = [
+        (group, one) for group in here if only is None or group.prompt_uid == only for one in group.trajectories
+    ]
+    shown = matching[:TRAJECTORY_ROWS]
+    if only:
+        said = f"of {only}"
+    else:
+        of = "all groups" if len(here) == made.n_groups else f"these {w.count(len(here))} groups"
+        cut = f"first {w.count(len(shown))} of {w.count(len(matching))} " if len(shown) < len(matching) else ""
+        said = f"{cut}of {of}; pick a group to narrow, a row to open"
     with right:
-        w.section("Trajectories", f"of {only}" if only else "of all groups; pick a group to narrow, a row to open")
+        w.section("Trajectories", said)
         opened = st.dataframe(
             [
                 {
-                    "trajectory_uid": row["trajectory_uid"],
-                    "steps": row["n_steps"],
-                    "tokens": row["n_tokens"],
-                    "loss": row["n_response_tokens"],
-                    "reward": row["reward"],
-                    "advantage": row["advantage"],
-                    "policy": row["policy_version_min"],
+                    "trajectory_uid": one.trajectory_uid,
+                    "steps": len(one.step_uids),
+                    "tokens": one.n_tokens,
+                    "loss": one.n_response_tokens,
+                    "reward": one.reward,
+                    "advantage": one.advantage,
+                    "policy": one.policy_version_min,
                 }
-                for row in shown
+                for _, one in shown
             ],
             hide_index=True,
             height=min(560, 38 + 29 * max(len(shown), 1)),
@@ -167,19 +181,19 @@ def chosen(made: Plan) -> None:
             placeholder="",
             on_select="rerun",
             selection_mode="single-cell",
-            key=f"trajectories-{made.hash[:12]}-{only}",
+            key=f"trajectories-{made.hash[:12]}-{first}-{only}",
             column_config={
-                "trajectory_uid": config.TextColumn("Trajectory", width=136),
-                "steps": config.NumberColumn("Steps", width=52),
-                "tokens": config.NumberColumn("Tokens", width=68, format="localized"),
-                "loss": config.NumberColumn("In loss", width=62, format="localized"),
-                "reward": config.NumberColumn("Reward", width=64, format="%.3g"),
+                "trajectory_uid": config.TextColumn("Trajectory", width=104),
+                "steps": config.NumberColumn("Steps", width=50),
+                "tokens": config.NumberColumn("Tokens", width=66, format="localized"),
+                "loss": config.NumberColumn("In loss", width=56, format="localized"),
+                "reward": config.NumberColumn("Reward", width=56, format="%.3g"),
                 "advantage": config.NumberColumn("Advantage", width=74, format="%+.3f"),
-                "policy": config.NumberColumn("Policy", width=54),
+                "policy": config.NumberColumn("Policy", width=50),
             },
         )
     if opened["selection"]["cells"]:
-        state.goto("inspect", trajectory=shown[opened["selection"]["cells"][0][0]]["trajectory_uid"])
+        state.goto("inspect", trajectory=shown[opened["selection"]["cells"][0][0]][1].trajectory_uid)
 
 
 def mean(values: list[float | None]) -> float | None:
@@ -200,45 +214,6 @@ def missing(made: Plan) -> None:
         w.section("Not fit for the algorithm", f"what {made.recipe.estimator.title} reads and these steps don't have")
         for text in made.lacks:
             st.html(f'<div class="cs-note">{w.escape(text)}</div>')
-
-
-def credit(made: Plan) -> None:
-    """How reward and advantage spread over the chosen trajectories."""
-    if len(made.steps) == 0:
-        return
-    rows = made.trajectories
-    rewards, advantages = rows["reward"].to_pylist(), rows["advantage"].to_pylist()
-    left, right, third = st.columns(3, gap="medium")
-    with third:
-        current = service_version(made)
-        w.section("Staleness", "versions behind, oldest step" + ("" if current is None else f"; now {current}"))
-        oldest = rows["policy_version_min"].to_pylist()
-        behind = [None if current is None or one is None else current - one for one in oldest]
-        w.plot(spread(behind, noun="trajectories", counted=True), key="staleness-spread", alt="Histogram of staleness")
-    with left:
-        w.section("Reward", "of the chosen trajectories")
-        w.plot(spread(rewards, noun="trajectories"), key="reward-spread", alt="Histogram of trajectory rewards")
-    with right:
-        w.section("Advantage", f"by {made.recipe.estimator.title}")
-        if made.recipe.estimator.compute is None:
-            st.caption("Supervised use: no advantage is assigned.")
-        else:
-            w.plot(spread(advantages, noun="trajectories"), key="advantage-spread", alt="Histogram of advantages")
-    w.section("By prompt group", "one dot per trajectory, colour is its advantage")
-    figure = group_strip(rows["prompt_uid"].to_pylist(), rewards, advantages, rows["trajectory_uid"].to_pylist())
-    w.plot(figure, key="group-strip", alt="Rewards of each prompt group, coloured by advantage")
-    flat = sum(all(one.advantage == 0 for one in group.trajectories) for group in made.groups)
-    if flat:
-        st.caption(f"Groups whose rewards are equal: {w.count(flat)}. Their advantages are 0 and teach nothing.")
-
-
-def service_version(made: Plan) -> int | None:
-    """What staleness counts from: the plan's version, else the one in force, else the newest in the plan."""
-    if made.policy_version is not None:
-        return made.policy_version
-    known = [one for one in made.trajectories["policy_version_max"].to_pylist() if one is not None]
-    in_force = state.service().policy.version
-    return in_force if in_force is not None else max(known, default=None)
 
 
 def export_tab(made: Plan) -> None:
@@ -332,7 +307,22 @@ def as_json(made: Plan) -> None:
         f"curl -s {address} -H 'content-type: application/json' \\\n  -d {shlex.quote(json.dumps(body))}",
         language="bash",
     )
-    st.json(made.to_json(), expanded=1)
+    if made.n_groups <= JSON_GROUPS:
+        st.json(made.to_json(), expanded=1)
+        return
+    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+        st.caption(
+            f"Below, groups (and pairs) are the first {JSON_GROUPS} of {w.count(made.n_groups)}; "
+            "the request and the file tell all."
+        )
+        st.download_button(
+            "Download the whole plan",
+            lambda: json.dumps(made.to_json(), default=str),
+            file_name=f"{made.uid}.json",
+            mime="application/json",
+            icon=":material/download:",
+        )
+    st.json(made.to_json(JSON_GROUPS), expanded=1)
 
 
 DRAW = {

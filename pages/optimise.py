@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from core.batch.plan import Plan
 from core.batch.recipe import Recipe, parse_recipe
 from core.tree.build import PackedTree, build
 from core.tree.nodes import tree_nodes
-from core.tree.ranks import CostModel
 from core.tree.sequences import Sequences
 from studio import components, state
 from studio import widgets as w
@@ -23,7 +21,8 @@ from studio.charts.tree import member_steps, rows_drawing, tree_drawing
 from studio.widgets.browse import asked_page, page_of
 from studio.widgets.choice import choose
 from studio.widgets.filters import active_filters
-from studio.widgets.packing import Sample, not_packed, packed, packing_line, sample
+from studio.widgets.packedfigures import estimates, statistics
+from studio.widgets.packing import not_packed, packed, packing_line, sample
 from studio.widgets.planning import current_plan, link_params, recipe_to_query, safe_recipe
 from studio.widgets.savings import group_names, savings
 from studio.widgets.treeview import (
@@ -38,7 +37,6 @@ from studio.widgets.treeview import (
 )
 
 TABS = {"tree": "Prefix tree", "mask": "Attention mask", "rows": "Packed rows", "groups": "Savings"}
-LAYER = CostModel()
 BUDGETS = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144)
 ROW = "row:"
 # Packed rows on one page; groups, and rows, that the list offers, of which more are found by typing.
@@ -98,88 +96,6 @@ def replan(recipe: Recipe, **changed: int) -> None:
     wanted = parse_recipe({**recipe.model_dump(mode="json"), **changed})
     state.set_query(recipe=recipe_to_query(wanted), show=None, node=None)
     st.rerun()
-
-
-def statistics(made: Plan) -> None:
-    """Tokens and attention before and after sharing."""
-    layout = made.layout
-    told = Told(
-        tokens=layout.n_tokens,
-        once=layout.n_packed_tokens,
-        separate=layout.attention_pairs_separate,
-        pairs=layout.attention_pairs,
-        n_rows=len(layout.rows),
-    )
-    draw_statistics(made, told, "")
-
-
-def estimates(made: Plan, part: Sample) -> None:
-    """The same figures of a plan that is not packed: what is not known from lengths is scaled up from a sample."""
-    layout = part.layout
-    told = Told(
-        tokens=made.counts["n_tokens"],
-        once=layout.n_packed_tokens * part.scale,
-        separate=part.separate,
-        pairs=layout.attention_pairs * part.separate / max(layout.attention_pairs_separate, 1),
-        n_rows=max(round(len(layout.rows) * part.scale), 1),
-    )
-    draw_statistics(made, told, "≈ ")
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """Tokens before and after sharing, visible pairs before and after, and packed rows."""
-
-    tokens: int
-    once: float
-    separate: int
-    pairs: float
-    n_rows: int
-
-
-def draw_statistics(made: Plan, told: Told, near: str) -> None:
-    """The row of figures; ``near`` stands before each that is estimated."""
-    tokens, once, separate, pairs = told.tokens, told.once, told.separate, told.pairs
-    budget = made.recipe.token_budget
-    capacity = told.n_rows * budget
-    padding = capacity - once
-    rows = w.count(told.n_rows) if not near else w.compact(told.n_rows)
-    w.figures(
-        [
-            w.Figure("Steps", w.count(len(made.steps)), sub=f"{w.count(made.n_groups)} groups", help="step"),
-            w.Figure("Tokens before", w.compact(tokens), help="Prompt and response of every step, separately"),
-            w.Figure("Tokens after", near + w.compact(once), sub=f"{w.compact(tokens - once)} saved", tone="good"),
-            w.Figure("Token ratio", near + w.number(once / tokens if tokens else None), help="token ratio"),
-            w.Figure(
-                "Attention pairs",
-                near + w.compact(pairs),
-                sub=f"{w.percent(pairs, separate)} of {w.compact(separate)}",
-                help="Visible (query, key) pairs, packed and separate: the attention work",
-            ),
-            w.Figure(
-                "Attention FLOPs",
-                near + w.compact(flops_of(0, pairs)),
-                sub=f"from {w.compact(flops_of(0, separate))} a layer",
-                help="Forward and backward of one layer of width 4096: 12 x 4096 per visible pair (PaLM, appendix B)",
-            ),
-            w.Figure(
-                "Speed-up",
-                "—" if not tokens else f"{near or '≤ '}{flops_of(tokens, separate) / flops_of(once, pairs):.2f} ×",
-                sub="at most" if near else "of an update",
-                tone="good",
-                help="Bound on the training step's speed-up: FLOPs of separate sequences over the packed rows', "
-                "weights (6 per parameter and token, Kaplan et al.) and attention, of a layer of width 4096",
-            ),
-            w.Figure("Rows", near + rows, sub=f"of {w.count(budget)} tokens"),
-            w.Figure("Padding", near + w.percent(padding, capacity), sub=f"{w.compact(padding)} tokens"),
-        ],
-        dense=True,
-    )
-
-
-def flops_of(tokens: float, pairs: float) -> float:
-    """Training FLOPs of one layer (``CostModel``'s default), for these tokens and visible pairs."""
-    return LAYER.training_flops(tokens, pairs)
 
 
 def picker(made: Plan) -> str:

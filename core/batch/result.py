@@ -204,6 +204,11 @@ class Plan:
             )
         return groups
 
+    def first_groups(self, first: int, n: int) -> list[PlanGroup]:
+        """``groups[first : first + n]`` without making the others."""
+        group = self.trajectories["group"].to_numpy()
+        return self.part(np.flatnonzero((group >= first) & (group < first + n)).tolist()).groups
+
     def funnel_json(self) -> list[dict[str, Any]]:
         """What is left after each stage, candidates first."""
         names = ("after", "n_groups", "n_trajectories", "n_steps")
@@ -213,9 +218,15 @@ class Plan:
         """The view as JSON values."""
         return {"filters": dict(self.view.filters), "where": self.view.where}
 
-    def to_json(self) -> dict[str, Any]:
-        """The shape of ``POST plans``, and more: uid, hash, view, recipe, funnel, layout statistics."""
+    def to_json(self, most: int | None = None) -> dict[str, Any]:
+        """The shape of ``POST plans``, and more: uid, hash, view, recipe, funnel, layout statistics.
+
+        ``most``: groups, and pairs, that are told in all; None: all of them.
+        """
         totals = self.totals
+        groups, pairs = self.groups if most is None else self.first_groups(0, most), self.pairs
+        if pairs is not None and most is not None:
+            pairs = pairs.slice(0, most)
         return {
             "uid": self.uid,
             "hash": self.hash,
@@ -241,12 +252,12 @@ class Plan:
                         for one in group.trajectories
                     ],
                 }
-                for group in self.groups
+                for group in groups
             ],
             "excluded": [reason.to_json() for reason in self.excluded],
             "funnel": self.funnel_json(),
             "level": self.level,
             "lacks": self.lacks,
-            "pairs": None if self.pairs is None else self.pairs.to_pylist(),
+            "pairs": None if pairs is None else pairs.to_pylist(),
             "layout": None if totals["n_packed_tokens"] is None else self.layout.to_json(),
         }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from core.credit.base import Ints
+from core.credit.base import Floats, Ints
 from studio.charts import theme
 
 
@@ -18,7 +18,8 @@ def spread(
 
     ``counted``: the values are whole numbers, so each has a bar of its own where there are few.
     """
-    known = np.asarray([value for value in values if value is not None], dtype=np.float64)
+    given = np.array(values, dtype=np.float64)
+    known = given[~np.isnan(given)]
     made = theme.figure(height=height)
     if len(known):
         low, high = float(known.min()), float(known.max())
@@ -49,31 +50,47 @@ def spread(
     return made
 
 
+DOTS = 2000
+"""Most dots of a drawing: more lie on one another and hide their colour."""
+CELLS = (120, 24)
+"""Columns and rows of a density."""
+
+
 def group_strip(
     groups: Sequence[str],
     rewards: Sequence[float | None],
     advantages: Sequence[float | None],
     uids: Sequence[str],
     *,
+    first: int = 0,
     height: int = 240,
 ) -> go.Figure:
     """One dot per trajectory: its group on x, its reward on y, its advantage as colour (red below 0, teal above).
 
-    All four are ``[n]``, in plan order; unknown rewards are left out.
+    Siblings with one reward stand side by side in their group's column, so that each is seen. All four are ``[n]``, in
+    plan order; unknown rewards are left out. ``first`` is the place of the first group.
     """
     names = list(dict.fromkeys(groups))
-    place = {name: index for index, name in enumerate(names)}
+    place = {name: index for index, name in enumerate(names, first)}
     kept = [i for i, reward in enumerate(rewards) if reward is not None]
+    alike: dict[tuple[str, float | None], list[int]] = {}
+    for i in kept:
+        alike.setdefault((groups[i], rewards[i]), []).append(i)
+    beside = {
+        i: 0.0 if len(found) == 1 else 0.7 * at / (len(found) - 1) - 0.35
+        for found in alike.values()
+        for at, i in enumerate(found)
+    }
     known = [abs(value) for value in advantages if value is not None]
     reach = max(known, default=1.0) or 1.0
     shades = [advantages[i] if advantages[i] is not None else 0.0 for i in kept]
     made = theme.figure(
         go.Scatter(
-            x=[place[groups[i]] for i in kept],
+            x=[place[groups[i]] + beside[i] for i in kept],
             y=[rewards[i] for i in kept],
             mode="markers",
             marker={
-                "size": 9,
+                "size": 9 if len(names) <= 20 else 6,
                 "color": shades,
                 "colorscale": theme.DIVERGING,
                 "cmin": -reach,
@@ -90,7 +107,65 @@ def group_strip(
         xaxis_title="prompt group, plan order",
         yaxis_title="reward",
     )
-    made.update_xaxes(range=[-0.5, max(len(names) - 0.5, 0.5)], dtick=max(1, len(names) // 12))
+    made.update_xaxes(
+        range=[first - 0.5, first + max(len(names) - 0.5, 0.5)], dtick=step_of(len(names)), tickformat=",d"
+    )
+    return made
+
+
+def group_density(group: Ints, rewards: Floats, advantages: Floats, *, height: int = 240) -> go.Figure:
+    """Trajectories counted in cells: some groups in a row on x, a stretch of rewards on y, colour how many.
+
+    Args:
+        group: int64 [n], place of each trajectory's group in plan order.
+        rewards: float64 [n]; NaN is unknown and left out.
+        advantages: float64 [n]; NaN is unassigned, and left out of a cell's mean.
+        height: pixels.
+    """
+    known = ~np.isnan(rewards)
+    n_groups = int(group.max(initial=-1)) + 1
+    each = max(-(-n_groups // CELLS[0]), 1)
+    column = group[known] // each
+    low, high = (float(rewards[known].min()), float(rewards[known].max())) if known.any() else (0.0, 0.0)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    width = (high - low) / (CELLS[1] - 1)  # the least and the greatest reward are the middles of the outer rows
+    row = np.rint((rewards[known] - low) / width).astype(np.int64)
+    shape = (CELLS[1], -(-n_groups // each) or 1)
+    counts, sums, n_given = np.zeros(shape, np.int64), np.zeros(shape), np.zeros(shape, np.int64)
+    np.add.at(counts, (row, column), 1)
+    given = ~np.isnan(advantages[known])
+    np.add.at(sums, (row[given], column[given]), advantages[known][given])
+    np.add.at(n_given, (row[given], column[given]), 1)
+    means = np.where(n_given > 0, sums / np.maximum(n_given, 1), np.nan)
+    firsts = np.arange(shape[1]) * each
+    lasts = np.minimum(firsts + each, n_groups) - 1
+    said = [
+        [
+            f"groups {a:,} to {b:,}<br>{counts[r, c]:,} trajectories<br>mean advantage "
+            + ("none" if np.isnan(means[r, c]) else f"{means[r, c]:+.3f}")
+            for c, (a, b) in enumerate(zip(firsts.tolist(), lasts.tolist(), strict=True))
+        ]
+        for r in range(shape[0])
+    ]
+    made = theme.figure(
+        go.Heatmap(
+            x=(firsts + lasts) / 2,
+            y=low + width * np.arange(shape[0]),
+            z=np.where(counts > 0, counts, np.nan),
+            zmin=0,
+            zmax=int(counts.max(initial=1)),
+            colorscale=theme.SEQUENTIAL,
+            text=said,
+            hoverongaps=False,
+            hovertemplate="%{text}<br>reward about %{y:.3g}<extra></extra>",
+            colorbar={"thickness": 8, "outlinewidth": 0, "tickfont": {"size": 11}, "nticks": 4},
+        ),
+        height=height,
+        xaxis_title="prompt group, plan order",
+        yaxis_title="reward",
+    )
+    made.update_xaxes(dtick=step_of(n_groups), tick0=0, tickformat=",d")
     return made
 
 

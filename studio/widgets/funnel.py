@@ -30,7 +30,7 @@ def funnel_table(made: Plan, captured: tuple[int, int, int] | None = None) -> No
     for item in made.excluded:
         remaining = left[item.reason][3]
         cells = funnel_row(widths, item.label, -item.n_groups, -item.n_trajectories, -item.n_steps, remaining, whole)
-        if cells[5].button("Rows", key=f"rows-{item.reason}", help=f"The {item.n_steps} steps in Inspect"):
+        if cells[5].button("Rows", key=f"rows-{item.reason}", help=f"The {w.count(item.n_steps)} steps in Inspect"):
             state.goto("inspect", level="steps", **state.view_to_query(item.view))
         if item.view_is_partial:
             st.caption(f"The rows of {item.reason} show its first trajectories only: there are too many to name.")

@@ -2,15 +2,17 @@
 
 The first page by a column, or the first facets, would wait for a million rows. Here the facet index, the columns and
 some of every stretch of rows are read when the pool is opened, and what was kept is brought up to date now and then:
-columns that nobody asked for while a thousand writes came in would have to be read anew. Nobody waits for it, and
-no answer is another than without it. Its memory is bounded: ``numbers.MOST_BYTES``, and what the database keeps of
-``MOST_ROWS`` rows within its own limit.
+columns that nobody asked for while a thousand writes came in would have to be read anew. Signs for text search are
+made after that (``core.pool.textsigns``). Nobody waits for it, and no answer is another than without it. Its memory is
+bounded: ``numbers.MOST_BYTES``, ``textsearch.MOST_BYTES``, and what the database keeps of ``MOST_ROWS`` rows within its
+own limit.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 import duckdb
@@ -18,6 +20,7 @@ import duckdb
 from core.pool.database import Database
 from core.pool.listing import touch_rows
 from core.pool.numbers import Numbers
+from core.pool.textsearch import TextSearch
 
 FEW_STEPS = 20_000
 """A pool of fewer steps answers at once as it is."""
@@ -49,6 +52,20 @@ class ReadAhead:
                 touch_rows(cursor, MOST_ROWS)
             self._rows_are_read = True
         self._numbers.read_ahead(stop)
+        while not stop():
+            began = time.perf_counter()
+            if not self.prepare_search():
+                return
+            time.sleep(time.perf_counter() - began)  # half of one core: the first minute is others' too
+
+    def prepare_search(self) -> bool:
+        """Make text search quick for some more messages: False when none are left for now. Some 100 ms of one core.
+
+        A search is exact however often this was called.
+        """
+        search: TextSearch = self._db.beside.setdefault("texts", TextSearch())
+        with self._db.read() as cursor:
+            return search.prepare(cursor)
 
 
 class Warming:

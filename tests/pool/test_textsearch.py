@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import random
+import re
 from typing import Any
 
+import duckdb
+import numpy as np
+import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.pool import Pool
 from core.pool.facets import count_by_sql
-from core.pool.textsearch import N_KEPT
+from core.pool.textsearch import HOLDS, N_KEPT, TextSearch, pattern_of
+from core.pool.textsigns import LONGEST, WINDOW, Signs, hashes_of
+from core.pool.upkeep import Retention
+from core.pool.warming import FEW_STEPS
 from core.types import Annotation, Step, View
 
 NOW = 1e9
@@ -78,4 +86,110 @@ def test_few_texts_are_kept_and_labels_reach_them_all() -> None:
     assert len(pool.plan_rows(view, channel=None)) == 2
     _, n = pool.annotate_view(view, "step", "tag", "x", author="a", source="h")
     assert n == 2
+    pool.close()
+
+
+LETTERS = "aAbBkK\u212asS\u017f1_ éÉß\u1e9e中文\u0130\u0131{:"
+
+
+def held(bodies: list[str], text: str) -> list[int]:
+    """Places of the bodies that DuckDB's own match finds it in."""
+    with duckdb.connect() as connection:
+        connection.register("bodies", pa.table({"place": range(len(bodies)), "body": bodies}))
+        sql = f"SELECT place FROM bodies WHERE {HOLDS.format(body='body')}"
+        return [row[0] for row in connection.execute(sql, [pattern_of(text)]).fetchall()]
+
+
+@given(st.lists(st.text(LETTERS, min_size=1, max_size=30), min_size=1, max_size=8), st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_signs_never_leave_out_what_holds_a_text(bodies: list[str], data: st.DataObject) -> None:
+    body = data.draw(st.sampled_from(bodies))
+    begin = data.draw(st.integers(0, len(body) - 1))
+    part = body[begin : begin + data.draw(st.integers(1, 12))]
+    text = data.draw(st.sampled_from([part, part.upper(), part.lower(), part.swapcase(), part.casefold()]))
+    for place in held(bodies, text):
+        signs = Signs.of(np.arange(1), pa.chunked_array([[bodies[place]]]))
+        assert signs.windows(hashes_of(text)).tolist() == [0]
+
+
+def test_windows_name_every_message_a_text_stands_in() -> None:
+    rng = random.Random(0)
+    words = ["".join(rng.choices("etaoinshr", k=6)) for _ in range(400)]
+    sizes = [3, 40, 900, 5000, 3 * WINDOW, 10, 2 * WINDOW + 1]
+    bodies = [" ".join(rng.choices(words, k=rng.choice(sizes) // 7 + 1)) for _ in range(120)]
+    ids = np.cumsum([rng.randint(1, 5) for _ in bodies])
+    signs = Signs.of(ids, pa.chunked_array([bodies[:50], bodies[50:]]))
+    everything = "".join(bodies)
+    cuts = [rng.randrange(len(everything) - 400) for _ in range(150)]
+    cuts += [k * WINDOW - back for k in range(1, len(everything) // WINDOW) for back in (0, 1, 2, 3, LONGEST - 1, 200)]
+    for cut in cuts:
+        text = everything[cut : cut + rng.choice([3, 4, 6, 30, LONGEST, LONGEST + 1, 390])]
+        windows = signs.windows(hashes_of(text.upper()))
+        named = {int(i) for k in windows for i in ids if signs.firsts[k] <= i <= signs.firsts[k + 1]}
+        assert {int(i) for i, body in zip(ids, bodies, strict=True) if text in body} <= named
+    assert signs.windows(hashes_of("zzqqzz")).size == 0
+    assert signs.last == ids[-1]
+
+
+def told(steps: list[Step], text: str) -> set[str]:
+    """Steps that say it, by Python's own match."""
+    pattern = re.compile(re.escape(text), re.IGNORECASE)
+    return {
+        step.step_uid
+        for step in steps
+        if any(pattern.search(said["content"]) for said in [*(step.messages or ()), step.response_message or {}])
+    }
+
+
+def test_a_prepared_search_says_what_reading_says_beside_arrivals_and_retention() -> None:
+    rng = random.Random(1)
+    words = ["".join(rng.choices("etaoinshrdlu", k=rng.randint(2, 9))) for _ in range(2000)]
+    now = [NOW]
+    pool = Pool.open(":memory:", clock=lambda: now[0], threads=1)
+
+    def say(first: int, last: int) -> list[Step]:
+        made = []
+        for i in range(first, last):
+            said = " ".join(rng.choices(words, k=rng.choice([5, 60, 300])))
+            if i % 100 == 7:
+                said += f" Needle{i:04d} Wörter \u017ftill 30\u212a"
+            made.append(
+                Step(
+                    f"s{i}", f"t{i // 50}", "p", i, now[0], messages=[{"role": "user", "content": said}],
+                    response_message={"role": "assistant", "content": f"Answer {i} " + rng.choice(words)},
+                )
+            )  # fmt: skip
+        pool.append(made)
+        return made
+
+    def found(text: str) -> set[str]:
+        return set(pool.steps(View({"text": text}), limit=None)["step_uid"].to_pylist())
+
+    steps = say(0, 700)
+    now[0] += 10 * 86_400
+    steps += say(700, 1200)
+    next_step, pool._next["step_id"] = pool._next["step_id"], FEW_STEPS
+    pool.warm()  # as the service does, of a big pool
+    pool._next["step_id"] = next_step
+    assert not pool.prepare_search()
+    search: TextSearch = pool._db.beside["texts"]
+    assert 1000 < search._signs[-1].last <= 2400
+    assert 0 < search.n_bytes < 1 << 22
+    for text in ("needle0107", "NEEDLE0", "WÖRTER", "still", "30k", "answer 11", "zzqqzz", "rh", "eta", "needle12"):
+        assert found(text) == told(steps, text), text
+    steps += say(1200, 1300)  # beyond all signs
+    for text in ("needle12", "zzqqzz", "eta", "needle0107", "answer 1299"):
+        assert found(text) == told(steps, text), text
+    assert pool.apply_retention(Retention(older_than_days=5), author="a")["n_steps"] == 700
+    while pool.prepare_search():
+        pass
+    for text in ("needle0", "needle0107", "answer 7", "still"):
+        assert found(text) == told(steps[700:], text), text
+    fresh = TextSearch()  # made from a table that has lost its first messages
+    with pool._db.read() as cursor:
+        while fresh.prepare(cursor):
+            pass
+        assert {f"s{i - 1}" for i in fresh.steps(cursor, "needle").to_pydict()["step_id"]} == told(
+            steps[700:], "needle"
+        )
     pool.close()

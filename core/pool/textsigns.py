@@ -1,0 +1,121 @@
+"""Signs of texts: which stretches of all messages may hold a text, from a tenth of the messages' own size in memory.
+
+All bodies stand one after the other as a stream of bytes, cut into windows. A window has a bit for the hash of each
+three bytes that follow each other in it (a Bloom filter with one hash). A text can stand only where all its threes have
+their bit: some thousandths of the windows for a word that is rare. What may hold it is then read and matched.
+
+A text that begins in a window may end in the next: a window has the threes that begin in the first ``OVERLAP`` bytes
+after it too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+WINDOW = 1 << 13
+"""Bytes of a window."""
+BITS = 6144
+"""Bits of a window's signs: a quarter of them is set by text of ordinary variety."""
+OVERLAP = 128
+LONGEST = OVERLAP + 3
+"""Bytes of a text that are looked at."""
+
+_THREE = np.uint32(0xFFFFFF)
+_SPREAD = np.uint32(0x9E3779B1)
+_HALF = np.uint32(16)
+_FOLDED = (("ſ", "s"), ("\u212a", "k"))
+"""What is no ASCII and yet the same as an ASCII letter where case is ignored: the long s and the sign of Kelvin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """Signs of messages that follow each other.
+
+    Attributes:
+        bits: uint8 ``[BITS, windows / 8]``: for each hash, which windows have it.
+        firsts: int64 ``[windows + 1]``: the message in which each window begins; at the end the last message.
+        last: the greatest ``message_id``.
+    """
+
+    bits: np.ndarray
+    firsts: np.ndarray
+    last: int
+
+    @classmethod
+    def of(cls, message_ids: np.ndarray, bodies: pa.ChunkedArray) -> Signs:
+        """Of at least one message, ids ascending; their bodies are less than 2 GiB together."""
+        one = bodies.combine_chunks()
+        stream = _stream(one)
+        if _is_folded(stream):
+            for letter, plain in _FOLDED:
+                one = pc.replace_substring(one, letter, plain)
+            stream = _stream(one)
+        n_windows = max(1, -(-stream.size // WINDOW))
+        hashes = _hashes(stream, n_windows * WINDOW).reshape(n_windows, WINDOW)
+        has = np.zeros((n_windows, BITS), bool)
+        window = np.arange(n_windows, dtype=np.int64)[:, None] * BITS
+        flat = has.reshape(-1)
+        flat[window + hashes] = True
+        flat[window[:-1] + hashes[1:, :OVERLAP]] = True
+        begins = _offsets(one) - _offsets(one)[0]
+        at = np.searchsorted(begins, np.arange(n_windows) * WINDOW, side="right") - 1
+        firsts = np.append(message_ids[np.minimum(at, message_ids.size - 1)], message_ids[-1])
+        return cls(np.packbits(np.ascontiguousarray(has.T), axis=1), firsts, int(message_ids[-1]))
+
+    def windows(self, wanted: np.ndarray) -> np.ndarray:
+        """Windows in which a text with these hashes may begin."""
+        found = np.bitwise_and.reduce(self.bits[wanted], axis=0)
+        return np.flatnonzero(np.unpackbits(found, count=self.firsts.size - 1))
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory, bytes."""
+        return int(self.bits.nbytes + self.firsts.nbytes)
+
+
+def hashes_of(text: str) -> np.ndarray:
+    """Hashes that a window must have for a text to begin in it, case ignored; none where nothing can be told."""
+    stream, certain = bytearray(), bytearray()
+    for letter in text:
+        spelled = letter.encode("utf-8")
+        # Letters beyond ASCII that have a case may stand in another: nothing is told by them.
+        same = len(spelled) == 1 or letter.lower() == letter == letter.upper()
+        stream += spelled
+        certain += bytes([same]) * len(spelled)
+    n = min(len(stream), LONGEST) - 2
+    if n <= 0:
+        return np.zeros(0, np.int64)
+    hashes = _hashes(np.frombuffer(bytes(stream), np.uint8), -(-len(stream) // 4) * 4)[:n]
+    sure = np.frombuffer(bytes(certain), bool)
+    kept = sure[:n] & sure[1 : n + 1] & sure[2 : n + 2]
+    return np.unique(hashes[kept].astype(np.int64))
+
+
+def _hashes(stream: np.ndarray, n: int) -> np.ndarray:
+    """uint32 ``[n]``, n a multiple of 4: the hash of the three bytes from each place on, ASCII in lower case."""
+    lower = np.zeros(n + 8, np.uint8)
+    lower[: stream.size] = stream | ((stream - np.uint8(65) < 26).astype(np.uint8) << 5)
+    hashes = np.empty(n, np.uint32)
+    for place in range(4):
+        threes = lower[place : place + n].view("<u4") & _THREE
+        hashes[place::4] = ((threes * _SPREAD) >> _HALF) * np.uint32(BITS) >> _HALF
+    return hashes
+
+
+def _offsets(bodies: pa.StringArray) -> np.ndarray:
+    return np.frombuffer(bodies.buffers()[1], np.int32, len(bodies) + 1, bodies.offset * 4)
+
+
+def _stream(bodies: pa.StringArray) -> np.ndarray:
+    offsets = _offsets(bodies)
+    return np.frombuffer(bodies.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+
+
+def _is_folded(stream: np.ndarray) -> bool:
+    long_s = (stream[:-1] == 0xC5) & (stream[1:] == 0xBF)
+    kelvin = (stream[:-2] == 0xE2) & (stream[1:-1] == 0x84) & (stream[2:] == 0xAA)
+    return bool(long_s.any() or kelvin.any())

@@ -2,8 +2,9 @@
 
     python bench/pool/bench_pool.py [--trajectories 20000] [--repeat 30] [--seed 0]
 
-The pool is ``bench/pool/enrich.py``'s: 1,000,000 steps with tokens, messages, tools, labels. It is opened and read ahead as
-a service does. Each case is one call as a page or the API makes it; the first call of each is apart (files still cold). Writes go to a copy.
+The pool is ``bench/pool/enrich.py``'s: 1,000,000 steps with tokens, messages, tools, labels. It is opened and read
+ahead as a service does. Each case is one call as a page or the API makes it; the first call of each is apart (files
+still cold). Writes go to a copy.
 Writes bench/results/pool.json; ``bench_disk.py`` adds the peers.
 """
 

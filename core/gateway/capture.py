@@ -104,6 +104,7 @@ class Capture:
             keys=deps.keys,
             api_key=deps.settings.api_key,
             channel=deps.settings.channel,
+            metadata=call.request.get("metadata"),
         )
         call.stream = call.request.get("stream") is True
         within = reach(presented, deps.keys, deps.settings.api_key)

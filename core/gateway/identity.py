@@ -8,9 +8,11 @@ When no rung applies the trajectory stays None and ingest infers it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+
+import orjson
 
 from core.errors import InvalidInput
 from core.gateway.keys import Binding, KeyStore, authorize, hash_key, hold_to, is_studio_key, presented_keys
@@ -39,6 +41,7 @@ USER_AGENTS: Final = (
 """Beginnings of ``User-Agent`` that name an agent."""
 
 _TURN_MODEL = re.compile(r"^(?P<turn>main|side)__(?P<session>.+)$")
+_SESSION_OF_USER = re.compile(r"_session_(?P<session>[0-9A-Za-z-]+)$")
 _UID = re.compile(r"^[\x21-\x7e]+$")
 
 
@@ -68,6 +71,7 @@ def resolve_caller(
     keys: KeyStore,
     api_key: str | None,
     channel: str,
+    metadata: Any = None,
 ) -> Caller:
     """Climb the identity ladder, for a call that ``authorize`` let in.
 
@@ -76,19 +80,20 @@ def resolve_caller(
         headers: the call's headers, names in lower case.
         model: the request's model name.
         channel: channel of calls that name none.
+        metadata: the request's own.
 
     Raises:
         InvalidInput: a uid that is too long or holds blanks or control characters.
         Forbidden: a key is asked for, and the session key that let the call in is bound to something else.
     """
     binding = next((found for key in presented if (found := keys.resolve(key)) is not None), None)
-    metadata: dict[str, Any] = dict(binding.metadata) if binding is not None else {}
+    known: dict[str, Any] = dict(binding.metadata) if binding is not None else {}
     turn = _TURN_MODEL.match(model) if model else None
     if turn is not None:
-        metadata["call_kind_hint"] = "main" if turn["turn"] == "main" else "auxiliary"
-        metadata["turn"] = turn["turn"]
+        known["call_kind_hint"] = "main" if turn["turn"] == "main" else "auxiliary"
+        known["turn"] = turn["turn"]
         model = None
-    harness, agent = _harness(headers)
+    harness, agent = _harness(headers, metadata)
     rungs = (
         (IdentitySource.PATH, path.get("trajectory_uid")),
         (IdentitySource.HEADER, headers.get("x-trajectory-uid")),
@@ -114,7 +119,7 @@ def resolve_caller(
         source=_source(headers.get("x-source") or (binding.source if binding is not None else None)),
         agent=headers.get("x-agent") or (binding.agent if binding is not None else None) or agent,
         identity_source=identity_source,
-        metadata=metadata,
+        metadata=known,
     )
     ours = {key for key in presented if keys.resolve(key) is not None or is_studio_key(key, api_key)}
     if api_key is not None and binding is not None and not any(is_studio_key(key, api_key) for key in presented):
@@ -123,14 +128,41 @@ def resolve_caller(
     return Caller(identity, model, foreign, presented)
 
 
-def _harness(headers: Mapping[str, str]) -> tuple[str | None, str | None]:
-    """The session id that a known agent sent by itself, and the agent's name."""
+def _harness(headers: Mapping[str, str], metadata: Any) -> tuple[str | None, str | None]:
+    """The session id that a known agent sent by itself, and the agent's name.
+
+    Agents and whoever stands before them may mean something else by such a header: one that is no uid names nobody.
+    """
     user_agent = headers.get("user-agent", "").lower()
     named = next((agent for start, agent in USER_AGENTS if user_agent.startswith(start)), None)
-    for header, agent in HARNESS_HEADERS:
-        if uid := headers.get(header):
+    for uid, agent in _sessions(headers, metadata):
+        if _is_uid(uid):
             return uid, named or agent
     return None, named
+
+
+def _sessions(headers: Mapping[str, str], metadata: Any) -> Iterator[tuple[str, str]]:
+    for header, agent in HARNESS_HEADERS:
+        if uid := headers.get(header):
+            yield uid, agent
+    # Claude Code says it in the body too, which proxies pass on that keep its headers: as JSON, or behind other ids.
+    user_id = metadata.get("user_id") if isinstance(metadata, Mapping) else None
+    if isinstance(user_id, str):
+        if user_id.startswith("{"):
+            uid = _session_id(user_id)
+        else:
+            found = _SESSION_OF_USER.search(user_id)
+            uid = found["session"] if found is not None else None
+        if uid:
+            yield uid, "claude-code"
+
+
+def _session_id(user_id: str) -> str | None:
+    try:
+        found = orjson.loads(user_id).get("session_id")
+    except orjson.JSONDecodeError:
+        return None
+    return found if isinstance(found, str) else None
 
 
 def _source(named: str | None) -> str:
@@ -141,8 +173,12 @@ def _source(named: str | None) -> str:
     return named
 
 
+def _is_uid(uid: str) -> bool:
+    return len(uid) <= MAX_UID_CHARS and _UID.match(uid) is not None
+
+
 def _checked(uid: str, field_name: str) -> str:
-    if len(uid) > MAX_UID_CHARS or not _UID.match(uid):
+    if not _is_uid(uid):
         raise InvalidInput(
             f"{field_name} must be 1 to {MAX_UID_CHARS} printable ASCII characters without blanks",
             field=field_name,

@@ -76,6 +76,33 @@ def test_known_harnesses(gateway, headers, agent, uid):
     assert (identity["agent"], identity["trajectory_uid"]) == (agent, uid)
 
 
+@pytest.mark.parametrize(
+    ("user_id", "uid"),
+    [
+        ('{"device_id":"d","account_uuid":"a","session_id":"5f0c-1"}', "5f0c-1"),
+        ("user_9a_account__session_5f0c-2", "5f0c-2"),
+        ("user_9a_account_", None),
+        ("{not JSON", None),
+        ('{"session_id": 7}', None),
+        ('{"session_id": "a b"}', None),
+    ],
+)
+def test_claude_code_is_known_by_its_body_where_a_proxy_keeps_its_headers(gateway, user_id, uid):
+    identity = identity_of(gateway, metadata={"user_id": user_id})
+    assert (identity["trajectory_uid"], identity["identity_source"]) == (uid, "harness" if uid else "inferred")
+    assert identity["agent"] == ("claude-code" if uid else None)
+    # What it says in a header counts more.
+    assert identity_of(gateway, headers={"session-id": "s"}, metadata={"user_id": user_id})["trajectory_uid"] == "s"
+
+
+def test_a_session_header_that_is_no_uid_costs_nobody_the_call(gateway):
+    for odd in ("has blank", "x" * 300, "ö"):
+        identity = identity_of(gateway, headers={"x-session-id": odd.encode(), "user-agent": "opencode/1"})
+        assert (identity["trajectory_uid"], identity["agent"]) == (None, "opencode")
+    both = {"session-id": "has blank", "thread-id": "t1"}
+    assert identity_of(gateway, headers=both)["trajectory_uid"] == "t1"
+
+
 @pytest.mark.parametrize(("turn", "hint"), [("main", "main"), ("side", "auxiliary")])
 def test_a_turn_model_name_is_stripped(gateway, upstream, turn, hint):
     upstream.models = ["policy", "other"]

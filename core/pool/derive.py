@@ -46,7 +46,9 @@ WITH tag AS (
     SELECT {key}, value_text AS tag FROM live WHERE kind = 'tag' AND {level}
     GROUP BY {key}, value_text HAVING arg_max(value_number, annotation_id) = 1
 ), tags AS (
-    SELECT {key}, '[' || string_agg(chr(10) || to_json(tag)::VARCHAR, ',' ORDER BY tag) || ']' AS tags_json
+    SELECT {key}, '[' || array_to_string(
+            list_transform(list_sort(list(tag)), lambda tag: chr(10) || to_json(tag)::VARCHAR), ','
+        ) || ']' AS tags_json
     FROM tag GROUP BY {key}
 ), latest AS (
     SELECT {key},

@@ -25,7 +25,7 @@ WHERE trajectory_id IN (SELECT trajectory_id FROM touched WHERE step_id IS NULL 
 _LIVE = """
 CREATE OR REPLACE TEMP TABLE live AS
 SELECT a.* FROM annotations a
-WHERE a.action_id NOT IN (
+WHERE a.kind IN (SELECT unnest(?::VARCHAR[])) AND a.action_id NOT IN (
     SELECT action_id FROM action_events GROUP BY action_id HAVING arg_max(event, event_id) = 'undo'
 ) AND (
     a.step_id IN (SELECT step_id FROM target)
@@ -80,6 +80,9 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
 }
 """Kind of opinion -> the columns it changes; others (corrections) change none."""
 
+_JUDGED = frozenset({"reward", "correct"})
+"""Kinds that are looked at together where a trajectory or its group is judged."""
+
 _OF_STEPS = frozenset({"reward", "trainable"})
 """Kinds whose opinions on steps reach the trajectory."""
 
@@ -93,14 +96,15 @@ def relabel(cursor: Cursor, action_id: int) -> None:
     found = cursor.execute(
         "SELECT kind, bool_or(step_id IS NULL), bool_or(step_id IS NOT NULL) FROM touched GROUP BY kind"
     ).fetchall()
-    columns = {name for kind, _, _ in found for name in _COLUMNS.get(kind, ())}
+    kinds = {kind for kind, _, _ in found}
+    columns = {name for kind in kinds for name in _COLUMNS.get(kind, ())}
     if not columns:
         return
     of_trajectories = any(whole or kind in _OF_STEPS for kind, whole, _ in found)
     of_steps = any(step or kind == "trainable" for kind, _, step in found)
     cursor.execute(_SCOPE)
     cursor.execute(_TARGETS)
-    cursor.execute(_LIVE)
+    cursor.execute(_LIVE, [sorted(kinds | _JUDGED if kinds & _JUDGED else kinds)])
     if of_trajectories:
         trajectory_opinions(cursor)
     if of_steps:
@@ -111,7 +115,7 @@ def relabel(cursor: Cursor, action_id: int) -> None:
         return
     cursor.execute(_TRAJECTORIES)
     cursor.execute(_update_trajectories(sorted(columns)))
-    if columns & {"reward", "correct"}:
+    if kinds & _JUDGED:
         note_groups(cursor)
         judge(cursor)
 

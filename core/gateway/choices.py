@@ -9,9 +9,15 @@ from typing import Any
 
 import orjson
 
+from core.dialects.errors import openai_error
+from core.errors import InvalidInput
 from core.gateway.engine import EngineAnswer, EngineCall
 
 Ask = Callable[[EngineCall], Awaitable[EngineAnswer]]
+
+MAX_CHOICES = 128
+"""More are refused where each is a call of its own: OpenAI's own limit."""
+AT_A_TIME = 8
 
 _SUMMED = ("completion_tokens", "reasoning_tokens")
 
@@ -33,12 +39,20 @@ async def one_by_one(call: EngineCall, n: int, ask: Ask, first: EngineAnswer | N
     Returns:
         The whole, or the first refusal among them. Raises as ``ask``.
     """
+    if n > MAX_CHOICES:
+        return _too_many(n, call)
     if first is None:
         first = await ask(_single(call, 0))
         if first.status != 200:
             return first
     known = len(first.body["choices"])
-    others = await asyncio.gather(*(ask(_single(call, number)) for number in range(known, n)))
+    room = asyncio.Semaphore(AT_A_TIME)
+
+    async def one(number: int) -> EngineAnswer:
+        async with room:
+            return await ask(_single(call, number))
+
+    others = await asyncio.gather(*(one(number) for number in range(known, n)))
     refused = next((answer for answer in others if answer.status != 200), None)
     if refused is not None:
         return refused
@@ -59,6 +73,13 @@ async def one_by_one(call: EngineCall, n: int, ask: Ask, first: EngineAnswer | N
         dropped=[*first.dropped, "n"],
         facts={**first.facts, "calls_for_choices": len(answers)},
     )
+
+
+def _too_many(n: int, call: EngineCall) -> EngineAnswer:
+    text = f"{n} choices of an engine that gives one at a time"
+    refusal = InvalidInput(text, field="n", hint=f"at most {MAX_CHOICES}")
+    body = openai_error(refusal)
+    return EngineAnswer(400, orjson.dumps(body), body, call.model or "")
 
 
 def _single(call: EngineCall, number: int) -> EngineCall:

@@ -21,7 +21,7 @@ from core.dialects.errors import engine_refusal, prompt_too_long
 from core.errors import EngineError, EngineTimeout
 from core.gateway.asked import AUTO, KINDS, RELAY, WHOLE, AskLevels, Streams, lost_tokens, stream_kind
 from core.gateway.bodies import maybe_json, parse_body, said
-from core.gateway.choices import n_choices, one_by_one
+from core.gateway.choices import MAX_CHOICES, n_choices, one_by_one
 from core.gateway.connections import Connections, Timeouts
 from core.gateway.dialects import add_asked, check_answer, told_for
 from core.gateway.engine import Engine, EngineAnswer, EngineCall, EngineUnreached
@@ -183,11 +183,11 @@ class DirectEngine(Engine):
         if answer.status == 200 and len(answer.body["choices"]) >= n:
             return answer
         found = await one_by_one(call, n, self._ask_whole, answer if answer.status == 200 else None)
-        if found.status != 200:
+        if found.status != 200 and n <= MAX_CHOICES:
             # What is wrong with one choice is wrong with several, in the words that fit the request.
             return answer
         self._one_at_a_time.add(dialect)
-        return found
+        return found if n <= MAX_CHOICES or answer.status == 200 else answer
 
     async def _ask_whole(self, call: EngineCall) -> EngineAnswer:
         answer = await self._complete(call, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.responses import JSONResponse
 
-from core.gateway.choices import n_choices
+from core.gateway.choices import AT_A_TIME, n_choices
 from core.tokens import extract_tokens
 
-from .upstream import chat_answer, completions_answer
+from .upstream import Upstream, chat_answer, completions_answer
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -96,3 +97,32 @@ def test_another_refusal_stays_the_engines_own(make_gateway, upstream):
 def test_what_counts_as_several(n: Any, prompt: Any) -> None:
     several = type(n) is int and n > 1 and prompt not in (["x", "y"], [[1], [2]])
     assert n_choices({"n": n, "prompt": prompt}) == (n if several else 1)
+
+
+@pytest.mark.parametrize("n", [129, 10**19])
+def test_too_many_choices_are_not_asked_for_one_by_one(gateway, upstream, n):
+    for _ in range(2):
+        answer = gateway.chat(n=n)
+        assert answer.status_code == 400
+    # With all that the gateway adds, and with less.
+    assert len(upstream.seen) <= 6
+    assert gateway.chat(n=2).status_code == 200
+
+
+def test_an_engine_is_not_asked_for_all_choices_at_once(make_gateway, upstream):
+    asking, most = 0, 0
+
+    class Counting(Upstream):
+        async def _answer(self, request: Any) -> Any:
+            nonlocal asking, most
+            asking += 1
+            most = max(most, asking)
+            await asyncio.sleep(0.02)
+            asking -= 1
+            return JSONResponse(chat_answer())
+
+    engine = Counting().start()
+    gateway = make_gateway(engine)
+    assert len(gateway.chat(n=40).json()["choices"]) == 40
+    assert 1 < most <= AT_A_TIME
+    engine.stop()

@@ -34,9 +34,8 @@ class Kept:
             question: what tells it from others; views are compared by value.
             ask: computes it. The answer is shared: treat it as immutable.
         """
-        try:
-            key = orjson.dumps(question, default=_plain, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
-        except (TypeError, ValueError):  # a filter's value of an odd type: the query itself says what is wrong with it
+        key = key_of(question)
+        if key is None:
             return ask()
         with self._lock:
             if revision > self._revision:
@@ -53,6 +52,14 @@ class Kept:
                 if len(self._answers) > N_KEPT:
                     self._answers.popitem(last=False)
         return answer
+
+
+def key_of(question: Any) -> bytes | None:
+    """What tells a question from others; None for a filter's value of an odd type: the query says what is wrong."""
+    try:
+        return orjson.dumps(question, default=_plain, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+    except (TypeError, ValueError):
+        return None
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ from core.pool.changes import MOST_KEPT
 from core.pool.columns import STEP_COLUMNS
 from core.pool.database import Cursor, Database, among, arrow
 from core.pool.facetindex import SETS, FacetIndex
+from core.pool.kept import key_of
 from core.pool.members import Groups
 from core.pool.seeing import seeing
 from core.pool.views import compile_view, source_sql
@@ -35,6 +37,8 @@ SORTED = OF_SETS | VALUES
 
 MOST_BYTES = 128 << 20
 """Memory for columns of values; those not asked for longest go first. A column that is bigger alone isn't kept."""
+MOST_OF_VIEWS = 32 << 20
+"""Memory for the steps of views."""
 FIRST = ("created_at", "trajectory_reward", "reward", "latency_s", "n_tokens", "difficulty", "n_steps", "step_index")
 AHEAD = (*FIRST, *sorted(VALUES.difference(FIRST)))
 """Columns in the order in which they are read ahead, as long as they fit."""
@@ -63,7 +67,8 @@ class Moment:
         facets: the facet index, if it was asked for.
         columns: float64 ``[greatest step_id + 1]`` by name, NaN where the value is unknown.
         versions: the policy version that staleness counts from, by channel; if it was asked for.
-        everything: int64, ascending: all steps, if the view holds all and columns were asked for.
+        known: int64, ascending: the steps of the view, if they are in memory.
+        keep: is told them if they are not.
     """
 
     cursor: Cursor
@@ -71,15 +76,18 @@ class Moment:
     facets: FacetIndex | None
     columns: dict[str, np.ndarray]
     versions: dict[str, int | None]
-    everything: np.ndarray | None
+    known: np.ndarray | None
+    keep: Callable[[np.ndarray], None]
 
     def step_ids(self) -> np.ndarray:
         """int64, ascending: the steps of the view. Not to be written to."""
-        if self.everything is not None:
-            return self.everything
+        if self.known is not None:
+            return self.known
         condition = compile_view(self.view)
         found = arrow(self.cursor, f"SELECT s.step_id {source_sql(condition)}", condition.parameters)["step_id"]
-        return _ascending(found.to_numpy())
+        step_ids = _ascending(found.to_numpy())
+        self.keep(step_ids)
+        return step_ids
 
     def keys(self, name: str, step_ids: np.ndarray) -> np.ndarray | None:
         """A column of these steps as float64, NaN where it is unknown; texts by their rank. None: not in memory.
@@ -125,6 +133,7 @@ class Numbers:
         self._groups = Groups()
         self._versions: tuple[int, dict[str, int | None]] | None = None
         self._everything: tuple[int, np.ndarray] | None = None
+        self._views = _Views(database)
 
     @contextmanager
     def reading(
@@ -141,10 +150,10 @@ class Numbers:
                 index = self._index(news, number) if facets or not OF_SETS.isdisjoint(columns) else None
                 kept = {name: self._column(news, number, name) for name in columns if name in VALUES}
                 current = self._current_versions(cursor, number) if versions or "staleness" in columns else {}
-                everything = self._all_ids(news, number) if columns and holds_all(view) else None
+                known = self._known(news, number, view, columns)
             seen = stack.enter_context(seeing(self._db, cursor, view))
             found = {name: values for name, values in kept.items() if values is not None}
-            yield Moment(cursor, seen, index, found, current, everything)
+            yield Moment(cursor, seen, index, found, current, known, partial(self._views.keep, number, view))
 
     def _index(self, news: _News, number: int) -> FacetIndex:
         changed = None if self._facets is None else news.since(self._facets[0])
@@ -180,7 +189,7 @@ class Numbers:
         with self._lock:
             facets = 0 if self._facets is None else self._facets[1].n_bytes
             step_ids = 0 if self._everything is None else self._everything[1].nbytes
-            return self._bytes_of_columns() + facets + step_ids + self._groups.of.nbytes
+            return self._bytes_of_columns() + facets + step_ids + self._groups.of.nbytes + self._views.n_bytes
 
     def read_ahead(self, stop: Callable[[], bool]) -> None:
         """Make what isn't there yet and fits, and bring up to date what fell behind; readers don't wait for the first.
@@ -227,6 +236,11 @@ class Numbers:
             self._versions = number, current_versions(cursor)
         return self._versions[1]
 
+    def _known(self, news: _News, number: int, view: View, columns: Sequence[str]) -> np.ndarray | None:
+        if not holds_all(view):
+            return self._views.get(view)
+        return self._all_ids(news, number) if columns else None
+
     def _all_ids(self, news: _News, number: int) -> np.ndarray:
         changed = None if self._everything is None else news.since(self._everything[0])
         if self._everything is None or changed is None:
@@ -235,6 +249,47 @@ class Numbers:
             step_ids = _with_new(news.cursor, self._everything[1], changed) if changed.size else self._everything[1]
         self._everything = number, step_ids
         return step_ids
+
+
+class _Views:
+    """The steps of the views asked for last, while nothing is written: facets, a page and the next one ask for them."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._lock = threading.Lock()
+        self._found: OrderedDict[bytes, tuple[int, np.ndarray]] = OrderedDict()
+
+    def get(self, view: View) -> np.ndarray | None:
+        """The steps of a view as a snapshot that was opened before has them; None: not in memory."""
+        key = key_of(view)
+        with self._lock:
+            if key is None or key not in self._found:
+                return None
+            number, step_ids = self._found[key]
+            if self._db.changes.any_since(number):
+                self._found.clear()
+                return None
+            self._found.move_to_end(key)
+            return step_ids
+
+    def keep(self, number: int, view: View, step_ids: np.ndarray) -> None:
+        """Steps of a view as a snapshot has them, in which this write is surely."""
+        key = key_of(view)
+        if key is None or step_ids.nbytes > MOST_OF_VIEWS:
+            return
+        with self._lock:
+            self._found[key] = number, step_ids
+            while self._sum() > MOST_OF_VIEWS:
+                self._found.popitem(last=False)
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory for them."""
+        with self._lock:
+            return self._sum()
+
+    def _sum(self) -> int:
+        return sum(step_ids.nbytes for _, step_ids in self._found.values())
 
 
 class _News:

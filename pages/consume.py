@@ -18,12 +18,13 @@ from core.types import View
 from studio import state
 from studio import widgets as w
 from studio.charts import consume as charts
+from studio.widgets import batchview
 from studio.widgets.batchview import one_batch, recipe_name
+from studio.widgets.browse import asked_page, page_of
 from studio.widgets.choice import choose
 from studio.widgets.planning import as_of_now, query_fields, recipe_editor
 from studio.widgets.tables import html_table, mark
 
-LIMIT = 300
 TABS = {"batches": "Batches", "metrics": "Trainer metrics", "consumers": "Consumers", "syncs": "Weight syncs"}
 SNIPPET = """from core.trainer import Trainer
 
@@ -67,12 +68,14 @@ def overview(channel: str) -> None:
     service = state.service()
     pool = service.pool
     pool.expire_batches()
-    rows = pool.batch_summaries(channel=channel, limit=LIMIT)
+    rows = pool.batch_summaries(channel=channel, limit=batchview.BATCHES)
     ready, wanted = waiting(channel)
     going = pace(rows, service.clock())
     starves = going.starves_in_s(ready)
-    acked = [row for row in rows if row["state"] == "acked"]
+    told = pool.consumers(channel=channel)
+    total = {name: sum(one[name] for one in told) for name in ("n_batches", "n_leased", "n_acked", "n_steps")}
     held = [row for row in rows if row["state"] == "leased"]
+    held_steps = f"{w.count(sum(row['n_steps'] for row in held))} steps" if len(held) == total["n_leased"] else ""
     rate = going.groups_per_s
     w.figures(
         [
@@ -89,8 +92,13 @@ def overview(channel: str) -> None:
                 sub=f"{rate * 60:.3g} groups a minute" if rate is not None else "nothing consumed lately",
                 help="How long the ready groups last at the pace of the last ten minutes",
             ),
-            w.Figure("Leased", w.count(len(held)), sub=f"{w.count(sum(row['n_steps'] for row in held))} steps"),
-            w.Figure("Consumed", w.count(len(acked)), sub=f"{w.count(sum(row['n_steps'] for row in acked))} steps"),
+            w.Figure("Leased", w.count(total["n_leased"]), sub=held_steps, help="Batches that a consumer holds"),
+            w.Figure(
+                "Consumed",
+                w.count(total["n_acked"]),
+                sub=f"{w.count(total['n_steps'])} steps",
+                help="Batches that were acknowledged",
+            ),
             w.Figure("Policy version", w.count(service.policy.version), sub=sync_text(service), help="policy version"),
         ],
         dense=True,
@@ -103,10 +111,13 @@ def overview(channel: str) -> None:
         )
         st.code(SNIPPET.format(base_url=service.base_url), language="python")
         return
+    newest = (
+        f"the newest {w.count(len(rows))} of {w.count(total['n_batches'])}, " if len(rows) < total["n_batches"] else ""
+    )
     left, right = st.columns(2, gap="medium")
     done = syncs(pool.policy_events())
     with left:
-        w.section("Batches", "one dot each; pick one to open it")
+        w.section("Batches", f"{newest}one dot each; pick one to open it")
         picked(w.plot(charts.batches_over_time(rows, done), key="batches", alt="Batches over time", **SELECT))
     with right:
         w.section("Staleness", "versions behind the policy in force at the fetch")
@@ -158,15 +169,20 @@ def sync_text(service: Any) -> str:
 def tables(channel: str) -> None:
     """Metrics, batches, consumers and syncs."""
     pool = state.service().pool
-    rows = pool.batch_summaries(channel=channel, limit=LIMIT)
-    if not rows:
+    total = sum(one["n_batches"] for one in pool.consumers(channel=channel))
+    if not total:
         return
-    tab = choose(
-        "Table",
-        {"batches": "Batches", "metrics": "Trainer metrics", "consumers": "Consumers", "syncs": "Weight syncs"},
-        "tab",
-    )
-    {"batches": batch_table, "metrics": metric_charts, "consumers": consumer_table, "syncs": sync_table}[tab](rows)
+    tab = choose("Table", TABS, "tab")
+    if tab == "consumers":
+        consumer_table(channel)
+    elif tab == "syncs":
+        sync_table()
+    else:
+        page = min(asked_page(), -(-total // batchview.BATCHES))
+        rows = pool.batch_summaries(channel=channel, limit=batchview.BATCHES * page)[batchview.BATCHES * (page - 1) :]
+        {"batches": batch_table, "metrics": metric_charts}[tab](rows)
+        if total > batchview.BATCHES:
+            page_of(total, key=f"consume-{tab}", size=batchview.BATCHES, noun="batches, newest first")
 
 
 def batch_table(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -196,7 +212,7 @@ def batch_table(rows: Sequence[Mapping[str, Any]]) -> None:
         placeholder="",
         on_select="rerun",
         selection_mode="single-cell",
-        key="batch-table",
+        key=f"batch-table-{rows[0]['batch_uid']}",
         column_config={
             "batch": config.TextColumn("Batch", width=92),
             "state": config.TextColumn("State", width=66),
@@ -237,9 +253,9 @@ def metric_charts(rows: Sequence[Mapping[str, Any]]) -> None:
             picked(w.plot(charts.metric(values, name, height=160), key=f"metric-{name}", alt=name, **SELECT))
 
 
-def consumer_table(rows: Sequence[Mapping[str, Any]]) -> None:
+def consumer_table(channel: str) -> None:
     """Who fetched."""
-    found = state.service().pool.consumers(channel=rows[0]["channel"])
+    found = state.service().pool.consumers(channel=channel)
     html_table(
         ["Consumer", "Batches", "Leased", "Consumed", "Given back", "Expired", "Groups", "Steps", "Tokens", "Seen"],
         [
@@ -256,7 +272,7 @@ def consumer_table(rows: Sequence[Mapping[str, Any]]) -> None:
     )
 
 
-def sync_table(rows: Sequence[Mapping[str, Any]]) -> None:
+def sync_table() -> None:
     """Exchanges of weights, newest first."""
     found = syncs(state.service().pool.policy_events())
     if not found:
@@ -264,6 +280,7 @@ def sync_table(rows: Sequence[Mapping[str, Any]]) -> None:
             "No weight sync was reported", "POST /api/v1/policy with sync_started and sync_finished.", icon="sync"
         )
         return
+    first = (min(asked_page(), -(-len(found) // batchview.SYNC_ROWS)) - 1) * batchview.SYNC_ROWS
     html_table(
         ["Version", "Started", "Took"],
         [
@@ -272,9 +289,11 @@ def sync_table(rows: Sequence[Mapping[str, Any]]) -> None:
                 w.ago(sync.started_at, state.service().clock()),
                 w.seconds(sync.duration_s) if sync.duration_s is not None else mark("not finished", "warn"),
             )
-            for sync in reversed(found)
+            for sync in found[::-1][first : first + batchview.SYNC_ROWS]
         ],
     )
+    if len(found) > batchview.SYNC_ROWS:
+        page_of(len(found), key="syncs", size=batchview.SYNC_ROWS, noun="weight syncs, newest first")
 
 
 def next_fetch(channel: str) -> None:

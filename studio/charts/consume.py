@@ -14,6 +14,10 @@ TONES = {"acked": theme.GOOD, "leased": theme.SERIES[1], "released": theme.MUTED
 """State of a batch -> its colour."""
 
 
+SYNC_LINES = 400
+"""Most weight syncs that are drawn: more stand closer than a pixel."""
+
+
 def _time(at: float | None) -> datetime | None:
     return None if at is None else datetime.fromtimestamp(at, UTC)
 
@@ -40,9 +44,24 @@ def batches_over_time(rows: Sequence[Mapping[str, Any]], syncs: Sequence[Any], *
             + state
             + "</extra>",
         )
-    for sync in syncs:
-        if sync.finished_at is not None:
-            made.add_vline(x=_time(sync.finished_at), line={"width": 1, "dash": "dot", "color": theme.MUTED})
+    since = min((row["leased_at"] for row in rows), default=None)
+    ends = [sync.finished_at for sync in syncs if sync.finished_at is not None]
+    if since is not None:  # those before the first dot only push the dots together
+        ends = [at for at in ends if at >= since]
+    if ends:
+        # One trace for all, from edge to edge on an axis of its own: single shapes cost minutes when there are many.
+        each = -(-len(ends) // SYNC_LINES)
+        places = [_time(at) for at in ends[::-1][::each]]
+        made.add_scatter(
+            x=[x for at in places for x in (at, at, None)],
+            y=[0, 1, None] * len(places),
+            yaxis="y2",
+            name="weight sync" if each == 1 else f"weight sync, 1 in {each}",
+            mode="lines",
+            line={"width": 1, "dash": "dot", "color": theme.MUTED},
+            hoverinfo="skip",
+        )
+        made.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True})
     made.update_layout(showlegend=True)
     made.update_yaxes(rangemode="tozero")
     return made

@@ -12,6 +12,8 @@ from studio import state
 from studio import widgets as w
 from studio.widgets.tables import mark
 
+BATCHES, SYNC_ROWS = 300, 100
+"""Batches that are drawn and listed at once; weight syncs on one page of their table."""
 STATE_TONE = {"acked": "good", "leased": "", "released": "muted", "expired": "warn"}
 
 

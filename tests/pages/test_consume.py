@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
 from core.batch.leases import Fetch
+from core.batch.pace import Sync
+from core.types import PolicyEvent, PolicyEventKind
+from studio.charts.consume import batches_over_time
+from studio.widgets import batchview
 from tests.pages.test_lab_pages import figure
 
 GRPO = {"algorithm": "grpo", "n_rollouts": 2, "batch_size": 1}
@@ -81,3 +86,42 @@ def test_a_step_says_who_consumed_it(consumed, open_page):
     page = open_page("inspect", step=step, tab="facts")
     assert page.failures == []
     assert f"batch={uids[0]}" in page.html and "acked" in page.html
+
+
+def test_a_long_run_is_counted_whole_and_listed_by_the_page(consumed, open_page, monkeypatch):
+    monkeypatch.setattr(batchview, "BATCHES", 2)
+    page = open_page("consume", page="2")
+    assert page.failures == []
+    assert (figure(page, "Leased"), figure(page, "Consumed")) == ("1", "1")
+    listed = page.app.dataframe[0].value
+    assert listed["state"].tolist() == ["acked"] and listed["consumer"].tolist() == ["a"]
+    assert any("3–3 of 3 batches" in one.value for one in page.app.caption)
+    assert "the newest 2 of 3, one dot each" in page.html
+
+
+def test_weight_syncs_come_by_the_page(consumed, open_page, monkeypatch):
+    service, _ = consumed
+    monkeypatch.setattr(batchview, "SYNC_ROWS", 4)
+    kinds = (PolicyEventKind.SYNC_STARTED, PolicyEventKind.SYNC_FINISHED)
+    service.pool.append(
+        [], policy_events=[PolicyEvent(v, kind, 1_800_000_000.0 + v) for v in range(10) for kind in kinds]
+    )
+    page = open_page("consume", tab="syncs", page="2")
+    assert page.failures == []
+    assert [f"<td>{version}</td>" in page.html for version in (6, 5, 2, 1)] == [False, True, True, False]
+
+
+def test_a_thousand_weight_syncs_are_drawn_at_once_and_none_before_the_first_batch():
+    rows = [
+        {"batch_uid": "b", "consumer": "c", "n_groups": 1, "n_steps": 5, "state": "acked", "leased_at": 5000.0 + at}
+        for at in (0, 900)
+    ]
+    done = [Sync(version, 4000.0 + version, 4000.5 + version) for version in range(2000)]
+    began = time.process_time()
+    drawn = batches_over_time(rows, done).data[-1]
+    assert time.process_time() - began < 2
+    assert drawn.name == "weight sync, 1 in 3" and not drawn.y[2::3][0]
+    times = [at.timestamp() for at in drawn.x[::3]]
+    assert times == [4000.5 + version for version in range(1999, 999, -3)]
+    few = batches_over_time(rows, done[1500:1503]).data[-1]
+    assert few.name == "weight sync" and len(few.x) == 9

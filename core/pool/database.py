@@ -162,6 +162,21 @@ class Database:
         finally:
             cursor.close()
 
+    @property
+    def log_bytes(self) -> int:
+        """Size of the write-ahead log."""
+        log = Path(f"{self.path}.wal")
+        return log.stat().st_size if log.exists() else 0
+
+    def checkpoint(self) -> None:
+        """Take what the write-ahead log holds into the file now: some commit would have to wait for it later."""
+        with self.lock:
+            cursor = self._connection.cursor()
+            try:
+                cursor.execute("CHECKPOINT")
+            finally:
+                cursor.close()
+
     def close(self) -> None:
         """Wait for the writer, then close the file."""
         with self.lock:

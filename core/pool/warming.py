@@ -3,9 +3,9 @@
 The first page by a column, or the first facets, would wait for a million rows. Here the facet index, the columns and
 some of every stretch of rows are read when the pool is opened, and what was kept is brought up to date now and then:
 columns that nobody asked for while a thousand writes came in would have to be read anew. Signs for text search are
-made after that (``core.pool.textsigns``). Nobody waits for it, and no answer is another than without it. Its memory is
-bounded: ``numbers.MOST_BYTES``, ``textsearch.MOST_BYTES``, and what the database keeps of ``MOST_ROWS`` rows within its
-own limit.
+made after that (``core.pool.textsigns``). A pool at rest takes its write-ahead log in, so that bulk labels seldom have
+to. Nobody waits for it, and no answer is another than without it. Its memory is bounded: ``numbers.MOST_BYTES``,
+``textsearch.MOST_BYTES``, and what the database keeps of ``MOST_ROWS`` rows within its own limit.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ FEW_STEPS = 20_000
 """A pool of fewer steps answers at once as it is."""
 MOST_ROWS = 1_000_000
 """Steps, the newest, whose rows are read ahead: some 95 bytes each of the database's memory."""
+LOG_BYTES = 8 << 20
+"""A write-ahead log of this size is taken in where nobody wrote since the last look."""
 EVERY_S = 20.0
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,7 @@ class ReadAhead:
     _next: dict[str, int]
     _numbers: Numbers
     _rows_are_read = False
+    _n_writes_seen = -1
 
     def warm(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Read what pages of a big pool need before they ask, and again what fell behind.
@@ -47,6 +50,9 @@ class ReadAhead:
         """
         if self._next["step_id"] < FEW_STEPS or stop():
             return
+        at_rest, self._n_writes_seen = self._n_writes_seen == self._db.n_writes, self._db.n_writes
+        if at_rest and self._db.log_bytes >= LOG_BYTES:
+            self._db.checkpoint()
         if not self._rows_are_read:
             with self._db.read() as cursor:
                 touch_rows(cursor, MOST_ROWS)

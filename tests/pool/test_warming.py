@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ from core.pool.database import Cursor, Database
 from core.pool.facets import count_by_sql
 from core.pool.listing import list_steps, touch_rows
 from core.pool.numbers import AHEAD, FIRST, MOST_BEHIND, SORTED, VALUES, Numbers, _read
-from core.pool.warming import FEW_STEPS, Warming
-from core.types import Step, View
+from core.pool.warming import FEW_STEPS, LOG_BYTES, Warming
+from core.types import Annotation, Step, View
 from tests.pool.test_numbers import FACETS, NOW, Story, check
 
 
@@ -124,4 +125,26 @@ def test_a_thread_warms_a_big_pool_and_ends_before_it_closes() -> None:
     warming.stop()
     assert set(pool._numbers._columns) == set(AHEAD)
     assert not [thread for thread in threading.enumerate() if thread.name == "pool-warming"]
+    pool.close()
+
+
+def test_a_pool_at_rest_takes_its_log_in(tmp_path: Path) -> None:
+    pool = Pool.open(tmp_path / "pool.duckdb", clock=lambda: NOW)
+    pool.append(some(50))
+    long = [Annotation("note", f"{i}" * 20_000, "a", "h", NOW, step_uid="s4") for i in range(500)]
+    pool.annotate(long)
+    pool._next["step_id"] = FEW_STEPS
+    full = pool._db.log_bytes
+    assert full > LOG_BYTES
+    pool.warm()
+    assert pool._db.log_bytes == full, "somebody wrote since the last look"
+    with pool._db.read() as cursor:
+        before = cursor.execute("SELECT count(*) FROM annotations").fetchall()
+        pool.warm()
+        assert cursor.execute("SELECT count(*) FROM annotations").fetchall() == before
+    assert pool._db.log_bytes < 1 << 20
+    assert len(pool.annotations(step_uid="s4")) == 500
+    pool.close()
+    pool = Pool.open(tmp_path / "pool.duckdb", clock=lambda: NOW)
+    assert [note["value"] for note in pool.annotations(step_uid="s4")] == [note.value for note in long]
     pool.close()

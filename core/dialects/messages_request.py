@@ -245,7 +245,7 @@ def _tool_choice(choice: Any) -> tuple[Any, bool | None]:
     if kind == "tool":
         return {"type": "function", "function": {"name": text_of(choice.get("name"), "tool_choice.name")}}, parallel
     names = {"auto": "auto", "any": "required", "none": "none"}
-    if kind not in names:
+    if not isinstance(kind, str) or kind not in names:
         raise BadRequest(f"unknown tool_choice {kind!r}", field="tool_choice.type", hint="auto, any, tool, none")
     return names[kind], parallel
 
@@ -256,7 +256,7 @@ def _output(body: Mapping[str, Any], dropped: Dropped) -> tuple[Json | None, Any
     config = config if isinstance(config, dict) else {}
     form = config.get("format") or body.get("output_format")
     effort = config.get("effort")
-    if effort in _EFFORTS:
+    if isinstance(effort, str) and effort in _EFFORTS:
         dropped.add("output_config.effort")
         effort = _EFFORTS[effort]
     for name in sorted(config.keys() - {"format", "effort"}):

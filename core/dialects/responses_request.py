@@ -132,6 +132,8 @@ class _Talk:
 
     def _item(self, item: Json) -> None:
         kind = item.get("type") or ("message" if "role" in item else "item_reference")
+        if not isinstance(kind, str):
+            raise BadRequest("an item's type is not a text", field="input.type")
         if kind not in _OUTPUTS:
             self._show_images()
         if kind == "message" and item.get("role") == "assistant":

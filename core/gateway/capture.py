@@ -110,7 +110,12 @@ class Capture:
         within = reach(presented, deps.keys, deps.settings.api_key)
         call.input_items = await recall(deps.journal.directory, self._dialect.name, call.request, within)
         names = Names(call.step_uid, call.started_at, deps.journal.mark())
-        call.translation = self._dialect.wire.open(call.request, names, call.input_items)
+        try:
+            call.translation = self._dialect.wire.open(call.request, names, call.input_items)
+        except (TypeError, AttributeError, LookupError, ValueError) as error:
+            # Something in it is of a kind that nobody expected there: the agent's dialect has a shape for that too.
+            log.exception("a %s request could not be translated", self._dialect.name)
+            raise BadRequest(f"the body is not shaped like a {self._dialect.name} request", field="body") from error
         engines = await deps.engines.candidates(call.caller.model)
         if len(engines) > 1:
             engines = ranked(engines, affinity(call.caller.identity.trajectory_uid, call.translation.asked))

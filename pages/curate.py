@@ -10,7 +10,7 @@ from typing import Any
 import streamlit as st
 
 from core.batch.leases import DEFAULT_CHANNEL
-from core.batch.plan import plan
+from core.batch.plan import count_plan
 from core.types import Annotation, AnnotationKind, View
 from studio import state
 from studio import widgets as w
@@ -23,6 +23,7 @@ from studio.widgets.labels import QUALITIES, SOURCE
 from studio.widgets.planning import (
     Supposed,
     can_suppose,
+    counts_now,
     current_plan,
     link_params,
     plan_counts,
@@ -232,7 +233,7 @@ def preview(action: Action, view: View, ready: bool) -> None:
     """The active plan before and after the action, by the very function that plans."""
     pool = state.service().pool
     recipe, origin = standing_recipe(channel_of(view))
-    before = plan_counts(current_plan(View(), recipe))
+    before = plan_counts(counts_now(View(), recipe))
     line = f"Active plan: {recipe.estimator.title} ({origin}), channel {recipe.channel}, whole pool"
     if not ready:
         show_change(before, None, f"{line}. Select rows, or apply to all that match.")
@@ -254,7 +255,7 @@ def preview(action: Action, view: View, ready: bool) -> None:
         return
     uids: Sequence[str] = action.uids or matching(view, action.target)
     supposed = Supposed(pool, action.target, uids, action.kind, action.value)
-    show_change(before, plan_counts(plan(supposed, View(), recipe)), line)
+    show_change(before, plan_counts(count_plan(supposed, View(), recipe)), line)
 
 
 def reached(action: Action, view: View) -> None:

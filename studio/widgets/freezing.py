@@ -16,7 +16,7 @@ from studio import widgets as w
 from studio.widgets.choice import pick
 from studio.widgets.filters import active_filters, filter_panel
 from studio.widgets.groupcredit import group_recipe
-from studio.widgets.planning import current_plan, plan_counts
+from studio.widgets.planning import counts_now, plan_counts
 
 ACTIONS = {"mask": "Mask the tokens", "drop": "Drop the step"}
 UNREADABLE = {"drop": "Drop it", "keep": "Keep it"}
@@ -35,7 +35,7 @@ def freeze_tab() -> None:
         channels = [str(value) for value, _ in service.pool.facets(View(), ["channel"])["channel"]] or ["train"]
         channel = pick("Channel", {one: one for one in channels}, "into", width=200)
         recipe, origin = group_recipe(channel)
-        counts = plan_counts(current_plan(view, recipe))
+        counts = plan_counts(counts_now(view, recipe))
         n_steps = service.pool.count_steps(View({**view.filters, "channel": channel}, view.where))
         w.figures(
             [

@@ -14,7 +14,7 @@ import pyarrow as pa
 import streamlit as st
 
 from core.batch.candidates import COLUMNS, OPTIONAL
-from core.batch.plan import Plan, plan
+from core.batch.plan import Plan, count_plan, plan
 from core.batch.recipe import Recipe, parse_recipe
 from core.credit import REGISTRY, Option
 from core.errors import InvalidInput, StudioError
@@ -259,14 +259,15 @@ def totals_row(made: Plan) -> None:
     figures(cells, dense=True)
 
 
-def plan_counts(made: Plan) -> dict[str, int]:
-    """Groups, trajectories, steps and tokens, without packing anything."""
-    return {
-        "groups": made.n_groups,
-        "trajectories": len(made.trajectories),
-        "steps": len(made.steps),
-        "tokens": int(made.lengths.sum()),
-    }
+def counts_now(view: View, recipe: Recipe) -> dict[str, int]:
+    """``current_plan(…).counts``, without making the plan where counts are all that is shown."""
+    pool = state.service().pool
+    return as_of_now("counts", view, recipe, None, lambda: count_plan(pool, view, recipe))
+
+
+def plan_counts(counts: Mapping[str, int]) -> dict[str, int]:
+    """Groups, trajectories, steps and tokens of ``Plan.counts``, as pages call them."""
+    return {name: counts[f"n_{name}"] for name in ("groups", "trajectories", "steps", "tokens")}
 
 
 class Supposed:

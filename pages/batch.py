@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import Any
 
 import streamlit as st
 
@@ -19,6 +18,7 @@ from studio.widgets.browse import asked_page, page_of
 from studio.widgets.choice import choose, pick
 from studio.widgets.compare import side_by_side, what_if
 from studio.widgets.exporting import ExportJob
+from studio.widgets.exportview import show_job
 from studio.widgets.filters import active_filters, filter_panel
 from studio.widgets.funnel import funnel_table
 from studio.widgets.plancredit import credit
@@ -40,7 +40,6 @@ TABS = {
     "export": "Export",
     "json": "Plan as JSON",
 }
-DOWNLOAD_MAX = 64 << 20
 GROUP_ROWS = 200
 TRAJECTORY_ROWS = 2000
 JSON_GROUPS = 20
@@ -240,14 +239,10 @@ def export_tab(made: Plan) -> None:
     with right:
         if job is None:
             w.empty_state("No file yet", "Choose a format and export; the file comes with a manifest.", icon="save")
-        elif job.running:
-            w.live(0.5)(export_progress)(job)
-        elif job.error is not None:
-            w.show_error(job.error)
-        elif job.result is not None:
-            if job.plan.hash != made.hash:
+        else:
+            if job.result is not None and job.plan.hash != made.hash:
                 st.caption(":orange[This file is of an earlier plan; export again for the one above.]")
-            show_export(job.result)
+            show_job(job)
 
 
 def size_text(made: Plan, name: str, options: dict[str, str]) -> str:
@@ -257,45 +252,6 @@ def size_text(made: Plan, name: str, options: dict[str, str]) -> str:
     except StudioError as error:
         return f". {error.message}" + (f": {error.hint}" if error.hint else "")
     return "" if n_bytes is None else f", about {w.bytes_text(n_bytes)}"
-
-
-def export_progress(job: ExportJob) -> None:
-    """The bar of a running export, and the way to end it."""
-    if not job.running:
-        st.rerun()
-    st.progress(job.done / job.total if job.total else 1.0, f"{job.done:,} of {job.total:,} steps")
-    if st.button("Cancel", icon=":material/cancel:"):
-        job.cancel()
-
-
-def show_export(result: Any) -> None:
-    """The written file: where, how big, how to load, and its manifest."""
-    manifest = result.manifest
-    w.section(result.path.name, f"{w.bytes_text(manifest['n_bytes'])} · sha256 {manifest['sha256'][:16]}…")
-    w.facts(
-        [
-            ("file", result.path),
-            ("manifest", result.manifest_path.name),
-            ("rows", w.count(manifest["n_rows"])),
-            ("tokens", f"{w.count(manifest['n_tokens'])}, {w.count(manifest['n_loss_tokens'])} in the loss"),
-            ("plan", manifest["plan"]["uid"]),
-        ]
-    )
-    st.caption("Load it, in its folder:")
-    st.code(manifest["load_command"], language="bash", wrap_lines=True)
-    if result.path.exists():
-        with st.container(horizontal=True):
-            if manifest["n_bytes"] <= DOWNLOAD_MAX:
-                st.download_button(
-                    "Download file", result.path.read_bytes, file_name=result.path.name, icon=":material/download:"
-                )
-            st.download_button(
-                "Download manifest", result.manifest_path.read_bytes, file_name=result.manifest_path.name
-            )
-    else:
-        st.caption(":orange[The file was moved or deleted since.]")
-    with st.expander("Manifest", icon=":material/description:"):
-        st.json(manifest, expanded=1)
 
 
 def as_json(made: Plan) -> None:

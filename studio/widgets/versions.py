@@ -9,10 +9,12 @@ from typing import Any
 import streamlit as st
 
 from core.batch.datasets import version_plan
-from core.export import EXPORTERS, export
+from core.export import EXPORTERS
 from studio import state
 from studio import widgets as w
 from studio.widgets.browse import span
+from studio.widgets.exporting import ExportJob
+from studio.widgets.exportview import show_job
 from studio.widgets.tables import bars, html_table, mark
 
 SHOWN_CHANGES = 500
@@ -55,9 +57,14 @@ def versions_tab() -> None:
         selection_mode="single-cell",
         row_height=29,
         height=min(320, 36 + 29 * len(heads)),
+        placeholder="",
         column_config={
-            "tokens": config.NumberColumn(format="localized"),
-            "steps": config.NumberColumn(format="localized"),
+            **{name: config.Column(name.capitalize()) for name in ("name", "created", "channel", "parent", "redacted")},
+            **{name: config.Column(name.capitalize()) for name in ("author", "note", "hash")},
+            **{
+                name: config.NumberColumn(name.capitalize(), format="localized")
+                for name in ("groups", "trajectories", "steps", "tokens")
+            },
         },
         key="versions-table",
     )
@@ -133,13 +140,20 @@ def ways_out(head: Head) -> None:
             label_visibility="collapsed",
             key="version-format",
         )
-        pressed = st.button("Export", type="primary", icon=":material/save:", key="version-export")
+        job: ExportJob | None = st.session_state.get("version-job")
+        busy = job is not None and job.running
+        pressed = st.button("Export", type="primary", icon=":material/save:", key="version-export", disabled=busy)
     st.caption(EXPORTERS[name].description)
     if pressed:
-        with st.spinner("Writing…", show_time=True):
+        with st.spinner("Planning…", show_time=True):
             made = version_plan(service.pool, head["name"])
-            result = export(made, service.pool, name, service.settings.export_dir, clock=service.clock)
-        w.facts([("file", str(result.path)), ("rows", w.count(result.n_rows)), ("sha256", result.manifest["sha256"])])
+        job = ExportJob(made, service.pool, name, service.settings.export_dir, {}, service.clock)
+        st.session_state["version-job"] = job
+    if job is not None:
+        of = (job.plan.dataset_version or {}).get("name")
+        if of != head["name"]:
+            st.caption(f"The export of version {of}:")
+        show_job(job)
 
 
 def diff_tab() -> None:

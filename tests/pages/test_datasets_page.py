@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 
 import pytest
 
@@ -12,6 +13,7 @@ from core.batch.plan import plan
 from core.batch.recipe import Recipe
 from core.types import Annotation, View
 from studio.widgets.sqlresult import chart
+from tests.conftest import eventually
 from tests.pages.test_lab_pages import figure
 
 
@@ -36,6 +38,14 @@ def test_every_tab_opens(service, request, open_page, tab, full):
     assert open_page("datasets", tab=tab).failures == []
 
 
+def written_sum(page) -> str | None:
+    """The sha256 of the file, once the export is done and the page drawn again."""
+    found = re.search(r"<dt[^>]*>sha256</dt><dd>(\w+)", page.html)
+    if found is None:
+        page.app.run()
+    return None if found is None else found[1]
+
+
 def test_freeze_then_label_then_compare_and_export(filled, open_page):
     freeze(open_page, "one", agent="opencode")
     head = filled.pool.dataset_version("one")
@@ -52,8 +62,9 @@ def test_freeze_then_label_then_compare_and_export(filled, open_page):
     for _ in range(2):
         page = open_page("datasets", version="one")
         page.app.button(key="version-export").click().run()
+        written = eventually(partial(written_sum, page))
         assert page.failures == []
-        sums.append(re.search(r"<dt[^>]*>sha256</dt><dd>(\w+)", page.html).group(1))
+        sums.append(written)
     assert sums[0] == sums[1]
     page.app.button(key="version-verify").click().run()
     assert "Intact" in page.html

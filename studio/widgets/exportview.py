@@ -1,0 +1,62 @@
+"""An export on the screen: its progress and the way to end it, then the file, or why there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from studio import widgets as w
+from studio.widgets.exporting import ExportJob
+
+DOWNLOAD_MAX = 64 << 20
+
+
+def show_job(job: ExportJob) -> None:
+    """What an export is doing, or what came of it."""
+    if job.running:
+        w.live(0.5)(export_progress)(job)
+    elif job.error is not None:
+        w.show_error(job.error)
+    elif job.result is not None:
+        show_export(job.result)
+
+
+def export_progress(job: ExportJob) -> None:
+    """The bar of a running export, and the way to end it."""
+    if not job.running:
+        st.rerun()
+    st.progress(job.done / job.total if job.total else 1.0, f"{job.done:,} of {job.total:,} steps")
+    if st.button("Cancel", icon=":material/cancel:"):
+        job.cancel()
+
+
+def show_export(result: Any) -> None:
+    """The written file: where, how big, how to load, and its manifest."""
+    manifest = result.manifest
+    w.section(result.path.name, f"{w.bytes_text(manifest['n_bytes'])} · sha256 {manifest['sha256'][:16]}…")
+    w.facts(
+        [
+            ("file", result.path),
+            ("manifest", result.manifest_path.name),
+            ("rows", w.count(manifest["n_rows"])),
+            ("tokens", f"{w.count(manifest['n_tokens'])}, {w.count(manifest['n_loss_tokens'])} in the loss"),
+            ("plan", manifest["plan"]["uid"]),
+            ("sha256", manifest["sha256"]),
+        ]
+    )
+    st.caption("Load it, in its folder:")
+    st.code(manifest["load_command"], language="bash", wrap_lines=True)
+    if result.path.exists():
+        with st.container(horizontal=True):
+            if manifest["n_bytes"] <= DOWNLOAD_MAX:
+                st.download_button(
+                    "Download file", result.path.read_bytes, file_name=result.path.name, icon=":material/download:"
+                )
+            st.download_button(
+                "Download manifest", result.manifest_path.read_bytes, file_name=result.manifest_path.name
+            )
+    else:
+        st.caption(":orange[The file was moved or deleted since.]")
+    with st.expander("Manifest", icon=":material/description:"):
+        st.json(manifest, expanded=1)

@@ -123,7 +123,7 @@ class TextSearch:
         self._brought = _Brought(0, np.zeros(0, np.int32), np.zeros(0, np.int32))
         self._making = threading.Lock()
         self._signs: tuple[Signs, ...] = ()
-        self._messages_at_once = 1024
+        self._messages_at_once = 256
 
     @property
     def n_bytes(self) -> int:

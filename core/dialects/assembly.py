@@ -16,6 +16,9 @@ _ONCE: Final = frozenset({"id", "created", "model", "prompt_token_ids"})
 """The first one counts; of everything else that does not grow, the last that says something."""
 _OBJECTS: Final = {"chat.completion.chunk": "chat.completion"}
 _GROWING: Final = frozenset({"token_ids", "response_token_ids"})
+_FUNCTIONS: Final = frozenset({"function", "custom"})
+_GROWING_TEXTS: Final = frozenset({"arguments", "input"})
+"""Of a function: kept in pieces until somebody asks."""
 _DRAWER: Final = "__verbose"
 _FIELDS_OF_PROVIDERS: Final = "provider_specific_fields"
 _THINKING: Final = "thinking_blocks"
@@ -56,7 +59,7 @@ class Assembly:
         """The answer so far, in the shape of one that was not streamed."""
         head = dict(self._head)
         if "object" in head:
-            head["object"] = _OBJECTS.get(head["object"], head["object"])
+            head["object"] = _OBJECTS.get(str(head["object"]), head["object"])
         choices = [self._choices[index].whole() for index in sorted(self._choices)]
         # One drawer can't be every choice's.
         if self._drawer_tokens is not None and len(choices) == 1:
@@ -181,8 +184,9 @@ class _Choice:
 
     def _call(self, call: Json, piece: Json) -> None:
         for name, value in piece.items():
-            if name in ("function", "custom") and isinstance(value, dict):
-                call[name] = _function(call.get(name) or {}, value)
+            if name in _FUNCTIONS:
+                if isinstance(value, dict):
+                    call[name] = _function(call.get(name) or {}, value)
             elif name != "index" and value is not None:
                 # Told once; engines that repeat it mean the same.
                 call[name] = call.get(name) or value
@@ -196,9 +200,10 @@ class _Choice:
         for name, value in logprobs.items():
             held = self._logprobs.get(name)
             if isinstance(value, list):
-                self._logprobs[name] = [*value] if held is None else held
-                if held is not None:
+                if isinstance(held, list):
                     held.extend(value)
+                else:
+                    self._logprobs[name] = [*value]
             elif held is None:
                 self._logprobs[name] = value
 
@@ -240,7 +245,7 @@ def _thinking(pieces: list[Any]) -> list[Any]:
 def _function(held: Json, piece: Json) -> Json:
     """A function's name, and its arguments as growing pieces."""
     for name, value in piece.items():
-        if name in ("arguments", "input"):
+        if name in _GROWING_TEXTS:
             spelled = value if isinstance(value, str) else orjson.dumps(value).decode() if value is not None else ""
             held.setdefault(name, []).append(spelled)
         elif value is not None:
@@ -251,8 +256,8 @@ def _function(held: Json, piece: Json) -> Json:
 def _joined(call: Json) -> Json:
     """A call whose arguments are one text again."""
     return {
-        name: {key: "".join(part) if isinstance(part, list) else part for key, part in value.items()}
-        if name in ("function", "custom")
+        name: {key: "".join(part) if key in _GROWING_TEXTS else part for key, part in value.items()}
+        if name in _FUNCTIONS
         else value
         for name, value in call.items()
     }

@@ -56,18 +56,26 @@ async def relay(call: Exchange, stream: EngineStream, outbox: Outbox, recorder: 
         log.exception("the stream of engine %s could not be read", call.engine.name if call.engine else None)
         failure = EngineError(f"the engine's stream could not be read: {type(error).__name__}")
     except asyncio.CancelledError:
-        recorder.abandon(call, await _answer(stream, assembly, EngineError("the gateway stopped")))
+        answer, _ = await _answer(stream, assembly, EngineError("the gateway stopped"))
+        recorder.abandon(call, answer)
         raise
     finally:
         stream.close()
-    return await recorder.settle(call, await _answer(stream, assembly, failure), failure)
+    return await recorder.settle(call, *await _answer(stream, assembly, failure))
 
 
 async def _answer(
     stream: EngineStream, assembly: Assembly | MessageAssembly, failure: StudioError | None
-) -> EngineAnswer | None:
-    body = assembly.whole() if assembly.begun else None
-    return await stream.answer(body, failure.message if failure is not None else None)
+) -> tuple[EngineAnswer | None, StudioError | None]:
+    """What the chunks make, and the failure: theirs where they make nothing."""
+    try:
+        body = assembly.whole() if assembly.begun else None
+        return await stream.answer(body, failure.message if failure is not None else None), failure
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        # A call that can't be told is recorded all the same.
+        log.exception("the chunks of a stream make no answer")
+        failure = failure or EngineError(f"the engine's chunks make no answer: {type(error).__name__}: {error}")
+        return await stream.answer(None, failure.message), failure
 
 
 def _is_for_the_agent(chunk: Json, added: Sequence[str]) -> bool:

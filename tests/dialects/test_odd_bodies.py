@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from core.dialects import DIALECTS, BadRequest, Names
+from core.dialects.assembly import Assembly
 
 ODD: tuple[Any, ...] = (
     None, 7, -0.5, True, "x", "", "{", [], {}, [None], ["x"], [{}], {"x": None}, [[1]], 10**19, {"type": ["x"]},
@@ -115,3 +116,33 @@ def test_a_body_with_something_odd_in_it_is_translated_or_refused_by_name(dialec
             raise AssertionError(f"{odd!r} at {at}") from error
     assert n_translated
     assert n_refused or dialect in ("chat", "completions")
+
+
+def test_chunks_with_something_odd_in_them_still_make_an_answer() -> None:
+    """Whatever an engine streams: what can be told of it is told, so that the call has a record."""
+    head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    entry = {"token": "x", "logprob": -0.5, "bytes": [120], "top_logprobs": []}
+    call = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    deltas = [
+        {"role": "assistant", "content": "", "reasoning_content": "r"}, {"content": "x"}, {"tool_calls": [call]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": " "}}]},
+        {"thinking_blocks": [{"type": "thinking", "thinking": "t", "signature": "s"}]},
+        {"function_call": {"name": "f", "arguments": "{"}},
+    ]  # fmt: skip
+    choices = [{"index": 0, "delta": one, "logprobs": {"content": [entry]}, "token_ids": [7]} for one in deltas]
+    chunks = {
+        "chunks": [{**head, "prompt_token_ids": [1], "choices": [choice]} for choice in choices]
+        + [{**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "__verbose": {"tokens": [1]}}]
+        + [{**head, "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}}]
+    }
+    for at, odd, body in spoilt(chunks):
+        if len(at) < 3:
+            # Not even an object: nothing of it reaches this.
+            continue
+        assembly = Assembly()
+        try:
+            for one in body["chunks"]:
+                assembly.feed(one)
+            orjson.dumps([assembly.whole(), assembly.chunk()])
+        except Exception as error:
+            raise AssertionError(f"{odd!r} at {at}") from error

@@ -411,6 +411,21 @@ def test_an_engine_that_does_not_go_on(make_gateway, upstream, then):
     assert content_of(gateway) == "hello"
 
 
+@pytest.mark.parametrize("function", [7, [None], {"name": [None], "arguments": 7}, {"name": {"x": 1}}])
+@pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
+def test_a_tool_call_of_odd_shape_ends_the_call_and_is_recorded(make_gateway, upstream, dialect, function):
+    gateway = make_gateway(upstream)
+    odd = chunk({"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": function}]}, [8])
+    upstream.reply = replies([*CHUNKS[:2], odd, *CHUNKS[3:]])
+    path, body = body_of(dialect, "hi", stream=True)
+    with gateway.http.stream("POST", path, json=body) as answer:
+        events = "".join(answer.iter_text()).replace('"error":null', "")
+    assert answer.status_code == 200 or "error" in events
+    (record,) = gateway.records()
+    assert (record["error"] is None) == ("error" not in events)
+    assert gateway.stats.snapshot()["n_in_flight"] == 0
+
+
 def test_an_answer_in_one_piece_is_taken_as_it_is(make_gateway, upstream):
     gateway = make_gateway(upstream)
     assert content_of(gateway) == "hello"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from html import unescape
 
@@ -67,6 +68,10 @@ def test_savings_by_anything_sum_to_the_plan(filled):
         assert sum(row["tokens"] for row in rows) == made.layout.n_tokens
         assert sum(row["packed"] for row in rows) == made.layout.n_packed_tokens
         assert sum(row["steps"] for row in rows) == len(made.steps)
+    agents = Counter(filled.pool.step(uid)["agent"] or "unknown" for uid in made.step_uids)
+    assert {row["name"]: row["steps"] for row in savings(made, "agent")} == agents
+    starts = Counter(row["step_index"] for row in made.steps.to_pylist())  # one step of a trajectory has each index
+    assert {row["name"]: row["trajectories"] for row in savings(made, "step")} == starts
     by_group = {row["name"]: row["packed"] for row in savings(made, "group")}
     assert list(by_group.values()) == made.layout.group_packed.tolist()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ServeProcess, eventually
+from tests.left_out import only_in_ci
 
 OWN = {"authorization": "Bearer agents-own-provider-key"}
 SAID = {"model": "policy", "messages": [{"role": "user", "content": "hi"}]}
@@ -40,6 +41,7 @@ def test_calls_that_come_meanwhile_wait_and_are_answered(serve, upstream, hosted
     assert len(upstream.seen) == 2
 
 
+@only_in_ci("takes three seconds")
 def test_keys_alone_import_nothing(serve, upstream, hosted):
     studio = serve(upstream.base_url, env=hosted)
     assert studio.http.post("/v1/chat/completions", json=SAID).status_code == 200
@@ -114,6 +116,7 @@ asyncio.run(main())
 """
 
 
+@only_in_ci("takes two seconds")
 def test_an_import_that_fails_is_said_and_tried_again(tmp_path):
     done = subprocess.run([sys.executable, "-c", BROKEN, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -185,28 +185,30 @@ def sequences(cursor: Cursor, step_uids: Sequence[str]) -> Sequences:
     whole = whole_tokens(links, ordered, token_parts(cursor, ordered))
     empty = np.zeros(0, np.int32)
     pieces: list[np.ndarray] = []
-    scores: list[np.ndarray] = []
-    lengths, n_prompt, any_scores = [], [], False
+    scores: list[np.ndarray | None] = []
+    lengths, n_prompt = [], []
     for uid in step_uids:
-        prompt, response, logprobs = whole[where[uid][0]]
+        prompt, response, own = whole[where[uid][0]]
         prompt = empty if prompt is None else prompt
         response = empty if response is None else response
         pieces += [prompt, response]
-        any_scores |= logprobs is not None
-        own = np.full(response.size, np.nan, np.float32)
-        if logprobs is not None and logprobs.size == response.size:
-            own = logprobs
-        scores += [np.full(prompt.size, np.nan, np.float32), own]
+        scores.append(own)
         lengths.append(prompt.size + response.size)
         n_prompt.append(prompt.size)
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
+    logprobs = None
+    if any(own is not None for own in scores):
+        logprobs = np.full(offsets[-1], np.nan, np.float32)
+        for own, end, length, leading in zip(scores, offsets[1:].tolist(), lengths, n_prompt, strict=True):
+            if own is not None and own.size == length - leading:
+                logprobs[end - own.size : end] = own
     parent, n_shared = _deltas(links, whole, [where[uid][0] for uid in step_uids])
     return Sequences(
         ids=np.concatenate(pieces) if pieces else empty,
         offsets=offsets,
         n_prompt=np.asarray(n_prompt, np.int64),
-        logprobs=np.concatenate(scores) if any_scores else None,
+        logprobs=logprobs,
         step_uids=list(step_uids),
         parent=parent,
         n_shared=n_shared,

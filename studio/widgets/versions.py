@@ -159,7 +159,8 @@ def ways_out(head: Head) -> None:
 def diff_tab() -> None:
     """What came, went and changed from one version to another. Both stand in the URL: ``a`` and ``b``."""
     pool = state.service().pool
-    names = [head["name"] for head in pool.dataset_versions()]
+    heads = pool.dataset_versions()
+    names = [head["name"] for head in heads]
     if len(names) < 2:
         then = ("Freeze a view", partial(state.set_query, tab="freeze"))
         w.empty_state("Two versions are compared", "Freeze another one first.", icon="compare", then=then)
@@ -171,7 +172,9 @@ def diff_tab() -> None:
     if (chosen_a, chosen_b) != (a, b):
         state.set_query(a=chosen_a, b=chosen_b)
         st.rerun()
-    found = pool.diff_versions(a, b, limit=SHOWN_CHANGES)
+    uids = {head["name"]: head["version_uid"] for head in heads}
+    with st.spinner("Comparing…", show_time=True):
+        found = _diff(str(state.service().settings.pool_path), uids[a], uids[b], a, b)
     counts = found["counts"]
     w.figures(
         [
@@ -189,6 +192,13 @@ def diff_tab() -> None:
         w.section("Changed labels", "how many steps")
         bars(list(counts["by_label"].items())) if counts["by_label"] else st.caption("None.")
         settings(found["recipe"], (a, b))
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _diff(pool_path: str, a_uid: str, b_uid: str, _a: str, _b: str) -> Mapping[str, Any]:
+    """What differs between two versions; neither ever changes, so they are compared once."""
+    found: Mapping[str, Any] = state.service().pool.diff_versions(_a, _b, limit=SHOWN_CHANGES)
+    return found
 
 
 def picked(names: Sequence[str], param: str, default: str) -> str:

@@ -2,11 +2,11 @@
 
     python bench/gateway/bench_visible.py [--rate 500] [--seconds 20] [--rounds 3]
 
-Runs the studio as a user starts it (``streamlit run studio``: gateway, ingest, pool and pages in one process) against
-an instant engine. First an open loop of small calls at a fixed rate, in rounds; of every 250th call the time is taken
-from its reply until ``GET /api/v1/steps/{uid}`` has it, while ``GET /api/v1/stats`` tells the lag. The round in the
-middle counts, all are told. Then a closed loop of 16 connections, in turn with no browser and with the Collect page
-open in Chromium. Writes bench/results/visible.json.
+Runs the studio as a user starts it (``streamlit run studio``) against an instant engine: once with gateway, ingest,
+pool and pages in one process, once with ``CLAW_STUDIO_GATEWAYS=2``. First an open loop of small calls at a fixed rate,
+in rounds; of every 250th call the time is taken from its reply until ``GET /api/v1/steps/{uid}`` has it, while
+``GET /api/v1/stats`` tells the lag. The round in the middle counts, all are told. Then a closed loop of 16 connections,
+in turn with no browser and with the Collect page open in Chromium. Writes bench/results/visible.json.
 """
 
 from __future__ import annotations
@@ -39,17 +39,20 @@ POLL_S = 0.05
 POLL_SHARE = 0.1
 """Who has waited long asks less often, to within this part of what it measures: asking must not be the load."""
 CONNECTIONS = 64
+MODES = {"gateway in the studio": 1, "two gateway processes": 2}
 
 
 @contextlib.contextmanager
-def studio(engine: str, work: Path) -> Iterator[tuple[str, str]]:
+def studio(engine: str, work: Path, gateways: int) -> Iterator[tuple[str, str]]:
     """(pages' address, gateway's address)."""
+    work.mkdir()
     port, gateway_port = free_port(), free_port()
     env = {
         **os.environ,
         "CLAW_STUDIO_DATA_DIR": str(work / "data"),
         "CLAW_STUDIO_PORT": str(gateway_port),
         "CLAW_STUDIO_ENGINE": engine,
+        "CLAW_STUDIO_GATEWAYS": str(gateways),
     }
     command = [sys.executable, "-m", "streamlit", "run", "studio", "--server.port", str(port)]
     command += ["--server.headless", "true", "--browser.gatherUsageStats", "false"]
@@ -190,12 +193,17 @@ def main() -> None:
         with running([sys.executable, str(HERE / "load.py"), "upstream", "0"], log) as upstream:
             engine = f"http://127.0.0.1:{ready_port(log, upstream)}/v1"
             sync = sync_ms(work)
-            with studio(engine, work) as (pages, base):
-                asyncio.run(visible(base, 50, 2))
-                at_rate = middle([visible(base, options.rate, options.seconds) for _ in range(options.rounds)])
-                print(json.dumps(at_rate), flush=True)
-                beside = watched(pages, base, options.rounds, 3.0)
-                print(json.dumps(beside), flush=True)
+            found = {}
+            for name, gateways in MODES.items():
+                with studio(engine, work / str(gateways), gateways) as (pages, base):
+                    asyncio.run(visible(base, 50, 2))
+                    at_rate = middle([visible(base, options.rate, options.seconds) for _ in range(options.rounds)])
+                    beside = watched(pages, base, options.rounds, 3.0)
+                found[name] = {
+                    "at_rate": {"wanted_calls_per_s": options.rate, **at_rate},
+                    "closed_loop_of_16": beside,
+                }
+                print(name, json.dumps(found[name]), flush=True)
     document = {
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": {
@@ -206,8 +214,7 @@ def main() -> None:
             "sync_8kb_ms": sync,
         },
         "request": "6 KB chat request; answer of 500 prompt and 50 response token ids with log-probs",
-        "at_rate": {"wanted_calls_per_s": options.rate, **at_rate},
-        "closed_loop_of_16": beside,
+        **found,
     }
     RESULTS.write_text(json.dumps(document, indent=1) + "\n")
     print(f"wrote {RESULTS.relative_to(ROOT)}")

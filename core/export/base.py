@@ -68,7 +68,7 @@ class Sink:
         self.n_bytes = 0
         self.closed = False
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: bytes | memoryview) -> int:
         """Append."""
         self._digest.update(data)
         self._file.write(data)

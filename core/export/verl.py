@@ -10,7 +10,6 @@ needed to write it. Like every pickle it runs what it says: open only files that
 
 from __future__ import annotations
 
-import io
 import pickle
 from collections.abc import Mapping
 from typing import Any
@@ -64,10 +63,32 @@ def labels(plan: Plan, step: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
     }
 
 
-def data_proto(
-    arrays: Mapping[str, NDArray[Any]], beside: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]
-) -> bytes:
-    """A pickle of a verl ``DataProto`` with these tensors, arrays and meta information."""
+class _Inside:
+    """Where a pickle goes whose object is the arguments of a call: its first opcode is written, its last is not."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._last = b""
+        self._begun = False
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append all but the newest byte."""
+        n = len(data)
+        if not self._begun:
+            self._begun = True
+            self._sink.write(bytes(data[:2]) + FROM_DICT)
+            data = data[2:]
+        if len(data):
+            self._sink.write(self._last)
+            self._sink.write(data[:-1])
+            self._last = bytes(data[-1:])
+        return n
+
+
+def write_data_proto(
+    sink: Sink, arrays: Mapping[str, NDArray[Any]], beside: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]
+) -> None:
+    """A pickle of a verl ``DataProto`` with these tensors, arrays and meta information, an array at a time."""
     import torch
 
     class Pickler(pickle.Pickler):
@@ -77,18 +98,15 @@ def data_proto(
             return (torch.from_numpy, (obj.numpy(),)) if isinstance(obj, torch.Tensor) else NotImplemented
 
     found = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in arrays.items()}
-    buffer = io.BytesIO()
-    Pickler(buffer, protocol=4).dump((found, dict(beside), dict(meta)))
-    arguments = buffer.getvalue()
-    head, body = arguments[:2], arguments[2:-1]
-    return head + FROM_DICT + body + pickle.REDUCE + pickle.STOP
+    Pickler(_Inside(sink), protocol=4).dump((found, dict(beside), dict(meta)))
+    sink.write(pickle.REDUCE + pickle.STOP)
 
 
 def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
     """Pad and write; the whole batch is in memory, as it will be in the trainer's."""
     padded = pad(plan, pool, merge=merged(settings), pad_id=PAD_ID)
     arrays = tensors(padded, row_rewards(plan, padded.step))
-    sink.write(data_proto(arrays, labels(plan, padded.step), {"plan": plan.hash}))
+    write_data_proto(sink, arrays, labels(plan, padded.step), {"plan": plan.hash})
     progress(len(plan.steps), len(plan.steps))
     return Written(len(padded.step), int(padded.attention_mask.sum()), int(padded.response_mask.sum()))
 

@@ -1,9 +1,10 @@
 """Everyday moves in the studio on a million steps, in real Chromium: from the click to what it brings.
 
-    python bench/studio/bench_studio.py [--trajectories 20000] [--repeat 15]
+    python bench/studio/bench_studio.py [--trajectories 20000] [--repeat 15] [--rest 40]
 
 The pool is ``bench/pool/enrich.py``'s: 1,000,000 steps with tokens, messages, tools and labels, copied first, since
-labels are written. Writes bench/results/studio.json.
+labels are written. The studio is left alone for ``--rest`` seconds first: it reads a big pool ahead once it is open.
+Writes bench/results/studio.json.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import platform
 import shutil
 import sys
 import tempfile
+import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -41,6 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trajectories", type=int, default=20_000)
     parser.add_argument("--repeat", type=int, default=15)
+    parser.add_argument("--rest", type=float, default=40.0)
     given = parser.parse_args()
     source = ensure_rich(given.trajectories)
     load_before = os.getloadavg()[0]
@@ -49,6 +52,7 @@ def main() -> None:
         shutil.copyfile(source, Path(folder) / "data" / "pool.duckdb")
         studio = start_studio(Path(folder), env={"CLAW_STUDIO_ENGINE": "http://127.0.0.1:9/v1"})
         try:
+            time.sleep(given.rest)
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path=chromium_path(), args=["--no-sandbox"])
                 page = browser.new_page(viewport=VIEWPORT)
@@ -63,6 +67,7 @@ def main() -> None:
     found = {
         "n_steps": given.trajectories * 50,
         "goal_ms": GOAL_MS,
+        "rest_s": given.rest,
         "moves": moves,
         "machine": {
             "cpus": os.cpu_count(),

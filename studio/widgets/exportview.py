@@ -8,6 +8,7 @@ import streamlit as st
 
 from studio import widgets as w
 from studio.widgets.exporting import ExportJob
+from studio.widgets.jobs import Cancelled
 
 DOWNLOAD_MAX = 64 << 20
 
@@ -16,6 +17,8 @@ def show_job(job: ExportJob) -> None:
     """What an export is doing, or what came of it."""
     if job.running:
         w.live(0.5)(export_progress)(job)
+    elif isinstance(job.error, Cancelled):
+        st.caption(f"{job.error.message[:1].upper()}{job.error.message[1:]}.")
     elif job.error is not None:
         w.show_error(job.error)
     elif job.result is not None:

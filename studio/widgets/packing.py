@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from dataclasses import dataclass
 
@@ -13,73 +12,39 @@ import streamlit as st
 from core.batch.layout import PlanLayout, lay_out
 from core.batch.plan import Plan
 from core.batch.result import LAYOUT_TOKENS_MAX
-from core.errors import StudioError
 from studio.widgets.callouts import empty_state, live, show_error
 from studio.widgets.format import compact, count
+from studio.widgets.jobs import Cancelled, Job
 
 SAMPLE_TOKENS = 40_000_000
 SAMPLE_GROUPS = 64
 
 
-class Cancelled(StudioError):
-    """Someone asked for the end of a packing; nothing is left of it."""
-
-    type = "cancelled"
-
-
-class PackingJob:
-    """One plan's packing in a thread of its own. Attributes are read by pages, written by the thread."""
+class PackingJob(Job):
+    """One plan's packing, counted in tokens."""
 
     def __init__(self, plan: Plan) -> None:
+        super().__init__("packing", plan.counts["n_tokens"], "the packing was cancelled")
         self.plan = plan
-        self.done = 0
-        self.total = plan.counts["n_tokens"]
-        self.error: Exception | None = None
         self.began = 0.0
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    @property
-    def running(self) -> bool:
-        """Whether it still reads."""
-        return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
         """Begin, or begin again after a cancel; nothing where it runs or is done."""
-        if self.running or self.plan.is_packed:
-            return
-        self.done, self.error, self.began = 0, None, time.monotonic()
-        self._stop.clear()
-        self._thread = threading.Thread(target=self._run, name="packing", daemon=True)
-        self._thread.start()
-
-    def cancel(self) -> None:
-        """Stop at the next group."""
-        self._stop.set()
-
-    def join(self, timeout_s: float) -> None:
-        """Wait for its end."""
-        if self._thread is not None:
-            self._thread.join(timeout_s)
+        if not self.running and not self.plan.is_packed:
+            self.began = time.monotonic()
+            super().start()
 
     def left_s(self) -> float | None:
         """Seconds to go at the pace so far; None before there is one."""
         spent = time.monotonic() - self.began
         return spent * (self.total - self.done) / self.done if self.done else None
 
-    def _run(self) -> None:
+    def work(self) -> None:
+        """Pack; a cancel is no failure, it may begin again."""
         try:
-            self.plan.pack(self._told)
+            self.plan.pack(self.told)
         except Cancelled:
             self.done = 0
-        except Exception as error:
-            # The page shows it; a thread has nobody else to tell.
-            self.error = error
-
-    def _told(self, done: int, total: int) -> None:
-        self.done, self.total = done, total
-        if self._stop.is_set():
-            raise Cancelled("the packing was cancelled")
 
 
 @st.cache_resource(max_entries=2, show_spinner=False)

@@ -4,13 +4,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Processes that run tests side by side: one for each core, and no more than memory is good for.
-WORKERS ?= logical --maxprocesses=4
+# Processes that run tests side by side: one more than there are cores, as tests also wait, and no more than memory is
+# good for.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(4, (os.cpu_count() or 1) + 1))')
 export LITELLM_LOCAL_MODEL_COST_MAP := True
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export STREAMLIT_BROWSER_GATHER_USAGE_STATS := false
 
-.PHONY: help studio serve test lint bench lock clean
+.PHONY: help studio serve test beyond lint docs bench lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -31,6 +32,10 @@ $(VENV)/.lint: requirements.lock pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install -q -c requirements.lock -e '.[test,lint]'
 	@touch $@ $(VENV)/.test $(VENV)/.studio
 
+$(VENV)/.docs: requirements.lock pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -q -c requirements.lock -e '.[docs]'
+	@touch $@
+
 studio: $(VENV)/.studio ## install and open the studio on its embedded defaults
 	$(BIN)/streamlit run studio $(ARGS)
 
@@ -38,21 +43,27 @@ serve: $(VENV)/.studio ## the same service without a screen
 	$(BIN)/claw-studio serve $(ARGS)
 
 # Tests start some hundred processes: whatever the shell says, what they compile is kept for the next one.
-test: export PYTHONDONTWRITEBYTECODE :=
+test beyond: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.test ## install what tests need and run them
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m 'not beyond' -n $(WORKERS) --dist loadfile $(ARGS)
+
+beyond: $(VENV)/.test ## the other tests: real agents and clients, engines, trainers, walks in a browser, what takes long
+	$(BIN)/python -m pytest -m beyond -n $(WORKERS) --dist loadfile $(ARGS)
 
 lint: $(VENV)/.lint ## ruff, and mypy strict on core/
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(VENV)/.docs ## build the pages of docs/ as a site in build/site; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 bench: $(VENV)/.test ## benchmarks with their peers; results go to bench/results/
 	@for b in bench/*/bench_*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
 
 lock: ## resolve all extras anew in a clean environment and pin them
 	rm -rf .cache/lock && $(PYTHON) -m venv .cache/lock
-	.cache/lock/bin/python -m pip install -q '.[test,lint]'
+	.cache/lock/bin/python -m pip install -q '.[test,lint,docs]'
 	.cache/lock/bin/python -m pip freeze --exclude claw-studio | sed -E 's/\+cpu$$//' > requirements.lock
 
 clean: ## remove what the targets made

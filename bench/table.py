@@ -1,6 +1,6 @@
-"""The table of measurements in README, from the committed results: ``python bench/table.py`` writes it there.
+"""The table of measurements in docs/benchmarks.md, from the committed results: ``python bench/table.py`` writes it.
 
-Each row is one sentence of a result file, so that README can't say another number than the benchmark did
+Each row is one sentence of a result file, so that the page can't say another number than the benchmark did
 (``tests/test_docs.py`` compares).
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- measured -->\n", "<!-- /measured -->\n"
 
 Row = tuple[str, str, str]
@@ -57,7 +57,7 @@ def gateway_rows() -> Iterator[Row]:
 
 
 GATEWAY_CASES = ("small, 1 connections", "small, 16 connections", "agentic, 16 connections")
-"""What README tells of the gateway's cases."""
+"""What the page tells of the gateway's cases."""
 
 
 def tree_rows() -> Iterator[Row]:
@@ -98,7 +98,7 @@ POOL_CASES = (
     "one trajectory of 100 steps, tokens and messages", "text search: first page of a new word",
     "text search: pages, counts of a known word", "label one step or trajectory",
 )  # fmt: skip
-"""What README tells of the pool's cases."""
+"""What the page tells of the pool's cases."""
 
 
 def pool_rows() -> Iterator[Row]:
@@ -139,17 +139,17 @@ def ingest_rows() -> Iterator[Row]:
 
 
 def table() -> str:
-    """The markdown between README's marks."""
+    """The markdown between the page's marks."""
     rows = [*gateway_rows(), *tree_rows(), *packing_rows(), *step_rows(), *pool_rows(), *ingest_rows()]
     lines = ["| what | measured | beside it, in the same run |", "|---|---|---|"]
     return "\n".join(lines + [f"| {what} | {ours} | {peers} |" for what, ours, peers in rows]) + "\n"
 
 
 def main() -> None:
-    """Write the table into README."""
-    before, rest = README.read_text(encoding="utf-8").split(BEGIN)
+    """Write the table into the page."""
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
     _, after = rest.split(END)
-    README.write_text(before + BEGIN + table() + END + after, encoding="utf-8")
+    PAGE.write_text(before + BEGIN + table() + END + after, encoding="utf-8")
 
 
 if __name__ == "__main__":

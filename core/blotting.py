@@ -22,6 +22,7 @@ SECRET_FIELDS: Final = frozenset(
         "aws_session_token",
         "azure_ad_token",
         "client_secret",
+        "default_headers",
         "extra_headers",
         "headers",
         "vertex_credentials",
@@ -35,11 +36,30 @@ NESTED_SECRETS: Final[Mapping[str, frozenset[str]]] = {
 }
 """The same in the objects of a request's lists: what MCP servers are called with."""
 
+CARRIERS: Final = frozenset(
+    {
+        "default_query", "extra_body", "extra_params", "extra_query", "litellm_metadata", "litellm_params", "metadata",
+        "provider", "provider_options", "query", "user_config",
+    }
+)  # fmt: skip
+"""Request fields that hold settings of a client's own, keys among them, at any depth."""
+
 _LOGGED_SECRETS: Final = SECRET_FIELDS | {
     "cookie", "cookies", "password", "proxy-authorization", "proxy_authorization", "secret_key", "set-cookie",
     "user_api_key", "user_api_key_hash", "x-api-key", "x_api_key",
 }  # fmt: skip
 """Names, in lower case, under which logs hold keys."""
+
+_SECRET_ENDS: Final = (
+    "api_key",
+    "apikey",
+    "auth_token",
+    "access_token",
+    "refresh_token",
+    "_password",
+    "_secret",
+    "secret_key",
+)
 
 _SAID: Final = frozenset(
     {
@@ -103,7 +123,49 @@ def take_secrets(request: dict[str, Any]) -> tuple[list[str], list[str]]:
             for name in sorted(secret.intersection(item)) if isinstance(item, dict) else ():
                 texts += _keys_in(item.pop(name))
                 names.append(f"{place}.{name}")
+    for place in CARRIERS.intersection(request):
+        if isinstance(request[place], dict | list):
+            request[place] = _without_key_fields(request[place], place, names, texts)
     return list(dict.fromkeys(names)), texts
+
+
+def _without_key_fields(value: Any, where: str, names: list[str], texts: list[str]) -> Any:
+    """JSON without the fields that are named for keys, at any depth; their names and what stood in them are added."""
+    if isinstance(value, list):
+        return [_without_key_fields(item, where, names, texts) for item in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {}
+    for name, inner in value.items():
+        if names_a_key(str(name)):
+            names.append(f"{where}.{name}")
+            texts.extend(_keys_in(inner))
+        else:
+            kept[name] = _without_key_fields(inner, f"{where}.{name}", names, texts)
+    return kept
+
+
+def names_a_key(field: str) -> bool:
+    """Whether what stands under this name is a key, or headers with one."""
+    name = field.lower()
+    return name in _LOGGED_SECRETS or name.replace("-", "_").endswith(_SECRET_ENDS)
+
+
+def keyless(value: Mapping[str, Any]) -> dict[str, Any]:
+    """What a caller says about itself (``metadata``) without the fields that hold keys, and without those keys."""
+    names: list[str] = []
+    texts: list[str] = []
+    kept = _without_key_fields(dict(value), "metadata", names, texts)
+    cleaned: dict[str, Any] = blotted(kept, texts) if names else dict(value)
+    return cleaned
+
+
+def split_login(url: str) -> tuple[str, str | None]:
+    """An engine's address without ``user:password@``, and that; None where it has none."""
+    scheme, sign, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    login, at, host = authority.rpartition("@")
+    return (f"{scheme}{sign}{host}{slash}{path}", login) if sign and at else (url, None)
 
 
 def without_keys(step: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,24 +177,10 @@ def without_keys(step: Mapping[str, Any]) -> dict[str, Any]:
     names: list[str] = []
     texts: list[str] = []
 
-    def clean(value: Any, where: str, secret: frozenset[str]) -> Any:
-        if isinstance(value, list):
-            return [clean(item, where, secret) for item in value]
-        if not isinstance(value, dict):
-            return value
-        kept = {}
-        for name, inner in value.items():
-            if str(name).lower() in secret:
-                names.append(f"{where}.{name}")
-                texts.extend(_keys_in(inner))
-            else:
-                kept[name] = clean(inner, f"{where}.{name}", secret)
-        return kept
-
     found = dict(step)
     for field in ("sampling", "metadata"):
         if found.get(field):
-            found[field] = clean(found[field], field, _LOGGED_SECRETS)
+            found[field] = _without_key_fields(found[field], field, names, texts)
     if isinstance(found.get("tools"), list):
         # Beside a tool's own fields only: its schema may well have a property of such a name.
         found["tools"] = [dict(tool) if isinstance(tool, dict) else tool for tool in found["tools"]]
@@ -159,7 +207,7 @@ def logged_keys(record: Any) -> list[str]:
     found: list[str] = []
     for name, value in record.items():
         field = str(name).lower()
-        if field in _LOGGED_SECRETS:
+        if names_a_key(field):
             found += _keys_in(value)
         elif field not in _SAID:
             found += logged_keys(value)
@@ -197,11 +245,19 @@ def blot(payload: bytes, secret: str) -> bytes:
     return payload.replace(needle, BLOT) if needle in payload else payload
 
 
+def header_text(value: bytes) -> str:
+    """A header's value: UTF-8 where it is that, as clients of today write names; else Latin-1, which anything is."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
 def harmless_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """The allow-listed ones of ASGI headers (names are lower case there), as text."""
     kept: dict[str, str] = {}
     for name, value in headers:
         text = name.decode("latin-1")
         if text in HEADER_ALLOW:
-            kept[text] = value.decode("latin-1")
+            kept[text] = header_text(value)
     return kept

@@ -1,4 +1,4 @@
-"""``claw-studio``: serve, import, export, keys, doctor.
+"""``claw-studio``: the pages without a command; serve, import, export, keys, doctor.
 
 Import and export speak HTTP to the service that owns the data folder; where none runs, one is opened for the length
 of the command. So both ways take the same code path, and a second owner never arises.
@@ -14,18 +14,21 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from core.client import StudioClient
+from core.client import StudioClient, trusting
 from core.commands import DataOption, ViewOption, add_to, add_upkeep_to, json_object, view_json
 from core.config import Settings
 from core.errors import InvalidInput, StudioError
 from core.logs import set_up
+from core.printable import print_json, printable
 
-app = typer.Typer(name="claw-studio", help="Data studio for agentic reinforcement learning.", no_args_is_help=True)
+app = typer.Typer(name="claw-studio", help="Data studio for agentic reinforcement learning.")
 
 TIMEOUT_S = 3600.0
 """Longest wait of a command for one answer: exports are written before it comes."""
@@ -41,6 +44,23 @@ def read_settings(**overrides: Any) -> Settings:
     except ValidationError as err:
         first = err.errors(include_url=False)[0]
         raise InvalidInput(first["msg"], field=".".join(map(str, first["loc"]))) from err
+
+
+@app.callback(invoke_without_command=True)
+def open_studio(context: typer.Context) -> None:
+    """Data studio for agentic reinforcement learning. Without a command it opens the studio's pages."""
+    if context.invoked_subcommand is not None:
+        return
+    # The package is named and not imported: pages stand on core, never the other way round.
+    package = find_spec("studio")
+    if package is None or package.origin is None:
+        raise InvalidInput(
+            "this installation has no pages",
+            field="studio",
+            hint="pip install claw-studio with its dependencies, or serve",
+        )
+    folder = str(Path(package.origin).parent)
+    os.execv(sys.executable, [sys.executable, "-m", "streamlit", "run", folder])
 
 
 @app.command()
@@ -99,12 +119,15 @@ def connect(settings: Settings) -> Iterator[StudioClient]:
 
     owner = running_service(settings.data_dir)
     if owner is not None:
-        with StudioClient(owner["base_url"], api_key=settings.api_key, timeout_s=TIMEOUT_S) as client:
+        tls = None if settings.tls_cert is None else trusting(settings.tls_cert)
+        with StudioClient(owner["base_url"], api_key=settings.api_key, timeout_s=TIMEOUT_S, tls=tls) as client:
             yield client
         return
     from core.service import Service
 
-    service = Service.open(settings.model_copy(update={"host": "127.0.0.1", "port": 0, "gateways": 1}))
+    service = Service.open(
+        settings.model_copy(update={"host": "127.0.0.1", "port": 0, "gateways": 1, "tls_cert": None, "tls_key": None})
+    )
     try:
         with StudioClient(service.base_url, api_key=settings.api_key, timeout_s=TIMEOUT_S) as client:
             yield client
@@ -151,12 +174,12 @@ def import_(
         )
     for problem in report.problems:
         field = f"{problem.field}: " if problem.field else ""
-        print(f"{problem.where}: {field}{problem.message}", file=sys.stderr)
+        print(printable(f"{problem.where}: {field}{problem.message}"), file=sys.stderr)
     if report.n_problems > len(report.problems):
         print(f"... and {report.n_problems - len(report.problems)} more", file=sys.stderr)
     told = report.as_dict()
     del told["problems"]
-    print(json.dumps({"imported": report.n_steps, **told}))
+    print_json({"imported": report.n_steps, **told})
     raise typer.Exit(1 if report.n_problems else 0)
 
 
@@ -184,7 +207,7 @@ def export(
         "recipe": {**json_object(recipe, "recipe"), **({} if dataset is None else {"dataset": dataset})},
     }
     with connect(read_settings(data_dir=data)) as client:
-        print(json.dumps(client.call("POST", "/api/v1/exports", body)))
+        print_json(client.call("POST", "/api/v1/exports", body))
 
 
 @app.command()
@@ -205,7 +228,7 @@ def values(
         "recipe": json_object(recipe, "recipe"),
     }
     with connect(read_settings(data_dir=data)) as client:
-        print(json.dumps(client.call("POST", "/api/v1/values/compute", body)))
+        print_json(client.call("POST", "/api/v1/values/compute", body))
 
 
 keys_app = typer.Typer(help="Session keys: list them, take them back.", no_args_is_help=True)
@@ -220,7 +243,7 @@ def keys_list(
     query = {"limit": 10_000, **({"trajectory_uid": trajectory} if trajectory else {})}
     with connect(read_settings(data_dir=data)) as client:
         for session in client.call("GET", "/api/v1/sessions", query=query)["sessions"]:
-            print(json.dumps(session))
+            print_json(session)
 
 
 @keys_app.command("revoke")
@@ -230,7 +253,7 @@ def keys_revoke(
 ) -> None:
     """Take a key back for good; prints the ids of those that held until now."""
     with connect(read_settings(data_dir=data)) as client:
-        print(json.dumps({"revoked": client.revoke(name)}))
+        print_json({"revoked": client.revoke(name)})
 
 
 @app.command()
@@ -238,7 +261,7 @@ def engines(data: DataOption = None) -> None:
     """One line of JSON per engine: health, what was probed, calls in flight and in line, how it is streamed."""
     with connect(read_settings(data_dir=data)) as client:
         for engine in client.call("GET", "/api/v1/stats")["engines"]:
-            print(json.dumps(engine))
+            print_json(engine)
 
 
 @app.command()
@@ -248,41 +271,103 @@ def doctor(
     deep: Annotated[
         bool, typer.Option("--deep", help="Read every step again: against its journal record and its hash")
     ] = False,
+    rebuild: Annotated[
+        bool,
+        typer.Option("--rebuild", help="Make the pool's file anew from journal and opinions log; keeps the old one"),
+    ] = False,
+    renew_log: Annotated[
+        bool, typer.Option("--renew-log", help="Begin a new opinions log from the pool, where the log is damaged")
+    ] = False,
 ) -> None:
     """Say what is wrong with ports, disk, engine, tokenizer and packages, and the mend; exit code 1 if anything is."""
     from core.doctor import Finding, deep_findings, diagnose
     from core.owner import running_service
 
     settings = read_settings(data_dir=data)
+    if rebuild or renew_log:
+        with own(data):
+            if rebuild:
+                _rebuild(settings, json_)
+            else:
+                _renew_log(settings)
     owner = running_service(settings.data_dir)
-    findings = diagnose(settings, port_is_ours=owner is not None)
+    sync = None
+    if owner is not None:
+        with connect(settings) as client:
+            sync = client.policy_state()["sync"]
+    # Without a running service the environment says where the pages will be.
+    pages = owner.get("pages_address") if owner is not None else os.environ.get("STREAMLIT_SERVER_ADDRESS")
+    findings = diagnose(settings, port_is_ours=owner is not None, sync=sync, pages_address=pages)
     if owner is not None:
         findings.append(Finding("service", "ok", f"running: process {owner['pid']} at {owner['base_url']}"))
     if deep:
         with connect(settings) as client:
             findings += deep_findings(client.call("POST", "/api/v1/integrity", {}))
     if json_:
-        print(json.dumps([finding.as_dict() for finding in findings]))
+        print_json([finding.as_dict() for finding in findings])
     else:
         for finding in findings:
-            print(f"{finding.state:4}  {finding.check:20} {finding.message}")
+            print(printable(f"{finding.state:4}  {finding.check:20} {finding.message}"))
             if finding.mend:
-                print(f"{'':26} → {finding.mend}")
+                print(printable(f"{'':26} → {finding.mend}"))
     raise typer.Exit(1 if any(finding.state == "bad" for finding in findings) else 0)
+
+
+def _rebuild(settings: Settings, as_json: bool) -> None:
+    from core.rebuild import rebuild
+
+    def show(stage: str, done: int, total: int) -> None:
+        if sys.stderr.isatty() or done == total:
+            print(f"\r{stage}: {done} of {total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
+
+    report = rebuild(settings, progress=show)
+    if as_json:
+        print(json.dumps(report), file=sys.stderr)
+        return
+    print("the pool was made anew from the journal and the opinions log")
+    for name, n in report["after"].items():
+        before = "?" if report["before"] is None else report["before"][name]
+        print(f"      {name:18} {before:>10} → {n}")
+    replay = report["replay"]
+    if replay["n_without_target"] or replay["n_missing"]:
+        print(
+            f"      {replay['n_without_target']} rows of opinions are about steps that the journal does not hold;"
+            f" {replay['n_missing']} records of the log are missing"
+        )
+    if report["kept_aside"]:
+        print(f"      the old file is kept as {report['kept_aside']}")
+
+
+def _renew_log(settings: Settings) -> None:
+    from core.rebuild import renew_log
+
+    renew_log(settings)
+    print("a new opinions log holds what the pool holds; the old one stays beside it")
+
+
+@cache
+def command_line() -> typer.Typer:
+    """``app`` with the commands of other modules."""
+    app.add_typer(keys_app, name="keys")
+    add_to(app, lambda data: connect(read_settings(data_dir=data)))
+    add_upkeep_to(app, lambda data: connect(read_settings(data_dir=data)), own)
+    return app
 
 
 def main() -> NoReturn:
     """Entry point: a StudioError becomes one line on stderr and exit code 2."""
-    app.add_typer(keys_app, name="keys")
-    add_to(app, lambda data: connect(read_settings(data_dir=data)))
-    add_upkeep_to(app, lambda data: connect(read_settings(data_dir=data)), own)
+    command_line()
+    set_up(logging.WARNING, "text")
     try:
         app()
     except StudioError as err:
         field = f"{err.field}: " if err.field else ""
         hint = f" ({err.hint})" if err.hint else ""
-        print(f"claw-studio: {field}{err.message}{hint}", file=sys.stderr)
+        print(printable(f"claw-studio: {field}{err.message}{hint}"), file=sys.stderr)
         sys.exit(2)
+    except Exception:
+        logging.getLogger("claw-studio").exception("this should not happen")
+        sys.exit(1)
     sys.exit(0)
 
 

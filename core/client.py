@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import select
+import ssl
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -36,6 +39,7 @@ __all__ = [
     "StudioClient",
     "Unreachable",
     "error_of",
+    "trusting",
 ]
 
 BATCH_STEPS = 500
@@ -53,11 +57,12 @@ class Unreachable(StudioError):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A key for one agent attempt: give ``base_url`` and ``api_key`` to any OpenAI client."""
+    """A key for one agent attempt: give it to any client with ``base_url``, OpenAI's, or ``anthropic_base_url``."""
 
     api_key: str
     key_id: str
     base_url: str
+    anthropic_base_url: str
     trajectory_uid: str
     prompt_uid: str | None
     channel: str
@@ -74,6 +79,7 @@ class StudioClient:
     Args:
         base_url: root of the service, ``http://host:port``.
         api_key: the studio's key, where one is set.
+        tls: how an ``https`` service is trusted: as the system trusts, or ``trusting(certificate)``.
         timeout_s: longest wait for one answer.
         n_retries: how often a call that may be repeated is, after a lost connection or an overloaded service.
         sleep: waits between retries, seconds; they double from 0.1 to 5.
@@ -84,6 +90,7 @@ class StudioClient:
         base_url: str = "http://127.0.0.1:8100",
         *,
         api_key: str | None = None,
+        tls: ssl.SSLContext | None = None,
         timeout_s: float = 60.0,
         n_retries: int = 5,
         sleep: Callable[[float], None] = time.sleep,
@@ -94,6 +101,7 @@ class StudioClient:
         self.base_url = base_url.rstrip("/")
         self._parts = parts
         self._api_key = api_key
+        self._tls = tls
         self._timeout_s = timeout_s
         self._n_retries = n_retries
         self._sleep = sleep
@@ -109,10 +117,15 @@ class StudioClient:
         channel: str | None = None,
         agent: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        **limits: Any,
     ) -> Session:
-        """A key bound to one trajectory, for a black-box agent."""
+        """A key bound to one trajectory, for a black-box agent.
+
+        ``limits``: ``expires_in_s``, ``max_calls``, ``max_tokens``, ``calls_per_minute``, ``models`` (globs),
+        ``any_prompt``, as in ``POST /api/v1/sessions``.
+        """
         body = known(trajectory_uid=trajectory_uid, prompt_uid=prompt_uid, channel=channel, agent=agent)
-        made = self.call("POST", "/api/v1/sessions", {**body, "metadata": dict(metadata or {})})
+        made = self.call("POST", "/api/v1/sessions", {**body, **limits, "metadata": dict(metadata or {})})
         return Session(**{name: made[name] for name in Session.__slots__})
 
     def revoke(self, name: str) -> list[str]:
@@ -211,7 +224,7 @@ class StudioClient:
     # Reading --------------------------------------------------------------------------------------------------
 
     def policy_state(self) -> dict[str, Any]:
-        """``{version, syncing, history}``."""
+        """``{version, syncing, sync, history}``."""
         return self._get("/api/v1/policy")
 
     def step(self, step_uid: str) -> dict[str, Any]:
@@ -297,9 +310,15 @@ class StudioClient:
     def _once(self, method: str, target: str, payload: bytes | None) -> tuple[int, bytes, float]:
         """Status, body and Retry-After of one exchange; the connection is kept, and closed after a failure."""
         connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if connection is not None and _is_over(connection):
+            self.close()
+            connection = None
         if connection is None:
-            kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-            connection = kind(self._parts.hostname or "", self._parts.port, timeout=self._timeout_s)
+            host, port = self._parts.hostname or "", self._parts.port
+            if self._parts.scheme == "https":
+                connection = http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=self._tls)
+            else:
+                connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
             self._local.connection = connection
         headers = {"Accept": "application/json"}
         if payload is not None:
@@ -328,6 +347,24 @@ class StudioClient:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def trusting(certificate: Path) -> ssl.SSLContext:
+    """Trust a service by its own certificate (the first of a PEM file) and nothing else, under whatever name it is
+    reached: what the same machine knows of it needs no authority.
+    """
+    context = ssl.create_default_context(cadata=_first_certificate(certificate))
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
+def _first_certificate(path: Path) -> str:
+    end = "-----END CERTIFICATE-----"
+    found, separator, _ = path.read_text().partition(end)
+    if not separator:
+        raise InvalidInput(f"{path} holds no certificate", field="tls_cert", hint="a PEM file")
+    return found + separator
 
 
 def error_of(status: int, raw: bytes) -> StudioError:
@@ -370,3 +407,12 @@ def _batches(steps: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, A
         n_tokens += size
     if batch:
         yield batch
+
+
+def _is_over(connection: http.client.HTTPConnection) -> bool:
+    """Whether the service has closed a kept connection, as it does with one that was idle: a call would be lost."""
+    if connection.sock is None:
+        return False
+    poll = select.poll()
+    poll.register(connection.sock, select.POLLIN)
+    return bool(poll.poll(0))

@@ -17,6 +17,7 @@ import typer
 
 from core.client import StudioClient
 from core.errors import InvalidInput
+from core.printable import print_json, printable
 
 DataOption = Annotated[Path | None, typer.Option("--data", help="Data folder: journal, pool, exports")]
 ViewOption = Annotated[str | None, typer.Option(help="A saved view by its name; the rest narrows it")]
@@ -42,7 +43,7 @@ def add_to(app: typer.Typer, connect: Connect) -> None:
         with connect(data) as client:
             if not query.strip():
                 for table in client.call("GET", "/api/v1/sql")["tables"]:
-                    print(f"{table['table']:24} {table['doc']}")
+                    print(printable(f"{table['table']:24} {table['doc']}"))
                     for column in table["columns"]:
                         print(f"    {column['name']:22} {column['type']:14} {column['doc']}".rstrip())
                 return
@@ -51,7 +52,7 @@ def add_to(app: typer.Typer, connect: Connect) -> None:
         names = [column["name"] for column in found["columns"]]
         if json_:
             for row in found["rows"]:
-                print(json.dumps(dict(zip(names, row, strict=True))))
+                print_json(dict(zip(names, row, strict=True)))
         else:
             print_table(names, found["rows"])
         if found["truncated"]:
@@ -62,7 +63,7 @@ def add_to(app: typer.Typer, connect: Connect) -> None:
         """Saved views, one line of JSON each; export and freeze take them by name."""
         with connect(data) as client:
             for view in client.call("GET", "/api/v1/views")["views"]:
-                print(json.dumps(view))
+                print_json(view)
 
     @app.command()
     def freeze(
@@ -98,14 +99,14 @@ def add_to(app: typer.Typer, connect: Connect) -> None:
                 "action": "drop" if drop else "mask",
             }
         with connect(data) as client:
-            print(json.dumps(client.call("POST", "/api/v1/datasets", body)))
+            print_json(client.call("POST", "/api/v1/datasets", body))
 
     @app.command()
     def versions(data: DataOption = None) -> None:
         """Dataset versions, newest first, one line of JSON each."""
         with connect(data) as client:
             for version in client.call("GET", "/api/v1/datasets")["datasets"]:
-                print(json.dumps(version))
+                print_json(version)
 
     @app.command()
     def diff(
@@ -117,7 +118,7 @@ def add_to(app: typer.Typer, connect: Connect) -> None:
         """What version B has otherwise than version A."""
         with connect(data) as client:
             query = {"to": b, "limit": limit}
-            print(json.dumps(client.call("GET", f"/api/v1/datasets/{quote(a, safe='')}/diff", query=query)))
+            print_json(client.call("GET", f"/api/v1/datasets/{quote(a, safe='')}/diff", query=query))
 
     @app.command("export-version")
     def export_version(
@@ -134,7 +135,7 @@ def add_to(app: typer.Typer, connect: Connect) -> None:
             "recipe": None if recipe is None else json_object(recipe, "recipe"),
         }
         with connect(data) as client:
-            print(json.dumps(client.call("POST", f"/api/v1/datasets/{quote(name, safe='')}/export", body)))
+            print_json(client.call("POST", f"/api/v1/datasets/{quote(name, safe='')}/export", body))
 
 
 def add_upkeep_to(app: typer.Typer, connect: Connect, own: Own) -> None:
@@ -149,11 +150,7 @@ def add_upkeep_to(app: typer.Typer, connect: Connect, own: Own) -> None:
         with connect(data) as client:
             told = client.call("POST", "/api/v1/backup", {"out": str(out.absolute())})
         n_bytes = sum(one["n_bytes"] for one in told["files"].values())
-        print(
-            json.dumps(
-                {"out": told["out"], "n_steps": told["n_steps"], "n_files": len(told["files"]), "n_bytes": n_bytes}
-            )
-        )
+        print_json({"out": told["out"], "n_steps": told["n_steps"], "n_files": len(told["files"]), "n_bytes": n_bytes})
 
     @app.command()
     def restore(
@@ -165,7 +162,7 @@ def add_upkeep_to(app: typer.Typer, connect: Connect, own: Own) -> None:
 
         with own(data) as data_dir:
             told = put_back(source, data_dir)
-        print(json.dumps({"data": str(data_dir), "n_steps": told["n_steps"], "created_at": told["created_at"]}))
+        print_json({"data": str(data_dir), "n_steps": told["n_steps"], "created_at": told["created_at"]})
 
     @app.command()
     def retain(
@@ -189,7 +186,39 @@ def add_upkeep_to(app: typer.Typer, connect: Connect, own: Own) -> None:
             "author": author,
         }
         with connect(data) as client:
-            print(json.dumps(client.call("POST", "/api/v1/retention", body)))
+            told = client.call("POST", "/api/v1/retention", {**body, "apply": False})
+            if apply:
+                told = client.call("POST", "/api/v1/retention", {**body, "confirm": told["confirm"]})
+            print_json(told)
+
+    trash = typer.Typer(help="What was deleted and can still be restored.", no_args_is_help=True)
+
+    @trash.command("list")
+    def trash_list(data: DataOption = None) -> None:
+        """One line of JSON per run, newest first."""
+        with connect(data) as client:
+            for run in client.call("GET", "/api/v1/trash")["runs"]:
+                print_json(run)
+
+    @trash.command("restore")
+    def trash_restore(
+        run_uid: Annotated[str, typer.Argument(help="As trash list names it")],
+        data: DataOption = None,
+        author: Annotated[str, typer.Option(help="Who")] = AUTHOR,
+    ) -> None:
+        """Put back what a retention run deleted: steps, what was said of them, journal segments."""
+        with connect(data) as client:
+            path = f"/api/v1/trash/{quote(run_uid, safe='')}/restore"
+            print_json(client.call("POST", path, {"author": author}))
+
+    @trash.command("empty")
+    def trash_empty(data: DataOption = None) -> None:
+        """Delete for good all that could be restored."""
+        with connect(data) as client:
+            confirm = client.call("GET", "/api/v1/trash")["confirm"]
+            print_json(client.call("POST", "/api/v1/trash/empty", {"confirm": confirm}))
+
+    app.add_typer(trash, name="trash")
 
 
 def json_object(text: str, field: str) -> dict[str, Any]:
@@ -205,6 +234,7 @@ def json_object(text: str, field: str) -> dict[str, Any]:
 
 def print_table(names: list[str], rows: list[list[Any]], *, width: int = 60) -> None:
     """Columns beside each other; what is longer than ``width`` ends in an ellipsis (``--json`` prints all)."""
+    names = [printable(name) for name in names]
     shown = [["" if value is None else _cell(value, width) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(names, *shown, strict=True)] if names else []
     for row in [names, ["-" * size for size in widths], *shown]:
@@ -213,7 +243,7 @@ def print_table(names: list[str], rows: list[list[Any]], *, width: int = 60) -> 
 
 def _cell(value: Any, width: int) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
-    text = text.replace("\n", "\\n")
+    text = printable(text)
     return text if len(text) <= width else text[: width - 1] + "…"
 
 

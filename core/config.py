@@ -6,12 +6,15 @@ The Settings page shows every field with its source. ``data_dir`` holds the jour
 from __future__ import annotations
 
 import os
+import re
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -19,7 +22,23 @@ from pydantic_settings import (
 
 ENV_PREFIX = "CLAW_STUDIO_"
 TOML_NAME = "studio.toml"
+LOGIN = re.compile(r"(?<=://)[^/,]*@")
+"""``user:password@`` in the address of an engine."""
 STREAMING = "^(auto|whole|relay)$"
+
+
+Names = Annotated[tuple[str, ...], NoDecode]
+"""In the environment: names with commas between."""
+
+
+def is_loopback(host: str) -> bool:
+    """True for the names and addresses at which a machine reaches itself and nobody else does."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class EngineConfig(BaseModel):
@@ -75,7 +94,55 @@ class Settings(BaseSettings):
     engine_idle_timeout_s: float = Field(
         300.0, gt=0, description="Longest silence of an engine in the middle of a stream, seconds"
     )
-    api_key: str | None = Field(None, description="Key that every call must carry; needed when host is not loopback")
+    max_answer_bytes: int = Field(
+        256 << 20, ge=1 << 10, description="Most of one answer of an engine; what came of a longer stream is kept"
+    )
+    max_answer_head_bytes: int = Field(256 << 10, ge=1 << 10, description="Most of one answer's headers")
+    max_aside_bytes: int = Field(
+        32 << 20, ge=1 << 10, description="Most of what else an engine says: its models, its version, a prompt's tokens"
+    )
+    api_key: str | None = Field(
+        None,
+        min_length=1,
+        description="The admin key: with it every call needs a key, this one or, for model calls, a session's. "
+        "Needed, with 16 characters or more, when host is not loopback; the pages ask for it when theirs is not",
+    )
+    allowed_hosts: Names = Field(
+        (),
+        description="Host names that requests may be for, besides loopback's and the bound address: what a proxy in "
+        "front is called. *.example.org takes all below it",
+    )
+    cors_origins: Names = Field(
+        (),
+        description="Origins (https://chat.example.org) whose pages may make model calls from a browser; the admin API "
+        "answers none",
+    )
+    tls_cert: Path | None = Field(None, description="Certificate chain (PEM) of the gateway; with it it speaks HTTPS")
+    tls_key: Path | None = Field(None, description="The certificate's private key (PEM)")
+    max_body_bytes: int = Field(
+        256 << 20,
+        ge=1 << 10,
+        description="Largest body of a request, also decompressed, bytes; 413 beyond",
+    )
+    max_header_bytes: int = Field(
+        64 << 10, ge=1 << 10, description="Most of a request's headers, its first line included, bytes; 431 beyond"
+    )
+    header_timeout_s: float = Field(30.0, gt=0, description="Longest wait for a request's headers, seconds; then 408")
+    body_timeout_s: float = Field(
+        120.0,
+        gt=0,
+        description="Longest wait for a request's body, seconds, and a second more for each 4 KiB of it; then 408. "
+        "A client that takes nothing of its answer for so long is cut off",
+    )
+    idle_timeout_s: float = Field(
+        75.0, gt=0, description="Connections without a request are closed after so long, seconds"
+    )
+    max_connections: int = Field(
+        8192,
+        ge=8,
+        description="Most connections of a gateway process, or half of the files that it may have open; beyond "
+        "them those that wait longest make room, then callers get 503",
+    )
     response_length: int = Field(1024, ge=1, description="Longest answer of POST /generate that names none, tokens")
     capture: str = Field(
         "strict",
@@ -83,10 +150,16 @@ class Settings(BaseSettings):
         description="strict: a call that can't be stored fails; best_effort: it passes and is counted as dropped",
     )
     channel: str = Field("train", description="Channel of calls that name none")
+    policy_sync_timeout_s: float = Field(
+        120.0, gt=0, description="After so long a weight sync that nobody finishes holds no call any more, seconds"
+    )
     log_format: str = Field("text", pattern="^(text|json)$", description="Lines on stderr: for people, or JSON objects")
     segment_bytes: int = Field(256 << 20, ge=1 << 16, description="Journal segment size, bytes")
     pool_memory: str = Field("2GB", description="DuckDB's memory limit")
     pool_threads: int = Field(2, ge=1, description="DuckDB's worker threads")
+    trash_days: float = Field(
+        1.0, ge=0, description="How long deleted steps and journal segments can be restored, days"
+    )
     tokenizers: dict[str, Path] = Field(
         {},
         description="For engines that answer in text only: model name or pattern (gpt-*) -> folder with tokenizer.json "
@@ -95,6 +168,36 @@ class Settings(BaseSettings):
     local_model_dir: Path | None = Field(
         None, description="Weights folder of the embedded engine; None makes a seeded one in data_dir/model"
     )
+
+    @field_validator("allowed_hosts", "cors_origins", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            plain = name.removeprefix("*.")
+            # Only the numbers of IPv6 hold colons.
+            if not plain or set(plain) & set("*/@?#[], ") or plain.count(":") == 1:
+                raise ValueError(f"{name!r} is no host name: without scheme and port, *. only in front")
+        return tuple(name.lower().rstrip(".") for name in names)
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _are_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            scheme, separator, rest = origin.partition("://")
+            if not (scheme and separator and rest) or set(rest) & set("*/@?# "):
+                raise ValueError(f"{origin!r} is no origin: scheme://host or scheme://host:port, each by itself")
+        return origins
+
+    @model_validator(mode="after")
+    def _certificate_has_key(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key belong together")
+        return self
 
     @classmethod
     def settings_customise_sources(
@@ -115,6 +218,16 @@ class Settings(BaseSettings):
         return self.data_dir / "journal"
 
     @property
+    def opinions_dir(self) -> Path:
+        """Folder of the opinions log: what the pool holds and the journal doesn't."""
+        return self.data_dir / "opinions"
+
+    @property
+    def trash_dir(self) -> Path:
+        """Folder of what was deleted and can still be restored."""
+        return self.data_dir / "trash"
+
+    @property
     def pool_path(self) -> Path:
         """The DuckDB file."""
         return self.data_dir / "pool.duckdb"
@@ -127,10 +240,23 @@ class Settings(BaseSettings):
     @property
     def is_loopback(self) -> bool:
         """True when only this machine can reach the gateway."""
-        return self.host in {"127.0.0.1", "localhost", "::1"}
+        return is_loopback(self.host)
+
+    @property
+    def tls(self) -> tuple[Path, Path] | None:
+        """The gateway's certificate chain and private key."""
+        return None if self.tls_cert is None or self.tls_key is None else (self.tls_cert, self.tls_key)
+
+    @property
+    def scheme(self) -> str:
+        """How the gateway is spoken to: ``http`` or ``https``."""
+        return "http" if self.tls_cert is None else "https"
 
     def public(self) -> dict[str, Any]:
         """All fields for display, secrets reduced to whether they are set."""
         shown = self.model_dump(mode="json")
         shown["api_key"] = "set" if self.api_key else "not set"
+        for place in (shown, *shown["engines"]):
+            name = "engine" if "engine" in place else "base_url"
+            place[name] = LOGIN.sub("", place[name])
         return shown

@@ -6,13 +6,16 @@ import importlib.metadata
 import os
 import shutil
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from core.config import Settings
+from core.blotting import split_login
+from core.config import Settings, is_loopback
+from core.journal import kept_aside
 
 MIN_FREE_BYTES = 1 << 30
 PACKAGES = (
@@ -27,6 +30,8 @@ PACKAGES = (
     "uvicorn",
 )
 BANNED_VERSIONS = {("litellm", "1.82.7"), ("litellm", "1.82.8")}
+
+DAMAGE_MEND = "every record beside it is read; look at the disk, and restore the segment from a backup if you have one"
 
 State = Literal["ok", "warn", "bad"]
 
@@ -45,15 +50,31 @@ class Finding:
         return asdict(self)
 
 
-def diagnose(settings: Settings, *, port_is_ours: bool = False) -> list[Finding]:
-    """Run all checks; none of them raises. ``port_is_ours``: the running service asks about itself."""
+def diagnose(
+    settings: Settings,
+    *,
+    port_is_ours: bool = False,
+    sync: Mapping[str, Any] | None = None,
+    pages_address: str | None = None,
+) -> list[Finding]:
+    """Run all checks; none of them raises.
+
+    Args:
+        settings: of the service.
+        port_is_ours: the running service asks about itself.
+        sync: its weight sync, as ``PolicyState.sync_json`` tells.
+        pages_address: where pages are served; None where they are not.
+    """
     checks: list[Callable[[], Iterator[Finding]]] = [
         check_python,
         check_packages,
         lambda: check_data_dir(settings.data_dir),
-        lambda: check_exposure(settings),
+        lambda: check_journal(settings.journal_dir),
+        lambda: check_pool(settings, running=port_is_ours),
+        lambda: check_exposure(settings, pages_address),
         lambda: check_engine(settings),
         lambda: check_tokenizer(settings),
+        lambda: check_sync(sync),
     ]
     if not port_is_ours:
         checks.append(lambda: check_port(settings.host, settings.port))
@@ -69,6 +90,12 @@ def deep_findings(report: Mapping[str, Any]) -> list[Finding]:
     findings = [Finding("steps", "bad" if report["n_mismatches"] else "ok", told)]
     mend = "restore a backup; the journal or the pool was changed or damaged"
     findings += [Finding(f"step {one['step_uid']}", "bad", one["what"], mend) for one in report["mismatches"]]
+    for one in report["missing"]:
+        what = f"the segment is gone, and with it the record of {one['n_steps']} steps of the pool"
+        findings.append(Finding(f"journal {one['segment']}", "bad", what, "put the segment back from a backup"))
+    for one in report["damages"]:
+        what = f"at byte {one['offset']}: {one['reason']}"
+        findings.append(Finding(f"journal {one['segment']}", "bad", what, DAMAGE_MEND))
     if (more := report["n_mismatches"] - len(report["mismatches"])) > 0:
         findings.append(Finding("more steps", "bad", f"{more} more", mend))
     for one in report["versions"]:
@@ -111,19 +138,72 @@ def check_data_dir(data_dir: Path) -> Iterator[Finding]:
         yield Finding("disk", "ok", message)
 
 
-def check_exposure(settings: Settings) -> Iterator[Finding]:
-    """Anything but loopback demands a key."""
+def check_journal(journal_dir: Path) -> Iterator[Finding]:
+    """What ingest met in the journal that is no record: a copy of it lies beside the segment."""
+    try:
+        found = kept_aside(journal_dir)
+    except OSError as error:
+        yield Finding("journal", "bad", f"{journal_dir} can't be read: {error.strerror}", "make the folder readable")
+        return
+    if not found:
+        yield Finding("journal", "ok", "no damage was met")
+        return
+    places = ", ".join(f"{one.segment} at byte {one.offset}" for one in found[:3])
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    message = f"damaged in {len(found)} places: {places}{more}; the bytes are kept in *.bad beside the segments"
+    yield Finding("journal", "bad", message, DAMAGE_MEND + "; then remove the *.bad files")
+
+
+def check_exposure(settings: Settings, pages_address: str | None = None) -> Iterator[Finding]:
+    """Who can reach gateway and pages, and what is asked of them. ``pages_address``: None where no pages are served."""
+    key_mend = "set CLAW_STUDIO_API_KEY to a long random one"
     if settings.is_loopback:
         yield Finding("exposure", "ok", f"{settings.host}: only this machine can reach the gateway")
     elif settings.api_key:
-        yield Finding("exposure", "ok", f"{settings.host}: open to the network, calls need the key")
+        yield Finding("exposure", "ok", f"{settings.host}: open to the network, calls need a key")
+        if settings.tls is None:
+            mend = "set CLAW_STUDIO_TLS_CERT and CLAW_STUDIO_TLS_KEY, or let a proxy speak HTTPS"
+            yield Finding("encryption", "warn", "keys and texts cross the network as plain HTTP", mend)
     else:
-        yield Finding(
-            "exposure",
-            "bad",
-            f"{settings.host} is open to the network without a key",
-            "set CLAW_STUDIO_API_KEY",
-        )
+        yield Finding("exposure", "bad", f"{settings.host} is open to the network without a key", key_mend)
+    if settings.allowed_hosts and settings.api_key is None:
+        names = ", ".join(settings.allowed_hosts)
+        yield Finding("allowed hosts", "warn", f"{names}: whoever comes by these names needs no key", key_mend)
+    if settings.tls is not None:
+        yield from check_certificate(settings.tls)
+    if pages_address is None:
+        return
+    if is_loopback(pages_address):
+        yield Finding("pages", "ok", f"{pages_address}: only this machine can reach them")
+    elif settings.api_key:
+        yield Finding("pages", "ok", f"{pages_address}: open to the network, visitors need the admin key")
+    else:
+        told = f"{pages_address}: open to the network, and closed to every visitor until there is an admin key"
+        yield Finding("pages", "bad", told, f"{key_mend}, or STREAMLIT_SERVER_ADDRESS to 127.0.0.1")
+
+
+def check_certificate(tls: tuple[Path, Path]) -> Iterator[Finding]:
+    """Certificate and key can be read and belong together."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*tls)
+    except OSError as err:
+        mend = "tls_cert is a certificate chain in PEM, tls_key its private key without a passphrase"
+        yield Finding("certificate", "bad", f"{tls[0]}: {err.strerror or err}", mend)
+    else:
+        yield Finding("certificate", "ok", f"{tls[0]}: the gateway speaks HTTPS")
+
+
+def check_sync(sync: Mapping[str, Any] | None) -> Iterator[Finding]:
+    """A weight sync that nobody finishes: calls wait for it, and go on with doubtful versions once it has expired."""
+    if sync is None:
+        return
+    told = f"version {sync['version']}, begun {sync['elapsed_s']:.0f} s ago"
+    mend = "the trainer posts sync_finished; if it died, end the sync on Consume or with DELETE /api/v1/policy/sync"
+    if sync["state"] == "expired":
+        message = f"{told}, was never finished; calls are stamped with the versions before and after it"
+        yield Finding("weight sync", "bad", message, mend)
+    else:
+        yield Finding("weight sync", "warn", f"{told}: calls wait, {sync['timeout_s']:.0f} s at most", mend)
 
 
 def check_port(host: str, port: int) -> Iterator[Finding]:
@@ -146,7 +226,8 @@ def check_port(host: str, port: int) -> Iterator[Finding]:
 def check_engine(settings: Settings) -> Iterator[Finding]:
     """Every policy engine is named in a way we know, and its port answers."""
     for engine in [*settings.engine.split(","), *(one.base_url for one in settings.engines)]:
-        yield from _check_address(engine.strip())
+        # Findings are shown: passwords stay out of them.
+        yield from _check_address(split_login(engine.strip())[0])
 
 
 def _check_address(engine: str) -> Iterator[Finding]:
@@ -190,3 +271,42 @@ def check_tokenizer(settings: Settings) -> Iterator[Finding]:
         yield Finding("tokenizer", "ok", f"loads, hash {tokenizer_hash(directory)[:12]}")
     except (OSError, ValueError) as err:
         yield Finding("tokenizer", "bad", str(err), "point CLAW_STUDIO_LOCAL_MODEL_DIR at a folder with tokenizer.json")
+
+
+def check_pool(settings: Settings, *, running: bool) -> Iterator[Finding]:
+    """The pool's file can be read, every value of it, and the opinions log is whole."""
+    from core.errors import StudioError
+    from core.pool.upkeep.opinionlog import inspect
+    from core.pool.upkeep.recovery import check_recoverable, read_place, read_through
+
+    path = settings.pool_path
+    if not running:
+        try:
+            check_recoverable(path, settings.journal_dir, settings.opinions_dir)
+        except StudioError as error:
+            yield Finding("pool", "bad", error.message, error.hint)
+            return
+        if path.exists():
+            wrong = read_through(path)
+            mend = "claw-studio doctor --rebuild makes it anew from journal and opinions log"
+            yield Finding("pool", "bad", wrong, mend) if wrong else Finding("pool", "ok", "every value can be read")
+    if not settings.opinions_dir.exists():
+        return
+    try:
+        told = inspect(settings.opinions_dir, known=None if running else read_place(path))
+    except StudioError as error:
+        yield Finding("opinions log", "bad", error.message, error.hint)
+        return
+    if told.generation is None:
+        mend = (
+            "start the studio: it begins one" if not running else "claw-studio doctor --renew-log, the studio stopped"
+        )
+        yield Finding("opinions log", "warn", "there is none that is whole", mend)
+    elif told.missing:
+        what = f"{told.missing} of {told.last} records are damaged or gone"
+        yield Finding("opinions log", "bad", what, "stop the studio and run claw-studio doctor --renew-log")
+    elif told.plans_damaged:
+        what = f"plans of batches are damaged at {told.plans_damaged} places; all else is whole"
+        yield Finding("opinions log", "bad", what, "a backup of the data folder may hold them")
+    else:
+        yield Finding("opinions log", "ok", f"{told.n_records} records, none missing")

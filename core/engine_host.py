@@ -13,6 +13,7 @@ from core.config import Settings
 from core.errors import EngineError
 from core.gateway.connections import Timeouts
 from core.gateway.engines import EngineSet
+from core.gateway.http_connection import Bounds
 from core.serving.process import EngineProcess
 
 LOCAL_ENGINE = "local"
@@ -68,6 +69,11 @@ def timeouts_of(settings: Settings) -> Timeouts:
         first_byte=settings.engine_first_byte_timeout_s,
         idle=settings.engine_idle_timeout_s,
     )
+
+
+def bounds_of(settings: Settings) -> Bounds:
+    """How much is read of an engine's answer."""
+    return Bounds(answer=settings.max_answer_bytes, head=settings.max_answer_head_bytes, aside=settings.max_aside_bytes)
 
 
 def add_configured_engines(engines: EngineSet, settings: Settings, local: EngineStarter) -> None:

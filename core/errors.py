@@ -7,6 +7,7 @@ agent's own dialect; the pages into a call-out; the CLI into one line and exit c
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 
@@ -23,7 +24,7 @@ class StudioError(Exception):
         self.hint = hint
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON shape of DESIGN's HTTP contract; absent keys are left out."""
+        """The JSON shape of the HTTP contract (docs/architecture.md); absent keys are left out."""
         body: dict[str, Any] = {"type": self.type, "message": self.message}
         if self.field is not None:
             body["field"] = self.field
@@ -58,6 +59,86 @@ class Forbidden(Unauthorized):
 
     type = "forbidden"
     http_status = 403
+
+
+class TooManyAttempts(Unauthorized):
+    """Too many different wrong keys came from one address; ``retry_after_s`` is when it is heard again."""
+
+    type = "too_many_attempts"
+    http_status = 429
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message, field="authorization", hint=f"try again in {retry_after_s:.0f} s")
+        self.retry_after_s = retry_after_s
+
+
+class KeySpent(StudioError):
+    """A session key has made the calls or used the tokens that it may; ``retry_after_s`` where waiting helps."""
+
+    type = "key_spent"
+    http_status = 429
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        hint = "POST /api/v1/sessions makes another" if retry_after_s is None else f"try again in {retry_after_s:.0f} s"
+        super().__init__(message, field="authorization", hint=hint)
+        self.retry_after_s = retry_after_s
+
+
+class UnknownHost(StudioError):
+    """A request for a host name that is not ours: a page whose name was rebound to this machine sends its own."""
+
+    type = "unknown_host"
+    http_status = 421
+
+
+class ForeignOrigin(StudioError):
+    """A request that a web page of another origin made in the user's browser."""
+
+    type = "foreign_origin"
+    http_status = 403
+
+
+class UnsupportedMedia(StudioError):
+    """A body whose declared type is not the one that the call takes."""
+
+    type = "unsupported_media_type"
+    http_status = 415
+
+
+class MalformedHttp(StudioError):
+    """Bytes that are no HTTP request, or one that two readers would take for different ones."""
+
+    type = "malformed_http"
+    http_status = 400
+
+
+class UnsupportedHttp(StudioError):
+    """A method, a version or a coding of HTTP that is not served."""
+
+    type = "unsupported_http"
+    http_status = 501
+
+
+class RequestTimeout(StudioError):
+    """A request that did not come in time."""
+
+    type = "request_timeout"
+    http_status = 408
+
+
+class HeadersTooLarge(StudioError):
+    """A request whose headers are over the limit."""
+
+    type = "headers_too_large"
+    http_status = 431
+
+
+class Overloaded(StudioError):
+    """More connections, or more bytes of bodies, than can be served at a time."""
+
+    type = "overloaded"
+    http_status = 503
+    retry_after_s = 1.0
 
 
 class Conflict(StudioError):
@@ -113,3 +194,29 @@ class PoolError(StudioError):
 
     type = "pool_error"
     http_status = 500
+
+
+class NoRoom(PoolError):
+    """A disk takes nothing more, or has no inode left: nothing is changed, nothing is pretended."""
+
+    type = "no_room"
+    http_status = 507
+
+
+def is_full(error: OSError) -> bool:
+    """Whether the system refused for lack of room, inodes or quota."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+class PoolDamaged(PoolError):
+    """The pool's file is gone, cut short or damaged: it is made again from the journal and the opinions log."""
+
+    type = "pool_damaged"
+    http_status = 503
+
+
+class OpinionsError(PoolError):
+    """An opinion could not be made durable (disk full, read-only, gone): nothing is changed, nothing is pretended."""
+
+    type = "opinion_not_durable"
+    http_status = 507

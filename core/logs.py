@@ -1,15 +1,24 @@
-"""Logs on stderr: lines for people, or one JSON object a line for machines."""
+"""Logs on stderr: lines for people, or one JSON object a line for machines.
+
+What agents and engines said stands in them: none of it may steer the terminal that shows them, or look like a line.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+import threading
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import orjson
 
+from core.printable import as_json, printable
+
 FORMATS: Final = ("text", "json")
+
+_log = logging.getLogger(__name__)
 
 
 class JsonLines(logging.Formatter):
@@ -26,7 +35,12 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
-        return orjson.dumps(line, default=str).decode()
+        try:
+            text = orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        except orjson.JSONEncodeError:
+            # Halves of surrogate pairs, numbers without bounds.
+            text = json.dumps(line, default=str, skipkeys=True)
+        return as_json(text)
 
 
 class TextLines(logging.Formatter):
@@ -35,16 +49,63 @@ class TextLines(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
 
+    def format(self, record: logging.LogRecord) -> str:
+        """The line; a trace below it, indented, so that nothing in it begins like a line of its own."""
+        record.message = record.getMessage()
+        record.asctime = self.formatTime(record)
+        lines = [printable(self.formatMessage(record))]
+        if record.exc_info:
+            lines += [f"    {printable(line)}" for line in self.formatException(record.exc_info).split("\n")]
+        if record.stack_info:
+            lines += [f"    {printable(line)}" for line in record.stack_info.split("\n")]
+        return "\n".join(lines)
+
     def formatMessage(self, record: logging.LogRecord) -> str:
         """The first line."""
         fields = getattr(record, "fields", {})
         return super().formatMessage(record) + "".join(f" {k}={v}" for k, v in fields.items() if v is not None)
 
 
+class _Spelt(logging.LogRecord):
+    """A record whose message and trace are printable, whoever formats it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.exc_info:
+            trace = logging.Formatter().formatException(self.exc_info)
+            # Indented, so that nothing in it begins like a line of its own.
+            self.exc_text = "\n".join(f"    {printable(line)}" for line in trace.split("\n"))
+
+    def getMessage(self) -> str:
+        """One line."""
+        return printable(super().getMessage())
+
+
+def spell_everywhere() -> None:
+    """For a process in which other libraries have handlers of their own: their lines are spelt too."""
+    logging.setLogRecordFactory(_Spelt)
+
+
 def set_up(level: int, form: str) -> None:
-    """Send all logs of this process to stderr, in one of ``FORMATS``."""
+    """Send all logs of this process to stderr, in one of ``FORMATS``; what nobody caught is logged too."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+    logging.captureWarnings(True)
+    sys.excepthook = lambda kind, error, trace: _log.critical("not caught", exc_info=(kind, error, trace))
+    threading.excepthook = _thread_failed
+    sys.unraisablehook = _unraisable
+
+
+def _thread_failed(told: threading.ExceptHookArgs) -> None:
+    name = told.thread.name if told.thread is not None else "?"
+    error = told.exc_value or told.exc_type()
+    _log.critical("not caught in thread %s", name, exc_info=(told.exc_type, error, told.exc_traceback))
+
+
+def _unraisable(told: sys.UnraisableHookArgs) -> None:
+    error = told.exc_value or told.exc_type()
+    what = told.err_msg or "not caught in"
+    _log.error("%s %r", what, told.object, exc_info=(told.exc_type, error, told.exc_traceback))

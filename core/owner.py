@@ -36,7 +36,7 @@ class OwnerLock:
             raise PoolError(
                 f"{directory} can't be used: {err.strerror}",
                 field="data_dir",
-                hint="set CLAW_STUDIO_DATA_DIR",
+                hint="make it writable for this user, or set CLAW_STUDIO_DATA_DIR to another folder",
             ) from err
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -51,10 +51,10 @@ class OwnerLock:
             ) from err
         return cls(directory, fd)
 
-    def announce(self, base_url: str) -> None:
-        """Write the note, whole or not at all."""
+    def announce(self, base_url: str, *, pages_address: str | None = None) -> None:
+        """Write the note, whole or not at all. ``pages_address``: where the same process serves pages, if it does."""
         temporary = self.directory / (NOTE_NAME + ".tmp")
-        temporary.write_text(json.dumps({"pid": os.getpid(), "base_url": base_url}))
+        temporary.write_text(json.dumps({"pid": os.getpid(), "base_url": base_url, "pages_address": pages_address}))
         temporary.replace(self.directory / NOTE_NAME)
 
     def release(self) -> None:
@@ -64,7 +64,7 @@ class OwnerLock:
 
 
 def running_service(directory: Path) -> dict[str, Any] | None:
-    """``{"pid", "base_url"}`` of the process that owns ``directory`` now, or None."""
+    """``{"pid", "base_url", "pages_address"}`` of the process that owns ``directory`` now, or None."""
     lock = directory / LOCK_NAME
     if not lock.exists():
         return None

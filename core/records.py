@@ -12,12 +12,28 @@ from typing import Any, Final
 
 import orjson
 
-from core.blotting import SECRET_FIELDS, blot
+from core.blotting import SECRET_FIELDS, blot, keyless
 from core.errors import InvalidInput
 from core.types import Identity
 
 VERSION: Final = 1
+MAX_DEPTH: Final = 200
+"""Lists and objects inside each other that a body may hold: a record of it nests a few more, and JSON ends at 254."""
 KINDS: Final = frozenset({"call", "steps", "register", "complete", "session", "revoke", "policy", "feedback"})
+
+
+def too_deep(value: Any, raw: bytes | None = None) -> bool:
+    """Whether a value, read from ``raw``, is nested deeper than ``MAX_DEPTH``: no record could hold it."""
+    if raw is not None and raw.count(b"{") + raw.count(b"[") <= MAX_DEPTH:
+        return False
+    # The encoder goes no deeper than 254, and is the quickest to look.
+    for _ in range(254 - MAX_DEPTH):
+        value = [value]
+    try:
+        orjson.dumps(value)
+    except TypeError as error:
+        return "Recursion" in str(error)
+    return False
 
 
 def call_record(
@@ -50,6 +66,7 @@ def call_record(
     engine_facts: Mapping[str, Any] | None = None,
     response_id: str | None = None,
     input_items: Sequence[Mapping[str, Any]] = (),
+    connection: str | None = None,
     secrets: Iterable[str] = (),
 ) -> bytes:
     """One exchange between an agent and an engine.
@@ -63,6 +80,7 @@ def call_record(
             ``prompt_ids`` where it encoded again the prompt that it says it read.
         response_id: the id that the agent saw, where it is not the response's own.
         input_items: the whole input of a ``responses`` request that only names earlier parts of it.
+        connection: the client's end of the connection, ``host:port``: what came over one is likelier one agent's.
         secrets: keys that this call presented or used; blotted out of everything.
     """
     if SECRET_FIELDS.intersection(parsed_request):
@@ -81,7 +99,7 @@ def call_record(
             "source": identity.source,
             "agent": identity.agent,
             "identity_source": identity.identity_source,
-            "metadata": dict(identity.metadata),
+            "metadata": identity.metadata,
         },
         "dialect": dialect,
         "engine": engine,
@@ -107,6 +125,8 @@ def call_record(
         record["engine_facts"] = dict(engine_facts)
     if response_id is not None:
         record["response_id"] = response_id
+    if connection is not None:
+        record["connection"] = connection
     if input_items:
         record["input_items"] = list(input_items)
     payload = orjson.dumps(record)
@@ -139,7 +159,7 @@ def register_record(
             "prompt_uid": prompt_uid,
             "channel": channel,
             "agent": agent,
-            "metadata": dict(metadata or {}),
+            "metadata": keyless(metadata or {}),
         }
     )
 
@@ -177,6 +197,7 @@ def session_record(
     channel: str,
     agent: str | None = None,
     metadata: Mapping[str, Any] | None = None,
+    limits: Mapping[str, Any] | None = None,
 ) -> bytes:
     """A session key bound to a trajectory; only the key's SHA-256 (hex) is kept."""
     return orjson.dumps(
@@ -189,7 +210,8 @@ def session_record(
             "prompt_uid": prompt_uid,
             "channel": channel,
             "agent": agent,
-            "metadata": dict(metadata or {}),
+            "metadata": keyless(metadata or {}),
+            "limits": dict(limits or {}),
         }
     )
 
@@ -206,7 +228,8 @@ def feedback_record(*, at: float, feedback: Sequence[Mapping[str, Any]]) -> byte
     ``kind``, ``value`` (None withdraws), ``reward``, ``author``, ``source``, ``note``, ``metadata``, and
     ``given_at``: seconds since the epoch, or None where only the time of arrival is known.
     """
-    return orjson.dumps({"kind": "feedback", "v": VERSION, "at": at, "feedback": list(feedback)})
+    said = [{**one, "metadata": keyless(one.get("metadata") or {})} for one in feedback]
+    return orjson.dumps({"kind": "feedback", "v": VERSION, "at": at, "feedback": said})
 
 
 def policy_record(*, at: float, version: int, event: str, metadata: Mapping[str, Any] | None = None) -> bytes:
@@ -218,7 +241,7 @@ def policy_record(*, at: float, version: int, event: str, metadata: Mapping[str,
             "at": at,
             "version": version,
             "event": event,
-            "metadata": dict(metadata or {}),
+            "metadata": keyless(metadata or {}),
         }
     )
 

@@ -7,11 +7,13 @@ finishes its calls, the journal is flushed, ingest takes what is left, the pool 
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -19,28 +21,42 @@ from starlette.applications import Starlette
 from core.api import ApiDeps, create_api
 from core.api.handling import EXCEPTION_HANDLERS
 from core.api.produce import mint_session
-from core.api.wire import SessionIn, check
+from core.api.train import give_up_sync, put_in_force
+from core.api.wire import PolicyIn, SessionIn, check
 from core.batch.leases import Leases
+from core.client import trusting
 from core.config import Settings
-from core.doctor import diagnose
-from core.engine_host import LocalEngineHost, add_configured_engines, timeouts_of
-from core.errors import StudioError
+from core.doctor import Finding, diagnose
+from core.engine_host import LocalEngineHost, add_configured_engines, bounds_of, timeouts_of
+from core.errors import PoolError, StudioError
 from core.gateway.app import GatewayDeps, create_gateway
+from core.gateway.border import Border
 from core.gateway.calllog import log_call
 from core.gateway.engines import EngineSet
 from core.gateway.front import Front
+from core.gateway.hosts import Hosts
 from core.gateway.identity import KeyStore
+from core.gateway.ledger import Ledger
+from core.gateway.limits import Limits, raise_descriptor_limit
 from core.gateway.policy import PolicyState
 from core.gateway.server import GatewayServer
 from core.gateway.stats import GatewayStats
+from core.gateway.wrongkeys import WrongKeys
+from core.health import Health
 from core.ingest import Ingest
 from core.journal import Journal, read_records
 from core.owner import OwnerLock
 from core.pool import Pool
-from core.pool.warming import Warming
+from core.pool.cache.readahead import Warming
+from core.pool.upkeep.compaction import Compaction
+from core.pool.upkeep.recovery import check_recoverable
+from core.rebuild import put_back
 from core.serving.process import EngineProcess
+from core.supervise import Supervisor
 from core.tasks.demo import DemoRun, demo_script_path
 from core.tasks.demo_load import load_demo
+from core.trash import TrashSweep, list_trash
+from core.types import PolicyEventKind
 from core.workers import Fleet
 
 log = logging.getLogger(__name__)
@@ -48,42 +64,87 @@ log = logging.getLogger(__name__)
 DEMO_ENGINE = "demo"
 DEMO_MODELS = ["demo-*"]
 STOP_TIMEOUT_S = 20.0
+HEALTH_MEND = "the log has when it began; free room and descriptors, or start the studio again"
+MIN_KEY_CHARS = 16
+
+
+def check_key(settings: Settings) -> None:
+    """StudioError: the address is one that others can reach, and the admin key is missing or could be guessed."""
+    if settings.is_loopback or len(settings.api_key or "") >= MIN_KEY_CHARS:
+        return
+    what = "without a key" if settings.api_key is None else f"with a key of fewer than {MIN_KEY_CHARS} characters"
+    raise StudioError(
+        f"{settings.host} is open to the network {what}",
+        field="api_key",
+        hint="set CLAW_STUDIO_API_KEY to a long random one, or listen on 127.0.0.1",
+    )
+
+
+@contextmanager
+def _folder_named(folder: Path) -> Iterator[None]:
+    """PoolError where the system refuses a file below the data folder: read-only, another user's, out of inodes."""
+    try:
+        yield
+    except OSError as error:
+        where = Path(str(error.filename or "")).absolute()
+        if not where.is_relative_to(folder.absolute()):
+            raise
+        raise PoolError(
+            f"{where} can't be used: {error.strerror}",
+            field="data_dir",
+            hint="make the folder and all in it writable for this user, with room on its disk, or set "
+            "CLAW_STUDIO_DATA_DIR to another",
+        ) from error
 
 
 class Service:
     """A running studio without its screen. Build one with ``Service.open``."""
 
-    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
-        if not settings.is_loopback and settings.api_key is None:
-            raise StudioError(
-                f"{settings.host} is open to the network without a key",
-                field="api_key",
-                hint="set CLAW_STUDIO_API_KEY, or listen on 127.0.0.1",
-            )
+    def __init__(
+        self, settings: Settings, *, clock: Callable[[], float] = time.time, pages_address: str | None = None
+    ) -> None:
+        check_key(settings)
         self.settings = settings
         self.clock = clock
+        self.wrong_keys = WrongKeys()
+        self.pages_address = pages_address
+        self._worker_token = secrets.token_hex(16)
         self._closing = ExitStack()
         self._demo: DemoRun | None = None
         self._demo_engine: EngineProcess | None = None
         self._demo_lock = threading.Lock()
-        with ExitStack() as opened:
+        with ExitStack() as opened, _folder_named(settings.data_dir):
             self._open(opened)
             self._closing = opened.pop_all()
 
     @classmethod
-    def open(cls, settings: Settings, *, clock: Callable[[], float] = time.time) -> Service:
-        """Open all parts; a failure closes what was opened. Raises AlreadyOwned, PoolError, JournalError."""
-        return cls(settings, clock=clock)
+    def open(
+        cls, settings: Settings, *, clock: Callable[[], float] = time.time, pages_address: str | None = None
+    ) -> Service:
+        """Open all parts; a failure closes what was opened. Raises AlreadyOwned, PoolError, JournalError.
+
+        Args:
+            pages_address: where this process serves pages, for the doctor.
+        """
+        return cls(settings, clock=clock, pages_address=pages_address)
 
     def _open(self, opened: ExitStack) -> None:
         settings = self.settings
         lock = OwnerLock.acquire(settings.data_dir)
         opened.callback(lock.release)
+        check_recoverable(settings.pool_path, settings.journal_dir, settings.opinions_dir)
         self.pool = Pool.open(
-            settings.pool_path, memory=settings.pool_memory, threads=settings.pool_threads, clock=self.clock
+            settings.pool_path,
+            memory=settings.pool_memory,
+            threads=settings.pool_threads,
+            clock=self.clock,
+            opinions=settings.opinions_dir,
+            trash=settings.trash_dir,
         )
         opened.callback(self.pool.close)
-        self.journal = Journal(settings.journal_dir, segment_bytes=settings.segment_bytes)
+        self.journal = Journal(
+            settings.journal_dir, segment_bytes=settings.segment_bytes, used=self.pool.journal.positions()
+        )
         self.ingest = Ingest(
             settings.journal_dir,
             self.pool,
@@ -91,41 +152,92 @@ class Service:
             clock=self.clock,
             tokenizers=settings.tokenizers,
         )
+        put_back(self.pool, self.ingest, settings.trash_dir)
         self.ingest.start()
         opened.callback(self._drain)
-        self.keys = KeyStore()
-        self.keys.replay(record.payload for record in read_records(settings.journal_dir, self.pool.positions()))
-        self.keys.load(self.pool.sessions())
-        self.policy = PolicyState()
-        self.policy.restore(list(self.pool.policy_events()))
-        self.leases = Leases(self.pool, self.clock, lambda: uuid.uuid4().hex, lambda: self.policy.version)
+        self.fleet: Fleet | None = None
+        self.supervisor = Supervisor()
+        self._health = Health(
+            self.journal,
+            self.ingest,
+            pool_damage=lambda: self.pool.file.damage,
+            ended=self.supervisor.problems,
+            elsewhere=lambda: self.fleet.problems() if self.fleet is not None else (),
+        )
+        self.supervisor.keep("the ingest thread", lambda: self.ingest.running, self.ingest.start)
+        self.supervisor.keep("the journal's writer", lambda: self.journal.running, self.journal.revive)
+        self.keys = KeyStore(clock=self.clock)
+        self.ledger = Ledger(self._spent)
+        self.keys.replay(record.payload for record in read_records(settings.journal_dir, self.pool.journal.positions()))
+        self.keys.load(self.pool.journal.sessions())
+        self.policy = PolicyState(sync_timeout_s=settings.policy_sync_timeout_s)
+        self.policy.restore(list(self.pool.journal.policy_events()))
+        self.leases = Leases(self.pool, self.clock, lambda: uuid.uuid4().hex, self.pool.training.version_in_force)
         self.stats = GatewayStats(clock=self.clock)
         self.stats.listen(log_call)
-        self.engines = EngineSet(timeouts=timeouts_of(settings), clock=self.clock)
+        self.engines = EngineSet(timeouts=timeouts_of(settings), bounds=bounds_of(settings), clock=self.clock)
         self.local_engine = LocalEngineHost(settings)
         opened.callback(self.local_engine.stop)
         add_configured_engines(self.engines, settings, self.local_engine)
         opened.callback(self._stop_demo)
         several = settings.gateways > 1
+        raise_descriptor_limit()
+        limits = Limits.of(settings)
         # Beside workers, which pass on to it what is no model call, this server is theirs alone.
         app = self._app()
-        self.server = GatewayServer(app) if several else GatewayServer(app, host=settings.host, port=settings.port)
+        self.server = (
+            GatewayServer(app, limits=limits.behind(settings.gateways), refused=self.stats.refused)
+            if several
+            else GatewayServer(
+                app,
+                host=settings.host,
+                port=settings.port,
+                tls=settings.tls,
+                limits=limits,
+                refused=self.stats.refused,
+            )
+        )
         self.port = self.server.start()
         opened.callback(self.server.stop, STOP_TIMEOUT_S)
         self.fleet = self._start_fleet(opened) if several else None
-        warming = Warming(self.pool.warm)
+        warming = Warming(self.pool.cache.warm)
         warming.start()
         opened.callback(warming.stop)
-        lock.announce(self.base_url)
+        self.supervisor.keep("the gateway's server", lambda: self.server.running, self.server.revive)
+        self.supervisor.keep("the pool's warming", lambda: warming.running, warming.start)
+        if (fleet := self.fleet) is not None:
+            self.supervisor.keep("the gateway processes' keeper", lambda: fleet.running, fleet.revive)
+        sweep = TrashSweep(settings.trash_dir, days=settings.trash_days, clock=self.clock)
+
+        compaction = Compaction(self.pool.recovery.compact_log)
+
+        def also() -> None:
+            self._health.look()
+            sweep()
+            compaction()
+
+        self.supervisor.start(also)
+        opened.callback(self.supervisor.stop)
+        # Else the gateway would wait for those that ask.
+        opened.callback(self.pool.sql.stop)
+        lock.announce(self.base_url, pages_address=self.pages_address)
+
+    def _spent(self, trajectory_uid: str) -> tuple[int, int]:
+        """Calls and tokens that a trajectory has in the pool, what was answered a moment ago included."""
+        self.ingest.catch_up(STOP_TIMEOUT_S)
+        return self.pool.trajectories.spent(trajectory_uid)
 
     def _start_fleet(self, opened: ExitStack) -> Fleet:
         fleet = Fleet(
             self.settings,
             owner=f"http://127.0.0.1:{self.port}",
+            token=self._worker_token,
             keys=self.keys,
             policy=self.policy,
             stats=self.stats,
+            ledger=self.ledger,
             on_journalled=self.journal.notice,
+            used=lambda: list(self.pool.journal.positions()),
             local_engine=self.local_engine.ensure,
         )
         self.port = fleet.start()
@@ -133,7 +245,7 @@ class Service:
         self.engines.elsewhere = fleet.engine_status
         return fleet
 
-    def _app(self) -> Front:
+    def _app(self) -> Border:
         gateway = create_gateway(
             GatewayDeps(
                 settings=self.settings,
@@ -142,7 +254,9 @@ class Service:
                 keys=self.keys,
                 policy=self.policy,
                 stats=self.stats,
+                ledger=self.ledger,
                 clock=self.clock,
+                max_body_bytes=self.settings.max_body_bytes,
             )
         )
         self.api_deps = ApiDeps(
@@ -158,15 +272,27 @@ class Service:
             base_url=lambda: self.base_url,
             clock=self.clock,
             new_uid=lambda: uuid.uuid4().hex,
+            problems=self.problems,
+            n_ends=self.supervisor.n_ends,
         )
         app = Starlette(routes=[*create_api(self.api_deps), *gateway], exception_handlers=EXCEPTION_HANDLERS)
-        return Front(app, gateway)
+        return Border(
+            Front(app, gateway),
+            hosts=Hosts(self.settings.host, self.settings.allowed_hosts),
+            api_key=self.settings.api_key,
+            keys=self.keys,
+            stats=self.stats,
+            cors_origins=self.settings.cors_origins,
+            wrong_keys=self.wrong_keys,
+            worker_token=self._worker_token,
+        )
 
     @property
     def base_url(self) -> str:
-        """Root of the gateway, ``http://host:port``; a wildcard address is named by loopback."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}.get(self.settings.host, self.settings.host)
-        return f"http://{host}:{self.port}"
+        """Root of the gateway, ``scheme://host:port``; a wildcard address is named by loopback."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.settings.host, self.settings.host)
+        host = f"[{host}]" if ":" in host else host
+        return f"{self.settings.scheme}://{host}:{self.port}"
 
     def prepare_engines(self) -> None:
         """For who stays: begin in the background what an engine's first call would wait for."""
@@ -186,9 +312,31 @@ class Service:
         """``{api_key, base_url, trajectory_uid, ...}`` for one agent attempt; fields as in ``POST sessions``."""
         return mint_session(self.api_deps, check(SessionIn, fields))
 
+    def problems(self) -> list[dict[str, Any]]:
+        """What keeps calls from being captured or from arriving, and what else is wrong: see ``Health.problems``."""
+        return self._health.problems()
+
+    def trash(self) -> list[dict[str, Any]]:
+        """What was deleted and can still be restored, newest first: see ``core.trash.list_trash``."""
+        return list_trash(self.settings.trash_dir, days=self.settings.trash_days)
+
     def health(self) -> list[dict[str, Any]]:
         """The doctor's findings about this running service."""
-        return [finding.as_dict() for finding in diagnose(self.settings, port_is_ours=True)]
+        told = [
+            Finding(one["part"], "bad" if one["stops"] else "warn", one["message"], HEALTH_MEND)
+            for one in self.problems()
+        ]
+        sync = self.policy.sync_json()
+        found = diagnose(self.settings, port_is_ours=True, sync=sync, pages_address=self.pages_address)
+        return [finding.as_dict() for finding in [*told, *found]]
+
+    def end_sync(self) -> None:
+        """End the weight sync that nobody finishes; the version before it stays in force. Conflict without one."""
+        give_up_sync(self.api_deps)
+
+    def finish_sync(self, version: int) -> None:
+        """Say in a trainer's stead that the weights of ``version`` are in force."""
+        put_in_force(self.api_deps, PolicyIn(version=version, event=PolicyEventKind.SYNC_FINISHED))
 
     def load_demo(self) -> dict[str, Any]:
         """Append the shipped demo steps to the journal and wait until they are readable; twice changes nothing."""
@@ -208,7 +356,10 @@ class Service:
                 self.engines.add(DEMO_ENGINE, engine.base_url, models=DEMO_MODELS)
                 if self.fleet is not None:
                     self.fleet.add_engine(DEMO_ENGINE, str(engine.base_url), models=DEMO_MODELS)
-            self._demo = DemoRun(self.base_url, n_rollouts=n_rollouts, seed=seed, api_key=self.settings.api_key)
+            tls = None if self.settings.tls_cert is None else trusting(self.settings.tls_cert)
+            self._demo = DemoRun(
+                self.base_url, n_rollouts=n_rollouts, seed=seed, api_key=self.settings.api_key, tls=tls
+            )
             self._demo.start()
             return self._demo
 
@@ -234,12 +385,12 @@ def current() -> Service | None:
     return _current
 
 
-def open_current(settings: Settings) -> Service:
+def open_current(settings: Settings, *, pages_address: str | None = None) -> Service:
     """Open the service of this process once; a second call (hot reload, second lifespan) returns the same."""
     global _current
     with _current_lock:
         if _current is None:
-            _current = Service.open(settings)
+            _current = Service.open(settings, pages_address=pages_address)
         return _current
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from core.types import Tokens, TokenSource
 
 
-def extract_tokens(response: Mapping[str, Any], choice_index: int, dialect: str) -> Tokens:
+def extract_tokens(response: Mapping[str, Any], choice_index: int, dialect: str, *, echoed: bool = False) -> Tokens:
     """Derive the tokens of one choice from an engine's raw answer (shapes: research/capture.md).
 
     Knows vLLM (``prompt_token_ids``, ``token_ids``), SGLang (``response_token_ids``, ``meta_info`` with
@@ -24,6 +24,7 @@ def extract_tokens(response: Mapping[str, Any], choice_index: int, dialect: str)
         response: parsed body of a chat or completions answer; ids may stand in it as arrays.
         choice_index: position in ``choices``.
         dialect: ``chat`` or ``completions``; other dialects carry no ids.
+        echoed: the engine was asked to ``echo`` the prompt, so that log-prob entries begin with the prompt's.
 
     Returns:
         Tokens; ``mismatch`` says in words which lengths disagree. Nothing is padded or cut.
@@ -36,12 +37,16 @@ def extract_tokens(response: Mapping[str, Any], choice_index: int, dialect: str)
         return Tokens(None, None, None, TokenSource.NONE)
     problems: list[str] = []
     entries = _logprob_entries(choice, dialect)
+    told_prompt = None
+    if echoed and entries is not None:
+        entries, told_prompt = _without_echo(response, choice, entries, problems)
     logprobs = _logprob_values(entries.values, problems) if entries is not None else None
     pairs = _sglang_pairs(choice)
     response_ids, source = _response_ids(response, choice, entries, pairs, problems)
     if pairs is not None and logprobs is None:
         logprobs = _logprob_values([pair[0] for pair in pairs], problems)
     prompt_ids = _prompt_ids(response, choice, problems)
+    prompt_ids = told_prompt if prompt_ids is None else prompt_ids
     if response_ids is not None and logprobs is not None and len(response_ids) != len(logprobs):
         problems.append(f"{len(response_ids)} response ids, {len(logprobs)} log-probs")
     usage = response.get("usage")
@@ -63,6 +68,24 @@ class _Entries:
 
     tokens: Iterable[Any]
     values: list[Any]
+
+
+def _without_echo(
+    response: Mapping[str, Any], choice: Mapping[str, Any], entries: _Entries, problems: list[str]
+) -> tuple[_Entries | None, list[int] | None]:
+    """The entries of what was sampled, and the prompt's ids where its entries name them."""
+    prompt, sampled, usage = _prompt_ids(response, choice, []), _told_ids(response, choice)[0], response.get("usage")
+    n_prompt: Any = usage.get("prompt_tokens") if isinstance(usage, dict) and len(response["choices"]) == 1 else None
+    if isinstance(sampled, list):
+        n_prompt = len(entries.values) - len(sampled)
+    if prompt is not None:
+        n_prompt = len(prompt)
+    tokens = list(entries.tokens)
+    if not isinstance(n_prompt, int) or not 0 <= n_prompt <= len(entries.values):
+        problems.append(f"{len(entries.values)} log-probs of prompt and answer can't be told apart")
+        return None, None
+    rest = _Entries(tokens[n_prompt:], entries.values[n_prompt:])
+    return rest if rest.values else None, _named_ids(tokens[:n_prompt]) if n_prompt else None
 
 
 def _response_ids(

@@ -38,8 +38,8 @@ class Batch:
         number: counted from 0 by this client.
         steps: one dict per step in plan order: ``step_uid, trajectory_uid, prompt_uid, group, trajectory, step_index,
             prompt_ids, response_ids, response_logprobs, reward, trajectory_reward, advantage, return,
-            token_advantages, token_returns, policy_version, token_source``; unknown is None. Of a dataset version with
-            redacted tokens also ``response_mask``, 0 on those that no loss may count.
+            token_advantages, token_returns, policy_version, token_source``; unknown is None. ``response_mask`` is 0 on
+            sampled tokens that no loss may count, such as redacted ones; None: all may be in it.
         head: what else the service said: recipe and its version, view, totals, level, why others are left out.
     """
 

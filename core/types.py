@@ -1,4 +1,4 @@
-"""The words of the project as frozen dataclasses (glossary: README, "Words").
+"""The words of the project as frozen dataclasses (docs/glossary.md).
 
 Standard library only: every other module may import this one, and it imports none of them.
 Unknown is ``None`` everywhere: an unscored step has ``reward=None``, which is never 0.
@@ -95,7 +95,7 @@ class AnnotationKind(StrEnum):
 
 
 class FeedbackKind(StrEnum):
-    """What a live service or a person said about an answer (``core.pool.feedback`` has what each one does)."""
+    """What a live service or a person said about an answer (``core.pool.state.feedback_writer`` says which)."""
 
     THUMBS = "thumbs"
     SCORE = "score"
@@ -150,7 +150,8 @@ class Step:
 
     ``parent_step_uid`` and ``n_shared_tokens``/``n_shared_messages`` come from linking (ingest): the step's
     prompt shares that many leading tokens with the parent's ``prompt_ids + response_ids`` and that many
-    leading messages with the parent's ``messages + [response_message]``.
+    leading messages with the parent's ``messages + [response_message]``. ``response_mask`` has 0 where a sampled token
+    may be in no loss, such as a redacted one; None: all may be.
     """
 
     step_uid: str
@@ -174,6 +175,7 @@ class Step:
     prompt_ids: Sequence[int] | None = None
     response_ids: Sequence[int] | None = None
     response_logprobs: Sequence[float] | None = None
+    response_mask: Sequence[int] | None = None
     messages: Sequence[Mapping[str, Any]] | None = None
     response_message: Mapping[str, Any] | None = None
     tools: Sequence[Mapping[str, Any]] | None = None
@@ -216,7 +218,7 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A filter over the pool. ``filters`` are typed (see ``core.pool.views.FILTERS``); ``where`` is a
+    """A filter over the pool. ``filters`` are typed (see ``core.pool.query.views.FILTERS``); ``where`` is a
     boolean expression over the step columns, compiled to the same bound query."""
 
     filters: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Backup and restore of a data folder, and old journal segments.
+"""Backup and restore of a data folder.
 
 A backup is the pool's file as it stood between two writes, and after it the journal, which then holds at least what
 the pool had read: a restored studio reads on from there. It appears under its name whole or not at all.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
+import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -17,34 +19,51 @@ from typing import Any
 
 import orjson
 
-from core.errors import Conflict, InvalidInput, NotFound, PoolError
-from core.journal import SUFFIX
+from core.errors import Conflict, InvalidInput, NoRoom, NotFound, PoolError, is_full
+from core.journal import SUFFIX, cut_unfinished
 from core.pool import Pool
-from core.pool.upkeep import copy_file
+from core.pool.store.file import copy_file
 
 BACKUP_VERSION = 1
 MANIFEST = "backup.json"
 POOL_FILE = "pool.duckdb"
 JOURNAL = "journal"
+OPINIONS = "opinions"
+_PART = re.compile(r"pool\.duckdb(\.wal)?|(journal|opinions)/[A-Za-z0-9_.]+-[0-9]{8,}\.seg")
+"""Names of a backup's files."""
 
 
-def backup(pool: Pool, journal_dir: Path, out: Path, *, clock: Callable[[], float]) -> dict[str, Any]:
-    """Copy pool and journal into a new folder while both are in use; returns the manifest.
+def backup(
+    pool: Pool, journal_dir: Path, out: Path, *, clock: Callable[[], float], opinions_dir: Path | None = None
+) -> dict[str, Any]:
+    """Copy pool, journal and opinions log of one moment into a new folder while all are in use; returns the manifest.
 
     Raises:
         Conflict: the folder exists and holds something.
-        InvalidInput: it can't be written.
+        InvalidInput: it can't be written. NoRoom: its disk is full. Nothing is left of it then.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Conflict(f"{out} is there already.", field="out", hint="Name a folder that does not exist.")
-    partial = out.with_name(f".{out.name}.partial")
+    with pool.file.lock:
+        return _backup(pool, journal_dir, out, clock, opinions_dir)
+
+
+def _backup(
+    pool: Pool, journal_dir: Path, out: Path, clock: Callable[[], float], opinions_dir: Path | None
+) -> dict[str, Any]:
+    folders = {JOURNAL: journal_dir} | ({} if opinions_dir is None else {OPINIONS: opinions_dir})
+    partial: Path | None = None
     try:
-        if partial.exists():
-            shutil.rmtree(partial)
-        (partial / JOURNAL).mkdir(parents=True)
-        moment = pool.copy_to(partial / POOL_FILE)
-        for segment in sorted(journal_dir.glob("*" + SUFFIX)):
-            copy_file(segment, partial / JOURNAL / segment.name)
+        # A name that nobody has: what lies beside the target is not ours to remove.
+        partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".partial", dir=out.parent))
+        for name in folders:
+            (partial / name).mkdir(mode=0o700)
+        moment = pool.file.copy_to(partial / POOL_FILE, list(folders.values()))
+        for segment, n_bytes in moment["sizes"].items():
+            part = next(part for part, folder in folders.items() if folder == segment.parent)
+            copy_file(segment, partial / part / segment.name, n_bytes)
+            if part == JOURNAL:
+                cut_unfinished(partial / part / segment.name, moment["positions"].get(segment.name, 0))
         manifest = {
             "backup_version": BACKUP_VERSION,
             "created_at": datetime.fromtimestamp(clock(), UTC).isoformat(),
@@ -58,17 +77,24 @@ def backup(pool: Pool, journal_dir: Path, out: Path, *, clock: Callable[[], floa
             },
         }
         (partial / MANIFEST).write_bytes(orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
-        _sync_folder(partial / JOURNAL)
+        (partial / MANIFEST).chmod(0o600)
+        for name in folders:
+            _sync_folder(partial / name)
         _sync_folder(partial)
         if out.exists():
             out.rmdir()
         partial.replace(out)
         _sync_folder(out.parent)
     except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise InvalidInput(f"can't write {out}: {error}", field="out") from error
+        if partial is not None:
+            shutil.rmtree(partial, ignore_errors=True)
+        refused = NoRoom if is_full(error) else InvalidInput
+        raise refused(
+            f"can't write {out}: {error}", field="out", hint="Name a folder that can be written, on a disk with room."
+        ) from error
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        if partial is not None:
+            shutil.rmtree(partial, ignore_errors=True)
         raise
     return manifest
 
@@ -81,60 +107,82 @@ def restore(source: Path, data_dir: Path) -> dict[str, Any]:
     Raises:
         NotFound: there is no backup.
         Conflict: the data folder holds a pool or a journal.
-        PoolError: a file of the backup is not what it was.
+        PoolError: a file of the backup is not what it was, or the data folder can't be written; nothing is left there.
     """
     manifest_path = source / MANIFEST
     if not manifest_path.is_file():
         raise NotFound(f"No backup in {source}.", field="source", hint=f"It holds a {MANIFEST}.")
-    manifest: dict[str, Any] = orjson.loads(manifest_path.read_bytes())
-    if manifest.get("backup_version") != BACKUP_VERSION:
+    try:
+        manifest: dict[str, Any] = orjson.loads(manifest_path.read_bytes())
+    except ValueError as error:
+        raise InvalidInput(f"{manifest_path} is not JSON: {error}", field="source") from error
+    if not isinstance(manifest, dict) or manifest.get("backup_version") != BACKUP_VERSION:
         raise InvalidInput("This backup is of another version of claw-studio.", field="source")
-    journal = data_dir / JOURNAL
-    if (data_dir / POOL_FILE).exists() or (journal.exists() and any(journal.glob("*" + SUFFIX))):
+    files = _named(manifest)
+    folders = [data_dir / JOURNAL, data_dir / OPINIONS]
+    if (data_dir / POOL_FILE).exists() or any(any(folder.glob("*" + SUFFIX)) for folder in folders):
         raise Conflict(
             f"{data_dir} holds a pool or a journal.", field="data_dir", hint="Restore into another folder, or move it."
         )
-    for name, told in manifest["files"].items():
+    for name, told in files.items():
         path = source / name
-        if not path.is_file() or path.stat().st_size != told["n_bytes"] or _sha256(path) != told["sha256"]:
+        if path.is_symlink() or path.parent.is_symlink():
+            raise InvalidInput(f"{path} is a link.", field="source", hint="A backup holds files.")
+        if not path.is_file() or path.stat().st_size != told.get("n_bytes") or _sha256(path) != told.get("sha256"):
             raise PoolError(f"{path} is not what was backed up.", field="source", hint="Use another backup.")
     partial = data_dir / ".restoring"
     if partial.exists():
         shutil.rmtree(partial)
-    (partial / JOURNAL).mkdir(parents=True)
-    for name in manifest["files"]:
-        copy_file(source / name, partial / name)
-    Pool.open(partial / POOL_FILE).close()
-    journal.mkdir(exist_ok=True)
-    for segment in sorted((partial / JOURNAL).iterdir()):
-        segment.replace(journal / segment.name)
-    _sync_folder(journal)
-    for path in sorted(partial.glob(POOL_FILE + "*"), reverse=True):
-        path.replace(data_dir / path.name)
-    _sync_folder(data_dir)
+    moved: list[Path] = []
+    try:
+        for part in (JOURNAL, OPINIONS):
+            (partial / part).mkdir(mode=0o700, parents=True)
+        for name in files:
+            copy_file(source / name, partial / name)
+        Pool.open(partial / POOL_FILE).close()
+        _put_in_place(partial, data_dir, moved)
+    except BaseException as error:
+        for path in moved:
+            path.unlink(missing_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, OSError):
+            refused = NoRoom if is_full(error) else PoolError
+            raise refused(f"{data_dir} can't be written: {error}", field="data_dir", hint="Has it room?") from error
+        raise
     shutil.rmtree(partial)
     return manifest
 
 
-def prune_journal(pool: Pool, journal_dir: Path) -> dict[str, Any]:
-    """Delete segments that the pool has read whole and of which it keeps no step; the newest of each writer stays.
+def _put_in_place(partial: Path, data_dir: Path, moved: list[Path]) -> None:
+    """The pool last: a folder without one is not taken for a whole one. ``moved`` is told of each file."""
 
-    Returns ``{segments: [names], n_bytes}``.
-    """
-    positions = pool.positions()
-    used = set(pool.journal_segments())
-    by_writer: dict[str, list[Path]] = {}
-    for path in sorted(journal_dir.glob("*" + SUFFIX)):
-        by_writer.setdefault(path.name.rpartition("-")[0], []).append(path)
-    gone, n_bytes = [], 0
-    for paths in by_writer.values():
-        for path in sorted(paths, key=lambda path: int(path.stem.rpartition("-")[2]))[:-1]:
-            size = path.stat().st_size
-            if path.name not in used and positions.get(path.name, 0) >= size:
-                path.unlink()
-                gone.append(path.name)
-                n_bytes += size
-    return {"segments": gone, "n_bytes": n_bytes}
+    def move(path: Path, target: Path) -> None:
+        path.replace(target)
+        moved.append(target)
+
+    for part in (JOURNAL, OPINIONS):
+        (data_dir / part).mkdir(mode=0o700, exist_ok=True)
+        for segment in sorted((partial / part).iterdir()):
+            move(segment, data_dir / part / segment.name)
+        _sync_folder(data_dir / part)
+    for path in sorted(partial.glob(POOL_FILE + "*"), reverse=True):
+        move(path, data_dir / path.name)
+    _sync_folder(data_dir)
+
+
+def _named(manifest: Any) -> dict[str, dict[str, Any]]:
+    """The files that a manifest names. InvalidInput when one is no part of a backup, whatever it points to."""
+    files = manifest.get("files")
+    if not isinstance(files, dict) or POOL_FILE not in files:
+        raise InvalidInput(f"The {MANIFEST} names no {POOL_FILE}.", field="source")
+    for name, told in files.items():
+        if not _PART.fullmatch(name) or not isinstance(told, dict):
+            raise InvalidInput(
+                f"The {MANIFEST} names {name!r}, which is no part of a backup.",
+                field="source",
+                hint="Use a backup that claw-studio wrote and nobody changed.",
+            )
+    return files
 
 
 def _sha256(path: Path) -> str:

@@ -99,7 +99,7 @@ def main() -> None:
         (folder / "data").mkdir()
         pool = Pool.open(folder / "data" / "pool.duckdb")
         for steps, done in (long_group(), group("deep", 16, 20, 768, 100, 1)):
-            pool.append(steps, completions=done)
+            pool.steps.append(steps, completions=done)
         pool.close()
         studio = start_studio(folder, env={"CLAW_STUDIO_ENGINE": "http://127.0.0.1:9/v1"})
         try:

@@ -18,7 +18,7 @@ from studio.widgets.browse import asked_page, page_of
 from studio.widgets.choice import choose, pick
 from studio.widgets.compare import side_by_side, what_if
 from studio.widgets.exporting import ExportJob
-from studio.widgets.exportview import show_job
+from studio.widgets.exportview import show_differences, show_job
 from studio.widgets.filters import active_filters, filter_panel
 from studio.widgets.funnel import funnel_table
 from studio.widgets.plancredit import credit
@@ -48,7 +48,7 @@ JSON_GROUPS = 20
 def batch_page() -> None:
     """Recipe on the left, its plan on the right."""
     pool = state.service().pool
-    stats = pool.stats()
+    stats = pool.stats.totals()
     if stats["n_steps"] == 0:
         w.empty_state("Nothing to plan yet", "Load the demo data or capture some calls; the plan follows.", demo=True)
         return
@@ -70,16 +70,16 @@ def batch_page() -> None:
 def saved_recipes(recipe: Recipe) -> None:
     """Load or keep a recipe under a name."""
     pool = state.service().pool
-    saved = {row["name"]: row["recipe"] for row in pool.recipes()}
+    saved = {row["name"]: row["recipe"] for row in pool.recipes.all()}
     with st.popover("Saved recipes", icon=":material/bookmark:", width="stretch"):
         for name, fields in saved.items():
-            if st.button(name, key=f"load-recipe-{name}", width="stretch"):
+            if st.button(w.verbatim(name), key=f"load-recipe-{name}", width="stretch"):
                 state.set_query(recipe=json.dumps(fields, sort_keys=True, separators=(",", ":")))
                 st.rerun()
         with st.form("save-recipe", border=False, clear_on_submit=True):
             name = st.text_input("Name")
             if st.form_submit_button("Save this recipe", width="stretch") and name.strip():
-                pool.save_recipe(name, recipe.to_json())
+                pool.recipes.save(name, recipe.to_json())
                 st.rerun()
 
 
@@ -227,6 +227,8 @@ def export_tab(made: Plan) -> None:
         options = {
             key: st.selectbox(key, values, key=f"option-{name}-{key}") for key, values in exporter.choices.items()
         }
+        if len(made.steps):
+            show_differences(one.to_json() for one in exporter.differences(made, options))
         size = size_text(made, name, options)
         st.caption(f"{w.count(len(made.steps))} steps, {w.compact(int(made.lengths.sum()))} tokens to write{size}")
         busy = job is not None and job.running

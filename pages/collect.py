@@ -1,5 +1,6 @@
 """Collect: calls as they arrive. Every read is bounded, so that it stays quick at none and at hundreds of calls/s."""
 
+from typing import Any
 from urllib.parse import urlencode
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from studio.glossary import define
 from studio.status import engine_state
 from studio.widgets.connecting import connect_panel
 from studio.widgets.demo import demo_control
+from studio.widgets.figures import Tone
 from studio.widgets.tables import bars, html_table, mark
 
 N_NEWEST = 50
@@ -23,7 +25,8 @@ SHOWN = (
 NARROW = ("channel", "source")
 N_FEEDBACK = 8
 SAID_CHARS = 120
-TONES = {"up": "good", "down": "bad"}
+ENGINE_TONE: dict[bool | None, Tone] = {True: "good", False: "bad", None: ""}
+TONES: dict[str, Tone] = {"up": "good", "down": "bad"}
 
 
 def percentile(values: list[float], share: float) -> float | None:
@@ -34,8 +37,8 @@ def percentile(values: list[float], share: float) -> float | None:
 @w.live(1.0)
 def pulse() -> None:
     service = state.service()
-    live = service.stats.snapshot()
-    latency = [event["latency_s"] for event in live["recent"]]
+    live = service.stats.snapshot(n_recent=0)
+    latency = [event.latency_s for event in list(service.stats.recent)]
     lag, failure = service.ingest.lag_s, service.ingest.last_error
     n_calls, n_errors, n_dropped = live["n_calls"], live["n_errors"], live["n_dropped"]
     rate = {name: windows["10"] for name, windows in live["rates"].items()}
@@ -79,7 +82,7 @@ def newest_view() -> View:
 
 def controls() -> bool:
     """The line above the newest calls. Returns whether the table follows."""
-    facets = state.service().pool.facets(View(), NARROW)
+    facets = state.service().pool.stats.facets(View(), NARROW)
     with st.container(horizontal=True, vertical_alignment="center", key="newest-head"):
         w.section("Newest calls", f"the last {N_NEWEST}; click one to inspect it")
         with st.container(width=215, key="demo-control"):
@@ -98,7 +101,7 @@ def controls() -> bool:
                 width=150,
                 label_visibility="collapsed",
             )
-        return st.toggle("Follow", value=True, key="follow", bind="query-params", width="content")
+        return bool(st.toggle("Follow", value=True, key="follow", bind="query-params", width="content"))
 
 
 def open_clicked() -> None:
@@ -115,9 +118,9 @@ def newest() -> None:
     follow = st.session_state.get("follow", True)
     view = newest_view()
     if follow or st.session_state.get("newest-view") != view:
-        st.session_state["newest-frame"] = service.pool.steps(view, order="created_at desc", limit=N_NEWEST)
+        st.session_state["newest-frame"] = service.pool.steps.page(view, order="created_at desc", limit=N_NEWEST)
         st.session_state["newest-view"] = view
-        st.session_state["newest-total"] = service.pool.count_steps()
+        st.session_state["newest-total"] = service.pool.steps.count()
     table: pa.Table = st.session_state["newest-frame"]
     if table.num_rows == 0:
         running = service.demo_status()["running"]
@@ -126,7 +129,7 @@ def newest() -> None:
         )
         return
     if not follow:
-        n_new = service.pool.count_steps() - st.session_state["newest-total"]
+        n_new = service.pool.steps.count() - st.session_state["newest-total"]
         st.caption(f"Paused; {w.count(n_new)} steps arrived since. Turn on Follow to see them.")
     st.session_state["newest-uids"] = table["step_uid"].to_pylist()
     st.dataframe(
@@ -143,7 +146,7 @@ def newest() -> None:
     )
 
 
-def _local_time(table: pa.Table):
+def _local_time(table: pa.Table) -> Any:
     frame = table.to_pandas()
     frame["created_at"] = frame["created_at"].dt.tz_localize("UTC").dt.tz_convert(st.context.timezone or "UTC")
     return frame
@@ -195,7 +198,7 @@ def health() -> None:
     with right.container(border=True, key="panel-attention", height="stretch"):
         w.section("Needs attention", "calls since the start")
         inferred = live["by"]["identity_source"].get("inferred", 0)
-        facets = dict(service.pool.facets(View(), ["status"])["status"])
+        facets = dict(service.pool.stats.facets(View(), ["status"])["status"])
         rows = [
             attention("Dropped", live["n_dropped"], "answered, not captured", "bad"),
             attention("Errors", live["n_errors"], "engine or request failed", "bad", View({"status": ["error"]})),
@@ -222,7 +225,7 @@ def health() -> None:
 def feedback() -> None:
     """What people and services said of answers, newest first."""
     pool = state.service().pool
-    counts = pool.feedback_counts()
+    counts = pool.feedback.counts()
     with st.container(border=True, key="panel-feedback"):
         w.section("Feedback", "what people and services said of answers")
         if not counts["n_feedback"]:
@@ -234,14 +237,14 @@ def feedback() -> None:
             if counts["n_pending"]:
                 st.caption(f"Not matched to a call yet: {w.count(counts['n_pending'])}")
         with right:
-            newest = pool.feedback(limit=N_FEEDBACK)
+            newest = pool.feedback.find(limit=N_FEEDBACK)
             now = state.service().clock()
             html_table(
                 ["When", "Kind", "Said", "By", "About"], [feedback_row(item, now) for item in newest], numeric=()
             )
 
 
-def feedback_row(item: dict, now: float) -> tuple[str, ...]:
+def feedback_row(item: dict[str, Any], now: float) -> tuple[str, ...]:
     """One feedback as table cells; what it is about is a link."""
     value = item["value"] if item["note"] is None else f"{item['value']}: {item['note']}"
     if item["step_uid"] is not None:
@@ -264,10 +267,10 @@ def link(label: str, **params: object) -> str:
     return f'<a href="inspect?{w.escape(urlencode(params, doseq=True))}" target="_self">{w.escape(label)}</a>'
 
 
-def engine_row(engine: dict) -> tuple[str, ...]:
+def engine_row(engine: dict[str, Any]) -> tuple[str, ...]:
     """One engine as table cells."""
     return (
-        mark(engine["name"], {True: "good", False: "bad", None: ""}[engine["ok"]]),
+        mark(engine["name"], ENGINE_TONE[engine["ok"]]),
         w.escape(engine["kind"]),
         f"<code>{w.escape(engine['base_url'] or 'starts at the first call')}</code>",
         w.count(engine["n_calls"]),
@@ -275,7 +278,7 @@ def engine_row(engine: dict) -> tuple[str, ...]:
     )
 
 
-def attention(label: str, n: int, meaning: str, tone: str, view: View | None = None) -> tuple[str, str, str]:
+def attention(label: str, n: int, meaning: str, tone: Tone, view: View | None = None) -> tuple[str, str, str]:
     """One row of what needs a look; quiet when the count is 0. The count leads to the steps of the view."""
     count = w.count(n)
     if n and view is not None:

@@ -50,7 +50,7 @@ def consume_page() -> None:
     channel = channel_choice()
     left, right = st.columns([9, 3.2], gap="medium")
     with left, w.error_boundary():
-        w.live(w.pace(state.service().pool.stats()["n_steps"], 3.0))(overview)(channel)
+        w.live(w.pace(state.service().pool.stats.totals()["n_steps"], 3.0))(overview)(channel)
         tables(channel)
     with right, w.error_boundary():
         next_fetch(channel)
@@ -59,20 +59,21 @@ def consume_page() -> None:
 def channel_choice() -> str:
     """The channel in the URL; ``train`` unless told."""
     pool = state.service().pool
-    known = list(dict.fromkeys([DEFAULT_CHANNEL, *pool.stats()["by_channel"], *pool.active_recipes()]))
-    return choose("Channel", {name: name for name in known}, "channel")
+    known = list(dict.fromkeys([DEFAULT_CHANNEL, *pool.stats.totals()["by_channel"], *pool.recipes.all_active()]))
+    return choose("Channel", {name: w.verbatim(name) for name in known}, "channel")
 
 
 def overview(channel: str) -> None:
     """Figures and charts; redrawn while the page is open."""
     service = state.service()
     pool = service.pool
-    pool.expire_batches()
-    rows = pool.batch_summaries(channel=channel, limit=batchview.BATCHES)
+    pool.batches.expire()
+    rows = pool.consumption.batches(channel=channel, limit=batchview.BATCHES)
     ready, wanted = waiting(channel)
+    offer_to_end_sync(service)
     going = pace(rows, service.clock())
     starves = going.starves_in_s(ready)
-    told = pool.consumers(channel=channel)
+    told = pool.consumption.consumers(channel=channel)
     total = {name: sum(one[name] for one in told) for name in ("n_batches", "n_leased", "n_acked", "n_steps")}
     held = [row for row in rows if row["state"] == "leased"]
     held_steps = f"{w.count(sum(row['n_steps'] for row in held))} steps" if len(held) == total["n_leased"] else ""
@@ -115,7 +116,7 @@ def overview(channel: str) -> None:
         f"the newest {w.count(len(rows))} of {w.count(total['n_batches'])}, " if len(rows) < total["n_batches"] else ""
     )
     left, right = st.columns(2, gap="medium")
-    done = syncs(pool.policy_events())
+    done = syncs(pool.journal.policy_events())
     with left:
         w.section("Batches", f"{newest}one dot each; pick one to open it")
         picked(w.plot(charts.batches_over_time(rows, done), key="batches", alt="Batches over time", **SELECT))
@@ -158,18 +159,45 @@ def fetchable(recipe: Recipe) -> Fetchable:
     return as_of_now("fetch", View(), recipe, None, ask)
 
 
+def offer_to_end_sync(service: Any) -> None:
+    """A weight sync that is not finished, and the ways out of it for when the trainer died."""
+    told = service.policy.sync_json()
+    if told is None:
+        return
+    before, after = service.policy.version, told["version"]
+    begun = f"The sync to version {after} began {w.seconds(told['elapsed_s'])} ago"
+    if told["state"] == "running":
+        st.warning(f"{begun}. Calls wait for it, {w.seconds(told['timeout_s'])} at most.", icon=":material/sync:")
+    else:
+        st.warning(
+            f"{begun} and was never finished. Calls go on; which weights sample them is not known, so they are "
+            "stamped with both versions.",
+            icon=":material/sync_problem:",
+        )
+    left, right = st.columns(2)
+    stays = "The old weights stay" if before is None else f"The old weights stay: version {before}"
+    if left.button(stays, key="end-sync", help="Ends the sync; calls go on at once", width="stretch"):
+        service.end_sync()
+        st.rerun()
+    if right.button(f"The new weights are in: version {after}", key="finish-sync", width="stretch"):
+        service.finish_sync(after)
+        st.rerun()
+
+
 def sync_text(service: Any) -> str:
     """The newest weight sync in words."""
     if service.policy.syncing:
         return "weights are being exchanged"
-    lasted = [sync.duration_s for sync in syncs(service.pool.policy_events()) if sync.duration_s is not None]
+    if service.policy.sync_expired:
+        return "a weight sync was never finished"
+    lasted = [sync.duration_s for sync in syncs(service.pool.journal.policy_events()) if sync.duration_s is not None]
     return f"last sync took {w.seconds(lasted[-1])}" if lasted else "no weight sync seen"
 
 
 def tables(channel: str) -> None:
     """Metrics, batches, consumers and syncs."""
     pool = state.service().pool
-    total = sum(one["n_batches"] for one in pool.consumers(channel=channel))
+    total = sum(one["n_batches"] for one in pool.consumption.consumers(channel=channel))
     if not total:
         return
     tab = choose("Table", TABS, "tab")
@@ -179,7 +207,9 @@ def tables(channel: str) -> None:
         sync_table()
     else:
         page = min(asked_page(), -(-total // batchview.BATCHES))
-        rows = pool.batch_summaries(channel=channel, limit=batchview.BATCHES * page)[batchview.BATCHES * (page - 1) :]
+        rows = pool.consumption.batches(channel=channel, limit=batchview.BATCHES * page)[
+            batchview.BATCHES * (page - 1) :
+        ]
         {"batches": batch_table, "metrics": metric_charts}[tab](rows)
         if total > batchview.BATCHES:
             page_of(total, key=f"consume-{tab}", size=batchview.BATCHES, noun="batches, newest first")
@@ -237,7 +267,7 @@ def metric_charts(rows: Sequence[Mapping[str, Any]]) -> None:
     """A chart per metric that trainers posted."""
     held = {row["batch_uid"] for row in rows}
     by_name: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in state.service().pool.metrics():
+    for row in state.service().pool.batches.metrics():
         if row["batch_uid"] in held:
             by_name[row["name"]].append(row)
     if not by_name:
@@ -255,7 +285,7 @@ def metric_charts(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def consumer_table(channel: str) -> None:
     """Who fetched."""
-    found = state.service().pool.consumers(channel=channel)
+    found = state.service().pool.consumption.consumers(channel=channel)
     html_table(
         ["Consumer", "Batches", "Leased", "Consumed", "Given back", "Expired", "Groups", "Steps", "Tokens", "Seen"],
         [
@@ -274,7 +304,7 @@ def consumer_table(channel: str) -> None:
 
 def sync_table() -> None:
     """Exchanges of weights, newest first."""
-    found = syncs(state.service().pool.policy_events())
+    found = syncs(state.service().pool.journal.policy_events())
     if not found:
         w.empty_state(
             "No weight sync was reported", "POST /api/v1/policy with sync_started and sync_finished.", icon="sync"
@@ -315,8 +345,8 @@ def next_fetch(channel: str) -> None:
         with st.form("activate", border=False):
             name = st.text_input("Recipe name", chosen.name or "default")
             if st.form_submit_button("Use from the next fetch on", type="primary", width="stretch"):
-                version = service.pool.save_recipe(name, edited.to_json(), author=state.author())
-                service.pool.activate_recipe(channel, name.strip(), version, author=state.author())
+                version = service.pool.recipes.save(name, edited.to_json(), author=state.author())
+                service.pool.recipes.activate(channel, name.strip(), version, author=state.author())
                 state.set_query(recipe=None)
                 st.rerun()
         if st.button("Discard changes", width="stretch"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -17,12 +16,11 @@ from studio import widgets as w
 from studio.widgets import browse, picking
 from studio.widgets.choice import choose
 from studio.widgets.distributions import distributions
+from studio.widgets.figures import Tone
 from studio.widgets.filters import active_filters, change, filter_panel, selected_values, signature
 from studio.widgets.funnel import funnel_table
 from studio.widgets.labels import QUALITIES, SOURCE
 from studio.widgets.planning import (
-    Supposed,
-    can_suppose,
     counts_now,
     current_plan,
     link_params,
@@ -75,7 +73,7 @@ class Action:
 def curate_page() -> None:
     """Filters on the left; label, look or go back on the right."""
     pool = state.service().pool
-    if pool.stats()["n_steps"] == 0:
+    if pool.stats.totals()["n_steps"] == 0:
         w.empty_state("Nothing to curate yet", "Load the demo data, or point an agent at the gateway.", demo=True)
         return
     if state.query("tab") == "history":
@@ -112,24 +110,24 @@ def saved_views(view: View) -> None:
     """Open, keep or forget a view under a name."""
     pool = state.service().pool
     with st.popover("Saved views", icon=":material/bookmark:", width="stretch"):
-        for row in pool.views():
+        for row in pool.views.all():
             with st.container(horizontal=True, gap="xsmall"):
-                if st.button(row["name"], key=f"view-{row['name']}", width="stretch"):
+                if st.button(w.verbatim(row["name"]), key=f"view-{row['name']}", width="stretch"):
                     change(row["view"])
                 if st.button("", icon=":material/delete:", key=f"forget-{row['name']}", help="Forget this view"):
-                    pool.delete_view(row["name"])
+                    pool.views.delete(row["name"])
                     st.rerun()
         with st.form("save-view", border=False, clear_on_submit=True):
             name = st.text_input("Name")
             if st.form_submit_button("Save this view", width="stretch") and name.strip():
-                pool.save_view(name.strip(), view)
+                pool.views.save(name.strip(), view)
                 st.rerun()
 
 
 def label_tab(view: View, target: str) -> None:
     """The action bar with its preview above the table that picks its rows."""
     pool = state.service().pool
-    n_rows = pool.count_trajectories(view) if target == "trajectory" else pool.count_steps(view)
+    n_rows = pool.trajectories.count(view) if target == "trajectory" else pool.steps.count(view)
     if n_rows == 0:
         w.empty_state("Nothing matches", "Take a filter off to see more.", icon="filter_alt_off")
         return
@@ -141,7 +139,7 @@ def label_tab(view: View, target: str) -> None:
         fetch = pool.trajectories if target == "trajectory" else pool.steps
         spec = browse.trajectory_table() if target == "trajectory" else browse.step_table()
         with slot:
-            rows = fetch(view, limit=browse.PAGE_SIZE, offset=offset)
+            rows = fetch.page(view, limit=browse.PAGE_SIZE, offset=offset)
             key = f"curate-{target}-{signature(view)}-{offset}-{picking.epoch()}"
             now_picked = browse.pick_table(rows, spec, key=key, picked=picked, height=470)
     if now_picked != picked:
@@ -213,20 +211,22 @@ def value_input(kind: str) -> tuple[Any, bool]:
 def run(action: Action, view: View) -> None:
     """Append the opinions as one entry of the history."""
     service = state.service()
-    author, at = state.author(), service.clock()
+    author = state.author()
     if action.uids is None:
-        service.pool.annotate_view(
+        service.pool.labels.annotate_view(
             view, action.target, action.kind, action.value, author=author, source=SOURCE, label=action.label
         )
     else:
-        field = f"{action.target}_uid"
-        service.pool.annotate(
-            [Annotation(action.kind, action.value, author, SOURCE, at, **{field: uid}) for uid in action.uids],
-            label=action.label,
-        )
+        service.pool.labels.annotate(opinions(action, author), label=action.label)
     picking.clear(action.target)
-    st.toast(f"{action.label}. Undo is under History.", icon=":material/check:")
+    st.toast(f"{w.verbatim(action.label)}. Undo is under History.", icon=":material/check:")
     st.rerun()
+
+
+def opinions(action: Action, author: str) -> list[Annotation]:
+    """What the action says of each item that was picked."""
+    field, at = f"{action.target}_uid", state.service().clock()
+    return [Annotation(action.kind, action.value, author, SOURCE, at, **{field: uid}) for uid in action.uids or ()]
 
 
 def preview(action: Action, view: View, ready: bool) -> None:
@@ -244,25 +244,23 @@ def preview(action: Action, view: View, ready: bool) -> None:
             before, None, f"{line}. Version {recipe.dataset} is trained on as it was frozen: no label changes it."
         )
         return
-    if action.kind in (AnnotationKind.TAG, AnnotationKind.NOTE, AnnotationKind.CORRECT):
-        show_change(before, None, f"{line}. Tags, notes and correctness don't change what is trained.")
-        return
-    if not can_suppose(action.target, action.kind, action.value):
-        show_change(before, None, f"{line}. What this does depends on rules: apply it and look, undo takes it back.")
-        return
-    if pool.stats()["n_steps"] > LIVE_PREVIEW_STEPS and not st.toggle("Preview the plan", key="preview"):
+    if pool.stats.totals()["n_steps"] > LIVE_PREVIEW_STEPS and not st.toggle("Preview the plan", key="preview"):
         show_change(before, None, line)
         return
-    uids: Sequence[str] = action.uids or matching(view, action.target)
-    supposed = Supposed(pool, action.target, uids, action.kind, action.value)
-    show_change(before, plan_counts(count_plan(supposed, View(), recipe)), line)
+    if action.uids is None:
+        with pool.labels.previewing_view(view, action.target, action.kind, action.value, source=SOURCE):
+            after = count_plan(pool, View(), recipe)
+    else:
+        with pool.labels.previewing(opinions(action, state.author())):
+            after = count_plan(pool, View(), recipe)
+    show_change(before, plan_counts(after), line)
 
 
 def reached(action: Action, view: View) -> None:
     """What the label is about, counted whole: not what stands on the page."""
     name = f"{action.target}_uid"
     own = view if action.uids is None else View({name: list(action.uids)})
-    counts = state.service().pool.reach(own, action.target)
+    counts = state.service().pool.stats.reach(own, action.target)
     w.figures(
         [
             w.Figure("Touches groups", w.count(counts["n_groups"])),
@@ -274,36 +272,28 @@ def reached(action: Action, view: View) -> None:
     )
 
 
-def matching(view: View, target: str) -> list[str]:
-    """Uids of everything that a view matches."""
-    pool = state.service().pool
-    rows = pool.trajectories(view, limit=None) if target == "trajectory" else pool.steps(view, limit=None)
-    uids: list[str] = rows[f"{target}_uid"].to_pylist()
-    return uids
-
-
 def show_change(before: dict[str, int], after: dict[str, int] | None, line: str) -> None:
     """Counts of the plan, and what they would become."""
     cells = []
     for name, now in before.items():
         then = now if after is None else after[name]
-        tone = "" if then == now else "warn" if then < now else "good"
+        tone: Tone = "" if then == now else "warn" if then < now else "good"
         value = w.compact(now) if then == now else f"{w.compact(now)} → {w.compact(then)}"
         diff = "" if then == now else f"{then - now:+,}".replace("-", "−")
         label = "Ready groups" if name == "groups" else f"Plan: {name}"
         cells.append(w.Figure(label, value, sub=diff, tone=tone))
     w.figures(cells, dense=True)
-    st.caption(line)
+    st.html(w.quiet(line))
 
 
 def funnel(view: View) -> None:
     """From captured to ready: what each reason takes out of the active plan."""
     pool = state.service().pool
-    counts = pool.count_groups(view), pool.count_trajectories(view), pool.count_steps(view)
+    counts = pool.groups.count(view), pool.trajectories.count(view), pool.steps.count(view)
     recipe, origin = standing_recipe(channel_of(view))
     made = current_plan(view, recipe)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.caption(f"{recipe.estimator.title} ({origin}), channel {recipe.channel}.")
+        st.caption(f"{recipe.estimator.title} ({origin}), channel {w.verbatim(recipe.channel)}.")
         if st.button("Open it in Batch", icon=":material/inventory_2:", type="tertiary", key="funnel-batch"):
             state.goto("batch", **link_params(view, recipe))
     funnel_table(made, counts)
@@ -319,7 +309,7 @@ def history() -> None:
     """Every bulk or single opinion, newest first, with its way back."""
     service = state.service()
     pool = service.pool
-    actions = pool.actions(limit=100)
+    actions = pool.labels.actions(limit=100)
     if not actions:
         w.empty_state("No label yet", "What you label is listed here and can be undone.", icon="history")
         return
@@ -327,10 +317,10 @@ def history() -> None:
     undone = list(takewhile(lambda row: row["undone"], actions))
     with st.container(horizontal=True):
         if st.button("Undo the last", icon=":material/undo:", disabled=standing is None, key="undo-last") and standing:
-            pool.undo(standing["action_uid"])
+            pool.labels.undo(standing["action_uid"])
             st.rerun()
         if st.button("Redo", icon=":material/redo:", disabled=not undone, key="redo-last"):
-            pool.redo(undone[-1]["action_uid"])
+            pool.labels.redo(undone[-1]["action_uid"])
             st.rerun()
         if st.button("Open the plan", icon=":material/inventory_2:", key="to-batch"):
             state.goto("batch", **link_params(View(), standing_recipe(DEFAULT_CHANNEL)[0]))
@@ -339,7 +329,7 @@ def history() -> None:
         chosen = st.selectbox("One entry", list(names), format_func=names.__getitem__, key="one-action", width=460)
         row = next(row for row in actions if row["action_uid"] == chosen)
         if st.button("Redo it" if row["undone"] else "Undo it", key="switch-one"):
-            (pool.redo if row["undone"] else pool.undo)(chosen)
+            (pool.labels.redo if row["undone"] else pool.labels.undo)(chosen)
             st.rerun()
     html_table(
         ("state", "action", "kinds", "annotations", "author", "when"),

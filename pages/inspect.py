@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import streamlit as st
 
 from core.errors import NotFound
@@ -9,6 +11,7 @@ from studio import components, state
 from studio import widgets as w
 from studio.widgets import browse, stepview
 from studio.widgets.choice import choose
+from studio.widgets.figures import Tone
 from studio.widgets.filters import filter_panel
 from studio.widgets.groupview import group_page
 from studio.widgets.labels import Target, history, label_panel
@@ -28,7 +31,7 @@ TABS = {
 def list_page() -> None:
     """Filters and facets beside the table of trajectories, groups or steps."""
     pool = state.service().pool
-    if pool.stats()["n_steps"] == 0:
+    if pool.stats.totals()["n_steps"] == 0:
         w.empty_state("The pool is empty", "Point an agent at the gateway, or load the demo data.", demo=True)
         return
     left, right = st.columns([2.1, 9], gap="medium")
@@ -46,7 +49,7 @@ def trajectory_page(uid: str) -> None:
     if crumbs.button("All trajectories", icon=":material/arrow_back:", key="back", type="tertiary"):
         state.set_query(trajectory=None, step=None, tab=None)
         st.rerun()
-    summary = service.pool.trajectory(uid, tokens=False)
+    summary = service.pool.trajectories.get(uid, tokens=False)
     steps = summary["steps"]
     with crumbs:
         where(uid, summary)
@@ -56,10 +59,10 @@ def trajectory_page(uid: str) -> None:
         return
     uids = [step["step_uid"] for step in steps]
     asked = state.query("step")
-    chosen = asked if asked in uids else uids[0]
+    chosen = asked if asked is not None and asked in uids else uids[0]
     left, middle, right = st.columns([2.7, 6.6, 2.4], gap="small")
     with left, w.error_boundary():
-        key = f"timeline-{uid}"
+        key = components.mount_key("timeline", uid)
         components.timeline(
             steps=stepview.timeline_rows(steps),
             selected=chosen,
@@ -73,23 +76,28 @@ def trajectory_page(uid: str) -> None:
         labels(uid, chosen, summary)
 
 
-def where(uid: str, summary: dict) -> None:
+def where(uid: str, summary: dict[str, Any]) -> None:
     """The group, the trajectory and its task, in one line."""
     group = summary.get("prompt_uid")
     if group and st.button(
-        f"Group {w.uid(group, 22)}", icon=":material/groups:", key="open-group", type="tertiary", help=group
+        f"Group {w.verbatim(w.uid(group, 22))}",
+        icon=":material/groups:",
+        key="open-group",
+        type="tertiary",
+        help=w.verbatim(group),
     ):
         state.set_query(trajectory=None, step=None, tab=None, group=group)
         st.rerun()
     st.html(f"<code title='{w.escape(uid)}'>{w.escape(uid)}</code>", width="content")
-    st.caption(str(summary.get("prompt_preview") or "")[:90])
+    st.html(w.quiet(str(summary.get("prompt_preview") or "")[:90]))
 
 
-def summary_row(summary: dict) -> None:
+def summary_row(summary: dict[str, Any]) -> None:
     """The trajectory in one row of numbers."""
     policy = browse.span(summary.get("policy_version_min"), summary.get("policy_version_max"))
     quality = summary.get("quality")
-    tone = {"good": "good", "bad": "bad", "unsure": "warn"}.get(quality or "", "")
+    tones: dict[str, Tone] = {"good": "good", "bad": "bad", "unsure": "warn"}
+    tone = tones.get(quality or "", "")
     w.figures(
         [
             w.Figure("Steps", w.count(summary.get("n_steps") or len(summary["steps"])), help="step"),
@@ -115,10 +123,10 @@ def open_step(uid: str) -> None:
     state.set_query(step=uid)
 
 
-def step_view(chosen: str, uids: list[str], steps: list[dict]) -> None:
+def step_view(chosen: str, uids: list[str], steps: list[dict[str, Any]]) -> None:
     """The chosen step under its tabs, with the keys J and K to walk."""
     service = state.service()
-    step = service.pool.step(chosen)
+    step = service.pool.steps.get(chosen)
     place = uids.index(chosen)
     with st.container(horizontal=True, vertical_alignment="center", gap="xsmall"):
         tab = choose("Step", TABS, "tab")
@@ -138,20 +146,20 @@ def step_view(chosen: str, uids: list[str], steps: list[dict]) -> None:
     elif tab == "raw":
         stepview.show_raw(step)
     else:
-        rows = service.pool.annotations(trajectory_uid=step["trajectory_uid"])
+        rows = service.pool.labels.annotations(trajectory_uid=step["trajectory_uid"])
         history(rows, now=service.clock())
 
 
-def labels(trajectory_uid: str, step_uid: str, summary: dict) -> None:
+def labels(trajectory_uid: str, step_uid: str, summary: dict[str, Any]) -> None:
     """Label controls for the step or for the whole trajectory."""
     service = state.service()
     about = choose("Label", {"trajectory": "Trajectory", "step": "Step"}, "about")
-    current = service.pool.standing("step", step_uid) if about == "step" else summary
+    current = service.pool.review.standing("step", step_uid) if about == "step" else summary
     target = Target(about, step_uid if about == "step" else trajectory_uid)
     label_panel(
         target,
         current=current,
-        annotations=service.pool.annotations(trajectory_uid=trajectory_uid),
+        annotations=service.pool.labels.annotations(trajectory_uid=trajectory_uid),
         captured_reward=current.get("original_reward"),
         shortcuts=True,
     )
@@ -161,7 +169,7 @@ def inspect_page() -> None:
     """What the URL names, most special first; the list where it names nothing."""
     trajectory = state.query("trajectory")
     if trajectory is None and (step := state.query("step")) is not None:
-        trajectory = state.service().pool.step(step)["trajectory_uid"]
+        trajectory = state.service().pool.steps.get(step)["trajectory_uid"]
     if pair := st.query_params.get_all("compare"):
         pair_page(pair)
     elif trajectory is not None:

@@ -46,7 +46,7 @@ SAVED_BY = {"group": "Prompt group", "step": "Step of the trajectory", "agent": 
 
 def optimise_page() -> None:
     """Statistics of the plan, then its trees, rows or masks."""
-    if state.service().pool.stats()["n_steps"] == 0:
+    if state.service().pool.stats.totals()["n_steps"] == 0:
         w.empty_state("No tokens yet", "Load the demo data or capture some calls; trees follow.", demo=True)
         return
     view = state.view_from_query()
@@ -109,8 +109,9 @@ def picker(made: Plan) -> str:
         if one in number:
             return f"Group {one} · {n_of[number[one]]} trajectories"
         index = row_number(one)
-        known = index is not None and index < len(row_tokens)
-        return f"Packed row {index} · {row_tokens[index]:,} tokens" if known else one
+        if index is None or index >= len(row_tokens):
+            return one
+        return f"Packed row {index} · {row_tokens[index]:,} tokens"
 
     def there(one: str | None) -> bool:
         return one is not None and (one in number or title(one) != one)
@@ -132,10 +133,10 @@ def picker(made: Plan) -> str:
         if cut
         else None,
     )
-    index = row_number(chosen)
-    wanted = chosen.strip() if index is None else f"{ROW}{index}"
+    index = row_number(chosen or standing)
+    wanted = (chosen or standing).strip() if index is None else f"{ROW}{index}"
     if not there(wanted):
-        st.caption(f":orange[No group or row {wanted} in this plan.]")
+        st.caption(f":orange[No group or row {w.verbatim(wanted)} in this plan.]")
         return standing
     if wanted != standing:
         state.set_query(show=wanted, node=None)
@@ -156,11 +157,11 @@ def tree_of(made: Plan, shown: str) -> tuple[PackedTree, Sequences, dict[str, di
     if shown in names:
         index = np.flatnonzero(made.steps["group"].to_numpy() == names.index(shown))
         facts = step_facts(made, index)
-        sequences = pool.sequences(list(facts))
+        sequences = pool.steps.sequences(list(facts))
         return build(sequences), sequences, facts
     number = row_number(shown) or 0
     order = [part.order for part in made.layout.rows[number]]
-    return *made.layout.row(pool, number), step_facts(made, np.concatenate(order))
+    return *made.layout.row(pool.training, number), step_facts(made, np.concatenate(order))
 
 
 def tree_tab(made: Plan, shown: str) -> None:

@@ -1,12 +1,16 @@
 """Overview: the pool at a glance, and how to point an agent at it."""
 
+from typing import Any
+
 import streamlit as st
 
+from core.service import Service
 from core.types import View
 from studio import state
 from studio import widgets as w
 from studio.charts import distributions
 from studio.widgets.connecting import connect_panel
+from studio.widgets.figures import Tone
 from studio.widgets.tables import bars
 
 STAGES: tuple[tuple[str, View, str], ...] = (
@@ -24,13 +28,22 @@ STAGES: tuple[tuple[str, View, str], ...] = (
         "scored and trainable, in a closed trajectory",
     ),
 )
-EXACT_TONES = {"bytes": "warn", "retokenized": "warn", "none": "bad"}
+EXACT_TONES: dict[str, Tone] = {"bytes": "warn", "retokenized": "warn", "none": "bad"}
 N_BINS = 24
+
+
+def troubles(service: Service) -> None:
+    """What keeps calls from being captured or from arriving, a line each; nothing where all is well."""
+    for one in service.problems():
+        (st.error if one["stops"] else st.warning)(
+            w.verbatim(f"{one['part']}: {one['message']}"), icon=":material/error:"
+        )
 
 
 def glance() -> None:
     service = state.service()
-    stats = service.pool.stats()
+    troubles(service)
+    stats = service.pool.stats.totals()
     if (stats["n_steps"] == 0) != st.session_state.get("overview-empty"):
         st.rerun()
     figures(service, stats)
@@ -42,11 +55,11 @@ def glance() -> None:
     origins(service)
 
 
-def figures(service, stats: dict) -> None:
+def figures(service: Service, stats: dict[str, Any]) -> None:
     n_steps, n_trajectories = stats["n_steps"], stats["n_trajectories"]
-    n_complete = service.pool.count_trajectories(View({"complete": True}))
-    n_scored = service.pool.count_trajectories(View({"trajectory_reward_state": "scored"}))
-    n_trainable = service.pool.count_steps(View({"trainable": True}))
+    n_complete = service.pool.trajectories.count(View({"complete": True}))
+    n_scored = service.pool.trajectories.count(View({"trajectory_reward_state": "scored"}))
+    n_trainable = service.pool.steps.count(View({"trainable": True}))
     version = service.policy.version
     w.figures(
         [
@@ -66,9 +79,9 @@ def figures(service, stats: dict) -> None:
     )
 
 
-def funnel(service) -> None:
+def funnel(service: Service) -> None:
     w.section("Life of the data", "steps that reach each stage; click one to see them")
-    stages = [(label, service.pool.count_steps(view)) for label, view, _ in STAGES]
+    stages = [(label, service.pool.steps.count(view)) for label, view, _ in STAGES]
     event = w.plot(
         distributions.funnel(stages, notes=[note for *_, note in STAGES]),
         key="chart-funnel",
@@ -81,9 +94,9 @@ def funnel(service) -> None:
         state.goto("curate", **state.view_to_query(view))
 
 
-def rewards(service) -> None:
+def rewards(service: Service) -> None:
     w.section("Reward of trajectories", "scored ones; click a bar to see them")
-    table = service.pool.histogram(View(where="step_index = 0"), "trajectory_reward", N_BINS)
+    table = service.pool.stats.histogram(View(where="step_index = 0"), "trajectory_reward", N_BINS)
     if table.num_rows == 0:
         w.empty_state("Nothing is scored", "A verifier, Curate or POST /api/v1/annotations sets rewards.", icon="grade")
         return
@@ -105,9 +118,9 @@ def rewards(service) -> None:
         state.goto("curate", **state.view_to_query(View({"trajectory_reward": [one["low"], one["high"]]})))
 
 
-def origins(service) -> None:
+def origins(service: Service) -> None:
     names = (("channel", "Channel"), ("source", "Source"), ("agent", "Agent"), ("token_source", "Token source"))
-    facets = service.pool.facets(View(), [name for name, _ in names])
+    facets = service.pool.stats.facets(View(), [name for name, _ in names])
     for column, (name, title) in zip(st.columns(4, gap="small"), names, strict=True):
         with column.container(border=True, key=f"panel-{name}", height="stretch"):
             w.section(title, "steps")
@@ -117,7 +130,7 @@ def origins(service) -> None:
 
 def page() -> None:
     w.page_header("overview")
-    n_steps = state.service().pool.count_steps()
+    n_steps = state.service().pool.steps.count()
     st.session_state["overview-empty"] = n_steps == 0
     if n_steps == 0:
         wait_for_steps()
@@ -139,7 +152,7 @@ def wait_for_steps() -> None:
 
 @w.live(2.0)
 def first_step() -> None:
-    if state.service().pool.count_steps():
+    if state.service().pool.steps.count():
         st.rerun()
 
 

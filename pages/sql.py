@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from core.pool.console import MAX_ROWS, SqlResult
+from core.pool.sql.console import MAX_ROWS, SqlResult
 from studio import state
 from studio import widgets as w
 from studio.widgets.choice import choose
@@ -79,7 +79,7 @@ def show(text: str | None, limit: int) -> None:
     kept: Asked | None = st.session_state.get("sql-asked")
     if kept is None or (kept.text, kept.limit) != (text, limit):
         with st.spinner("Running…", show_time=True):
-            kept = Asked(text, limit, state.service().pool.sql(text, limit=limit))
+            kept = Asked(text, limit, state.service().pool.sql.run(text, limit=limit))
         st.session_state["sql-asked"] = kept
     found = kept.result
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
@@ -107,7 +107,7 @@ def schema() -> None:
     wanted = st.text_input(
         "Find a column", placeholder="Find a table or column", label_visibility="collapsed", icon=":material/search:"
     ).lower()
-    tables = state.service().pool.sql_schema()
+    tables = state.service().pool.sql.schema()
     blocks = []
     for table in sorted(tables, key=lambda one: FIRST.index(one["table"]) if one["table"] in FIRST else len(FIRST)):
         columns = [c for c in table["columns"] if wanted in c["name"].lower() or wanted in table["table"].lower()]

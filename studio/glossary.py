@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from core.pool.state.rules import READY
+
 WORDS: dict[str, str] = {
     "step": "One model call: the state (prompt tokens), the action (response tokens), log-probs, reward.",
     "trajectory": "The ordered steps of one agent attempt at one task.",
@@ -13,7 +15,7 @@ WORDS: dict[str, str] = {
     "rollout log-probs": "log μ(token) under the policy that sampled it.",
     "token_source": "How far token ids can be trusted: engine, logprobs, whitebox, bytes, retokenized, none.",
     "policy version": "Counter of the weights that sampled a step.",
-    "staleness": "Current policy version minus the oldest version in the trajectory.",
+    "staleness": "The policy version in force minus the step's; a trajectory is as stale as its stalest step.",
     "reward": "Scalar on a step or a trajectory. Unscored is not 0.",
     "return": "Sum of the rewards from a step on.",
     "baseline": "What a reward is compared with before it becomes an advantage.",
@@ -21,7 +23,8 @@ WORDS: dict[str, str] = {
     "verifier": "A function that scores a trajectory.",
     "annotation": "An appended opinion: reward, quality, trainable, tag, note. Facts never change.",
     "complete": "The trajectory is closed: no further step will come.",
-    "ready": "The group has enough complete, scored, fresh, trainable trajectories.",
+    "ready": f"{READY}.",
+    "ready groups": "The groups that a plan of the recipe takes now.",
     "scored": "The trajectory has a reward, its own or summed from its steps.",
     "trainable": "Main call, sampled without fault, and nobody took it out; or someone put it in.",
     "view": "A named, saved filter over the pool.",
@@ -34,6 +37,7 @@ WORDS: dict[str, str] = {
     "loss mask": "1 on sampled tokens of trainable steps.",
     "transition": "How a step's prompt relates to its parent: extends, realigned, tail_replaced, compacted, forked.",
     "call kind": "What a call was for: main, auxiliary (titles, summaries), retry, subagent.",
+    "uncertain": "Why it is not sure to which trajectory the call belongs; plans leave it out until it is labelled.",
     "identity_source": "How the trajectory was found: path, header, key, harness, model_name, inferred, producer.",
     "ingest lag": "Age of the oldest captured call that is not in the pool yet.",
     "dropped": "Calls answered but not captured. Must be 0.",

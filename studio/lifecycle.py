@@ -8,11 +8,28 @@ from __future__ import annotations
 import importlib
 import threading
 
-from core.config import Settings
+from core.config import Settings, is_loopback
 from core.errors import InvalidInput, StudioError
+from core.gateway.wrongkeys import WrongKeys
 
+__all__ = [
+    "admin_key",
+    "allowed_hosts",
+    "close_service",
+    "count_refusal",
+    "failure",
+    "import_heavy",
+    "is_loopback",
+    "open_service",
+    "pages_address",
+    "wrong_keys",
+]
+
+wrong_keys = WrongKeys()
+"""Of visitors of the pages."""
 _lock = threading.Lock()
 _failure: StudioError | None = None
+_settings: Settings | None = None
 
 
 def open_service() -> None:
@@ -21,12 +38,13 @@ def open_service() -> None:
 
     from core import service
 
-    global _failure
+    global _failure, _settings
     with _lock:
         if service.current() is not None:
             return
         try:
-            service.open_current(Settings()).prepare_engines()
+            _settings = Settings()
+            service.open_current(_settings, pages_address=pages_address()).prepare_engines()
         except StudioError as error:
             _failure = error
         except ValidationError as error:
@@ -51,6 +69,32 @@ def close_service() -> None:
 def failure() -> StudioError | None:
     """Why the service could not open, or None."""
     return _failure
+
+
+def pages_address() -> str:
+    """The address that the pages are served at; Streamlit's own default is every one."""
+    from streamlit import config
+
+    return config.get_option("server.address") or "::"
+
+
+def allowed_hosts() -> tuple[str, ...]:
+    """Further names that requests may be for."""
+    return _settings.allowed_hosts if _settings is not None else ()
+
+
+def admin_key() -> str | None:
+    """What visitors have to know where the pages can be reached from the network."""
+    return _settings.api_key if _settings is not None else None
+
+
+def count_refusal(reason: str) -> None:
+    """A visitor was turned away: one of the requests that the metrics count."""
+    from core import service
+
+    current = service.current()
+    if current is not None:
+        current.stats.refused(reason)
 
 
 def import_heavy() -> None:

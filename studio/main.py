@@ -6,6 +6,7 @@ from pathlib import Path
 
 import streamlit as st
 
+from studio.login import admitted
 from studio.nav import DEFAULT_PAGE, PAGES
 from studio.widgets import error_boundary
 from studio.widgets.sidebar import pool_summary
@@ -24,6 +25,8 @@ def frame() -> None:
         page = st.Page(info.path, title=info.title, icon=info.icon, default=info.key == DEFAULT_PAGE)
         sections.setdefault(info.section, []).append(page)
     current = st.navigation(sections, expanded=True)
+    if not admitted():
+        return
     with st.sidebar:
         pool_summary()
     with error_boundary():

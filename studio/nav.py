@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-PAGES_DIR = Path(__file__).resolve().parent.parent / "pages"
+_HERE = Path(__file__).resolve().parent
+# A wheel holds the pages inside this package, a checkout beside it (setup.py).
+PAGES_DIR = _HERE / "pages" if (_HERE / "pages").is_dir() else _HERE.parent / "pages"
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ def _is_json(text: str) -> bool:
 
 def view_from_query(params: Mapping[str, Any] | None = None) -> View:
     """The view that the URL spells: parameters named like a pool filter, and ``where``."""
-    from core.pool.views import FILTERS
+    from core.pool.query.views import FILTERS
 
     source = st.query_params if params is None else params
     filters: dict[str, Any] = {}
@@ -148,7 +148,7 @@ def view_from_query(params: Mapping[str, Any] | None = None) -> View:
 
 def view_to_query(view: View) -> dict[str, list[str]]:
     """URL parameters that :func:`view_from_query` reads back as the same view."""
-    from core.pool.views import FILTERS
+    from core.pool.query.views import FILTERS
 
     params = {
         name: encode_filter(value, FILTERS[name].kind) for name, value in view.filters.items() if value is not None
@@ -160,7 +160,7 @@ def view_to_query(view: View) -> dict[str, list[str]]:
 
 def set_view(view: View) -> None:
     """Make the URL spell this view, and no other filter."""
-    from core.pool.views import FILTERS
+    from core.pool.query.views import FILTERS
 
     params = view_to_query(view)
     set_query(**{name: params.get(name) for name in (*FILTERS, "where")})

@@ -28,11 +28,19 @@ class Light:
 def lights() -> list[Light]:
     """The chips of the page head, best known facts only."""
     service = state.service()
-    dropped = service.stats.snapshot().get("n_dropped", 0)
+    dropped = service.stats.n_dropped
     lag = service.ingest.lag_s
     error = service.ingest.last_error
+    problems = service.problems()
+    told = "\n".join(one["message"] for one in problems if one["part"] != "ingest")
+    stops = any(one["stops"] for one in problems)
     return [
-        Light("Gateway", service.base_url.removeprefix("http://"), "good", "Agents call this address."),
+        Light(
+            "Gateway",
+            service.base_url.removeprefix("http://"),
+            "bad" if stops else "warn" if told else "good",
+            told or "Agents call this address.",
+        ),
         _engine_light(service.engines.status()),
         Light(
             "Ingest lag",

@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import streamlit as st
+from starlette.middleware import Middleware
 
+from core.logs import set_up, spell_everywhere
 from studio import lifecycle
+from studio.border import PagesBorder
 
 
 @asynccontextmanager
 async def lifespan(_: st.App) -> AsyncIterator[None]:
     """Open the service, hand over to Streamlit, close the service in order."""
+    set_up(logging.WARNING, "text")
+    spell_everywhere()
     await asyncio.to_thread(lifecycle.open_service)
     lifecycle.import_heavy()
     gc.collect()
@@ -31,4 +37,4 @@ async def lifespan(_: st.App) -> AsyncIterator[None]:
         await asyncio.to_thread(lifecycle.close_service)
 
 
-app = st.App(Path(__file__).parent / "main.py", lifespan=lifespan)
+app = st.App(Path(__file__).parent / "main.py", lifespan=lifespan, middleware=[Middleware(PagesBorder)])

@@ -15,6 +15,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.effort import n_examples
 from tests.left_out import pytest_terminal_summary
 from tests.side_by_side import pytest_collection_modifyitems, pytest_xdist_make_scheduler
 
@@ -30,17 +31,25 @@ __all__ = [
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Each client of httpx reads all public authorities, 25 ms of computing; nothing here talks to the public.
+os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("authority.pem"))
 # Spinning OpenMP threads starve everything else on a small machine that runs several processes.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # What an example takes says more about the machine's other work than about the code; bench/ measures.
-settings.register_profile("no clock", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "no clock", max_examples=n_examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("no clock")
 
 
-def eventually(condition: Callable[[], Any], *, timeout_s: float = 60.0, every_s: float = 0.05) -> Any:
+PATIENCE_S = 120.0
+"""How long a test waits for what must come: on a machine with ten things to do, LiteLLM's import takes a minute."""
+
+
+def eventually(condition: Callable[[], Any], *, timeout_s: float = PATIENCE_S, every_s: float = 0.05) -> Any:
     """The first true value of ``condition``; fails with the last value seen when time is up."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -56,29 +65,42 @@ class ServeProcess:
     """``claw-studio serve`` as a user starts it."""
 
     def __init__(
-        self, data: Path, engine: str, *, env: dict[str, str] | None = None, port: int = 0, stderr: Any = None
+        self,
+        data: Path,
+        engine: str,
+        *,
+        env: dict[str, str] | None = None,
+        port: int = 0,
+        stderr: Any = None,
+        verbose: bool = False,
     ) -> None:
         command = [sys.executable, "-m", "core.cli", "serve", "--data", str(data), "--port", str(port)]
-        self.process = subprocess.Popen(
+        command += ["--verbose"] if verbose else []
+        process = subprocess.Popen(
             [*command, "--engine", engine],
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
             env={**os.environ, **(env or {})},
         )
+        self.take(process)
+
+    def take(self, process: subprocess.Popen[str]) -> None:
+        """A process that was started: wait for its ready line."""
+        self.process = process
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
             raise AssertionError(f"serve ended with {self.process.wait(30)} before its ready line")
         self.ready: dict[str, Any] = json.loads(line)
         self.base_url: str = self.ready["base_url"]
-        self.http = httpx.Client(base_url=self.base_url, timeout=30)
+        self.http = httpx.Client(base_url=self.base_url, timeout=PATIENCE_S)
 
     def stop(self) -> int:
         """SIGTERM, then the exit code."""
         self.http.close()
         self.process.terminate()
-        code = self.process.wait(30)
+        code = self.process.wait(60)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code

@@ -11,8 +11,21 @@ from typing import Any
 
 import pytest
 
+from tests.left_out import mark_beyond
+
 TOGETHER = "tests/browser/"
-LONGEST_FIRST = (TOGETHER, "tests/real_engines/", "tests/agents/", "tests/e2e/", "tests/trainers/")
+LONGEST_FIRST = (
+    TOGETHER,
+    "tests/real_engines/",
+    "tests/agents/",
+    "tests/clients/",
+    "tests/e2e/",
+    "tests/trainers/",
+    "tests/kills/",
+    "tests/survival/",
+    "tests/access/",
+    "tests/export/",
+)
 
 
 def share(nodeid: str) -> str:
@@ -20,8 +33,9 @@ def share(nodeid: str) -> str:
     return TOGETHER if nodeid.startswith(TOGETHER) else nodeid.split("::", 1)[0]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest shares first, the rest as it was found: what is short fills the gaps at the end."""
+    mark_beyond(config, items)
     rank = {folder: number for number, folder in enumerate(LONGEST_FIRST)}
 
     def folder(item: pytest.Item) -> int:

@@ -1,4 +1,4 @@
-"""Docs that are tested: every command, file and word that README and CONTRIBUTING name exists."""
+"""Docs that are tested: every command, file and word that the pages name exists."""
 
 from __future__ import annotations
 
@@ -39,16 +39,47 @@ def tree_entries() -> list[str]:
 
 def test_every_entry_of_the_tree_exists() -> None:
     entries = tree_entries()
-    assert len(entries) > 30
+    assert len(entries) > 10
     assert [path for path in entries if not (ROOT / path).exists()] == []
 
 
-def test_the_tree_names_every_module_of_core_and_every_page() -> None:
-    """The map has no blank spots: each module of core's first level and each page stands in it."""
-    entries = set(tree_entries())
-    here = {str(p.relative_to(ROOT)) for p in (ROOT / "core").iterdir() if p.name[0] not in "_."}
-    here |= {str(p.relative_to(ROOT)) for p in (ROOT / "pages").glob("*.py")}
-    assert sorted(here - entries) == []
+def test_readme_is_a_map_and_not_a_manual() -> None:
+    assert len(text_of("README.md").splitlines()) <= 150
+
+
+def owned() -> set[str]:
+    """Paths below ``core`` that the table of folders in docs/architecture.md names."""
+    section = re.search(r"\n## Folders\n(.*?)\n## ", text_of("docs/architecture.md"), re.S)
+    assert section
+    named: set[str] = set()
+    for row in section[1].splitlines():
+        if row.startswith("| `"):
+            for name in re.findall(r"`([\w/.]+)`", row.split("|")[1]):
+                named.add(name if name.split("/")[0] in {"core", "studio", "pages"} else f"core/{name}")
+    return named
+
+
+def test_the_architecture_names_every_part_of_core() -> None:
+    here = {f"core/{p.name}" for p in (ROOT / "core").iterdir() if p.name[0] not in "_."}
+    assert sorted(here - owned()) == []
+
+
+def test_files_that_the_architecture_names_exist() -> None:
+    """A bare file name belongs to the folder of the path before it on its line."""
+    for line in text_of("docs/architecture.md").splitlines():
+        folder = Path()
+        for name in re.findall(r"`([\w/]+\.py|(?:core|studio|pages|tests)(?:/\w+)*)`", line):
+            path = Path(name)
+            if len(path.parts) == 1 and path.suffix:
+                path = folder / path
+            folder = path.parent if path.suffix else path
+            assert (ROOT / path).exists(), f"docs/architecture.md names {path}"
+
+
+@pytest.mark.parametrize("page", ["cli", "http", "settings", "glossary"])
+def test_reference_pages_say_what_the_code_says(page: str) -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))["PAGES"][page]()
+    assert text_of(f"docs/{page}.md").rstrip() == made.rstrip(), "run python docs/make_reference.py"
 
 
 @pytest.mark.parametrize("doc", DOCS)
@@ -59,11 +90,18 @@ def test_make_targets_exist(doc: str) -> None:
     assert named <= targets | {"it", "sure"}
 
 
-@pytest.mark.parametrize("doc", DOCS)
+@pytest.mark.parametrize("doc", [*DOCS, "SECURITY.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
 def test_links_and_pictures_exist(doc: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", text_of(doc)):
         if "://" not in target:
-            assert (ROOT / target).exists(), f"{doc} names {target}"
+            assert ((ROOT / doc).parent / target).exists(), f"{doc} names {target}"
+
+
+def test_tests_that_docs_name_exist() -> None:
+    """A promise names the test that holds it."""
+    for doc in [ROOT / "README.md", ROOT / "SECURITY.md", *(ROOT / "docs").glob("*.md")]:
+        for name in re.findall(r"`((?:tests|bench)/[\w/.]+)(?:::[\w\[\]]+)?`", doc.read_text()):
+            assert (ROOT / name).exists(), f"{doc.name} names {name}"
 
 
 def test_cli_commands_exist() -> None:
@@ -74,9 +112,7 @@ def test_cli_commands_exist() -> None:
 
 
 def test_glossary_words_are_field_names() -> None:
-    """Code words in README's glossary are names in ``core.types``."""
-    section = re.search(r"## Words\n(.*?)\n## ", text_of("README.md"), re.S)
-    assert section
+    """Code words in the glossary are names in ``core.types``."""
     fields = {f.name for t in vars(core.types).values() if dataclasses.is_dataclass(t) for f in dataclasses.fields(t)}
     values = {
         m.value
@@ -84,7 +120,7 @@ def test_glossary_words_are_field_names() -> None:
         if isinstance(t, type) and issubclass(t, core.types.StrEnum)
         for m in t
     }
-    named = set(re.findall(r"`([a-z_]+)`", section[1]))
+    named = set(re.findall(r"`([a-z_]+)`", text_of("docs/glossary.md")))
     assert len(named) > 15
     assert sorted(named - fields - values) == []
 
@@ -114,4 +150,4 @@ def test_nothing_private_is_committed() -> None:
 
 def test_the_measured_table_says_what_the_results_say() -> None:
     program = runpy.run_path(str(ROOT / "bench" / "table.py"))
-    assert program["BEGIN"] + program["table"]() + program["END"] in text_of("README.md")
+    assert program["BEGIN"] + program["table"]() + program["END"] in text_of("docs/benchmarks.md")

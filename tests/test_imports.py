@@ -1,4 +1,4 @@
-"""The import direction of DESIGN, held by reading the code: lazy imports count as well."""
+"""The import direction of docs/architecture.md, held by reading the code: lazy imports count as well."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Lower levels first. A module may import from lower levels, and inside its own part.
 LEVELS: list[set[str]] = [
-    {"core.types", "core.errors", "core.config", "core.logs", "core.blotting"},
+    {"core.types", "core.errors", "core.config", "core.logs", "core.blotting", "core.printable"},
     {
         "core.journal",
         "core.records",
@@ -24,15 +24,27 @@ LEVELS: list[set[str]] = [
     },
     {"core.client", "core.recording", "core.trainer"},
     {"core.pool"},
-    {"core.upkeep", "core.linking", "core.ingest", "core.gateway", "core.batch", "core.tasks"},
+    {"core.upkeep", "core.trash", "core.linking", "core.ingest", "core.gateway", "core.batch", "core.tasks"},
     {"core.export", "core.api", "core.imports"},
-    {"core.owner", "core.doctor", "core.engine_host", "core.workers", "core.service", "core.commands", "core.cli"},
+    {
+        "core.owner",
+        "core.doctor",
+        "core.health",
+        "core.supervise",
+        "core.engine_host",
+        "core.workers",
+        "core.rebuild",
+        "core.service",
+        "core.commands",
+        "core.cli",
+    },
     {"studio"},
     {"pages"},
 ]
 # Parts of one level that stand on another of the same level; everything else is refused.
 SAME_LEVEL = {
     ("core.config", "core.errors"),
+    ("core.logs", "core.printable"),
     ("core.client", "core.recording"),
     ("core.trainer", "core.client"),
     ("core.trainer", "core.recording"),
@@ -41,8 +53,13 @@ SAME_LEVEL = {
     ("core.api", "core.export"),
     ("core.service", "core.owner"),
     ("core.service", "core.doctor"),
+    ("core.service", "core.health"),
+    ("core.service", "core.supervise"),
     ("core.service", "core.engine_host"),
     ("core.service", "core.workers"),
+    ("core.service", "core.rebuild"),
+    ("core.cli", "core.rebuild"),
+    ("core.doctor", "core.rebuild"),
     ("core.workers", "core.engine_host"),
     ("core.cli", "core.service"),
     ("core.cli", "core.owner"),

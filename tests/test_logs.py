@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from core.logs import FORMATS, set_up
 from core.serving.process import EngineProcess
 from core.tasks.demo import demo_script_path
 
@@ -42,3 +45,75 @@ def test_a_call_is_one_line_with_its_uids_and_no_key(tmp_path: Path, gateways: s
     assert call["trajectory_uid"] == "t-log" and call["step_uid"] == answer.headers["x-step-uid"]
     assert (call["engine"], call["status"], call["agent"], call["level"]) == ("engine", 200, "logger", "info")
     assert call["latency_ms"] > 0 and call["n_response_tokens"] > 0
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202egpj\r\n2026-01-01 00:00:00,000 ERROR forged line\ud800"
+STEERS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_nothing_in_a_line_steers_a_terminal_or_looks_like_a_line(
+    form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        set_up(logging.INFO, form)
+        try:
+            raise ValueError(HOSTILE)
+        except ValueError:
+            logging.getLogger("a").exception("said %s", HOSTILE, extra={"fields": {"agent": HOSTILE, "model": HOSTILE}})
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        logging.captureWarnings(False)
+    written = capsys.readouterr().err
+    assert not STEERS.search(written) and "owned" in written
+    lines = written.splitlines()
+    if form == "json":
+        (line,) = map(json.loads, lines)
+        assert line["agent"] == HOSTILE and "forged line" in line["message"]
+    else:
+        # What was said in several lines is one, and what belongs to a trace is indented.
+        assert len([line for line in lines if not line.startswith("    ")]) == 1
+        assert "\\x1b[2J" in lines[0]
+
+
+OTHERS = """
+import logging, sys, threading
+from core.logs import set_up, spell_everywhere
+set_up(logging.WARNING, "text")
+spell_everywhere()
+own = logging.getLogger("another library's")
+own.propagate = False
+own.addHandler(logging.StreamHandler())
+hostile = sys.argv[1].encode("latin-1").decode("unicode_escape")
+try:
+    raise ValueError(hostile)
+except ValueError:
+    own.exception("said %s", hostile)
+
+class Bad:
+    def __del__(self):
+        raise ValueError(hostile)
+
+def fail():
+    raise ValueError(hostile)
+
+Bad()
+thread = threading.Thread(target=fail)
+thread.start()
+thread.join()
+raise ValueError(hostile)
+"""
+
+
+def test_what_nobody_caught_and_other_libraries_lines_are_spelt_too() -> None:
+    told = HOSTILE.encode("unicode_escape").decode()
+    done = subprocess.run([sys.executable, "-c", OTHERS, told], capture_output=True, timeout=120, check=False)
+    written = done.stderr.decode()
+    assert done.returncode == 1
+    assert not STEERS.search(written)
+    # The message and the trace of the library, and three traces.
+    assert written.count("owned") >= 5
+    assert not [line for line in written.splitlines() if line.startswith("2026-01-01 00:00:00,000 ERROR forged")]

@@ -25,14 +25,18 @@ def settings(tmp_path: Path, **over: object) -> Settings:
 def test_open_and_close_leave_no_thread_and_no_lock(tmp_path: Path) -> None:
     before = {t.name for t in threading.enumerate()}
     service = Service.open(settings(tmp_path))
-    assert httpx.get(service.base_url + "/healthz").json()["ok"]
-    assert running_service(tmp_path / "data") == {"pid": os.getpid(), "base_url": service.base_url}
+    assert httpx.get(service.base_url + "/healthz", timeout=120).json()["ok"]
+    assert running_service(tmp_path / "data") == {
+        "pid": os.getpid(),
+        "base_url": service.base_url,
+        "pages_address": None,
+    }
     service.close()
     service.close()
     assert running_service(tmp_path / "data") is None
     eventually(lambda: not ({t.name for t in threading.enumerate()} - before - {"AnyIO worker thread"}))
     with pytest.raises(httpx.ConnectError):
-        httpx.get(service.base_url + "/healthz")
+        httpx.get(service.base_url + "/healthz", timeout=120)
     Service.open(settings(tmp_path)).close()
 
 
@@ -60,7 +64,7 @@ def test_a_second_owner_is_refused_and_named(tmp_path: Path) -> None:
             Service.open(settings(tmp_path))
         assert str(os.getpid()) in refusal.value.message
         assert service.base_url in refusal.value.message
-        assert httpx.get(service.base_url + "/healthz").status_code == 200, "the first one is unharmed"
+        assert httpx.get(service.base_url + "/healthz", timeout=120).status_code == 200, "the first one is unharmed"
     finally:
         service.close()
 
@@ -85,11 +89,11 @@ def test_the_network_needs_a_key(tmp_path: Path) -> None:
 def test_with_a_key_every_call_needs_it(tmp_path: Path) -> None:
     service = Service.open(settings(tmp_path, api_key="right"))
     try:
-        get = lambda key: httpx.get(service.base_url + "/api/v1/stats", headers={"Authorization": key})  # noqa: E731
+        get = lambda key: httpx.get(service.base_url + "/api/v1/stats", headers={"Authorization": key}, timeout=120)  # noqa: E731
         assert get("").status_code == get("Bearer wrong").status_code == 401
         assert get("Bearer right").status_code == 200
-        assert httpx.get(service.base_url + "/healthz").status_code == 200
-        assert httpx.post(service.base_url + "/v1/chat/completions", json={}).status_code == 401
+        assert httpx.get(service.base_url + "/healthz", timeout=120).status_code == 200
+        assert httpx.post(service.base_url + "/v1/chat/completions", json={}, timeout=120).status_code == 401
     finally:
         service.close()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from core.batch.datasets import freeze_version, version_plan
@@ -20,10 +20,12 @@ from core.ingest import Ingest
 from core.ingest.deep import deep_check
 from core.journal import Journal, read_records
 from core.pool import Pool
-from core.pool.upkeep import Retention
+from core.pool.upkeep.retention import Retention
 from core.records import steps_record
+from core.trash import prune_journal
 from core.types import Annotation, View
-from core.upkeep import MANIFEST, backup, prune_journal, restore
+from core.upkeep import MANIFEST, backup, restore
+from tests.effort import settings
 
 T0 = 1_700_000_000.0
 DAY = 86400.0
@@ -63,7 +65,7 @@ class Studio:
             messages = [*messages, step["response_message"], {"role": "user", "content": f"go on {i}"}]
 
     def catch_up(self) -> None:
-        assert self.ingest.catch_up(30)
+        assert self.ingest.catch_up(120)
 
     def check(self) -> Any:
         return deep_check(self.pool, self.data / "journal")
@@ -81,7 +83,9 @@ def studio(tmp_path: Path) -> Iterator[Studio]:
 
 
 def contents(pool: Pool) -> list[Any]:
-    return [json.loads(json.dumps(pool.trajectory(uid), default=_plain)) for uid in sorted(pool.trajectory_uids())]
+    return [
+        json.loads(json.dumps(pool.trajectories.get(uid), default=_plain)) for uid in sorted(pool.trajectories.uids())
+    ]
 
 
 def _plain(value: Any) -> Any:
@@ -101,7 +105,7 @@ def test_a_backup_of_a_studio_that_is_written_reads_on(studio: Studio, tmp_path:
             studio.send(uid)
             sent.append(uid)
             studio.ingest.run_once()
-            studio.pool.annotate([Annotation("tag", "seen", "a", "human", T0, trajectory_uid=uid)])
+            studio.pool.labels.annotate([Annotation("tag", "seen", "a", "human", T0, trajectory_uid=uid)])
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -120,11 +124,11 @@ def test_a_backup_of_a_studio_that_is_written_reads_on(studio: Studio, tmp_path:
         told = restore(tmp_path / f"b{k}", tmp_path / f"restored{k}")
         assert told == manifest
         again = Studio(tmp_path / f"restored{k}")
-        assert again.pool.count_steps() == manifest["n_steps"]
-        assert again.pool.positions() == manifest["positions"]
+        assert again.pool.steps.count() == manifest["n_steps"]
+        assert again.pool.journal.positions() == manifest["positions"]
         again.catch_up()  # the rest of the copied journal, once
         assert again.check().ok
-        assert again.pool.count_steps() >= manifest["n_steps"] >= 60
+        assert again.pool.steps.count() >= manifest["n_steps"] >= 60
         for one in contents(again.pool):
             steps, original = (
                 [{name: step[name] for name in SAID} for step in side["steps"]]
@@ -133,7 +137,7 @@ def test_a_backup_of_a_studio_that_is_written_reads_on(studio: Studio, tmp_path:
             assert steps == original[: len(steps)]
         again.send("new")
         again.catch_up()
-        assert again.pool.knows_trajectory("new")
+        assert again.pool.trajectories.knows("new")
         again.close()
 
 
@@ -224,7 +228,8 @@ def test_steps_whose_segment_is_gone_are_counted(studio: Studio) -> None:
     for path in (studio.data / "journal").glob("*.seg"):
         path.unlink()
     report = studio.check()
-    assert (report.ok, report.n_steps, report.n_without_record) == (True, 3, 3)
+    assert (report.ok, report.n_steps, report.n_without_record) == (False, 3, 3)
+    assert sum(one["n_steps"] for one in report.missing) == 3
 
 
 def test_retention_spares_versions_leases_and_what_is_new(studio: Studio) -> None:
@@ -232,58 +237,58 @@ def test_retention_spares_versions_leases_and_what_is_new(studio: Studio) -> Non
         studio.send(uid)
     studio.catch_up()
     pool = studio.pool
-    pool.annotate([Annotation("tag", "x", "a", "human", T0, trajectory_uid="a1")])
+    pool.labels.annotate([Annotation("tag", "x", "a", "human", T0, trajectory_uid="a1")])
     freeze_version(pool, "v1", View({}, "step_uid = 'a0.1'"), parse_recipe({"algorithm": "sft"}), author="a")
     uids = iter(f"batch-{k}" for k in range(9))
-    leases = Leases(pool, lambda: studio.now, lambda: next(uids), lambda: 1)
+    leases = Leases(pool, lambda: studio.now, lambda: next(uids), lambda _: 1)
     recipe = {"algorithm": "sft", "batch_size": 1}
     acked = leases.fetch(Fetch(consumer="t", view=View({"trajectory_uid": "b0"}), recipe=recipe))
     assert acked.batch is not None
-    pool.finish_batch(acked.batch["batch_uid"], "acked", consumer="t")
+    pool.batches.finish(acked.batch["batch_uid"], "acked", consumer="t")
     leases.fetch(Fetch(consumer="t", view=View({"trajectory_uid": "c0"}), recipe=recipe, lease_s=90 * DAY))
     studio.now += 30 * DAY
     studio.send("d0")
     studio.catch_up()
 
     kept = {"n_kept_in_version": 1, "n_kept_leased": 1, "n_kept_recent": 0}
-    before = pool.stats()
+    before = pool.stats.totals()
     rule = Retention(older_than_days=7)
-    told = pool.preview_retention(rule)
+    told = pool.retention.preview(rule)
     assert {name: told[name] for name in kept} == kept
     assert (told["n_trajectories"], told["n_steps"]) == (3, 9)
-    assert pool.stats() == before, "a preview deletes nothing"
-    assert pool.preview_retention(Retention(older_than_days=40))["n_trajectories"] == 0
-    assert pool.preview_retention(Retention(consumed=1))["n_trajectories"] == 1
-    assert pool.preview_retention(Retention(consumed=2))["n_trajectories"] == 0
-    assert pool.preview_retention(Retention(older_than_days=7, channel="val"))["n_trajectories"] == 0
-    assert pool.preview_retention(Retention(max_bytes=1 << 40))["n_trajectories"] == 0
-    assert pool.preview_retention(Retention(max_bytes=0))["n_kept_recent"] == 1
+    assert pool.stats.totals() == before, "a preview deletes nothing"
+    assert pool.retention.preview(Retention(older_than_days=40))["n_trajectories"] == 0
+    assert pool.retention.preview(Retention(consumed=1))["n_trajectories"] == 1
+    assert pool.retention.preview(Retention(consumed=2))["n_trajectories"] == 0
+    assert pool.retention.preview(Retention(older_than_days=7, channel="val"))["n_trajectories"] == 0
+    assert pool.retention.preview(Retention(max_bytes=1 << 40))["n_trajectories"] == 0
+    assert pool.retention.preview(Retention(max_bytes=0))["n_kept_recent"] == 1
 
     version = version_plan(pool, "v1").steps.to_pylist()
-    whole = pool.trajectory("a0")
-    assert pool.apply_retention(Retention(consumed=1), author="ann")["n_trajectories"] == 1
-    assert not pool.knows_trajectory("b0")
-    assert pool.apply_retention(rule, author="ann")["n_trajectories"] == 2
-    assert sorted(pool.trajectory_uids()) == ["a0", "c0", "d0"]
-    assert pool.apply_retention(rule, author="ann")["n_trajectories"] == 0
-    assert [run["deleted"]["n_trajectories"] for run in pool.retention_runs()] == [0, 2, 1]
+    whole = pool.trajectories.get("a0")
+    assert pool.retention.apply(Retention(consumed=1), author="ann")["n_trajectories"] == 1
+    assert not pool.trajectories.knows("b0")
+    assert pool.retention.apply(rule, author="ann")["n_trajectories"] == 2
+    assert sorted(pool.trajectories.uids()) == ["a0", "c0", "d0"]
+    assert pool.retention.apply(rule, author="ann")["n_trajectories"] == 0
+    assert [run["deleted"]["n_trajectories"] for run in pool.retention.runs()] == [0, 2, 1]
     assert version_plan(pool, "v1").steps.to_pylist() == version
-    assert repr(pool.trajectory("a0")) == repr(whole)
-    assert pool.verify_version("v1")
+    assert repr(pool.trajectories.get("a0")) == repr(whole)
+    assert pool.versions.verify("v1")
     assert studio.check().ok
-    left = pool.sql(
+    left = pool.sql.run(
         "SELECT count(*) AS n FROM step_tokens UNION ALL SELECT count(*) FROM step_messages"
         " UNION ALL SELECT count(*) FROM annotations UNION ALL SELECT count(*) FROM step_state ORDER BY n"
     ).table["n"].to_pylist()  # fmt: skip
     assert left == [0, 9, 9, 9]
-    bodies = pool.sql("SELECT body FROM messages").table["body"].to_pylist()
+    bodies = pool.sql.run("SELECT body FROM messages").table["body"].to_pylist()
     assert not any("task of b" in body for body in bodies)
     assert any("task of a0" in body for body in bodies)
     # What was deleted may come again, as new.
     studio.send("b0")
     studio.catch_up()
-    assert pool.count_steps(View({"trajectory_uid": "b0"})) == 3
-    pool.rebuild_state()
+    assert pool.steps.count(View({"trajectory_uid": "b0"})) == 3
+    pool.integrity.rebuild_state()
     assert studio.check().ok
 
 
@@ -293,11 +298,11 @@ def test_by_size_the_oldest_go_first(studio: Studio) -> None:
         studio.now += DAY
     studio.catch_up()
     studio.now += DAY
-    size = studio.pool.n_bytes
-    told = studio.pool.preview_retention(Retention(max_bytes=size - size // 3))
+    size = studio.pool.file.n_bytes
+    told = studio.pool.retention.preview(Retention(max_bytes=size - size // 3))
     assert told["n_trajectories"] == 2
-    studio.pool.apply_retention(Retention(max_bytes=size - size // 3), author="ann")
-    assert studio.pool.trajectory_uids() == [f"a{k}" for k in range(2, 6)]
+    studio.pool.retention.apply(Retention(max_bytes=size - size // 3), author="ann")
+    assert studio.pool.trajectories.uids() == [f"a{k}" for k in range(2, 6)]
 
 
 def test_old_segments_go_when_nothing_is_left_of_them(tmp_path: Path) -> None:
@@ -309,18 +314,18 @@ def test_old_segments_go_when_nothing_is_left_of_them(tmp_path: Path) -> None:
     assert len(before) > 4
     assert prune_journal(studio.pool, studio.data / "journal")["segments"] == []
     studio.now += 30 * DAY
-    studio.pool.apply_retention(Retention(older_than_days=1), author="ann")
+    studio.pool.retention.apply(Retention(older_than_days=1), author="ann")
     told = prune_journal(studio.pool, studio.data / "journal")
     assert told["segments"] == before[:-1]
     assert told["n_bytes"] > 0
     studio.send("b0")
     studio.catch_up()
-    assert studio.pool.trajectory_uids() == ["b0"]
+    assert studio.pool.trajectories.uids() == ["b0"]
     studio.close()
     again = Studio(tmp_path / "data")
     again.send("b1")
     again.catch_up()
-    assert again.pool.trajectory_uids() == ["b0", "b1"], "numbers are never used twice"
+    assert again.pool.trajectories.uids() == ["b0", "b1"], "numbers are never used twice"
     again.close()
 
 

@@ -51,7 +51,7 @@ def peer(made: Plan, pool: Pool, folder: Path) -> int:
 
     rows = []
     for uid in made.step_uids:
-        step = pool.step(uid)
+        step = pool.steps.get(uid)
         prompt, response = list(step["prompt_ids"]), list(step["response_ids"])
         rows.append({"input_ids": prompt + response, "labels": [-100] * len(prompt) + response})
     Dataset.from_list(rows).to_parquet(str(folder / "peer.parquet"))

@@ -18,6 +18,7 @@ from core.gateway.app import GatewayDeps, create_gateway
 from core.gateway.engines import EngineSet
 from core.gateway.front import Front
 from core.gateway.identity import KeyStore
+from core.gateway.ledger import Ledger
 from core.gateway.policy import PolicyState
 from core.gateway.server import GatewayServer, settle_memory
 from core.gateway.stats import GatewayStats
@@ -54,9 +55,11 @@ def several(data: Path, upstream: str, n: int) -> Callable[[], None]:
     fleet = Fleet(
         Settings(data_dir=data, engine=upstream, gateways=n, port=0),
         owner="http://127.0.0.1:9",
+        token="bench",
         keys=KeyStore(),
         policy=PolicyState(),
         stats=GatewayStats(clock=time.time),
+        ledger=Ledger(),
         on_journalled=lambda: None,
         local_engine=lambda: "",
     )

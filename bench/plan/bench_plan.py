@@ -72,7 +72,7 @@ def main() -> None:
         path = Path(folder) / "pool.duckdb"
         shutil.copy(source, path)
         pool = Pool.open(path)
-        pool.warm()  # a service does so in a thread of its own
+        pool.cache.warm()  # a service does so in a thread of its own
         try:
             found = measure(pool, given.repeat)
         finally:
@@ -89,17 +89,17 @@ def measure(pool: Pool, repeat: int) -> dict[str, Any]:
         cases[name] = {**times, "n_groups": made.n_groups, "n_steps": len(made.steps)}
         print(name, cases[name], flush=True)
     number = itertools.count()
-    leases = Leases(pool, time.time, lambda: f"bench-{next(number)}", lambda: 19)
+    leases = Leases(pool, time.time, lambda: f"bench-{next(number)}", lambda _: 19)
     recipe = {"algorithm": "grpo", "n_rollouts": 8, "batch_size": 64}
     leased, times = timed(lambda: leases.fetch(Fetch("bench", recipe=recipe)), repeat)
     cases["fetch: plan and lease 64 groups"] = {**times, "n_steps": len(leased.plan.steps)}
-    _, times = timed(lambda: pool.finish_batch(leased.batch["batch_uid"], "acked"), 1)
+    _, times = timed(lambda: pool.batches.finish(leased.batch["batch_uid"], "acked"), 1)
     cases["acknowledge"] = {"first_s": times["first_s"]}
     return {
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": {"cpus": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"},
         "versions": {"python": platform.python_version(), **{n: version(n) for n in ("duckdb", "pyarrow", "numpy")}},
-        "pool": {"n_steps": pool.count_steps(), "n_groups": pool.count_groups()},
+        "pool": {"n_steps": pool.steps.count(), "n_groups": pool.groups.count()},
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "cases": cases,
     }

@@ -155,8 +155,8 @@ def disk(n_trajectories: int, n_steps: int, folder: Path) -> dict[str, Any]:
     while ingest.run_once():
         pass
     seconds = time.perf_counter() - began
-    assert pool.count_steps() == n, ingest.last_error
-    whole = pool.step(f"s{n - 1}")
+    assert pool.steps.count() == n, ingest.last_error
+    whole = pool.steps.get(f"s{n - 1}")
     assert len(whole["prompt_ids"]) == TASK + (n_steps - 1) * (SAID + TOLD)
     pool.close()
     journal.close()
@@ -216,7 +216,7 @@ def listed(n: int, folder: Path) -> dict[str, Any]:
     ]  # fmt: skip
     pool = Pool.open(folder / "listed.duckdb")
     for first in range(0, n, 20_000):
-        pool.append(
+        pool.steps.append(
             [
                 Step(step_uid=f"s{first + k}", created_at=float(first + k), agent=agents[(first + k) % 3], **item)
                 for k, item in enumerate(facts[first : first + 20_000])
@@ -232,8 +232,13 @@ def listed(n: int, folder: Path) -> dict[str, Any]:
     ours = Bench(10, 0)
     order = "prompt_uid, trajectory_uid, step_index"
     for name, (_, filters) in asked.items():
-        ours.run(name, lambda r, f=filters: (pool.steps(View(f), order=order, limit=200), pool.count_steps(View(f))))
-    ours.run("a page of trajectories", lambda r: (pool.trajectories(limit=100, offset=r.randrange(last)), pool.stats()))
+        ours.run(
+            name, lambda r, f=filters: (pool.steps.page(View(f), order=order, limit=200), pool.steps.count(View(f)))
+        )
+    ours.run(
+        "a page of trajectories",
+        lambda r: (pool.trajectories.page(limit=100, offset=r.randrange(last)), pool.stats.totals()),
+    )
     pool.close()
     found: dict[str, Any] = {"n_steps": n, "this pool": ours.cases}
     peer = claw_r1()

@@ -130,42 +130,42 @@ class Bench:
 def reads(bench: Bench, pool: Pool, n_steps: int, n_trajectories: int) -> None:
     """Everything that only looks."""
     everything = View()
-    bench.run("facets: all 20 of the whole pool", lambda r: pool.facets(everything, FACETS))
-    bench.run("facets: all 20 of a filtered view", lambda r: pool.facets(random_view(r), FACETS))
-    bench.run("count: a filtered view", lambda r: pool.count_steps(random_view(r)))
-    bench.run("count trajectories: a filtered view", lambda r: pool.count_trajectories(random_view(r)))
-    bench.run("page: newest of all", lambda r: pool.steps(everything))
-    bench.run("page: filtered, any order", lambda r: pool.steps(random_view(r), order=r.choice(ORDERS)))
+    bench.run("facets: all 20 of the whole pool", lambda r: pool.stats.facets(everything, FACETS))
+    bench.run("facets: all 20 of a filtered view", lambda r: pool.stats.facets(random_view(r), FACETS))
+    bench.run("count: a filtered view", lambda r: pool.steps.count(random_view(r)))
+    bench.run("count trajectories: a filtered view", lambda r: pool.trajectories.count(random_view(r)))
+    bench.run("page: newest of all", lambda r: pool.steps.page(everything))
+    bench.run("page: filtered, any order", lambda r: pool.steps.page(random_view(r), order=r.choice(ORDERS)))
     bench.run(
         "page: deep in all, any order",
-        lambda r: pool.steps(everything, order=r.choice(ORDERS), offset=r.randrange(n_steps // 2, n_steps - 50)),
+        lambda r: pool.steps.page(everything, order=r.choice(ORDERS), offset=r.randrange(n_steps // 2, n_steps - 50)),
     )
-    bench.run("groups page: all", lambda r: pool.groups(offset=50 * r.randrange(40)))
-    bench.run("groups page: filtered", lambda r: pool.groups(random_view(r), order="reward_mean desc"))
-    bench.run("trajectories page: all", lambda r: pool.trajectories(offset=50 * r.randrange(300)))
-    bench.run("trajectories page: filtered", lambda r: pool.trajectories(random_view(r), order="reward desc"))
+    bench.run("groups page: all", lambda r: pool.groups.page(offset=50 * r.randrange(40)))
+    bench.run("groups page: filtered", lambda r: pool.groups.page(random_view(r), order="reward_mean desc"))
+    bench.run("trajectories page: all", lambda r: pool.trajectories.page(offset=50 * r.randrange(300)))
+    bench.run("trajectories page: filtered", lambda r: pool.trajectories.page(random_view(r), order="reward desc"))
     columns = ("latency_s", "trajectory_reward", "n_tokens", "staleness", "difficulty", "n_steps")
-    bench.run("histogram: a filtered view", lambda r: pool.histogram(random_view(r), r.choice(columns), 30))
-    bench.run("stats", lambda r: pool.stats())
+    bench.run("histogram: a filtered view", lambda r: pool.stats.histogram(random_view(r), r.choice(columns), 30))
+    bench.run("stats", lambda r: pool.stats.totals())
     some = lambda r: f"t{r.randrange(n_trajectories):06d}"  # noqa: E731
-    bench.run("one trajectory of 50 steps, tokens and messages", lambda r: pool.trajectory(some(r)))
-    bench.run("one trajectory of 50 steps, rows only", lambda r: pool.trajectory(some(r), tokens=False))
-    bench.run("one step, whole", lambda r: pool.step(f"{some(r)}.{r.randrange(50)}"))
-    bench.run("one prompt group", lambda r: pool.group(f"g{r.randrange(n_trajectories // 8):05d}"))
+    bench.run("one trajectory of 50 steps, tokens and messages", lambda r: pool.trajectories.get(some(r)))
+    bench.run("one trajectory of 50 steps, rows only", lambda r: pool.trajectories.get(some(r), tokens=False))
+    bench.run("one step, whole", lambda r: pool.steps.get(f"{some(r)}.{r.randrange(50)}"))
+    bench.run("one prompt group", lambda r: pool.groups.get(f"g{r.randrange(n_trajectories // 8):05d}"))
     began, used = time.perf_counter(), time.process_time()
-    while pool.prepare_search():
+    while pool.cache.prepare_search():
         pass
     cpu = round((time.process_time() - used) * 1e3, 1)
     bench.keep("text search: made ready, as the service does", [(time.perf_counter() - began) * 1e3], cpu_p50_ms=cpu)
     bench.run(
         "text search: first page of a new word",
-        lambda r: pool.steps(View({"text": f"{rare_word(r.randrange(250))} "[: r.randint(8, 9)]})),
+        lambda r: pool.steps.page(View({"text": f"{rare_word(r.randrange(250))} "[: r.randint(8, 9)]})),
         min(bench.repeat, 10),
     )
     word = View({"text": rare_word(7)})
-    pool.count_steps(word)
-    bench.run("text search: pages, counts of a known word", lambda r: (pool.steps(word), pool.count_steps(word)))
-    bench.run("text search: facets of a known word", lambda r: pool.facets(word, FACETS))
+    pool.steps.count(word)
+    bench.run("text search: pages, counts of a known word", lambda r: (pool.steps.page(word), pool.steps.count(word)))
+    bench.run("text search: facets of a known word", lambda r: pool.stats.facets(word, FACETS))
 
 
 def hundred(now: float) -> list[Step]:
@@ -194,21 +194,21 @@ def hundred(now: float) -> list[Step]:
 def writes(bench: Bench, pool: Pool, n_trajectories: int) -> None:
     """Labels, arrivals, and reads right after them."""
     now = time.time()
-    pool.append(hundred(now))
-    bench.run("one trajectory of 100 steps, tokens and messages", lambda r: pool.trajectory("hundred"))
+    pool.steps.append(hundred(now))
+    bench.run("one trajectory of 100 steps, tokens and messages", lambda r: pool.trajectories.get("hundred"))
     some = lambda r: f"t{r.randrange(n_trajectories):06d}"  # noqa: E731
 
     def label(r: random.Random) -> None:
         kind, value = r.choice([("quality", "good"), ("reward", 0.5), ("tag", "x"), ("trainable", False)])
         target = {"step_uid": f"{some(r)}.{r.randrange(50)}"} if r.random() < 0.7 else {"trajectory_uid": some(r)}
-        pool.annotate([Annotation(kind, value, "bench", "human", now, **target)])
+        pool.labels.annotate([Annotation(kind, value, "bench", "human", now, **target)])
 
     bench.run("label one step or trajectory", label)
     number = iter(range(10_000))
 
     def arrive(r: random.Random, n: int) -> None:
         base = next(number)
-        pool.append(
+        pool.steps.append(
             [
                 Step(
                     f"new{base}.{i}", f"new{base}.{i % 20}", "new", i // 20, now, prompt_ids=list(range(200)),
@@ -223,16 +223,18 @@ def writes(bench: Bench, pool: Pool, n_trajectories: int) -> None:
     bench.run("one step arrives", lambda r: arrive(r, 1), 15)
     bench.run("500 steps arrive", lambda r: arrive(r, 500), 10)
     arrives = lambda r: arrive(r, r.choice([1, 1, 100]))  # noqa: E731
-    bench.run("facets: all 20, right after steps arrived", lambda r: pool.facets(View(), FACETS), 15, before=arrives)
-    bench.run("facets: all 20, right after a label", lambda r: pool.facets(View(), FACETS), 10, before=label)
+    bench.run(
+        "facets: all 20, right after steps arrived", lambda r: pool.stats.facets(View(), FACETS), 15, before=arrives
+    )
+    bench.run("facets: all 20, right after a label", lambda r: pool.stats.facets(View(), FACETS), 10, before=label)
     bench.run(
         "page: deep in all, right after steps arrived",
-        lambda r: pool.steps(View(), order=r.choice(ORDERS), offset=r.randrange(20 * n_trajectories)),
+        lambda r: pool.steps.page(View(), order=r.choice(ORDERS), offset=r.randrange(20 * n_trajectories)),
         15,
         before=arrives,
     )
     view = View(where="step_index = 7 OR latency_s < 0.13")
-    n = pool.count_steps(view)
+    n = pool.steps.count(view)
     made: dict[str, list[tuple[float, float]]] = {
         name: [] for name in ("preview counts", "label", "undo", "redo", "facets after")
     }
@@ -245,18 +247,18 @@ def writes(bench: Bench, pool: Pool, n_trajectories: int) -> None:
 
     for kind, value in (("quality", "good"), ("reward", 0.25), ("tag", "bulk"), ("trainable", False)):
         timed(
-            "preview counts", lambda: (pool.count_steps(view), pool.count_trajectories(view), pool.count_groups(view))
+            "preview counts", lambda: (pool.steps.count(view), pool.trajectories.count(view), pool.groups.count(view))
         )
-        give = lambda k=kind, v=value: pool.annotate_view(view, "step", k, v, author="bench", source="human")  # noqa: E731
+        give = lambda k=kind, v=value: pool.labels.annotate_view(view, "step", k, v, author="bench", source="human")  # noqa: E731
         action, _ = timed("label", give)
-        timed("facets after", lambda: pool.facets(View(), FACETS))
-        timed("undo", lambda a=action: pool.undo(a))
-        timed("redo", lambda a=action: pool.redo(a))
-        pool.undo(action)
+        timed("facets after", lambda: pool.stats.facets(View(), FACETS))
+        timed("undo", lambda a=action: pool.labels.undo(a))
+        timed("redo", lambda a=action: pool.labels.redo(a))
+        pool.labels.undo(action)
     for name, took in made.items():
         cpu = round(statistics.median(used for _, used in took), 1)
         bench.keep(f"bulk, {n:,} steps: {name}", [wall for wall, _ in took], cpu_p50_ms=cpu)
-    bench.run("page: newest of all, after the writes", lambda r: pool.steps(View()))
+    bench.run("page: newest of all, after the writes", lambda r: pool.steps.page(View()))
 
 
 def rss_mb() -> float:
@@ -303,10 +305,10 @@ def main() -> None:
         peak = Peak()
         peak.start()
         began = time.perf_counter()
-        pool.warm()  # a service does so in a thread of its own
+        pool.cache.warm()  # a service does so in a thread of its own
         warmed, after_warm = time.perf_counter() - began, rss_mb()
         try:
-            n = pool.count_steps()
+            n = pool.steps.count()
             reads(bench, pool, n, given.trajectories)
             after_reads = rss_mb()
             writes(bench, pool, given.trajectories)

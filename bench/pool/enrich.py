@@ -119,7 +119,7 @@ def enrich(path: Path, seed: int) -> dict[str, Any]:
     print(times, flush=True)
     pool = Pool.open(path, memory="4GB")
     began = time.perf_counter()
-    pool.rebuild_state()
+    pool.integrity.rebuild_state()
     times["rebuild_s"] = time.perf_counter() - began
     began = time.perf_counter()
     labels: list[tuple[str, str, Any]] = [
@@ -131,7 +131,7 @@ def enrich(path: Path, seed: int) -> dict[str, Any]:
         ("step_index = 49 AND trajectory_reward > 0.5", "correct", True),
     ]
     for where, kind, value in labels:
-        pool.annotate_view(View(where=where), "step", kind, value, author="bench", source="human")
+        pool.labels.annotate_view(View(where=where), "step", kind, value, author="bench", source="human")
     times["labels_s"] = time.perf_counter() - began
     pool.close()
     return {name: round(took, 1) for name, took in times.items()}

@@ -1,4 +1,4 @@
-"""A pool of any size from a seed: prompt groups of growing contexts, through ``Pool.append`` like ingest.
+"""A pool of any size from a seed: prompt groups of growing contexts, through ``pool.steps.append`` like ingest.
 
     python bench/pool/generate.py [OUT] [--trajectories 20000] [--steps 50] [--seed 0]
 
@@ -75,12 +75,12 @@ def generate(path: Path, n_trajectories: int, n_steps: int, seed: int = 0) -> di
 
     def flush() -> None:
         nonlocal n
-        n += pool.append(pending, completions=done)
+        n += pool.steps.append(pending, completions=done)
         pending.clear()
         done.clear()
 
     events = [PolicyEvent(v, PolicyEventKind.REGISTERED, START + v) for v in range(VERSIONS)]
-    pool.append([], policy_events=events)
+    pool.steps.append([], policy_events=events)
     for number in range(n_trajectories):
         pending += trajectory(number, n_steps, n_trajectories, rng)
         reward = None if number % 50 == 49 else float(rng.random() < (number // GROUP % 10) / 9)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from starlette.convertors import register_url_convertor
 from starlette.routing import Route
 
 from core.api import batches, clawr1, data, feedback, keys, openapi, produce, read, recipes, train, views
-from core.api.handling import PREFIX, ApiDeps, AsyncHandler, Handler, endpoint
+from core.api.handling import PREFIX, AnyUid, ApiDeps, AsyncHandler, Handler, endpoint
 
 
 def create_api(deps: ApiDeps) -> list[Route]:
     """All routes, ready to be mounted beside the gateway's."""
+    register_url_convertor("uid", AnyUid())
     table: list[tuple[str, str, Handler | AsyncHandler]] = [
         *[(method, PREFIX + path, handler) for method, path, handler in produce.ROUTES],
         *[(method, PREFIX + path, handler) for method, path, handler in keys.ROUTES],

@@ -15,7 +15,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from core.api.handling import PREFIX, ApiDeps, AsyncHandler, Call, Handler, json_response
 from core.api.trainer_wire import AckIn, FetchIn, MetricsIn, ReleaseIn, RenewIn
 from core.api.wire import check
-from core.batch.arrays import SCHEMA, TOKEN_COLUMNS, schema_of, step_tables
+from core.batch.arrays import SCHEMA, TOKEN_COLUMNS, step_tables
 from core.batch.leases import Leased
 from core.batch.plan import Plan
 from core.export import export
@@ -44,7 +44,7 @@ async def fetch(call: Call) -> Any:
             return await run_in_threadpool(_fetched, deps, body, leased)
         # Planning over a big pool takes its time: the rest of the studio gets at least as much.
         await asyncio.sleep(min(max(LEAST_PAUSE_S, now - began), deadline - now))
-        expiry = await run_in_threadpool(deps.pool.next_expiry)
+        expiry = await run_in_threadpool(deps.pool.batches.next_expiry)
         while deps.pool.n_writes == seen and time.monotonic() < deadline:
             if expiry is not None and deps.clock() >= expiry:
                 break
@@ -97,10 +97,10 @@ def _groups(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _arrow(deps: ApiDeps, plan: Plan, head: dict[str, Any]) -> Iterator[bytes]:
-    """An Arrow stream, ``core.batch.arrays.schema_of``; the schema's metadata ``batch`` holds ``head`` as JSON."""
+    """An Arrow stream, ``core.batch.arrays.SCHEMA``; the schema's metadata ``batch`` holds ``head`` as JSON."""
     pieces: list[bytes] = []
     sink = pa.PythonFile(_Pieces(pieces), mode="w")
-    schema = schema_of(plan).with_metadata({"batch": orjson.dumps(head)})
+    schema = SCHEMA.with_metadata({"batch": orjson.dumps(head)})
     with pa.ipc.new_stream(sink, schema) as writer:
         for table in step_tables(plan, source_of(plan, deps.pool)):
             writer.write_table(table)
@@ -130,16 +130,16 @@ class _Pieces:
 
 def batches(call: Call) -> Any:
     """``GET batches?channel=&limit=``: newest first."""
-    call.deps.pool.expire_batches()
+    call.deps.pool.batches.expire()
     limit = call.int_query("limit", 100, low=1, high=1000)
-    return {"batches": call.deps.pool.batches(channel=call.query.get("channel"), limit=limit)}
+    return {"batches": call.deps.pool.batches.newest(channel=call.query.get("channel"), limit=limit)}
 
 
 def one_batch(call: Call) -> Any:
     """``GET batches/{uid}``: its state and history, what it holds, what was measured; token ids are in its file."""
     pool, uid = call.deps.pool, call.path["uid"]
-    pool.expire_batches()
-    batch = pool.batch(uid)
+    pool.batches.expire()
+    batch = pool.batches.get(uid)
     plan = call.deps.leases.plan_of(uid)
     fields = [name for name in SCHEMA.names if name not in TOKEN_COLUMNS and name in plan.steps.column_names]
     return {
@@ -151,8 +151,8 @@ def one_batch(call: Call) -> Any:
         "excluded": [reason.to_json() for reason in plan.excluded],
         "groups": _groups(plan),
         "steps": plan.steps.select(fields).to_pylist(),
-        "metrics": pool.metrics(uid),
-        "step_metrics": pool.metrics(uid, of_steps=True),
+        "metrics": pool.batches.metrics(uid),
+        "step_metrics": pool.batches.metrics(uid, of_steps=True),
         "file": f"{PREFIX}/batches/{uid}/file?format=arrow",
     }
 
@@ -172,8 +172,8 @@ def file(call: Call) -> Any:
 def ack(call: Call) -> Any:
     """``POST batches/{uid}/ack``: consumed, in which update, with what measured."""
     body = check(AckIn, call.json())
-    call.deps.pool.expire_batches()
-    return call.deps.pool.finish_batch(
+    call.deps.pool.batches.expire()
+    return call.deps.pool.batches.finish(
         call.path["uid"],
         "acked",
         consumer=body.consumer,
@@ -187,21 +187,21 @@ def release(call: Call) -> Any:
     """``POST batches/{uid}/release``: back to the pool."""
     body = check(ReleaseIn, call.json())
     detail = None if body.reason is None else {"reason": body.reason}
-    call.deps.pool.expire_batches()
-    return call.deps.pool.finish_batch(call.path["uid"], "released", consumer=body.consumer, detail=detail)
+    call.deps.pool.batches.expire()
+    return call.deps.pool.batches.finish(call.path["uid"], "released", consumer=body.consumer, detail=detail)
 
 
 def renew(call: Call) -> Any:
     """``POST batches/{uid}/renew``: a long update asks for more time."""
     body = check(RenewIn, call.json())
-    call.deps.pool.expire_batches()
-    return call.deps.pool.renew_batch(call.path["uid"], call.deps.clock() + body.lease_s, consumer=body.consumer)
+    call.deps.pool.batches.expire()
+    return call.deps.pool.batches.renew(call.path["uid"], call.deps.clock() + body.lease_s, consumer=body.consumer)
 
 
 def metrics(call: Call) -> Any:
     """``POST batches/{uid}/metrics``: what was measured, during the update or after it."""
     body = check(MetricsIn, call.json())
-    n = call.deps.pool.add_metrics(call.path["uid"], body.update, body.metrics, _step_metrics(body))
+    n = call.deps.pool.batches.add_metrics(call.path["uid"], body.update, body.metrics, _step_metrics(body))
     return {"accepted": n}
 
 

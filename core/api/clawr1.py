@@ -77,8 +77,23 @@ def init_trajectory(call: Call) -> Any:
 def register(call: Call) -> Any:
     """``POST /{t}/{p}/v1/register_trajectory``."""
     body = wire.check(wire.RegisterIn, call.json())
+    body = body.model_copy(update={"metadata": _with_version(body.metadata)})
     register_trajectory(call.deps, call.path["t"], body, prompt_uid=call.path["p"])
     return {"status": "ok", "trajectory_uid": call.path["t"], "registered": True}
+
+
+def _with_version(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """``policy_version`` as a number: from here on it is stamped on the trajectory's calls, until it is complete."""
+    told = dict(metadata or {})
+    if told.get("policy_version") is None:
+        return told
+    try:
+        version = int(told["policy_version"] or 0)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInput("policy_version is no whole number", field="metadata.policy_version") from error
+    if not 0 <= version < 2**63:
+        raise InvalidInput("policy_version must be an integer >= 0", field="metadata.policy_version")
+    return {**told, "policy_version": version}
 
 
 def complete_by_path(call: Call) -> Any:
@@ -191,7 +206,7 @@ ROUTES: list[tuple[str, str, Handler | AsyncHandler]] = [
     ("POST", "/init_trajectory", init_trajectory),
     ("POST", "/{t}/{p}/v1/register_trajectory", register),
     ("POST", "/{t}/{p}/v1/complete_trajectory", complete_by_path),
-    ("POST", "/complete_trajectory/{t}", complete),
+    ("POST", "/complete_trajectory/{t:uid}", complete),
     ("POST", "/submit_steps", submit),
     ("POST", "/generate", generate),
     ("POST", "/compute_reward", compute_reward),

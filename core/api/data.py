@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 from core.api.data_wire import (
     AdoptIn,
     BackupIn,
+    EmptyIn,
     FreezeIn,
+    RestoreIn,
     RetentionIn,
     RewardPolicyIn,
     RewardPreviewIn,
@@ -29,21 +30,23 @@ from core.errors import InvalidInput, StudioError
 from core.export import export
 from core.ingest.deep import deep_check
 from core.pool.agreement import KINDS, LEVELS
-from core.pool.redaction import PATTERNS, parse_redaction
-from core.pool.upkeep import Retention
+from core.pool.redaction.rules import PATTERNS, parse_redaction
+from core.pool.upkeep.retention import Retention
+from core.pool.upkeep.trash import SEGMENTS
 from core.rewards.policy import RULES
-from core.upkeep import backup, prune_journal
+from core.trash import empty_trash, list_trash, prune_journal, restore_run
+from core.upkeep import backup
 
 
 def sql_schema(call: Call) -> Any:
     """``GET sql``: what may be asked about."""
-    return {"tables": call.deps.pool.sql_schema()}
+    return {"tables": call.deps.pool.sql.schema()}
 
 
 def sql(call: Call) -> Any:
     """``POST sql``."""
     body = check(SqlIn, call.json())
-    found = call.deps.pool.sql(body.sql, limit=body.limit, timeout_s=body.timeout_s)
+    found = call.deps.pool.sql.run(body.sql, limit=body.limit, timeout_s=body.timeout_s)
     columns = [[plain(value) for value in column.to_pylist()] for column in found.table.columns]
     return {
         "columns": [{"name": field.name, "type": str(field.type)} for field in found.table.schema],
@@ -77,7 +80,7 @@ def plain(value: Any) -> Any:
 
 def datasets(call: Call) -> Any:
     """``GET datasets``."""
-    return {"datasets": call.deps.pool.dataset_versions(), "rules": PATTERNS}
+    return {"datasets": call.deps.pool.versions.all(), "rules": PATTERNS}
 
 
 def freeze(call: Call) -> Any:
@@ -113,13 +116,13 @@ def templates(settings: Settings) -> dict[str, str]:
 
 def dataset(call: Call) -> Any:
     """``GET datasets/{name}``."""
-    return call.deps.pool.dataset_version(call.path["name"])
+    return call.deps.pool.versions.get(call.path["name"])
 
 
 def verify(call: Call) -> Any:
     """``GET datasets/{name}/verify``: whether what is stored still has the hash that it was frozen with."""
     name = call.path["name"]
-    return {"name": call.deps.pool.dataset_version(name)["name"], "intact": call.deps.pool.verify_version(name)}
+    return {"name": call.deps.pool.versions.get(name)["name"], "intact": call.deps.pool.versions.verify(name)}
 
 
 def diff(call: Call) -> Any:
@@ -127,7 +130,7 @@ def diff(call: Call) -> Any:
     if "to" not in call.query:
         raise InvalidInput("name the version to compare with", field="to")
     limit = call.int_query("limit", 1000, low=1, high=100_000)
-    return call.deps.pool.diff_versions(call.path["name"], call.query["to"], limit=limit)
+    return call.deps.pool.versions.diff(call.path["name"], call.query["to"], limit=limit)
 
 
 def plan_of(call: Call) -> Any:
@@ -141,8 +144,7 @@ def export_of(call: Call) -> Any:
     """``POST datasets/{name}/export``."""
     body = check(VersionExportIn, call.json())
     made = version_plan(call.deps.pool, call.path["name"], body.recipe)
-    out = Path(body.out) if body.out else call.deps.settings.export_dir
-    result = export(made, call.deps.pool, body.format, out, **body.options)
+    result = export(made, call.deps.pool, body.format, body.out or call.deps.settings.export_dir, options=body.options)
     return {
         "path": str(result.path),
         "manifest_path": str(result.manifest_path),
@@ -156,9 +158,9 @@ def reward_policies(call: Call) -> Any:
     """``GET rewards?channel=``."""
     pool = call.deps.pool
     return {
-        "policies": pool.reward_policies(),
-        "adopted": pool.adopted_reward_policies(),
-        "sources": pool.reward_sources(channel=call.query.get("channel", "train")),
+        "policies": pool.rewards.all(),
+        "adopted": pool.rewards.all_adopted(),
+        "sources": pool.rewards.sources(channel=call.query.get("channel", "train")),
         "rules": RULES,
     }
 
@@ -166,27 +168,27 @@ def reward_policies(call: Call) -> Any:
 def save_policy(call: Call) -> Any:
     """``PUT rewards/{name}``."""
     body = check(RewardPolicyIn, call.json())
-    version = call.deps.pool.save_reward_policy(call.path["name"], body.policy, author=body.author)
+    version = call.deps.pool.rewards.save(call.path["name"], body.policy, author=body.author)
     return {"name": call.path["name"], "version": version}
 
 
 def preview_policy(call: Call) -> Any:
     """``POST rewards/preview``."""
     body = check(RewardPreviewIn, call.json())
-    return call.deps.pool.preview_rewards(body.policy, channel=body.channel)
+    return call.deps.pool.rewards.preview(body.policy, channel=body.channel)
 
 
 def adopt(call: Call) -> Any:
     """``PUT channels/{channel}/rewards``."""
     body = check(AdoptIn, call.json())
-    call.deps.pool.adopt_reward_policy(call.path["channel"], body.name, body.version, author=body.author)
+    call.deps.pool.rewards.adopt(call.path["channel"], body.name, body.version, author=body.author)
     return adopted(call)
 
 
 def adopted(call: Call) -> Any:
     """``GET channels/{channel}/rewards``."""
     channel = call.path["channel"]
-    return {"channel": channel, "adopted": call.deps.pool.adopted_reward_policy(channel)}
+    return {"channel": channel, "adopted": call.deps.pool.rewards.adopted(channel)}
 
 
 def _kind_and_level(call: Call) -> tuple[str, str]:
@@ -201,13 +203,13 @@ def _kind_and_level(call: Call) -> tuple[str, str]:
 def agreement(call: Call) -> Any:
     """``GET agreement?a=&b=&kind=&level=``; without two names the reviewers that there are."""
     kind, level = _kind_and_level(call)
-    reviewers = call.deps.pool.reviewers(kind, level)
+    reviewers = call.deps.pool.agreement.reviewers(kind, level)
     a, b = call.query.get("a"), call.query.get("b")
     if a is None and b is None:
         return {"reviewers": reviewers, "agreement": None}
     if a is None or b is None:
         raise InvalidInput("name two reviewers", field="b" if b is None else "a")
-    return {"reviewers": reviewers, "agreement": call.deps.pool.agreement(a, b, kind, level)}
+    return {"reviewers": reviewers, "agreement": call.deps.pool.agreement.between(a, b, kind, level)}
 
 
 def disagreements(call: Call) -> Any:
@@ -215,30 +217,67 @@ def disagreements(call: Call) -> Any:
     kind, level = _kind_and_level(call)
     limit = call.int_query("limit", 50, low=1, high=1000)
     offset = call.int_query("offset", 0, low=0, high=10**9)
-    return {"disagreements": call.deps.pool.disagreements(kind, level, limit=limit, offset=offset)}
+    return {"disagreements": call.deps.pool.agreement.disagreements(kind, level, limit=limit, offset=offset)}
 
 
 def make_backup(call: Call) -> Any:
     """``POST backup``."""
     deps, body = call.deps, check(BackupIn, call.json())
-    manifest = backup(deps.pool, deps.settings.journal_dir, Path(body.out), clock=deps.clock)
-    return {"out": body.out, **manifest}
+    settings = deps.settings
+    manifest = backup(deps.pool, settings.journal_dir, body.out, clock=deps.clock, opinions_dir=settings.opinions_dir)
+    return {"out": str(body.out), **manifest}
 
 
 def retention(call: Call) -> Any:
-    """``POST retention``: a preview, unless ``apply``."""
-    pool, body = call.deps.pool, check(RetentionIn, call.json())
+    """``POST retention``: a preview, unless ``apply`` comes with the preview's ``confirm``."""
+    deps, body = call.deps, check(RetentionIn, call.json())
+    settings, pool = deps.settings, deps.pool
     rule = Retention(body.older_than_days, body.consumed, body.max_bytes, body.channel)
     if not body.apply:
-        return {"applied": False, **pool.preview_retention(rule), "segments": []}
-    told = pool.apply_retention(rule, author=body.author)
-    pruned = prune_journal(pool, call.deps.settings.journal_dir) if body.journal else {"segments": []}
-    return {"applied": True, **told, "segments": pruned["segments"]}
+        return {"applied": False, **pool.retention.preview(rule), "segments": [], "run_uid": None}
+    if body.confirm is None:
+        raise InvalidInput(
+            "Deleting needs the confirm of a preview.", field="confirm", hint="Send the same rule without apply first."
+        )
+    told = pool.retention.apply(rule, author=body.author, confirm=body.confirm)
+    where = settings.trash_dir / told["run_uid"] / SEGMENTS
+    pruned = prune_journal(pool, settings.journal_dir, where) if body.journal else {"segments": []}
+    return {"applied": True, **told, "segments": pruned["segments"], "confirm": None, "expires_at": None}
+
+
+def trash(call: Call) -> Any:
+    """``GET trash``: what can be restored, and the word that empties it."""
+    deps = call.deps
+    settings = deps.settings
+    runs = list_trash(settings.trash_dir, days=settings.trash_days)
+    return {"runs": runs, **deps.pool.retention.confirmations.issue(_trash_subject(runs))}
+
+
+def restore_from_trash(call: Call) -> Any:
+    """``POST trash/{run_uid}/restore``."""
+    deps, body = call.deps, check(RestoreIn, call.json())
+    settings = deps.settings
+    uid = call.path["run_uid"]
+    return restore_run(deps.pool, settings.journal_dir, settings.trash_dir, uid, author=body.author)
+
+
+def empty(call: Call) -> Any:
+    """``POST trash/empty``: delete for good what ``GET trash`` showed."""
+    deps, body = call.deps, check(EmptyIn, call.json())
+    settings = deps.settings
+    deps.pool.retention.confirmations.check(
+        body.confirm, _trash_subject(list_trash(settings.trash_dir, days=settings.trash_days))
+    )
+    return {"emptied": empty_trash(settings.trash_dir)}
+
+
+def _trash_subject(runs: list[dict[str, Any]]) -> str:
+    return "trash:" + ",".join(run["run_uid"] for run in runs)
 
 
 def retention_runs(call: Call) -> Any:
     """``GET retention``."""
-    return {"runs": call.deps.pool.retention_runs()}
+    return {"runs": call.deps.pool.retention.runs()}
 
 
 def integrity(call: Call) -> Any:
@@ -267,5 +306,8 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("POST", "/backup", make_backup),
     ("POST", "/retention", retention),
     ("GET", "/retention", retention_runs),
+    ("GET", "/trash", trash),
+    ("POST", "/trash/empty", empty),
+    ("POST", "/trash/{run_uid}/restore", restore_from_trash),
     ("POST", "/integrity", integrity),
 ]

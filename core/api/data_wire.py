@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from core.api.wire import ViewIn, WireModel
-from core.pool.console import MAX_ROWS, MAX_TEXT, MAX_TIMEOUT_S, TIMEOUT_S
+from core.api.wire import Folder, ViewIn, WireModel
+from core.pool.sql.console import MAX_ROWS, MAX_TEXT, MAX_TIMEOUT_S, TIMEOUT_S
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"\S")]
 Author = Annotated[str, Field(min_length=1)]
@@ -23,7 +22,7 @@ class SqlIn(WireModel):
 
 
 class RedactionIn(WireModel):
-    """What must not be in a version; see ``core.pool.redaction``."""
+    """What must not be in a version; see ``core.pool.redaction.rules``."""
 
     rules: list[str] = Field(default_factory=list, description="secrets, email, or single built-in rules")
     patterns: dict[str, str] = Field(default_factory=dict, description="Own rules: name -> regular expression")
@@ -53,14 +52,8 @@ class VersionExportIn(VersionPlanIn):
     """``POST datasets/{name}/export``: write its files on the service's machine."""
 
     format: Annotated[str, Field(min_length=1)]
-    out: str | None = None
+    out: Folder | None = None
     options: dict[str, Any] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _absolute(self) -> VersionExportIn:
-        if self.out is not None and not Path(self.out).is_absolute():
-            raise ValueError("out is an absolute path: the service has its own working folder")
-        return self
 
 
 class RewardPolicyIn(WireModel):
@@ -80,17 +73,11 @@ class RewardPreviewIn(WireModel):
 class BackupIn(WireModel):
     """``POST backup``: into a folder on the service's machine that does not exist."""
 
-    out: Annotated[str, Field(min_length=1)]
-
-    @model_validator(mode="after")
-    def _absolute(self) -> BackupIn:
-        if not Path(self.out).is_absolute() or "\0" in self.out:
-            raise ValueError("out is an absolute path: the service has its own working folder")
-        return self
+    out: Folder
 
 
 class RetentionIn(WireModel):
-    """``POST retention``: what may go; see ``core.pool.upkeep.Retention``. Only ``apply`` deletes."""
+    """``POST retention``: what may go; see ``core.pool.upkeep.retention.Retention``. Only ``apply`` deletes."""
 
     older_than_days: Annotated[float, Field(ge=0, le=100_000, strict=True)] | None = None
     consumed: Annotated[int, Field(ge=1, le=2**31 - 1, strict=True)] | None = None
@@ -100,6 +87,9 @@ class RetentionIn(WireModel):
     journal: Annotated[bool, Field(strict=True)] = Field(
         False, description="With apply: delete journal segments too of which no step is left"
     )
+    confirm: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        None, description="With apply: the word that the preview of this rule gave"
+    )
     author: Author = "api"
 
     @model_validator(mode="after")
@@ -107,6 +97,18 @@ class RetentionIn(WireModel):
         if self.older_than_days is None and self.consumed is None and self.max_bytes is None:
             raise ValueError("name older_than_days, consumed or max_bytes")
         return self
+
+
+class RestoreIn(WireModel):
+    """``POST trash/{run_uid}/restore``."""
+
+    author: Author = "api"
+
+
+class EmptyIn(WireModel):
+    """``POST trash/empty``."""
+
+    confirm: Annotated[str, Field(min_length=1, max_length=200)] = Field(description="The word that GET trash gave")
 
 
 class AdoptIn(WireModel):

@@ -64,8 +64,9 @@ WHOLE_STEP: Final = {
         STEP_ROW,
         obj(
             prompt_ids=or_null(array(INT)), response_ids=or_null(array(INT)),
-            response_logprobs=or_null(array(NUM_OR_NULL)), messages=or_null(array(OBJ)), tools=or_null(array(OBJ)),
-            response_message=or_null(OBJ), parent_step_uid=TEXT_OR_NULL, n_shared_tokens=INT,
+            response_logprobs=or_null(array(NUM_OR_NULL)), response_mask=or_null(array(INT)),
+            messages=or_null(array(OBJ)), tools=or_null(array(OBJ)), response_message=or_null(OBJ),
+            parent_step_uid=TEXT_OR_NULL, n_shared_tokens=INT,
         ),
     ]
 }  # fmt: skip
@@ -78,9 +79,10 @@ FEEDBACK: Final = obj(
 TOTALS: Final = obj(
     n_groups=INT, n_trajectories=INT, n_steps=INT, n_tokens=INT, n_packed_tokens=INT_OR_NULL, token_ratio=NUM_OR_NULL
 )
+POLICY: Final = obj(version=INT_OR_NULL, syncing=BOOL, sync=or_null(OBJ), history=array(OBJ))
 SESSION: Final = obj(
     key_id=STR, trajectory_uid=STR, prompt_uid=TEXT_OR_NULL, channel=STR, agent=TEXT_OR_NULL, metadata=OBJ,
-    created_at=TIME, revoked_at=TIME,
+    limits=OBJ, created_at=TIME, revoked_at=TIME,
 )  # fmt: skip
 BATCH: Final = obj(batch_uid=STR, state=STR)
 BINARY: Final[Schema] = {"type": "string", "format": "binary"}
@@ -124,7 +126,15 @@ _FEEDBACK_NOTE: Final = (
 API: Final[Mapping[tuple[str, str], Operation]] = {
     ("POST", "/sessions"): Operation(
         "Mint a key bound to one trajectory",
-        obj(api_key=STR, key_id=STR, base_url=STR, trajectory_uid=STR, prompt_uid=TEXT_OR_NULL, channel=STR),
+        obj(
+            api_key=STR,
+            key_id=STR,
+            base_url=STR,
+            anthropic_base_url=STR,
+            trajectory_uid=STR,
+            prompt_uid=TEXT_OR_NULL,
+            channel=STR,
+        ),
         wire.SessionIn,
         needs_body=False,
     ),
@@ -150,7 +160,7 @@ API: Final[Mapping[tuple[str, str], Operation]] = {
         STR,
         query={"channel": STR},
         statuses=(409,),
-        body_media="text/plain",
+        body_media="application/jsonl",
     ),
     ("POST", "/trajectories/{uid}/complete"): Operation(
         "Close a trajectory",
@@ -237,6 +247,7 @@ API: Final[Mapping[tuple[str, str], Operation]] = {
             n_groups=INT,
             n_dropped=INT,
             ingest_lag_s=NUM,
+            problems=array(OBJ),
             journal_bytes=INT,
             rates=OBJ,
             n_calls=INT,
@@ -245,7 +256,9 @@ API: Final[Mapping[tuple[str, str], Operation]] = {
             policy_version=INT_OR_NULL,
         ),
     ),
-    ("GET", "/healthz"): Operation("Whether the parts are well", obj(ok=BOOL)),
+    ("GET", "/healthz"): Operation(
+        "Whether calls are captured and arrive; 503 when not", obj(ok=BOOL, problems=array(OBJ)), statuses=(503,)
+    ),
     ("GET", "/readyz"): Operation("Whether calls can be taken", obj(ready=BOOL), statuses=(503,)),
     ("GET", "/metrics"): Operation("Prometheus metrics", STR, media=("text/plain",)),
     ("POST", "/plans"): Operation(
@@ -276,11 +289,15 @@ API: Final[Mapping[tuple[str, str], Operation]] = {
     ("GET", "/values"): Operation("Critics with stored values", OBJ),
     ("POST", "/policy"): Operation(
         "Report the policy's version or a weight sync",
-        obj(version=INT_OR_NULL, syncing=BOOL, history=array(OBJ)),
+        POLICY,
         wire.PolicyIn,
     ),
-    ("GET", "/policy"): Operation(
-        "The policy's version and its history", obj(version=INT_OR_NULL, syncing=BOOL, history=array(OBJ))
+    ("GET", "/policy"): Operation("The policy's version, the weight sync under way, and the history", POLICY),
+    ("DELETE", "/policy/sync"): Operation(
+        "End a weight sync that nobody finishes: the version before it stays in force",
+        POLICY,
+        statuses=(409,),
+        needs_body=False,
     ),
     ("POST", "/batches/fetch"): Operation(
         "Lease a batch",

@@ -133,13 +133,30 @@ DATA: Final[Mapping[tuple[str, str], Operation]] = {
             n_kept_leased=INT,
             n_kept_recent=INT,
             segments=array(STR),
+            confirm=TEXT_OR_NULL,
+            expires_at=TIME,
+            run_uid=TEXT_OR_NULL,
         ),
         data_wire.RetentionIn,
         example={"older_than_days": 90},
+        statuses=(409,),
         note="Whole trajectories, of which everything given holds. What is in a dataset version, leased, or newer than "
         "an hour stays.",
     ),
     ("GET", "/retention"): Operation("What was deleted, newest first", obj(runs=array(OBJ))),
+    ("GET", "/trash"): Operation(
+        "What was deleted and can still be restored, newest first, and the word that empties it",
+        obj(runs=array(OBJ), confirm=STR, expires_at=TIME),
+    ),
+    ("POST", "/trash/empty"): Operation(
+        "Delete for good what GET trash showed", obj(emptied=array(STR)), data_wire.EmptyIn, statuses=(409,)
+    ),
+    ("POST", "/trash/{run_uid}/restore"): Operation(
+        "Put back what a retention run deleted",
+        obj(run_uid=STR, n_trajectories=INT, segments=array(STR)),
+        data_wire.RestoreIn,
+        statuses=(404, 409),
+    ),
     ("POST", "/integrity"): Operation(
         "Compare every step with its journal record and its hash",
         obj(

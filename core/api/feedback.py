@@ -1,6 +1,6 @@
 """Feedback of live services and people on answers: durable before the reply, late, revisable, never lost.
 
-What names a step that has not arrived waits for it. ``core.pool.feedback`` has what each kind does.
+What names a step that has not arrived waits for it. ``core.pool.state.feedback_writer`` has what each kind does.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def receive(call: Call) -> Any:
     entries = [item.entry(f"fb-{deps.new_uid()}") for item in said]
     deps.journal.append(feedback_record(at=deps.clock(), feedback=entries)).result()
     deps.ingest.catch_up(CATCH_UP_S)
-    states = deps.pool.feedback_states([entry["feedback_uid"] for entry in entries])
+    states = deps.pool.feedback.states([entry["feedback_uid"] for entry in entries])
     return {
         "accepted": len(entries),
         "feedback": [
@@ -156,19 +156,19 @@ def recent(call: Call) -> Any:
         raise InvalidInput(f"no feedback of kind {kind!r}", field="kind", hint=", ".join(FeedbackKind))
     if state not in (None, "pending", "arrived"):
         raise InvalidInput(f"{state!r} is no state to ask for", field="state", hint="pending or arrived")
-    found = pool.feedback(
+    found = pool.feedback.find(
         step_uid=query.get("step_uid"),
         trajectory_uid=query.get("trajectory_uid"),
         kind=kind,
         pending=None if state is None else state == "pending",
         limit=call.int_query("limit", 100, low=1, high=1000),
     )
-    return {"feedback": found, "counts": pool.feedback_counts()}
+    return {"feedback": found, "counts": pool.feedback.counts()}
 
 
 def one(call: Call) -> Any:
     """``GET feedback/{uid}``: with every revision."""
-    return call.deps.pool.one_feedback(call.path["uid"])
+    return call.deps.pool.feedback.get(call.path["uid"])
 
 
 ROUTES: list[tuple[str, str, Handler]] = [

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hmac
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from typing import Any
 
 import orjson
 from starlette.concurrency import run_in_threadpool
+from starlette.convertors import PathConvertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,28 +18,40 @@ from starlette.responses import Response
 from core.batch.leases import Leases
 from core.config import Settings
 from core.dialects.errors import openai_error
-from core.errors import InvalidInput, NotFound, StudioError, Unauthorized
+from core.errors import InvalidInput, NotFound, StudioError
+from core.gateway.asgi import AgentGone, read_request
 from core.gateway.engines import EngineSet
+from core.gateway.front import unmarked
 from core.gateway.identity import KeyStore
 from core.gateway.policy import PolicyState
 from core.gateway.stats import GatewayStats
 from core.ingest import Ingest
 from core.journal import Journal
 from core.pool import Pool
+from core.records import MAX_DEPTH, too_deep
 
 log = logging.getLogger(__name__)
 
 PREFIX = "/api/v1"
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/ready", "/openapi.json", "/docs"})
 CATCH_UP_S = 5.0
 """Longest wait for a producer's own writes to become readable before its call returns."""
 
 _JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NAIVE_UTC | orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 
 
+class AnyUid(PathConvertor):
+    """A uid as its producer chose it: with slashes, line breaks, anything."""
+
+    regex = r"[\s\S]+"
+
+
 @dataclass(frozen=True)
 class ApiDeps:
-    """What the routes work on. ``health`` lists checks for ``/healthz`` and the Settings page."""
+    """What the routes work on.
+
+    ``problems`` is what keeps calls from being captured or from arriving (``core.health``), ``n_ends`` counts the
+    threads that ended and were started again, by name.
+    """
 
     settings: Settings
     journal: Journal
@@ -53,6 +65,8 @@ class ApiDeps:
     base_url: Callable[[], str]
     clock: Callable[[], float]
     new_uid: Callable[[], str]
+    problems: Callable[[], list[dict[str, Any]]]
+    n_ends: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -69,7 +83,7 @@ class Call:
     def base_url(self) -> str:
         """Root of the service as the caller reaches it: behind a wildcard address that is the host it asked for."""
         if self.host and self.deps.settings.host in ("0.0.0.0", "::"):
-            return f"http://{self.host}"
+            return f"{self.deps.settings.scheme}://{self.host}"
         return self.deps.base_url()
 
     def json(self) -> Any:
@@ -77,9 +91,12 @@ class Call:
         if not self.raw:
             return {}
         try:
-            return orjson.loads(self.raw)
+            found = orjson.loads(self.raw)
         except orjson.JSONDecodeError as err:
             raise InvalidInput(f"the body is not JSON: {err}", field="body") from err
+        if too_deep(found, self.raw):
+            raise InvalidInput(f"the body is nested more than {MAX_DEPTH} deep", field="body")
+        return found
 
     def int_query(self, name: str, default: int, *, low: int, high: int) -> int:
         """A bounded integer from the query string."""
@@ -120,39 +137,27 @@ def error_response(err: StudioError) -> Response:
     return json_response(err.as_dict(), err.http_status, {"Retry-After": f"{wait_s:.0f}"} if wait_s else None)
 
 
-def authorize(settings: Settings, request: Request) -> None:
-    """Raises Unauthorized unless the studio's key (where one is set) came with the request."""
-    if settings.api_key is None or request.url.path in OPEN_PATHS:
-        return
-    header = request.headers.get("authorization", "")
-    given = header[7:] if header[:7].lower() == "bearer " else request.headers.get("x-api-key", "")
-    if not hmac.compare_digest(given.encode(), settings.api_key.encode()):
-        raise Unauthorized(
-            "this call needs the studio's API key",
-            field="Authorization",
-            hint="send 'Authorization: Bearer KEY' with the value of CLAW_STUDIO_API_KEY",
-        )
-
-
 def endpoint(deps: ApiDeps, handler: Handler | AsyncHandler) -> Callable[[Request], Awaitable[Response]]:
-    """Wrap a handler: read the body, check the key, run it in a worker thread, give failures their shape."""
+    """Wrap a handler: read the body, run it in a worker thread, give failures their shape."""
 
     async def run(request: Request) -> Response:
         try:
-            authorize(deps.settings, request)
             call = Call(
                 deps,
-                dict(request.path_params),
+                unmarked(request.path_params),
                 dict(request.query_params),
-                await request.body(),
+                await read_request(request.receive, request.headers, deps.settings.max_body_bytes),
                 request.headers.get("host"),
             )
-            if inspect.iscoroutinefunction(handler):
+            if iscoroutinefunction(handler):
                 result = await handler(call)
             else:
                 result = await run_in_threadpool(handler, call)
         except StudioError as err:
             return error_response(err)
+        except AgentGone:
+            # Nobody is there to read it.
+            return Response(status_code=400)
         except Exception:
             log.exception("%s %s failed", request.method, request.url.path)
             failure = StudioError("the studio failed on this call; its log has the trace")

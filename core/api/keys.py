@@ -15,7 +15,7 @@ def list_keys(call: Call) -> Any:
     limit = call.int_query("limit", 100, low=1, high=10_000)
     wanted = call.query.get("trajectory_uid")
     deps.ingest.catch_up(CATCH_UP_S)
-    rows = [row for row in reversed(deps.pool.sessions()) if wanted in (None, row["trajectory_uid"])]
+    rows = [row for row in reversed(deps.pool.journal.sessions()) if wanted in (None, row["trajectory_uid"])]
     return {
         "sessions": [
             {
@@ -25,6 +25,7 @@ def list_keys(call: Call) -> Any:
                 "channel": row["channel"],
                 "agent": row["agent"],
                 "metadata": row["metadata"],
+                "limits": row["limits"],
                 "created_at": row["at"],
                 "revoked_at": row["revoked_at"],
             }

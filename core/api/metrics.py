@@ -26,13 +26,19 @@ def metrics(call: Call) -> PlainTextResponse:
 
 def families(deps: ApiDeps) -> list[Family]:
     """What is measured now."""
-    live, pool, engines = deps.stats.snapshot(n_recent=0), deps.pool.stats(), deps.engines.status()
+    live, pool, engines = deps.stats.snapshot(n_recent=0), deps.pool.stats.totals(), deps.engines.status()
     tokens = (({"kind": kind}, live[f"n_{kind}_tokens"]) for kind in ("prompt", "response"))
     return [
         ("claw_calls", "counter", "Model calls answered", _one("_total", live["n_calls"])),
         ("claw_call_errors", "counter", "Calls that ended in an error", _one("_total", live["n_errors"])),
         ("claw_calls_aborted", "counter", "Calls whose agent went away", _one("_total", live["n_aborted"])),
         ("claw_dropped", "counter", "Answers that were not stored; must be 0", _one("_total", live["n_dropped"])),
+        (
+            "claw_refused",
+            "counter",
+            "Requests turned away before their body was read, by reason",
+            [("_total", {"reason": reason}, n) for reason, n in live["refused"].items()],
+        ),
         ("claw_calls_in_flight", "gauge", "Calls being served", _one("", live["n_in_flight"])),
         ("claw_tokens", "counter", "Tokens of answered calls", [("_total", *one) for one in tokens]),
         ("claw_call_seconds", "histogram", "From a request to its record on disk", _histogram(live["latency"])),
@@ -48,6 +54,12 @@ def families(deps: ApiDeps) -> list[Family]:
         ("claw_policy_version", "gauge", "Version of the weights that sample", _one("", deps.policy.version)),
         ("claw_policy_syncing", "gauge", "1 while weights are exchanged and calls wait", _one("", deps.policy.syncing)),
         (
+            "claw_policy_sync_expired",
+            "gauge",
+            "1 after a weight sync that nobody finished in time",
+            _one("", deps.policy.sync_expired),
+        ),
+        (
             "claw_ingest_lag_seconds",
             "gauge",
             "Age of the oldest unreadable call",
@@ -55,6 +67,19 @@ def families(deps: ApiDeps) -> list[Family]:
         ),
         ("claw_ingest_records", "counter", "Journal records read", _one("_total", deps.ingest.n_ingested)),
         ("claw_ingest_failing", "gauge", "1 while ingest stands still", _one("", deps.ingest.last_error is not None)),
+        (
+            "claw_journal_failing",
+            "gauge",
+            "1 while no call is made durable",
+            _one("", deps.journal.error is not None),
+        ),
+        ("claw_journal_damages", "gauge", "Places of the journal that hold no record", _one("", deps.ingest.n_damages)),
+        (
+            "claw_thread_ends",
+            "counter",
+            "Threads that ended and were started again",
+            [("_total", {"thread": name}, n) for name, n in deps.n_ends.items()],
+        ),
         (
             "claw_journal_bytes",
             "gauge",

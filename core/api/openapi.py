@@ -24,11 +24,14 @@ _PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")
 REASONS: Final[Mapping[int, str]] = {
     400: "The request is none, or the engine refuses it",
     401: "No key, or one that does not hold",
-    403: "The session key is bound to something else",
+    403: "The session key does not open this, or a page of another origin asked",
     404: "Nothing of that name",
     409: "It contradicts what is stored",
     413: "The request is too large",
+    415: "The body is not declared as JSON",
+    421: "The request is for a host that is not ours",
     422: "A field does not fit; field and hint say which and how",
+    429: "Too many wrong keys, or the session key's rate or budget is spent",
     502: "The engine failed",
     503: "Weights are being exchanged, or nothing can answer now; Retry-After says when",
     504: "The engine gave no answer in time",
@@ -85,7 +88,9 @@ def document(server: str | None = None) -> dict[str, Any]:
 
 def _operation(method: str, path: str, operation: Operation, tag: str) -> dict[str, Any]:
     error = "DialectError" if tag == "capture" else "Error"
-    statuses = sorted({401, 422, *operation.statuses} | ({400} if tag == "capture" else set()))
+    of_bodies = {415} if operation.body is not None and tag != "capture" else set()
+    of_models = {400} if tag == "capture" else set()
+    statuses = sorted({401, 403, 421, 422, 429, *operation.statuses} | of_bodies | of_models)
     described: dict[str, Any] = {
         "operationId": re.sub(r"\W+", "_", f"{method.lower()}{path}").strip("_"),
         "summary": operation.summary,

@@ -11,9 +11,9 @@ from typing import Any
 
 from core.api import wire
 from core.api.handling import CATCH_UP_S, ApiDeps, Call, Handler
-from core.blotting import without_keys
+from core.blotting import keyless, without_keys
 from core.errors import Conflict, InvalidInput, NotFound
-from core.gateway.keys import key_id
+from core.gateway.keys import Limits, key_id
 from core.records import complete_record, register_record, session_record, steps_record
 
 
@@ -21,12 +21,15 @@ def mint_session(deps: ApiDeps, session: wire.SessionIn, base_url: str | None = 
     """A key bound to one trajectory; the key itself is returned once and stored only as a hash."""
     trajectory_uid = session.trajectory_uid or deps.new_uid()
     channel = session.channel or deps.settings.channel
+    metadata = keyless(session.metadata)
+    limits = session.limits(deps.clock())
     key, key_sha256 = deps.keys.mint(
         trajectory_uid=trajectory_uid,
         prompt_uid=session.prompt_uid,
         channel=channel,
         agent=session.agent,
-        metadata=session.metadata,
+        metadata=metadata,
+        limits=Limits.of(limits),
     )
     deps.journal.append(
         session_record(
@@ -36,13 +39,17 @@ def mint_session(deps: ApiDeps, session: wire.SessionIn, base_url: str | None = 
             prompt_uid=session.prompt_uid,
             channel=channel,
             agent=session.agent,
-            metadata=session.metadata,
+            metadata=metadata,
+            limits=limits,
         )
     ).result()
+    root = base_url or deps.base_url()
     return {
         "api_key": key,
         "key_id": key_id(key_sha256),
-        "base_url": (base_url or deps.base_url()) + "/v1",
+        "base_url": f"{root}/v1",
+        # Anthropic's clients add the version themselves.
+        "anthropic_base_url": root,
         "trajectory_uid": trajectory_uid,
         "prompt_uid": session.prompt_uid,
         "channel": channel,
@@ -74,8 +81,8 @@ def _refuse_contradictions(deps: ApiDeps, steps: list[dict[str, Any]]) -> None:
         if other is not step and not _same_facts(other, step):
             raise Conflict(f"two steps of this request share the uid {uid!r}", field=f"steps.{index}.step_uid")
     deps.ingest.catch_up(CATCH_UP_S)
-    for uid in deps.pool.existing_steps(list(seen)):
-        stored = deps.pool.step(uid)
+    for uid in deps.pool.steps.existing(list(seen)):
+        stored = deps.pool.steps.get(uid)
         if not _same_facts(stored, seen[uid]):
             raise Conflict(
                 f"step {uid!r} is stored with other content",
@@ -88,11 +95,15 @@ def _same_facts(stored: dict[str, Any], step: dict[str, Any]) -> bool:
     def ids(value: Any) -> list[int] | None:
         return None if value is None else [int(x) for x in value]
 
+    def mask(value: Any) -> list[int] | None:
+        return None if value is None or all(value) else ids(value)
+
     return (
         stored["trajectory_uid"] == step["trajectory_uid"]
         and stored["step_index"] == step["step_index"]
         and ids(stored.get("prompt_ids")) == ids(step.get("prompt_ids"))
         and ids(stored.get("response_ids")) == ids(step.get("response_ids"))
+        and mask(stored.get("response_mask")) == mask(step.get("response_mask"))
     )
 
 
@@ -124,7 +135,7 @@ def complete(call: Call) -> Any:
     deps, uid = call.deps, call.path["uid"]
     body = wire.check(wire.CompleteIn, call.json())
     deps.ingest.catch_up(CATCH_UP_S)
-    if not deps.pool.knows_trajectory(uid) and not deps.keys.knows_trajectory(uid):
+    if not deps.pool.trajectories.knows(uid) and not deps.keys.knows_trajectory(uid):
         raise NotFound(f"no trajectory {uid!r}", field="uid", hint="POST /api/v1/sessions makes one")
     return complete_trajectory(deps, uid, body)
 
@@ -151,19 +162,19 @@ def annotate(call: Call) -> Any:
     body = wire.check(wire.AnnotationsIn, call.json())
     deps.ingest.catch_up(CATCH_UP_S)
     now = deps.clock()
-    action_uid = deps.pool.annotate([a.annotation(now) for a in body.annotations], label="api")
+    action_uid = deps.pool.labels.annotate([a.annotation(now) for a in body.annotations], label="api")
     return {"accepted": len(body.annotations), "action_uid": action_uid}
 
 
 def undo(call: Call) -> Any:
     """``POST actions/{uid}/undo``."""
-    call.deps.pool.undo(call.path["uid"])
+    call.deps.pool.labels.undo(call.path["uid"])
     return {"action_uid": call.path["uid"], "undone": True}
 
 
 def redo(call: Call) -> Any:
     """``POST actions/{uid}/redo``."""
-    call.deps.pool.redo(call.path["uid"])
+    call.deps.pool.labels.redo(call.path["uid"])
     return {"action_uid": call.path["uid"], "undone": False}
 
 
@@ -172,7 +183,7 @@ def known_steps(call: Call) -> Any:
     deps = call.deps
     body = wire.check(wire.StepUidsIn, call.json())
     deps.ingest.catch_up(CATCH_UP_S)
-    return {"known": deps.pool.existing_steps(body.step_uids)}
+    return {"known": deps.pool.steps.existing(body.step_uids)}
 
 
 def imports(call: Call) -> Any:
@@ -194,7 +205,7 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("POST", "/steps", steps),
     ("POST", "/steps/known", known_steps),
     ("POST", "/imports", imports),
-    ("POST", "/trajectories/{uid}/complete", complete),
+    ("POST", "/trajectories/{uid:uid}/complete", complete),
     ("POST", "/annotations", annotate),
     ("POST", "/actions/{uid}/undo", undo),
     ("POST", "/actions/{uid}/redo", redo),

@@ -25,7 +25,7 @@ def list_steps(call: Call) -> Any:
     if call.query.get("view"):
         filters["saved_view"] = call.query["view"]
     view = View(filters=filters, where=call.query.get("where", ""))
-    table, next_cursor = call.deps.pool.steps_after(
+    table, next_cursor = call.deps.pool.steps.page_after(
         view,
         order=call.query.get("order", "created_at"),
         limit=call.int_query("limit", 100, low=1, high=MAX_PAGE),
@@ -49,58 +49,71 @@ def one_step(call: Call) -> Any:
     """``GET steps/{uid}``: with tokens and messages, what came back on it, the feedback, and who consumed it when."""
     pool, uid = call.deps.pool, call.path["uid"]
     return {
-        **pool.step(uid),
-        "next_state": pool.next_state(uid),
-        "feedback": pool.feedback(step_uid=uid),
-        "consumption": pool.consumption(uid),
+        **pool.steps.get(uid),
+        "next_state": pool.steps.next_state(uid),
+        "feedback": pool.feedback.find(step_uid=uid),
+        "consumption": pool.consumption.of_step(uid),
     }
 
 
 def one_trajectory(call: Call) -> Any:
     """``GET trajectories/{uid}``: its steps in order, with tokens, and the feedback on it and on them."""
     pool, uid = call.deps.pool, call.path["uid"]
-    return {**pool.trajectory(uid), "feedback": pool.feedback(trajectory_uid=uid)}
+    return {**pool.trajectories.get(uid), "feedback": pool.feedback.find(trajectory_uid=uid)}
 
 
 def one_group(call: Call) -> Any:
     """``GET groups/{uid}``."""
-    return call.deps.pool.group(call.path["uid"])
+    return call.deps.pool.groups.get(call.path["uid"])
 
 
 def stats(call: Call) -> Any:
     """``GET stats``: counts, rates, ingest lag, and what was dropped (must be 0)."""
     deps = call.deps
-    live = deps.stats.snapshot()
+    live = deps.stats.snapshot(n_recent=0)
     return {
-        **deps.pool.stats(),
+        **deps.pool.stats.totals(),
         "n_dropped": live["n_dropped"],
         "ingest_lag_s": deps.ingest.lag_s,
         "ingest_error": deps.ingest.last_error,
+        "problems": deps.problems(),
         "journal_bytes": journal_bytes(deps.settings.journal_dir),
         "rates": live["rates"],
         "n_calls": live["n_calls"],
         "n_errors": live["n_errors"],
         "engines": deps.engines.status(),
         "policy_version": deps.policy.version,
+        "policy_sync": deps.policy.sync_json(),
     }
 
 
 def healthz(call: Call) -> Any:
-    """``GET /healthz``: the process answers, and says whether its parts do."""
-    return {"ok": call.deps.ingest.last_error is None, "ingest_error": call.deps.ingest.last_error}
+    """``GET /healthz``: whether calls are captured and arrive; 503 when they don't, and what else is wrong."""
+    problems = call.deps.problems()
+    failures = {
+        part: next((one["message"] for one in problems if one["part"] == part), None) for part in ("ingest", "pool")
+    }
+    body = {
+        "ok": not problems,
+        "ingest_error": failures["ingest"],
+        "pool_error": failures["pool"],
+        "problems": problems,
+    }
+    return json_response(body, 503 if any(one["stops"] for one in problems) else 200)
 
 
 def readyz(call: Call) -> Any:
     """``GET /readyz``: 200 when calls can be taken, else 503."""
-    ready = not call.deps.policy.syncing
-    return json_response({"ready": ready, "syncing": call.deps.policy.syncing}, 200 if ready else 503)
+    syncing, failure = call.deps.policy.syncing, call.deps.journal.error
+    ready = not syncing and failure is None
+    return json_response({"ready": ready, "syncing": syncing, "journal_error": failure}, 200 if ready else 503)
 
 
 ROUTES: list[tuple[str, str, Handler]] = [
     ("GET", "/steps", list_steps),
-    ("GET", "/steps/{uid:path}", one_step),
-    ("GET", "/trajectories/{uid:path}", one_trajectory),
-    ("GET", "/groups/{uid:path}", one_group),
+    ("GET", "/steps/{uid:uid}", one_step),
+    ("GET", "/trajectories/{uid:uid}", one_trajectory),
+    ("GET", "/groups/{uid:uid}", one_group),
     ("GET", "/stats", stats),
     ("GET", "/healthz", healthz),
     ("GET", "/readyz", readyz),

@@ -16,27 +16,27 @@ def recipes(call: Call) -> Any:
     pool = call.deps.pool
     active = {
         channel: {"name": found["name"], "version": found["version"]}
-        for channel, found in pool.active_recipes().items()
+        for channel, found in pool.recipes.all_active().items()
     }
-    return {"recipes": pool.recipes(), "active": active}
+    return {"recipes": pool.recipes.all(), "active": active}
 
 
 def one_recipe(call: Call) -> Any:
     """``GET recipes/{name}``: all versions, newest first."""
-    return {"name": call.path["name"], "versions": call.deps.pool.recipe_versions(call.path["name"])}
+    return {"name": call.path["name"], "versions": call.deps.pool.recipes.versions(call.path["name"])}
 
 
 def save(call: Call) -> Any:
     """``PUT recipes/{name}``."""
     body = check(RecipeIn, call.json())
     recipe = parse_recipe(body.recipe).to_json()
-    version = call.deps.pool.save_recipe(call.path["name"], recipe, author=body.author)
+    version = call.deps.pool.recipes.save(call.path["name"], recipe, author=body.author)
     return {"name": call.path["name"], "version": version, "recipe": recipe}
 
 
 def diff(call: Call) -> Any:
     """``GET recipes/{name}/diff?a=&b=``: what differs between two versions, the newest two unless told."""
-    versions = {row["version"]: row["recipe"] for row in call.deps.pool.recipe_versions(call.path["name"])}
+    versions = {row["version"]: row["recipe"] for row in call.deps.pool.recipes.versions(call.path["name"])}
     newest = max(versions)
     b = call.int_query("b", newest, low=1, high=newest)
     a = call.int_query("a", max(1, b - 1), low=1, high=newest)
@@ -48,13 +48,13 @@ def activate(call: Call) -> Any:
     body = check(ActiveRecipeIn, call.json())
     if body.name is None and body.version is not None:
         raise InvalidInput("a version needs a name", field="name")
-    call.deps.pool.activate_recipe(call.path["channel"], body.name, body.version, author=body.author)
+    call.deps.pool.recipes.activate(call.path["channel"], body.name, body.version, author=body.author)
     return active(call)
 
 
 def active(call: Call) -> Any:
     """``GET channels/{channel}/recipe``."""
-    return {"channel": call.path["channel"], "active": call.deps.pool.active_recipe(call.path["channel"])}
+    return {"channel": call.path["channel"], "active": call.deps.pool.recipes.active(call.path["channel"])}
 
 
 ROUTES: list[tuple[str, str, Handler]] = [

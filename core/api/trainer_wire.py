@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from core.api.wire import MAX_TOKEN_ID, Flag, Number, Uid, Version, ViewIn, WireModel
+from core.api.wire import MAX_TOKEN_ID, Flag, Folder, Number, Uid, Version, ViewIn, WireModel
 from core.batch.leases import DEFAULT_LEASE_S, Fetch
 
 MAX_WAIT_S = 3600.0
@@ -136,7 +136,7 @@ class ValuesIn(WireModel):
 class ComputeValuesIn(WireModel):
     """``POST values/compute``."""
 
-    model_dir: Annotated[str, Field(min_length=1)]
+    model_dir: Folder
     name: Name
     view: ViewIn = Field(default_factory=ViewIn)
     recipe: dict[str, Any] = Field(default_factory=dict)

@@ -10,24 +10,24 @@ from core.api.wire import ViewIn, check
 
 def views(call: Call) -> Any:
     """``GET views``."""
-    return {"views": [_public(row) for row in call.deps.pool.views()]}
+    return {"views": [_public(row) for row in call.deps.pool.views.all()]}
 
 
 def one_view(call: Call) -> Any:
     """``GET views/{name}``."""
     name = call.path["name"]
-    return _public({"name": name, "view": call.deps.pool.view(name)})
+    return _public({"name": name, "view": call.deps.pool.views.get(name)})
 
 
 def save(call: Call) -> Any:
     """``PUT views/{name}``: in place of an older one."""
-    call.deps.pool.save_view(call.path["name"], check(ViewIn, call.json()).view())
+    call.deps.pool.views.save(call.path["name"], check(ViewIn, call.json()).view())
     return one_view(call)
 
 
 def delete(call: Call) -> Any:
     """``DELETE views/{name}``."""
-    call.deps.pool.delete_view(call.path["name"])
+    call.deps.pool.views.delete(call.path["name"])
     return {"deleted": call.path["name"]}
 
 

@@ -1,4 +1,4 @@
-"""The JSON that producers and trainers send, checked at the border (DESIGN, "The HTTP contract").
+"""The JSON that producers and trainers send, checked at the border (docs/architecture.md, "HTTP contract").
 
 Pydantic models accept what the contract names and nothing else, so that a misspelt field is an error and
 not a silent default. ``check`` turns the first complaint into ``InvalidInput`` with the field's path.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from core.errors import InvalidInput
-from core.pool.columns import STEP_COLUMNS
-from core.pool.views import FILTERS
+from core.pool.query.columns import STEP_COLUMNS
+from core.pool.query.views import FILTERS
 from core.types import (
     Annotation,
     AnnotationKind,
@@ -29,15 +30,36 @@ from core.types import (
 
 MAX_TOKEN_ID = 2**31 - 1
 UID_MAX_CHARS = 512
+PATH_MAX_BYTES, NAME_MAX_BYTES = 3500, 200
+"""Linux takes 4096 and 255; the files in it need some."""
 LATEST = 4_102_444_800.0
 """2100-01-01: later times are milliseconds taken for seconds."""
 
+
+def _folder(given: object) -> Path:
+    """A folder on the service's machine. ValueError says what is wrong with its name."""
+    if not isinstance(given, str) or not given:
+        raise ValueError("it is not the path of a folder")
+    if "\0" in given:
+        raise ValueError("it holds a NUL, which no path can")
+    path = Path(given)
+    if not path.is_absolute():
+        raise ValueError("it is not an absolute path: the service has its own working folder")
+    if ".." in path.parts:
+        raise ValueError("it holds '..': name the folder itself")
+    if len(given.encode()) > PATH_MAX_BYTES or any(len(part.encode()) > NAME_MAX_BYTES for part in path.parts):
+        raise ValueError(f"it is too long: {NAME_MAX_BYTES} bytes a name, {PATH_MAX_BYTES} in all")
+    return path
+
+
+Folder = Annotated[Path, BeforeValidator(_folder, json_schema_input_type=str)]
 Uid = Annotated[str, Field(min_length=1, max_length=UID_MAX_CHARS)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID, strict=True)]
 # Strict: a reward of false is a mistake and not 0.
 Number = Annotated[float, Field(strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
 Count = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID, strict=True)]
+MaskBit = Annotated[int, Field(ge=0, le=1, strict=True)]
 Version = Annotated[int, Field(ge=0, le=2**63 - 1, strict=True)]
 Seconds = Annotated[float, Field(ge=0, le=LATEST, strict=True)]
 
@@ -99,6 +121,7 @@ class StepIn(WireModel):
     prompt_ids: list[TokenId] | None = None
     response_ids: list[TokenId] | None = None
     response_logprobs: list[Number | None] | None = Field(None, description="null where one is unknown")
+    response_mask: list[MaskBit] | None = Field(None, description="0: no loss may count this token; null: all count")
     reward: Number | None = None
     policy_version: Version | None = None
     is_last: Flag = False
@@ -158,6 +181,13 @@ class StepIn(WireModel):
                 f"response_logprobs has {len(self.response_logprobs)} entries, "
                 f"response_ids {len(self.response_ids or [])}; they are never padded or cut"
             )
+        if self.response_mask is not None:
+            if len(self.response_mask) != len(self.response_ids or []):
+                raise ValueError(
+                    f"response_mask has {len(self.response_mask)} entries, response_ids {len(self.response_ids or [])}"
+                )
+            if not any(self.response_mask):
+                raise ValueError("response_mask leaves no token to learn from: label the step not trainable instead")
         return self
 
     def wire(self, *, now: float, channel: str) -> dict[str, Any]:
@@ -251,6 +281,23 @@ class SessionIn(WireModel):
     channel: Annotated[str, Field(min_length=1)] | None = None
     agent: str | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
+    expires_in_s: Annotated[float, Field(gt=0, le=1e9)] | None = Field(None, description="The key holds for so long")
+    max_calls: Annotated[int, Field(ge=1, strict=True)] | None = Field(
+        None, description="Most model calls; those that its trajectory has already count"
+    )
+    max_tokens: Annotated[int, Field(ge=1, strict=True)] | None = Field(
+        None, description="Most tokens, prompts and answers; a call that begins below it is answered"
+    )
+    calls_per_minute: Annotated[int, Field(ge=1, strict=True)] | None = None
+    models: list[Annotated[str, Field(min_length=1)]] = Field([], description="Globs of the models that it may ask for")
+    any_prompt: bool = Field(False, description="Its calls may name another prompt group by URL or header")
+
+    def limits(self, now: float) -> dict[str, Any]:
+        """As ``session`` records have them; only what is set. ``now``: seconds since the epoch."""
+        told = {name: getattr(self, name) for name in ("max_calls", "max_tokens", "calls_per_minute", "models")}
+        expires_at = None if self.expires_in_s is None else now + self.expires_in_s
+        told |= {"expires_at": expires_at, "any_prompt": self.any_prompt}
+        return {name: value for name, value in told.items() if value}
 
 
 class CompleteIn(WireModel):
@@ -311,5 +358,5 @@ class ExportIn(PlanIn):
     """``POST exports``: write a plan's files on the service's machine, below its export folder unless ``out`` says."""
 
     format: Annotated[str, Field(min_length=1)]
-    out: str | None = None
+    out: Folder | None = None
     options: dict[str, Any] = Field(default_factory=dict)

@@ -31,6 +31,7 @@ SCHEMA = pa.schema(
         "prompt_ids": pa.list_(pa.int32()),
         "response_ids": pa.list_(pa.int32()),
         "response_logprobs": pa.list_(pa.float32()),
+        "response_mask": pa.list_(pa.int8()),
         "reward": pa.float64(),
         "trajectory_reward": pa.float64(),
         "advantage": pa.float64(),
@@ -42,9 +43,10 @@ SCHEMA = pa.schema(
     }
 )
 """``group`` and ``trajectory`` count from 0 within the plan. ``advantage`` is null where it differs by token:
-``token_advantages`` then has one value per response token, and is null otherwise."""
+``token_advantages`` then has one value per response token, and is null otherwise. ``response_mask`` is 0 on sampled
+tokens that no loss may count, such as redacted ones; null: all may be in it."""
 
-TOKEN_COLUMNS = ("prompt_ids", "response_ids", "response_logprobs")
+TOKEN_COLUMNS = ("prompt_ids", "response_ids", "response_logprobs", "response_mask")
 
 
 def trajectory_ranges(plan: Plan) -> Iterator[tuple[int, int]]:
@@ -59,18 +61,8 @@ def step_tables(plan: Plan, reader: TokenReader) -> Iterator[pa.Table]:
         yield step_table(plan, reader, low, high)
 
 
-RESPONSE_MASK = pa.field("response_mask", pa.list_(pa.int8()))
-"""Which sampled tokens may be in a loss, 0: redacted. Only versions with redacted tokens have it."""
-
-
-def schema_of(plan: Plan) -> pa.Schema:
-    """What ``step_tables`` of this plan look like."""
-    masked = plan.dataset_version is not None and plan.dataset_version["has_masks"]
-    return SCHEMA.append(RESPONSE_MASK) if masked else SCHEMA
-
-
 def step_table(plan: Plan, reader: TokenReader, low: int, high: int) -> pa.Table:
-    """Steps ``[low, high)`` of the plan, ``SCHEMA``; and ``response_mask`` (0: redacted) of redacted versions."""
+    """Steps ``[low, high)`` of the plan, ``SCHEMA``."""
     rows = plan.steps.slice(low, high - low)
     sequences = reader.sequences(plan.step_uids[low:high])
     n_prompt, n_response = sequences.n_prompt, sequences.n_response
@@ -79,20 +71,20 @@ def step_table(plan: Plan, reader: TokenReader, low: int, high: int) -> pa.Table
         np.full(len(response), np.nan, dtype=np.float32) if sequences.logprobs is None else sequences.logprobs[response]
     )
     known = np.bincount(np.repeat(np.arange(high - low), n_response), ~np.isnan(scores), minlength=high - low) > 0
+    prompt = sequences.ids[ragged_index(sequences.offsets[:-1], n_prompt)]
+    counted = np.ones(len(response), np.int8) if sequences.masked is None else ~sequences.masked[response]
+    dropped = np.bincount(np.repeat(np.arange(high - low), n_response), counted == 0, minlength=high - low) > 0
     columns: dict[str, Any] = {
-        "prompt_ids": lists(sequences.ids[ragged_index(sequences.offsets[:-1], n_prompt)], n_prompt, pa.int32()),
-        "response_ids": lists(sequences.ids[response], n_response, pa.int32()),
+        "prompt_ids": lists(prompt, n_prompt, pa.int32(), known=n_response > 0),
+        "response_ids": lists(sequences.ids[response], n_response, pa.int32(), known=n_response > 0),
         "response_logprobs": lists(scores, n_response, pa.float32(), known=known),
+        "response_mask": lists(counted.astype(np.int8), n_response, pa.int8(), known=dropped),
     }
     for field in SCHEMA:
         if field.name not in columns:
             present = field.name in rows.column_names
             columns[field.name] = rows[field.name].cast(field.type) if present else pa.nulls(len(rows), field.type)
-    table = pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
-    if sequences.masked is None:
-        return table
-    mask = lists((~sequences.masked[response]).astype(np.int8), n_response, pa.int8())
-    return table.append_column(RESPONSE_MASK, mask)
+    return pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
 def lists(values: NDArray[Any], lengths: Ints, kind: pa.DataType, *, known: NDArray[np.bool_] | None = None) -> Any:

@@ -1,6 +1,6 @@
 """The candidate steps of a plan as numpy arrays in plan order.
 
-Plan order is the pool's (``Pool.plan_rows``): prompt groups by the start of their first trajectory, then uid;
+Plan order is the pool's (``pool.training.plan_rows``): prompt groups by the start of their first trajectory, then uid;
 trajectories within a group by start, then uid; steps by index, then arrival. A label never reorders a plan.
 Each trajectory's steps and each group's trajectories are contiguous, so comparing neighbours numbers them.
 """
@@ -20,8 +20,8 @@ COLUMNS = (
     "n_response_tokens", "policy_version", "reward", "quality", "trainable", "trajectory_reward",
     "trajectory_quality", "complete",
 )  # fmt: skip
-"""What a plan reads of ``Pool.plan_rows``."""
-OPTIONAL = ("call_kind", "is_last")
+"""What a plan reads of ``pool.training.plan_rows``."""
+OPTIONAL = ("call_kind", "is_last", "uncertain")
 """Read where present; more columns are ignored."""
 
 

@@ -8,11 +8,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from core.batch.fields import StepFields, baselines, broken_chains, with_fields
 from core.batch.funnel import Funnel
+from core.batch.links import origins
 from core.batch.recipe import Recipe
+from core.batch.source import PlanSource
 from core.credit import Credit, CreditInput
+from core.credit.chain import step_rewards
 from core.credit.dapo import has_spread
 from core.credit.fields import unmet
 from core.credit.types import MESSAGES_MAX, Floats, Ints
@@ -26,6 +30,8 @@ class Chooser:
     recipe: Recipe
     fields: StepFields | None = None
     baseline: Floats | None = None
+    before: Ints | None = None
+    steps_reward: Floats | None = None
     score: Floats = field(init=False)
 
     def __post_init__(self) -> None:
@@ -33,7 +39,7 @@ class Chooser:
         found = self.funnel.found
         self.score = found.numbers("trajectory_reward")[found.first]
 
-    def drop_what_lacks(self, pool: Any) -> list[str]:
+    def drop_what_lacks(self, source: PlanSource) -> list[str]:
         """Trajectories that don't meet the estimator's needs; says which step lacks what."""
         funnel, needs = self.funnel, self.recipe.needs
         found, messages = funnel.found, []
@@ -45,14 +51,16 @@ class Chooser:
                 for uid in uids[:MESSAGES_MAX].to_pylist()
             ]
             funnel.drop_trajectories("broken_chain", broken)
+        if needs.chained:
+            self._chain(source)
         if not needs.fields:
             return messages
         alive = np.flatnonzero(funnel.alive)
         uids = found.rows["step_uid"].take(pa.array(alive)).combine_chunks()
-        given = pool.credit_fields(uids, needs.fields)
+        given = source.credit_fields(uids, needs.fields)
         if self.recipe.value_model is not None and "value" in needs.fields:
             place = given.column_names.index("value")
-            given = given.set_column(place, "value", pool.step_values(uids, self.recipe.value_model))
+            given = given.set_column(place, "value", source.step_values(uids, self.recipe.value_model))
         self.fields = StepFields(alive, given, needs.fields)
         if "baseline" in needs.fields:
             self.baseline, greedy = baselines(found, alive, self.fields)
@@ -64,6 +72,15 @@ class Chooser:
             funnel.drop_trajectories("lacks_field", out)
             messages += one.messages
         return messages
+
+    def _chain(self, source: PlanSource) -> None:
+        """What goes on from what, and what all steps of each trajectory earned."""
+        found = self.funnel.found
+        self.before = origins(found, self.funnel.alive, source.credit_fields(found.rows["step_uid"], ["link"]))
+        earned = source.trajectory_rewards(("steps",), channel=self.recipe.channel)
+        place = pc.index_in(found.trajectory_uids, value_set=earned["trajectory_uid"].combine_chunks())
+        total = earned["reward"].combine_chunks().take(place)
+        self.steps_reward = pc.fill_null(total, 0.0).to_numpy(zero_copy_only=False)
 
     def drop_unselected(self) -> None:
         """What the estimator selects by reward."""
@@ -115,6 +132,8 @@ class Chooser:
             step_uids=_Texts(found.rows["step_uid"].take(pa.array(rows))),
             n_response=n_response,
             baseline=None if self.baseline is None else self.baseline[chosen],
+            steps_reward=None if self.steps_reward is None else self.steps_reward[chosen],
+            before=None if self.before is None else _renumbered(self.before[rows], rows),
         )
         extra: dict[str, Any] = with_fields(base, rows, self.fields, n_response)
         return replace(base, **extra), rows, chosen
@@ -163,6 +182,13 @@ class Chooser:
         return spread
 
 
+def _renumbered(before: Ints, rows: Ints) -> Ints:
+    """Candidate rows as places in ``rows``, -1 stays: int64 [s]."""
+    place = np.zeros(int(rows.max(initial=0)) + 1, dtype=np.int64)
+    place[rows] = np.arange(len(rows))
+    return np.where(before >= 0, place[before], -1)
+
+
 class _Texts(Sequence[str]):
     """An Arrow text array read as a sequence: messages name few uids, so none is converted ahead."""
 
@@ -188,7 +214,7 @@ def tables(
     n_steps = np.diff(np.append(first, len(trajectory)))
 
     def whole(name: str) -> Ints:
-        return rows[name].cast(pa.int64()).to_numpy()  # type: ignore[no-any-return]
+        return pc.fill_null(rows[name].cast(pa.int64()), 0).to_numpy()  # type: ignore[no-any-return]
 
     n_prompt, n_response = whole("n_prompt_tokens"), whole("n_response_tokens")
     versions = rows["policy_version"].cast(pa.float64()).to_numpy()
@@ -214,6 +240,7 @@ def tables(
         "n_prompt_tokens": pa.array(n_prompt),
         "n_response_tokens": pa.array(n_response),
         "advantage": nullable(advantage),
+        "reward_share": nullable(step_rewards(batch)),
         "return": nullable(nothing if credit is None or credit.step_return is None else credit.step_return),
     }
     if credit is not None and credit.token is not None:

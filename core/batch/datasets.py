@@ -8,25 +8,36 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from core.batch.plan import Plan, PlanSource, narrowed, plan
+from core.batch.plan import Plan, PlanPool, narrowed, plan
 from core.batch.recipe import Recipe, parse_recipe
 from core.batch.redact import Progress, Redacted, TokenTexts, no_texts, redact
-from core.batch.versions import VersionSource, VersionStore
+from core.batch.versions import VersionSource
 from core.errors import InvalidInput
-from core.pool.redaction import Redaction
+from core.pool.redaction.rules import Redaction
+from core.pool.redaction.screening import Screening
+from core.pool.rewards import RewardPolicies
 from core.pool.versions import MASK_COLUMNS
 from core.types import View
 
 __all__ = ["VersionSource", "freeze_version", "version_plan"]
 
 
+class FreezePool(PlanPool, Protocol):
+    """The parts of a pool that a version is frozen from."""
+
+    @property
+    def rewards(self) -> RewardPolicies: ...
+    @property
+    def screening(self) -> Screening: ...
+
+
 def freeze_version(
-    pool: VersionStore,
+    pool: FreezePool,
     name: str,
     view: View,
     recipe: Recipe,
@@ -61,11 +72,11 @@ def freeze_version(
         view, recipe = narrowed(view, recipe.view), recipe.model_copy(update={"view": None})
     if recipe.rewards is not None:
         # A name may come to mean another rule; what it means now is frozen.
-        recipe = recipe.model_copy(update={"rewards": pool.resolved_policy(recipe.rewards)})
-    snapshot = pool.snapshot(view, channel=recipe.channel, value_model=recipe.value_model)
+        recipe = recipe.model_copy(update={"rewards": pool.rewards.resolve(recipe.rewards)})
+    snapshot = pool.versions.snapshot(view, channel=recipe.channel, value_model=recipe.value_model)
     members, told = snapshot.rows, None
     if redaction is not None:
-        found = redact(pool, members, redaction, texts, progress)
+        found = redact(pool.training, pool.screening, members, redaction, texts, progress)
         members = _redacted(members, found)
         told = {**redaction.to_json(), "report": found.report()}
     head = {
@@ -77,14 +88,14 @@ def freeze_version(
         "redaction": told,
         "provenance": {
             **provenance(members, templates or {}),
-            "reward_policy": recipe.rewards or pool.adopted_reward_policy(recipe.channel),
+            "reward_policy": recipe.rewards or pool.rewards.adopted(recipe.channel),
         },
         "policy_events": snapshot.policy_events,
         "value_model": recipe.value_model,
         "author": author,
         "note": note,
     }
-    return pool.store_version(head, members, snapshot.said, snapshot.values)
+    return pool.versions.store(head, members, snapshot.said, snapshot.values)
 
 
 def _redacted(members: pa.Table, found: Redacted) -> pa.Table:
@@ -119,10 +130,10 @@ def provenance(members: pa.Table, templates: Mapping[str, str]) -> dict[str, Any
     }
 
 
-def version_plan(pool: VersionStore, name: str, recipe: Mapping[str, Any] | None = None) -> Plan:
+def version_plan(pool: PlanPool, name: str, recipe: Mapping[str, Any] | None = None) -> Plan:
     """The plan of a version, by the recipe that it was frozen with, or by another.
 
     The same version and recipe give the same plan, whatever happens in the pool; its hash covers the version's content.
     """
-    wanted = pool.dataset_version(name)["recipe"] if recipe is None else recipe
-    return plan(cast(PlanSource, pool), View(), parse_recipe({**wanted, "dataset": name}))
+    wanted = pool.versions.get(name)["recipe"] if recipe is None else recipe
+    return plan(pool, View(), parse_recipe({**wanted, "dataset": name}))

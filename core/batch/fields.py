@@ -19,7 +19,7 @@ class StepFields:
 
     Attributes:
         rows: int64 [k], candidate rows, rising.
-        table: [k] rows of ``Pool.credit_fields``.
+        table: [k] rows of ``pool.training.credit_fields``.
         names: what was asked for.
     """
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 import orjson
 import pyarrow as pa
 
 from core.batch.funnel import Excluded
-from core.batch.layout import TokenReader
 from core.batch.recipe import parse_recipe
 from core.batch.result import Plan
-from core.batch.versions import VersionSource, VersionStore
+from core.batch.source import PlanPool, PlanSource
+from core.batch.versions import VersionSource
 from core.errors import PoolError
 from core.types import View
 
@@ -40,14 +39,13 @@ def freeze(plan: Plan) -> dict[str, bytes]:
     return parts
 
 
-def thaw(parts: Mapping[str, bytes], reader: TokenReader) -> Plan:
+def thaw(parts: Mapping[str, bytes], pool: PlanPool) -> Plan:
     """The plan that was frozen. PoolError when a part is missing."""
     if not {"head", "steps", "trajectories"} <= parts.keys():
         raise PoolError(f"a stored plan holds only {', '.join(sorted(parts)) or 'nothing'}", field="batch_uid")
     head = orjson.loads(parts["head"])
     version = head.get("dataset_version")
-    if version is not None:
-        reader = VersionSource(cast(VersionStore, reader), version["version_uid"])
+    reader: PlanSource = pool.training if version is None else VersionSource(pool, version["version_uid"])
     return Plan(
         view=View(head["view"]["filters"], head["view"]["where"]),
         recipe=parse_recipe(head["recipe"]),

@@ -23,6 +23,7 @@ REASONS: dict[str, str] = {
     "labelled_bad": "Labelled bad: a bad step is out, a bad trajectory is out whole",
     "incomplete": "Trajectory not complete",
     "unscored": "No reward, and the algorithm needs one",
+    "uncertain": "Nobody named the trajectory, and several attempts fit: use session keys, or label it trainable",
     "not_trainable": "Step not trainable: auxiliary, retry, sub-agent, failed, mismatched, or marked so",
     "no_tokens": "No token ids, or an empty answer",
     "token_source": "Token ids not trusted enough for the algorithm",

@@ -11,30 +11,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import pyarrow as pa
-
 from core.batch.frozen import freeze, thaw
-from core.batch.plan import Plan, PlanSource, plan
+from core.batch.plan import Plan, PlanPool, plan
 from core.batch.recipe import Recipe, parse_recipe
+from core.pool.batches import Batches
+from core.pool.recipes import Recipes
+from core.pool.savedviews import SavedViews
 from core.types import View
 
 DEFAULT_LEASE_S = 1800.0
 DEFAULT_CHANNEL: str = Recipe.model_fields["channel"].default
 
 
-class BatchStore(PlanSource, Protocol):
-    """What leases ask of the pool: see ``core.pool.batches`` and ``core.pool.recipes``."""
+class LeasePool(PlanPool, Protocol):
+    """The parts of a pool that leases read and write."""
 
-    def expire_batches(self) -> list[str]: ...  # noqa: D102
-    def in_use(self, consumer: str, *, shared: bool, max_uses: int | None) -> pa.Array: ...  # noqa: D102
-    def lease_batch(self, batch: Mapping[str, Any], steps: pa.Table, parts: Mapping[str, bytes]) -> None: ...  # noqa: D102
-    def batch(self, batch_uid: str) -> dict[str, Any]: ...  # noqa: D102
-    def batch_plan(self, batch_uid: str) -> dict[str, bytes]: ...  # noqa: D102
-    def batch_of_request(self, consumer: str, request_id: str) -> dict[str, Any] | None: ...  # noqa: D102
-    def recipe(self, name: str, version: int | None = None) -> dict[str, Any]: ...  # noqa: D102
-    def active_recipe(self, channel: str) -> dict[str, Any] | None: ...  # noqa: D102
-    def view(self, name: str) -> View: ...  # noqa: D102
-    def dataset_version(self, name: str) -> dict[str, Any]: ...  # noqa: D102
+    @property
+    def batches(self) -> Batches: ...  # noqa: D102
+    @property
+    def recipes(self) -> Recipes: ...  # noqa: D102
+    @property
+    def views(self) -> SavedViews: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +110,13 @@ class Leases:
         pool: the pool.
         clock: UTC seconds.
         new_uid: names a batch.
-        policy_version: the version in force.
+        policy_version: the version in force in a channel.
     """
 
-    pool: BatchStore
+    pool: LeasePool
     clock: Callable[[], float]
     new_uid: Callable[[], str]
-    policy_version: Callable[[], int | None]
+    policy_version: Callable[[str], int | None]
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fetch(self, wanted: Fetch) -> Leased:
@@ -130,9 +127,9 @@ class Leases:
             NotFound: no such saved view, dataset version or recipe.
         """
         with self._lock:
-            self.pool.expire_batches()
+            self.pool.batches.expire()
             if wanted.request_id is not None:
-                earlier = self.pool.batch_of_request(wanted.consumer, wanted.request_id)
+                earlier = self.pool.batches.of_request(wanted.consumer, wanted.request_id)
                 if earlier is not None and earlier["state"] in ("leased", "acked"):
                     return self._again(earlier)
             chosen = self.choose(wanted)
@@ -145,7 +142,7 @@ class Leases:
     def preview(self, wanted: Fetch, chosen: Chosen | None = None) -> Plan:
         """The plan that a fetch would lease now; leases nothing."""
         recipe = (chosen or self.choose(wanted)).recipe
-        in_use = self.pool.in_use(wanted.consumer, shared=wanted.shared, max_uses=recipe.max_uses)
+        in_use = self.pool.batches.in_use(wanted.consumer, shared=wanted.shared, max_uses=recipe.max_uses)
         return plan(self.pool, self._view(wanted), recipe, in_use=in_use)
 
     def choose(self, wanted: Fetch) -> Chosen:
@@ -153,7 +150,7 @@ class Leases:
         if wanted.dataset is None:
             return self._recipe(wanted)
         if wanted.recipe is None and wanted.recipe_name is None:
-            own = self.pool.dataset_version(wanted.dataset)["recipe"]
+            own = self.pool.versions.get(wanted.dataset)["recipe"]
             return Chosen(parse_recipe({**own, "dataset": wanted.dataset}))
         chosen = self._recipe(wanted)
         return replace(chosen, recipe=chosen.recipe.model_copy(update={"dataset": wanted.dataset}))
@@ -162,9 +159,9 @@ class Leases:
         if wanted.recipe is not None:
             return Chosen(parse_recipe(wanted.recipe))
         if wanted.recipe_name is not None:
-            found = self.pool.recipe(wanted.recipe_name, wanted.recipe_version)
+            found = self.pool.recipes.get(wanted.recipe_name, wanted.recipe_version)
         else:
-            active = self.pool.active_recipe(wanted.channel or DEFAULT_CHANNEL)
+            active = self.pool.recipes.active(wanted.channel or DEFAULT_CHANNEL)
             if active is None:
                 return Chosen(parse_recipe(None if wanted.channel is None else {"channel": wanted.channel}))
             found = active
@@ -172,7 +169,7 @@ class Leases:
 
     def plan_of(self, batch_uid: str) -> Plan:
         """The plan of a batch as it was leased. NotFound when there is no such batch."""
-        return thaw(self.pool.batch_plan(batch_uid), self.pool)
+        return thaw(self.pool.batches.plan(batch_uid), self.pool)
 
     def _again(self, batch: dict[str, Any]) -> Leased:
         made = self.plan_of(batch["batch_uid"])
@@ -191,13 +188,13 @@ class Leases:
             "plan_hash": made.hash,
             "recipe_name": chosen.name,
             "recipe_version": chosen.version,
-            "policy_version": self.policy_version(),
+            "policy_version": self.policy_version(made.recipe.channel),
             **{name: made.counts[name] for name in ("n_groups", "n_trajectories", "n_steps", "n_tokens")},
             "leased_at": now,
             "expires_at": now + wanted.lease_s,
         }
-        self.pool.lease_batch(row, made.steps, freeze(made))
+        self.pool.batches.lease(row, made.steps, freeze(made))
         return {"finished_at": None, "update_index": None, **row}
 
     def _view(self, wanted: Fetch) -> View:
-        return wanted.view or View() if wanted.view_name is None else self.pool.view(wanted.view_name)
+        return wanted.view or View() if wanted.view_name is None else self.pool.views.get(wanted.view_name)

@@ -6,65 +6,42 @@ work is columns (``candidates``), masks (``funnel``) and one estimator call.
 Semantics, in the order of ``funnel.REASONS``: candidates are the steps of the recipe's channel that match the
 view. Trajectories that other batches hold leave first. A step leaves when it is bad, not trainable, without trusted
 ids, or too long; its trajectory stays while another step does. A trajectory leaves whole when it is bad, incomplete,
-unscored (where rewards are needed), stale, or not selected. Staleness counts from the oldest version among its steps
-still in. A group leaves when fewer trajectories are left than ``n_rollouts`` or the estimator's minimum. Of what is
-left the first ``n_rollouts`` trajectories of the first ``batch_size`` groups are chosen, and advantages compare
-exactly those.
+unscored (where rewards are needed), stale, or not selected. Staleness is the version in force
+(``core.pool.state.inforce``) minus the oldest among its steps still in. A group leaves when fewer trajectories are left
+than ``n_rollouts`` or the estimator's minimum. Of what is left the first ``n_rollouts`` trajectories of the first
+``batch_size`` groups are chosen, and advantages compare exactly those.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from core.batch.candidates import Candidates, candidates
+from core.batch.candidates import candidates
 from core.batch.choose import Chooser, pair_table, tables
 from core.batch.funnel import Funnel, quoted
-from core.batch.layout import TokenReader
 from core.batch.recipe import Recipe
 from core.batch.result import Plan, PlanGroup, PlanTrajectory
-from core.batch.versions import VersionSource, VersionStore
+from core.batch.source import PlanPool, PlanSource
+from core.batch.versions import VersionSource
 from core.credit.types import Bools
 from core.errors import InvalidInput
-from core.types import PolicyEvent, PolicyEventKind, View
+from core.pool.store.tablehash import update_hash
+from core.types import TokenSource, View
 
 TEMPERATURE_EPS = 1e-6
 
-__all__ = ["Plan", "PlanGroup", "PlanSource", "PlanTrajectory", "count_plan", "narrowed", "plan"]
+__all__ = ["Plan", "PlanGroup", "PlanPool", "PlanSource", "PlanTrajectory", "count_plan", "narrowed", "plan"]
 
 
-class PlanSource(TokenReader, Protocol):
-    """What a plan reads of the pool."""
-
-    def plan_rows(self, view: View, *, channel: str) -> pa.Table:
-        """One row per candidate step in plan order, at least ``candidates.COLUMNS``."""
-        ...
-
-    def credit_fields(self, step_uids: Any, fields: Sequence[str]) -> pa.Table:
-        """Producers' fields of these steps, for estimators that need them."""
-        ...
-
-    def policy_events(self) -> Sequence[PolicyEvent]:
-        """What trainers reported, oldest first."""
-        ...
-
-    def trajectory_rewards(self, policy: Any, *, channel: str) -> pa.Table:
-        """(trajectory_uid, reward) by a reward policy (``core.pool.rewards.Spec``) of what is scored by it."""
-        ...
-
-    def step_values(self, step_uids: Any, model: str) -> pa.Array:
-        """A critic's stored values of these steps, float64 [n], null where it gave none."""
-        ...
-
-
-def plan(pool: PlanSource, view: View, recipe: Recipe, *, in_use: pa.Array | None = None) -> Plan:
+def plan(pool: PlanPool, view: View, recipe: Recipe, *, in_use: pa.Array | None = None) -> Plan:
     """Choose, exclude, assign credit.
 
     Args:
@@ -79,8 +56,8 @@ def plan(pool: PlanSource, view: View, recipe: Recipe, *, in_use: pa.Array | Non
         NotFound: a saved view or a dataset version that there isn't.
     """
     if recipe.dataset is not None:
-        return _plan_of_version(VersionSource(cast(VersionStore, pool), recipe.dataset), view, recipe, in_use)
-    return _plan(pool, view if recipe.view is None else narrowed(view, recipe.view), recipe, in_use)
+        return _plan_of_version(VersionSource(pool, recipe.dataset), view, recipe, in_use)
+    return _plan(pool.training, view if recipe.view is None else narrowed(view, recipe.view), recipe, in_use)
 
 
 def narrowed(view: View, name: str) -> View:
@@ -105,11 +82,11 @@ def _plan_of_version(source: VersionSource, view: View, recipe: Recipe, in_use: 
     return replace(made, recipe=recipe, hash=source.hash_of(made.hash), dataset_version=source.about())
 
 
-def count_plan(pool: PlanSource, view: View, recipe: Recipe) -> dict[str, int]:
+def count_plan(pool: PlanPool, view: View, recipe: Recipe) -> dict[str, int]:
     """``plan(…).counts`` without advantages, tables or a hash: a sixth of the work on a large pool. Raises as plan."""
     if recipe.dataset is not None:
         return plan(pool, view, recipe).counts
-    funnel = _left(pool, view if recipe.view is None else narrowed(view, recipe.view), recipe, None).funnel
+    funnel = _left(pool.training, view if recipe.view is None else narrowed(view, recipe.view), recipe, None).funnel
     n_prompt, n_response = (
         funnel.found.numbers(name)[funnel.alive] for name in ("n_prompt_tokens", "n_response_tokens")
     )
@@ -133,44 +110,51 @@ class _Left:
     lacks: list[str]
 
 
-def _left(pool: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | None) -> _Left:
-    rows = pool.plan_rows(view, channel=recipe.channel)
+def _left(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | None) -> _Left:
+    rows = source.plan_rows(view, channel=recipe.channel)
     if recipe.rewards is not None:
-        rows = _with_rewards(rows, pool.trajectory_rewards(recipe.rewards, channel=recipe.channel))
+        rows = _with_rewards(rows, source.trajectory_rewards(recipe.rewards, channel=recipe.channel))
     found = candidates(rows)
     funnel = Funnel.start(found, view, recipe.channel)
     if in_use is not None:
         funnel.drop_trajectories("in_use", pc.is_in(found.trajectory_uids, in_use).to_numpy(zero_copy_only=False))
     _drop_by_label_and_state(funnel, recipe)
     if recipe.temperature is not None:
-        _drop_by_temperature(pool, funnel, recipe.temperature)
+        _drop_by_temperature(source, funnel, recipe.temperature)
     version = None
     if recipe.max_staleness is not None:
-        version = _current_version(pool, found, recipe)
+        named = recipe.policy_version
+        version = source.version_in_force(recipe.channel) if named is None else named
         _drop_stale(funnel, version, recipe.max_staleness)
     chooser = Chooser(funnel, recipe)
-    lacks = chooser.drop_what_lacks(pool)
+    lacks = chooser.drop_what_lacks(source)
     chooser.drop_unselected()
     chooser.drop_by_size()
     return _Left(funnel, chooser, version, lacks)
 
 
-def _plan(pool: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | None) -> Plan:
-    left = _left(pool, view, recipe, in_use)
+def _plan(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | None) -> Plan:
+    left = _left(source, view, recipe, in_use)
     funnel = left.funnel
     batch, rows, chosen = left.chooser.batch()
     credit = recipe.estimator.advantages(recipe.options, batch)
     steps, trajectories = tables(funnel, rows, chosen, batch, credit, recipe)
+    asked = {
+        "view": {"filters": dict(view.filters), "where": view.where},
+        "recipe": recipe.to_json(),
+        "policy_version": left.version,
+    }
+    content = source.credit_fields(steps["step_uid"].combine_chunks(), ["content"])
     return Plan(
         view=view,
         recipe=recipe,
-        hash=_content_hash(view, recipe, left.version, steps),
+        hash=_content_hash(asked, steps, funnel.found.rows.take(pa.array(rows)), content),
         policy_version=left.version,
         steps=steps,
         trajectories=trajectories,
         excluded=funnel.excluded,
         remaining=funnel.remaining,
-        reader=pool,
+        reader=source,
         level=None if credit is None else credit.level,
         lacks=left.lacks,
         pairs=None if recipe.estimator.pairs is None else pair_table(recipe, batch),
@@ -198,14 +182,23 @@ def _drop_by_label_and_state(funnel: Funnel, recipe: Recipe) -> None:
         funnel.drop_steps("unscored", unscored, "trajectory_reward IS NULL", "trajectory_reward IS NOT NULL")
     elif recipe.needs.rewards:
         funnel.drop_trajectories("unscored", unscored[found.first])
+    if "uncertain" in found.rows.column_names and (uncertain := found.flags("uncertain")).any():
+        doubted = "list_contains(findings, 'uncertain')"
+        funnel.drop_steps(
+            "uncertain",
+            uncertain & ~found.flags("trainable"),
+            f"NOT trainable AND {doubted}",
+            f"(trainable OR NOT {doubted})",
+        )
     funnel.drop_steps("not_trainable", ~found.flags("trainable"), "NOT trainable", "trainable")
     n_prompt, n_response = found.numbers("n_prompt_tokens"), found.numbers("n_response_tokens")
-    funnel.drop_steps(
-        "no_tokens",
-        np.isnan(n_prompt) | ~(n_response > 0),
-        "n_prompt_tokens IS NULL OR n_response_tokens IS NULL OR n_response_tokens = 0",
-        "n_prompt_tokens IS NOT NULL AND n_response_tokens > 0",
-    )
+    without = "n_prompt_tokens IS NULL OR n_response_tokens IS NULL OR n_response_tokens = 0"
+    with_ids = "n_prompt_tokens IS NOT NULL AND n_response_tokens > 0"
+    lacking = np.isnan(n_prompt) | ~(n_response > 0)
+    if TokenSource.NONE in recipe.trusted_sources:
+        lacking &= ~found.is_in("token_source", frozenset({TokenSource.NONE}))
+        without, with_ids = f"({without}) AND token_source <> 'none'", f"({with_ids}) OR token_source = 'none'"
+    funnel.drop_steps("no_tokens", lacking, without, with_ids)
     trusted = ", ".join(quoted(name) for name in sorted(recipe.trusted_sources))
     funnel.drop_steps(
         "token_source",
@@ -238,25 +231,13 @@ def _with_rewards(rows: pa.Table, chosen: pa.Table) -> pa.Table:
     return rows.set_column(rows.column_names.index("trajectory_reward"), "trajectory_reward", rewards)
 
 
-def _drop_by_temperature(pool: PlanSource, funnel: Funnel, wanted: float) -> None:
+def _drop_by_temperature(source: PlanSource, funnel: Funnel, wanted: float) -> None:
     found = funnel.found
     alive = np.flatnonzero(funnel.alive)
-    told = pool.credit_fields(found.rows["step_uid"].take(pa.array(alive)).combine_chunks(), ["temperature"])
+    told = source.credit_fields(found.rows["step_uid"].take(pa.array(alive)).combine_chunks(), ["temperature"])
     sampled = np.full(found.n_steps, np.nan)
     sampled[alive] = told["temperature"].cast(pa.float64()).to_numpy()
     funnel.drop_named_steps("temperature", ~(np.abs(sampled - wanted) < TEMPERATURE_EPS))
-
-
-def _current_version(pool: PlanSource, found: Candidates, recipe: Recipe) -> int | None:
-    """The recipe's, else the last one that a trainer put in force, else the newest among the candidates."""
-    if recipe.policy_version is not None:
-        return recipe.policy_version
-    in_force = [e for e in pool.policy_events() if e.event != PolicyEventKind.SYNC_STARTED]
-    if in_force:
-        return max(enumerate(in_force), key=lambda item: (item[1].created_at, item[0]))[1].version
-    versions = found.numbers("policy_version")
-    known = versions[~np.isnan(versions)]
-    return int(known.max()) if len(known) else None
 
 
 def _drop_stale(funnel: Funnel, current: int | None, max_staleness: int) -> None:
@@ -272,23 +253,20 @@ def _drop_stale(funnel: Funnel, current: int | None, max_staleness: int) -> None
         funnel.drop_trajectories("stale", current - oldest > max_staleness)
 
 
-def _content_hash(view: View, recipe: Recipe, version: int | None, steps: pa.Table) -> str:
-    """sha256 over what was asked and what was chosen, step order and advantages included."""
-    digest = hashlib.sha256()
-    asked = {
-        "view": {"filters": dict(view.filters), "where": view.where},
-        "recipe": recipe.to_json(),
-        "policy_version": version,
-    }
-    digest.update(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS, default=str))
-    uids = steps["step_uid"].cast(pa.large_string()).combine_chunks()
-    plain = uids.take(pa.array(np.arange(len(uids))))
-    _, offsets, text = plain.buffers()
-    digest.update(np.frombuffer(offsets, np.int64, len(uids) + 1).tobytes())
-    if text is not None:
-        digest.update(memoryview(text)[: np.frombuffer(offsets, np.int64, len(uids) + 1)[-1]])
-    for name in ("trajectory_reward", "advantage"):
-        digest.update(steps[name].cast(pa.float64()).to_numpy().tobytes())
-    if "token_advantages" in steps.column_names:
-        digest.update(steps["token_advantages"].combine_chunks().flatten().to_numpy().tobytes())
+EFFECTIVE = ("is_last", "call_kind")
+"""Columns of the candidates that exporters write and ``Plan.steps`` lacks."""
+
+
+def _content_hash(asked: Mapping[str, Any], steps: pa.Table, rows: pa.Table, content: pa.Table) -> str:
+    """sha256 over what was asked and everything that reaches a row of an export.
+
+    Args:
+        asked: view, recipe and policy version.
+        steps: ``Plan.steps``: order, labels, rewards, advantages, returns.
+        rows: the chosen steps' ``EFFECTIVE`` columns, where the pool gives them.
+        content: ``content`` of ``PlanSource.credit_fields``: tokens, log-probs, messages, tools, sampling, metadata.
+    """
+    digest = hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS, default=str))
+    for table in (steps, rows.select([name for name in EFFECTIVE if name in rows.column_names]), content):
+        update_hash(digest, table)
     return digest.hexdigest()

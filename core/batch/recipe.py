@@ -36,7 +36,9 @@ class Recipe(BaseModel):
     batch_size: int | None = Field(None, ge=1, description="Most prompt groups; none takes all")
     max_staleness: int | None = Field(None, ge=0, description="Oldest policy version allowed, counted back")
     policy_version: int | None = Field(
-        None, ge=0, description="Version that staleness counts from; none takes the newest reported or seen"
+        None,
+        ge=0,
+        description="Version that staleness counts from; none takes the one in force",
     )
     token_budget: int = Field(32768, ge=1, description="Longest packed row, tokens; longer steps are left out")
     n_ranks: int = Field(
@@ -46,7 +48,9 @@ class Recipe(BaseModel):
         description="Data-parallel ranks of the trainer: packed rows are dealt to them evenly by work",
     )
     token_sources: tuple[TokenSource, ...] | None = Field(
-        None, description="Which ids to trust; none: exact ones for ratio-based algorithms, any for supervised"
+        None,
+        description="Which ids to trust; not set: exact ones for ratio-based algorithms, any for supervised. 'none' "
+        "among them: also steps that have texts only, for formats of texts",
     )
     order: Literal["fifo", "newest", "difficulty", "variance"] = Field(
         "fifo", description="Which ready groups come first: oldest, newest, closest to a mean reward, widest spread"
@@ -129,6 +133,8 @@ def parse_recipe(data: Mapping[str, Any] | None) -> Recipe:
         raise InvalidInput(f"recipe: {err.message}", field=f"recipe.{err.field}", hint=err.hint) from err
     if recipe.min_rollouts is not None and (recipe.n_rollouts is None or recipe.min_rollouts > recipe.n_rollouts):
         raise InvalidInput("recipe: min_rollouts is at most n_rollouts", field="recipe.min_rollouts")
+    if recipe.needs.exact_tokens and TokenSource.NONE in recipe.trusted_sources:
+        raise InvalidInput(f"recipe: {recipe.algorithm} needs token ids", field="recipe.token_sources")
     if isinstance(recipe.rewards, Mapping):
         try:
             parse_policy(recipe.rewards)

@@ -1,29 +1,32 @@
 """Going through a selection for what must not leave it: which steps go, which tokens are masked, what was counted.
 
 Each message is read once per trajectory. Responses are always spelled out of their tokens, since what an engine sampled
-may have been parsed away; prompts are where a hit is known, or no message is. A step with a hit whose tokens can't be
-spelled goes, whatever the rules say: nobody could tell which tokens to mask.
+may have been parsed away; prompts are where a hit is known, or no message is. What a text says and the patterns don't
+find in the tokens (a chat template writes arguments in its own way) is looked for there as it stands. A step with a hit
+that is not found in its tokens goes, whatever the rules say: nobody could tell which tokens to mask.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from core.batch.source import PlanSource
 from core.errors import InvalidInput
-from core.pool.redaction import Redaction
+from core.pool.redaction.cleaning import Found, over_border
+from core.pool.redaction.rules import Hit, Redaction
+from core.pool.redaction.screening import Screening
 
-Run = tuple[int, int, str]
-"""(first token, end, rule), counted from the prompt's first token."""
 Progress = Callable[[int, int], None]
 """Called with (trajectories read, trajectories in all)."""
 
@@ -62,26 +65,13 @@ def texts_of(directory: Path | None) -> TokenTexts:
     return find
 
 
-class TrajectoryReader(Protocol):
-    """What is asked of the pool."""
-
-    def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
-        """A trajectory with its steps in order, tokens and messages included."""
-        ...
-
-    def trajectories_saying(  # noqa: D102 - see core.pool.screening
-        self, trajectory_uids: Sequence[str], hit: Callable[[str], bool], *, may: str | None
-    ) -> set[str]: ...
-    def screened_steps(self, trajectory_uids: Sequence[str]) -> pa.Table: ...  # noqa: D102
-    def screened_tokens(self, trajectory_uids: Sequence[str]) -> Iterator[pa.Table]: ...  # noqa: D102
-
-
 @dataclass(slots=True)
 class Redacted:
     """What going through gave.
 
     Attributes:
-        dropped: step uid -> why: ``hit``, ``unreadable``, ``unlocated`` (a hit, and tokens that can't be spelled),
+        dropped: step uid -> why: ``hit``, ``unreadable``, ``unlocated`` (a hit that is not found in the tokens),
+            ``identifier`` (a hit in a name that can't be masked: steps are told apart and grouped by it),
             ``nothing_left`` (every sampled token would be masked).
         masks: step uid -> (starts, ends, id in their place), counted from the prompt's first token.
         n_steps: rule -> steps with a hit of it.
@@ -105,17 +95,29 @@ class Redacted:
         }
 
 
-TEXTS = ("messages", "response_message", "tools", "metadata")
-"""Parts of a step that exports carry as text."""
+BESIDE = ("metadata", "sampling", "error", "finish_reason")
+"""Parts of a step that exports carry as text, and that no token spells."""
+IDENTIFIERS = ("prompt_uid", "trajectory_uid", "step_uid", "model", "agent")
+"""Columns of members whose values are names: they stay as they are, or go with their steps."""
+_MINTED = "^(?:[a-z]{1,8}[-_])?[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}$"
+"""Names of our own making."""
+MIN_LITERAL = 6
+"""What was found in a text is looked for in tokens as it stands from so many characters on."""
 
 
 def redact(
-    pool: TrajectoryReader, members: pa.Table, rules: Redaction, texts: TokenTexts, progress: Progress | None = None
+    source: PlanSource,
+    screening: Screening,
+    members: pa.Table,
+    rules: Redaction,
+    texts: TokenTexts,
+    progress: Progress | None = None,
 ) -> Redacted:
     """Go through the members' trajectories: all at once for those without a hit, then one by one the others.
 
     Args:
-        pool: where texts and tokens come from.
+        source: where whole trajectories come from.
+        screening: finds those that may hold a hit.
         members: at least step_uid and trajectory_uid.
         rules: what to look for.
         texts: how ids are spelled.
@@ -125,26 +127,48 @@ def redact(
     wanted: dict[str, set[str]] = {}
     for uid, owner in zip(members["step_uid"].to_pylist(), members["trajectory_uid"].to_pylist(), strict=True):
         wanted.setdefault(owner, set()).add(uid)
+    named = _named(members, rules)
+    found.dropped |= dict.fromkeys(named, "identifier")
+    found.n_steps.update(rule for names in named.values() for rule in names)
     known: dict[str | None, TokenText | None] = {}
-    steps = pool.screened_steps(list(wanted))
+    steps = screening.steps(list(wanted))
+    gone = pa.array(sorted(named), pa.string())
+    members = members.filter(pc.invert(pc.is_in(members["step_uid"], gone)))
     for wanted_hash in pc.unique(steps["tokenizer_hash"]).to_pylist():
         known[wanted_hash] = texts(wanted_hash)
-    suspects = _suspects(pool, list(wanted), steps, rules, known)
+    suspects = _suspects(screening, list(wanted), steps, rules, known)
     _without_hit(found, steps, members["step_uid"], suspects, rules, known)
     n_clean = len(wanted) - len(suspects)
     if progress is not None:
         progress(n_clean, len(wanted))
     for done, owner in enumerate((owner for owner in wanted if owner in suspects), n_clean + 1):
-        uids = wanted[owner]
-        whole = [step for step in pool.trajectory(owner)["steps"] if step["step_uid"] in uids]
+        uids = wanted[owner] - named.keys()
+        whole = [step for step in source.trajectory(owner)["steps"] if step["step_uid"] in uids]
         _trajectory(found, whole, rules, known)
         if progress is not None:
             progress(done, len(wanted))
     return found
 
 
+def _named(members: pa.Table, rules: Redaction) -> dict[str, set[str]]:
+    """Step uid -> rules with a hit in one of its names."""
+    found: dict[str, set[str]] = {}
+    for name in IDENTIFIERS:
+        if name not in members.column_names:
+            continue
+        values = pc.unique(members[name]).drop_null()
+        if name in ("step_uid", "trajectory_uid"):
+            values = values.filter(pc.invert(pc.match_substring_regex(values, _MINTED)))
+        hits = {value: {hit.rule for hit in rules.hits(value)} for value in values.to_pylist()}
+        bad = pa.array([value for value, names in hits.items() if names], pa.string())
+        rows = members.filter(pc.is_in(members[name], bad))
+        for uid, value in zip(rows["step_uid"].to_pylist(), rows[name].to_pylist(), strict=True):
+            found.setdefault(uid, set()).update(hits[value])
+    return found
+
+
 def _suspects(
-    pool: TrajectoryReader,
+    screening: Screening,
     owners: list[str],
     steps: pa.Table,
     rules: Redaction,
@@ -153,17 +177,23 @@ def _suspects(
     """Trajectories with a hit in a text or an answer's tokens, and those whose tokens have to be read in full."""
 
     def hit(body: str) -> bool:
-        counts: Counter[str] = Counter()
-        rules.clean(json.loads(body), counts)
-        return bool(counts)
+        told = Found()
+        rules.clean(json.loads(body), told)
+        return bool(told.counts)
 
-    suspects = pool.trajectories_saying(owners, hit, may=rules.stored_needle)
+    def hit_over(first: str, second: str) -> bool:
+        return any(over_border(rules.plain_hits, json.loads(first), json.loads(second)))
+
+    suspects = screening.trajectories_saying(owners, hit, may=rules.stored_needle)
+    suspects |= screening.trajectories_saying_over(
+        [one for one in owners if one not in suspects], hit_over, may=rules.needle
+    )
     spelled = _spelled_hashes(known)
     silent = pc.and_(pc.is_in(steps["tokenizer_hash"], spelled), pc.invert(steps["has_messages"]))
     suspects.update(steps.filter(silent)["trajectory_uid"].to_pylist())
     if not len(spelled):
         return suspects
-    for table in pool.screened_tokens([owner for owner in owners if owner not in suspects]):
+    for table in screening.tokens([owner for owner in owners if owner not in suspects]):
         for row in table.filter(pc.is_in(table["tokenizer_hash"], spelled)).to_pylist():
             text = known[row["tokenizer_hash"]]
             assert text is not None
@@ -207,23 +237,22 @@ def _spelled_hashes(known: Mapping[str | None, TokenText | None]) -> pa.Array:
 def _trajectory(
     found: Redacted, steps: list[dict[str, Any]], rules: Redaction, known: Mapping[str | None, TokenText | None]
 ) -> None:
-    seen: dict[int, Counter[str]] = {}
+    seen: dict[tuple[int, ...], Found] = {}
     said = [_text_hits(step, rules, seen) for step in steps]
     texts = [known[step["tokenizer_hash"]] for step in steps]
     ids = [_ids(step, text) for step, text in zip(steps, texts, strict=True)]
-    sampled: list[list[Run]] = []
-    for step, text, own in zip(steps, texts, ids, strict=True):
-        first = _n_prompt(step)
-        pieces = [] if text is None or own is None else _spelled(own[first:], text)
-        sampled.append([(first + start, first + end, name) for start, end, name in rules.token_runs(pieces)])
-    anywhere = any(said) or any(sampled)
-    whole = [own is not None and (anywhere or step["messages"] is None) for step, own in zip(steps, ids, strict=True)]
-    runs = _runs(steps, ids, whole, sampled, texts, rules)
+    runs = _runs(steps, ids, texts, rules, anyway=any(one.counts for one in said))
+    missing = [_unlocated(step, one, own) for step, one, own in zip(steps, said, runs, strict=True)]
+    literals = {item for one in missing for item in one if len(item[1]) >= MIN_LITERAL}
+    if literals:
+        # In all steps, so that those which share tokens mask the same ones.
+        runs = _runs(steps, ids, texts, replace(rules, literals=tuple(sorted(literals))), anyway=True)
+        missing = [_unlocated(step, one, own) for step, one, own in zip(steps, said, runs, strict=True)]
     for i, step in enumerate(steps):
         uid, spelled = step["step_uid"], ids[i] is not None
         has_ids = step["prompt_ids"] is not None or step["response_ids"] is not None
         has_text = step["messages"] is not None or step["response_message"] is not None
-        named = said[i] + Counter(name for _, _, name in runs[i])
+        named = said[i].counts + Counter(hit.rule for hit in runs[i])
         found.n_steps.update(named.keys())
         found.n_unread_tokens += has_ids and not spelled
         if has_ids and not spelled and not has_text:
@@ -233,37 +262,56 @@ def _trajectory(
             continue
         elif rules.action == "drop":
             found.dropped[uid] = "hit"
-        elif has_ids and not spelled:
+        elif has_ids and (not spelled or missing[i]):
             found.dropped[uid] = "unlocated"
         else:
             _mask(found, step, runs[i], texts[i])
 
 
+def _unlocated(step: Mapping[str, Any], said: Said, runs: Iterable[Hit]) -> list[tuple[str, str]]:
+    """What the step's texts say and the runs of its tokens don't cover; what it has no tokens of is not expected."""
+    wanted = {} if step["prompt_ids"] is None else said.context.said
+    if step["response_ids"] is not None:
+        wanted = wanted | said.answer.said
+    covered = {text for hit in runs for text in hit.said}
+    return [item for item in wanted if not any(item[1] in text for text in covered)]
+
+
 def _runs(
     steps: list[dict[str, Any]],
     ids: Sequence[NDArray[np.int64] | None],
-    whole: Sequence[bool],
-    sampled: Sequence[list[Run]],
     texts: Sequence[TokenText | None],
     rules: Redaction,
-) -> list[list[Run]]:
-    """Runs of each step, of its response only where not ``whole``. A step that a later one goes on from is not spelled
-    again: what is found in the longer one holds for it, so both mask the same tokens of what they share."""
+    *,
+    anyway: bool,
+) -> list[list[Hit]]:
+    """Runs of tokens with a hit in each step, counted from its prompt's first token.
+
+    Of answers always; of prompts where a hit is known (``anyway``, or in an answer), or there is no message. A step
+    that a later one goes on from is not spelled again: what is found in the longer one holds for it, so both mask the
+    same tokens of what they share.
+    """
+    runs: list[list[Hit]] = []
+    for step, text, own in zip(steps, texts, ids, strict=True):
+        first = _n_prompt(step)
+        pieces = [] if text is None or own is None else _spelled(own[first:], text)
+        found = rules.token_runs(pieces)
+        runs.append([hit._replace(begin=first + hit.begin, end=first + hit.end) for hit in found])
+    anyway = anyway or any(runs)
     children: dict[str, list[int]] = {}
     for i, step in enumerate(steps):
         children.setdefault(step["parent_step_uid"] or "", []).append(i)
-    runs = [list(one) for one in sampled]
     done: set[int] = set()
     for i in reversed(range(len(steps))):
         own, text = ids[i], texts[i]
-        if not whole[i] or own is None or text is None:
+        if own is None or text is None or not (anyway or steps[i]["messages"] is None):
             continue
         longer = (j for j in children.get(steps[i]["step_uid"], ()) if j in done and texts[j] is text)
         child = next((j for j in longer if _begins(ids[j], own)), None)
         if child is None:
             runs[i] += rules.token_runs(_spelled(own, text))
         else:
-            runs[i] += [(start, min(end, len(own)), name) for start, end, name in runs[child] if start < len(own)]
+            runs[i] += [hit._replace(end=min(hit.end, len(own))) for hit in runs[child] if hit.begin < len(own)]
         done.add(i)
     return runs
 
@@ -277,9 +325,9 @@ def _spelled(ids: NDArray[np.int64], text: TokenText) -> list[bytes]:
     return [table[i] for i in ids.tolist()]
 
 
-def _mask(found: Redacted, step: Mapping[str, Any], runs: list[Run], text: TokenText | None) -> None:
+def _mask(found: Redacted, step: Mapping[str, Any], runs: list[Hit], text: TokenText | None) -> None:
     uid = step["step_uid"]
-    starts, ends = _joined([(first, end) for first, end, _ in runs])
+    starts, ends = _joined([(hit.begin, hit.end) for hit in runs])
     n_prompt, n_response = _n_prompt(step), 0 if step["response_ids"] is None else len(step["response_ids"])
     covered = sum(max(0, end - max(start, n_prompt)) for start, end in zip(starts, ends, strict=True))
     if n_response and covered >= n_response:
@@ -319,15 +367,47 @@ def _ids(step: Mapping[str, Any], text: TokenText | None) -> NDArray[np.int64] |
     return ids
 
 
-def _text_hits(step: Mapping[str, Any], rules: Redaction, seen: dict[int, Counter[str]]) -> Counter[str]:
-    """Rule -> hits in the step's texts; what several steps share is read once (``seen``, by identity)."""
-    hits: Counter[str] = Counter()
-    for name in TEXTS:
-        value = step[name]
-        for part in value if isinstance(value, list) else [value]:
-            if id(part) not in seen:
-                counts: Counter[str] = Counter()
-                rules.clean(part, counts)
-                seen[id(part)] = counts
-            hits += seen[id(part)]
-    return hits
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What was found in a step's texts: in what its prompt was made from, in its answer, and beside both."""
+
+    context: Found
+    answer: Found
+    beside: Found
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Rule -> hits."""
+        return self.context.counts + self.answer.counts + self.beside.counts
+
+
+def _text_hits(step: Mapping[str, Any], rules: Redaction, seen: dict[tuple[int, ...], Found]) -> Said:
+    """Hits in the step's texts; what several steps share is read once (``seen``, by identity)."""
+    said = Said(Found(), Found(), Found())
+
+    def look(place: Found, part: Any) -> None:
+        key = (id(part), place is said.answer)
+        if key not in seen:
+            # Chat templates leave the reasoning of earlier turns out.
+            seen[key] = Found(thoughts=place is said.answer)
+            rules.clean(part, seen[key])
+        place.include(seen[key])
+
+    for message in step["messages"] or ():
+        look(said.context, message)
+    for tool in step["tools"] or ():
+        look(said.context, tool)
+    if step["response_message"] is not None:
+        look(said.answer, step["response_message"])
+    for name in BESIDE:
+        if step.get(name):
+            look(said.beside, step[name])
+    whole = [*(step["messages"] or ()), *([] if step["response_message"] is None else [step["response_message"]])]
+    for first, second in pairwise(whole):
+        pair = (id(first), id(second), -1)
+        if pair not in seen:
+            seen[pair] = Found()
+            for hit in over_border(rules.plain_hits, first, second)[0]:
+                seen[pair].add(hit)
+        said.context.include(seen[pair])
+    return said

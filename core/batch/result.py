@@ -13,8 +13,9 @@ import orjson
 import pyarrow as pa
 
 from core.batch.funnel import Excluded
-from core.batch.layout import PlanLayout, TokenReader, lay_out
+from core.batch.layout import PlanLayout, lay_out
 from core.batch.recipe import Recipe
+from core.batch.source import PlanSource
 from core.credit.types import Ints
 from core.tree.sequences import ragged_index
 from core.types import View
@@ -52,16 +53,18 @@ class Plan:
 
     Attributes:
         view, recipe: what was asked.
-        hash: sha256 of recipe, view, chosen steps, rewards and advantages.
+        hash: sha256 of recipe, view, and everything of the chosen steps that reaches a file: two plans of one hash
+            give the same bytes in every format.
         policy_version: what staleness counted from; None when unknown or not asked for.
         steps: chosen steps in plan order: step_uid, trajectory_uid, prompt_uid, step_index, group, trajectory
             (numbers from 0), n_prompt_tokens, n_response_tokens, token_source, policy_version, reward,
-            trajectory_reward, advantage (null: unassigned).
+            trajectory_reward, advantage (null: unassigned), reward_share (its part of the trajectory's reward: its own,
+            and on the last step what no step earned).
         trajectories: chosen trajectories in plan order: trajectory_uid, prompt_uid, group, first_step, n_steps,
             n_tokens, n_response_tokens, reward, advantage, policy_version_min, policy_version_max.
         excluded: reasons that took something out.
         remaining: (reason, groups, trajectories, steps) left after each stage.
-        reader: where token ids come from.
+        reader: where tokens and texts come from.
         level: ``trajectory``, ``step`` or ``token``: the finest unit whose advantages differ; None: unassigned. At
             token level ``steps`` has ``token_advantages`` (list of float32, one per response token; null
             elsewhere), and ``token_returns`` where the estimator gives them.
@@ -79,7 +82,7 @@ class Plan:
     trajectories: pa.Table
     excluded: list[Excluded]
     remaining: list[tuple[str, int, int, int]]
-    reader: TokenReader
+    reader: PlanSource
     level: str | None = None
     lacks: list[str] = field(default_factory=list)
     pairs: pa.Table | None = None

@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from core.batch.arrays import trajectory_ranges
 from core.batch.layout import TokenReader
@@ -40,6 +42,7 @@ class Rows:
         trajectory, group: int64 [r], numbers in the plan.
         steps: int64 [k], places in the plan of all steps in rows, row by row.
         begins: int64 [k], where in the flat arrays each step's response begins.
+        n_response: int64 [k], how many tokens it has.
         done: steps of the plan that are in rows, counted from its beginning.
     """
 
@@ -55,6 +58,7 @@ class Rows:
     group: Ints
     steps: Ints
     begins: Ints
+    n_response: Ints
     done: int
 
     def __len__(self) -> int:
@@ -64,6 +68,18 @@ class Rows:
     def lengths(self) -> Ints:
         """Tokens of each row: int64 [r]."""
         return np.diff(self.offsets)
+
+    @property
+    def row_of_step(self) -> Ints:
+        """Row of each of ``steps``: int64 [k]."""
+        found: Ints = np.searchsorted(self.offsets, self.begins, side="right") - 1
+        return found
+
+    def by_token(self, values: NDArray[Any], context: Any) -> NDArray[Any]:
+        """[m], of a value per place in the plan that of the step which sampled each token; ``context`` elsewhere."""
+        out = np.full(len(self.ids), context, dtype=values.dtype)
+        out[ragged_index(self.begins, self.n_response)] = np.repeat(values[self.steps], self.n_response)
+        return out
 
     def slices(self) -> Iterator[slice]:
         """Where each row stands in the flat arrays."""
@@ -80,22 +96,14 @@ def training_rows(plan: Plan, reader: TokenReader, *, merge: bool) -> Iterator[R
         per_token = _flat(steps["token_advantages"]) if token_level else None
         advantage = steps["advantage"].cast(pa.float64()).to_numpy().astype(np.float32)
         spans = _merged(sequences, trajectory) if merge else _single(len(sequences))
-        last = np.array([span.steps[-1] for span in spans], dtype=np.int64)
-        ids, offsets, loss, logprobs, advantages, inside, begins = _lay(sequences, spans, advantage, per_token)
-        first = np.array([span.steps[0] for span in spans], dtype=np.int64)
+        first, last = (np.array([span.steps[k] for span in spans], dtype=np.int64) for k in (0, -1))
         yield Rows(
-            ids=ids,
-            offsets=offsets,
-            loss=loss,
-            logprobs=logprobs,
-            advantages=advantages,
+            **_lay(sequences, spans, low, advantage, per_token),
             n_prompt=sequences.n_prompt[first],
             first_step=first + low,
             last_step=last + low,
             trajectory=trajectory[last],
             group=group[last],
-            steps=inside + low,
-            begins=begins,
             done=high,
         )
 
@@ -137,9 +145,9 @@ def _merged_trajectory(sequences: Sequences, low: int, high: int) -> list[_Span]
 
 
 def _lay(
-    sequences: Sequences, spans: list[_Span], advantage: Float32, per_token: Float32 | None
-) -> tuple[Int32, Ints, Bools, Float32, Float32, Ints, Ints]:
-    """ids, offsets, loss, logprobs, advantages, steps (counted from the first) and begins of ``Rows``."""
+    sequences: Sequences, spans: list[_Span], low: int, advantage: Float32, per_token: Float32 | None
+) -> dict[str, NDArray[Any]]:
+    """The flat arrays of ``Rows``; ``low`` is the plan's place of the first step."""
     chosen = np.array([span.sequence for span in spans], dtype=np.int64)
     lengths = sequences.lengths[chosen]
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
@@ -159,11 +167,20 @@ def _lay(
     if per_token is None:
         advantages[at] = np.repeat(advantage[step], n_response)
     else:
-        begins = np.cumsum(sequences.n_response) - sequences.n_response
-        advantages[at] = per_token[ragged_index(begins[step], n_response)]
+        first = np.cumsum(sequences.n_response) - sequences.n_response
+        advantages[at] = per_token[ragged_index(first[step], n_response)]
     if sequences.masked is not None:
         advantages[~loss] = np.nan
-    return ids, offsets, loss, logprobs, advantages, step, begins
+    return {
+        "ids": ids,
+        "offsets": offsets,
+        "loss": loss,
+        "logprobs": logprobs,
+        "advantages": advantages,
+        "steps": step + low,
+        "begins": begins,
+        "n_response": n_response,
+    }
 
 
 def _flat(column: pa.ChunkedArray) -> Float32:

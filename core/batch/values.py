@@ -38,15 +38,25 @@ def value_steps(plan: Plan, reader: TokenReader, model_dir: Path, *, device: str
     values: list[float] = []
     with torch.inference_mode():
         for rows in training_rows(plan, reader, merge=True):
-            owner = np.searchsorted(rows.offsets, rows.begins, side="right") - 1
+            owner = rows.row_of_step
             for i, at in enumerate(rows.slices()):
                 mine = np.flatnonzero(owner == i)
                 states = rows.begins[mine] - at.start - 1
                 if (states < 0).any():
                     raise InvalidInput("a step without a prompt has no state to value", field="view")
                 ids = torch.from_numpy(rows.ids[at].astype(np.int64)).unsqueeze(0).to(device)
-                hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
-                found = model.score(hidden[torch.from_numpy(states).to(device)])[:, 0]
+                try:
+                    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
+                    found = model.score(hidden[torch.from_numpy(states).to(device)])[:, 0]
+                except (IndexError, RuntimeError, TypeError, AttributeError) as error:
+                    row = rows.ids[at]
+                    raise InvalidInput(
+                        f"the model can't read a row of {len(row)} tokens, the highest {row.max()}: {error}",
+                        field="model_dir",
+                        hint="a critic of the policy's own vocabulary and context length",
+                    ) from error
+                if not bool(torch.isfinite(found).all()):
+                    raise InvalidInput("the model's values are not finite", field="model_dir")
                 values += found.double().tolist()
                 uids += [plan.step_uids[place] for place in rows.steps[mine].tolist()]
     return pa.table({"step_uid": pa.array(uids, pa.string()), "value": pa.array(values, pa.float64())})
@@ -59,15 +69,27 @@ def load_critic(model_dir: Path) -> Any:
 
     try:
         config = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput(f"no model in {model_dir}: {error}", field="model_dir") from error
-    names = config.get("architectures") or ["nothing"]
-    head = next((loader for ending, loader in HEADS.items() if names[0].endswith(ending)), None)
+    names = config.get("architectures") if isinstance(config, dict) else None
+    kind = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else "nothing"
+    head = next((loader for ending, loader in HEADS.items() if kind.endswith(ending)), None)
     if head is None:
-        raise InvalidInput(
-            f"{names[0]} has no value head", field="model_dir", hint="one of the kinds " + ", ".join(HEADS)
+        raise InvalidInput(f"{kind} has no value head", field="model_dir", hint="one of the kinds " + ", ".join(HEADS))
+    try:
+        # Weights are data: no code of the folder is run.
+        model = getattr(transformers, head).from_pretrained(
+            model_dir, dtype=torch.float32, local_files_only=True, trust_remote_code=False
         )
-    model = getattr(transformers, head).from_pretrained(model_dir, dtype=torch.float32, local_files_only=True)
+    except Exception as error:
+        # A library reads what a stranger wrote: whatever it stumbles over is the folder's fault.
+        raise InvalidInput(
+            f"the model in {model_dir} can't be loaded: {type(error).__name__}: {str(error)[:500]}",
+            field="model_dir",
+            hint="a folder with config.json and model.safetensors, as save_pretrained writes it",
+        ) from error
     if model.config.num_labels != 1:
         raise InvalidInput(f"the head has {model.config.num_labels} labels, a value head has 1", field="model_dir")
+    if not hasattr(model, "score"):
+        raise InvalidInput(f"{kind} keeps its head elsewhere than in 'score'", field="model_dir")
     return model

@@ -5,50 +5,33 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 
-from core.batch.redact import TrajectoryReader
+from core.batch.redact import BESIDE
+from core.batch.source import PlanPool
 from core.errors import InvalidInput
-from core.pool.redaction import parse_redaction
-from core.pool.versions import LABELS, Snapshot
+from core.pool.redaction.cleaning import clean_conversation
+from core.pool.redaction.rules import parse_redaction
+from core.pool.state.inforce import reported_version
+from core.pool.versions import LABELS
 from core.tree.sequences import Sequences
-from core.types import PolicyEvent, View
-
-
-class VersionStore(TrajectoryReader, Protocol):
-    """What versions ask of the pool: see ``core.pool.versions``."""
-
-    def snapshot(self, view: View, *, channel: str, value_model: str | None = None) -> Snapshot: ...  # noqa: D102
-    def store_version(  # noqa: D102
-        self, head: Mapping[str, Any], members: pa.Table, said: pa.Table, values: pa.Table | None
-    ) -> dict[str, Any]: ...
-    def view(self, name: str) -> View: ...  # noqa: D102
-    def dataset_version(self, name: str) -> dict[str, Any]: ...  # noqa: D102
-    def version_rows(self, name: str) -> pa.Table: ...  # noqa: D102
-    def version_labels(self, name: str, trajectory_uid: str) -> list[dict[str, Any]]: ...  # noqa: D102
-    def version_masks(self, name: str) -> dict[str, tuple[list[int], list[int], int]]: ...  # noqa: D102
-    def version_policy_events(self, name: str) -> list[PolicyEvent]: ...  # noqa: D102
-    def adopted_reward_policy(self, channel: str) -> dict[str, Any] | None: ...  # noqa: D102
-    def resolved_policy(self, spec: Any) -> dict[str, Any]: ...  # noqa: D102
-    def version_rewards(self, name: str, policy: Any) -> pa.Table: ...  # noqa: D102
-    def version_values(self, name: str, step_uids: Any, model: str) -> pa.Array: ...  # noqa: D102
-    def sequences(self, step_uids: Sequence[str]) -> Sequences: ...  # noqa: D102
-    def credit_fields(self, step_uids: Any, fields: Sequence[str]) -> pa.Table: ...  # noqa: D102
+from core.types import View
 
 
 class VersionSource:
     """A version as what plans and exporters read: frozen labels, the pool's tokens, redaction over both."""
 
-    def __init__(self, pool: VersionStore, name: str) -> None:
-        self._pool = pool
-        self.head = pool.dataset_version(name)
+    def __init__(self, pool: PlanPool, name: str) -> None:
+        self._versions, self._facts = pool.versions, pool.training
+        self.head = pool.versions.get(name)
         self.name: str = self.head["version_uid"]
         told = self.head["redaction"]
         self.redaction = None if told is None else parse_redaction({k: v for k, v in told.items() if k != "report"})
-        self._masks = {} if told is None else pool.version_masks(self.name)
+        self._masks = {} if told is None else pool.versions.masks(self.name)
 
     @property
     def view(self) -> View:
@@ -58,11 +41,16 @@ class VersionSource:
     def about(self) -> dict[str, Any]:
         """What a plan says of the version that it was made from."""
         told = ("name", "version_uid", "content_hash", "parent", "author", "created_at", "provenance", "redaction")
-        return {**{key: self.head[key] for key in told}, "has_masks": self.has_masks}
+        about = {**{key: self.head[key] for key in told}, "has_masks": self.has_masks}
+        if self.redaction is not None:
+            about["redaction"] = {**self.redaction.told(), "report": self.head["redaction"].get("report")}
+        return about
 
     def hash_of(self, plan_hash: str) -> str:
-        """The hash of a plan made from the version: it covers the content that was frozen."""
-        return hashlib.sha256(f"{plan_hash} {self.head['content_hash']}".encode()).hexdigest()
+        """The hash of a plan made from the version: it covers the content that was frozen, and how it was redacted."""
+        rules = None if self.redaction is None else self.redaction.to_json()
+        told = orjson.dumps([plan_hash, self.head["content_hash"], rules], option=orjson.OPT_SORT_KEYS)
+        return hashlib.sha256(told).hexdigest()
 
     @property
     def has_masks(self) -> bool:
@@ -77,30 +65,33 @@ class VersionSource:
                 field="recipe.channel",
                 hint="A version is of one channel.",
             )
-        return self._pool.version_rows(self.name)
+        return self._versions.rows(self.name)
 
     def credit_fields(self, step_uids: Any, fields: Sequence[str]) -> pa.Table:
         """Facts, which never change."""
-        return self._pool.credit_fields(step_uids, fields)
+        return self._facts.credit_fields(step_uids, fields)
 
-    def policy_events(self) -> Sequence[PolicyEvent]:
-        """As they were."""
-        return self._pool.version_policy_events(self.name)
+    def version_in_force(self, channel: str) -> int | None:
+        """As it was: the last that was reported when it was frozen, else the newest that its members show."""
+        reported = reported_version(self._versions.policy_events(self.name))
+        newest: int | None = self.head["provenance"]["policy_version_max"]
+        return newest if reported is None else reported
 
     def trajectory_rewards(self, policy: Any, *, channel: str) -> pa.Table:
         """By what each source had said when the version was frozen."""
-        return self._pool.version_rewards(self.name, policy)
+        return self._versions.rewards(self.name, policy)
 
     def step_values(self, step_uids: Any, model: str) -> pa.Array:
         """As they were."""
-        return self._pool.version_values(self.name, step_uids, model)
+        return self._versions.values(self.name, step_uids, model)
 
     def sequences(self, step_uids: Sequence[str]) -> Sequences:
         """The pool's, redacted tokens replaced in place: ``masked`` there, no log-prob."""
-        found = self._pool.sequences(step_uids)
+        found = self._facts.sequences(step_uids)
         if not any(uid in self._masks for uid in step_uids):
-            return found if not self._masks else replace(found, masked=np.zeros(len(found.ids), dtype=np.bool_))
-        ids, masked = found.ids.copy(), np.zeros(len(found.ids), dtype=np.bool_)
+            return found
+        ids = found.ids.copy()
+        masked = np.zeros(len(ids), dtype=np.bool_) if found.masked is None else found.masked.copy()
         for i, uid in enumerate(step_uids):
             if uid in self._masks:
                 starts, ends, mask_id = self._masks[uid]
@@ -114,12 +105,13 @@ class VersionSource:
 
     def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
         """The trajectory's members with their labels as frozen, in plan order; texts and tokens redacted."""
-        found = self._pool.trajectory(trajectory_uid, tokens=tokens)
+        found = self._facts.trajectory(trajectory_uid, tokens=tokens)
         by_uid = {step["step_uid"]: step for step in found["steps"]}
-        labels = self._pool.version_labels(self.name, trajectory_uid)
+        labels = self._versions.labels(self.name, trajectory_uid)
         steps = [{**by_uid[row["step_uid"]], **{name: row[name] for name in LABELS}} for row in labels]
         if self.redaction is not None:
-            steps = [self._clean(step) for step in steps]
+            known: dict[int, Any] = {}
+            steps = [self._clean(step, known) for step in steps]
         if labels:
             found |= {
                 "reward": labels[0]["trajectory_reward"],
@@ -127,12 +119,20 @@ class VersionSource:
                 "complete": labels[0]["complete"],
                 "prompt_uid": labels[0]["prompt_uid"],
             }
+        if self.redaction is not None:
+            found = {name: value if name == "steps" else self.redaction.clean(value) for name, value in found.items()}
         return {**found, "channel": self.head["channel"], "steps": steps}
 
-    def _clean(self, step: dict[str, Any]) -> dict[str, Any]:
+    def _clean(self, step: dict[str, Any], known: dict[int, Any]) -> dict[str, Any]:
+        """The step redacted. ``known``: by identity, what steps of one trajectory share is cleaned once."""
         assert self.redaction is not None
-        texts = ("messages", "response_message", "tools", "metadata", "preview", "error")
-        made = {**step, **{name: self.redaction.clean(step[name]) for name in texts if name in step}}
+        rules = self.redaction
+        texts = (*BESIDE, "tools", "tags", "preview", "prompt_preview")
+        made = {**step, **{name: rules.clean(step[name]) for name in texts if name in step}}
+        if "messages" in step:
+            made["messages"], made["response_message"] = clean_conversation(
+                rules, step["messages"], step["response_message"], known
+            )
         if step["step_uid"] in self._masks and "prompt_ids" in step:
             made |= _masked_tokens(step, *self._masks[step["step_uid"]])
         return made
@@ -145,7 +145,9 @@ def _masked_tokens(step: Mapping[str, Any], starts: list[int], ends: list[int], 
     masked = np.zeros(n_prompt + n_response, dtype=np.bool_)
     for start, end in zip(starts, ends, strict=True):
         masked[start:end] = True
+    own = step["response_mask"]
     return {
+        "response_mask": (~masked[n_prompt:]).astype(np.uint8) if own is None else np.where(masked[n_prompt:], 0, own),
         "prompt_ids": None if prompt is None else np.where(masked[:n_prompt], np.int32(mask_id), prompt),
         "response_ids": None if response is None else np.where(masked[n_prompt:], np.int32(mask_id), response),
         "response_logprobs": logprobs

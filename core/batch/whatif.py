@@ -10,32 +10,53 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from core.batch.plan import PlanSource, count_plan, plan
+from core.batch.plan import PlanPool, PlanSource, count_plan, plan
 from core.batch.recipe import Recipe, parse_recipe
 from core.batch.result import Plan
 from core.errors import InvalidInput
+from core.tree.sequences import Sequences
 from core.types import View
 
 
-class SameRows:
-    """A pool whose candidate rows are asked for once, for plans that are compared with one another.
+class _SameRows:
+    """``pool.training`` with candidate rows that are asked for once; all else is its own."""
 
-    All else is the pool's own: dataset versions, rewards, fields.
-    """
-
-    def __init__(self, pool: PlanSource) -> None:
-        self._pool = pool
+    def __init__(self, source: PlanSource) -> None:
+        self._source = source
         self._rows: dict[str, pa.Table] = {}
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._pool, name)
-
     def plan_rows(self, view: View, *, channel: str) -> pa.Table:
-        """The pool's, as they were at first."""
+        """As they were at first."""
         asked = f"{dict(view.filters)!r} {view.where!r} {channel!r}"
         if asked not in self._rows:
-            self._rows[asked] = self._pool.plan_rows(view, channel=channel)
+            self._rows[asked] = self._source.plan_rows(view, channel=channel)
         return self._rows[asked]
+
+    def credit_fields(self, step_uids: Any, fields: Sequence[str]) -> pa.Table:
+        return self._source.credit_fields(step_uids, fields)
+
+    def version_in_force(self, channel: str) -> int | None:
+        return self._source.version_in_force(channel)
+
+    def trajectory_rewards(self, policy: Any, *, channel: str) -> pa.Table:
+        return self._source.trajectory_rewards(policy, channel=channel)
+
+    def step_values(self, step_uids: Any, model: str) -> pa.Array:
+        return self._source.step_values(step_uids, model)
+
+    def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
+        return self._source.trajectory(trajectory_uid, tokens=tokens)
+
+    def sequences(self, step_uids: Sequence[str]) -> Sequences:
+        return self._source.sequences(step_uids)
+
+
+class SamePool:
+    """A pool whose candidate rows are asked for once, for plans that are compared with one another."""
+
+    def __init__(self, pool: PlanPool) -> None:
+        self.training: PlanSource = _SameRows(pool.training)
+        self.versions = pool.versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +71,15 @@ class Outcome:
     error: str | None = None
 
 
-def sweep(pool: PlanSource, view: View, recipe: Recipe, name: str, values: Iterable[Any]) -> list[Outcome]:
+def sweep(pool: PlanPool, view: View, recipe: Recipe, name: str, values: Iterable[Any]) -> list[Outcome]:
     """Plan once per value of the recipe's field ``name``. InvalidInput when there is no such field."""
     if name not in Recipe.model_fields:
         raise InvalidInput(f"a recipe has no field {name!r}", field="name")
     found = []
-    source = SameRows(pool)
+    same = SamePool(pool)
     for value in values:
         try:
-            counts = count_plan(source, view, parse_recipe({**recipe.to_json(), name: value}))
+            counts = count_plan(same, view, parse_recipe({**recipe.to_json(), name: value}))
         except InvalidInput as error:
             found.append(Outcome(value, error=error.message))
         else:
@@ -88,19 +109,19 @@ class TrajectoryCredit:
 
 
 def credit_of(
-    pool: PlanSource, view: View, recipe: Recipe, algorithms: Sequence[str], trajectory_uid: str
+    pool: PlanPool, view: View, recipe: Recipe, algorithms: Sequence[str], trajectory_uid: str
 ) -> list[TrajectoryCredit]:
     """The same trajectory under several estimators, each with its default options but the recipe's own.
 
     Groups are compared as each plan has them, so batch sizes don't count here.
     """
     found = []
-    source = SameRows(pool)
+    same = SamePool(pool)
     for name in algorithms:
         own: dict[str, Any] = {} if name == recipe.algorithm else {"options": {}}
         try:
             wanted = parse_recipe({**recipe.to_json(), "algorithm": name, "batch_size": None, **own})
-            made = plan(source, view, wanted)
+            made = plan(same, view, wanted)
         except InvalidInput as error:
             found.append(TrajectoryCredit(name, error=error.message))
             continue

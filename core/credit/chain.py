@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from core.credit.types import CreditInput, Floats, Ints
+from core.credit.types import Bools, CreditInput, Floats, Ints
 
 
 def segments(owner: Ints, n: int) -> tuple[Ints, Ints]:
@@ -14,16 +16,120 @@ def segments(owner: Ints, n: int) -> tuple[Ints, Ints]:
     return starts, lengths
 
 
-def step_rewards(batch: CreditInput) -> Floats:
-    """float64 [s] that adds up to R per trajectory.
+@dataclass(frozen=True, slots=True, eq=False)
+class Flow:
+    """Which unit, step or sampled token, goes on from which: chains, or trees where a trajectory forks.
 
-    A step's own reward where it has one. The rest of R is outcome: it came with the end, and stands on the last step.
+    A state whose continuation was sampled more than once is worth the mean over its continuations, so sums run over
+    the mean of what goes on from a unit. In a chain that is the next unit.
+
+    Why so. Where what follows a unit is drawn k times, each draw's return is an unbiased estimate of what is to come,
+    and so is their mean; no draw is another one's future. Returns and GAE are linear in rewards and values, so the
+    result is that of each path from the unit to an end, taken as a chain of its own, averaged with weight Π 1/k over
+    the path's forks. Weights by number of ends would favour branches that were sampled more often further on.
+
+    The outcome stands at each branch's end. It is the one placing for which, undiscounted and without rewards of steps,
+    every unit's return is R, as in a chain and as in estimators of whole trajectories: forks then change nothing.
+    A branch that nobody went on with gets R as well: the trajectory was scored as a whole, and whether that branch
+    was worse nobody said. Rewards of steps stand where they were earned, and count on their own paths only.
+
+    Attributes:
+        starts, lengths: int64 [n], units of each trajectory.
+        before: int64 [k], the earlier unit that each one goes on from, -1 for none; None: the one before it.
+    """
+
+    starts: Ints
+    lengths: Ints
+    before: Ints | None = None
+
+    def followed(self, k: int) -> Bools:
+        """Whether something goes on from each of k units: bool [k]."""
+        result = np.zeros(k, dtype=np.bool_)
+        if self.before is not None:
+            result[self.before[self.before >= 0]] = True
+            return result
+        result[:] = True
+        result[(self.starts + self.lengths - 1)[self.lengths > 0]] = False
+        return result
+
+    def next(self, values: Floats) -> Floats:
+        """Mean of the values of what goes on from each unit, 0 where nothing does: float64 as ``values``."""
+        if self.before is None:
+            return following(values, self.starts, self.lengths)
+        on = np.flatnonzero(self.before >= 0)
+        n = np.bincount(self.before[on], minlength=len(values))
+        total = np.bincount(self.before[on], weights=values[on], minlength=len(values))
+        result: Floats = total / np.maximum(n, 1)
+        return result
+
+    def discounted(self, values: Floats, factor: float) -> Floats:
+        """y_i = x_i + factor · mean of y over what goes on from i: float64 as ``values``."""
+        if self.before is None:
+            return discounted(values, self.starts, self.lengths, factor)
+        result = np.array(values, dtype=np.float64)
+        n = np.maximum(np.bincount(self.before[self.before >= 0], minlength=len(values)), 1)
+        depth = depths(self.before)
+        order = np.argsort(depth, kind="stable")
+        borders = np.cumsum(np.bincount(depth)) if len(depth) else np.zeros(0, dtype=np.int64)
+        for low, high in zip(borders[-2::-1], borders[:0:-1], strict=True):
+            at = order[low:high]
+            owner = self.before[at]
+            np.add.at(result, owner, factor * result[at] / n[owner])
+        return result
+
+
+def depths(before: Ints) -> Ints:
+    """How many units lead to each one: int64 [k], 0 at a beginning. By jumps that double."""
+    result = (before >= 0).astype(np.int64)
+    jump = before.copy()
+    while (on := np.flatnonzero(jump >= 0)).size:
+        result[on] += result[jump[on]]
+        jump[on] = jump[jump[on]]
+    return result
+
+
+def step_flow(batch: CreditInput) -> Flow:
+    """Steps of each trajectory."""
+    starts, lengths = segments(batch.step_trajectory, len(batch.reward))
+    return Flow(starts, lengths, None if is_chain(batch) else batch.before)
+
+
+def token_flow(batch: CreditInput) -> Flow:
+    """Sampled tokens of each trajectory: a step's first goes on from the last of the step before it."""
+    starts, lengths, last = token_segments(batch)
+    if is_chain(batch):
+        return Flow(starts, lengths)
+    assert batch.before is not None, "else it is a chain"
+    n_tokens, origin = batch.n_tokens, batch.before.copy()
+    while (empty := np.flatnonzero((origin >= 0) & (n_tokens[origin] == 0))).size:
+        origin[empty] = batch.before[origin[empty]]
+    before = np.arange(int(n_tokens.sum()), dtype=np.int64) - 1
+    some = n_tokens > 0
+    before[(last - n_tokens + 1)[some]] = np.where(origin >= 0, last[origin], -1)[some]
+    return Flow(starts, lengths, before)
+
+
+def is_chain(batch: CreditInput) -> bool:
+    """Whether each step goes on from the one before it, in all trajectories."""
+    if batch.before is None:
+        return True
+    starts, lengths = segments(batch.step_trajectory, len(batch.reward))
+    plain = np.arange(len(batch.before), dtype=np.int64) - 1
+    plain[starts[lengths > 0]] = -1
+    return bool((batch.before == plain).all())
+
+
+def step_rewards(batch: CreditInput) -> Floats:
+    """float64 [s], which in a chain adds up to R per trajectory, less what steps earned that are not in the batch.
+
+    A step's own reward where it has one. The rest of R, after the rewards of all steps of the trajectory, is outcome:
+    it came with the end, and stands on the last step; in a trajectory that forks, on the last of each branch.
     """
     own = np.where(np.isnan(batch.step_reward), 0.0, batch.step_reward)
-    starts, lengths = segments(batch.step_trajectory, len(batch.reward))
-    total = np.bincount(batch.step_trajectory, weights=own, minlength=len(batch.reward))
-    filled = lengths > 0
-    own[(starts + lengths - 1)[filled]] += (batch.reward - total)[filled]
+    here = np.bincount(batch.step_trajectory, weights=own, minlength=len(batch.reward))
+    total = here if batch.steps_reward is None else batch.steps_reward
+    ends = ~step_flow(batch).followed(len(own))
+    own[ends] += (batch.reward - total)[batch.step_trajectory[ends]]
     return own
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from core.credit.base import EPS, SINGLETON, Estimator, Option, centre, group_size_needs, normalised, raw_singletons
-from core.credit.chain import discounted, segments, step_rewards
+from core.credit.chain import step_flow, step_rewards
 from core.credit.grpo import DDOF
 from core.credit.types import Credit, CreditInput, Floats, Ints, Needs
 
@@ -23,7 +23,7 @@ def needs(settings: Mapping[str, Any]) -> Needs:
     """A group to compare with, and an anchor per step."""
     group = group_size_needs(settings)
     source = "anchor" if settings["anchor"] == "metadata" else "observation"
-    return Needs(rewards=True, min_group_size=group.min_group_size, exact_tokens=True, fields=(source,))
+    return Needs(rewards=True, min_group_size=group.min_group_size, exact_tokens=True, fields=(source,), chained=True)
 
 
 def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
@@ -38,8 +38,7 @@ def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
     n_groups = len(batch.prompt_uids)
     sizes = np.bincount(batch.group, minlength=n_groups).astype(np.int64)
     episode = raw_singletons(settings, batch, sizes, relative(batch.reward, batch.group, n_groups))
-    starts, lengths = segments(batch.step_trajectory, len(batch.reward))
-    returns = discounted(step_rewards(batch), starts, lengths, settings["gamma"])
+    returns = step_flow(batch).discounted(step_rewards(batch), settings["gamma"])
     owner = step_groups(batch.group[batch.step_trajectory], batch.anchor, settings["similarity"])
     step = relative(returns, owner, int(owner.max()) + 1 if len(owner) else 0)
     total = episode[batch.step_trajectory] + settings["w"] * step

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from core.credit.base import Estimator, Option
-from core.credit.chain import discounted, segments, step_rewards, token_rewards, token_segments, whiten_tokens
+from core.credit.chain import Flow, step_flow, step_rewards, token_flow, token_rewards, whiten_tokens
 from core.credit.types import Credit, CreditInput, Needs
 
 
 def needs(settings: Mapping[str, Any]) -> Needs:
     """Rewards and exact ids; no group is compared."""
-    return Needs(rewards=True, exact_tokens=True)
+    return Needs(rewards=True, exact_tokens=True, chained=True)
 
 
 def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
@@ -28,14 +28,11 @@ def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
     if gamma == 1.0:
         returns = step_rewards(batch)
         if settings["chain"] == "trajectory":
-            starts, lengths = segments(batch.step_trajectory, len(batch.reward))
-            returns = discounted(returns, starts, lengths, 1.0)
+            returns = step_flow(batch).discounted(returns, 1.0)
         return Credit(step=whiten_tokens(returns, n_tokens), trajectory=None, step_return=returns)
-    if settings["chain"] == "trajectory":
-        starts, lengths, _ = token_segments(batch)
-    else:
-        starts, lengths = np.cumsum(n_tokens) - n_tokens, n_tokens
-    token_return = discounted(token_rewards(batch), starts, lengths, gamma)
+    across = settings["chain"] == "trajectory"
+    flow = token_flow(batch) if across else Flow(np.cumsum(n_tokens) - n_tokens, n_tokens)
+    token_return = flow.discounted(token_rewards(batch), gamma)
     token = whiten_tokens(token_return)
     return Credit(np.full(len(n_tokens), np.nan), None, token=token, token_return=token_return)
 

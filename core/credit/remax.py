@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from core.credit.base import Estimator, Option
-from core.credit.chain import discounted, segments, step_rewards
+from core.credit.chain import step_flow, step_rewards
 from core.credit.types import Credit, CreditInput, Needs
 
 
 def needs(settings: Mapping[str, Any]) -> Needs:
     """A greedy baseline per trajectory."""
-    return Needs(rewards=True, exact_tokens=True, fields=("baseline",))
+    return Needs(rewards=True, exact_tokens=True, fields=("baseline",), chained=settings["returns"] == "to_go")
 
 
 def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
@@ -26,8 +26,7 @@ def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
     if settings["returns"] == "total":
         total = batch.reward - batch.baseline
         return Credit(step=total[batch.step_trajectory], trajectory=total)
-    starts, lengths = segments(batch.step_trajectory, len(batch.reward))
-    to_go = discounted(step_rewards(batch), starts, lengths, 1.0)
+    to_go = step_flow(batch).discounted(step_rewards(batch), 1.0)
     return Credit(step=to_go - batch.baseline[batch.step_trajectory], trajectory=None, step_return=to_go)
 
 

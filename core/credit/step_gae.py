@@ -2,6 +2,8 @@
 
 δ_k = r_k + γ·V_{k+1} − V_k, A_k = δ_k + γλ·A_{k+1}, V after the last step is 0; return = A + V before whitening; A is
 whitened over all steps and holds for each response token of its step. (Agent-R1, StepPO; GAE, arXiv 1506.02438.)
+Step k+1 is what goes on from step k. Choices of one call and forks go on from the same step and not from each other;
+where several go on from a step, V_{k+1} and A_{k+1} are their means.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from core.credit.base import Estimator, Option
-from core.credit.chain import discounted, following, segments, step_rewards, whiten_steps
+from core.credit.chain import step_flow, step_rewards, whiten_steps
 from core.credit.types import Credit, CreditInput, Needs
 
 GAMMA = Option(1.0, "Discount (1.0, verl and ClawGym II; Agent-R1's scripts use 0.99)", minimum=0, maximum=1)
@@ -19,16 +21,15 @@ LAMBDA = Option(1.0, "λ of GAE (1.0, verl and ClawGym II)", minimum=0, maximum=
 
 def needs(settings: Mapping[str, Any]) -> Needs:
     """A critic value per step, and all steps of a trajectory."""
-    return Needs(rewards=True, exact_tokens=True, fields=("value",), contiguous=True)
+    return Needs(rewards=True, exact_tokens=True, fields=("value",), contiguous=True, chained=True)
 
 
 def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
     """Step-level GAE."""
     assert batch.value is not None, "checked by needs"
-    starts, lengths = segments(batch.step_trajectory, len(batch.reward))
-    gamma = settings["gamma"]
-    delta = step_rewards(batch) + gamma * following(batch.value, starts, lengths) - batch.value
-    advantage = discounted(delta, starts, lengths, gamma * settings["lam"])
+    flow, gamma = step_flow(batch), settings["gamma"]
+    delta = step_rewards(batch) + gamma * flow.next(batch.value) - batch.value
+    advantage = flow.discounted(delta, gamma * settings["lam"])
     returns = advantage + batch.value
     if settings["whiten"] == "steps":
         advantage = whiten_steps(advantage)

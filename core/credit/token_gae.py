@@ -1,7 +1,8 @@
 """GAE over sampled tokens, chained across the steps of a trajectory; prompt and tool tokens take no part.
 
 The recursion of ``step_gae`` with one value per sampled token. A step's reward stands on its last token; the token
-after it is the next step's first. Whitened over all sampled tokens. (Agent-R1, StepPO.)
+after it is the first of the step that goes on from it (``step_gae``). Whitened over all sampled tokens.
+(Agent-R1, StepPO.)
 """
 
 from __future__ import annotations
@@ -12,23 +13,22 @@ from typing import Any
 import numpy as np
 
 from core.credit.base import Estimator, Option
-from core.credit.chain import discounted, following, token_rewards, token_segments, whiten_tokens
+from core.credit.chain import token_flow, token_rewards, whiten_tokens
 from core.credit.step_gae import GAMMA, LAMBDA
 from core.credit.types import Credit, CreditInput, Needs
 
 
 def needs(settings: Mapping[str, Any]) -> Needs:
     """A critic value per response token, and all steps of a trajectory."""
-    return Needs(rewards=True, exact_tokens=True, fields=("token_values",), contiguous=True)
+    return Needs(rewards=True, exact_tokens=True, fields=("token_values",), contiguous=True, chained=True)
 
 
 def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
     """Token-level GAE."""
     assert batch.token_value is not None, "checked by needs"
-    starts, lengths, _ = token_segments(batch)
-    gamma = settings["gamma"]
-    delta = token_rewards(batch) + gamma * following(batch.token_value, starts, lengths) - batch.token_value
-    advantage = discounted(delta, starts, lengths, gamma * settings["lam"])
+    flow, gamma = token_flow(batch), settings["gamma"]
+    delta = token_rewards(batch) + gamma * flow.next(batch.token_value) - batch.token_value
+    advantage = flow.discounted(delta, gamma * settings["lam"])
     returns = advantage + batch.token_value
     if settings["whiten"] == "tokens":
         advantage = whiten_tokens(advantage)

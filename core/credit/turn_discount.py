@@ -12,24 +12,24 @@ from typing import Any
 import numpy as np
 
 from core.credit.base import EPS, Estimator, Option
-from core.credit.chain import discounted, segments, step_rewards
+from core.credit.chain import step_flow, step_rewards
 from core.credit.types import Credit, CreditInput, Needs
 
 
 def needs(settings: Mapping[str, Any]) -> Needs:
     """Two per group where a group is compared."""
-    return Needs(rewards=True, exact_tokens=True, min_group_size=1 if settings["baseline"] == "none" else 2)
+    least = 1 if settings["baseline"] == "none" else 2
+    return Needs(rewards=True, exact_tokens=True, min_group_size=least, chained=True)
 
 
 def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
     """Discounted returns, over the group's baseline."""
     n, n_groups = len(batch.reward), len(batch.prompt_uids)
-    starts, lengths = segments(batch.step_trajectory, n)
-    returns = discounted(step_rewards(batch), starts, lengths, settings["discount"])
+    returns = step_flow(batch).discounted(step_rewards(batch), settings["discount"])
     if settings["baseline"] == "none":
         return Credit(step=returns, trajectory=None, step_return=returns)
     owner, group = batch.step_trajectory, batch.group[batch.step_trajectory]
-    weight = 1.0 / np.maximum(lengths, 1)[owner]
+    weight = 1.0 / np.bincount(owner, minlength=n)[owner]
     votes = np.bincount(group, weights=weight, minlength=n_groups)
     mean = np.bincount(group, weights=weight * returns, minlength=n_groups) / np.maximum(votes, 1)
     advantage = returns - mean[group]

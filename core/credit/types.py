@@ -29,6 +29,7 @@ class Needs:
         exact_tokens: the loss forms a probability ratio, so ids must be the sampled ones.
         fields: keys of ``core.credit.fields.FIELDS`` that every step (``baseline``: every trajectory) must have.
         contiguous: the estimator chains the steps of a trajectory, so none may be missing.
+        chained: it reads rewards step by step: which step goes on from which, and what left-out steps earned.
     """
 
     rewards: bool = False
@@ -36,6 +37,7 @@ class Needs:
     exact_tokens: bool = False
     fields: tuple[str, ...] = ()
     contiguous: bool = False
+    chained: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,6 +62,10 @@ class CreditInput:
         anchor: [s], what the step observed, as text that is equal where observations are; None where unknown.
         baseline: float64 [n], reward of a greedy rollout of the same prompt; NaN where unknown.
         missing: [n], why a trajectory's steps don't form a chain; None where they do.
+        steps_reward: float64 [n], what all steps of a trajectory earned, those that are not in the batch too; None:
+            they are all in it.
+        before: int64 [s], the step whose state and answer each step goes on from, -1 for none. Choices of one call and
+            forks go on from the same step and not from each other. None: each from the one before it.
     """
 
     group: Ints
@@ -77,6 +83,8 @@ class CreditInput:
     anchor: Sequence[str | None] | None = None
     baseline: Floats | None = None
     missing: Sequence[str | None] | None = None
+    steps_reward: Floats | None = None
+    before: Ints | None = None
 
     @property
     def n_tokens(self) -> Ints:

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from core.dialects.base import Json, reasoning_of
+from core.dialects.exact import exact_json
 
 
 @dataclass(slots=True)
@@ -73,12 +74,12 @@ class ToolCalls:
 
 
 def parsed_arguments(arguments: str) -> Json | None:
-    """The object that arguments spell; None when they spell none. No text at all is an empty object."""
+    """The object that arguments spell; None when they spell none that says the same. No text is an empty object."""
     if not arguments.strip():
         return {}
     try:
-        value = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
+        value = exact_json(arguments)
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None
 

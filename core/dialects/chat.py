@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from core.dialects.base import Dialect, Json, Names, reasoning_of
+from core.dialects.base import Dialect, Json, Names, maybe_text, reasoning_of
 from core.dialects.errors import openai_error
 from core.errors import StudioError
 
@@ -74,6 +74,80 @@ class PlainRelay:
     def fail(self, error: StudioError) -> bytes:
         """The error as an event, which ends the stream."""
         return event(openai_error(error))
+
+
+class CompletionsTranslation(PlainTranslation):
+    """A call for a text completion.
+
+    A prompt that the agent wants echoed is put before the answer here: asked for the tokens' ids as well, engines
+    leave it out. Log-probs of the prompt, and texts of prompts that are ids, only engines know: they are asked.
+    """
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        super().__init__(body, completions_stream)
+        self._echoes = _echoed(body)
+        if self._echoes:
+            self.asked = {name: value for name, value in body.items() if name != "echo"}
+
+    def whole(self, answer: Mapping[str, Any]) -> Json:
+        """The answer, the prompt before it where it is wanted."""
+        if not self._echoes:
+            return dict(answer)
+        choices = []
+        for position, choice in enumerate(answer["choices"]):
+            text = self._prompt(choice.get("index", position)) + maybe_text(choice.get("text"))
+            choices.append({**choice, "text": text})
+        return {**answer, "choices": choices}
+
+    def stream(self, answer: Mapping[str, Any]) -> bytes:
+        """The chunks of a whole answer."""
+        return super().stream(self.whole(answer))
+
+    def relay(self) -> PlainRelay:
+        """For an engine that streams."""
+        return EchoRelay(self.asked, self._prompt) if self._echoes else super().relay()
+
+    def _prompt(self, index: Any) -> str:
+        """The prompt of a choice."""
+        n = self.asked.get("n")
+        position = index // (n if isinstance(n, int) and n > 0 else 1) if isinstance(index, int) else 0
+        return self._echoes[min(position, len(self._echoes) - 1)]
+
+
+class EchoRelay(PlainRelay):
+    """Puts a choice's prompt before its first words.
+
+    Args:
+        prompt: index of a choice -> its prompt.
+    """
+
+    def __init__(self, request: Mapping[str, Any], prompt: Callable[[Any], str]) -> None:
+        super().__init__(request)
+        self._prompt = prompt
+        self._begun: set[Any] = set()
+
+    def feed(self, chunk: Mapping[str, Any]) -> bytes:
+        """The chunk, with the prompt in the first of each choice."""
+        choices = chunk.get("choices")
+        if isinstance(choices, list):
+            chunk = {**chunk, "choices": [self._begin(c) if isinstance(c, dict) else c for c in choices]}
+        return super().feed(chunk)
+
+    def _begin(self, choice: Json) -> Json:
+        index = choice.get("index", 0)
+        if index in self._begun:
+            return choice
+        self._begun.add(index)
+        return {**choice, "text": self._prompt(index) + maybe_text(choice.get("text"))}
+
+
+def _echoed(body: Mapping[str, Any]) -> list[str]:
+    """The prompts to be put before the answers; empty where none is wanted or the engine has to do it."""
+    if body.get("echo") is not True or body.get("logprobs") not in (None, False) or body.get("max_tokens") == 0:
+        return []
+    prompt = body.get("prompt")
+    prompts = [prompt] if isinstance(prompt, str) else prompt
+    return prompts if isinstance(prompts, list) and all(isinstance(one, str) for one in prompts) else []
 
 
 def event(data: Any) -> bytes:
@@ -207,8 +281,8 @@ def _is_developer(message: Any) -> bool:
     return isinstance(message, dict) and message.get("role") == "developer"
 
 
-def _open_completions(body: Mapping[str, Any], names: Names, earlier: Sequence[Json]) -> PlainTranslation:
-    return PlainTranslation(body, completions_stream)
+def _open_completions(body: Mapping[str, Any], names: Names, earlier: Sequence[Json]) -> CompletionsTranslation:
+    return CompletionsTranslation(body)
 
 
 CHAT: Final = Dialect("chat", "chat/completions", "chat", KEEP_ALIVE, openai_error, _open_chat)

@@ -13,8 +13,6 @@ from core.dialects.errors import anthropic_error
 from core.dialects.messages_request import RAW_ARGUMENTS, to_chat
 from core.errors import StudioError
 
-SIGNATURE: Final = base64.b64encode(b"claw-studio").decode()
-"""Signature of thinking that no provider signed: agents send thinking back only when it carries one."""
 PING: Final = named_event("ping", {"type": "ping"})
 
 _STOP_REASONS: Final = {
@@ -33,6 +31,7 @@ class MessagesTranslation:
         self.response_id = f"msg_{names.step_uid}"
         model = body.get("model")
         self._model = model if isinstance(model, str) else None
+        self._step_uid = names.step_uid
         self._call_prefix = f"toolu_{names.step_uid}"
 
     def whole(self, answer: Mapping[str, Any]) -> Json:
@@ -40,7 +39,7 @@ class MessagesTranslation:
         choice, message = first_choice(answer)
         content: list[Json] = []
         if reasoning := reasoning_of(message):
-            content.append({"type": "thinking", "thinking": reasoning, "signature": SIGNATURE})
+            content.append({"type": "thinking", "thinking": reasoning, "signature": self.signature(len(content))})
         refusal = maybe_text(message.get("refusal"))
         text = content_text(message.get("content")) + refusal
         if text:
@@ -79,6 +78,13 @@ class MessagesTranslation:
     def tool_calls(self) -> ToolCalls:
         """An empty collector of this call's tool calls."""
         return ToolCalls(self._call_prefix)
+
+    def signature(self, block: int) -> str:
+        """Signature of thinking that no provider signed: agents send thinking back only when it carries one.
+
+        No two blocks have the same one, since agents know a block by it.
+        """
+        return base64.b64encode(f"claw-studio:{self._step_uid}:{block}".encode()).decode()
 
 
 class MessagesRelay:
@@ -170,7 +176,7 @@ class MessagesRelay:
             return []
         out: list[bytes] = []
         if self._open == "thinking":
-            signed = {"type": "signature_delta", "signature": SIGNATURE}
+            signed = {"type": "signature_delta", "signature": self._translation.signature(self._n_blocks)}
             out.append(_event("content_block_delta", index=self._n_blocks, delta=signed))
         out.append(_event("content_block_stop", index=self._n_blocks))
         self._open = None

@@ -19,6 +19,11 @@ BILLING_HEADER: Final = "x-anthropic-billing-header"
 IMAGE_MARK: Final = "[image]"
 """Stands in a tool message for an image that follows in a user message of its own."""
 
+CONTINUE: Final[Mapping[str, bool]] = {"continue_final_message": True, "add_generation_prompt": False}
+"""Asks an engine to go on with the last message instead of beginning one."""
+PREFILL: Final = "messages.prefill"
+"""Named as left out where an engine can't go on with a message."""
+
 _SAME: Final = ("model", "max_tokens", "temperature", "top_p", "top_k", "stream")
 _TRANSLATED: Final = frozenset(
     {*_SAME, "messages", "system", "tools", "tool_choice", "stop_sequences", "output_config", "output_format"}
@@ -51,7 +56,15 @@ def to_chat(body: Mapping[str, Any]) -> tuple[Json, list[str]]:
         if body[name] is not None:
             dropped.add(name)
     engines_own = {name: value for name, value in body.items() if name not in _TRANSLATED and name not in _NOT_CHAT}
+    if _is_prefill(chat["messages"]):
+        chat |= CONTINUE
     return {**engines_own, **chat_request(chat)}, dropped.names
+
+
+def _is_prefill(messages: Sequence[Json]) -> bool:
+    """Whether the last message is the beginning of the answer; one that calls tools has said all."""
+    last = messages[-1] if messages else {}
+    return last.get("role") == "assistant" and "tool_calls" not in last and bool(last.get("content"))
 
 
 def messages_to_chat(body: Mapping[str, Any], dropped: Dropped) -> list[Json]:

@@ -154,9 +154,10 @@ class _Talk:
             self._dropped.add(f"input.{kind}")
 
     def _said(self, item: Json) -> None:
-        answer = self._open(lambda open: open["content"] is not None or "tool_calls" in open)
+        answer = self._open(_is_over)
         parts = self._parts(item.get("content"), "")
-        answer["content"] = "".join(part["text"] for part in parts if part["type"] == "text")
+        said = "".join(part["text"] for part in parts if part["type"] == "text")
+        answer["content"] = (answer["content"] or "") + said
 
     def _thought(self, item: Json) -> None:
         text = unsealed(item.get("encrypted_content"))
@@ -169,8 +170,11 @@ class _Talk:
                 text = joiner.join(str(part.get("text", "")) for part in parts)
                 if text:
                     break
+        if not text and not item.get("encrypted_content"):
+            # Named by an id that is not known here.
+            self._dropped.add("input.reasoning")
         if text:
-            answer = self._open(lambda open: open["content"] is not None or "tool_calls" in open)
+            answer = self._open(_is_over)
             answer["reasoning_content"] = answer.get("reasoning_content", "") + text
 
     def _open(self, is_full: Any) -> Json:
@@ -246,6 +250,11 @@ class _Talk:
             else:
                 self._dropped.add(f"input.{kind}")
         return parts
+
+
+def _is_over(answer: Json) -> bool:
+    """Whether what is said next begins another answer. Calls wait for their results, so nothing new began."""
+    return answer["content"] is not None and "tool_calls" not in answer
 
 
 def _text_format(text: Any) -> tuple[Json | None, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from core.export import (
     trl_sft,
     verl,
 )
-from core.export.base import Exporter, ExportResult, ExportSource, Progress, estimate_bytes, run_export
+from core.export.base import Exporter, ExportPool, ExportResult, Progress, estimate_bytes, run_export
 
 EXPORTERS: dict[str, Exporter] = {
     exporter.name: exporter
@@ -57,13 +57,14 @@ __all__ = ["EXPORTERS", "ExportResult", "Exporter", "estimate_bytes", "export"]
 
 def export(
     plan: Plan,
-    pool: ExportSource,
+    pool: ExportPool,
     format_name: str,
     out_dir: Path,
     *,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.time,
-    **options: Any,
+    options: Mapping[str, Any] | None = None,
+    **named: Any,
 ) -> ExportResult:
     """Write a plan's file and its manifest.
 
@@ -74,7 +75,8 @@ def export(
         out_dir: folder, made when missing.
         progress: called with (steps written, steps in all); raising cancels.
         clock: time written into the manifest.
-        options: of the format.
+        options: of the format, by name: what a caller named, which need not be a format's at all.
+        named: the same where the code names them.
 
     Raises:
         InvalidInput: an unknown format or option, an empty plan, an unwritable folder.
@@ -82,4 +84,5 @@ def export(
     if format_name not in EXPORTERS:
         known = ", ".join(EXPORTERS)
         raise InvalidInput(f"no export format {format_name!r}", field="format", hint=f"one of {known}")
-    return run_export(EXPORTERS[format_name], plan, pool, out_dir, progress=progress, clock=clock, options=options)
+    chosen = {**(options or {}), **named}
+    return run_export(EXPORTERS[format_name], plan, pool, out_dir, progress=progress, clock=clock, options=chosen)

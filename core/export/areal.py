@@ -1,7 +1,11 @@
 """AReaL: a list of tensor dicts ``[1, L]``, as its workflows return them.
 
 ``input_ids, loss_mask, versions, turn_ids`` int32, ``attention_mask`` bool, ``logprobs`` float32 (0 on context),
-``rewards`` float32 ``[1]``. Versions are -1 on context, as AReaL's own workflows write them.
+``rewards`` float32 ``[1]``. Versions are those of the step that sampled each token, -1 on context, as AReaL's own
+workflows write them.
+
+AReaL normalises rewards over groups of a fixed number of rows. With ``credit=plan`` ``rewards`` are the plan's
+advantages, which AReaL passes on to each sampled token under the settings that the manifest names.
 """
 
 from __future__ import annotations
@@ -14,25 +18,34 @@ import numpy as np
 from core.batch.plan import Plan
 from core.batch.rows import training_rows
 from core.errors import InvalidInput
-from core.export.base import MERGE, Exporter, ExportSource, Progress, Sink, Written, merged
-from core.export.lines import logprobs_of, loss_ranges, of_last_step
-from core.export.padded import row_rewards
+from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Sink, Written, merged
+from core.export.lines import logprobs_of, loss_ranges
+from core.export.recompute import (
+    CREDIT,
+    as_planned,
+    bare_rows,
+    counts_of,
+    one_temperature,
+    rows_rewards,
+    with_context,
+)  # fmt: skip
 
 
-def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
+def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
     """Collect all rows; the format is one pickled list."""
     import torch
 
     found: list[dict[str, Any]] = []
     n_tokens = n_loss = 0
-    for rows in training_rows(plan, pool, merge=merged(settings)):
-        rewards = row_rewards(plan, rows.last_step)
-        versions = of_last_step(plan, rows, "policy_version")
-        if None in versions:
+    for part in training_rows(plan, source, merge=merged(settings)):
+        rows = with_context(part)
+        rewards = rows_rewards(plan, rows, settings)
+        if plan.steps["policy_version"].null_count:
             raise InvalidInput(
                 "a step's policy version is unknown, and AReaL needs it", field="recipe.max_staleness",
                 hint="set max_staleness: it leaves unknown versions out",
             )  # fmt: skip
+        versions = rows.by_token(plan.steps["policy_version"].to_numpy().astype(np.int32), -1)
         for i, at in enumerate(rows.slices()):
             loss = rows.loss[at]
             turns = np.zeros(len(loss), dtype=np.int32)
@@ -42,7 +55,7 @@ def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str
                 "input_ids": rows.ids[at],
                 "loss_mask": loss.astype(np.int32),
                 "logprobs": logprobs_of(rows, at),
-                "versions": np.where(loss, np.int32(versions[i]), np.int32(-1)),
+                "versions": np.where(loss, versions[at], np.int32(-1)),
                 "turn_ids": turns,
                 "attention_mask": np.ones(len(loss), dtype=np.bool_),
             }
@@ -51,7 +64,32 @@ def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str
         n_tokens, n_loss = n_tokens + len(rows.ids), n_loss + int(rows.loss.sum())
         progress(rows.done, len(plan.steps))
     torch.save(found, sink)
-    return Written(len(found), n_tokens, n_loss)
+    what = f"AReaL deals {len(found)} rows to its ranks in equal numbers, and refuses where that leaves a rest"
+    told = (Difference(what, f"as many data-parallel ranks as divide {len(found)}"),)
+    return Written(len(found), n_tokens, n_loss, told)
+
+
+PLANNED = (
+    "actor.reward_norm=null actor.adv_norm=null actor.reward_bias=0 actor.reward_scaling=1 actor.reward_clip=1e9 "
+    "actor.kl_ctl=0 actor.discount=1 actor.gae_lambda=1 actor.mask_no_eos_with_zero=false "
+    "actor.overlong_reward_penalty=false actor.ppo_n_minibatches=1"
+)
+
+
+def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
+    """What AReaL makes of it otherwise than the plan."""
+    found = [*bare_rows(plan), *one_temperature(plan, "gconfig.temperature")]
+    if as_planned(settings):
+        return [
+            Difference(
+                "AReaL scales, clips and normalises what it is given, and updates four times, unless it is told not to",
+                PLANNED,
+            ),
+            *found,
+        ]
+    told = counts_of(plan)["sizes"]
+    what = f"AReaL's groups are group_size rows, one after another; the plan's have {sorted(set(told))} trajectories"
+    return [*found, Difference(what, "credit=plan")]
 
 
 def load_command(name: str) -> str:
@@ -66,5 +104,6 @@ EXPORTER = Exporter(
     suffix=".pt",
     write=write,
     load_command=load_command,
-    choices={"merge": tuple(reversed(MERGE["merge"]))},
+    choices={"merge": tuple(reversed(MERGE["merge"])), **CREDIT},
+    differences=differences,
 )

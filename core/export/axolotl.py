@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from core.batch.plan import Plan
 from core.batch.rows import Rows
-from core.export.base import MERGE, Exporter, ExportSource, Progress, Sink, Written
-from core.export.lines import write_lines
+from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Sink, Written
+from core.export.lines import longest_row, repeated, write_lines
 
 IGNORE = -100
 
@@ -21,9 +21,16 @@ def _line(rows: Rows, i: int, at: slice) -> Mapping[str, Any]:
     return {"input_ids": ids, "attention_mask": np.ones(len(ids), dtype=np.int8), "labels": labels}
 
 
-def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
+def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
     """Stream the lines."""
-    return write_lines(plan, pool, sink, settings, progress, _line)
+    return write_lines(plan, source, sink, settings, progress, _line)
+
+
+def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:
+    """Its longest sequence, and its last batch."""
+    flag = f"sequence_len: {longest_row(plan)}, excess_length_strategy: raise"
+    cut = Difference("Axolotl drops rows that are longer than its sequence_len", flag)
+    return (cut, repeated("Axolotl", "micro_batch_size"))
 
 
 def load_command(name: str) -> str:
@@ -43,4 +50,5 @@ EXPORTER = Exporter(
     write=write,
     load_command=load_command,
     choices=MERGE,
+    differences=differences,
 )

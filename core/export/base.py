@@ -11,25 +11,30 @@ import io
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import orjson
 
+from core.batch.arrays import trajectory_ranges
 from core.batch.layout import TokenReader
 from core.batch.plan import Plan
-from core.errors import InvalidInput
+from core.batch.versions import VersionSource
+from core.errors import InvalidInput, NoRoom, is_full
+from core.pool.redaction.rules import Redaction
 
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
 TOKENIZER_SAMPLE = 64
 SAMPLE_TOKENS = 300_000
+SAID_BY_PEOPLE = ("dataset_version", "view", "recipe", "funnel", "excluded")
+"""Parts of a manifest that hold names and conditions which people wrote."""
 PACKAGES = ("claw-studio", "numpy", "pyarrow", "duckdb")
 
 Progress = Callable[[int, int], None]
@@ -37,11 +42,37 @@ Progress = Callable[[int, int], None]
 
 
 class ExportSource(TokenReader, Protocol):
-    """What exporters read of the pool."""
+    """What exporters read: ``pool.training``, or a dataset version."""
 
     def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
         """A trajectory with its steps in order, messages and tools included."""
         ...
+
+
+class ExportPool(Protocol):
+    """The part of a pool that exporters read."""
+
+    @property
+    def training(self) -> ExportSource:
+        """Tokens and texts as they are stored."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that the trainer does otherwise than the plan says, and what stops it.
+
+    Attributes:
+        what: one line, for people: what differs, and for how many rows or groups where that is known.
+        flag: the trainer's setting, or the recipe's or format's option, that makes it as the plan says; None: nothing.
+    """
+
+    what: str
+    flag: str | None = None
+
+    def to_json(self) -> dict[str, str | None]:
+        """JSON values."""
+        return {"what": self.what, "flag": self.flag}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +83,13 @@ class Written:
         n_rows: rows of the file.
         n_tokens: token ids in it, context included.
         n_loss_tokens: tokens that a loss counts.
+        differences: what only the written rows tell of how the trainer departs from the plan.
     """
 
     n_rows: int
     n_tokens: int
     n_loss_tokens: int
+    differences: tuple[Difference, ...] = ()
 
 
 class Sink:
@@ -104,6 +137,12 @@ def loader(program: str) -> Mapping[str, Callable[[str], bytes]]:
 
 
 Write = Callable[[Plan, ExportSource, Sink, Mapping[str, str], Progress], Written]
+Differences = Callable[[Plan, Mapping[str, str]], Sequence[Difference]]
+
+
+def as_planned(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:
+    """Nothing that differs."""
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +159,10 @@ class Exporter:
         choices: options and their allowed values, the first one the default.
         beside: files that go beside the export, such as the program that loads it: name -> content, given the
             export's file name.
+        texts: whether it is made of messages, so that steps without token ids can be in it.
         masks_tokens: whether it can leave single sampled tokens out of the loss; False refuses redacted versions.
+        differences: what the trainer does otherwise than the plan, by the plan and the checked options, without reading
+            a token; pages show it before the export, the manifest lists it with what ``Written`` adds.
     """
 
     name: str
@@ -131,7 +173,9 @@ class Exporter:
     load_command: Callable[[str], str]
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     beside: Mapping[str, Callable[[str], bytes]] = field(default_factory=dict)
+    texts: bool = False
     masks_tokens: bool = True
+    differences: Differences = as_planned
 
     def settings(self, given: Mapping[str, Any]) -> dict[str, str]:
         """Options checked and completed. InvalidInput names what is wrong."""
@@ -162,7 +206,7 @@ class ExportResult:
 def run_export(
     exporter: Exporter,
     plan: Plan,
-    pool: ExportSource,
+    pool: ExportPool,
     out_dir: Path,
     *,
     progress: Progress | None,
@@ -174,31 +218,34 @@ def run_export(
     Raises:
         InvalidInput: an empty plan, a wrong option, or a folder that can't be written.
     """
-    settings, pool = exporter.settings(options), source_of(plan, pool)
-    if plan.dataset_version is not None and plan.dataset_version["has_masks"] and not exporter.masks_tokens:
-        raise InvalidInput(
-            f"{exporter.name} can't leave single tokens out of the loss, and this version has redacted ones",
-            field="format",
-            hint="freeze with the redaction action 'drop', or choose another format",
-        )
+    settings, source = exporter.settings(options), source_of(plan, pool)
+    if not exporter.masks_tokens:
+        _refuse_masks(exporter, plan, source)
     if not len(plan.steps):
         worst = max(plan.excluded, key=lambda reason: reason.n_steps, default=None)
         hint = "no step matches view and channel" if worst is None else f"{worst.n_steps} steps: {worst.label}"
+        if worst is not None and worst.reason == "no_tokens" and exporter.texts:
+            hint += "; for their texts alone, name 'none' among the recipe's token_sources"
         raise InvalidInput("the plan holds no step", field="view", hint=hint)
+    n_without = int((plan.steps["n_response_tokens"].to_numpy() == 0).sum())
+    if n_without and not exporter.texts:
+        raise InvalidInput(
+            f"{n_without} steps have no token ids, and {exporter.name} is made of ids",
+            field="recipe.token_sources",
+            hint="take 'none' out of the recipe's token_sources, or choose a format of texts",
+        )
     marks = [settings[name] for name, values in exporter.choices.items() if settings[name] != values[0]]
     path = out_dir / ("-".join([exporter.name, *marks, plan.hash[:12]]) + exporter.suffix)
     manifest_path = path.with_name(path.name + ".manifest.json")
     if (done := _finished(path, manifest_path, plan)) is not None:
         return done
-    try:
+    with _named("make", out_dir):
         out_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as err:
-        raise InvalidInput(f"can't make {out_dir}: {err}", field="out") from err
-    with atomic(path) as file:
+    with _named("write to", out_dir), atomic(path) as file:
         sink = Sink(file)
-        written = exporter.write(plan, pool, sink, settings, progress or _no_progress)
+        written = exporter.write(plan, source, sink, settings, progress or _no_progress)
     for name, content in exporter.beside.items():
-        with atomic(out_dir / name) as file:
+        with _named("write to", out_dir), atomic(out_dir / name) as file:
             file.write(content(path.name))
     manifest = {
         "manifest_version": MANIFEST_VERSION,
@@ -210,6 +257,7 @@ def run_export(
         "n_rows": written.n_rows,
         "n_tokens": written.n_tokens,
         "n_loss_tokens": written.n_loss_tokens,
+        "differences": [one.to_json() for one in (*exporter.differences(plan, settings), *written.differences)],
         "plan": {"uid": plan.uid, "hash": plan.hash},
         "dataset_version": plan.dataset_version,
         "view": plan.view_json(),
@@ -218,14 +266,38 @@ def run_export(
         "counts": plan.counts,
         "funnel": plan.funnel_json(),
         "excluded": [reason.to_json() for reason in plan.excluded],
-        "tokenizers": tokenizers_of(plan, pool),
+        "tokenizers": tokenizers_of(plan, source),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
         "created_at": datetime.fromtimestamp(clock(), UTC).isoformat(),
         "load_command": exporter.load_command(path.name),
     }
-    with atomic(manifest_path) as file:
+    if isinstance(source, VersionSource) and source.redaction is not None:
+        manifest |= {name: _without_hits(manifest[name], source.redaction) for name in SAID_BY_PEOPLE}
+    with _named("write to", out_dir), atomic(manifest_path) as file:
         file.write(orjson.dumps(manifest, option=orjson.OPT_INDENT_2, default=str))
     return ExportResult(path, manifest_path, written.n_rows, written.n_tokens, manifest)
+
+
+def _without_hits(value: Any, rules: Redaction) -> Any:
+    """JSON with the hits in its texts replaced; numbers are counts."""
+    if isinstance(value, str):
+        return rules.clean(value)
+    if isinstance(value, dict):
+        kept = {name: value[name] for name in ("redaction",) if name in value}
+        return {rules.clean(str(name)): _without_hits(item, rules) for name, item in value.items()} | kept
+    return [_without_hits(item, rules) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _refuse_masks(exporter: Exporter, plan: Plan, source: ExportSource) -> None:
+    """InvalidInput where a step has tokens that no loss may count: redacted by a version, or by who sent the step."""
+    for low, high in trajectory_ranges(plan):
+        masked = source.sequences(plan.step_uids[low:high]).masked
+        if masked is not None and masked.any():
+            raise InvalidInput(
+                f"{exporter.name} can't leave single tokens out of the loss, and some are redacted",
+                field="format",
+                hint="freeze with the redaction action 'drop', or choose another format",
+            )
 
 
 def _finished(path: Path, manifest_path: Path, plan: Plan) -> ExportResult | None:
@@ -243,12 +315,12 @@ def _finished(path: Path, manifest_path: Path, plan: Plan) -> ExportResult | Non
     return ExportResult(path, manifest_path, manifest["n_rows"], manifest["n_tokens"], manifest)
 
 
-def source_of(plan: Plan, pool: ExportSource) -> ExportSource:
+def source_of(plan: Plan, pool: ExportPool) -> ExportSource:
     """Where a plan's tokens and texts come from: of a version the version, which alone knows what is redacted."""
-    return pool if plan.dataset_version is None else cast(ExportSource, plan.reader)
+    return pool.training if plan.dataset_version is None else plan.reader
 
 
-def estimate_bytes(exporter: Exporter, plan: Plan, pool: ExportSource, options: Mapping[str, Any]) -> int | None:
+def estimate_bytes(exporter: Exporter, plan: Plan, pool: ExportPool, options: Mapping[str, Any]) -> int | None:
     """About how big the file will be: the first trajectories written to nowhere, scaled by tokens.
 
     None when a part of the plan can't be written alone (pairs).
@@ -263,7 +335,7 @@ def estimate_bytes(exporter: Exporter, plan: Plan, pool: ExportSource, options: 
     return int(sink.n_bytes * int(tokens[-1]) / int(sample.lengths.sum()))
 
 
-def tokenizers_of(plan: Plan, pool: ExportSource) -> dict[str, Any]:
+def tokenizers_of(plan: Plan, source: ExportSource) -> dict[str, Any]:
     """Distinct tokenizer hashes of the plan's steps, from at most ``TOKENIZER_SAMPLE`` evenly spread trajectories.
 
     ``hashes`` holds None when a step doesn't know its tokenizer; ``n_trajectories_read`` says how many were read.
@@ -271,12 +343,24 @@ def tokenizers_of(plan: Plan, pool: ExportSource) -> dict[str, Any]:
     uids = plan.trajectories["trajectory_uid"].to_pylist()
     stride = -(-len(uids) // TOKENIZER_SAMPLE)
     chosen = uids[::stride]
-    hashes = {step["tokenizer_hash"] for uid in chosen for step in pool.trajectory(uid, tokens=False)["steps"]}
+    hashes = {step["tokenizer_hash"] for uid in chosen for step in source.trajectory(uid, tokens=False)["steps"]}
     return {"hashes": sorted(hashes, key=lambda one: (one is None, one)), "n_trajectories_read": len(chosen)}
 
 
 def _no_progress(done: int, total: int) -> None:
     """Nobody is watching."""
+
+
+@contextmanager
+def _named(what: str, folder: Path) -> Iterator[None]:
+    """What the system refuses is the fault of the folder that was named, or of its disk."""
+    try:
+        yield
+    except OSError as error:
+        refused = NoRoom if is_full(error) else InvalidInput
+        raise refused(
+            f"can't {what} {folder}: {error.strerror or error}", field="out", hint="name another folder, or free room"
+        ) from error
 
 
 @contextmanager

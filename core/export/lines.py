@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -14,46 +15,78 @@ from numpy.typing import NDArray
 from core.batch.plan import Plan
 from core.batch.rows import Rows, training_rows
 from core.errors import InvalidInput
-from core.export.base import ExportSource, Progress, Sink, Written, merged
+from core.export.base import Difference, ExportSource, Progress, Sink, Written, merged
 
 Line = Callable[[Rows, int, slice], Mapping[str, Any]]
 """(rows, number of the row, where it stands in the flat arrays) -> the object."""
+
+Lines = tuple[list[Mapping[str, Any]], dict[str, str]]
+"""(objects, step uid -> why it is in none of them, or in none's loss)."""
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 
 
 def write_lines(
-    plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress, line: Line
+    plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress, line: Line
 ) -> Written:
     """Stream one line per row; NaN becomes null."""
-    n_rows = n_tokens = n_loss = 0
-    for rows in training_rows(plan, pool, merge=merged(settings)):
+    n_rows = n_tokens = n_loss = n_first = 0
+    for rows in training_rows(plan, source, merge=merged(settings)):
         for i, at in enumerate(rows.slices()):
             sink.write(orjson.dumps(line(rows, i, at), option=_OPTIONS))
         n_rows, n_tokens, n_loss = n_rows + len(rows), n_tokens + len(rows.ids), n_loss + int(rows.loss.sum())
+        n_first += n_unpredicted(rows)
         progress(rows.done, len(plan.steps))
-    return Written(n_rows, n_tokens, n_loss)
+    return Written(n_rows, n_tokens, n_loss - n_first, (UNPREDICTED,) if n_first else ())
+
+
+UNPREDICTED = Difference(
+    "The first sampled token of a row without a prompt is in no loss: nothing predicts it",
+    "view where: n_prompt_tokens > 0",
+)
+
+
+def n_unpredicted(rows: Rows) -> int:
+    """How many rows begin with a token in the loss."""
+    return int(rows.loss[rows.offsets[:-1]].sum())
 
 
 def write_conversations(
     plan: Plan,
-    pool: ExportSource,
+    source: ExportSource,
     sink: Sink,
     progress: Progress,
-    lines: Callable[[list[dict[str, Any]]], Iterable[Mapping[str, Any]]],
+    lines: Callable[[list[dict[str, Any]]], Lines],
 ) -> Written:
-    """Stream the lines that ``lines`` makes of each trajectory's chosen steps, messages included."""
-    n_rows = done = 0
+    """Stream the lines that ``lines`` makes of each trajectory's chosen steps, messages included.
+
+    A step with a reason is in no loss; the manifest tells how many have it.
+    """
+    n_rows = done = n_silent = 0
+    reasons: Counter[str] = Counter()
     owners = plan.steps["trajectory_uid"].to_pylist()
     for trajectory_uid, part in groupby(zip(owners, plan.step_uids, strict=True), key=lambda pair: pair[0]):
         chosen = {uid for _, uid in part}
-        steps = [step for step in pool.trajectory(trajectory_uid)["steps"] if step["step_uid"] in chosen]
-        for line in lines(steps):
+        steps = [step for step in source.trajectory(trajectory_uid)["steps"] if step["step_uid"] in chosen]
+        made, without = lines(steps)
+        for line in made:
             sink.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
-            n_rows += 1
+        n_rows += len(made)
+        reasons.update(without.values())
+        n_silent += sum(step["n_response_tokens"] or 0 for step in steps if step["step_uid"] in without)
         done += len(chosen)
         progress(done, len(owners))
-    return Written(n_rows, plan.counts["n_tokens"], plan.counts["n_loss_tokens"])
+    told = tuple(Difference(f"{n} steps are in no loss: {reason}") for reason, n in sorted(reasons.items()))
+    return Written(n_rows, plan.counts["n_tokens"], plan.counts["n_loss_tokens"] - n_silent, told)
+
+
+def not_as_text(step: Mapping[str, Any]) -> str | None:
+    """Why no format of texts can train on a step; None where it can."""
+    if step["messages"] is None or step["response_message"] is None:
+        return "their texts are unknown"
+    if step.get("response_mask") is not None:
+        return "tokens of their answers are redacted, and texts can't leave out single tokens"
+    return None
 
 
 def known(values: NDArray[np.float32], what: str, hint: str) -> NDArray[np.float32]:
@@ -73,6 +106,43 @@ def advantages_of(rows: Rows, at: slice) -> NDArray[np.float32]:
     """float32 [L], advantages where there is loss, 0 elsewhere; all assigned."""
     values = np.where(rows.loss[at], rows.advantages[at], np.float32(0))
     return known(values, "advantages", "choose an algorithm that assigns them")
+
+
+def repeated(trainer: str, batch_size: str) -> Difference:
+    """What Accelerate does in several processes, which deals the rows of ``trainer`` to them."""
+    return Difference(
+        f"In several processes {trainer} trains on rows of the first batch again to fill the last one",
+        f"processes × {batch_size} that divide the manifest's n_rows",
+    )
+
+
+def longest_row(plan: Plan) -> int:
+    """Tokens of the longest row, merged or not: a merged row is as long as the last step in it."""
+    return int(plan.lengths.max(initial=0))
+
+
+def temperatures_of(plan: Plan) -> NDArray[np.float64]:
+    """What each step of the plan was sampled at: float64 [n], NaN where nothing tells."""
+    told = plan.reader.credit_fields(plan.steps["step_uid"].combine_chunks(), ["temperature"])["temperature"]
+    values: NDArray[np.float64] = told.cast(pa.float64()).to_numpy()
+    return values
+
+
+def temperature_differences(plan: Plan, flag: str) -> list[Difference]:
+    """What a trainer does that divides all logits by one temperature: a difference where the steps' is not one and 1.
+
+    ``flag``: the trainer's setting, with ``{}`` for the value.
+    """
+    values = temperatures_of(plan)
+    known = np.unique(values[~np.isnan(values)])
+    if len(known) <= 1:
+        usual = not len(known) or known[0] == 1.0
+        what = "The steps were sampled at one temperature, and the trainer's must be the same"
+        return [] if usual else [Difference(what, flag.format(f"{known[0]:g}"))]
+    listed = ", ".join(f"{value:g}" for value in known[:6])
+    return [
+        Difference(f"The trainer has one temperature, and the steps were sampled at {listed}", "recipe.temperature")
+    ]
 
 
 def of_last_step(plan: Plan, rows: Rows, name: str) -> list[Any]:

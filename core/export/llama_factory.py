@@ -1,19 +1,21 @@
-"""LLaMA-Factory: conversations in its ``openai`` formatting, and the ``dataset_info.json`` that names them.
+"""LLaMA-Factory: conversations in its ``sharegpt`` formatting, and the ``dataset_info.json`` that names them.
 
 One line per chosen step, whose answer is the last message: train with ``mask_history: true``, or answers that were not
-chosen are trained on as well. It encodes texts itself, so ids are not in it.
+chosen are trained on as well. It encodes texts itself, so ids are not in it. Its ``openai`` formatting is not used: it
+loses the text beside tool calls, encodes their arguments twice and adds a line to system prompts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from core.batch.plan import Plan
-from core.export.base import Exporter, ExportSource, Progress, Sink, Written
-from core.export.lines import write_conversations
+from core.dialects.exact import exact_json
+from core.export.base import Difference, Exporter, ExportSource, Progress, Sink, Written
+from core.export.lines import Lines, longest_row, not_as_text, repeated, write_conversations
 
 DATASET = "claw_studio"
 TAGS = {
@@ -27,34 +29,106 @@ TAGS = {
 }
 
 
+THOUGHT = ("<think>\n", "\n</think>\n\n")
+CALLS = ("<tool_call>", "</tool_call>")
+NEXT_RESULT = "\n</tool_response>\n<tool_response>\n"
+"""How LLaMA-Factory marks thoughts, calls beside a text, and where one result of several ends."""
+
+
+class _Unsaid(Exception):
+    """Why its formatting can't say a conversation."""
+
+
 def text_of(content: Any) -> str:
-    """A message's content as text: parts that are no text have none here."""
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else []
-    return "".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
+    """A message's content as text; _Unsaid where a part is none."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = [part.get("text") if isinstance(part, dict) else None for part in content]
+    if not all(isinstance(text, str) for text in texts):
+        raise _Unsaid("they hold images or other parts that are no text")
+    return "".join(map(str, texts))
 
 
-def _message(message: Mapping[str, Any]) -> dict[str, Any]:
-    role = "system" if message.get("role") == "developer" else message.get("role")
-    kept = {"role": role, "content": text_of(message.get("content"))}
-    calls = message.get("tool_calls")
-    return {**kept, "tool_calls": calls} if calls else kept
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Name and arguments; LLaMA-Factory encodes the arguments itself, so they are no text here."""
+    function = call.get("function") or {}
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = exact_json(arguments or "{}")
+        except ValueError:
+            raise _Unsaid("the arguments of a tool call are no JSON that can be written again as it is") from None
+    return {"name": function.get("name"), "arguments": arguments}
 
 
-def _lines(steps: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _answer(message: Mapping[str, Any]) -> dict[str, Any]:
+    text = text_of(message.get("content"))
+    if thought := message.get("reasoning_content") or message.get("reasoning"):
+        text = f"{THOUGHT[0]}{text_of(thought)}{THOUGHT[1]}{text}"
+    if not message.get("tool_calls"):
+        return {"role": "assistant", "content": text}
+    calls = orjson.dumps([_call(call) for call in message["tool_calls"]]).decode()
+    if any(word in text or word in calls for word in CALLS):
+        raise _Unsaid("they hold the words that mark tool calls")
+    return {"role": "function_call", "content": f"{text}{CALLS[0]}{calls}{CALLS[1]}" if text else calls}
+
+
+def _messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A conversation as its formatting wants it: perhaps a system prompt, then question and answer in turn."""
+    made: list[dict[str, Any]] = []
+    for message in messages:
+        role = "system" if message.get("role") == "developer" else message.get("role")
+        if role == "assistant":
+            made.append(_answer(message))
+        elif role == "tool" and made and made[-1]["role"] == "tool":
+            made[-1]["content"] += NEXT_RESULT + text_of(message.get("content"))
+        else:
+            made.append({"role": role, "content": text_of(message.get("content"))})
+    turns = made[1:] if made and made[0]["role"] == "system" else made
+    asked, answered = {"user", "tool"}, {"assistant", "function_call"}
+    if any(turn["role"] not in (answered if place % 2 else asked) for place, turn in enumerate(turns)):
+        raise _Unsaid("questions and answers don't take turns, and LLaMA-Factory skips such conversations")
+    return made
+
+
+def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
+    """A function with the fields that its templates read."""
+    parameters = {"type": "object", "properties": {}, **(function.get("parameters") or {})}
+    return {"description": "", **function, "parameters": parameters}
+
+
+def _lines(steps: list[dict[str, Any]]) -> Lines:
+    lines: list[Mapping[str, Any]] = []
+    without: dict[str, str] = {}
     for step in steps:
-        if step["messages"] is not None and step["response_message"] is not None:
-            functions = [tool["function"] for tool in step["tools"] or () if "function" in tool]
-            yield {
-                "messages": [_message(message) for message in [*step["messages"], step["response_message"]]],
-                "tools": orjson.dumps(functions).decode() if functions else "",
-            }
+        if (reason := not_as_text(step)) is None:
+            functions = [_tool(tool["function"]) for tool in step["tools"] or () if "function" in tool]
+            try:
+                messages = _messages([*step["messages"], step["response_message"]])
+            except _Unsaid as unsaid:
+                reason = str(unsaid)
+            else:
+                tools = orjson.dumps(functions).decode() if functions else ""
+                lines.append({"messages": messages, "tools": tools})
+        if reason is not None:
+            without[step["step_uid"]] = reason
+    return lines, without
 
 
-def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
+def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:
+    """What follows from there being texts only, and from its defaults."""
+    longest = longest_row(plan)
+    return (
+        Difference("LLaMA-Factory encodes the texts anew, with its own template; ids may differ from those captured"),
+        Difference("Earlier answers of a conversation are trained on again", "mask_history: true"),
+        Difference("Longer conversations are cut", f"cutoff_len: {longest} or more"),
+        repeated("LLaMA-Factory", "per_device_train_batch_size"),
+    )
+
+
+def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
     """Stream the lines, a trajectory at a time."""
-    return write_conversations(plan, pool, sink, progress, _lines)
+    return write_conversations(plan, source, sink, progress, _lines)
 
 
 def dataset_info(name: str) -> bytes:
@@ -62,7 +136,7 @@ def dataset_info(name: str) -> bytes:
     info = {
         DATASET: {
             "file_name": name,
-            "formatting": "openai",
+            "formatting": "sharegpt",
             "columns": {"messages": "messages", "tools": "tools"},
             "tags": TAGS,
         }
@@ -82,9 +156,11 @@ def load_command(name: str) -> str:
 EXPORTER = Exporter(
     name="llama_factory",
     title="LLaMA-Factory (JSONL)",
-    description="Conversations in the openai formatting and dataset_info.json; train with mask_history: true",
+    description="Conversations in the sharegpt formatting and dataset_info.json; train with mask_history: true",
     suffix=".jsonl",
     write=write,
     load_command=load_command,
+    texts=True,
+    differences=differences,
     beside={"dataset_info.json": dataset_info},
 )

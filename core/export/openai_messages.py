@@ -1,17 +1,17 @@
 """OpenAI-messages JSON lines: one conversation per line, with its tools, for whoever encodes texts himself.
 
 A chosen step whose messages begin with those of a line so far continues it. An assistant message that was not
-chosen carries ``"weight": 0``, as in OpenAI's fine-tuning files.
+chosen, or that holds redacted tokens, carries ``"weight": 0``, as in OpenAI's fine-tuning files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from core.batch.plan import Plan
-from core.export.base import Exporter, ExportSource, Progress, Sink, Written
-from core.export.lines import write_conversations
+from core.export.base import Difference, Exporter, ExportSource, Progress, Sink, Written
+from core.export.lines import Lines, not_as_text, write_conversations
 
 
 def conversations(steps: list[dict[str, Any]]) -> Iterator[tuple[list[dict[str, Any]], list[dict[str, Any]] | None]]:
@@ -31,7 +31,8 @@ def conversations(steps: list[dict[str, Any]]) -> Iterator[tuple[list[dict[str, 
             lines.append(found)
         messages, _, chosen = found
         messages[:] = [*before, answer]
-        chosen.add(len(before))
+        if not_as_text(step) is None:
+            chosen.add(len(before))
     for messages, tools, chosen in lines:
         yield (
             [
@@ -42,14 +43,23 @@ def conversations(steps: list[dict[str, Any]]) -> Iterator[tuple[list[dict[str, 
         )
 
 
-def _lines(steps: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    for messages, tools in conversations(steps):
-        yield {"messages": messages, **({"tools": tools} if tools else {})}
+def _lines(steps: list[dict[str, Any]]) -> Lines:
+    without = {step["step_uid"]: reason for step in steps if (reason := not_as_text(step)) is not None}
+    made = [{"messages": messages, **({"tools": tools} if tools else {})} for messages, tools in conversations(steps)]
+    return list(made), without
 
 
-def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
+def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:
+    """What follows from there being texts only."""
+    return (
+        Difference("The texts are encoded anew by whoever trains on them; ids may differ from those captured"),
+        Difference("Answers that were not chosen are trained on where nobody heeds weights", "weight: 0 of a message"),
+    )
+
+
+def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
     """Stream the lines, a trajectory at a time."""
-    return write_conversations(plan, pool, sink, progress, _lines)
+    return write_conversations(plan, source, sink, progress, _lines)
 
 
 def load_command(name: str) -> str:
@@ -64,4 +74,6 @@ EXPORTER = Exporter(
     suffix=".jsonl",
     write=write,
     load_command=load_command,
+    texts=True,
+    differences=differences,
 )

@@ -1,25 +1,73 @@
-"""OpenRLHF: what its agent executors return, one JSON line per row, and the executor that replays them.
+"""OpenRLHF: what its agent executors return, one JSON line per trajectory, and the executor that replays them.
 
 Fields of a line are those that its samples generator reads: ``observation_tokens`` (the whole row), ``action_ranges``
-(sampled tokens, half open), ``rollout_log_probs`` (0 on context), ``reward``, ``scores``, ``prompt``, ``label``.
+(sampled tokens, half open), ``rollout_log_probs`` (0 on context), ``reward``, ``scores``, ``prompt``, ``label``. It
+computes advantages itself, from the rewards of as many rows for every prompt, so uneven groups and trajectories of
+several rows are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from core.batch.plan import Plan
 from core.batch.rows import Rows
-from core.export.base import MERGE, Exporter, ExportSource, Progress, Sink, Written, loader
-from core.export.lines import logprobs_of, loss_ranges, write_lines
+from core.errors import InvalidInput
+from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Sink, Written, loader
+from core.export.lines import logprobs_of, longest_row, loss_ranges, temperature_differences, write_lines
+
+ESTIMATORS = {"grpo": "group_norm", "rloo": "rloo", "dr_grpo": "dr_grpo"}
+"""Algorithm -> the estimator of OpenRLHF that gives the same advantages."""
 
 
-def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
-    """Stream the lines."""
+def _refuse_uneven(plan: Plan) -> None:
+    sizes = np.bincount(plan.trajectories["group"].to_numpy())
+    if sizes.min() != sizes.max():
+        raise InvalidInput(
+            f"groups of {sizes.min()} to {sizes.max()} trajectories; OpenRLHF takes as many samples of every prompt",
+            field="recipe.n_rollouts",
+            hint="set n_rollouts in the recipe",
+        )
+
+
+def _refuse_broken(plan: Plan, rows: Rows) -> None:
+    several = np.flatnonzero(np.bincount(rows.trajectory) > 1)
+    if len(several):
+        uid = plan.trajectories["trajectory_uid"][int(several[0])].as_py()
+        raise InvalidInput(
+            f"trajectory {uid} is several rows, and OpenRLHF compares the rewards of rows",
+            field="options.merge",
+            hint="merge by trajectory, and leave out what a compaction or fork breaks (a filter on transition)",
+        )
+
+
+def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:
+    """Its own advantages, lengths and temperature."""
+    longest = longest_row(plan)
+    same = ESTIMATORS.get(plan.recipe.algorithm)
+    flag = f"--algo.advantage.estimator {same}" if same else "recipe.algorithm: grpo, rloo or dr_grpo"
+    return (
+        Difference("OpenRLHF computes advantages itself, from the rewards in the file", flag),
+        Difference("The executor refuses rows that are longer than OpenRLHF's longest", f"--data.max_len {longest}"),
+        *temperature_differences(plan, "--rollout.temperature {}"),
+    )
+
+
+def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
+    """Stream the lines. InvalidInput for what OpenRLHF can't compare."""
+    _refuse_uneven(plan)
+    finish: dict[str, str | None] = {}
 
     def line(rows: Rows, i: int, at: slice) -> Mapping[str, Any]:
+        if i == 0:
+            _refuse_broken(plan, rows)
         step = plan.steps.slice(int(rows.last_step[i]), 1).to_pylist()[0]
+        finish.clear()
+        for one in source.trajectory(step["trajectory_uid"], tokens=False)["steps"]:
+            finish[one["step_uid"]] = one["finish_reason"]
         return {
             "prompt": step["prompt_uid"],
             "label": "",
@@ -28,18 +76,18 @@ def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str
             "rollout_log_probs": logprobs_of(rows, at),
             "reward": step["trajectory_reward"],
             "scores": step["trajectory_reward"],
-            "truncated": False,
+            "truncated": finish[step["step_uid"]] == "length",
             "extra_logs": {},
             "trajectory_uid": step["trajectory_uid"],
             "step_uid": step["step_uid"],
         }
 
-    return write_lines(plan, pool, sink, settings, progress, line)
+    return write_lines(plan, source, sink, settings, progress, line)
 
 
 def load_command(name: str) -> str:
-    """Reads the file with the program beside it."""
-    return f"python -c \"import openrlhf_replay; print(len(openrlhf_replay.Replay('{name}')))\""
+    """Writes the prompts that belong to the file, with the program beside it."""
+    return f"python openrlhf_replay.py {name} prompts.jsonl  # needs OpenRLHF; usage: head openrlhf_replay.py"
 
 
 EXPORTER = Exporter(
@@ -51,4 +99,5 @@ EXPORTER = Exporter(
     load_command=load_command,
     choices={"merge": tuple(reversed(MERGE["merge"]))},
     beside=loader("openrlhf_replay.py"),
+    differences=differences,
 )

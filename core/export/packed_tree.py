@@ -80,7 +80,7 @@ def _advantages(plan: Plan, places: Int64) -> dict[str, NDArray[np.float32]]:
     return {"advantages": steps["advantage"].cast(pa.float64()).to_numpy().astype(np.float32)}
 
 
-def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
+def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
     """Stream the rows through spools, then the header and the arrays. InvalidInput when a step is over the budget."""
     made = plan.layout
     if len(made.over_budget):
@@ -91,7 +91,7 @@ def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str
     with ExitStack() as open_files:
         columns = {name: _Column(open_files.enter_context(tempfile.TemporaryFile())) for name in ARRAYS.values()}
         for index, parts in enumerate(made.rows):
-            row, sequences = made.row(pool, index)
+            row, sequences = made.row(source, index)
             places = np.concatenate([part.order for part in parts]).astype(np.int64)
             terms = loss_terms(row, sequences, policy=settings["terms"], **_advantages(plan, places))
             for name in TREE:
@@ -206,6 +206,5 @@ EXPORTER = Exporter(
     suffix=".safetensors",
     write=write,
     load_command=load_command,
-    masks_tokens=False,
     choices={"terms": tuple(POLICIES)},
 )

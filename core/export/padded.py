@@ -16,6 +16,8 @@ from core.batch.layout import TokenReader
 from core.batch.plan import Plan
 from core.batch.rows import Rows, training_rows
 from core.errors import InvalidInput
+from core.export.base import Difference
+from core.export.recompute import unknown_logprobs, with_context
 
 CELLS_MAX = 1_000_000_000
 """Rows times longest row; beyond it the padded matrices alone would take tens of GB."""
@@ -33,8 +35,11 @@ class Padded:
         response_mask: int64 [B, R], 1 on sampled tokens.
         logprobs: float32 [B, R], log μ in nats, 0 where ``response_mask`` is 0; None when some are unknown.
         advantages: float32 [B, R], 0 where ``response_mask`` is 0; None when some are unassigned.
+        shares: float32 [B, R], each step's part of its trajectory's reward on its last token, 0 elsewhere; None when
+            some trajectory is unscored.
         last: int64 [B], index of each row's last sampled token in its response.
         step: int64 [B], place in the plan of each row's last step.
+        unknown: what the trainer misses where ``logprobs`` is None.
     """
 
     prompts: NDArray[np.int64]
@@ -44,8 +49,10 @@ class Padded:
     response_mask: NDArray[np.int64]
     logprobs: NDArray[np.float32] | None
     advantages: NDArray[np.float32] | None
+    shares: NDArray[np.float32] | None
     last: NDArray[np.int64]
     step: NDArray[np.int64]
+    unknown: tuple[Difference, ...]
 
     @property
     def input_ids(self) -> NDArray[np.int64]:
@@ -77,7 +84,7 @@ def pad(plan: Plan, reader: TokenReader, *, merge: bool, pad_id: int) -> Padded:
     Raises:
         InvalidInput: the padded matrices would be too big; trainers that read them hold them whole as well.
     """
-    parts = list(training_rows(plan, reader, merge=merge))
+    parts = [with_context(rows) for rows in training_rows(plan, reader, merge=merge)]
     lengths = np.concatenate([rows.lengths for rows in parts])
     n_prompt = np.concatenate([rows.n_prompt for rows in parts])
     n_rows, p, r = len(lengths), int(n_prompt.max()), int((lengths - n_prompt).max())
@@ -89,13 +96,17 @@ def pad(plan: Plan, reader: TokenReader, *, merge: bool, pad_id: int) -> Padded:
         )
     prompts, responses = (np.full((n_rows, width), pad_id, dtype=np.int64) for width in (p, r))
     prompt_mask, attention, response_mask = (np.zeros((n_rows, width), dtype=np.int64) for width in (p, r, r))
-    logprobs, advantages = (np.zeros((n_rows, r), dtype=np.float32) for _ in range(2))
+    logprobs, advantages, shares = (np.zeros((n_rows, r), dtype=np.float32) for _ in range(3))
+    share_of = plan.steps["reward_share"].cast(pa.float64()).to_numpy().astype(np.float32)
     known = assigned = True
     last = np.zeros(n_rows, dtype=np.int64)
     i = 0
     for rows in parts:
         known = known and not np.isnan(rows.logprobs[rows.loss]).any()
         assigned = assigned and not np.isnan(rows.advantages[rows.loss]).any()
+        owner = rows.row_of_step
+        ends = rows.begins + rows.n_response - 1 - rows.offsets[:-1][owner] - rows.n_prompt[owner]
+        shares[i + owner, ends] = share_of[rows.steps]
         for at, n in zip(rows.slices(), rows.n_prompt.tolist(), strict=True):
             ids, loss = rows.ids[at], rows.loss[at][n:]
             width = len(loss)
@@ -113,26 +124,12 @@ def pad(plan: Plan, reader: TokenReader, *, merge: bool, pad_id: int) -> Padded:
         response_mask=response_mask,
         logprobs=logprobs if known else None,
         advantages=advantages if assigned else None,
+        shares=None if np.isnan(shares).any() else shares,
         last=last,
         step=_joined(parts),
+        unknown=unknown_logprobs(parts, "verl computes them all anew, and corrects nothing for who sampled"),
     )
 
 
 def _joined(parts: list[Rows]) -> NDArray[np.int64]:
     return np.concatenate([rows.last_step for rows in parts])
-
-
-def row_rewards(plan: Plan, step: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Each row's trajectory reward, float32 [B].
-
-    Raises:
-        InvalidInput: a trajectory is unscored; these formats have no way to say so, and 0 would be a lie.
-    """
-    rewards: NDArray[np.float64] = plan.steps["trajectory_reward"].take(pa.array(step)).cast(pa.float64()).to_numpy()
-    if np.isnan(rewards).any():
-        raise InvalidInput(
-            f"{int(np.isnan(rewards).sum())} rows have no reward, and the format can't say so",
-            field="recipe",
-            hint="score them, or choose an algorithm that needs rewards: it leaves the unscored out",
-        )
-    return rewards.astype(np.float32)

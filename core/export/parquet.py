@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from core.export.base import Progress, Sink, Written
+from core.export.base import Difference, Progress, Sink, Written
 
 
 def write_row_groups(
@@ -23,6 +23,7 @@ def write_row_groups(
         progress: told after each group.
     """
     n_rows = n_tokens = n_loss = 0
+    told: dict[Difference, None] = {}
     # Plain encoding: zstd finds repeated contexts that dictionary codes hide, and it is twice as fast.
     with pq.ParquetWriter(pa.PythonFile(sink, mode="w"), schema, compression="zstd", use_dictionary=False) as writer:
         for done, table, written in groups:
@@ -30,5 +31,6 @@ def write_row_groups(
             n_rows += written.n_rows
             n_tokens += written.n_tokens
             n_loss += written.n_loss_tokens
+            told |= dict.fromkeys(written.differences)
             progress(done, total)
-    return Written(n_rows, n_tokens, n_loss)
+    return Written(n_rows, n_tokens, n_loss, tuple(told))

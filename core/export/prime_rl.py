@@ -1,7 +1,8 @@
 """prime-rl: micro-batches for its file transport, ``{output_dir}/rollouts/step_{n}/rank_0.bin``.
 
 Rows are packed next-fit under the recipe's token budget; a row that is longer stands alone. Each micro-batch is a
-msgpack array in the order of prime-rl's ``MicroBatch`` fields. Temperatures are those of the captured requests.
+msgpack array in the order of prime-rl's ``MicroBatch`` fields. Temperatures are per token, those of the captured
+requests; prime-rl divides logits by them, so a step at 0 or at an unknown temperature is refused.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from core.batch.plan import Plan
 from core.batch.rows import Rows, training_rows
+from core.errors import InvalidInput
 from core.export.base import MERGE, Exporter, ExportSource, Progress, Sink, Written, merged
-from core.export.lines import advantages_of, logprobs_of
+from core.export.lines import UNPREDICTED, advantages_of, logprobs_of, n_unpredicted, temperatures_of
+from core.tree.sequences import ragged_index
 
-DEFAULT_TEMPERATURE = 1.0
-"""What OpenAI's API samples with where a request says nothing."""
 ENV = "claw-studio"
 COPY_BYTES = 1 << 20
 
@@ -31,16 +35,16 @@ class _MicroBatch:
     def __len__(self) -> int:
         return len(self.fields[0])
 
-    def add(self, rows: Rows, at: slice, temperature: float) -> None:
+    def add(self, rows: Rows, at: slice, temperatures: NDArray[np.float64]) -> None:
         n = at.stop - at.start
         columns = (
             rows.ids[at].tolist(),
-            rows.loss[at].tolist(),
+            _predicted(rows.loss[at]).tolist(),
             advantages_of(rows, at).tolist(),
             logprobs_of(rows, at).tolist(),
             list(range(n)),
             [n],
-            [temperature] * n,
+            temperatures.tolist(),
             [ENV] * n,
             [n],
         )
@@ -48,34 +52,55 @@ class _MicroBatch:
             mine.extend(values)
 
 
-def _temperatures(plan: Plan, pool: ExportSource, rows: Rows) -> list[float]:
-    uids = [plan.step_uids[i] for i in rows.last_step.tolist()]
-    first = int(rows.first_step.min())
-    owners = dict.fromkeys(plan.steps["trajectory_uid"].slice(first, rows.done - first).to_pylist())
-    told: dict[str, Any] = {}
-    for owner in owners:
-        for step in pool.trajectory(owner)["steps"]:
-            told[step["step_uid"]] = (step["sampling"] or {}).get("temperature")
-    return [DEFAULT_TEMPERATURE if told[uid] is None else float(told[uid]) for uid in uids]
+def _predicted(loss: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The mask without a row's first token: nothing predicts it."""
+    mask = loss.copy()
+    mask[:1] = False
+    return mask
 
 
-def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
+def _checked_temperatures(plan: Plan) -> NDArray[np.float64]:
+    """Of each step of the plan. InvalidInput where prime-rl could not divide by one."""
+    values = temperatures_of(plan)
+    for wrong, what in ((np.isnan(values), "at an unknown one"), (values <= 0, "greedily, at temperature 0")):
+        if wrong.any():
+            first = plan.step_uids[int(np.argmax(wrong))]
+            raise InvalidInput(
+                f"prime-rl divides logits by the temperature; {int(wrong.sum())} steps were sampled {what}: {first}",
+                field="recipe.temperature",
+                hint="name a temperature in the recipe: others are left out",
+            )
+    return values
+
+
+def _token_temperatures(rows: Rows, of_step: NDArray[np.float64]) -> NDArray[np.float64]:
+    """float64 [m]: a sampled token's own; of context the next sampled token's, whose logits stand there."""
+    values = np.full(len(rows.ids), np.nan)
+    values[ragged_index(rows.begins, rows.n_response)] = np.repeat(of_step[rows.steps], rows.n_response)
+    known = np.flatnonzero(~np.isnan(values))
+    following = np.minimum(np.searchsorted(known, np.arange(len(values))), len(known) - 1)
+    filled: NDArray[np.float64] = values[known[following]]
+    return filled
+
+
+def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
     """Spool the micro-batches, then write their number and them."""
     import msgspec
 
     encode = msgspec.msgpack.encode
-    budget = plan.recipe.token_budget
-    n_rows = n_tokens = n_loss = n_batches = 0
+    budget, of_step = plan.recipe.token_budget, _checked_temperatures(plan)
+    n_rows = n_tokens = n_loss = n_batches = n_first = 0
     with tempfile.TemporaryFile() as spool:
         open_batch = _MicroBatch()
-        for rows in training_rows(plan, pool, merge=merged(settings)):
-            temperatures = _temperatures(plan, pool, rows)
-            for i, at in enumerate(rows.slices()):
+        for rows in training_rows(plan, source, merge=merged(settings)):
+            temperatures = _token_temperatures(rows, of_step)
+            for at in rows.slices():
                 if len(open_batch) and len(open_batch) + (at.stop - at.start) > budget:
                     spool.write(encode(open_batch.fields))
                     n_batches, open_batch = n_batches + 1, _MicroBatch()
-                open_batch.add(rows, at, temperatures[i])
+                open_batch.add(rows, at, temperatures[at])
             n_rows, n_tokens, n_loss = n_rows + len(rows), n_tokens + len(rows.ids), n_loss + int(rows.loss.sum())
+            n_first += n_unpredicted(rows)
             progress(rows.done, len(plan.steps))
         spool.write(encode(open_batch.fields))
         # A msgpack array tells its length first.
@@ -83,7 +108,7 @@ def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str
         spool.seek(0)
         while piece := spool.read(COPY_BYTES):
             sink.write(piece)
-    return Written(n_rows, n_tokens, n_loss)
+    return Written(n_rows, n_tokens, n_loss - n_first, (UNPREDICTED,) if n_first else ())
 
 
 def load_command(name: str) -> str:

@@ -1,8 +1,12 @@
-"""SkyRL's pretokenized SFT datasets: unpadded ``input_ids`` and a 0/1 ``loss_mask`` over the whole sequence."""
+"""SkyRL's pretokenized SFT datasets: unpadded ``input_ids`` and a 0/1 ``loss_mask`` over the whole sequence.
+
+The first token of a row is never in the loss: SkyRL takes as many log-probs as tokens stand from the first sampled one
+on, and before the first token of a row there is none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -10,21 +14,28 @@ import pyarrow as pa
 from core.batch.arrays import lists
 from core.batch.plan import Plan
 from core.batch.rows import training_rows
-from core.export.base import MERGE, Exporter, ExportSource, Progress, Sink, Written, merged
+from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Sink, Written, merged
+from core.export.lines import longest_row
 from core.export.parquet import write_row_groups
+from core.export.recompute import bare_rows, with_context
 
 SCHEMA = pa.schema({"input_ids": pa.list_(pa.int32()), "loss_mask": pa.list_(pa.int8())})
 
 
-def _groups(plan: Plan, pool: ExportSource, merge: bool) -> Iterator[tuple[int, pa.Table, Written]]:
-    for rows in training_rows(plan, pool, merge=merge):
+def _groups(plan: Plan, source: ExportSource, merge: bool) -> Iterator[tuple[int, pa.Table, Written]]:
+    for rows in map(with_context, training_rows(plan, source, merge=merge)):
         columns = [lists(rows.ids, rows.lengths, pa.int32()), lists(rows.loss.astype(np.int8), rows.lengths, pa.int8())]
         yield rows.done, pa.table(columns, schema=SCHEMA), Written(len(rows), len(rows.ids), int(rows.loss.sum()))
 
 
-def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
+def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
     """Stream the rows."""
-    return write_row_groups(sink, SCHEMA, _groups(plan, pool, merged(settings)), len(plan.steps), progress)
+    return write_row_groups(sink, SCHEMA, _groups(plan, source, merged(settings)), len(plan.steps), progress)
+
+
+def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:
+    """Its longest sequence, and rows without a prompt."""
+    return (Difference("SkyRL cuts rows at its max_length", f"max_length: {longest_row(plan)}"), *bare_rows(plan))
 
 
 def load_command(name: str) -> str:
@@ -44,4 +55,5 @@ EXPORTER = Exporter(
     write=write,
     load_command=load_command,
     choices=MERGE,
+    differences=differences,
 )

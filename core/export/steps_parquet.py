@@ -21,7 +21,6 @@ from core.export.parquet import write_row_groups
 SCHEMA = pa.schema(
     [
         *arrays.SCHEMA,
-        pa.field("response_mask", pa.list_(pa.int8())),
         pa.field("policy_version_end", pa.int64()),
         pa.field("transition", pa.string()),
         pa.field("is_last", pa.bool_()),
@@ -39,12 +38,12 @@ FROM_STEP = ("policy_version_end", "transition", "is_last", "finish_reason")
 JSON_COLUMNS = ("messages", "response_message", "tools", "sampling", "metadata")
 
 
-def _details(pool: ExportSource, trajectory_uids: Sequence[str], step_uids: Sequence[str]) -> dict[str, pa.Array]:
+def _details(source: ExportSource, trajectory_uids: Sequence[str], step_uids: Sequence[str]) -> dict[str, pa.Array]:
     """What only the whole step knows, in the order of ``step_uids``; one trajectory's messages at a time."""
     wanted = set(step_uids)
     found: dict[str, tuple[Any, ...]] = {}
     for uid in dict.fromkeys(trajectory_uids):
-        for step in pool.trajectory(uid)["steps"]:
+        for step in source.trajectory(uid)["steps"]:
             if step["step_uid"] in wanted:
                 texts = [None if step[name] is None else orjson.dumps(step[name]).decode() for name in JSON_COLUMNS]
                 found[step["step_uid"]] = (*(step[name] for name in FROM_STEP), *texts)
@@ -55,26 +54,27 @@ def _details(pool: ExportSource, trajectory_uids: Sequence[str], step_uids: Sequ
     }
 
 
-def _groups(plan: Plan, pool: ExportSource) -> Iterator[tuple[int, pa.Table, Written]]:
+def _groups(plan: Plan, source: ExportSource) -> Iterator[tuple[int, pa.Table, Written]]:
     done = 0
-    for table in arrays.step_tables(plan, pool):
+    for table in arrays.step_tables(plan, source):
         n_prompt, n_response = (
-            pc.list_value_length(table[name]).to_numpy().astype(np.int64) for name in ("prompt_ids", "response_ids")
+            pc.fill_null(pc.list_value_length(table[name]), 0).to_numpy().astype(np.int64)
+            for name in ("prompt_ids", "response_ids")
         )
         n_tokens = int(n_response.sum())
         columns = dict(zip(table.column_names, table.columns, strict=True))
         ones = arrays.lists(np.ones(n_tokens, dtype=np.int8), n_response, pa.int8())
-        columns.setdefault("response_mask", pa.chunked_array([ones]))
-        n_loss = pc.sum(columns["response_mask"].combine_chunks().flatten()).as_py() or 0
-        columns |= _details(pool, table["trajectory_uid"].to_pylist(), table["step_uid"].to_pylist())
+        columns["response_mask"] = pc.coalesce(columns["response_mask"].combine_chunks(), ones)
+        n_loss = pc.sum(columns["response_mask"].flatten()).as_py() or 0
+        columns |= _details(source, table["trajectory_uid"].to_pylist(), table["step_uid"].to_pylist())
         done += len(table)
         whole = pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
         yield done, whole, Written(len(table), int(n_prompt.sum()) + n_tokens, n_loss)
 
 
-def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, Any], progress: Progress) -> Written:
+def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, Any], progress: Progress) -> Written:
     """Stream the rows."""
-    return write_row_groups(sink, SCHEMA, _groups(plan, pool), len(plan.steps), progress)
+    return write_row_groups(sink, SCHEMA, _groups(plan, source), len(plan.steps), progress)
 
 
 def load_command(name: str) -> str:
@@ -89,4 +89,5 @@ EXPORTER = Exporter(
     suffix=".parquet",
     write=write,
     load_command=load_command,
+    texts=True,
 )

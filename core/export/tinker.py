@@ -28,9 +28,9 @@ def _line(rows: Rows, i: int, at: slice) -> Mapping[str, Any]:
     }
 
 
-def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
+def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
     """Stream the lines."""
-    return write_lines(plan, pool, sink, settings, progress, _line)
+    return write_lines(plan, source, sink, settings, progress, _line)
 
 
 def load_command(name: str) -> str:

@@ -1,12 +1,13 @@
-"""TRL's GRPOTrainer: captured rollouts for ``rollout_func``, and the small program that replays them.
+"""TRL's GRPOTrainer: captured rollouts with the plan's advantages, and the small program that replays them.
 
-TRL computes advantages itself, from the rewards of a group; ours stand in the file beside them. A row is a trajectory
-as far as its tokens are one sequence; ``completion_mask`` is 0 on what tools said.
+A row is a trajectory as far as its tokens are one sequence; ``completion_mask`` is 0 on what tools said. Advantages and
+old log-probs reach TRL's loss through ``trl_replay.ReplayTrainer``, so groups may be of any size, a trajectory may be
+several rows, and credit may differ by step or token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,9 @@ import pyarrow as pa
 from core.batch.arrays import lists
 from core.batch.plan import Plan
 from core.batch.rows import Rows, training_rows
-from core.export.base import MERGE, Exporter, ExportSource, Progress, Sink, Written, loader, merged
+from core.errors import InvalidInput
+from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Sink, Written, loader, merged
+from core.export.lines import UNPREDICTED, n_unpredicted, temperature_differences
 from core.export.parquet import write_row_groups
 from core.tree.sequences import ragged_index
 
@@ -30,22 +33,33 @@ SCHEMA = pa.schema(
         "reward": pa.float64(),
     }
 )
-"""``logprobs``: log μ in nats, 0 where ``completion_mask`` is 0, null where unknown."""
+"""``logprobs``: log μ in nats, 0 where ``completion_mask`` is 0, null where unknown. The first sampled token of a row
+without a prompt is in ``prompt_ids``: nothing predicts it."""
 
 
 def row_table(plan: Plan, rows: Rows) -> pa.Table:
-    """Rows as ``SCHEMA``."""
-    starts, n_completion = rows.offsets[:-1], rows.lengths - rows.n_prompt
-    prompt, completion = ragged_index(starts, rows.n_prompt), ragged_index(starts + rows.n_prompt, n_completion)
+    """Rows as ``SCHEMA``. InvalidInput for a row of one token, or without advantages."""
+    starts, n_prompt = rows.offsets[:-1], np.maximum(rows.n_prompt, 1)
+    n_completion = rows.lengths - n_prompt
+    if not n_completion.all():
+        uid = plan.step_uids[int(rows.last_step[int(np.argmin(n_completion))])]
+        raise InvalidInput(f"step {uid} is a single token without a prompt: nothing predicts it", field="view")
+    prompt, completion = ragged_index(starts, n_prompt), ragged_index(starts + n_prompt, n_completion)
     mask = rows.loss[completion]
     logprobs, advantages = (
         np.where(mask, values[completion], np.float32(0)) for values in (rows.logprobs, rows.advantages)
     )
+    if np.isnan(advantages).any():
+        raise InvalidInput(
+            "advantages of a step are unknown, and GRPO needs them",
+            field="recipe.algorithm",
+            hint="choose an algorithm that assigns them",
+        )
     steps = plan.steps.take(pa.array(rows.last_step))
     columns = [
         steps["prompt_uid"],
         steps["trajectory_uid"],
-        lists(rows.ids[prompt], rows.n_prompt, pa.int32()),
+        lists(rows.ids[prompt], n_prompt, pa.int32()),
         lists(rows.ids[completion], n_completion, pa.int32()),
         lists(mask.astype(np.int8), n_completion, pa.int8()),
         lists(logprobs, n_completion, pa.float32()),
@@ -55,14 +69,42 @@ def row_table(plan: Plan, rows: Rows) -> pa.Table:
     return pa.table(columns, schema=SCHEMA)
 
 
-def _groups(plan: Plan, pool: ExportSource, merge: bool) -> Iterator[tuple[int, pa.Table, Written]]:
-    for rows in training_rows(plan, pool, merge=merge):
-        yield rows.done, row_table(plan, rows), Written(len(rows), len(rows.ids), int(rows.loss.sum()))
+def _groups(plan: Plan, source: ExportSource, merge: bool) -> Iterator[tuple[int, pa.Table, Written]]:
+    for rows in training_rows(plan, source, merge=merge):
+        n_first = n_unpredicted(rows)
+        n_unknown = int(np.isnan(rows.logprobs[rows.loss]).sum())
+        n_loss = int(rows.loss.sum()) - n_first
+        yield (
+            rows.done,
+            row_table(plan, rows),
+            Written(len(rows), len(rows.ids), n_loss, tuple(_row_differences(n_first, n_unknown))),
+        )
 
 
-def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
+def _row_differences(n_first: int, n_unknown: int) -> Iterator[Difference]:
+    if n_first:
+        yield UNPREDICTED
+    if n_unknown:
+        yield Difference(
+            "Log-probs of some tokens are unknown, so TRL takes the policy's own for the whole file: each ratio is 1"
+        )
+
+
+def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:
+    """TRL's own advantages, its temperature, and the rows that fill a batch up."""
+    return (
+        Difference("A plain GRPOTrainer computes advantages anew from rewards", "trl_replay.ReplayTrainer"),
+        Difference(
+            "Rows without loss fill up the last generation batch; losses that average over rows count them",
+            "GRPOConfig(loss_type='dapo'), TRL's default",
+        ),
+        *temperature_differences(plan, "GRPOConfig(temperature={})"),
+    )
+
+
+def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
     """Stream the rows."""
-    return write_row_groups(sink, SCHEMA, _groups(plan, pool, merged(settings)), len(plan.steps), progress)
+    return write_row_groups(sink, SCHEMA, _groups(plan, source, merged(settings)), len(plan.steps), progress)
 
 
 def load_command(name: str) -> str:
@@ -73,10 +115,12 @@ def load_command(name: str) -> str:
 EXPORTER = Exporter(
     name="trl_grpo",
     title="TRL GRPO replay",
-    description="Captured rollouts, and trl_replay.py that hands them to GRPOTrainer in place of generating",
+    description="Captured rollouts with their advantages, and trl_replay.py: its ReplayTrainer is TRL's GRPOTrainer on "
+    "them in place of generating, in any number of processes",
     suffix=".parquet",
     write=write,
     load_command=load_command,
     choices={"merge": tuple(reversed(MERGE["merge"]))},
     beside=loader("trl_replay.py"),
+    differences=differences,
 )

@@ -1,101 +1,138 @@
-"""TRL's DPOTrainer and KTOTrainer: exact token ids, so nothing is encoded again.
+"""TRL's DPOTrainer and KTOTrainer: exact token ids, so nothing is encoded again, and masks of what was sampled.
 
-Both trainers tokenise texts in ``_prepare_dataset``; with ids at hand it has nothing to do, so replace it::
-
-    class Exact(DPOTrainer):
-        def _prepare_dataset(self, dataset, *_):
-            return dataset
-
-A row holds the first row of each trajectory (``core.batch.rows``): everything after the task prompt is the answer, what
-tools said included, and both trainers count all of it.
+Both trainers tokenise texts, and count everything after the prompt; ``trl_exact.py`` beside the file has them with
+neither. A pair is made of the first row of each trajectory (``core.batch.rows``): what stands behind a compaction or a
+fork can't be in it, and the manifest says how much that is. KTO takes every row, each with its trajectory's label.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from core.batch.plan import Plan
 from core.batch.rows import training_rows
 from core.errors import InvalidInput
-from core.export.base import Exporter, ExportSource, Progress, Sink, Written
+from core.export.base import Difference, Exporter, ExportSource, Progress, Sink, Written, loader
 from core.export.parquet import write_row_groups
 from core.tree.sequences import Int32
 
 IDS = pa.list_(pa.int32())
-DPO_SCHEMA = pa.schema({"prompt_ids": IDS, "chosen_ids": IDS, "rejected_ids": IDS, "margin": pa.float64()})
-KTO_SCHEMA = pa.schema({"prompt_ids": IDS, "completion_ids": IDS, "label": pa.bool_()})
+MASK = pa.list_(pa.int8())
+DPO_SCHEMA = pa.schema(
+    {
+        "prompt_ids": IDS,
+        "chosen_ids": IDS,
+        "chosen_mask": MASK,
+        "rejected_ids": IDS,
+        "rejected_mask": MASK,
+        "margin": pa.float64(),
+    }
+)
+KTO_SCHEMA = pa.schema({"prompt_ids": IDS, "completion_ids": IDS, "completion_mask": MASK, "label": pa.bool_()})
+"""Masks are 1 on sampled tokens."""
 PAIRS_PER_CHUNK = 256
 
 
-def _answers(plan: Plan, pool: ExportSource, wanted: Sequence[int]) -> dict[int, tuple[Int32, Int32]]:
-    """Trajectory number -> (prompt, answer) of its first row."""
+@dataclass(slots=True)
+class _Answer:
+    """The first row of a trajectory, and how many sampled tokens its other rows hold."""
+
+    prompt: Int32
+    ids: Int32
+    mask: NDArray[np.int8]
+    n_behind: int = 0
+
+
+def _answers(plan: Plan, source: ExportSource, wanted: Sequence[int]) -> dict[int, _Answer]:
+    """Trajectory number -> its answer."""
     numbers = sorted(set(wanted))
-    found: dict[int, tuple[Int32, Int32]] = {}
-    for rows in training_rows(plan.part(numbers), pool, merge=True):
+    found: dict[int, _Answer] = {}
+    for rows in training_rows(plan.part(numbers), source, merge=True):
         for i, at in enumerate(rows.slices()):
             number, n = numbers[int(rows.trajectory[i])], int(rows.n_prompt[i])
-            found.setdefault(number, (rows.ids[at][:n], rows.ids[at][n:]))
+            loss = rows.loss[at]
+            if number in found:
+                found[number].n_behind += int(loss.sum())
+            else:
+                found[number] = _Answer(rows.ids[at][:n], rows.ids[at][n:], loss[n:].astype(np.int8))
     return found
 
 
-def _pairs(plan: Plan, pool: ExportSource) -> Iterator[tuple[int, pa.Table, Written]]:
+def _pairs(plan: Plan, source: ExportSource) -> Iterator[tuple[int, pa.Table, Written]]:
     if plan.pairs is None:
         raise InvalidInput("the plan holds no pairs", field="recipe.algorithm", hint="plan with the algorithm dpo")
     for low in range(0, len(plan.pairs), PAIRS_PER_CHUNK):
         chunk: list[dict[str, Any]] = plan.pairs.slice(low, PAIRS_PER_CHUNK).to_pylist()
-        answers = _answers(plan, pool, [pair[side] for pair in chunk for side in ("chosen", "rejected")])
+        answers = _answers(plan, source, [pair[side] for pair in chunk for side in ("chosen", "rejected")])
         lines = []
         for pair in chunk:
-            (prompt, chosen), (other, rejected) = answers[pair["chosen"]], answers[pair["rejected"]]
-            if not np.array_equal(prompt, other):
+            chosen, rejected = answers[pair["chosen"]], answers[pair["rejected"]]
+            if not np.array_equal(chosen.prompt, rejected.prompt):
                 raise InvalidInput(
                     f"the prompts of {pair['chosen_uid']} and {pair['rejected_uid']} differ in tokens",
                     field="recipe",
                     hint="a pair needs one prompt: were both captured with the same tools and system prompt?",
                 )
-            lines.append((prompt, chosen, rejected, pair["margin"]))
-        columns = [
-            pa.array(values, field.type) for values, field in zip(zip(*lines, strict=True), DPO_SCHEMA, strict=True)
-        ]
-        n_loss = sum(len(chosen) + len(rejected) for _, chosen, rejected, _ in lines)
-        n_tokens = n_loss + sum(2 * len(prompt) for prompt, *_ in lines)
+            lines.append((chosen.prompt, chosen.ids, chosen.mask, rejected.ids, rejected.mask, pair["margin"]))
+        n_loss = sum(int(line[2].sum() + line[4].sum()) for line in lines)
+        n_tokens = sum(2 * len(line[0]) + len(line[1]) + len(line[3]) for line in lines)
         done = len(plan.steps) * (low + len(chunk)) // len(plan.pairs)
-        yield done, pa.table(columns, schema=DPO_SCHEMA), Written(len(lines), n_tokens, n_loss)
+        written = Written(len(lines), n_tokens, n_loss, _left_behind(answers))
+        yield done, pa.table(_columns(lines, DPO_SCHEMA), schema=DPO_SCHEMA), written
+
+
+def _left_behind(answers: Mapping[int, _Answer]) -> tuple[Difference, ...]:
+    broken = [answer.n_behind for answer in answers.values() if answer.n_behind]
+    if not broken:
+        return ()
+    what = (
+        f"{sum(broken)} sampled tokens of {len(broken)} trajectories stand behind a compaction or fork and in no pair"
+    )
+    return (Difference(what),)
 
 
 def _columns(lines: Sequence[tuple[Any, ...]], schema: pa.Schema) -> list[pa.Array]:
     return [pa.array(values, field.type) for values, field in zip(zip(*lines, strict=True), schema, strict=True)]
 
 
-def _labelled(plan: Plan, pool: ExportSource) -> Iterator[tuple[int, pa.Table, Written]]:
+def _labelled(plan: Plan, source: ExportSource) -> Iterator[tuple[int, pa.Table, Written]]:
     if plan.trajectories["desirable"].null_count:
         raise InvalidInput(
             "the plan says of no trajectory whether it is desirable", field="recipe.algorithm", hint="kto"
         )
     labels = plan.trajectories["desirable"].to_pylist()
-    for rows in training_rows(plan, pool, merge=True):
-        lines: dict[int, tuple[Int32, Int32, bool]] = {}
+    for rows in training_rows(plan, source, merge=True):
+        lines = []
         for i, at in enumerate(rows.slices()):
-            number, n = int(rows.trajectory[i]), int(rows.n_prompt[i])
-            lines.setdefault(number, (rows.ids[at][:n], rows.ids[at][n:], labels[number]))
-        columns = _columns(list(lines.values()), KTO_SCHEMA)
-        n_loss = sum(len(answer) for _, answer, _ in lines.values())
-        n_tokens = n_loss + sum(len(prompt) for prompt, *_ in lines.values())
-        yield rows.done, pa.table(columns, schema=KTO_SCHEMA), Written(len(lines), n_tokens, n_loss)
+            n, ids, mask = int(rows.n_prompt[i]), rows.ids[at], rows.loss[at].astype(np.int8)
+            lines.append((ids[:n], ids[n:], mask[n:], labels[int(rows.trajectory[i])]))
+        several = len(lines) - len(np.unique(rows.trajectory))
+        what = "Trajectories that a compaction or fork breaks are several examples, each with the trajectory's label"
+        written = Written(len(lines), len(rows.ids), int(rows.loss.sum()), (Difference(what),) if several else ())
+        yield rows.done, pa.table(_columns(lines, KTO_SCHEMA), schema=KTO_SCHEMA), written
 
 
-def write_dpo(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
+def write_dpo(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
     """Stream the pairs."""
-    return write_row_groups(sink, DPO_SCHEMA, _pairs(plan, pool), len(plan.steps), progress)
+    return write_row_groups(sink, DPO_SCHEMA, _pairs(plan, source), len(plan.steps), progress)
 
 
-def write_kto(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
+def write_kto(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
     """Stream the trajectories."""
-    return write_row_groups(sink, KTO_SCHEMA, _labelled(plan, pool), len(plan.steps), progress)
+    return write_row_groups(sink, KTO_SCHEMA, _labelled(plan, source), len(plan.steps), progress)
+
+
+def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:
+    """What a plain trainer counts and cuts."""
+    plain = "A plain trainer counts every token behind the prompt, also what tools said"
+    cut = "TRL cuts rows at 1024 tokens"
+    return Difference(plain, "trl_exact.py"), Difference(cut, "max_length=None")
 
 
 def load_command(name: str) -> str:
@@ -103,25 +140,27 @@ def load_command(name: str) -> str:
     return (
         'python -c "from datasets import load_dataset; '
         f"print(load_dataset('parquet', data_files='{name}', split='train'))\""
-        "  # then a DPOTrainer or KTOTrainer whose _prepare_dataset returns the data set as it is"
+        "  # then ExactDPOTrainer or ExactKTOTrainer; usage: head trl_exact.py"
     )
 
 
 DPO = Exporter(
     name="trl_dpo",
     title="TRL DPO",
-    description="Pairs as prompt_ids, chosen_ids, rejected_ids: exact ids for a DPOTrainer that prepares nothing",
+    description="Pairs as prompt_ids, chosen_ids, rejected_ids and masks, and trl_exact.py: DPOTrainer on exact ids",
     suffix=".parquet",
     write=write_dpo,
     load_command=load_command,
-    masks_tokens=False,
+    beside=loader("trl_exact.py"),
+    differences=differences,
 )
 KTO = Exporter(
     name="trl_kto",
     title="TRL KTO",
-    description="Trajectories as prompt_ids, completion_ids, label: exact ids for a KTOTrainer that prepares nothing",
+    description="Rows as prompt_ids, completion_ids, mask and label, and trl_exact.py: KTOTrainer on exact ids",
     suffix=".parquet",
     write=write_kto,
     load_command=load_command,
-    masks_tokens=False,
+    beside=loader("trl_exact.py"),
+    differences=differences,
 )

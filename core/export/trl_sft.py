@@ -6,7 +6,7 @@ Labels, not a completion mask: without ``completion_only_loss=True`` TRL ignores
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,24 +14,36 @@ import pyarrow as pa
 from core.batch.arrays import lists
 from core.batch.plan import Plan
 from core.batch.rows import training_rows
-from core.export.base import MERGE, Exporter, ExportSource, Progress, Sink, Written, merged
+from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Sink, Written, merged
+from core.export.lines import UNPREDICTED, n_unpredicted, repeated
 from core.export.parquet import write_row_groups
 
 IGNORE = -100
 SCHEMA = pa.schema({"input_ids": pa.list_(pa.int32()), "labels": pa.list_(pa.int32())})
 
 
-def _groups(plan: Plan, pool: ExportSource, merge: bool) -> Iterator[tuple[int, pa.Table, Written]]:
-    for rows in training_rows(plan, pool, merge=merge):
+def _groups(plan: Plan, source: ExportSource, merge: bool) -> Iterator[tuple[int, pa.Table, Written]]:
+    for rows in training_rows(plan, source, merge=merge):
         labels = np.where(rows.loss, rows.ids, np.int32(IGNORE))
         columns = [lists(values, rows.lengths, pa.int32()) for values in (rows.ids, labels)]
-        yield rows.done, pa.table(columns, schema=SCHEMA), Written(len(rows), len(rows.ids), int(rows.loss.sum()))
+        n_first = n_unpredicted(rows)
+        told = (UNPREDICTED,) if n_first else ()
+        n_loss = int(rows.loss.sum()) - n_first
+        yield rows.done, pa.table(columns, schema=SCHEMA), Written(len(rows), len(rows.ids), n_loss, told)
 
 
-def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
+def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
     """Stream the rows."""
-    groups = _groups(plan, pool, merged(settings))
+    groups = _groups(plan, source, merged(settings))
     return write_row_groups(sink, SCHEMA, groups, len(plan.steps), progress)
+
+
+def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:
+    """Its longest sequence, and its last batch."""
+    return (
+        Difference("TRL cuts rows at 1024 tokens", "SFTConfig(max_length=None)"),
+        repeated("TRL", "per_device_train_batch_size"),
+    )
 
 
 def load_command(name: str) -> str:
@@ -52,4 +64,5 @@ EXPORTER = Exporter(
     write=write,
     load_command=load_command,
     choices=MERGE,
+    differences=differences,
 )

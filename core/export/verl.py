@@ -1,8 +1,15 @@
 """verl: one update's rollouts as a ``DataProto`` file that its RolloutSkip replays in place of generating.
 
 RolloutSkip looks for ``{dump_dir}/{experiment}_{project}/GBS{g}_N{n}_in{P}_out{R}/{step}/gen_batch.dp`` and a
-``meta.json`` beside it (``{"global_steps": step}``). Rewards are verl's ``rm_scores``: the trajectory's, on the last
-sampled token.
+``meta.json`` beside it (``{"global_steps": step}``). verl computes advantages from ``rm_scores``; what stands there is
+the option ``rewards``:
+
+- ``plan``: the plan's advantages by token. ``verl_advantages.py`` beside the file hands them on as they are.
+- ``trajectory``: each trajectory's reward on its last sampled token, for verl's own estimators. verl takes a row for a
+  sample and so many rows for a group, so groups must have one size and each trajectory one row.
+- ``step``: each step's part of its trajectory's reward on its last token, for Agent-R1 and StepPO, which add up the
+  rows of a trajectory; ``uid`` is the prompt group, ``anchor_obs`` GiGPO's (``core.export.stepwise``). verl's own
+  trainer gives rows a ``uid`` itself and refuses another.
 
 The file is a pickle that calls ``DataProto.from_dict`` of the verl that opens it, so neither verl nor tensordict is
 needed to write it. Like every pickle it runs what it says: open only files that you made.
@@ -19,15 +26,52 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from core.batch.plan import Plan
-from core.export.base import MERGE, Exporter, ExportSource, Progress, Sink, Written, merged
-from core.export.padded import Padded, pad, row_rewards
+from core.errors import InvalidInput
+from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Sink, Written, loader, merged
+from core.export.padded import Padded, pad
+from core.export.recompute import bare_rows, counts_of, one_temperature, trajectory_rewards
+from core.export.stepwise import anchors, in_order, other_sums, same_settings
 
 PAD_ID = 0
 FROM_DICT = b"cverl.protocol\nDataProto.from_dict\n"
 """Pickle's opcode that looks the function up where the file is read."""
 
 
-def tensors(padded: Padded, rewards: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+REWARDS = {"rewards": ("plan", "trajectory", "step")}
+"""What ``rm_scores`` hold."""
+PLANNED = (
+    "VERL_USE_EXTERNAL_MODULES=verl_advantages algorithm.adv_estimator=planned algorithm.use_kl_in_reward=false "
+    "data.train_batch_size={} actor_rollout_ref.rollout.n=1"
+)
+
+
+def scores(plan: Plan, padded: Padded, settings: Mapping[str, str]) -> NDArray[np.float32]:
+    """``rm_scores``, float32 [B, R].
+
+    Raises:
+        InvalidInput: the plan lacks what the option asks for, or verl would take its rows for other groups.
+    """
+    if settings["rewards"] == "plan":
+        if padded.advantages is None:
+            raise InvalidInput(
+                "the plan assigns no advantages", field="options.rewards", hint="trajectory or step write rewards"
+            )
+        return padded.advantages
+    if settings["rewards"] == "step":
+        trajectory_rewards(plan, padded.step)
+        assert padded.shares is not None, "every trajectory is scored"
+        return padded.shares
+    if len(padded.step) > len(plan.trajectories) or not counts_of(plan)["uniform"]:
+        raise InvalidInput(
+            f"{len(padded.step)} rows of {len(plan.trajectories)} trajectories in groups of "
+            f"{sorted(set(counts_of(plan)['sizes']))}: verl takes a row for a sample and n rows for a group",
+            field="options.rewards",
+            hint="rewards=plan; or merge=trajectory and a recipe with n_rollouts, where each trajectory makes one row",
+        )
+    return padded.at_last(trajectory_rewards(plan, padded.step))
+
+
+def tensors(padded: Padded, rm_scores: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
     """The arrays that verl names, [B, ...]."""
     found: dict[str, NDArray[Any]] = {
         "prompts": padded.prompts,
@@ -36,7 +80,7 @@ def tensors(padded: Padded, rewards: NDArray[np.float32]) -> dict[str, NDArray[A
         "input_ids": padded.input_ids,
         "attention_mask": padded.attention_mask,
         "position_ids": padded.position_ids,
-        "rm_scores": padded.at_last(rewards),
+        "rm_scores": rm_scores,
     }
     if padded.logprobs is not None:
         found["rollout_log_probs"] = padded.logprobs
@@ -45,22 +89,37 @@ def tensors(padded: Padded, rewards: NDArray[np.float32]) -> dict[str, NDArray[A
     return found
 
 
-def labels(plan: Plan, step: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    """What verl and its descendants keep beside tensors, [B]: ``uid`` is the prompt group."""
+def labels(plan: Plan, step: NDArray[np.int64], *, stepwise: bool) -> dict[str, NDArray[Any]]:
+    """What verl and its descendants keep beside tensors, [B]; ``stepwise``: with what only descendants read."""
     rows = plan.steps.take(pa.array(step))
 
     def texts(name: str) -> NDArray[Any]:
         return np.array(rows[name].to_pylist(), dtype=object)
 
     n_steps = plan.trajectories["n_steps"].take(rows["trajectory"]).cast(pa.int32()).to_numpy()
+    # verl's trainer asks each row for its pictures.
+    pictures = np.array([{} for _ in range(len(step))], dtype=object)
     return {
-        "uid": texts("prompt_uid"),
+        **({"uid": texts("prompt_uid"), **anchors(plan, step)} if stepwise else {}),
         "prompt_uids": texts("prompt_uid"),
         "trajectory_uids": texts("trajectory_uid"),
-        "step_indices": rows["step_index"].cast(pa.int32()).to_numpy(),
+        "step_indices": in_order(plan, step),
         "step_uids": texts("step_uid"),
         "__num_turns__": n_steps,
+        "multi_modal_inputs": pictures,
     }
+
+
+def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
+    """What verl, or Agent-R1 and StepPO, make of it otherwise than the plan."""
+    found = [*bare_rows(plan), *one_temperature(plan, "actor_rollout_ref.rollout.temperature")]
+    if settings["rewards"] == "plan":
+        return found
+    if settings["rewards"] == "trajectory":
+        return [Difference("verl's estimator decides, not the plan's: its groups are n rows, one after another",
+                           "rewards=plan"), *found]  # fmt: skip
+    what = "Agent-R1's and StepPO's estimator decides, not the plan's: it chains rows by step_indices, forks too"
+    return [Difference(what, "rewards=plan"), *same_settings(plan), *other_sums(plan), *found]
 
 
 class _Inside:
@@ -102,13 +161,20 @@ def write_data_proto(
     sink.write(pickle.REDUCE + pickle.STOP)
 
 
-def write(plan: Plan, pool: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
+def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
     """Pad and write; the whole batch is in memory, as it will be in the trainer's."""
-    padded = pad(plan, pool, merge=merged(settings), pad_id=PAD_ID)
-    arrays = tensors(padded, row_rewards(plan, padded.step))
-    write_data_proto(sink, arrays, labels(plan, padded.step), {"plan": plan.hash})
+    padded = pad(plan, source, merge=merged(settings), pad_id=PAD_ID)
+    arrays = tensors(padded, scores(plan, padded, settings))
+    beside = labels(plan, padded.step, stepwise=settings["rewards"] == "step")
+    write_data_proto(sink, arrays, beside, {"plan": plan.hash, "timing": {}})
     progress(len(plan.steps), len(plan.steps))
-    return Written(len(padded.step), int(padded.attention_mask.sum()), int(padded.response_mask.sum()))
+    told = padded.unknown
+    if settings["rewards"] == "plan":
+        what = (
+            "verl computes advantages anew unless it is told to pass on the file's, and replays one batch of all rows"
+        )
+        told = (Difference(what, PLANNED.format(len(padded.step))), *told)
+    return Written(len(padded.step), int(padded.attention_mask.sum()), int(padded.response_mask.sum()), told)
 
 
 def load_command(name: str) -> str:
@@ -122,11 +188,13 @@ def load_command(name: str) -> str:
 EXPORTER = Exporter(
     name="verl_rollout",
     title="verl rollout (gen_batch.dp)",
-    description="DataProto for verl's RolloutSkip: padded prompts and responses, masks, rollout log-probs, rm_scores "
-    "on the last sampled token; also what Agent-R1 and Claw-R1 name (trajectory_uids, step_indices). "
-    "A pickle: open only files that you made",
+    description="DataProto for verl's RolloutSkip: padded prompts and responses, masks, rollout log-probs, "
+    "and as rm_scores the plan's advantages (with verl_advantages.py) or rewards; also what Agent-R1 and Claw-R1 name "
+    "(trajectory_uids, step_indices). A pickle: open only files that you made",
     suffix=".dp",
     write=write,
     load_command=load_command,
-    choices=MERGE,
+    choices={**MERGE, **REWARDS},
+    beside=loader("verl_advantages.py"),
+    differences=differences,
 )

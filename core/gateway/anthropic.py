@@ -15,7 +15,7 @@ import orjson
 from core.errors import EngineError, EngineTimeout
 from core.gateway.connections import Connections, Timeouts
 from core.gateway.engine import EngineAnswer, EngineCall
-from core.gateway.http1 import HttpError
+from core.gateway.http_connection import HttpError
 from core.gateway.streams import EngineStream, Finish, HttpStream, Patience
 
 PROVIDER: Final = "anthropic/"

@@ -8,7 +8,8 @@ from core.gateway.capture import Capture
 from core.gateway.clawr1 import CHAT_TOOLS_IN_TEXT, clawr1_prefix
 from core.gateway.deps import GatewayDeps
 from core.gateway.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES
-from core.gateway.queries import CountTokens, Models, StoredResponse
+from core.gateway.queries import CountTokens, EngineHealth, Models, PassedOn
+from core.gateway.stored import CancelledResponse, DeletedResponse, InputItems, StoredResponse
 
 __all__ = ["GatewayDeps", "create_gateway"]
 
@@ -24,8 +25,18 @@ def create_gateway(deps: GatewayDeps) -> list[Route]:
             routes.append(Route(f"{prefix}/{dialect.path}", Capture(deps, dialect), methods=["POST"]))
         for dialect, counter in ((MESSAGES, "messages/count_tokens"), (RESPONSES, "responses/input_tokens")):
             routes.append(Route(f"{prefix}/{counter}", CountTokens(deps, dialect), methods=["POST"]))
-        routes.append(Route(f"{prefix}/responses/{{response_id}}", StoredResponse(deps), methods=["GET"]))
+        stored = f"{prefix}/responses/{{response_id}}"
+        routes.append(Route(stored, StoredResponse(deps), methods=["GET"]))
+        routes.append(Route(stored, DeletedResponse(deps), methods=["DELETE"]))
+        routes.append(Route(f"{stored}/cancel", CancelledResponse(deps), methods=["POST"]))
+        routes.append(Route(f"{stored}/input_items", InputItems(deps), methods=["GET"]))
+        routes.append(Route(f"{prefix}/embeddings", PassedOn(deps, "/v1/embeddings"), methods=["POST"]))
+        for path in ("/tokenize", "/detokenize"):
+            # Engines have them beside /v1; clients look for them in both places.
+            for place in (prefix, prefix.removesuffix("/v1")):
+                routes.append(Route(f"{place}{path}", PassedOn(deps, path), methods=["POST"]))
         routes.append(Route(f"{prefix}/models", Models(deps), methods=["GET"]))
         # Names of models have slashes.
         routes.append(Route(f"{prefix}/models/{{model:path}}", Models(deps), methods=["GET"]))
+    routes.append(Route("/health", EngineHealth(deps), methods=["GET"]))
     return routes

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
+from core.blotting import header_text
 from core.gateway.dialects import BadRequest
 
 Scope = Mapping[str, Any]
@@ -21,6 +24,15 @@ EVENT_STREAM: Final = (
 )
 
 
+MAX_BODY_BYTES: Final = 256 << 20
+MAX_RATIO: Final = 200
+"""Decompressed bytes for each that was sent: chats that repeat themselves shrink to a hundredth at best."""
+_SMALL: Final = 1 << 20
+"""So much may be said with however few bytes."""
+_WINDOWS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 47}
+"""``Content-Encoding`` -> zlib's window bits."""
+
+
 class AgentGone(Exception):
     """The agent closed the connection while sending its request."""
 
@@ -30,6 +42,61 @@ class TooLarge(BadRequest):
 
     type = "request_too_large"
     http_status = 413
+
+
+class UnknownEncoding(BadRequest):
+    """A body compressed in a way that nobody here can read."""
+
+    type = "unsupported_encoding"
+    http_status = 415
+
+
+def text_headers(headers: Headers) -> dict[str, str]:
+    """Headers as texts, names in lower case."""
+    return {name.decode("latin-1"): header_text(value) for name, value in headers}
+
+
+async def read_request(receive: Receive, headers: Mapping[str, str], max_bytes: int) -> bytes:
+    """The whole request body, decompressed. Raises as ``read_body`` and ``plain_body``."""
+    body = await read_body(receive, max_bytes)
+    encoding = headers.get("content-encoding")
+    if encoding is None:
+        return body
+    # Inflating hundreds of megabytes takes a second, in which others are served.
+    return await asyncio.to_thread(plain_body, body, encoding, max_bytes)
+
+
+def plain_body(body: bytes, encoding: str | None, max_bytes: int) -> bytes:
+    """A body without its ``Content-Encoding``.
+
+    Raises:
+        UnknownEncoding: neither gzip nor deflate. BadRequest: it is not what it says, or ends in the middle.
+        TooLarge: more than ``max_bytes``, or ``MAX_RATIO`` times what was sent.
+    """
+    name = (encoding or "identity").strip().lower()
+    if name == "identity":
+        return body
+    if name not in _WINDOWS:
+        raise UnknownEncoding(
+            f"the body is encoded in {encoding!r}", field="Content-Encoding", hint="gzip, deflate or none"
+        )
+    limit = min(max_bytes, max(_SMALL, MAX_RATIO * len(body)))
+    pieces: list[bytes] = []
+    n_bytes = 0
+    while body:
+        decoder = zlib.decompressobj(_WINDOWS[name])
+        try:
+            pieces.append(decoder.decompress(body, limit + 1 - n_bytes))
+        except zlib.error as error:
+            raise BadRequest(f"the body is not {name}: {error}", field="body") from error
+        n_bytes += len(pieces[-1])
+        if n_bytes > limit:
+            raise TooLarge(f"the decompressed request is over {limit} bytes", field="body")
+        if not decoder.eof:
+            raise BadRequest(f"the {name} body ends in the middle", field="body")
+        # A second member may follow the first.
+        body = decoder.unused_data
+    return b"".join(pieces)
 
 
 async def read_body(receive: Receive, max_bytes: int) -> bytes:

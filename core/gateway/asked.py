@@ -45,6 +45,7 @@ class AskLevels:
         level: int,
         added: Sequence[str],
         answer: Any,
+        echoed: bool = False,
     ) -> None:
         """Note a success."""
         key = (where, model)
@@ -55,7 +56,7 @@ class AskLevels:
             self._levels.clear()
         # A refusal may have been about that one request, so only success is remembered for good.
         self._levels[key] = (level, math.inf if level == 0 else self._clock() + ASK_AGAIN_S)
-        found = extract_tokens(answer, 0, dialect) if isinstance(answer, dict) else None
+        found = extract_tokens(answer, 0, dialect, echoed=echoed) if isinstance(answer, dict) else None
         several = len({name for _, name in self._levels}) > 1
         self._findings[f"{where}:{model}" if several else where] = {
             "asked": list(added),
@@ -126,6 +127,14 @@ KINDS: Final = ("chat", TOOLS, "completions")
 def stream_kind(dialect: str, body: Mapping[str, Any]) -> str:
     """The kind of a call."""
     return TOOLS if dialect == "chat" and body.get("tools") else dialect
+
+
+def asks_for(asks: Sequence[Mapping[str, Any]], *, echo: bool) -> Sequence[Mapping[str, Any]]:
+    """A flavour's asks for one call: an engine that is asked to echo leaves the prompt out where ids are asked for."""
+    if not echo:
+        return asks
+    less = [{name: value for name, value in ask.items() if name != "return_token_ids"} for ask in asks]
+    return [ask for number, ask in enumerate(less) if ask not in less[:number]]
 
 
 def streaming_line(streaming: Mapping[str, str]) -> str:

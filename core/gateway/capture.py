@@ -15,7 +15,7 @@ import orjson
 from core.blotting import take_secrets
 from core.dialects import Names, native_stream
 from core.dialects.errors import engine_refusal
-from core.errors import EngineError, StudioError
+from core.errors import EngineError, KeySpent, StudioError
 from core.gateway.asgi import (
     EVENT_STREAM,
     JSON,
@@ -24,23 +24,26 @@ from core.gateway.asgi import (
     Scope,
     Send,
     disconnected,
-    read_body,
+    read_request,
     send_body,
     send_start,
     send_whole,
+    text_headers,
 )
 from core.gateway.deps import GatewayDeps
 from core.gateway.dialects import BadRequest, Dialect, strip_asked
 from core.gateway.engine import Engine, EngineAnswer
 from core.gateway.exchange import Exchange, Recorder
+from core.gateway.front import unmarked
 from core.gateway.gate import EngineBusy
-from core.gateway.identity import authorize, presented_keys, resolve_caller
+from core.gateway.identity import presented_keys, resolve_caller
 from core.gateway.outbox import Outbox
 from core.gateway.policy import SyncInProgress
 from core.gateway.recall import reach, recall
 from core.gateway.relay import relay
 from core.gateway.routing import Attempts, affinity, ranked
 from core.gateway.streams import EngineStream
+from core.records import MAX_DEPTH, too_deep
 
 log = logging.getLogger(__name__)
 
@@ -60,12 +63,13 @@ class Capture:
         call = Exchange(
             step_uid=deps.new_uid(),
             started_at=deps.clock(),
-            headers={name.decode("latin-1"): value.decode("latin-1") for name, value in raw_headers},
+            headers=text_headers(raw_headers),
             raw_headers=raw_headers,
+            connection="{}:{}".format(*client) if (client := scope.get("client")) else None,
         )
         deps.stats.call_started()
         try:
-            await self._admit(call, scope.get("path_params") or {}, receive)
+            await self._admit(call, unmarked(scope.get("path_params") or {}), receive)
         except StudioError as error:
             deps.stats.call_refused()
             await self._send_error(call, send, error)
@@ -89,8 +93,7 @@ class Capture:
         """Read the request and find out who calls whom; waits while weights are exchanged."""
         deps = self._deps
         presented = presented_keys(call.headers)
-        authorize(presented, deps.keys, deps.settings.api_key)
-        call.raw = await read_body(receive, deps.max_body_bytes)
+        call.raw = await read_request(receive, call.headers, deps.max_body_bytes)
         call.request = parse_request(call.raw)
         call.dropped, call.body_secrets = take_secrets(call.request)
         if call.dropped:
@@ -109,7 +112,7 @@ class Capture:
         call.stream = call.request.get("stream") is True
         within = reach(presented, deps.keys, deps.settings.api_key)
         call.input_items = await recall(deps.journal.directory, self._dialect.name, call.request, within)
-        names = Names(call.step_uid, call.started_at, deps.journal.mark())
+        names = Names(call.step_uid, call.started_at, deps.journal.mark_for(call.step_uid))
         try:
             call.translation = self._dialect.wire.open(call.request, names, call.input_items)
         except (TypeError, AttributeError, LookupError, ValueError) as error:
@@ -120,6 +123,8 @@ class Capture:
         if len(engines) > 1:
             engines = ranked(engines, affinity(call.caller.identity.trajectory_uid, call.translation.asked))
         call.attempts = Attempts(engines, deps.retries)
+        if call.caller.binding is not None:
+            await deps.ledger.enter(call.caller.binding)
         call.policy_version = await deps.policy.start(deps.sync_wait_s)
 
     async def _reply(self, call: Exchange, send: Send) -> None:
@@ -131,7 +136,9 @@ class Capture:
         assert call.translation is not None
         if answer.status != 200:
             body = self._refusal(answer)
-        elif answer.engine_dialect is None and (answer.added or self._dialect.translates):
+        elif answer.engine_dialect is None and (
+            answer.added or self._dialect.translates or call.translation.asked is not call.request
+        ):
             strip_asked(answer.body, answer.added)
             body = orjson.dumps(call.translation.whole(answer.body))
         else:
@@ -235,11 +242,13 @@ class Capture:
         if isinstance(answer, EngineStream):
             assert outbox is not None
             return await relay(call, answer, outbox, self._recorder)
+        if answer is not None:
+            answer = self._recorder.guarded(call, answer)
         return await self._recorder.settle(call, answer, failure)
 
     async def _send_error(self, call: Exchange, send: Send, error: StudioError) -> None:
         headers = [JSON, *call.reply_headers()]
-        if isinstance(error, SyncInProgress | EngineBusy):
+        if isinstance(error, SyncInProgress | EngineBusy | KeySpent) and error.retry_after_s is not None:
             headers.append((b"retry-after", str(int(error.retry_after_s)).encode()))
         body = self._recorder.blotted(call, orjson.dumps(self._dialect.error(error)))
         await send_whole(send, error.http_status, body, headers)
@@ -265,6 +274,8 @@ def parse_request(raw: bytes) -> dict[str, Any]:
         request = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"the body is not JSON: {error}", field="body") from error
+    if too_deep(request, raw):
+        raise BadRequest(f"the body is nested more than {MAX_DEPTH} deep", field="body")
     if not isinstance(request, dict):
         raise BadRequest("the body is not a JSON object", field="body")
     if not isinstance(request.get("model"), str | None):

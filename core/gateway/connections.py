@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-import aiohttp
+import orjson
 
 from core.gateway.http1 import HttpClient
+from core.gateway.http_connection import Bounds, Disconnected
 
 KEEPALIVE_S = 60.0
 
@@ -31,43 +33,48 @@ class Timeouts:
 
 
 class Connections:
-    """Per event loop one client for model calls and one session for all else, closed when their loop ends."""
+    """One client per event loop, closed when its loop ends. ``bounds``: most that is read of an answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: Bounds | None = None) -> None:
+        self.bounds = bounds or Bounds()
         self._clients: dict[asyncio.AbstractEventLoop, HttpClient] = {}
-        self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
-        self._scopes: dict[asyncio.AbstractEventLoop, AsyncGenerator[aiohttp.ClientSession, None]] = {}
+        self._scopes: dict[asyncio.AbstractEventLoop, AsyncGenerator[HttpClient, None]] = {}
 
     async def client(self) -> HttpClient:
         """The running loop's client."""
-        client = self._clients.get(asyncio.get_running_loop())
-        if client is None:
-            await self.session()
-            client = self._clients[asyncio.get_running_loop()]
-        return client
-
-    async def session(self) -> aiohttp.ClientSession:
-        """The running loop's session."""
         loop = asyncio.get_running_loop()
-        session = self._sessions.get(loop)
-        if session is None:
+        client = self._clients.get(loop)
+        if client is None:
             # Loops close their async generators when they end, and this one closes the connections.
             self._scopes[loop] = self._scope(loop)
-            session = await anext(self._scopes[loop])
-        return session
+            client = await anext(self._scopes[loop])
+        return client
 
-    async def _scope(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[aiohttp.ClientSession, None]:
-        session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            # Large prompts come compressed from nobody; small answers are not worth inflating.
-            headers={"Accept-Encoding": "identity"},
-        )
-        client = self._clients[loop] = HttpClient(keepalive_s=KEEPALIVE_S)
-        self._sessions[loop] = session
+    async def aside(
+        self, method: str, url: str, headers: Mapping[str, str], body: Mapping[str, Any] | None = None
+    ) -> tuple[int, bytes]:
+        """Ask an engine what is no model call; status and body, of which no more than ``bounds.aside`` is read.
+
+        Raises:
+            HttpError: no answer, a broken one, or one that is too long. ValueError: a header that is none.
+        """
+        client = await self.client()
+        data = b"" if body is None else orjson.dumps(body)
+        said = {**headers, "Content-Type": "application/json"} if body is not None else headers
+        for attempt in (1, 2):
+            try:
+                async with await client.request(method, url, headers=said, body=data) as answer:
+                    return answer.status, await answer.read(self.bounds.aside)
+            except Disconnected:
+                # An idle connection may be closed by the engine just when it is used: one new try tells.
+                if attempt == 2:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _scope(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[HttpClient, None]:
+        client = self._clients[loop] = HttpClient(keepalive_s=KEEPALIVE_S, bounds=self.bounds)
         try:
-            yield session
+            yield client
         finally:
-            del self._clients[loop], self._sessions[loop], self._scopes[loop]
+            del self._clients[loop], self._scopes[loop]
             client.close()
-            await session.close()

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from core.config import Settings
+from core.gateway.asgi import MAX_BODY_BYTES
 from core.gateway.engines import EngineSet
 from core.gateway.identity import KeyStore
+from core.gateway.ledger import Ledger
 from core.gateway.policy import PolicyState
 from core.gateway.routing import Retries
 from core.gateway.stats import GatewayStats
@@ -32,6 +34,7 @@ class GatewayDeps:
         sync_wait_s: how long a call waits for a weight sync before it gets 503, seconds.
         max_body_bytes: larger requests get 413.
         retries: how often an engine is asked that gave no answer.
+        ledger: what session keys with limits have used.
     """
 
     settings: Settings
@@ -44,5 +47,6 @@ class GatewayDeps:
     new_uid: Callable[[], str] = random_uid
     keepalive_s: float = 3.0
     sync_wait_s: float = 30.0
-    max_body_bytes: int = 256 << 20
+    max_body_bytes: int = MAX_BODY_BYTES
     retries: Retries = field(default_factory=Retries)
+    ledger: Ledger = field(default_factory=Ledger)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
-import aiohttp
 import orjson
 
+from core.errors import EngineError, NotFound
 from core.gateway.engine import Engine
 
 TIMEOUT_S = 30.0
@@ -18,17 +19,12 @@ async def detokenize(engine: Engine, ids: Sequence[int], model: str | None) -> s
     """The text, special tokens included; None where the engine can't be asked."""
     if engine.address is None:
         return None
-    headers = {"Authorization": f"Bearer {engine.api_key}"} if engine.api_key else {}
     body = {"tokens": list(ids), **({"model": model} if model is not None else {})}
     try:
-        async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session,
-            session.post(
-                f"{engine.address.removesuffix('/v1')}/detokenize", json=body, headers=headers, allow_redirects=False
-            ) as response,
-        ):
-            told = orjson.loads(await response.read()) if response.status == 200 else None
-    except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError):
+        async with asyncio.timeout(TIMEOUT_S):
+            status, _, raw = await engine.pass_on("/detokenize", body, model, None)
+        told = orjson.loads(raw) if status == 200 else None
+    except (EngineError, NotFound, TimeoutError, orjson.JSONDecodeError):
         return None
     if not isinstance(told, dict):
         return None

@@ -10,6 +10,7 @@ from typing import Any, Final
 from core import dialects
 from core.dialects import BadRequest
 from core.errors import EngineError, StudioError
+from core.records import MAX_DEPTH, too_deep
 
 __all__ = [
     "CHAT",
@@ -112,12 +113,20 @@ def check_answer(answer: Any) -> dict[str, Any]:
     """The engine's parsed body, if it is an answer.
 
     Raises:
-        EngineError: it has no choices.
+        EngineError: it has no choices, or what is said in one is nested deeper than an agent may send it back.
     """
     if isinstance(answer, dict):
         choices = answer.get("choices")
         if isinstance(choices, list) and choices and all(isinstance(choice, dict) for choice in choices):
+            if any(map(_is_deep, choices)):
+                raise EngineError(f"what the engine said is nested more than {MAX_DEPTH} deep")
             return answer
         if isinstance(answer.get("error"), dict):
             raise EngineError(f"the engine answered with an error: {answer['error'].get('message')}")
     raise EngineError("the engine's answer has no choices", hint="is its base URL an OpenAI-compatible /v1?")
+
+
+def _is_deep(choice: Mapping[str, Any]) -> bool:
+    message = choice.get("message")
+    parts = message.values() if isinstance(message, dict) else ()
+    return any(isinstance(part, list | dict) and too_deep(part) for part in parts)

@@ -8,31 +8,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
-import aiohttp
 import orjson
 
 from core.dialects.chat import with_both_reasonings
-from core.dialects.errors import engine_refusal, prompt_too_long
+from core.dialects.messages_request import CONTINUE, PREFILL
 from core.errors import EngineError, EngineTimeout
-from core.gateway.asked import AUTO, KINDS, RELAY, WHOLE, AskLevels, Streams, lost_tokens, stream_kind
+from core.gateway.asked import AUTO, KINDS, RELAY, WHOLE, AskLevels, Streams, asks_for, lost_tokens, stream_kind
 from core.gateway.bodies import maybe_json, parse_body, said
 from core.gateway.choices import MAX_CHOICES, n_choices, one_by_one
 from core.gateway.connections import Connections, Timeouts
 from core.gateway.dialects import add_asked, check_answer, told_for
-from core.gateway.engine import Engine, EngineAnswer, EngineCall, EngineUnreached
-from core.gateway.flavours import by_refusal, prompt_text
-from core.gateway.http1 import ConnectError, Disconnected, HttpAnswer, HttpError
+from core.gateway.engine import Engine, EngineAnswer, EngineCall, EngineUnreached, basic
+from core.gateway.flavours import CLAW_STUDIO, by_refusal, prompt_text
+from core.gateway.http1 import HttpAnswer
+from core.gateway.http_connection import ConnectError, Disconnected, HttpError
 from core.gateway.probe import PROBE_TIMEOUT_S, Probe
+from core.gateway.refusals import REFUSALS, is_the_agents, is_too_long
 from core.gateway.starting import Starter
 from core.gateway.streams import EngineStream, HttpStream, Patience
 from core.gateway.text_streams import TextStreams
 
-REFUSALS = frozenset({400, 422})
 _GENERATION = ("stream", "stream_options")
 
 
@@ -54,8 +53,9 @@ class DirectEngine(Engine):
         concurrency: int | None,
         connections: Connections,
         clock: Callable[[], float],
+        login: str | None = None,
     ) -> None:
-        super().__init__(name, models, api_key, timeouts, clock, concurrency)
+        super().__init__(name, models, api_key, timeouts, clock, concurrency, login)
         self._base_url = base_url.rstrip("/") if base_url else None
         self._starter = Starter(name, ready, self._started, self._not_started) if ready is not None else None
         self._connections = connections
@@ -85,17 +85,17 @@ class DirectEngine(Engine):
         """``GET /health`` beside ``/v1``, or the model list where there is no such thing."""
         if self._base_url is None:
             return None
-        session = await self._connections.session()
+        client = await self._connections.client()
         for address in (f"{self._base_url.removesuffix('/v1')}/health", f"{self._base_url}/models"):
             try:
                 async with (
                     asyncio.timeout(PROBE_TIMEOUT_S),
-                    session.get(address, headers=self._authorization(None), allow_redirects=False) as response,
+                    await client.request("GET", address, headers=self._authorization(None)) as answer,
                 ):
-                    if response.status not in (404, 405):
+                    if answer.status not in (404, 405):
                         # Who asks for a key is there.
-                        return bool(response.status < 500)
-            except (aiohttp.ClientError, TimeoutError):
+                        return answer.status < 500
+            except (HttpError, ValueError, TimeoutError):
                 return False
         return True
 
@@ -143,24 +143,33 @@ class DirectEngine(Engine):
             return None
         await self._look(foreign_key)
         path, name = self._probe.flavour.count
-        session = await self._connections.session()
         messages = with_both_reasonings(prompt.get("messages"))
-        body = {"model": self._model_for(model), **prompt, "messages": messages, "add_generation_prompt": True}
+        body = {"model": self._model_for(model), "add_generation_prompt": True, **prompt, "messages": messages}
         try:
-            async with (
-                asyncio.timeout(PROBE_TIMEOUT_S),
-                session.post(
-                    f"{self._base_url.removesuffix('/v1')}{path}",
-                    json=body,
-                    headers=self._authorization(foreign_key),
-                    allow_redirects=False,
-                ) as response,
-            ):
-                counted = orjson.loads(await response.read()) if response.status == 200 else None
-        except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError):
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                status, raw = await self._connections.aside(
+                    "POST", f"{self._base_url.removesuffix('/v1')}{path}", self._authorization(foreign_key), body
+                )
+            counted = orjson.loads(raw) if status == 200 else None
+        except (HttpError, TimeoutError, ValueError):
             return None
         count = counted.get(name) if isinstance(counted, dict) else None
         return count if isinstance(count, int) else None
+
+    async def pass_on(
+        self, path: str, body: Mapping[str, Any], model: str | None, foreign_key: str | None
+    ) -> tuple[int, str, bytes]:
+        """``POST`` below its address, the model's name as the engine knows it."""
+        if self._starter is not None:
+            await self._starter.wait()
+        await self._look(foreign_key)
+        known = {**body, "model": self._model_for(model)} if "model" in body else body
+        async with await self._send(path, known, foreign_key, {}) as answer:
+            try:
+                async with asyncio.timeout(self.timeouts.total):
+                    return answer.status, answer.content_type, await answer.read()
+            except (HttpError, TimeoutError) as error:
+                raise EngineError(f"engine {self.name!r} broke off: {error}") from error
 
     async def may_serve(self, model: str) -> bool:
         """Whether the engine lists the model; a ``*`` engine that lists nothing may serve anything."""
@@ -204,14 +213,18 @@ class DirectEngine(Engine):
         body["model"] = model
         if "messages" in body:
             body["messages"] = with_both_reasonings(body["messages"])
+        left_out: list[str] = []
+        if call.native_dialect == "messages" and CONTINUE.items() <= body.items() and not self._probe.flavour.continues:
+            body = {name: value for name, value in body.items() if name not in CONTINUE}
+            left_out.append(PREFILL)
         # Messages has to name a limit, so agents name their usual model's: for who holds less it says nothing.
         formality = call.native_dialect == "messages" and "max_tokens" in body
         if not (formality and self._probe.never_fits(body["max_tokens"], model)):
-            answer = await self._ask(call, model, body, deadline)
-            if not (formality and isinstance(answer, EngineAnswer) and _is_too_long(answer)):
+            answer = await self._ask(call, model, body, deadline, dropped=left_out)
+            if not (formality and isinstance(answer, EngineAnswer) and is_too_long(answer.status, answer.body)):
                 return answer
         del body["max_tokens"]
-        return await self._ask(call, model, body, deadline, dropped=["max_tokens"])
+        return await self._ask(call, model, body, deadline, dropped=[*left_out, "max_tokens"])
 
     async def _ask(
         self,
@@ -223,8 +236,9 @@ class DirectEngine(Engine):
         dropped: Sequence[str] = (),
     ) -> EngineStream | EngineAnswer:
         """Ask for everything that the engine is known to tell, and for less where it refuses."""
-        flavour, dialect = self._probe.flavour, call.dialect.name
-        asks = flavour.asks(dialect)
+        flavour, dialect, path = self._probe.flavour, call.dialect.name, f"/v1/{call.dialect.path}"
+        echo = body.get("echo") is True
+        asks = asks_for(flavour.asks(dialect), echo=echo and flavour is not CLAW_STUDIO)
         kind = stream_kind(dialect, body)
         own = self._streams.relays(flavour, self._probe.version, kind)
         # Where there are no ids to lose.
@@ -232,17 +246,17 @@ class DirectEngine(Engine):
         stream = deadline is not None and (own or (text and n_choices(call.body) == 1))
         options = {"stream": True, "stream_options": _with_usage(call.body)} if stream else {}
         # What goes through in a stream may be less than elsewhere, so it is remembered apart.
-        where = f"{dialect} stream" if stream and own else dialect
+        where = f"{dialect} stream" if stream and own else f"{dialect} echo" if echo else dialect
         for level in range(min(self._levels.level(where, model), len(asks) - 1), len(asks)):
             asked, added = add_asked(body, asks[level])
-            response = await self._send(call, {**asked, **options})
+            response = await self._send(path, {**asked, **options}, call.foreign_key, call.headers)
             if stream and response.status == 200 and response.content_type == "text/event-stream":
                 assert deadline is not None
                 finish = partial(self._finish, call, model, where, kind, asks, level, added, dropped, text)
                 patience = Patience(self.name, deadline, self.timeouts)
                 return HttpStream(response, name=self.name, added=added, patience=patience, finish=finish)
             status, raw, retry_after = await self._read(response)
-            if status in REFUSALS and added:
+            if status in REFUSALS and added and not is_the_agents(status, raw, added):
                 self._probe.see_refusal(by_refusal(maybe_json(raw)), self.findings)
                 if stream and self._streams.mode == AUTO:
                     # It may be the stream that it refuses, together with what makes the tokens exact.
@@ -270,7 +284,8 @@ class DirectEngine(Engine):
         added: Sequence[str],
         body: dict[str, Any],
     ) -> EngineAnswer:
-        self._levels.remember(where, call.dialect.name, model, asks, level, added, body)
+        echoed = call.body.get("echo") is True
+        self._levels.remember(where, call.dialect.name, model, asks, level, added, body, echoed)
         facts = await self._facts(call, body)
         return EngineAnswer(200, b"", body, model, added, tokenizer_hash=self._probe.tokenizer_hash(model), facts=facts)
 
@@ -300,7 +315,12 @@ class DirectEngine(Engine):
         self.succeeded()
         if text:
             self._text_streams.see(model, kind, body)
-        elif self._streams.mode == AUTO and (lost := lost_tokens(body, call.dialect.name)) is not None:
+        elif (
+            self._streams.mode == AUTO
+            and call.body.get("echo") is not True
+            and (lost := lost_tokens(body, call.dialect.name))
+        ):
+            # A stream that echoes was not asked for ids.
             self._streams.spoil(kind, lost)
         return answer
 
@@ -325,16 +345,18 @@ class DirectEngine(Engine):
             )
         return EngineAnswer(status, raw, body, model, added, (), retry_after)
 
-    async def _send(self, call: EngineCall, body: Mapping[str, Any]) -> HttpAnswer:
-        """The engine's response, its body unread."""
+    async def _send(
+        self, path: str, body: Mapping[str, Any], foreign_key: str | None, passed_on: Mapping[str, str]
+    ) -> HttpAnswer:
+        """The engine's response, its body unread. What is not below ``/v1`` stands beside it."""
         data = orjson.dumps(body)
-        headers = {"Content-Type": "application/json", **call.headers, **self._authorization(call.foreign_key)}
+        headers = {"Content-Type": "application/json", **passed_on, **self._authorization(foreign_key)}
         client = await self._connections.client()
         for attempt in (1, 2):
             try:
                 return await client.request(
                     "POST",
-                    f"{self._base_url}/{call.dialect.path}",
+                    self._at(path),
                     headers=headers,
                     body=data,
                     connect_timeout_s=self.timeouts.connect,
@@ -362,7 +384,11 @@ class DirectEngine(Engine):
     async def _send_trial(self, call: EngineCall, ask: Mapping[str, Any], question: Mapping[str, Any]) -> HttpAnswer:
         """A question of our own, asked for all that the call was asked for."""
         asked, _ = add_asked(question, ask)
-        return await self._send(replace(call, headers={}), asked)
+        return await self._send(f"/v1/{call.dialect.path}", asked, call.foreign_key, {})
+
+    def _at(self, path: str) -> str:
+        base = str(self._base_url)
+        return base + path[3:] if path.startswith("/v1/") else base.removesuffix("/v1") + path
 
     async def _read(self, response: HttpAnswer) -> tuple[int, bytes, str | None]:
         """Status, body and ``Retry-After``."""
@@ -373,6 +399,8 @@ class DirectEngine(Engine):
                 raise EngineError(f"engine {self.name!r} broke off: {error}") from error
 
     def _authorization(self, foreign_key: str | None) -> dict[str, str]:
+        if self.login:
+            return {"Authorization": f"Basic {basic(self.login)}"}
         key = self.api_key or foreign_key
         return {"Authorization": f"Bearer {key}"} if key else {}
 
@@ -403,10 +431,6 @@ class DirectEngine(Engine):
 
     def _not_started(self, reason: str) -> None:
         self.ok, self.error = False, reason
-
-
-def _is_too_long(answer: EngineAnswer) -> bool:
-    return answer.status in REFUSALS and prompt_too_long(engine_refusal(answer.status, answer.body))
 
 
 def _with_usage(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
-from core.errors import EngineError, EngineTimeout
+from core.blotting import blotted
+from core.errors import EngineError, EngineTimeout, NotFound
 from core.gateway.asked import WHOLE
 from core.gateway.connections import Timeouts
 from core.gateway.dialects import Dialect
@@ -31,6 +34,11 @@ class EngineUnreached(EngineError):
     """
 
     again = True
+
+
+def basic(login: str) -> str:
+    """``user:password``, percent-encoded as in a URL, for a header of the scheme Basic."""
+    return base64.b64encode(unquote(login).encode()).decode()
 
 
 @dataclass(slots=True)
@@ -100,10 +108,12 @@ class Engine(ABC):
         timeouts: Timeouts,
         clock: Callable[[], float],
         concurrency: int | None = None,
+        login: str | None = None,
     ) -> None:
         self.name = name
         self.models = tuple(models)
         self.api_key = api_key
+        self.login = login
         self.timeouts = timeouts
         self.ok: bool | None = None
         self.error: str | None = None
@@ -161,6 +171,26 @@ class Engine(ABC):
         """How many tokens ``{messages, tools}`` are; None where the engine can't be asked."""
         return None
 
+    async def pass_on(
+        self, path: str, body: Mapping[str, Any], model: str | None, foreign_key: str | None
+    ) -> tuple[int, str, bytes]:
+        """Ask what is no model call.
+
+        Args:
+            path: ``/v1/embeddings``, ``/tokenize`` or ``/detokenize``.
+
+        Returns:
+            Status, content type and body of the answer.
+
+        Raises:
+            NotFound: this kind of engine has no such thing. EngineError: it did not answer.
+        """
+        raise NotFound(
+            f"engine {self.name!r} has no {path}",
+            field="model",
+            hint="name a model of an engine that is called directly",
+        )
+
     async def may_serve(self, model: str) -> bool:
         """True unless it is known that the model is not served here."""
         return any(fnmatchcase(model, glob) for glob in self.models)
@@ -171,7 +201,11 @@ class Engine(ABC):
 
     def secrets(self) -> Sequence[str]:
         """Keys that it may send, and that must not be stored should an answer repeat them."""
-        return (self.api_key,) if self.api_key else ()
+        keys = [self.api_key] if self.api_key else []
+        if self.login:
+            plain = unquote(self.login)
+            keys += [basic(self.login), self.login, plain, plain.partition(":")[2], self.login.partition(":")[2]]
+        return [key for key in dict.fromkeys(keys) if key]
 
     def streaming(self) -> dict[str, str]:
         """How streams are made: ``{"mode": ...}`` and, where it depends on it, each kind of call."""
@@ -179,7 +213,7 @@ class Engine(ABC):
 
     def status(self) -> dict[str, Any]:
         """What the pages show. ``ok`` is None until the first call."""
-        return {
+        told: dict[str, Any] = {
             "name": self.name,
             "kind": self.kind,
             "base_url": self.address,
@@ -197,6 +231,8 @@ class Engine(ABC):
             "concurrency": self.gate.limit,
             "replica_of": self.replica_of,
         }
+        # Engines repeat keys in what they say of themselves and of their failures.
+        return {**told, **blotted({name: told[name] for name in ("error", "findings")}, self.secrets())}
 
     @property
     def address(self) -> str | None:

@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+from core.blotting import split_login
 from core.errors import EngineError, InvalidInput
 from core.gateway.asked import AUTO, STREAMING
 from core.gateway.connections import Connections, Timeouts
 from core.gateway.engine import Engine
 from core.gateway.health import CHECK_EVERY_S, watch
+from core.gateway.http_connection import Bounds
 from core.gateway.litellm_import import LiteLLM
 from core.gateway.together import together
 
@@ -26,6 +28,7 @@ class EngineSet:
     Args:
         timeout_s: longest wait for one answer, start-up of the engine included, seconds.
         timeouts: that and the others; instead of ``timeout_s``.
+        bounds: most that is read of an engine's answer.
         check_every_s: how often engines that share calls are asked after, seconds.
 
     Attributes:
@@ -37,6 +40,7 @@ class EngineSet:
         *,
         timeout_s: float = 900.0,
         timeouts: Timeouts | None = None,
+        bounds: Bounds | None = None,
         check_every_s: float = CHECK_EVERY_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -46,7 +50,7 @@ class EngineSet:
         self._clock = clock
         self._engines: dict[str, Engine] = {}
         self._providers: Engine | None = None
-        self._connections = Connections()
+        self._connections = Connections(bounds)
         self._litellm = LiteLLM()
         self._lock = threading.Lock()
         self._watches: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
@@ -70,7 +74,8 @@ class EngineSet:
         """Make an engine known; one of the same name is replaced. The first one is the default.
 
         Args:
-            base_url: ``http://host:port/v1`` of an OpenAI-compatible engine; for kind ``litellm`` the
+            base_url: ``http://host:port/v1`` of an OpenAI-compatible engine, ``user:password@`` before the host where
+                it wants a login; for kind ``litellm`` the
                 ``provider/model`` that stands behind every model name; None when ``ready`` tells it.
             kind: ``openai`` or ``litellm``.
             models: globs of the model names it serves.
@@ -85,7 +90,8 @@ class EngineSet:
                 share its calls as well.
 
         Raises:
-            InvalidInput: an unknown kind or way to stream, or neither ``base_url`` nor ``ready``.
+            InvalidInput: an unknown kind or way to stream, a base URL with a query, two logins, or neither
+                ``base_url`` nor ``ready``.
         """
         from core.gateway.direct import DirectEngine
         from core.gateway.providers import ProviderEngine
@@ -96,6 +102,19 @@ class EngineSet:
         if kind == "openai":
             if base_url is None and ready is None:
                 raise InvalidInput(f"engine {name!r} has no base URL", field="base_url")
+            base_url, login = split_login(base_url) if base_url is not None else (None, None)
+            if base_url is not None and ("?" in base_url or "#" in base_url):
+                raise InvalidInput(
+                    f"the base URL of engine {name!r} has a query",
+                    field="base_url",
+                    hint="leave out what follows ? or #: paths are added to it; a key has its own setting",
+                )
+            if login is not None and api_key:
+                raise InvalidInput(
+                    f"engine {name!r} has a login in its base URL and a key as well",
+                    field="base_url",
+                    hint="one of both: an engine is asked with one Authorization header",
+                )
             engine = DirectEngine(
                 name,
                 base_url,
@@ -107,6 +126,7 @@ class EngineSet:
                 concurrency=concurrency,
                 connections=self._connections,
                 clock=self._clock,
+                login=login,
             )
         elif kind == "litellm":
             engine = ProviderEngine(

@@ -13,6 +13,7 @@ from core.errors import EngineError, JournalError, StudioError
 from core.gateway.deps import GatewayDeps
 from core.gateway.dialects import ENGINE_DIALECTS, Dialect
 from core.gateway.engine import Engine, EngineAnswer, EngineCall
+from core.gateway.guard import TOKENS_GONE, StreamGuard, usable, without_own_keys
 from core.gateway.identity import Caller, presented_keys
 from core.gateway.routing import Attempts
 from core.gateway.stats import CallEvent
@@ -47,6 +48,7 @@ class Exchange:
     stream: bool = False
     stream_mode: str = "none"
     agent_gone: bool = False
+    connection: str | None = None
     dropped: list[str] = field(default_factory=list)
     body_secrets: list[str] = field(default_factory=list)
 
@@ -67,6 +69,11 @@ class Exchange:
         engine_keys = self.attempts.secrets() if self.attempts is not None else ()
         known = {*presented_keys(self.headers), *engine_keys, *self.body_secrets, api_key or ""}
         return [key for key in known if len(key) >= MIN_SECRET_CHARS]
+
+    def own_keys(self, api_key: str | None) -> tuple[str, ...]:
+        """Keys of the service's own that the agent did not present: no answer may tell them to it."""
+        engine_keys = self.attempts.secrets() if self.attempts is not None else ()
+        return usable({*engine_keys, api_key or ""}.difference(presented_keys(self.headers)))
 
     def engine_call(self, dialect: Dialect) -> EngineCall:
         """What the engine is asked."""
@@ -129,6 +136,20 @@ class Recorder:
         self._deps.journal.append(self._record(call, answer, failure, self._deps.policy.finish()))
         self._count(call, answer, failure, dropped=False)
 
+    def guard(self, call: Exchange) -> StreamGuard | None:
+        """What a stream goes through; None where there is no key to hold back."""
+        keys = call.own_keys(self._deps.settings.api_key)
+        return StreamGuard(keys) if keys else None
+
+    def guarded(self, call: Exchange, answer: EngineAnswer) -> EngineAnswer:
+        """The answer without keys of the service's own, and then without its tokens, which spell them."""
+        clean = without_own_keys(answer.raw, call.own_keys(self._deps.settings.api_key))
+        if clean is not None:
+            answer.raw, answer.body = clean
+            answer.dropped = [*answer.dropped, TOKENS_GONE]
+            answer.facts = {name: value for name, value in answer.facts.items() if name != "prompt_ids"}
+        return answer
+
     def blotted(self, call: Exchange, body: bytes) -> bytes:
         """A body for the agent without any key in it."""
         for secret in call.secrets(self._deps.settings.api_key):
@@ -173,6 +194,7 @@ class Recorder:
             engine_facts={**(answer.facts if answer is not None else {}), **call.attempts.facts()},
             response_id=call.translation.response_id if native is None else None,
             input_items=call.input_items,
+            connection=call.connection,
             secrets=call.secrets(self._deps.settings.api_key),
         )
 
@@ -189,6 +211,11 @@ class Recorder:
         identity = call.caller.identity
         at = self._deps.clock()
         error = _error_of(answer, failure)
+        n_prompt_tokens = _usage(answer, "prompt_tokens", "input_tokens")
+        n_response_tokens = _usage(answer, "completion_tokens", "output_tokens")
+        if call.caller.binding is not None and call.caller.binding.limits.max_tokens is not None:
+            n_tokens = (n_prompt_tokens or 0) + (n_response_tokens or 0)
+            self._deps.ledger.spend(call.caller.binding.key_sha256, n_tokens)
         self._deps.stats.call_finished(
             CallEvent(
                 at=at,
@@ -204,8 +231,8 @@ class Recorder:
                 stream=call.stream,
                 http_status=_status_of(answer, failure),
                 latency_s=at - call.started_at,
-                n_prompt_tokens=_usage(answer, "prompt_tokens", "input_tokens"),
-                n_response_tokens=_usage(answer, "completion_tokens", "output_tokens"),
+                n_prompt_tokens=n_prompt_tokens,
+                n_response_tokens=n_response_tokens,
                 error=self._clean(call, error["message"]) if error is not None else None,
                 aborted=call.agent_gone,
             ),

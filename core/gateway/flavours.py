@@ -39,6 +39,7 @@ class Flavour:
         measurable: whether the start decides about ``logprobs``, so that it is worth measuring.
         tokenize: fields of ``POST /tokenize`` that make it encode a rendered prompt as it encodes its own.
         count: (path, field) that tell how many tokens a chat request is.
+        continues: whether it can go on with the last message (``continue_final_message``).
     """
 
     name: str
@@ -53,6 +54,7 @@ class Flavour:
     measurable: bool = False
     tokenize: Mapping[str, Any] = field(default_factory=dict)
     count: tuple[str, str] = ("/tokenize", "count")
+    continues: bool = False
 
     def asks(self, dialect: str) -> Sequence[Ask]:
         """What to add in one dialect, most telling first."""
@@ -77,6 +79,7 @@ CLAW_STUDIO: Final = Flavour(
     owners=frozenset({"claw-studio"}),
     streams_ids=frozenset({"chat", "chat with tools", "completions"}),
     logprobs=RAW,
+    continues=True,
 )
 
 VLLM: Final = Flavour(
@@ -89,6 +92,7 @@ VLLM: Final = Flavour(
     streams_since={"chat with tools": (0, 32)},
     logprobs=RAW,
     measurable=True,
+    continues=True,
 )
 
 SGLANG: Final = Flavour(
@@ -102,6 +106,7 @@ SGLANG: Final = Flavour(
     streams_ids=frozenset({"completions"}),
     logprobs=PROCESSED,
     measurable=True,
+    continues=True,
 )
 
 LLAMACPP: Final = Flavour(

@@ -15,34 +15,38 @@ from typing import Any, Final
 import orjson
 
 from core.errors import InvalidInput
-from core.gateway.keys import Binding, KeyStore, authorize, hash_key, hold_to, is_studio_key, presented_keys
+from core.gateway.keys import (
+    Binding,
+    KeyStore,
+    check_model,
+    check_prompt,
+    hash_key,
+    hold_to,
+    is_studio_key,
+    presented_keys,
+)
 from core.types import Identity, IdentitySource, Source
 
-__all__ = ["Binding", "Caller", "KeyStore", "authorize", "hash_key", "presented_keys", "resolve_caller"]
+__all__ = ["Binding", "Caller", "KeyStore", "hash_key", "presented_keys", "resolve_caller"]
 
 MAX_UID_CHARS: Final = 256
 
 HARNESS_HEADERS: Final = (
-    ("x-claude-code-session-id", "claude-code"),
-    ("session-id", "codex"),
-    ("session_id", "codex"),
-    ("thread-id", "codex"),
-    ("x-session-id", "opencode"),
-    ("x-session-affinity", "opencode"),
-)
-"""Session headers that known agents send by themselves, and the agent each belongs to."""
+    "x-claude-code-session-id", "session-id", "session_id", "thread-id", "x-session-id", "x-session-affinity",
+)  # fmt: skip
+"""Session headers that agents send by themselves. Several agents share each, so none of them names its agent."""
 
 USER_AGENTS: Final = (
     ("claude-cli", "claude-code"),
     ("codex", "codex"),
     ("opencode", "opencode"),
     ("openclaw", "openclaw"),
+    ("qwencode", "qwen-code"),
 )
-"""Beginnings of ``User-Agent`` that name an agent."""
+"""Beginnings of ``User-Agent`` that name an agent; nothing else does."""
 
 _TURN_MODEL = re.compile(r"^(?P<turn>main|side)__(?P<session>.+)$")
 _SESSION_OF_USER = re.compile(r"_session_(?P<session>[0-9A-Za-z-]+)$")
-_UID = re.compile(r"^[\x21-\x7e]+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +58,14 @@ class Caller:
         model: the model name without a ``turn__session`` disguise; None when nothing but that was given.
         foreign_key: the agent's own provider key, to be passed on; None when it was one of ours or absent.
         secrets: every key that the call presented.
+        binding: of the session key whose limits hold for the call.
     """
 
     identity: Identity
     model: str | None
     foreign_key: str | None
     secrets: tuple[str, ...]
+    binding: Binding | None = None
 
 
 def resolve_caller(
@@ -73,7 +79,7 @@ def resolve_caller(
     channel: str,
     metadata: Any = None,
 ) -> Caller:
-    """Climb the identity ladder, for a call that ``authorize`` let in.
+    """Climb the identity ladder, for a call that the border let in.
 
     Args:
         path: ``trajectory_uid`` and ``prompt_uid`` where the URL has them.
@@ -121,30 +127,32 @@ def resolve_caller(
         identity_source=identity_source,
         metadata=known,
     )
+    admin = any(is_studio_key(key, api_key) for key in presented)
+    if binding is not None and not admin:
+        check_model(binding, model)
+        if api_key is not None or (binding.prompt_uid and binding.trajectory_uid == trajectory_uid):
+            check_prompt(binding, prompt_uid)
     ours = {key for key in presented if keys.resolve(key) is not None or is_studio_key(key, api_key)}
-    if api_key is not None and binding is not None and not any(is_studio_key(key, api_key) for key in presented):
+    if api_key is not None and binding is not None and not admin:
         hold_to(binding, trajectory_uid=identity.trajectory_uid, channel=identity.channel)
     foreign = next((key for key in presented if key not in ours), None)
-    return Caller(identity, model, foreign, presented)
+    return Caller(identity, model, foreign, presented, None if admin else binding)
 
 
 def _harness(headers: Mapping[str, str], metadata: Any) -> tuple[str | None, str | None]:
-    """The session id that a known agent sent by itself, and the agent's name.
+    """The session id that an agent sent by itself, and the agent's name by its ``User-Agent``.
 
     Agents and whoever stands before them may mean something else by such a header: one that is no uid names nobody.
     """
     user_agent = headers.get("user-agent", "").lower()
     named = next((agent for start, agent in USER_AGENTS if user_agent.startswith(start)), None)
-    for uid, agent in _sessions(headers, metadata):
-        if _is_uid(uid):
-            return uid, named or agent
-    return None, named
+    return next((uid for uid in _sessions(headers, metadata) if _is_uid(uid)), None), named
 
 
-def _sessions(headers: Mapping[str, str], metadata: Any) -> Iterator[tuple[str, str]]:
-    for header, agent in HARNESS_HEADERS:
+def _sessions(headers: Mapping[str, str], metadata: Any) -> Iterator[str]:
+    for header in HARNESS_HEADERS:
         if uid := headers.get(header):
-            yield uid, agent
+            yield uid
     # Claude Code says it in the body too, which proxies pass on that keep its headers: as JSON, or behind other ids.
     user_id = metadata.get("user_id") if isinstance(metadata, Mapping) else None
     if isinstance(user_id, str):
@@ -154,7 +162,7 @@ def _sessions(headers: Mapping[str, str], metadata: Any) -> Iterator[tuple[str, 
             found = _SESSION_OF_USER.search(user_id)
             uid = found["session"] if found is not None else None
         if uid:
-            yield uid, "claude-code"
+            yield uid
 
 
 def _session_id(user_id: str) -> str | None:
@@ -174,13 +182,13 @@ def _source(named: str | None) -> str:
 
 
 def _is_uid(uid: str) -> bool:
-    return len(uid) <= MAX_UID_CHARS and _UID.match(uid) is not None
+    return 0 < len(uid) <= MAX_UID_CHARS and uid.isprintable() and not any(map(str.isspace, uid))
 
 
 def _checked(uid: str, field_name: str) -> str:
     if not _is_uid(uid):
         raise InvalidInput(
-            f"{field_name} must be 1 to {MAX_UID_CHARS} printable ASCII characters without blanks",
+            f"{field_name} must be 1 to {MAX_UID_CHARS} printable characters without blanks",
             field=field_name,
         )
     return uid

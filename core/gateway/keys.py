@@ -7,11 +7,14 @@ import hmac
 import re
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from core.errors import Forbidden, NotFound, Unauthorized
+from core.errors import Forbidden, NotFound, TooManyAttempts, Unauthorized
+from core.gateway.wrongkeys import WrongKeys
 from core.records import parse
 
 KEY_PREFIX: Final = "cs-"
@@ -19,6 +22,36 @@ KEY_ID_CHARS: Final = 16
 # Records begin with their kind: the calls among them need not be parsed.
 _SESSION, _REVOKE = b'{"kind":"session"', b'{"kind":"revoke"'
 _OURS = re.compile(r"cs-[A-Za-z0-9_-]{43}")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a session key may; None and empty is no limit.
+
+    Attributes:
+        expires_at: seconds since the epoch from which it opens nothing.
+        max_calls, max_tokens: over its life; what its trajectory has already counts.
+        models: globs of the model names that it may ask for.
+        any_prompt: whether calls may name another prompt group than the key's.
+    """
+
+    expires_at: float | None = None
+    max_calls: int | None = None
+    max_tokens: int | None = None
+    calls_per_minute: int | None = None
+    models: tuple[str, ...] = ()
+    any_prompt: bool = False
+
+    @property
+    def counted(self) -> bool:
+        """Whether its calls have to be counted."""
+        return not self.max_calls is self.max_tokens is self.calls_per_minute is None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any] | None) -> Limits:
+        """From JSON, as ``session`` records have it."""
+        told = dict(row or {})
+        return cls(**{**told, "models": tuple(told.get("models") or ())})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +64,8 @@ class Binding:
     agent: str | None = None
     source: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    limits: Limits = Limits()
+    key_sha256: str = ""
 
 
 def hash_key(key: str) -> str:
@@ -49,7 +84,8 @@ class KeyStore:
     A key is looked up by its SHA-256, so the time that takes tells nothing of how much of a guess was right.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         self._bindings: dict[str, Binding] = {}
         self._revoked: set[str] = set()
         self._trajectories: set[str] = set()
@@ -67,7 +103,7 @@ class KeyStore:
 
     def _row(self, key_sha256: str) -> dict[str, Any]:
         revoked = 0.0 if key_sha256 in self._revoked else None
-        return {"key_sha256": key_sha256, "revoked_at": revoked, **asdict(self._bindings[key_sha256])}
+        return {**asdict(self._bindings[key_sha256]), "key_sha256": key_sha256, "revoked_at": revoked}
 
     def mint(
         self,
@@ -78,6 +114,7 @@ class KeyStore:
         agent: str | None = None,
         source: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
     ) -> tuple[str, str]:
         """Make a key bound to a trajectory.
 
@@ -86,7 +123,9 @@ class KeyStore:
         """
         key = KEY_PREFIX + secrets.token_urlsafe(32)
         key_sha256 = hash_key(key)
-        binding = Binding(trajectory_uid, prompt_uid, channel, agent, source, dict(metadata or {}))
+        binding = Binding(
+            trajectory_uid, prompt_uid, channel, agent, source, dict(metadata or {}), limits or Limits(), key_sha256
+        )
         self._add(key_sha256, binding)
         self._tell(key_sha256)
         return key, key_sha256
@@ -101,6 +140,8 @@ class KeyStore:
                 agent=row.get("agent"),
                 source=row.get("source"),
                 metadata=row.get("metadata") or {},
+                limits=Limits.of(row.get("limits")),
+                key_sha256=row["key_sha256"],
             )
             self._add(row["key_sha256"], binding)
             if row.get("revoked_at") is not None:
@@ -115,9 +156,17 @@ class KeyStore:
                 self.revoke(parse(payload)["key_sha256"])
 
     def resolve(self, key: str) -> Binding | None:
-        """What the key is bound to; None when it was not minted here or was revoked."""
+        """What the key is bound to; None when it was not minted here, was revoked or has expired."""
         key_sha256 = hash_key(key)
-        return None if key_sha256 in self._revoked else self._bindings.get(key_sha256)
+        binding = self._bindings.get(key_sha256)
+        if binding is None or key_sha256 in self._revoked:
+            return None
+        expires_at = binding.limits.expires_at
+        return None if expires_at is not None and self._clock() >= expires_at else binding
+
+    def binding(self, key_sha256: str) -> Binding | None:
+        """What the key with this hash is or was bound to."""
+        return self._bindings.get(key_sha256)
 
     def knows_trajectory(self, trajectory_uid: str) -> bool:
         """True when some key is or was bound to the trajectory."""
@@ -176,30 +225,80 @@ def is_studio_key(key: str, api_key: str | None) -> bool:
     return api_key is not None and hmac.compare_digest(hash_key(key), hash_key(api_key))
 
 
-def authorize(presented: Iterable[str], keys: KeyStore, api_key: str | None) -> None:
-    """Let a call in when it presented ``api_key`` or a session key, or when no key is asked for.
+def authorize(
+    presented: Iterable[str], keys: KeyStore, api_key: str | None, address: str, wrong_keys: WrongKeys
+) -> Binding | None:
+    """Let a call in when it presented the admin key or a session key, or when no key is asked for.
+
+    Args:
+        api_key: the admin key; None asks for none.
+        address: where the call came from; after many wrong keys only session keys open anything from there, since
+            those can't be guessed.
+
+    Returns:
+        What the session key is bound to that let it in, or that it presented where none is asked for; None for who may
+        do everything.
 
     Raises:
-        Unauthorized: ``api_key`` is set and neither it nor a session key was presented; or a session key was that does
-            not hold, whether or not a key is asked for: its agent believes it is bound to something.
+        Unauthorized: a key is asked for and neither was presented; or a session key was that does not hold, whether or
+            not one is asked for: its agent believes that it is bound to something.
+        TooManyAttempts: the address is not heard.
     """
-    admitted = api_key is None
+    binding: Binding | None = None
+    others: list[str] = []
     for key in presented:
-        if is_studio_key(key, api_key):
-            return
-        if keys.resolve(key) is not None:
-            admitted = True
-        elif _OURS.fullmatch(key):
+        found = keys.resolve(key)
+        if found is not None:
+            binding = binding or found
+        elif _OURS.fullmatch(key) and not is_studio_key(key, api_key):
             raise Unauthorized(
-                "this session key was revoked or never given out",
+                "this session key was revoked, has expired or was never given out",
                 field="authorization",
                 hint="POST /api/v1/sessions makes one",
             )
-    if not admitted:
+        else:
+            others.append(key)
+    if api_key is None:
+        return binding
+    if others:
+        try:
+            wrong_keys.check(address)
+        except TooManyAttempts:
+            if binding is None:
+                raise
+        else:
+            if any(is_studio_key(key, api_key) for key in others):
+                return None
+            for key in others:
+                wrong_keys.wrong(address, hash_key(key))
+    if binding is None:
         raise Unauthorized(
-            "this gateway needs a key",
+            "this call needs a key",
             field="authorization",
-            hint="send CLAW_STUDIO_API_KEY or a key of POST /api/v1/sessions as a bearer token",
+            hint="send CLAW_STUDIO_API_KEY or, for model calls, a key of POST /api/v1/sessions as a bearer token",
+        )
+    return binding
+
+
+def check_model(binding: Binding, model: str | None) -> None:
+    """Raises Forbidden for a model that the key may not ask for."""
+    if binding.limits.models and not any(fnmatchcase(model or "", glob) for glob in binding.limits.models):
+        raise Forbidden(
+            f"this session key may not ask for the model {model!r}",
+            field="model",
+            hint=f"it may ask for {', '.join(binding.limits.models)}",
+        )
+
+
+def check_prompt(binding: Binding, prompt_uid: str | None) -> None:
+    """Raises Forbidden for a prompt group other than the key's: its steps would be compared to others'."""
+    if prompt_uid and prompt_uid != binding.prompt_uid and not binding.limits.any_prompt:
+        raise Forbidden(
+            f"this session key is bound to prompt group {binding.prompt_uid!r}"
+            if binding.prompt_uid
+            else "this session key names no prompt group",
+            field="prompt_uid",
+            hint="POST /api/v1/sessions with any_prompt makes a key whose calls may name another",
         )
 
 

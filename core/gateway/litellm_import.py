@@ -42,13 +42,33 @@ class LiteLLM:
 
 
 def load_litellm() -> Any:
-    """Import LiteLLM: offline price map, no telemetry, no retries and no prints of its own. Blocks for seconds."""
+    """Import LiteLLM: offline price map, no telemetry, no retries and no prints of its own. Blocks for seconds.
+
+    For some providers it would fetch the images and files that a body names. A body is a caller's, and who may call
+    could make the service ask any address: it fetches none, and such a call is refused. What it reads of a provider is
+    bounded (``provider_bounds``).
+    """
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    os.environ["MAX_IMAGE_URL_DOWNLOAD_SIZE_MB"] = "0"
+    # Only one of its transports is bounded.
+    os.environ["DISABLE_AIOHTTP_TRANSPORT"] = os.environ["LITELLM_HTTP2"] = "False"
     with _beside_calls():
         import litellm
 
         # Most providers are called through it; it would import the rest of itself in the midst of the first call.
         importlib.import_module("openai.resources")
+    urls: Any = importlib.import_module("litellm.litellm_core_utils.url_utils")
+
+    def refuse(url: str) -> tuple[str, str]:
+        raise urls.SSRFError(f"{url} is not fetched: send what it holds as a data: URL")
+
+    # All that it fetches for a caller asks here first; its own setting only tells public addresses from private ones.
+    urls.validate_url = refuse
+    litellm.user_url_validation = True
+    from core.gateway.provider_bounds import bounded
+
+    transport: Any = importlib.import_module("litellm.llms.custom_httpx.aiohttp_transport").LiteLLMAiohttpTransport
+    transport.handle_async_request = bounded(transport.handle_async_request)
     litellm.suppress_debug_info = True
     litellm.telemetry = False
     # What a provider does not know is left out, and the step says so.

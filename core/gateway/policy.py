@@ -1,7 +1,8 @@
 """The policy's version, and the pause while a trainer exchanges the weights.
 
 Between ``sync_started`` and ``sync_finished`` new calls wait, up to a bound; calls in flight run on and are
-stamped with the version at their start and at their end.
+stamped with the version at their start and at their end. An exchange that nobody finishes expires: a trainer that died
+must not stop capture. Which weights the engine holds then is not known, so calls are stamped with both versions.
 """
 
 from __future__ import annotations
@@ -9,14 +10,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from core.blotting import keyless
 from core.errors import InvalidInput, StudioError
 from core.types import PolicyEvent, PolicyEventKind
 
 HISTORY = 1000
+SYNC_TIMEOUT_S = 120.0
 
 
 class SyncInProgress(StudioError):
@@ -28,9 +33,25 @@ class SyncInProgress(StudioError):
     def __init__(self, retry_after_s: float) -> None:
         super().__init__(
             "the policy's weights are being synchronised",
-            hint=f"try again in {retry_after_s:.0f} s; POST /api/v1/policy sync_finished ends the pause",
+            hint=f"try again in {retry_after_s:.0f} s; POST /api/v1/policy sync_finished or DELETE /api/v1/policy/sync"
+            " ends the pause",
         )
         self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """An exchange of weights that began and was not finished.
+
+    Attributes:
+        version: the version that it is to put in force.
+        started_at: UTC seconds since the epoch.
+        began: on the monotonic clock, seconds.
+    """
+
+    version: int
+    started_at: float
+    began: float
 
 
 class PolicyState:
@@ -38,23 +59,46 @@ class PolicyState:
 
     Attributes:
         version: counter of the weights that sample now; None until a trainer reports one.
-        syncing: True between ``sync_started`` and ``sync_finished``.
+        sync_timeout_s: a sync that takes longer holds no call any more, seconds.
         history: the last events, oldest first.
         n_in_flight: calls between ``start`` and ``finish``; 0 while syncing means drained.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, sync_timeout_s: float = SYNC_TIMEOUT_S, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self.version: int | None = None
-        self.syncing = False
+        self.sync_timeout_s = sync_timeout_s
         self.history: deque[PolicyEvent] = deque(maxlen=HISTORY)
         self.n_in_flight = 0
+        self._sync: Sync | None = None
+        self._monotonic = monotonic
         self._lock = threading.Lock()
         self._held: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         self._listener: Callable[[PolicyEvent], None] | None = None
+        self._on_ended: Callable[[], None] | None = None
 
-    def listen(self, listener: Callable[[PolicyEvent], None]) -> None:
-        """Have every event told that is applied from now on, once it is in force here, in the caller's thread."""
-        self._listener = listener
+    @property
+    def syncing(self) -> bool:
+        """Weights are being exchanged, and calls wait for it."""
+        return self._left_s() > 0
+
+    @property
+    def sync_expired(self) -> bool:
+        """A sync began, nobody finished it in time, and calls go on without it."""
+        return self._sync is not None and not self.syncing
+
+    def _left_s(self) -> float:
+        """How long the sync may still hold calls, seconds; 0 when none does."""
+        sync = self._sync
+        return 0.0 if sync is None else max(0.0, sync.began + self.sync_timeout_s - self._monotonic())
+
+    def listen(self, listener: Callable[[PolicyEvent], None], on_ended: Callable[[], None]) -> None:
+        """Have every event told that is applied from now on, once it is in force here, in the caller's thread.
+
+        ``on_ended`` is told of a sync that was ended by ``end_sync``.
+        """
+        self._listener, self._on_ended = listener, on_ended
 
     def apply(self, event: str, version: int, *, at: float, metadata: Mapping[str, Any] | None = None) -> PolicyEvent:
         """Take a trainer's report; ``sync_started`` keeps the version until ``sync_finished``.
@@ -66,23 +110,59 @@ class PolicyState:
             raise InvalidInput(f"unknown policy event {event!r}", field="event", hint=", ".join(PolicyEventKind))
         if isinstance(version, bool) or not isinstance(version, int) or version < 0:
             raise InvalidInput("the version must be an integer >= 0", field="version")
-        entry = PolicyEvent(version, event, at, dict(metadata or {}))
+        entry = PolicyEvent(version, event, at, keyless(metadata or {}))
         with self._lock:
             self.history.append(entry)
             held: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
             if event == PolicyEventKind.SYNC_STARTED:
-                self.syncing = True
+                self._sync = Sync(version, at, self._monotonic())
             else:
                 self.version = version
-                self.syncing = False
-                held, self._held = self._held, []
+                held = self._release()
         if self._listener is not None:
             self._listener(entry)
-        for loop, released in held:
-            # A loop that has ended holds no call any more.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(released.set)
+        _wake(held)
         return entry
+
+    def end_sync(self) -> bool:
+        """Let calls go on with the version that was in force before the sync; False when there is none to end."""
+        with self._lock:
+            if self._sync is None:
+                return False
+            held = self._release()
+        if self._on_ended is not None:
+            self._on_ended()
+        _wake(held)
+        return True
+
+    def _release(self) -> list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]:
+        """Under the lock: forget the sync; the calls that it held."""
+        self._sync = None
+        held, self._held = self._held, []
+        return held
+
+    def sync_json(self) -> dict[str, Any] | None:
+        """The sync that was not finished: ``{state, version, started_at, elapsed_s, timeout_s}``; None without one.
+
+        ``state`` is ``running`` or ``expired``; times are seconds.
+        """
+        with self._lock:
+            sync = self._sync
+        if sync is None:
+            return None
+        elapsed = self._monotonic() - sync.began
+        return {
+            "state": "running" if elapsed < self.sync_timeout_s else "expired",
+            "version": sync.version,
+            "started_at": sync.started_at,
+            "elapsed_s": elapsed,
+            "timeout_s": self.sync_timeout_s,
+        }
+
+    def resume_sync(self, told: Mapping[str, Any] | None) -> None:
+        """Take over what ``sync_json`` of another process says."""
+        if told is not None:
+            self._sync = Sync(told["version"], told["started_at"], self._monotonic() - told["elapsed_s"])
 
     def history_json(self) -> list[dict[str, Any]]:
         """The events as JSON objects, newest first."""
@@ -115,26 +195,39 @@ class PolicyState:
         Raises:
             SyncInProgress: the exchange did not end within ``max_wait_s`` seconds.
         """
-        if self.syncing:
-            await self._hold(max_wait_s)
+        if self._sync is not None and (left := self._left_s()):
+            await self._hold(max_wait_s, left)
         self.n_in_flight += 1
         return self.version
 
     def finish(self) -> int | None:
-        """End a call begun with ``start``; returns the version that holds at its end."""
-        self.n_in_flight -= 1
-        return self.version
+        """End a call begun with ``start``.
 
-    async def _hold(self, max_wait_s: float) -> None:
+        Returns:
+            The version that holds at its end; after a sync that expired the one that it was to put in force.
+        """
+        self.n_in_flight -= 1
+        sync = self._sync
+        return sync.version if sync is not None and self.version is not None and not self.syncing else self.version
+
+    async def _hold(self, max_wait_s: float, left_s: float) -> None:
         released = asyncio.Event()
         with self._lock:
-            if not self.syncing:
+            if self._sync is None:
                 return
             entry = (asyncio.get_running_loop(), released)
             self._held.append(entry)
         try:
-            await asyncio.wait_for(released.wait(), max_wait_s)
+            await asyncio.wait_for(released.wait(), min(max_wait_s, left_s))
         except TimeoutError as error:
             with self._lock, contextlib.suppress(ValueError):
                 self._held.remove(entry)
-            raise SyncInProgress(max(1.0, min(max_wait_s, 10.0))) from error
+            if self._left_s() > 0 and max_wait_s < left_s:
+                raise SyncInProgress(max(1.0, min(max_wait_s, 10.0))) from error
+
+
+def _wake(held: Iterable[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
+    for loop, released in held:
+        # A loop that has ended holds no call any more.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(released.set)

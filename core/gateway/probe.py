@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import aiohttp
 import orjson
 
 from core.errors import EngineError
@@ -20,6 +19,7 @@ from core.gateway.flavours import (
     logprobs_mode,
     logprobs_question,
 )
+from core.gateway.http_connection import HttpError
 
 PROBE_TIMEOUT_S = 5.0
 PROBE_AGAIN_S = 30.0
@@ -121,11 +121,9 @@ class Probe:
 
     async def fetch_models(self, base_url: str | None, headers: Headers) -> list[dict[str, Any]]:
         """``GET /v1/models``. Raises EngineError."""
-        session = await self._connections.session()
         try:
-            async with session.get(f"{base_url}/models", headers=headers, allow_redirects=False) as response:
-                status, raw = response.status, await response.read()
-        except aiohttp.ClientError as error:
+            status, raw = await self._connections.aside("GET", f"{base_url}/models", headers)
+        except (HttpError, ValueError) as error:
             raise EngineError(f"engine {self._name!r} does not list its models: {error}") from error
         try:
             data = orjson.loads(raw)["data"] if status == 200 else None
@@ -186,11 +184,8 @@ class Probe:
 
     async def _ask(self, method: str, url: str, headers: Headers, body: Mapping[str, Any] | None = None) -> Any:
         """The parsed answer; None for every kind of no."""
-        session = await self._connections.session()
-        data = orjson.dumps(body) if body is not None else None
-        said = {**headers, "Content-Type": "application/json"} if body is not None else headers
         try:
-            async with session.request(method, url, data=data, headers=said, allow_redirects=False) as response:
-                return orjson.loads(await response.read()) if response.status == 200 else None
-        except (aiohttp.ClientError, orjson.JSONDecodeError):
+            status, raw = await self._connections.aside(method, url, headers, body)
+            return orjson.loads(raw) if status == 200 else None
+        except (HttpError, ValueError):
             return None

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from core.errors import EngineError, EngineTimeout
+from core.gateway.provider_reading import Reading
 from core.gateway.streams import EngineStream, Finish, Patience
 
 _END = object()
@@ -43,8 +44,10 @@ def retry_after(error: Exception) -> str | None:
     return None
 
 
-def provider_failure(litellm: Any, model: str, error: Exception) -> EngineError:
+def provider_failure(litellm: Any, model: str, error: Exception, told: Reading) -> EngineError:
     """What a provider, or LiteLLM in its place, failed with: errors of many kinds, each one failed call."""
+    if told.failure is not None:
+        return EngineError(f"{model}: {told.failure}")
     if isinstance(error, litellm.exceptions.Timeout):
         return EngineTimeout(f"{model} gave no answer in time")
     status = getattr(error, "status_code", None)
@@ -63,6 +66,7 @@ class ProviderStream(EngineStream):
         source: what ``opened`` found in it.
         litellm: the module.
         model: ``provider/model``.
+        told: what is read of the provider.
         patience: how long the provider is waited for.
     """
 
@@ -73,6 +77,7 @@ class ProviderStream(EngineStream):
         *,
         litellm: Any,
         model: str,
+        told: Reading,
         added: Sequence[str],
         patience: Patience,
         finish: Finish,
@@ -82,6 +87,7 @@ class ProviderStream(EngineStream):
         self._source = source
         self._litellm = litellm
         self._model = model
+        self._told = told
         self._patience = patience
         self._chunks = _Chunks()
 
@@ -96,7 +102,7 @@ class ProviderStream(EngineStream):
         except (EngineError, GeneratorExit):
             raise
         except Exception as error:
-            raise provider_failure(self._litellm, self._model, error) from error
+            raise provider_failure(self._litellm, self._model, error, self._told) from error
         finally:
             await self._response.aclose()
             self.close()

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import orjson
 
 from core.dialects.errors import openai_error
+from core.dialects.messages_request import CONTINUE, PREFILL
 from core.errors import EngineError, EngineTimeout
 from core.gateway.anthropic import ask_anthropic, speaks_natively
 from core.gateway.asked import AUTO, KINDS, RELAY, WHOLE
@@ -23,6 +25,7 @@ from core.gateway.dialects import add_asked, check_answer
 from core.gateway.engine import BUSY, Engine, EngineAnswer, EngineCall
 from core.gateway.litellm_import import LiteLLM
 from core.gateway.provider_fields import FIELDS, Sent, SentFields
+from core.gateway.provider_reading import Reading
 from core.gateway.provider_stream import ProviderStream, is_stream, opened, provider_failure, retry_after
 from core.gateway.streams import EngineStream, Patience
 from core.tokens import extract_tokens
@@ -126,14 +129,16 @@ class ProviderEngine(Engine):
             arguments |= {"stream": True, "stream_options": {"include_usage": True}}
         function = litellm.acompletion if call.dialect.name == "chat" else litellm.atext_completion
         deadline = asyncio.get_running_loop().time() + self.timeouts.total
+        told = Reading(self._connections.bounds.answer)
         try:
             async with asyncio.timeout_at(deadline):
-                response = await function(**arguments)
-                source = await opened(response) if stream and is_stream(response) else None
+                with told:
+                    response = await function(**arguments)
+                    source = await opened(response) if stream and is_stream(response) else None
         except TimeoutError as error:
             raise self.failed(EngineTimeout(f"{model} gave no answer within {self.timeouts.total:g} s")) from error
         except Exception as error:
-            failure = self.failed(provider_failure(litellm, model, error))
+            failure = self.failed(provider_failure(litellm, model, error, told))
             if failure.upstream_status not in BUSY:
                 raise failure from error
             # An answer as an engine's own would be: when to come again is said with it.
@@ -146,6 +151,7 @@ class ProviderEngine(Engine):
                 source,
                 litellm=litellm,
                 model=model,
+                told=told,
                 added=added,
                 patience=Patience(self.name, deadline, self.timeouts),
                 finish=partial(self._finish, model, added, dropped, facts, None),
@@ -228,8 +234,11 @@ class ProviderEngine(Engine):
 
     def _arguments(self, litellm: Any, call: EngineCall, model: str) -> tuple[dict[str, Any], list[str], Sent]:
         fields = FIELDS[call.dialect.name]
+        prefill = call.native_dialect == "messages" and CONTINUE.items() <= call.body.items()
         supported = set(litellm.get_supported_openai_params(model=model) or ())
         body: Mapping[str, Any] = call.body
+        if prefill:
+            body = {name: value for name, value in body.items() if name not in CONTINUE}
         added: list[str] = []
         if call.dialect.name == "chat" and "logprobs" in supported:
             body, added = add_asked(body, {"logprobs": True})
@@ -241,6 +250,8 @@ class ProviderEngine(Engine):
         extra = {key: value for key, value in body.items() if key not in fields and key not in _NOT_SENT}
         own = {key: value for key, value in known.items() if key not in added}
         sent = self._sent.look(litellm, model, call.dialect.name, own)
+        if prefill:
+            sent = replace(sent, dropped=[*sent.dropped, PREFILL])
         arguments = {**known, "model": model, "timeout": self.timeouts.total, **_NO_DETOURS}
         if extra:
             arguments["extra_body"] = {**sent.extra, **extra}

@@ -18,6 +18,7 @@ from core.errors import EngineError, StudioError
 from core.gateway.dialects import strip_asked
 from core.gateway.engine import EngineAnswer
 from core.gateway.exchange import Exchange, Recorder
+from core.gateway.guard import TOKENS_GONE
 from core.gateway.outbox import Outbox
 from core.gateway.streams import EngineStream
 
@@ -38,14 +39,21 @@ async def relay(call: Exchange, stream: EngineStream, outbox: Outbox, recorder: 
     if stream.engine_dialect is not None:
         outbox.pass_through(stream.engine_dialect)
     failure: StudioError | None = None
+    guard = recorder.guard(call)
+    native = stream.engine_dialect is not None
+
+    def take(chunks: Sequence[Json]) -> None:
+        for chunk in chunks:
+            assembly.feed(chunk)
+        if not call.agent_gone:
+            outbox.put([chunk for chunk in chunks if native or _is_for_the_agent(chunk, stream.added)])
+
     try:
         async with aclosing(stream.batches()) as batches:
             async for chunks in batches:
-                for chunk in chunks:
-                    assembly.feed(chunk)
-                if not call.agent_gone:
-                    native = stream.engine_dialect is not None
-                    outbox.put([chunk for chunk in chunks if native or _is_for_the_agent(chunk, stream.added)])
+                take(chunks if guard is None else guard.feed(chunks))
+        if guard is not None:
+            take(guard.rest())
         if not assembly.begun:
             raise EngineError("the engine's answer has no choices", hint="is its base URL an OpenAI-compatible /v1?")
         if not assembly.ended:
@@ -61,7 +69,13 @@ async def relay(call: Exchange, stream: EngineStream, outbox: Outbox, recorder: 
         raise
     finally:
         stream.close()
-    return await recorder.settle(call, *await _answer(stream, assembly, failure))
+    if guard is not None and failure is not None:
+        for chunk in guard.rest():
+            assembly.feed(chunk)
+    answer, failure = await _answer(stream, assembly, failure)
+    if answer is not None and guard is not None and guard.cut:
+        answer.dropped = [*answer.dropped, TOKENS_GONE]
+    return await recorder.settle(call, answer, failure)
 
 
 async def _answer(

@@ -6,12 +6,19 @@ import asyncio
 import gc
 import logging
 import socket
+import ssl
 import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 
 from core.errors import StudioError
+from core.gateway.accepted import Accepted
+from core.gateway.httpd import HttpProtocol
+from core.gateway.limits import Limits
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +56,20 @@ def settle_memory() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
+def check_tls(tls: tuple[Path, Path] | None) -> None:
+    """Load a certificate chain and its key. StudioError: they can't be read, or don't belong together."""
+    if tls is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*tls)
+    except (OSError, ssl.SSLError) as error:
+        raise StudioError(
+            f"{tls[0]} and {tls[1]} can't be used: {error.strerror or error}",
+            field="tls_cert",
+            hint="tls_cert is a certificate chain in PEM, tls_key its private key without a passphrase",
+        ) from error
+
+
 class _Server(uvicorn.Server):
     """Tells the starting thread when connections are accepted."""
 
@@ -68,11 +89,27 @@ class GatewayServer:
         app: the ASGI application.
         host: address to listen on.
         port: port; 0 takes a free one, which ``start`` returns.
+        tls: certificate chain and private key, PEM files; None speaks plain HTTP.
         shared: whether other processes listen on the port as well; the kernel deals connections out among them.
+        limits: what callers may take.
+        refused: told the reason of what is refused by them.
     """
 
-    def __init__(self, app: Any, *, host: str = "127.0.0.1", port: int = 0, shared: bool = False) -> None:
+    def __init__(
+        self,
+        app: Any,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        shared: bool = False,
+        tls: tuple[Path, Path] | None = None,
+        limits: Limits | None = None,
+        refused: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._limits = limits or Limits()
+        self._refused = refused
         self._app = app
+        self._tls = tls
         self._shared = shared
         self._host = host
         self._wanted = port
@@ -93,22 +130,25 @@ class GatewayServer:
             The port that is listened on; connections are accepted when this returns.
 
         Raises:
-            StudioError: the address is taken or not ours.
+            StudioError: the address is taken or not ours, or the certificate can't be used.
         """
+        check_tls(self._tls)
         sock = bind(self._host, self._wanted, shared=self._shared)
         self.port = int(sock.getsockname()[1])
         config = uvicorn.Config(
             self._app,
             loop="uvloop",
-            http="httptools",
+            # uvicorn makes one of it for each connection.
+            http=partial(HttpProtocol, accepted=Accepted(self._limits, self._refused)),  # type: ignore[arg-type]
             ws="none",
             lifespan="auto",
             access_log=False,
             log_config=None,
             server_header=False,
             date_header=False,
-            timeout_keep_alive=75,
             backlog=BACKLOG,
+            ssl_certfile=None if self._tls is None else self._tls[0],
+            ssl_keyfile=None if self._tls is None else self._tls[1],
         )
         started = threading.Event()
         self._server = _Server(config, started)
@@ -120,6 +160,12 @@ class GatewayServer:
             self.stop(1.0)
             raise StudioError(f"the gateway did not start: {self._failure or 'its log has why'}", field="port")
         return self.port
+
+    def revive(self) -> None:
+        """Serve again at the same port where the thread has ended without being told to. Raises StudioError."""
+        if not self.running:
+            self._wanted = self.port
+            self.start()
 
     def stop(self, timeout_s: float = 20.0) -> None:
         """Take no more calls, let those in flight finish for up to ``timeout_s`` seconds, end the thread."""

@@ -15,6 +15,8 @@ LATENCIES = 1000
 WINDOWS_S = (1, 10, 60)
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _MAX_NAMES = 200
+REFUSALS = ("host", "origin", "media_type", "unauthorized", "forbidden", "too_many_attempts")
+"""Why a request was turned away before its body was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class GatewayStats:
         self._in_flight_elsewhere: dict[str, int] = {}
         self.n_prompt_tokens = 0
         self.n_response_tokens = 0
+        self.refusals: Counter[str] = Counter(dict.fromkeys(REFUSALS, 0))
         self.recent: deque[CallEvent] = deque(maxlen=RECENT)
         self._latencies: deque[float] = deque(maxlen=LATENCIES)
         self._buckets = [0] * (len(BUCKETS_S) + 1)
@@ -97,6 +100,8 @@ class GatewayStats:
     def absorb(self, worker: str, news: Mapping[str, Any]) -> None:
         """Take what another gateway process counted (``WorkerStats.news``); ``{"in_flight": 0}`` once it has ended."""
         self._in_flight_elsewhere[worker] = news["in_flight"]
+        for reason, n in news.get("refused", {}).items():
+            self.refused(reason, n)
         for values, dropped in news.get("calls", ()):
             self._count(CallEvent(*values), dropped)
 
@@ -127,6 +132,11 @@ class GatewayStats:
         with self._lock:
             self.n_in_flight -= 1
 
+    def refused(self, reason: str, n: int = 1) -> None:
+        """A request was turned away at the border."""
+        with self._lock:
+            self.refusals[reason] += n
+
     def snapshot(self, *, n_recent: int = RECENT) -> dict[str, Any]:
         """Everything as plain data; ``recent`` holds the newest call first, times in seconds."""
         at = self._clock()
@@ -141,6 +151,7 @@ class GatewayStats:
                 "n_in_flight": self.n_in_flight + sum(self._in_flight_elsewhere.values()),
                 "n_prompt_tokens": self.n_prompt_tokens,
                 "n_response_tokens": self.n_response_tokens,
+                "refused": dict(self.refusals),
                 "latency": self._latency(),
                 "rates": self._rates(at),
                 "series": self._series(at),

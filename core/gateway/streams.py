@@ -12,7 +12,8 @@ from core.errors import EngineError, EngineTimeout
 from core.gateway.bodies import parse_body, said
 from core.gateway.connections import Timeouts
 from core.gateway.engine import EngineAnswer
-from core.gateway.http1 import HttpAnswer, HttpError
+from core.gateway.http1 import HttpAnswer
+from core.gateway.http_connection import HttpError
 from core.gateway.sse import EventReader
 
 DONE = b"[DONE]"

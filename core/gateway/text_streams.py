@@ -20,7 +20,8 @@ from core.gateway.bodies import maybe_json, said
 from core.gateway.connections import Timeouts
 from core.gateway.dialects import check_answer
 from core.gateway.flavours import prompt_text
-from core.gateway.http1 import HttpAnswer, HttpError
+from core.gateway.http1 import HttpAnswer
+from core.gateway.http_connection import HttpError
 from core.gateway.streams import HttpStream, Patience
 from core.tokens import extract_tokens
 
@@ -28,6 +29,8 @@ TRY_AGAIN_S: Final = 900.0
 TRIALS: Final = 3
 """An engine may be busy or a model unable for once; then whole answers are as good as it gets."""
 TRIAL_TIMEOUT_S: Final = 120.0
+_MOST_MODELS: Final = 200
+"""Names come from outside; of more models than these, streams are made from whole answers."""
 
 _STREAM: Final = {"stream": True, "stream_options": {"include_usage": True}}
 _SHORT: Final = {"max_tokens": 16, "temperature": 0}
@@ -71,7 +74,7 @@ class TextStreams:
         n_trials, next_at = self._trials.get(key, (0, 0.0))
         if key in self._running or self.relays(model, kind) or n_trials >= TRIALS or self._clock() < next_at:
             return
-        if not tells_no_ids(answer, kind):
+        if not tells_no_ids(answer, kind) or (key not in self._trials and len(self._trials) >= _MOST_MODELS):
             return
         self._trials[key] = (n_trials + 1, self._clock() + TRY_AGAIN_S)
         self._found[key] = "it is being tried out"

@@ -77,8 +77,9 @@ def taken(where: str, record: Any, convert: Callable[[], Taken]) -> Found:
         return replace(found, steps=blotted(list(found.steps), keys)) if keys else found
     except InvalidInput as error:
         return Problem(where, error.field, error.message)
-    except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError) as error:
-        # Something in it is of another kind than what reads it expects, at a place that only the reader knows.
+    except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError, RecursionError) as error:
+        # Something in it is of another kind, or nested deeper, than what reads it expects, at a place that only the
+        # reader knows.
         return Problem(where, None, f"not shaped like a record of this format: {error}")
 
 
@@ -122,6 +123,9 @@ def conversation(
 
     The reward goes to the last step. Raises InvalidInput when there is no assistant message to learn from.
     """
+    for place, message in enumerate(messages):
+        if message.get("weight") not in (None, 0, 1):
+            raise InvalidInput("a weight is 0 or 1", field=f"messages[{place}].weight")
     plain = [{name: value for name, value in message.items() if name != "weight"} for message in messages]
     spoken = [
         place

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -26,10 +27,13 @@ Raw = tuple[str, Any]
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """The file's bytes, unpacked where it is gzip."""
+    """The file's bytes, unpacked where it is gzip, behind the byte order mark that Windows programs begin with."""
     with path.open("rb") as plain:
         packed = plain.read(2) == b"\x1f\x8b"
-    return gzip.open(path, "rb") if packed else path.open("rb")  # type: ignore[return-value]
+    stream: IO[bytes] = (gzip.open if packed else open)(path, "rb")  # type: ignore[assignment]
+    if stream.read(len(BOM_UTF8)) != BOM_UTF8:
+        stream.seek(0)
+    return stream
 
 
 def records(path: Path, *, read_chars: int = READ_CHARS) -> Iterator[Raw]:
@@ -60,8 +64,11 @@ def _is_line(head: bytes) -> bool:
 
 def _lines(path: Path) -> Iterator[Raw]:
     with open_bytes(path) as stream:
-        for number, line in enumerate(stream, 1):
+        for number, line in enumerate(iter(partial(stream.readline, MAX_VALUE_CHARS + 1), b""), 1):
             where = f"{path.name}:{number}"
+            if len(line) > MAX_VALUE_CHARS:
+                yield where, Problem(where, None, "a line of more than 256 MB")
+                return
             if not line.strip():
                 continue
             try:
@@ -85,6 +92,9 @@ def _array(path: Path, read_chars: int) -> Iterator[Raw]:
                 value, end = _DECODER.raw_decode(held, at)
             except json.JSONDecodeError as error:
                 end, problem = len(held) + 1, error.msg
+            except RecursionError:
+                yield where, Problem(where, None, "not JSON that can be read: nested too deeply")
+                return
             # Only a number could go on behind the end of what was read, and that is no record.
             if end <= len(held):
                 yield where, value
@@ -144,22 +154,23 @@ def by_session(
 ) -> Iterator[Found]:
     """Calls of mixed sessions: read once to count them, and again to convert each with its place in its session.
 
-    ``convert`` gets the record, its session, its index and whether it is the last. Records without a session are
-    sessions of their own.
+    ``convert`` gets the record, its session, how many steps the session has so far, and whether the record is its last.
+    Records without a session are refused.
     """
     n_calls: dict[str, int] = {}
     for _, record in records(path):
         if isinstance(record, Mapping) and (session := key(record)) is not None:
             n_calls[session] = n_calls.get(session, 0) + 1
-    n_seen: dict[str, int] = {}
+    n_steps: dict[str, int] = {}
 
     def place(where: str, record: Mapping[str, Any]) -> Taken:
         session = key(record)
         if session is None:
             raise InvalidInput("nothing says which session this call belongs to", field="session")
-        index = n_seen.get(session, 0)
-        n_seen[session] = index + 1
-        taken = convert(record, session, index, n_seen[session] == n_calls[session])
+        n_calls[session] -= 1
+        index = n_steps.get(session, 0)
+        taken = convert(record, session, index, n_calls[session] == 0)
+        n_steps[session] = index + len(taken.steps)
         return Taken(where, taken.steps, taken.rewards)
 
     yield from converted(path, place)

@@ -17,7 +17,7 @@ NAME = "langfuse"
 
 
 def read(path: Path) -> Iterator[Found]:
-    """Generations of one trace are a trajectory; spans and events are passed over."""
+    """Generations of one trace are a trajectory, each choice a step; spans and events are passed over."""
     return by_session(path, _trace, _generation)
 
 
@@ -43,26 +43,28 @@ def _generation(record: Mapping[str, Any], trace: str, index: int, last: bool) -
     failed = record.get("level") == "ERROR"
     parameters = _loose(_either(record, "modelParameters", "model_parameters"))
     session = _either(record, "sessionId", "session_id")
-    step = {
+    common = {
         "trajectory_uid": trace,
-        "step_index": index,
         "created_at": started,
         "latency_s": None if started is None or ended is None else max(0.0, ended - started),
         "model": _either(record, "model", "providedModelName"),
         "messages": messages,
         "tools": tools,
         "sampling": parameters if isinstance(parameters, dict) and parameters else None,
-        "response_message": None if failed else _answer(_loose(record.get("output"))),
         "status": "error" if failed else None,
         "error": (_either(record, "statusMessage", "status_message") or "failed") if failed else None,
-        "is_last": last,
         "metadata": {
             "observation_id": record.get("id"),
             **({"session_id": session} if session else {}),
             **({"name": record["name"]} if record.get("name") else {}),
         },
     }
-    return Taken("", [finished(step, NAME)])
+    answers = [None] if failed else _answers(_loose(record.get("output")))
+    steps = [
+        {**common, "response_message": answer, "step_index": index + k, "is_last": last and k == len(answers) - 1}
+        for k, answer in enumerate(answers)
+    ]
+    return Taken("", [finished(step, NAME) for step in steps])
 
 
 def _loose(value: Any) -> Any:
@@ -89,14 +91,19 @@ def _prompt(given: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | No
     return found, None
 
 
+def _answers(given: Any) -> list[dict[str, Any]]:
+    """Every choice of a call: its integrations write a list where there is more than one."""
+    if isinstance(given, Mapping) and isinstance(given.get("choices"), list):
+        given = [choice.get("message") if isinstance(choice, Mapping) else None for choice in given["choices"]]
+    return [_answer(one) for one in given] if isinstance(given, list) and given else [_answer(given)]
+
+
 def _answer(given: Any) -> dict[str, Any]:
     if isinstance(given, str):
         return {"role": "assistant", "content": given}
-    if isinstance(given, list) and len(given) == 1:
-        given = given[0]
-    if isinstance(given, Mapping) and isinstance(given.get("choices"), list) and given["choices"]:
-        given = given["choices"][0].get("message")
     if isinstance(given, Mapping) and ("content" in given or "tool_calls" in given):
+        if given.get("role", "assistant") != "assistant":
+            raise InvalidInput(f"a message of role {given['role']!r} is no answer", field="output")
         return {"role": "assistant", **given}
     raise InvalidInput("a generation needs its output: a message, or a text", field="output")
 

@@ -17,7 +17,7 @@ KEPT = ("request_tags", "response_cost", "custom_llm_provider", "model_group", "
 
 
 def read(path: Path) -> Iterator[Found]:
-    """Calls of one session, or of one trace, are a trajectory."""
+    """Calls of one session, or of one trace, are a trajectory; each choice of a call is a step of it."""
     return by_session(path, lambda record: text(record, "session_id", "trace_id", "id"), _call)
 
 
@@ -48,16 +48,18 @@ def _call(record: Mapping[str, Any], session: str, index: int, last: bool) -> Ta
         step = {**common, "step_index": index, "status": "error", "error": error, "is_last": last}
         return Taken("", [finished(step, NAME)])
     assert isinstance(response, Mapping)
-    return Taken("", [finished({**common, **_answer(response), "step_index": index, "is_last": last}, NAME)])
-
-
-def _answer(response: Mapping[str, Any]) -> dict[str, Any]:
     choices = response.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
+    if not isinstance(choices, list) or not choices or not all(isinstance(choice, Mapping) for choice in choices):
         raise InvalidInput("the response has no choices", field="response.choices")
-    choice = choices[0]
+    steps = [{**common, **_answer(response, place), "step_index": index + place} for place in range(len(choices))]
+    steps[-1]["is_last"] = last
+    return Taken("", [finished(step, NAME) for step in steps])
+
+
+def _answer(response: Mapping[str, Any], place: int) -> dict[str, Any]:
+    choice = response["choices"][place]
     dialect = "chat" if isinstance(choice.get("message"), Mapping) else "completions"
-    tokens = extract_tokens(response, 0, dialect)
+    tokens = extract_tokens(response, place, dialect)
     message = choice.get("message") if dialect == "chat" else {"role": "assistant", "content": choice.get("text")}
     return {
         "response_message": {

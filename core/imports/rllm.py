@@ -11,6 +11,8 @@ from typing import Any
 import orjson
 
 from core.imports.base import Format, Found, Problem, Taken, finished, objects, taken, text
+from core.imports.bounds import MAX_LINE
+from core.tokens import extract_tokens
 
 NAME = "rllm"
 SAMPLING = ("temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "seed", "stop", "n")
@@ -24,15 +26,19 @@ ORDER BY s.session_id, CASE WHEN json_valid(t.data) THEN json_extract(t.data, '$
 
 def read(path: Path) -> Iterator[Found]:
     """Trace by trace, session by session; the file is opened read-only and may be in use."""
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+    with closing(_opened(path)) as connection:
+        if not _has_tables(connection):
+            yield Problem(path.name, None, "no tables of traces")
+            return
         rows = iter(connection.execute(_TRACES))
         row = next(rows, None)
         index = 0
         while row is not None:
             following = next(rows, None)
             last = following is None or following[0] != row[0]
-            yield _trace(f"{path.name}:{row[1]}", row[0], index, last, row[2])
-            index = 0 if last else index + 1
+            found = _trace(f"{path.name}:{row[1]}", row[0], index, last, row[2])
+            yield found
+            index = 0 if last else index + (len(found.steps) if isinstance(found, Taken) else 1)
             row = following
 
 
@@ -41,35 +47,104 @@ def _trace(where: str, session: str, index: int, last: bool, data: str) -> Found
         record = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         return Problem(where, "data", f"not JSON: {error}")
-    return taken(where, record, lambda: Taken(where, [finished(_step(session, index, last, record), NAME)]))
+    return taken(where, record, lambda: Taken(where, _steps(session, index, last, record)))
 
 
-def _step(session: str, index: int, last: bool, record: Mapping[str, Any]) -> dict[str, Any]:
+def _steps(session: str, index: int, last: bool, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A step for each choice. The trace's own columns are about the first; the others stand in the raw response."""
     request, response = record.get("raw_request") or {}, record.get("raw_response") or {}
-    prompt_ids, response_ids = (record.get(name) or None for name in ("prompt_token_ids", "completion_token_ids"))
-    logprobs = record.get("logprobs") or None
-    mismatch = _mismatch(response_ids, logprobs)
+    common = _common(session, record)
+    choices = response.get("choices") or []
+    if not choices:
+        steps = [{**common, "step_index": index, **_columns(record), **_mixed(request)}]
+    else:
+        n_each = max(len(choices) // len(_prompts(request)), 1)
+        steps = [
+            {**common, "step_index": index + place, **_choice(session, record, place, place // n_each)}
+            for place in range(len(choices))
+        ]
+    if last:
+        for step in {step.get("trajectory_uid", session): step for step in steps}.values():
+            step["is_last"] = True
+    return [finished(step, NAME) for step in steps]
+
+
+def _common(session: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    request, response = record.get("raw_request") or {}, record.get("raw_response") or {}
     metadata = record.get("metadata") or {}
     return {
         "trajectory_uid": session,
-        "step_index": index,
         "created_at": record.get("timestamp") or None,
         "latency_s": (record.get("latency_ms") or 0.0) / 1000.0 or None,
         "model": text(record, "model"),
-        "messages": objects(record.get("messages"), "messages"),
-        "response_message": record.get("response_message") or None,
+        "messages": objects(record.get("messages"), "messages") or None,
         "tools": objects(request.get("tools"), "raw_request.tools"),
         "sampling": {name: request[name] for name in SAMPLING if request.get(name) is not None} or None,
-        "prompt_ids": prompt_ids,
+        "policy_version": record.get("weight_version"),
+        "response_id": text(response, "id"),
+        "metadata": {**metadata, "trace_id": record.get("trace_id")},
+    }
+
+
+def _columns(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What the trace's own columns say of its answer."""
+    response_ids, logprobs = record.get("completion_token_ids") or None, record.get("logprobs") or None
+    return {
+        "prompt_ids": record.get("prompt_token_ids") or None,
+        "response_message": record.get("response_message") or None,
         "response_ids": response_ids,
         "response_logprobs": logprobs,
         "token_source": "engine" if response_ids else "none",
-        "mismatch": mismatch,
+        "mismatch": _mismatch(response_ids, logprobs),
         "finish_reason": text(record, "finish_reason"),
-        "response_id": text(response, "id"),
-        "is_last": last,
-        "metadata": {**metadata, "trace_id": record.get("trace_id")},
     }
+
+
+def _mixed(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a stream the trace holds what came, in the order that it came in, whichever choice it was of."""
+    n = request.get("n")
+    asked = (n if isinstance(n, int) else 1) * len(_prompts(request))
+    return {"mismatch": f"a stream of {asked} choices, which the log doesn't tell apart"} if asked > 1 else {}
+
+
+def _choice(session: str, record: Mapping[str, Any], place: int, prompt: int) -> dict[str, Any]:
+    """What the raw response says of a choice, and which of the call's prompts it answers."""
+    request, response = record.get("raw_request") or {}, record["raw_response"]
+    choice = response["choices"][place]
+    dialect = "chat" if isinstance(choice.get("message"), Mapping) else "completions"
+    told = _columns(record) if place == 0 else {}
+    tokens = extract_tokens(response, place, dialect, echoed=request.get("echo") is True)
+    if tokens.response_ids is not None or place:
+        told |= {
+            "response_ids": tokens.response_ids,
+            "response_logprobs": tokens.response_logprobs if tokens.response_ids is not None else None,
+            "token_source": tokens.token_source,
+            "mismatch": tokens.mismatch,
+        }
+    if tokens.prompt_ids is not None:
+        told["prompt_ids"] = tokens.prompt_ids
+    elif prompt == 0:
+        told["prompt_ids"] = record.get("prompt_token_ids") or None
+    told["response_message"] = choice.get("message")
+    told["finish_reason"] = text(choice, "finish_reason")
+    if dialect == "completions":
+        asked, said = _prompts(request)[prompt], choice.get("text")
+        if isinstance(asked, str):
+            told["messages"] = [{"role": "user", "content": asked}]
+            if request.get("echo") is True and isinstance(said, str):
+                said = said.removeprefix(asked)
+        told["response_message"] = {"role": "assistant", "content": said} if isinstance(said, str) else None
+    if prompt:
+        # As the gateway has it: the prompts of one call are tasks of their own.
+        told["trajectory_uid"] = f"{session}.prompt{prompt}"
+    return told
+
+
+def _prompts(request: Mapping[str, Any]) -> Sequence[Any]:
+    """The prompts of a completions call; one, whatever it is, of any other."""
+    prompt = request.get("prompt")
+    several = isinstance(prompt, list) and bool(prompt) and not all(isinstance(token, int) for token in prompt)
+    return prompt if isinstance(prompt, list) and several else [prompt]
 
 
 def _mismatch(response_ids: Sequence[int] | None, logprobs: Sequence[float] | None) -> str | None:
@@ -83,8 +158,21 @@ def _recognises(path: Path, first: Any) -> bool:
     with path.open("rb") as stream:
         if stream.read(16) != b"SQLite format 3\x00":
             return False
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-        tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    with closing(_opened(path)) as connection:
+        return _has_tables(connection)
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """The file for reading: nothing in its schema may call functions with effects, no cell is larger than a line."""
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_LINE)
+    return connection
+
+
+def _has_tables(connection: sqlite3.Connection) -> bool:
+    """Whether both are there as tables: a view of that name could be a query without an end."""
+    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     return {"traces", "trace_sessions"} <= tables
 
 

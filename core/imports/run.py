@@ -10,7 +10,9 @@ from typing import Any, Protocol
 from core.api.wire import StepIn, check
 from core.errors import Conflict, InvalidInput
 from core.imports.base import Format, Found, Problem, Taken
+from core.imports.bounds import UNREADABLE, bounded
 from core.imports.files import first_record
+from core.records import MAX_DEPTH, too_deep
 
 BATCH_STEPS = 200
 BATCH_TOKENS = 500_000
@@ -79,10 +81,13 @@ def recognise(path: Path) -> Format:
         raise InvalidInput(f"{path} is not a file", field="path")
     with path.open("rb") as stream:
         binary = stream.read(4) in (b"PAR1", b"SQLi", b"PK\x03\x04")
-    first = None if binary else first_record(path)
-    for found in FORMATS.values():
-        if found.recognises(path, first):
-            return found
+    try:
+        first = None if binary else first_record(path)
+        for found in FORMATS.values():
+            if found.recognises(path, first):
+                return found
+    except UNREADABLE as error:
+        raise InvalidInput(f"{path.name} can't be read: {error}", field="path") from error
     raise InvalidInput(f"{path.name} looks like no known format", field="format", hint=f"name it: {', '.join(FORMATS)}")
 
 
@@ -129,7 +134,7 @@ def _refuse_problems(chosen: Sequence[tuple[Path, Format]], defaults: Mapping[st
     first: Problem | None = None
     n = 0
     for path, found in chosen:
-        for item in _checked(found.read(path), defaults):
+        for item in _checked(bounded(path, found.read(path)), defaults):
             if isinstance(item, Problem):
                 first = first or item
                 n += 1
@@ -148,8 +153,13 @@ def _checked(found: Iterator[Found], defaults: Mapping[str, str]) -> Iterator[Fo
         try:
             for step in steps:
                 check(StepIn, step)
+                if too_deep(step):
+                    raise InvalidInput(f"nested more than {MAX_DEPTH} deep")
         except InvalidInput as error:
             yield Problem(item.where, error.field, error.message)
+            continue
+        except RecursionError:
+            yield Problem(item.where, None, "nested too deeply")
             continue
         yield Taken(item.where, steps, item.rewards)
 
@@ -176,7 +186,7 @@ def _import_file(
         n_tokens = 0
         progress(report)
 
-    for item in _checked(format.read(path), defaults):
+    for item in _checked(bounded(path, format.read(path)), defaults):
         report.n_records += 1
         if isinstance(item, Problem):
             report.add(item)

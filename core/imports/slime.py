@@ -1,46 +1,87 @@
 """slime samples: tokens, loss mask and rollout log-probs per sample, as JSON lines or in a rollout's ``.pt`` file.
 
-Each run of ones in the loss mask is what the policy sampled in one turn, and becomes a step with its exact ids.
+Each run of ones in the loss mask is what the policy sampled in one turn, and becomes a step with its exact ids. Samples
+that share a ``rollout_id`` are pieces of one execution, and so one trajectory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from core.errors import InvalidInput
 from core.imports.base import Format, Found, Problem, Repeats, Taken, finished, number, taken, text
-from core.imports.files import converted
+from core.imports.bounds import load_torch
+from core.imports.files import Raw, records
 
 NAME = "slime"
 FINISH = {"truncated": "length", "aborted": "abort"}
 
 
+@dataclass(slots=True)
+class _Rollout:
+    """What the samples of one execution have in common.
+
+    Attributes:
+        left: its samples that are not read yet.
+        rewards: theirs; pieces repeat the execution's.
+        uid: its trajectory, once the first sample is read.
+        n_steps: steps so far.
+    """
+
+    left: int = 0
+    rewards: set[Any] = field(default_factory=set)
+    uid: str | None = None
+    n_steps: int = 0
+
+
 def read(path: Path) -> Iterator[Found]:
-    """Lines, or the samples of a ``.pt`` file; the latter is read whole, and without running anything in it."""
-    repeats = Repeats()
-    if _is_torch(path):
-        yield from _from_torch(path, repeats)
-    else:
-        yield from converted(path, lambda where, record: _sample(where, record, repeats))
+    """Lines, or the samples of a ``.pt`` file; the latter is read whole, and without running anything in it.
 
-
-def _from_torch(path: Path, repeats: Repeats) -> Iterator[Found]:
-    import torch
-
-    held = torch.load(path, weights_only=True)
+    The file is gone through twice: only then is it known which sample is a rollout's last.
+    """
+    if not _is_torch(path):
+        yield from _read(lambda: records(path))
+        return
+    held = load_torch(path)
     samples = held.get("samples") if isinstance(held, Mapping) else held
     if not isinstance(samples, list):
         yield Problem(path.name, "samples", "no list of samples")
         return
-    for index, sample in enumerate(samples):
-        where = f"{path.name}[{index}]"
-        yield taken(where, sample, partial(_sample, where, sample, repeats))
+    yield from _read(lambda: ((f"{path.name}[{index}]", sample) for index, sample in enumerate(samples)))
 
 
-def _sample(where: str, record: Mapping[str, Any], repeats: Repeats) -> Taken:
+def _read(samples: Callable[[], Iterator[Raw]]) -> Iterator[Found]:
+    rollouts: dict[tuple[Any, Any], _Rollout] = {}
+    for _, record in samples():
+        if isinstance(record, Mapping) and (key := _rollout_of(record)) is not None:
+            rollout = rollouts.setdefault(key, _Rollout())
+            rollout.left += 1
+            reward = _reward(record)["reward"]
+            rollout.rewards.add(reward if isinstance(reward, int | float) else None)
+    repeats = Repeats()
+    for where, record in samples():
+        if isinstance(record, Problem):
+            yield record
+        elif not isinstance(record, Mapping):
+            yield Problem(where, None, "not a JSON object")
+        else:
+            key = _rollout_of(record)
+            rollout = _Rollout(left=1) if key is None else rollouts[key]
+            rollout.left -= 1
+            yield taken(where, record, partial(_sample, where, record, rollout, repeats))
+
+
+def _rollout_of(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    """The execution that a sample is a piece of; None where it is one of its own."""
+    group, rollout = text(record, "group_index"), text(record, "rollout_id")
+    return None if rollout is None else (group, rollout)
+
+
+def _sample(where: str, record: Mapping[str, Any], rollout: _Rollout, repeats: Repeats) -> Taken:
     tokens, n_response = record.get("tokens"), record.get("response_length")
     if not isinstance(tokens, list) or not isinstance(n_response, int) or not 0 < n_response <= len(tokens):
         raise InvalidInput("a sample needs tokens and how many of them are its response", field="response_length")
@@ -51,35 +92,56 @@ def _sample(where: str, record: Mapping[str, Any], repeats: Repeats) -> Taken:
     for name, values in (("loss_mask", mask), ("rollout_log_probs", scores)):
         if values is not None and len(values) != n_response:
             raise InvalidInput(f"{len(values)} values for {n_response} response tokens", field=name)
+    if not set(mask) <= {0, 1}:
+        raise InvalidInput("a loss mask holds 0 and 1: a token is in the loss or is not", field="loss_mask")
     runs = list(_runs(mask))
     if not runs:
         raise InvalidInput("nothing in it was sampled by the policy", field="loss_mask")
+    rollout.uid = rollout.uid or repeats.uid(record)
     group = text(record, "group_index")
     metadata = record.get("metadata") or {}
-    versions = record.get("weight_versions") or []
+    removed = {"status": "aborted", "error": "remove_sample: slime trains on none of it"}
     common = {
-        "trajectory_uid": repeats.uid(record),
+        "trajectory_uid": rollout.uid,
         "prompt_uid": None if group is None else f"slime-{path_free(where)}-{group}",
         "token_source": "engine",
-        "policy_version": int(versions[0]) if versions and str(versions[0]).isdecimal() else None,
         "metadata": {**(metadata if isinstance(metadata, Mapping) else {}), "label": record.get("label")},
+        **(removed if record.get("remove_sample") else {}),
     }
-    reward = number(record, "reward")
+    # Pieces repeat the reward of their execution; where theirs differ, each has its own.
+    reward = number(_reward(record), "reward") if rollout.left == 0 or len(rollout.rewards) > 1 else None
     steps = []
-    for index, (start, stop) in enumerate(runs):
-        last = index == len(runs) - 1
+    for (start, stop), versions in zip(runs, _versions(record, len(runs)), strict=True):
+        last = stop == runs[-1][1]
         step = {
             **common,
-            "step_index": index,
+            **versions,
+            "step_index": rollout.n_steps,
             "prompt_ids": tokens[: n_prompt + start],
             "response_ids": tokens[n_prompt + start : n_prompt + stop],
             "response_logprobs": None if scores is None else scores[start:stop],
             "finish_reason": FINISH.get(str(record.get("status")), "stop") if last else "stop",
             "reward": reward if last else None,
-            "is_last": last,
+            "is_last": last and rollout.left == 0,
         }
+        rollout.n_steps += 1
         steps.append(finished(step, NAME))
     return Taken(where, steps)
+
+
+def _reward(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What holds ``reward``: our own export says the plan's advantage beside it."""
+    said = record.get("reward")
+    return {"reward": said.get("reward") if isinstance(said, Mapping) else said}
+
+
+def _versions(record: Mapping[str, Any], n_runs: int) -> list[dict[str, int]]:
+    """Policy versions of each run: slime notes one per call; where they are not as many as runs, the first and last."""
+    told = [int(one) for one in record.get("weight_versions") or [] if str(one).isdecimal()]
+    if len(told) == n_runs:
+        return [{"policy_version": one} for one in told]
+    span = {"policy_version": told[0], "policy_version_end": told[-1]} if told else {}
+    return [span] * n_runs
 
 
 def path_free(where: str) -> str:

@@ -10,13 +10,16 @@ from typing import Any
 import orjson
 import pyarrow.parquet as pq
 
+from core.errors import InvalidInput
 from core.imports.base import Format, Found, Taken, taken
+from core.imports.bounds import MAX_BATCH
 from core.imports.files import converted
 
 BATCH_ROWS = 64
 JSON_COLUMNS = ("messages", "response_message", "tools", "sampling", "metadata")
 PLAIN_COLUMNS = (
     "step_uid", "trajectory_uid", "prompt_uid", "step_index", "prompt_ids", "response_ids", "response_logprobs",
+    "response_mask",
     "reward", "policy_version", "policy_version_end", "token_source", "is_last", "finish_reason",
 )  # fmt: skip
 NEEDED = {"step_uid", "trajectory_uid", "step_index", "response_ids", "trajectory_reward", "token_source"}
@@ -45,6 +48,8 @@ def read_parquet(path: Path) -> Iterator[Found]:
     with pq.ParquetFile(path) as file:
         columns = [name for name in file.schema_arrow.names if name in (*PLAIN_COLUMNS, *JSON_COLUMNS)]
         for batch in file.iter_batches(BATCH_ROWS, columns=[*columns, "trajectory_reward"]):
+            if batch.nbytes > MAX_BATCH:
+                raise InvalidInput(f"{BATCH_ROWS} rows have more than {MAX_BATCH >> 20} MiB")
             for row in batch.to_pylist():
                 number += 1
                 where = f"{path.name}:{number}"
@@ -56,7 +61,7 @@ def _row(where: str, row: dict[str, Any]) -> Taken:
     step |= {name: orjson.loads(row[name]) for name in JSON_COLUMNS if row.get(name) is not None}
     step["source"] = "import"
     if row["token_source"] not in ("engine", "logprobs", "whitebox", "retokenized"):
-        for name in ("prompt_ids", "response_ids", "response_logprobs"):
+        for name in ("prompt_ids", "response_ids", "response_logprobs", "response_mask"):
             step.pop(name, None)
     total = row["trajectory_reward"]
     return Taken(where, [step], {} if total is None else {step["trajectory_uid"]: total})

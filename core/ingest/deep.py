@@ -6,6 +6,7 @@ record, read and taken apart again, give that very hash? The first finds rot in 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,9 +15,9 @@ from typing import Any
 from core.errors import StudioError
 from core.ingest.drafts import draft_of_wire, drafts_of_call, number, objects
 from core.ingest.retokenize import Retokenizer
-from core.journal import Record, read_segment
+from core.journal import Record, damages, read_segment
 from core.pool import Pool
-from core.pool.integrity import Stored, said_hash
+from core.pool.upkeep.integrity import Stored, said_hash
 from core.records import parse
 from core.types import Step
 
@@ -35,6 +36,8 @@ class DeepReport:
         n_steps: steps of the pool.
         n_against_journal: of these, compared with their record.
         n_without_record: of these, without a record to compare with: their segment is gone, or they never had one.
+        missing: segments of steps that are gone: ``{segment, n_steps}``.
+        damages: places of the journal where records should be and are not: ``{segment, offset, next_offset, reason}``.
         n_mismatches: steps of which something is wrong.
         mismatches: the first ones: ``{step_uid, what}``.
         versions: dataset versions: ``{name, intact}``.
@@ -43,6 +46,8 @@ class DeepReport:
     n_steps: int = 0
     n_against_journal: int = 0
     n_without_record: int = 0
+    missing: list[dict[str, Any]] = field(default_factory=list)
+    damages: list[dict[str, Any]] = field(default_factory=list)
     n_mismatches: int = 0
     mismatches: list[dict[str, str]] = field(default_factory=list)
     versions: list[dict[str, Any]] = field(default_factory=list)
@@ -50,7 +55,9 @@ class DeepReport:
     @property
     def ok(self) -> bool:
         """Nothing is wrong."""
-        return not self.n_mismatches and all(version["intact"] for version in self.versions)
+        return not (self.n_mismatches or self.missing or self.damages) and all(
+            version["intact"] for version in self.versions
+        )
 
     def note(self, step_uid: str, what: str) -> None:
         """Count a mismatch."""
@@ -69,25 +76,30 @@ def deep_check(
     """Read everything once. May run while the studio does: steps that arrive meanwhile are left for the next time."""
     report = DeepReport()
     retokenizer = Retokenizer(tokenizers or {})
-    segments = pool.journal_segments()
+    segments = pool.integrity.journal_segments()
     for done, segment in enumerate(segments, 1):
-        stored = pool.steps_of_segment(segment)
+        stored = pool.integrity.steps_of_segment(segment)
         report.n_steps += len(stored)
         if segment is None or not (journal_dir / segment).exists():
             report.n_without_record += len(stored)
+            if segment is not None and stored:
+                report.missing.append({"segment": segment, "n_steps": len(stored)})
         else:
             _against_journal(report, stored, journal_dir, segment, retokenizer)
         if progress is not None:
             progress("journal", done, len(segments))
-    trajectories = pool.trajectory_uids()
+    for one in damages(journal_dir):
+        told = {"segment": one.segment, "offset": one.offset, "next_offset": one.next_offset, "reason": one.reason}
+        report.damages.append(told)
+    trajectories = pool.trajectories.uids()
     for done, uid in enumerate(trajectories, 1):
-        for step_uid, what in pool.damaged_steps(uid):
+        for step_uid, what in pool.integrity.damaged_steps(uid):
             report.note(step_uid, what)
         if progress is not None:
             progress("pool", done, len(trajectories))
     report.versions = [
-        {"name": version["name"], "intact": pool.verify_version(version["version_uid"])}
-        for version in pool.dataset_versions()
+        {"name": version["name"], "intact": pool.versions.verify(version["version_uid"])}
+        for version in pool.versions.all()
     ]
     return report
 
@@ -121,23 +133,16 @@ def _against_journal(
 
 def _records_at(journal_dir: Path, segment: str, offsets: Sequence[int]) -> Iterator[tuple[int, Record | None]]:
     """The record at each offset, rising; None where there is none that is whole. Reads the segment once."""
-    i = 0
-    while i < len(offsets):
-        any_record = False
-        for record in read_segment(journal_dir, segment, offsets[i]):
-            any_record = True
-            while i < len(offsets) and offsets[i] < record.offset:
-                yield offsets[i], None  # in the middle of a record: never the beginning of one
-                i += 1
-            if i < len(offsets) and offsets[i] == record.offset:
-                yield record.offset, record
-                i += 1
-            if i == len(offsets):
-                return
-        # What follows a damaged record is read again from the next step's record on.
-        if not any_record:
-            yield offsets[i], None
-            i += 1
+    left = deque(offsets)
+    for record in read_segment(journal_dir, segment, left[0] if left else 0):
+        while left and left[0] < record.offset:
+            yield left.popleft(), None
+        if left and left[0] == record.offset:
+            yield left.popleft(), record
+        if not left:
+            return
+    for offset in left:
+        yield offset, None
 
 
 def _steps_of(record: Record) -> list[Step]:

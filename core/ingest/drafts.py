@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from core.dialects import canonical_request, chat_answer
 from core.errors import InvalidInput
-from core.pool.append import ids_array, logprobs_array
+from core.pool.store.append import ids_array, logprobs_array, mask_array
 from core.tokens import extract_tokens
 from core.types import CallKind, IdentitySource, Source, Step, StepStatus, Tokens, TokenSource
 
@@ -147,11 +147,12 @@ def _draft(
 ) -> Step:
     identity = mapping(record, "identity")
     choice: Mapping[str, Any] = {} if index is None else response["choices"][index]
-    messages, prompt_ids = _prompt(request, engine_dialect, index or 0)
+    nth_prompt = _prompt_number(request, engine_dialect, index or 0)
+    messages, prompt_ids = _prompt(request, engine_dialect, nth_prompt)
     tokens = Tokens(None, None, None, TokenSource.NONE)
     facts = mapping(record, "engine_facts")
     if index is not None:
-        tokens = extract_tokens(response, index, engine_dialect)
+        tokens = extract_tokens(response, index, engine_dialect, echoed=request.get("echo") is True)
         prompt_ids = tokens.prompt_ids if tokens.prompt_ids is not None else prompt_ids
         if prompt_ids is None:
             prompt_ids = _encoded_prompt(facts, response)
@@ -182,10 +183,18 @@ def _draft(
         metadata["engine_flavour"] = " ".join([kind, *filter(None, [maybe_text(facts, "version")])])
     if attempts := maybe_int(facts, "attempts"):
         metadata["attempts"] = attempts
+    trajectory_uid, prompt_uid = maybe_text(identity, "trajectory_uid"), maybe_text(identity, "prompt_uid")
+    if trajectory_uid is None and (connection := maybe_text(record, "connection")):
+        metadata["connection"] = connection
+    if nth_prompt:
+        # The prompts of a batch are tasks of their own: the caller's names are those of the first.
+        metadata["prompt_number"] = nth_prompt
+        trajectory_uid = trajectory_uid and f"{trajectory_uid}.prompt{nth_prompt}"
+        prompt_uid = prompt_uid and f"{prompt_uid}.prompt{nth_prompt}"
     return Step(
         step_uid=uid if not index else f"{uid}.{index}",
-        trajectory_uid=maybe_text(identity, "trajectory_uid") or "",
-        prompt_uid=maybe_text(identity, "prompt_uid") or "",
+        trajectory_uid=trajectory_uid or "",
+        prompt_uid=prompt_uid or "",
         step_index=-1,
         created_at=started_at,
         channel=maybe_text(identity, "channel") or "train",
@@ -203,7 +212,7 @@ def _draft(
         response_ids=_ids(tokens.response_ids),
         response_logprobs=_logprobs(tokens.response_logprobs),
         messages=messages,
-        response_message=_answer(choice, engine_dialect),
+        response_message=_answer(choice, engine_dialect, messages if request.get("echo") is True else None),
         tools=_tools(request),
         finish_reason=finish_reason if isinstance(finish_reason, str) else None,
         policy_version=maybe_int(record, "policy_version"),
@@ -248,17 +257,23 @@ def _tools(request: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     return objects(request, "tools")
 
 
+def _prompt_number(request: Mapping[str, Any], dialect: str, index: int) -> int:
+    """Which prompt of a completions call a choice answers: they come prompt by prompt, ``n`` of each."""
+    prompt, n = request.get("prompt"), request.get("n")
+    if dialect != "completions" or not isinstance(prompt, list) or all(isinstance(item, int) for item in prompt):
+        return 0
+    return min(index // (n if isinstance(n, int) and n > 0 else 1), len(prompt) - 1)
+
+
 def _prompt(
-    request: Mapping[str, Any], dialect: str, index: int
+    request: Mapping[str, Any], dialect: str, number: int
 ) -> tuple[list[dict[str, Any]] | None, Sequence[int] | None]:
     """(messages, prompt ids that the agent itself sent)."""
     if dialect != "completions":
         return objects(request, "messages"), None
     prompt = request.get("prompt")
     if isinstance(prompt, list) and prompt and not all(isinstance(item, int) for item in prompt):
-        n = request.get("n")
-        per_prompt = n if isinstance(n, int) and n > 0 else 1
-        prompt = prompt[min(index // per_prompt, len(prompt) - 1)]
+        prompt = prompt[number]
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}], None
     if isinstance(prompt, list) and all(isinstance(item, int) for item in prompt):
@@ -266,9 +281,14 @@ def _prompt(
     return None, None
 
 
-def _answer(choice: Mapping[str, Any], dialect: str) -> dict[str, Any] | None:
+def _answer(
+    choice: Mapping[str, Any], dialect: str, echoed: Sequence[Mapping[str, Any]] | None
+) -> dict[str, Any] | None:
+    """What was said; ``echoed``: the prompt as one message, where the engine was asked to say that first."""
     if dialect == "completions":
         answer = choice.get("text")
+        if echoed and isinstance(answer, str):
+            answer = answer.removeprefix(echoed[0]["content"])
         return {"role": "assistant", "content": answer} if isinstance(answer, str) else None
     message = choice.get("message")
     return message if isinstance(message, dict) else None
@@ -306,6 +326,7 @@ def draft_of_wire(step: Mapping[str, Any], at: float, segment: str, offset: int)
         prompt_ids=prompt,
         response_ids=response,
         response_logprobs=logprobs,
+        response_mask=cast("Sequence[int] | None", mask_array(step.get("response_mask"))),
         messages=objects(step, "messages"),
         response_message=mapping(step, "response_message") or None,
         tools=objects(step, "tools"),

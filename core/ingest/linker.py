@@ -3,36 +3,53 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
-from core.linking import Call, Link, MessageHasher, TrajectoryLinks, continuation, task_prompt_uid
-from core.pool import Pool
-from core.pool.append import ids_array
-from core.types import IdentitySource, Step
+from core.ingest.openings import MAX_OPEN, OpenTrajectories
+from core.linking import (
+    Call,
+    Continuation,
+    Link,
+    MessageHasher,
+    TrajectoryLinks,
+    continuation,
+    is_side_task,
+    letters_of,
+    opens_side_task,
+    quotes,
+    task_prompt_uid,
+)
+from core.pool.store.append import ids_array
+from core.pool.trajectories import Trajectories
+from core.types import CallKind, IdentitySource, Source, Step
 
-MAX_BYTES = 128 << 20
+MAX_BYTES = 96 << 20
 """Memory for the tokens and hashes of trajectories, bytes."""
-MAX_OPEN = 256
-"""Trajectories of inferred identity that a call may continue."""
-MAX_TRACES = 1024
-"""Traces whose trajectory is remembered."""
+MAX_TRACES = 4096
+"""Traces, and connections, whose trajectory is remembered."""
 MAX_RELOADED = 64
-"""How many of them are read back after a restart."""
+"""How many open trajectories of inferred identity are read back whole after a restart; of the others the answers."""
+TWINS = "several attempts gave the same answers, and nothing tells which of them this call goes on from"
+_CAPTURED = frozenset({Source.BLACKBOX, Source.SERVICE})
+WEAK = "it repeats an answer of this trajectory, but neither its beginning nor its connection"
+BELOW = "the step that it goes on from is uncertain"
 
 
 class Linker:
     """Turns drafts into linked steps. What it concludes depends only on the pool and the order of drafts."""
 
-    def __init__(self, pool: Pool, *, max_bytes: int = MAX_BYTES) -> None:
-        self._pool = pool
+    def __init__(self, trajectories: Trajectories, *, max_bytes: int = MAX_BYTES) -> None:
+        self._stored = trajectories
         self._max_bytes = max_bytes
         self._hasher = MessageHasher()
         self._trajectories: OrderedDict[str, TrajectoryLinks] = OrderedDict()
-        self._open: OrderedDict[str, None] | None = None
+        self._open: OpenTrajectories | None = None
         self._traces: OrderedDict[str, str] = OrderedDict()
         self._new: set[str] = set()
+        self._pinned: set[str] = set()
         self._held = 0
 
     def forget(self) -> None:
@@ -42,30 +59,63 @@ class Linker:
         self._open = None
         self._traces.clear()
         self._new.clear()
+        self._pinned.clear()
+
+    def drop(self, gone: Set[str], back: Set[str]) -> None:
+        """Drop what is cached of trajectories that were deleted, or put back; the latter are open again.
+
+        Of all others nothing has to be read again: thousands may be open.
+        """
+        for uid in gone | back:
+            if (known := self._trajectories.pop(uid, None)) is not None:
+                self._held -= known.n_bytes
+            if self._open is not None:
+                self._open.close(uid)
+        if self._open is not None and back:
+            self._note_earlier([uid for uid in self._stored.open_inferred(MAX_OPEN) if uid in back])
 
     def announce(self, trajectory_uids: Iterable[str]) -> None:
         """Ask the pool once which of a batch's trajectories it knows."""
         asked = {uid for uid in trajectory_uids if uid and uid not in self._trajectories}
-        self._new = asked - self._pool.known_trajectories(sorted(asked)) if asked else set()
+        self._new = asked - self._stored.known(sorted(asked)) if asked else set()
+
+    def stored(self) -> None:
+        """The batch is in the pool: what was linked can be read back from there."""
+        self._pinned.clear()
+        self._evict()
 
     def close(self, trajectory_uid: str) -> None:
-        """The trajectory is complete: no call of unknown identity joins it any more."""
+        """The trajectory is complete: no call of unknown identity joins it, and no registration holds any more."""
         if self._open is not None:
-            self._open.pop(trajectory_uid, None)
+            self._open.close(trajectory_uid)
+        if trajectory_uid in self._trajectories:
+            self._trajectories[trajectory_uid].policy_version = None
+
+    def register(self, trajectory_uid: str, metadata: Mapping[str, Any]) -> None:
+        """A registration whose metadata has a ``policy_version`` stamps that on the trajectory's calls from now on."""
+        version = _version(metadata)
+        if version is not None:
+            self._links(trajectory_uid).policy_version = version
 
     def place(self, draft: Step, *, sibling_of: Step | None = None) -> Step:
         """Link one draft. ``sibling_of`` is the first choice of the same call."""
         call = self._call(draft)
         trajectory_uid = sibling_of.trajectory_uid if sibling_of is not None else draft.trajectory_uid
         identity_source = draft.identity_source
+        doubt: str | None = None
         if not trajectory_uid:
-            found = self._infer(call) or self._traced(draft.metadata)
+            found, doubt = self._infer(call, draft.metadata)
+            found = found or self._traced(draft.metadata, call)
             trajectory_uid = found or self._begin(f"inferred-{draft.step_uid}")
             identity_source = IdentitySource.INFERRED
+        elif sibling_of is not None:
+            identity_source = sibling_of.identity_source
+            doubt = sibling_of.metadata.get("uncertain")
+        if doubt is not None:
+            call = replace(call, uncertain=True)
         links = self._links(trajectory_uid)
-        if identity_source == IdentitySource.INFERRED:
-            self._remember_open(trajectory_uid)
-            self._remember_trace(draft.metadata, trajectory_uid)
+        if not links.nodes and self._opens_side_task(draft, call, identity_source):
+            call = replace(call, call_kind=CallKind.AUXILIARY)
         first_with_tools = call.has_tools and not links.has_tools
         before = links.n_bytes
         link = links.place(
@@ -73,16 +123,24 @@ class Linker:
             step_index=None if draft.step_index < 0 else draft.step_index,
             sibling=sibling_of is not None,
         )
+        if identity_source == IdentitySource.INFERRED:
+            self._remember_open(trajectory_uid, call)
+            self._remember_trace(draft.metadata, trajectory_uid)
         prompt_uid = draft.prompt_uid
         if not prompt_uid:
             inherited = None if first_with_tools else links.prompt_uid
-            named = inherited or task_prompt_uid(draft.messages, call.prompt)
+            n_prompt = call.n_system + links.nodes[links.by_uid[call.step_uid]].n_head
+            named = inherited or task_prompt_uid(draft.messages, call.prompt, n_prompt)
             prompt_uid = named or links.prompt_uid or f"p-{trajectory_uid}"
         links.prompt_uid = prompt_uid
         self._held += links.n_bytes - before
         self._evict()
+        stamp = links.policy_version if draft.source in _CAPTURED else None
         return replace(
             draft,
+            policy_version=draft.policy_version if stamp is None else stamp,
+            policy_version_end=draft.policy_version_end if stamp is None else stamp,
+            metadata=draft.metadata if doubt is None else {**draft.metadata, "uncertain": doubt},
             trajectory_uid=trajectory_uid,
             prompt_uid=prompt_uid,
             identity_source=identity_source,
@@ -105,65 +163,152 @@ class Linker:
             source=draft.source,
             status=draft.status,
             call_kind=draft.call_kind,
+            retry_count=draft.sampling.get("retry_count", 0),
+            started_at=draft.created_at,
+            finished_at=draft.created_at + (draft.latency_s or 0.0),
+            connection=draft.metadata.get("connection"),
         )
 
-    def _infer(self, call: Call) -> str | None:
-        """The open trajectory that this call continues best; of equals the latest."""
-        if self._open is None:
-            self._open = OrderedDict((uid, None) for uid in self._pool.open_inferred(MAX_RELOADED))
-        best: str | None = None
-        score = (False, 0)
-        answers = "assistant" in call.talk_roles
-        for uid in list(self._open):
-            links = self._links(uid)
-            if call.step_uid in links.by_uid:
-                return uid
-            # A call that holds nobody's answer continues nothing.
-            found = continuation(links, call) if answers else None
-            if found is not None and found >= score:
-                best, score = uid, found
-        return best
+    def _infer(self, call: Call, metadata: Mapping[str, Any]) -> tuple[str | None, str | None]:
+        """(the open trajectory that this call continues, why that is not certain)."""
+        opened = self._opened()
+        for uids in opened.candidates(call):
+            found: list[tuple[str, Continuation]] = []
+            for uid in uids:
+                links = self._links(uid)
+                if call.step_uid in links.by_uid:
+                    return uid, None
+                continued = continuation(links, call)
+                if continued is not None:
+                    found.append((uid, continued))
+            if found:
+                best = max(map(_fit, found))
+                return self._one_of([one for one in found if _fit(one) == best], call, metadata)
+        return None, None
 
-    def _traced(self, metadata: Mapping[str, Any]) -> str | None:
-        """The open trajectory whose calls carry the same trace: side calls of one turn share nothing else."""
+    def _one_of(
+        self, alike: list[tuple[str, Continuation]], call: Call, metadata: Mapping[str, Any]
+    ) -> tuple[str, str | None]:
+        """Of trajectories that fit equally well the one that something speaks for, and the doubt that is left."""
+        drawn = [(uid, one) for uid, one in alike if one.by_ids]
+        # One answer's own call ids are proof, whatever else is the same.
+        alike = drawn or alike
+        doubted = len(drawn) != 1 and any(one.node.uncertain_child for _, one in alike)
+        trace, left = metadata.get("trace_id"), alike
+        for fits in (
+            lambda uid, one: one.node.system == call.system,
+            # Nobody goes on from an answer that is not there yet.
+            lambda uid, one: one.node.finished_at <= call.started_at,
+            lambda uid, one: trace is not None and self._traces.get(str(trace)) == uid,
+            lambda uid, one: call.connection is not None and one.node.connection == call.connection,
+            lambda uid, one: not one.node.continued,
+        ):
+            left = [(uid, one) for uid, one in left if fits(uid, one)] or left
+        # The attempt that has waited longest; which one is taken makes no difference where all did the same so far.
+        uid, chosen = min(left, key=lambda pair: pair[1].node.finished_at)
+        if chosen.node.uncertain:
+            return uid, BELOW
+        if chosen.weak and not chosen.by_ids and call.connection != chosen.node.connection:
+            return uid, WEAK
+        return uid, TWINS if len(left) > 1 or doubted else None
+
+    def _opened(self) -> OpenTrajectories:
+        """The open trajectories; those of the pool are read at the first call that asks."""
+        if self._open is None:
+            opened = self._open = OpenTrajectories()
+            uids = self._stored.open_inferred(MAX_OPEN)
+            whole = uids[-MAX_RELOADED:]
+            self._note_earlier(uids[:-MAX_RELOADED])
+            for uid in whole:
+                opened.touch(uid)
+            for uid in whole:
+                if (known := self._trajectories.pop(uid, None)) is not None:
+                    self._held -= known.n_bytes
+                self._links(uid)
+        return self._open
+
+    def _note_earlier(self, trajectory_uids: list[str]) -> None:
+        """They are open; of their calls the answers are remembered."""
+        opened = self._opened()
+        for uid in trajectory_uids:
+            opened.touch(uid)
+        answers = self._stored.answers(trajectory_uids)
+        opened.note_answers((uid, self._hasher.hashes(answer)[1]) for uid, answer in answers)
+
+    def _traced(self, metadata: Mapping[str, Any], call: Call) -> str | None:
+        """The open trajectory of the same trace, or of the same connection where the call is a harness's own.
+
+        Side calls of one turn share nothing else with it. Of a harness's own calls the text may tell it.
+        """
         uid = self._traces.get(str(metadata.get("trace_id")))
-        return uid if uid is not None and self._open is not None and uid in self._open else None
+        if uid is None and is_side_task(call) and not call.has_tools:
+            uid = self._traces.get(call.connection or "")
+            if uid is None or uid not in self._opened() or not self._beside(call, uid):
+                uid = self._quoted(call)
+        return uid if uid is not None and uid in self._opened() else None
+
+    def _beside(self, call: Call, trajectory_uid: str) -> bool:
+        """Whether the call is none of the trajectory's own work: that begins the next attempt on the connection."""
+        nodes = self._links(trajectory_uid).nodes
+        return all(node.kind != CallKind.MAIN or node.system != call.system for node in nodes)
+
+    def _quoted(self, call: Call) -> str | None:
+        """The one trajectory, of the latest, whose answer a call of a harness tells in its text."""
+        told = letters_of(call.messages)
+        found: dict[str, int] = {}
+        for uid in self._opened().latest(MAX_RELOADED):
+            for node in self._links(uid).nodes:
+                work = node.kind == CallKind.MAIN and node.system != call.system
+                if work and node.answer_gist is not None and quotes(told, node.answer_gist):
+                    found[uid] = node.step_index
+        return next(iter(found)) if len(found) == 1 else None
+
+    @staticmethod
+    def _opens_side_task(draft: Step, call: Call, identity_source: str) -> bool:
+        """Whether a call with nothing before it is a harness's own. Whoever names the trajectory knows what it is."""
+        concluded = identity_source in (IdentitySource.INFERRED, IdentitySource.HARNESS)
+        return concluded and draft.source in _CAPTURED and call.call_kind == CallKind.MAIN and opens_side_task(call)
+
+    def _remember_open(self, trajectory_uid: str, call: Call) -> None:
+        opened = self._opened()
+        opened.touch(trajectory_uid)
+        opened.note(trajectory_uid, call)
 
     def _remember_trace(self, metadata: Mapping[str, Any], trajectory_uid: str) -> None:
-        trace = metadata.get("trace_id")
-        if isinstance(trace, str):
-            self._traces[trace] = trajectory_uid
-            self._traces.move_to_end(trace)
-            while len(self._traces) > MAX_TRACES:
-                self._traces.popitem(last=False)
+        for name in ("trace_id", "connection"):
+            trace = metadata.get(name)
+            if isinstance(trace, str):
+                self._traces[trace] = trajectory_uid
+                self._traces.move_to_end(trace)
+                while len(self._traces) > MAX_TRACES:
+                    self._traces.popitem(last=False)
 
     def _begin(self, trajectory_uid: str) -> str:
         self._new.add(trajectory_uid)
         return trajectory_uid
 
-    def _remember_open(self, trajectory_uid: str) -> None:
-        if self._open is None:
-            self._open = OrderedDict((uid, None) for uid in self._pool.open_inferred(MAX_RELOADED))
-        self._open[trajectory_uid] = None
-        self._open.move_to_end(trajectory_uid)
-        while len(self._open) > MAX_OPEN:
-            self._open.popitem(last=False)
-
     def _links(self, trajectory_uid: str) -> TrajectoryLinks:
         links = self._trajectories.get(trajectory_uid)
         if links is None:
             links = TrajectoryLinks()
-            if trajectory_uid not in self._new and self._pool.knows_trajectory(trajectory_uid):
-                for step in self._pool.trajectory(trajectory_uid)["steps"]:
-                    self._recall(links, step)
+            if trajectory_uid not in self._new and self._stored.knows(trajectory_uid):
+                found = self._stored.get(trajectory_uid)
+                if not found["complete"]:
+                    links.policy_version = _version(found["metadata"])
+                for step in found["steps"]:
+                    call = self._recall(links, step)
                     if step["identity_source"] == IdentitySource.INFERRED:
                         self._remember_trace(step["metadata"], trajectory_uid)
+                        if self._open is not None:
+                            self._open.note(trajectory_uid, call)
             self._held += links.n_bytes
             self._trajectories[trajectory_uid] = links
         self._trajectories.move_to_end(trajectory_uid)
+        self._pinned.add(trajectory_uid)
         return links
 
-    def _recall(self, links: TrajectoryLinks, step: dict[str, Any]) -> None:
+    def _recall(self, links: TrajectoryLinks, step: dict[str, Any]) -> Call:
+        started_at = datetime.fromisoformat(step["created_at"]).timestamp()
         call = self._hasher.call(
             step_uid=step["step_uid"],
             prompt=step["prompt_ids"],
@@ -174,6 +319,11 @@ class Linker:
             source=step["source"],
             status=step["status"],
             call_kind=step["call_kind"],
+            retry_count=step["sampling"].get("retry_count", 0),
+            started_at=started_at,
+            finished_at=started_at + (step["latency_s"] or 0.0),
+            connection=step["metadata"].get("connection"),
+            uncertain="uncertain" in step["metadata"],
         )
         link = Link(
             step_index=step["step_index"],
@@ -186,11 +336,23 @@ class Linker:
         if links.prompt_uid is None or (call.has_tools and not links.has_tools):
             links.prompt_uid = step["prompt_uid"]
         links.remember(call, link)
+        return call
 
     def _evict(self) -> None:
         while self._held > self._max_bytes and len(self._trajectories) > 1:
-            uid, links = self._trajectories.popitem(last=False)
-            self._held -= links.n_bytes
+            uid = next(iter(self._trajectories))
+            if uid in self._pinned:
+                # What the batch says of it is not in the pool yet, so it can't be read back.
+                return
+            self._held -= self._trajectories.pop(uid).n_bytes
             self._new.discard(uid)
-            if self._open is not None:
-                self._open.pop(uid, None)
+
+
+def _fit(found: tuple[str, Continuation]) -> tuple[int, bool, int]:
+    return found[1].m, found[1].holds, found[1].likeness
+
+
+def _version(metadata: Any) -> int | None:
+    """The policy version that a registration names; None when it names none."""
+    told = metadata.get("policy_version") if isinstance(metadata, Mapping) else None
+    return told if isinstance(told, int) and not isinstance(told, bool) else None

@@ -10,53 +10,52 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from operator import itemgetter
-from pathlib import Path
 from typing import Final
 
-from core.journal import Record, read_writers
+from core.journal import Found, JournalReader, Record
 
 _AT: Final = re.compile(rb'\{"kind":"[a-z]+","v":\d+,"at":(\d[0-9.eE+-]*)')
 _SKEW_S: Final = 5.0
 """A record from further in the future was written before the clock was set back; waiting for it would stop ingest."""
 
 
-def read_in_order(directory: Path, after: Mapping[str, int], *, now: float) -> Iterator[Record]:
-    """Every whole record past the given positions; of several writers merged by time, those before ``now``.
+def read_in_order(reader: JournalReader, after: Mapping[str, int], *, now: float) -> Iterator[Found]:
+    """Every whole record past the given positions, and what is none; of several writers merged by time, up to ``now``.
 
     Args:
-        after: as in ``core.journal.read_records``.
+        after: as in ``JournalReader.read``.
         now: UTC seconds, taken before this call; what is younger comes next time.
     """
-    writers = [_peeked(records) for records in read_writers(directory, after)]
-    unread = [records for records in writers if records is not None]
+    writers = [_peeked(found) for found in reader.read(after)]
+    unread = [found for found in writers if found is not None]
     if len(unread) <= 1:
-        for records in unread:
-            yield from records
+        for found in unread:
+            yield from found
         return
-    for _, record in heapq.merge(*(_timed(records, now) for records in unread), key=itemgetter(0)):
-        yield record
+    for _, one in heapq.merge(*(_timed(found, now) for found in unread), key=itemgetter(0)):
+        yield one
 
 
-def _peeked(records: Iterator[Record]) -> Iterator[Record] | None:
-    """The same records; None when there is none."""
-    first = next(records, None)
-    return None if first is None else _chained(first, records)
+def time_of(found: Found) -> float | None:
+    """When a record was written, UTC seconds; None where it doesn't say."""
+    match = _AT.match(found.payload) if isinstance(found, Record) else None
+    return float(match[1]) if match is not None else None
 
 
-def _chained(first: Record, rest: Iterator[Record]) -> Iterator[Record]:
-    yield first
-    yield from rest
+def _peeked(found: Iterator[Found]) -> Iterator[Found] | None:
+    """The same; None when there is nothing."""
+    first = next(found, None)
+    return None if first is None else chain([first], found)
 
 
-def _timed(records: Iterator[Record], now: float) -> Iterator[tuple[float, Record]]:
-    """With each record's time; one that has none stands beside the one before it."""
+def _timed(found: Iterator[Found], now: float) -> Iterator[tuple[float, Found]]:
+    """With each record's time; what has none stands beside what is before it."""
     at = 0.0
-    for record in records:
-        found = _AT.match(record.payload)
-        if found is not None:
-            # A writer's order is never changed, whatever its clock does.
-            at = max(at, float(found[1]))
+    for one in found:
+        # A writer's order is never changed, whatever its clock does.
+        at = max(at, time_of(one) or 0.0)
         if now < at <= now + _SKEW_S:
             return
-        yield at, record
+        yield at, one

@@ -17,13 +17,13 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from core.pool.content import Message, Tools
+from core.pool.store.content import Message, Tools
 from core.records import parse
 
 Int32 = NDArray[np.int32]
 
-MAX_BYTES = 128 << 20
-"""Memory for what trajectories said last, bytes, roughly."""
+MAX_BYTES = 64 << 20
+"""Memory for what trajectories said last, bytes."""
 
 # Inside a JSON text the quotes would be escaped: these bytes are always a key and the beginning of its value.
 _IDS = b'"prompt_token_ids":['
@@ -40,6 +40,10 @@ _MARK = -(2**62)
 _TOOLS_MARK = _MARK + 1
 _OBJECTS = 3
 """Parsed messages take about so many times the memory of their text."""
+_MESSAGE_BYTES = 500
+"""And so much each, however short, bytes."""
+_ENTRY_BYTES = 600
+"""What a trajectory takes of which next to nothing is remembered, bytes."""
 
 
 @dataclass(slots=True)
@@ -67,7 +71,8 @@ class _Said:
     @property
     def n_bytes(self) -> int:
         n_ids = len(self.ids_text) + (self.ids.nbytes if self.ids is not None else 0)
-        return _OBJECTS * (len(self.text) + len(self.tools_text)) + n_ids
+        n_messages = 0 if self.messages is None else _MESSAGE_BYTES * len(self.messages)
+        return _ENTRY_BYTES + n_messages + _OBJECTS * (len(self.text) + len(self.tools_text)) + n_ids
 
 
 class RecordReader:

@@ -13,8 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
+from core.dialects.exact import exact_json
 from core.errors import StudioError
 from core.types import Step, StepStatus, TokenSource
 
@@ -117,7 +116,7 @@ def _template_call(call: Any) -> Any:
     if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
         return call
     try:
-        arguments = orjson.loads(function["arguments"] or "{}")
-    except orjson.JSONDecodeError:
+        arguments = exact_json(function["arguments"] or "{}")
+    except ValueError:
         return call
     return {**call, "function": {**function, "arguments": arguments}}

@@ -14,13 +14,13 @@ from typing import Any
 from core.errors import InvalidInput, StudioError
 from core.ingest.drafts import draft_of_wire, drafts_of_call, mapping, maybe_number, maybe_text, number, objects, text
 from core.ingest.feedback import feedback_entry
+from core.ingest.lag import Lag
 from core.ingest.linker import Linker
 from core.ingest.order import read_in_order
 from core.ingest.reader import RecordReader
 from core.ingest.retokenize import Retokenizer
-from core.journal import Record
+from core.journal import Damage, Found, Gap, JournalReader, Record, keep_aside
 from core.pool import Pool
-from core.records import parse
 from core.types import PolicyEvent, Step
 
 MAX_RECORDS = 512
@@ -39,7 +39,7 @@ _UNREADABLE = (StudioError, KeyError, TypeError, ValueError, OverflowError, Recu
 
 @dataclass
 class Batch:
-    """What a run of records says, ready for one ``Pool.append``."""
+    """What a run of records says, ready for one ``pool.steps.append``."""
 
     steps: list[Step] = field(default_factory=list)
     registrations: list[Mapping[str, Any]] = field(default_factory=list)
@@ -50,6 +50,7 @@ class Batch:
     feedback: list[Mapping[str, Any]] = field(default_factory=list)
     positions: dict[str, int] = field(default_factory=dict)
     errors: list[tuple[str, int, str]] = field(default_factory=list)
+    damages: list[Damage] = field(default_factory=list)
 
 
 class Ingest:
@@ -76,20 +77,25 @@ class Ingest:
         self._pool = pool
         self._wait = wait
         self._clock = clock
-        self._linker = Linker(pool)
+        self._linker = Linker(pool.trajectories)
+        self._n_deletions = pool.retention.n_deletions
+        self._journal = JournalReader(self._dir)
         self._reader = RecordReader()
         self._retokenizer = Retokenizer(tokenizers or {})
-        self._positions = pool.positions()
+        self._positions = pool.journal.positions()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._oldest_at: float | None = None
+        self._lag = Lag(self._dir, clock)
+        self._wanted = False
+        self._failure: str | None = None
         self.n_ingested = 0
-        self.last_error: str | None = None
+        self.n_damages = pool.journal.n_damages()
 
     def start(self) -> None:
-        """Start the thread."""
-        if self._thread is None:
+        """Start the thread, again if it has ended."""
+        self._wanted = True
+        if self._thread is None or not self._thread.is_alive():
             self._stopping.clear()
             self._thread = threading.Thread(target=self._run, name="ingest", daemon=True)
             self._thread.start()
@@ -99,6 +105,7 @@ class Ingest:
 
         ``wake`` ends a ``wait`` for more (``Journal.notice``), so that nobody waits for that to pass.
         """
+        self._wanted = False
         self._stopping.set()
         if wake is not None:
             wake()
@@ -107,10 +114,22 @@ class Ingest:
             self._thread = None
 
     @property
+    def running(self) -> bool:
+        """Whether the thread lives, where it should."""
+        return not self._wanted or (self._thread is not None and self._thread.is_alive())
+
+    @property
+    def last_error(self) -> str | None:
+        """Why nothing gets into the pool now; None when nothing is in the way."""
+        return self._failure if self.running else "the ingest thread has ended"
+
+    @property
     def lag_s(self) -> float:
-        """Age of the oldest record known to be journalled and not in the pool yet, seconds; 0 when there is none."""
-        oldest = self._oldest_at
-        return 0.0 if oldest is None else max(0.0, self._clock() - oldest)
+        """Age of the oldest record that is journalled and not in the pool yet, seconds; 0 when there is none.
+
+        Found at the journal's end by who asks: a thread that hangs or has ended is seen by it.
+        """
+        return self._lag.seconds(lambda: dict(self._positions))
 
     def catch_up(self, timeout_s: float) -> bool:
         """Bring in all that was synced when called; False when that took too long or failed."""
@@ -148,41 +167,37 @@ class Ingest:
                 self._stopping.wait(PAUSE_S)
 
     def _one_batch(self) -> int:
-        records = self._read()
-        if not records:
-            self._oldest_at = None
-            return 0
-        self._oldest_at = _at(records[0])
         try:
-            try:
-                self._store(records)
-            except _UNREADABLE as error:
-                self._linker.forget()
-                if not isinstance(error, InvalidInput) and isinstance(error, StudioError):
-                    raise
-                self._store_one_by_one(records)
+            found = self._read()
+            if found:
+                try:
+                    self._store(found)
+                except _UNREADABLE as error:
+                    self._linker.forget()
+                    if not isinstance(error, InvalidInput) and isinstance(error, StudioError):
+                        raise
+                    self._store_one_by_one(found)
         except Exception as error:
             self._linker.forget()
-            self.last_error = str(error)
+            self._failure = f"ingest failed: {error!r}" if not isinstance(error, StudioError) else str(error)
             if isinstance(error, StudioError):
                 raise
-            raise StudioError(f"ingest failed: {error!r}") from error
-        self.last_error = None
-        self._oldest_at = _at(records[-1]) if len(records) >= MAX_RECORDS else None
-        self.n_ingested += len(records)
-        return len(records)
+            raise StudioError(self._failure) from error
+        self._failure = None
+        self.n_ingested += sum(isinstance(one, Record) for one in found)
+        return len(found)
 
-    def _read(self) -> list[Record]:
-        records: list[Record] = []
+    def _read(self) -> list[Found]:
+        found: list[Found] = []
         n_bytes = 0
-        for record in islice(read_in_order(self._dir, self._positions, now=self._clock()), MAX_RECORDS):
-            records.append(record)
-            n_bytes += len(record.payload)
+        for one in islice(read_in_order(self._journal, self._positions, now=self._clock()), MAX_RECORDS):
+            found.append(one)
+            n_bytes += len(one.payload) if isinstance(one, Record) else 0
             if n_bytes >= MAX_BATCH_BYTES:
                 break
-        return records
+        return found
 
-    def _store_one_by_one(self, records: Sequence[Record]) -> None:
+    def _store_one_by_one(self, records: Sequence[Found]) -> None:
         """After a batch failed: find the record that can't be stored, and store its position and reason instead."""
         for record in records:
             try:
@@ -194,11 +209,27 @@ class Ingest:
                 reason = (record.segment, record.next_offset, _reason(error))
                 self._append(Batch(positions={record.segment: record.next_offset}, errors=[reason]))
 
-    def _store(self, records: Sequence[Record]) -> None:
+    def _forget_deleted(self) -> None:
+        """A step that was deleted is nobody's parent."""
+        n = self._pool.retention.n_deletions
+        if self._n_deletions != n:
+            changed = self._pool.retention.changed_since(self._n_deletions)
+            if changed is None:
+                self._linker.forget()
+            else:
+                self._linker.drop(*changed)
+            self._n_deletions = n
+
+    def _store(self, records: Sequence[Found]) -> None:
         batch = Batch()
         drafted: list[tuple[str, Any]] = []
         for record in records:
             batch.positions[record.segment] = record.next_offset
+            if isinstance(record, Damage):
+                batch.damages.append(self._kept(record))
+                continue
+            if isinstance(record, Gap):
+                continue
             try:
                 kind, found = _read_record(record, self._reader)
             except _UNREADABLE as error:
@@ -206,20 +237,22 @@ class Ingest:
                 continue
             if kind in _STEPS:
                 found = [self._retokenizer.fill(step) for step in found]
-            drafted.append((kind, found))
+            found = self._not_deleted(kind, found, record)
+            if found is not None:
+                drafted.append((kind, found))
+        self._forget_deleted()
         self._linker.announce({step.trajectory_uid for kind, found in drafted if kind in _STEPS for step in found})
         for kind, found in drafted:
             if kind == "steps":
                 batch.steps.extend(self._linker.place(step) for step in found)
             elif kind == "call":
-                first = self._linker.place(found[0])
-                batch.steps.append(first)
-                batch.steps.extend(self._linker.place(step, sibling_of=first) for step in found[1:])
+                self._place_choices(found, batch)
             elif kind == "complete":
                 batch.completions.append(found)
                 self._linker.close(found["trajectory_uid"])
             elif kind == "register":
                 batch.registrations.append(found)
+                self._linker.register(found["trajectory_uid"], found["metadata"])
             elif kind == "session":
                 batch.sessions.append(found)
             elif kind == "revoke":
@@ -229,9 +262,44 @@ class Ingest:
             else:
                 batch.policy_events.append(found)
         self._append(batch)
+        self._linker.stored()
+
+    def _place_choices(self, choices: Sequence[Step], batch: Batch) -> None:
+        """The choices of one call are siblings, those of each of its prompts."""
+        firsts: dict[int, Step] = {}
+        for step in choices:
+            number = step.metadata.get("prompt_number", 0)
+            placed = self._linker.place(step, sibling_of=firsts.get(number))
+            firsts.setdefault(number, placed)
+            batch.steps.append(placed)
+
+    def _kept(self, damage: Damage) -> Damage:
+        """Keep a copy of the bad bytes beside their segment; the damage, with where that is."""
+        try:
+            told = f"{damage.reason}; kept in {keep_aside(self._dir, damage).name}"
+        except OSError as error:
+            told = f"{damage.reason}; no copy could be made: {error.strerror}"
+        _log.error("the journal is damaged at %s:%d: %s", damage.segment, damage.offset, told)
+        return damage._replace(reason=told)
+
+    def _not_deleted(self, kind: str, found: Any, record: Record) -> Any:
+        """What a record says, less what was deleted after it was read: only a rebuild meets any. None: nothing."""
+        if not self._pool.recovery.forgets_any:
+            return found
+
+        def there(name: str, uid: str) -> bool:
+            return not self._pool.recovery.forgets(name, uid, record.segment, record.offset)
+
+        if kind in _STEPS:
+            return [step for step in found if there("step", step.step_uid)] or None
+        if kind == "feedback":
+            return [item for item in found if there("feedback", item["feedback_uid"])] or None
+        if kind in ("complete", "register"):
+            return found if there("trajectory", found["trajectory_uid"]) else None
+        return found
 
     def _append(self, batch: Batch) -> None:
-        self._pool.append(
+        self._pool.steps.append(
             batch.steps,
             registrations=batch.registrations,
             completions=batch.completions,
@@ -241,8 +309,11 @@ class Ingest:
             feedback=batch.feedback,
             positions=batch.positions,
             errors=batch.errors,
+            damages=[(one.segment, one.offset, one.next_offset, one.reason) for one in batch.damages],
         )
         self._positions.update(batch.positions)
+        if batch.damages:
+            self.n_damages = self._pool.journal.n_damages()
 
 
 def _read_record(record: Record, reader: RecordReader) -> tuple[str, Any]:
@@ -272,6 +343,7 @@ def _read_record(record: Record, reader: RecordReader) -> tuple[str, Any]:
     if kind == "session":
         checked["key_sha256"] = text(said, "key_sha256")
         checked["channel"] = checked["channel"] or "train"
+        checked["limits"] = mapping(said, "limits")
     return kind, checked
 
 
@@ -279,11 +351,3 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, StudioError):
         return f"{error.field}: {error.message}" if error.field else error.message
     return repr(error)
-
-
-def _at(record: Record) -> float | None:
-    try:
-        at = parse(record.payload).get("at")
-    except StudioError:
-        return None
-    return float(at) if isinstance(at, int | float) else None

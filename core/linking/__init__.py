@@ -11,18 +11,24 @@ system messages are compared apart, because some agents write the time into them
     next call      U1 X ...            forked       (something already continues from there)
 """
 
-from core.linking.calls import Call, MessageHasher, normal_message, task_prompt_uid
+from core.linking.calls import Call, MessageHasher, letters_of, normal_message, quotes, task_prompt_uid
+from core.linking.continuing import Continuation, continuation
 from core.linking.forest import TokenForest, shared_prefix
-from core.linking.placing import Link, TrajectoryLinks, continuation
+from core.linking.placing import Link, TrajectoryLinks, is_side_task, opens_side_task
 
 __all__ = [
     "Call",
+    "Continuation",
     "Link",
     "MessageHasher",
     "TokenForest",
     "TrajectoryLinks",
     "continuation",
+    "is_side_task",
+    "letters_of",
     "normal_message",
+    "opens_side_task",
+    "quotes",
     "shared_prefix",
     "task_prompt_uid",
 ]

@@ -3,20 +3,62 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
-from core.pool.content import Message, canonical, content_hash, first_user_message, hashed
+from core.dialects.exact import exact_json
+from core.pool.store.content import Message, canonical, content_hash, hashed, message_text
 
 Int32 = NDArray[np.int32]
 UInt64 = NDArray[np.uint64]
 
 _SYSTEM_ROLES = frozenset({"system", "developer"})
+_GIST_CHARS = 48
+_MIN_QUOTED = 24
+_MIN_CALLS = 8
+_DRAWN = re.compile(r"(?=[0-9A-Za-z]*[0-9])(?=[0-9A-Za-z]*[A-Za-z])[0-9A-Za-z]{8}")
+"""Call ids that differ from one answer to the next; a name with a counter may not."""
+_NOW = re.compile(
+    r"""((?:today|current|now|date|time|it\ is)[^\n]{0,40}?)
+    (?:\d{4}-\d\d?-\d\d?(?:[T ]+\d\d?:\d\d(?::\d\d(?:\.\d+)?)?)?
+      | \d\d?[/.]\d\d?[/.]\d{2,4}
+      | \d\d?\ +(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?,?\ +\d{4}
+      | (?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*,?\ +)?(?:\d\d?\ +)?
+        (?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?\ +\d\d?(?:,?\ +\d{4})?
+      | \d\d?:\d\d(?::\d\d)?
+    )(?:[T, ]+(?:at\ +)?\d\d?:\d\d(?::\d\d)?)?(?:\ *[ap]m\b)?""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""What a system prompt says of the moment: the time of day or the date, after a word that announces it."""
+SIDE_TASK = re.compile(
+    r"""commit\ messages?
+    | (?:title|name|summary|summari[sz]e|summari[sz]ing|topic)\b[^.\n]{0,40}\b
+      (?:conversation|chat|session|thread|discussion|dialog)
+    | (?:conversation|chat|session|thread)\ (?:title|summary|name|topic)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""System prompts of calls that a harness makes beside its work: commit messages, titles and summaries of the talk."""
+
+OPENING_SIDE_TASK = re.compile(
+    r"""title\ generator
+    | \b(?:generat|writ|creat|produc|extract|suggest|com(?:e|ing)\ up\ with)\w*\b[^.\n]{0,60}
+      \b(?:commit\ messages?\b | titles?\b[^\n]{0,120}\b(?:conversation|chat|session|thread)\b)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""The same, told from a system prompt's first words alone: it asks for a title or a commit message, not for work."""
+
+SUBAGENT = re.compile(
+    r"""\byou\s+are\s+(?:now\s+)?(?:acting\s+as\s+)?(?:an?|the)\s+
+    (?:(?!(?:that|which|who|with|and|to|can|may|able)\b)[\w-]+\s+){0,5}sub-?agent\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""System prompts that say whom they make of the model: ``You are now acting as the memory extraction subagent``."""
 
 
 def _normal_content(content: Any) -> Any:
@@ -43,8 +85,8 @@ def _normal_call(call: Any) -> Any:
     if isinstance(arguments, str):
         try:
             # Agents send calls without arguments again as an empty object, or as nothing.
-            arguments = orjson.loads(arguments.strip() or "{}")
-        except orjson.JSONDecodeError:
+            arguments = exact_json(arguments.strip() or "{}")
+        except ValueError:
             arguments = arguments.strip()
     return [function.get("name"), {} if arguments is None else arguments]
 
@@ -60,15 +102,116 @@ def normal_message(message: Mapping[str, Any]) -> list[Any]:
     ]
 
 
+def timeless(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A system message without the date and time that it tells; other messages as they are."""
+    content = message.get("content")
+    if message.get("role") not in _SYSTEM_ROLES or not isinstance(content, str | list):
+        return message
+    if isinstance(content, list):
+        content = _normal_content(content)
+    return {**message, "content": _NOW.sub(r"\1", content)} if isinstance(content, str) else message
+
+
+@dataclass(frozen=True, slots=True)
+class Gist:
+    """What is left of an answer when a client rewrites it, in letters and digits only.
+
+    Attributes:
+        begin, end: the first and the last letters of what it says and of its calls.
+        said: the first letters of what it says.
+        calls: name and first letters of the arguments of every call.
+        ids: the ids of its calls that look drawn at random, as sent.
+    """
+
+    begin: str
+    end: str
+    said: str
+    calls: tuple[tuple[str, str], ...]
+    ids: tuple[str, ...]
+
+
+def gist(message: Mapping[str, Any]) -> Gist:
+    """The gist of an answer."""
+    told = _letters(message)
+    calls = message.get("tool_calls")
+    calls = [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
+    normal = [_normal_call(call) for call in calls]
+    return Gist(
+        begin=told[:_GIST_CHARS],
+        end=told[-_GIST_CHARS:],
+        said=_alnum(_said(message))[:_GIST_CHARS],
+        calls=tuple((_alnum(str(c[0])), _alnum(str(c[1]))[:_GIST_CHARS]) for c in normal if isinstance(c, list)),
+        ids=tuple(uid for call in calls if isinstance(uid := call.get("id"), str) and _DRAWN.search(uid)),
+    )
+
+
+def _said(message: Mapping[str, Any]) -> str:
+    return message_text({"content": message.get("content")})
+
+
+def _alnum(text: str) -> str:
+    return "".join(filter(str.isalnum, text)).lower()
+
+
+def _letters(message: Mapping[str, Any]) -> str:
+    calls = message.get("tool_calls")
+    named = [str(_normal_call(call)) for call in calls] if isinstance(calls, list) else []
+    return _alnum(message_text(message) + "".join(named))
+
+
+def stems_from(message: Mapping[str, Any], answer: Gist) -> int:
+    """How well a message is this answer, rewritten; 0: it is not.
+
+    1: its beginning or its end is still there. 2: both are. 3: its text, and the names and arguments of all its calls,
+    or their ids, which some clients write into the text.
+    """
+    told = _letters(message)
+    parts = (answer.said, *chain.from_iterable(answer.calls))
+    if answer.calls and sum(map(len, parts)) >= _MIN_CALLS and all(part in told for part in parts):
+        return 3
+    if not answer.begin:
+        return 0 if told else 2
+    return 3 if holds_ids(message, answer) else (answer.begin in told) + (answer.end in told)
+
+
+def holds_ids(message: Mapping[str, Any], answer: Gist) -> bool:
+    """Whether all calls of the answer come back by the ids that were drawn for them, as calls or in the text."""
+    if not answer.ids:
+        return False
+    calls = message.get("tool_calls")
+    ids = {call.get("id") for call in calls if isinstance(call, Mapping)} if isinstance(calls, list) else set()
+    text = "" if ids.issuperset(answer.ids) else _said(message)
+    return all(uid in ids or uid in text for uid in answer.ids)
+
+
+def quotes(told: str, answer: Gist) -> bool:
+    """Whether letters hold an answer that is long enough to be known again."""
+    return len(answer.begin) >= _MIN_QUOTED and answer.begin in told and answer.end in told
+
+
+def letters_of(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Letters and digits of all messages."""
+    return "".join(map(_letters, messages))
+
+
 def _short(body: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(body, digest_size=8).digest(), "little")
 
 
-def task_prompt_uid(messages: Sequence[Mapping[str, Any]] | None, prompt_ids: Int32 | None) -> str | None:
-    """Name of a prompt group that nobody named: a hash of the first user message, else of the prompt ids."""
-    first = first_user_message(messages)
-    if first is not None:
-        return "p-" + content_hash(canonical(normal_message(first))).hex()
+def task_prompt_uid(
+    messages: Sequence[Mapping[str, Any]] | None, prompt_ids: Int32 | None, n_prompt: int | None = None
+) -> str | None:
+    """Name of a prompt group that nobody named: a hash of what stands before the first sampled answer.
+
+    Args:
+        messages: of the call.
+        prompt_ids: its token ids, for calls without messages.
+        n_prompt: how many of the messages stand before the first answer that was sampled in its trajectory: system
+            prompt, examples, primers, the task. None: all of them.
+    """
+    told = [normal_message(timeless(message)) for message in (messages or ())[:n_prompt]]
+    if told:
+        return "p-" + content_hash(canonical(told)).hex()
     if prompt_ids is not None and prompt_ids.size:
         return "p-" + content_hash(prompt_ids.tobytes()).hex()
     return None
@@ -95,6 +238,21 @@ class Call:
     source: str
     status: str
     call_kind: str
+    messages: Sequence[Mapping[str, Any]] = ()
+    """As sent; no part of what is remembered of a call."""
+    answer_gist: Gist | None = None
+    retry_count: int = 0
+    """Which try of the client's SDK it is, as that says; 0 is the first."""
+    started_at: float = 0.0
+    finished_at: float = 0.0
+    connection: str | None = None
+    uncertain: bool = False
+    """Its place was not certain when it was found. Known of calls that are read back."""
+
+    @property
+    def n_system(self) -> int:
+        """Leading system messages."""
+        return len(self.messages) - len(self.talk_roles)
 
     @property
     def n_prompt(self) -> int:
@@ -102,10 +260,13 @@ class Call:
         return 0 if self.prompt is None else int(self.prompt.size)
 
 
+_TIMELESS = 0x5A5A5A5A5A5A5A5A
+
+
 class MessageHasher:
     """Exact and normalised hashes of messages; the normalised one is remembered by the exact one."""
 
-    def __init__(self, limit: int = 200_000) -> None:
+    def __init__(self, limit: int = 50_000) -> None:
         self._normal: dict[int, int] = {}
         self._limit = limit
 
@@ -138,8 +299,13 @@ class MessageHasher:
         source: str,
         status: str,
         call_kind: str,
+        retry_count: int = 0,
+        started_at: float = 0.0,
+        finished_at: float = 0.0,
+        connection: str | None = None,
+        uncertain: bool = False,
     ) -> Call:
-        """Hash the messages of one call."""
+        """Hash the messages of one call; the rest as in ``Call``."""
         exact: UInt64 | None = None
         talk: UInt64 | None = None
         system = 0
@@ -151,7 +317,7 @@ class MessageHasher:
                 n_system += 1
             exact = np.array([pair[0] for pair in pairs], np.uint64)
             talk = np.array([pair[1] for pair in pairs[n_system:]], np.uint64)
-            system = hash(tuple(pair[1] for pair in pairs[:n_system]))
+            system = hash(tuple(self._timeless(m, p) for m, p in zip(messages[:n_system], pairs, strict=False)))
             roles = tuple(str(message.get("role")) for message in messages[n_system:])
         answer = None if response_message is None else self.hashes(response_message)
         return Call(
@@ -168,4 +334,19 @@ class MessageHasher:
             source=source,
             status=status,
             call_kind=call_kind,
+            messages=messages or (),
+            answer_gist=None if response_message is None else gist(response_message),
+            retry_count=retry_count,
+            started_at=started_at,
+            finished_at=finished_at,
+            connection=connection,
+            uncertain=uncertain,
         )
+
+    def _timeless(self, message: Mapping[str, Any], known: tuple[int, int]) -> int:
+        """The normalised hash of a system message without its date and time, remembered by the exact one."""
+        key = known[0] ^ _TIMELESS
+        found = self._normal.get(key)
+        if found is None:
+            found = self._normal[key] = _short(canonical(normal_message(timeless(message))))
+        return found

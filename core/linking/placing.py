@@ -7,22 +7,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.linking.calls import Call, UInt64
+from core.linking.calls import OPENING_SIDE_TASK, SIDE_TASK, SUBAGENT, Call, Gist, UInt64, stems_from
 from core.linking.forest import TokenForest, shared_prefix
+from core.pool.store.content import message_text
 from core.types import CallKind, Source, StepStatus, Transition
 
 MIN_UNRELATED_TOKENS = 64
 """Fewer shared leading tokens between calls that share no message are template, not kinship."""
 COMPACTED_RATIO = 0.6
 """A call whose context is shorter than this part of the one before it was compacted."""
-NODE_BYTES = 1000
-"""What one remembered call takes beside its arrays, roughly."""
+NODE_BYTES = 1400
+"""What one remembered call takes beside its arrays, bytes."""
+TRAJECTORY_BYTES = 1800
+"""What a trajectory takes beside its calls, bytes."""
+_USABLE = frozenset({StepStatus.OK, StepStatus.MISMATCH})
 _OBSERVED = frozenset({Source.BLACKBOX, Source.SERVICE})
 """Sources whose call kind is concluded; other producers know what they send."""
 
 
 @dataclass(slots=True)
-class _Node:
+class Node:
     """An earlier call: message hashes of prompt and answer, kept short; its tokens stand in ``TokenForest``."""
 
     step_uid: str
@@ -36,8 +40,19 @@ class _Node:
     system: int
     has_tools: bool
     kind: str
+    n_head: int
+    """Messages of ``talk`` before the first answer that was sampled here: examples, primers, the task."""
+    n_past: int
+    """Messages of the prompt up to the last assistant's; what follows is new, and may be replaced by the next call."""
+    last: int | None
+    """The hash of the prompt's last message."""
+    answer_gist: Gist | None
+    finished_at: float
+    connection: str | None
     link: Link | None = None
     continued: bool = False
+    uncertain: bool = False
+    uncertain_child: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +71,28 @@ class TrajectoryLinks:
     """The earlier calls of one trajectory, and where a further one belongs."""
 
     def __init__(self) -> None:
-        self.nodes: list[_Node] = []
+        self.nodes: list[Node] = []
         self.by_uid: dict[str, int] = {}
         self.forest = TokenForest()
         self.prompt_uid: str | None = None
+        self.policy_version: int | None = None
+        """The version that a registration stamps on the trajectory's calls."""
+        self._refused: dict[int, int] = {}
+        self._answers: set[int] = set()
         self.has_tools = False
-        self._n_bytes = 0
+        self._n_bytes = TRAJECTORY_BYTES
         self._next_index = 0
 
     @property
     def n_bytes(self) -> int:
-        """Memory held, roughly."""
+        """Memory held, near enough to bound it by."""
         return self.forest.n_bytes + self._n_bytes
 
-    def best_talk(self, call: Call) -> tuple[_Node | None, int]:
+    def best_talk(self, call: Call) -> tuple[Node | None, int]:
         """The earlier call that shares most messages, answer included; of equals one used up whole, else the latest."""
         if call.talk is None:
             return None, 0
-        best: _Node | None = None
+        best: Node | None = None
         score = (0, False)
         seen: UInt64 | None = None
         # The latest first: it mostly shares most, and what is shorter than that need not be looked at.
@@ -101,21 +120,52 @@ class TrajectoryLinks:
                 return link
         matches = {} if call.prompt is None else self.forest.matches(call.prompt)
         node, m = self.best_talk(call)
+        head = self.n_head(call, node, m)
         parent, n_tokens, n_messages = self._parent(call, matches)
         transition, kind = self._name(call, matches, parent, node, m)
         if sibling and kind == CallKind.RETRY:
             kind = CallKind.MAIN
+        self._note_failure(call)
         index = self._next_index if step_index is None else step_index
         link = Link(index, None if parent is None else parent.step_uid, n_tokens, n_messages, transition, kind)
-        self.remember(call, link, matches)
+        self.remember(call, link, matches, head)
         return link
 
-    def remember(self, call: Call, link: Link, matches: Mapping[int, int] | None = None) -> None:
+    def n_head(self, call: Call, node: Node | None, m: int) -> int:
+        """How many messages of the call's talk stand before the first answer that was sampled in this trajectory.
+
+        Args:
+            call: the call.
+            node, m: as ``best_talk`` gives them.
+        """
+        if call.talk is None:
+            return 0
+        if node is not None and (m > node.n_head or likeness(node, call, m)):
+            return node.n_head
+        if self._answers.isdisjoint(call.talk.tolist()):
+            return int(call.talk.size)
+        places = (sampled_at(other, call, shared_messages(other, call)) for other in self.nodes)
+        return min((place for place in places if place is not None), default=int(call.talk.size))
+
+    def _note_failure(self, call: Call) -> None:
+        """Count calls of one prompt that came to nothing, and those that were made in their place since."""
+        asked = _asked(call)
+        if call.status not in _USABLE:
+            self._refused[asked] = self._refused.get(asked, 0) + 1
+        elif self._refused.get(asked):
+            self._refused[asked] -= 1
+
+    def remember(
+        self, call: Call, link: Link, matches: Mapping[int, int] | None = None, head: int | None = None
+    ) -> None:
         """Take a placed call in, so that later ones can hang on it. Failed calls are no place to hang on."""
         self._next_index = max(self._next_index, link.step_index + 1)
         number = len(self.nodes)
         self.by_uid[call.step_uid] = number
-        usable = call.status in (StepStatus.OK, StepStatus.MISMATCH)
+        usable = call.status in _USABLE
+        if head is None:
+            self._note_failure(call)
+            head = self.n_head(call, *self.best_talk(call))
         tokens = None
         if usable and call.prompt is not None:
             if matches is None:
@@ -128,7 +178,7 @@ class TrajectoryLinks:
             # Calls that are tried again hold the same messages: one array stands for all of them.
             exact, talk = _same(self.nodes[-1].exact, exact), _same(self.nodes[-1].talk, talk)
         self.nodes.append(
-            _Node(
+            Node(
                 step_uid=call.step_uid,
                 step_index=link.step_index,
                 n_prompt=call.n_prompt,
@@ -140,17 +190,27 @@ class TrajectoryLinks:
                 system=call.system,
                 has_tools=call.has_tools,
                 kind=link.call_kind,
+                n_head=head,
+                n_past=max((n for n, role in enumerate(call.talk_roles, 1) if role == "assistant"), default=0),
+                last=None if call.talk is None or not call.talk.size else int(call.talk[-1]),
+                answer_gist=call.answer_gist if usable else None,
+                finished_at=call.finished_at,
+                connection=call.connection,
                 link=link,
+                uncertain=call.uncertain,
             )
         )
+        if usable and call.answer is not None:
+            self._answers.add(call.answer)
         self.has_tools |= call.has_tools
         self._n_bytes += NODE_BYTES + sum(hashes.nbytes for hashes in (exact, talk) if hashes is not None)
         if link.transition in (Transition.EXTENDS, Transition.REALIGNED, Transition.TAIL_REPLACED):
             at = self.by_uid.get(link.parent_step_uid or "")
             if at is not None:
                 self.nodes[at].continued = True
+                self.nodes[at].uncertain_child |= call.uncertain
 
-    def _parent(self, call: Call, matches: Mapping[int, int]) -> tuple[_Node | None, int, int]:
+    def _parent(self, call: Call, matches: Mapping[int, int]) -> tuple[Node | None, int, int]:
         """The step to store this one against: most shared tokens, else most shared messages as sent."""
         exact: dict[int, int] = {}
         most = shared = 0
@@ -172,13 +232,13 @@ class TrajectoryLinks:
             related = talks[best] > 0 or exact.get(best, 0) > 0 or call.talk is None or node.talk is None
             if longest and (related or longest >= MIN_UNRELATED_TOKENS):
                 return node, longest, exact.get(best, 0)
-        shared_messages = max(exact.values(), default=0)
-        if shared_messages == 0:
+        n_messages = max(exact.values(), default=0)
+        if n_messages == 0:
             return None, 0, 0
-        closest = [index for index, found in exact.items() if found == shared_messages]
+        closest = [index for index, found in exact.items() if found == n_messages]
         talks = self._talks(closest, call)
         best = max(closest, key=lambda i: (matches.get(i, 0), talks[i], -i))
-        return self.nodes[best], matches.get(best, 0), shared_messages
+        return self.nodes[best], matches.get(best, 0), n_messages
 
     def _talks(self, indices: Iterable[int], call: Call) -> dict[int, int]:
         """``_talk`` of these nodes, asked once for each array."""
@@ -196,7 +256,7 @@ class TrajectoryLinks:
         return 0 if talk is None or call.talk is None else shared_prefix(talk, call.talk)
 
     def _name(
-        self, call: Call, matches: Mapping[int, int], parent: _Node | None, node: _Node | None, m: int
+        self, call: Call, matches: Mapping[int, int], parent: Node | None, node: Node | None, m: int
     ) -> tuple[str | None, str]:
         """(transition, call kind)."""
         earlier = [n for n in self.nodes if n.talk is not None or n.n_tokens is not None]
@@ -205,9 +265,12 @@ class TrajectoryLinks:
             return None, call.call_kind
         if call.talk is None or all(n.talk is None for n in earlier):
             return self._name_by_tokens(call, matches, parent), call.call_kind
-        if node is None or (m <= 1 and node.system != call.system and not _continues(node, call, m)):
+        if node is None or (node.system != call.system and not _continues(node, call, m)):
             mains = [n for n in earlier if n.kind == CallKind.MAIN]
             transition, kind = self._name_unrelated(call, (mains or earlier)[-1])
+        elif node.system != call.system and _is_subagent(call):
+            # It was given the talk to read, and does work of its own.
+            transition, kind = Transition.FORKED, CallKind.SUBAGENT
         else:
             transition, kind = self._name_related(call, matches, node, m)
         if (
@@ -224,19 +287,23 @@ class TrajectoryLinks:
             kind = CallKind.AUXILIARY
         return transition, (kind if observed else call.call_kind)
 
-    def _name_unrelated(self, call: Call, latest: _Node) -> tuple[str, str]:
+    def _name_unrelated(self, call: Call, latest: Node) -> tuple[str, str]:
         """Nothing said before is in this call."""
         kinds = {n.kind for n in self.nodes if n.system == call.system}
+        if kinds == {CallKind.AUXILIARY} and not call.has_tools:
+            return Transition.FORKED, CallKind.AUXILIARY
         if kinds:
             if kinds <= {CallKind.SUBAGENT, CallKind.RETRY} and call.has_tools:
                 # Another of the kind of sub-agent that is at work already.
                 return Transition.FORKED, CallKind.SUBAGENT
             shorter = call.talk is not None and call.talk.size < latest.n_talk
             return (Transition.COMPACTED if shorter else Transition.FORKED), CallKind.MAIN
-        kind = CallKind.SUBAGENT if call.has_tools and latest.has_tools else CallKind.MAIN
-        return Transition.FORKED, kind
+        if call.has_tools and latest.has_tools:
+            return Transition.FORKED, CallKind.SUBAGENT
+        side = not call.has_tools and not self.has_tools and is_side_task(call)
+        return Transition.FORKED, CallKind.AUXILIARY if side else CallKind.MAIN
 
-    def _name_related(self, call: Call, matches: Mapping[int, int], node: _Node, m: int) -> tuple[str, str]:
+    def _name_related(self, call: Call, matches: Mapping[int, int], node: Node, m: int) -> tuple[str, str]:
         """The call repeats the first ``m`` messages of ``node`` (its answer counted)."""
         assert call.talk is not None
         n_new, n_old = int(call.talk.size), node.n_talk
@@ -244,7 +311,10 @@ class TrajectoryLinks:
         if kind == CallKind.AUXILIARY and call.has_tools:
             kind = CallKind.MAIN
         if m == n_old == n_new and node.system == call.system:
-            return Transition.FORKED, CallKind.RETRY
+            # Asked again after an answer: one more sample. Only a client's SDK that tries again had not got the answer,
+            # unless another call of this prompt had failed, in whose place this one stands.
+            again = call.retry_count > 0 and not self._refused.get(_asked(call))
+            return Transition.FORKED, CallKind.RETRY if again else kind
         if m < n_old and n_old - m > 2 and n_new < n_old * COMPACTED_RATIO:
             return Transition.COMPACTED, kind
         if node.continued or n_new <= m:
@@ -256,7 +326,7 @@ class TrajectoryLinks:
             return Transition.REALIGNED, kind
         return Transition.TAIL_REPLACED, kind
 
-    def _name_by_tokens(self, call: Call, matches: Mapping[int, int], parent: _Node | None) -> str:
+    def _name_by_tokens(self, call: Call, matches: Mapping[int, int], parent: Node | None) -> str:
         """Without messages the tokens alone tell."""
         if parent is None or parent.continued or parent.n_tokens is None:
             return Transition.FORKED
@@ -281,24 +351,64 @@ def _with(hashes: UInt64 | None, answer: int | None) -> UInt64 | None:
     return np.append(hashes, np.uint64(answer))
 
 
-def _continues(node: _Node, call: Call, m: int) -> bool:
-    """Whether the call goes on from ``node``: it holds the answer, whole prompt and an answer, or shared answers."""
+def is_side_task(call: Call) -> bool:
+    """Whether the system prompt, or the first message where there is none, asks for something beside the work."""
+    if not call.messages:
+        return False
+    return SIDE_TASK.search(message_text(call.messages[0])[:2000]) is not None
+
+
+def opens_side_task(call: Call) -> bool:
+    """Whether a first call without tools is a harness's own, told from its system prompt's first words."""
+    if call.has_tools or not call.n_system or "assistant" in call.talk_roles:
+        return False
+    return OPENING_SIDE_TASK.search(message_text(call.messages[0])[:400]) is not None
+
+
+def _is_subagent(call: Call) -> bool:
+    """Whether the system prompt's first words make a sub-agent of the model."""
+    return bool(call.n_system) and SUBAGENT.search(message_text(call.messages[0])[:400]) is not None
+
+
+def _asked(call: Call) -> int:
+    return hash((call.system, None if call.talk is None else call.talk.tobytes()))
+
+
+def shared_messages(node: Node, call: Call) -> int:
+    """How many leading messages of the talk both have, the node's answer counted."""
+    return 0 if node.talk is None or call.talk is None else shared_prefix(node.talk, call.talk)
+
+
+def sampled_at(node: Node, call: Call, m: int) -> int | None:
+    """Where the call's talk holds the answer of ``node``, of which it shares ``m`` messages; None when it does not.
+
+    The same words alone are no proof, since examples hold answers too: what was shared must end there (the rest of
+    the prompt was replaced), or the message before it must be the one that was answered.
+    """
+    if node.answer is None or node.talk is None or call.talk is None:
+        return None
+    if m > node.n_talk:
+        return node.n_talk
+    for place in np.flatnonzero(call.talk[m:] == np.uint64(node.answer)) + m:
+        if (place == m >= node.n_past) or (place > 0 and node.last == int(call.talk[place - 1])):
+            return int(place)
+    return None
+
+
+def _continues(node: Node, call: Call, m: int) -> bool:
+    """Whether the call goes on from ``node``: it holds an answer sampled here, or one in place of its answer."""
     if call.talk is None:
         return False
-    if node.answer is not None and bool((call.talk == np.uint64(node.answer)).any()):
-        return True
-    if m >= node.n_talk and call.talk.size > m and call.talk_roles[m] == "assistant":
-        return True
-    return "assistant" in call.talk_roles[:m]
+    return m > node.n_head or sampled_at(node, call, m) is not None or _rewritten(node, call, m)
 
 
-def continuation(links: TrajectoryLinks, call: Call) -> tuple[bool, int] | None:
-    """How well a call of unknown identity continues this trajectory: (holds its latest answer, shared messages).
+def _rewritten(node: Node, call: Call, m: int) -> bool:
+    """Whether the whole prompt is followed by another answer."""
+    return call.talk is not None and m == node.n_talk < call.talk.size and call.talk_roles[m] == "assistant"
 
-    None when it does not: a second attempt at the same task shares the prompt but holds no answer.
-    """
-    node, m = links.best_talk(call)
-    if node is None or not _continues(node, call, m) or call.talk is None:
-        return None
-    holds = node.answer is not None and bool((call.talk == np.uint64(node.answer)).any())
-    return holds, m
+
+def likeness(node: Node, call: Call, m: int) -> int:
+    """How well the message after the whole prompt is the answer, rewritten, as ``stems_from`` tells; 0 when not."""
+    if node.answer_gist is None or not _rewritten(node, call, m):
+        return 0
+    return stems_from(call.messages[call.n_system + m], node.answer_gist)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from core.errors import InvalidInput
-from core.pool import query
-from core.pool.database import Database, rows
-from core.pool.seeing import viewing
-from core.pool.views import compile_view, source_sql
+from core.pool.query import reads
+from core.pool.query.viewreader import ViewReader
+from core.pool.query.views import compile_view, source_sql
+from core.pool.state.rules import UNDONE
+from core.pool.store.database import Database, rows
 from core.types import View
 
 KINDS = {
@@ -23,7 +24,7 @@ LEVELS = ("step", "trajectory")
 
 _OPINIONS = """
 WITH undone AS (
-    SELECT action_id FROM action_events GROUP BY action_id HAVING arg_max(event, event_id) = 'undo'
+    {undone}
 ), latest AS (
     SELECT {key}, author, arg_max_null({label}, annotation_id) AS label FROM annotations
     WHERE kind = ? AND {level} AND action_id NOT IN (FROM undone) {within} GROUP BY {key}, author
@@ -48,9 +49,10 @@ def cohen_kappa(matrix: Sequence[Sequence[int]]) -> float | None:
 
 
 class Agreement:
-    """The part of ``Pool`` that compares reviewers. An opinion is an author's newest that nobody undid."""
+    """``pool.agreement``: compares reviewers. An opinion is an author's newest that nobody undid."""
 
-    _db: Database
+    def __init__(self, database: Database, reader: ViewReader) -> None:
+        self._db, self._reader = database, reader
 
     def reviewers(self, kind: str = "quality", level: str = "step") -> list[dict[str, Any]]:
         """Who has labelled: ``{author, n}``, most first."""
@@ -62,7 +64,7 @@ class Agreement:
                 parameters,
             )
 
-    def agreement(
+    def between(
         self, a: str, b: str, kind: str = "quality", level: str = "step", view: View | None = None
     ) -> dict[str, Any]:
         """How far two reviewers agree on what both have labelled.
@@ -74,7 +76,7 @@ class Agreement:
         if a == b:
             raise InvalidInput("Name two reviewers.", field="b")
         key = _key(level)
-        with viewing(self._db, view or View()) as (cursor, seen), query.explained(view or View()):
+        with self._reader.reading(view or View()) as (cursor, seen), reads.explained(view or View()):
             sql, parameters = _opinions(kind, level, seen)
             found = cursor.execute(
                 f"{sql} SELECT x.label, y.label, count(*) FROM opinion x JOIN opinion y USING ({key})"
@@ -112,7 +114,7 @@ class Agreement:
         step = "s.step_uid" if level == "step" else "NULL::VARCHAR AS step_uid"
         join = "JOIN steps s USING (step_id) JOIN trajectories t ON t.trajectory_id = s.trajectory_id"
         join = join if level == "step" else "JOIN trajectories t USING (trajectory_id)"
-        with viewing(self._db, view or View()) as (cursor, seen), query.explained(view or View()):
+        with self._reader.reading(view or View()) as (cursor, seen), reads.explained(view or View()):
             sql, parameters = _opinions(kind, level, seen)
             found = rows(
                 cursor,
@@ -143,4 +145,4 @@ def _opinions(kind: str, level: str, view: View) -> tuple[str, list[Any]]:
         within = f"AND {key} IN (SELECT s.{key} {source_sql(condition)})"
         parameters += condition.parameters
     about = "step_id IS NOT NULL" if level == "step" else "step_id IS NULL"
-    return _OPINIONS.format(key=key, label=KINDS[kind], level=about, within=within), parameters
+    return _OPINIONS.format(undone=UNDONE, key=key, label=KINDS[kind], level=about, within=within), parameters

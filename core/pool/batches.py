@@ -8,10 +8,13 @@ from typing import Any
 import pyarrow as pa
 
 from core.errors import Conflict, InvalidInput, NotFound
-from core.pool.changes import NOTHING
-from core.pool.content import canonical, decode
-from core.pool.database import Cursor, Database, arrow, registered, rows, seconds, timestamp
+from core.pool.store.changes import NOTHING
+from core.pool.store.content import canonical, decode
+from core.pool.store.database import Cursor, Database, arrow, registered, rows, seconds, timestamp
+from core.pool.upkeep.opinionlog import read_plan
 
+PLACE = "place"
+"""The one part of a plan that stands beside the opinions log."""
 STATES = ("leased", "acked", "released", "expired")
 STEP_COLUMNS = ("step_uid", "trajectory_uid", "prompt_uid", "policy_version", "trajectory_reward", "advantage")
 Metrics = Mapping[str, float | None]
@@ -38,16 +41,18 @@ SELECT count(*) FROM batch_steps mine
 JOIN batch_steps other USING (trajectory_uid)
 JOIN batches b ON b.batch_uid = other.batch_uid
 WHERE mine.batch_uid = $uid AND b.batch_uid <> $uid AND b.state IN ('leased', 'acked')
-    AND b.leased_at >= (SELECT leased_at FROM batches WHERE batch_uid = $uid)
+    AND (SELECT leased_at FROM batches WHERE batch_uid = $uid)
+        <= CASE b.state WHEN 'acked' THEN b.finished_at ELSE b.leased_at END
 """
 
 
-class BatchBook:
-    """The part of ``Pool`` that keeps leases and the record of consumption. Times are UTC seconds."""
+class Batches:
+    """``pool.batches``: leases, and the record of consumption. Times are UTC seconds."""
 
-    _db: Database
+    def __init__(self, database: Database) -> None:
+        self._db = database
 
-    def expire_batches(self) -> list[str]:
+    def expire(self) -> list[str]:
         """End leases whose time is over; returns their uids."""
         now = timestamp(self._db.clock())
         due = "state = 'leased' AND expires_at <= ?"
@@ -79,7 +84,7 @@ class BatchBook:
             table = arrow(cursor, _IN_USE, {"consumer": consumer, "shared": shared, "max_uses": max_uses})
         return table["trajectory_uid"].combine_chunks()
 
-    def lease_batch(self, batch: Mapping[str, Any], steps: pa.Table, parts: Mapping[str, bytes]) -> None:
+    def lease(self, batch: Mapping[str, Any], steps: pa.Table, parts: Mapping[str, bytes]) -> None:
         """Store a leased batch, its steps and its plan in one transaction.
 
         Args:
@@ -90,6 +95,8 @@ class BatchBook:
         uid = batch["batch_uid"]
         row = {name: timestamp(value) if name in _TIMES else value for name, value in batch.items()}
         with self._db.write(NOTHING) as cursor:
+            if (log := self._db.log) is not None:
+                parts = {PLACE: log.keep_plan(uid, parts).encode()}
             cursor.execute(
                 f"INSERT INTO batches ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", list(row.values())
             )
@@ -98,7 +105,7 @@ class BatchBook:
             cursor.executemany("INSERT INTO batch_plans VALUES (?, ?, ?)", [[uid, *part] for part in parts.items()])
             _event(cursor, uid, "leased", {"expires_at": batch["expires_at"]}, timestamp(batch["leased_at"]))
 
-    def renew_batch(self, batch_uid: str, expires_at: float, *, consumer: str | None = None) -> dict[str, Any]:
+    def renew(self, batch_uid: str, expires_at: float, *, consumer: str | None = None) -> dict[str, Any]:
         """Move a running lease's end. NotFound, or Conflict when it runs no more or is another consumer's."""
         with self._db.write(NOTHING) as cursor:
             batch = _owned(cursor, batch_uid, consumer)
@@ -108,7 +115,7 @@ class BatchBook:
             _event(cursor, batch_uid, "renewed", {"expires_at": expires_at}, timestamp(self._db.clock()))
             return _batch(cursor, batch_uid)
 
-    def finish_batch(
+    def finish(
         self, batch_uid: str, state: str, *, consumer: str | None = None, update: int | None = None,
         detail: Mapping[str, Any] | None = None, metrics: Metrics = NO_METRICS, steps: StepMetrics = (),
     ) -> dict[str, Any]:  # fmt: skip
@@ -147,7 +154,7 @@ class BatchBook:
             _insert_metrics(cursor, batch_uid, update, metrics, steps, now)
             return _batch(cursor, batch_uid)
 
-    def batch(self, batch_uid: str) -> dict[str, Any]:
+    def get(self, batch_uid: str) -> dict[str, Any]:
         """One batch and its ``events``, oldest first. NotFound when there is none."""
         with self._db.read() as cursor:
             events = rows(
@@ -160,15 +167,19 @@ class BatchBook:
                 "events": [public({**event, "detail": decode(event["detail"])}) for event in events],
             }
 
-    def batch_plan(self, batch_uid: str) -> dict[str, bytes]:
-        """The frozen plan by part. NotFound when there is no such batch."""
+    def plan(self, batch_uid: str) -> dict[str, bytes]:
+        """The frozen plan by part. NotFound when there is no such batch, OpinionsError when it can't be read."""
         with self._db.read() as cursor:
             _batch(cursor, batch_uid)
-            return dict(
+            parts = dict(
                 cursor.execute("SELECT part, body FROM batch_plans WHERE batch_uid = ?", [batch_uid]).fetchall()
             )
+        log = self._db.log
+        if PLACE not in parts or log is None:
+            return parts
+        return read_plan(log.directory, batch_uid, parts[PLACE].decode())
 
-    def batch_of_request(self, consumer: str, request_id: str) -> dict[str, Any] | None:
+    def of_request(self, consumer: str, request_id: str) -> dict[str, Any] | None:
         """The newest batch that this request got, or None."""
         with self._db.read() as cursor:
             found = rows(
@@ -179,7 +190,7 @@ class BatchBook:
             )
         return public(found[0]) if found else None
 
-    def batches(self, *, channel: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
+    def newest(self, *, channel: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
         """Newest first."""
         with self._db.read() as cursor:
             found = rows(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from core.pool.batches import public
-from core.pool.database import Database, rows
+from core.pool.store.database import Database, rows
 
 _SUMMARIES = """
 WITH chosen AS (
@@ -40,17 +40,18 @@ WHERE s.step_uid = ? ORDER BY b.leased_at, b.rowid
 """
 
 
-class ConsumptionReads:
-    """The part of ``Pool`` that says what was consumed. Times are UTC seconds."""
+class Consumption:
+    """``pool.consumption``: what trainers took, and what came of it. Times are UTC seconds."""
 
-    _db: Database
+    def __init__(self, database: Database) -> None:
+        self._db = database
 
-    def consumption(self, step_uid: str) -> list[dict[str, Any]]:
+    def of_step(self, step_uid: str) -> list[dict[str, Any]]:
         """Every batch that held a step, oldest first: who, when, which update, recipe and policy version."""
         with self._db.read() as cursor:
             return [public(row) for row in rows(cursor, _CONSUMPTION, [step_uid])]
 
-    def batch_summaries(self, *, channel: str | None = None, limit: int = 200) -> list[dict[str, Any]]:
+    def batches(self, *, channel: str | None = None, limit: int = 200) -> list[dict[str, Any]]:
         """Batches, newest first, with what their steps say.
 
         Beside the batch's columns: ``policy_version_min/max`` of its steps, ``staleness_max/mean`` (versions behind the

@@ -6,21 +6,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from core.errors import InvalidInput, NotFound
-from core.pool.changes import NOTHING
-from core.pool.content import canonical, decode
-from core.pool.database import Cursor, Database, rows, seconds, timestamp
+from core.pool.store.changes import NOTHING
+from core.pool.store.content import canonical, decode
+from core.pool.store.database import Cursor, Database, rows, seconds, timestamp
 
 _NEWEST = """
 SELECT * FROM recipe_versions QUALIFY row_number() OVER (PARTITION BY name ORDER BY version DESC) = 1 ORDER BY name
 """
 
 
-class RecipeBook:
-    """The part of ``Pool`` that keeps recipes. A version is ``{name, version, recipe, author, created_at}``."""
+class Recipes:
+    """``pool.recipes``: named recipes. A version is ``{name, version, recipe, author, created_at}``."""
 
-    _db: Database
+    def __init__(self, database: Database) -> None:
+        self._db = database
 
-    def save_recipe(self, name: str, recipe: Mapping[str, Any], *, author: str = "api") -> int:
+    def save(self, name: str, recipe: Mapping[str, Any], *, author: str = "api") -> int:
         """Add a version unless the newest one is equal; returns the newest version's number, from 1."""
         name = name.strip()
         if not name:
@@ -37,12 +38,12 @@ class RecipeBook:
             cursor.execute("INSERT INTO recipe_versions VALUES (?, ?, ?, ?, ?)", [name, version, body, author, now])
         return version
 
-    def recipes(self) -> list[dict[str, Any]]:
+    def all(self) -> list[dict[str, Any]]:
         """The newest version of each recipe, by name."""
         with self._db.read() as cursor:
             return [_public(row) for row in rows(cursor, _NEWEST)]
 
-    def recipe_versions(self, name: str) -> list[dict[str, Any]]:
+    def versions(self, name: str) -> list[dict[str, Any]]:
         """All versions of a recipe, newest first. NotFound when there is none."""
         with self._db.read() as cursor:
             found = rows(cursor, "SELECT * FROM recipe_versions WHERE name = ? ORDER BY version DESC", [name])
@@ -50,12 +51,12 @@ class RecipeBook:
             raise _no_recipe(name, None)
         return [_public(row) for row in found]
 
-    def recipe(self, name: str, version: int | None = None) -> dict[str, Any]:
+    def get(self, name: str, version: int | None = None) -> dict[str, Any]:
         """One version, the newest unless told. NotFound when there is none."""
         with self._db.read() as cursor:
             return _version(cursor, name, version)
 
-    def activate_recipe(
+    def activate(
         self, channel: str, name: str | None, version: int | None = None, *, author: str = "api"
     ) -> dict[str, Any] | None:
         """A channel's next fetches use this recipe; without a version its newest at that time; no name: none."""
@@ -67,7 +68,7 @@ class RecipeBook:
             )
         return found
 
-    def active_recipe(self, channel: str) -> dict[str, Any] | None:
+    def active(self, channel: str) -> dict[str, Any] | None:
         """The channel's recipe version, or None where nobody chose one."""
         with self._db.read() as cursor:
             found = cursor.execute(
@@ -77,11 +78,11 @@ class RecipeBook:
             ).fetchone()
             return None if found is None or found[0] is None else _version(cursor, found[0], found[1])
 
-    def active_recipes(self) -> dict[str, dict[str, Any]]:
+    def all_active(self) -> dict[str, dict[str, Any]]:
         """Channel -> its recipe version."""
         with self._db.read() as cursor:
             channels = cursor.execute("SELECT DISTINCT channel FROM active_recipes ORDER BY channel").fetchall()
-        found = {channel: self.active_recipe(channel) for (channel,) in channels}
+        found = {channel: self.active(channel) for (channel,) in channels}
         return {channel: recipe for channel, recipe in found.items() if recipe is not None}
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 from core.errors import InvalidInput, NotFound
-from core.pool import query
-from core.pool.database import Cursor, Database, arrow, rows
-from core.pool.seeing import viewing
-from core.pool.views import compile_view, source_sql
+from core.pool.query import reads
+from core.pool.query.viewreader import ViewReader
+from core.pool.query.views import compile_view, source_sql
+from core.pool.state.rules import UNDONE
+from core.pool.store.database import Cursor, Database, arrow, rows
 from core.types import View
 
 
@@ -49,7 +50,7 @@ LEVELS = ("step", "trajectory", "group")
 
 _OPINIONS = """
 undone AS (
-    SELECT action_id FROM action_events GROUP BY action_id HAVING arg_max(event, event_id) = 'undo'
+    {undone}
 ), opinion AS (
     SELECT {key}, author, arg_max_null(value_text, annotation_id) AS quality FROM annotations
     WHERE kind = 'quality' AND {level} AND action_id NOT IN (FROM undone) GROUP BY {key}, author
@@ -88,12 +89,13 @@ GROUP BY prompt_uid
 """
 
 
-class ReviewQueue:
-    """The part of ``Pool`` that orders what people look at."""
+class Review:
+    """``pool.review``: what people look at next, and what counts of it."""
 
-    _db: Database
+    def __init__(self, database: Database, reader: ViewReader) -> None:
+        self._db, self._reader = database, reader
 
-    def review_queue(self, view: View, level: str, order: str, *, author: str, limit: int = 1000) -> pa.Table:
+    def queue(self, view: View, level: str, order: str, *, author: str, limit: int = 1000) -> pa.Table:
         """Items of a view in the order of review: ``uid``, ``quality`` (effective), ``mine`` (the author's own).
 
         Args:
@@ -108,7 +110,7 @@ class ReviewQueue:
             raise InvalidInput(f"Nothing is reviewed by {level!r}.", field="level", hint=f"One of {', '.join(LEVELS)}.")
         if order not in ORDERS:
             raise InvalidInput(f"No order {order!r}.", field="order", hint=f"One of {', '.join(ORDERS)}.")
-        with viewing(self._db, view) as (cursor, seen), query.explained(view):
+        with self._reader.reading(view) as (cursor, seen), reads.explained(view):
             return _read(cursor, seen, level, ORDERS[order], author, limit)
 
     def standing(self, level: str, uid: str) -> dict[str, Any]:
@@ -144,11 +146,11 @@ def _read(cursor: Cursor, view: View, level: str, order: Order, author: str, lim
         condition = compile_view(view)
         columns = "s.step_id, s.step_uid, s.prompt_uid, s.channel, s.quality, s.reward, s.created_at"
         wanted = f"SELECT {columns}, t.reward AS trajectory_reward {source_sql(condition, trajectory=True)}"
-        opinions, items = _OPINIONS.format(key="step_id", level="step_id IS NOT NULL"), _STEPS
+        opinions, items = _OPINIONS.format(undone=UNDONE, key="step_id", level="step_id IS NOT NULL"), _STEPS
     else:
-        condition = query.matching_trajectories(view)
+        condition = reads.matching_trajectories(view)
         wanted = f"SELECT t.* FROM trajectory_state t WHERE {condition.sql}"
-        opinions, items = _OPINIONS.format(key="trajectory_id", level="step_id IS NULL"), _TRAJECTORIES
+        opinions, items = _OPINIONS.format(undone=UNDONE, key="trajectory_id", level="step_id IS NULL"), _TRAJECTORIES
         if level == "group":
             items = _GROUPS.format(trajectories=_TRAJECTORIES)
     sql = (

@@ -8,35 +8,18 @@ from typing import Any
 import pyarrow as pa
 
 from core.errors import InvalidInput, NotFound
-from core.pool.changes import NOTHING
-from core.pool.content import canonical, decode
-from core.pool.database import Cursor, Database, arrow, rows, seconds, timestamp
-from core.pool.said import SAID
+from core.pool.state.adoption import adopted, set_newest_word
+from core.pool.state.derive import judge
+from core.pool.state.rewardrules import rule_sql
+from core.pool.state.said import SAID
+from core.pool.state.workspace import Workspace
+from core.pool.store.changes import NOTHING
+from core.pool.store.content import canonical, decode
+from core.pool.store.database import Cursor, Database, arrow, rows, seconds, timestamp
 from core.rewards.policy import RewardPolicy, parse_policy
 
 Spec = str | Sequence[str] | Mapping[str, Any] | RewardPolicy
 """A policy's name (``name`` or ``name@version``), a list of sources in precedence, or a policy itself."""
-
-
-def rule_sql(policy: RewardPolicy) -> tuple[str, dict[str, Any]]:
-    """The reward as an aggregate over ``said`` grouped by trajectory, with its parameters; NULL: unscored."""
-    if policy.rule == "weighted":
-        names, weights = list(policy.weights), list(policy.weights.values())
-        weight = "list_extract($weights::DOUBLE[], list_position($names::VARCHAR[], source))"
-        heard = "list_contains($names::VARCHAR[], source)"
-        mean = f"sum(last_reward * {weight} ORDER BY source) FILTER ({heard})"
-        mean = f"{mean} / sum({weight} ORDER BY source) FILTER ({heard})"
-        if policy.missing == "unscored":
-            mean = f"CASE WHEN count(*) FILTER ({heard}) = len($names::VARCHAR[]) THEN {mean} END"
-        return mean, {"names": names, "weights": weights}
-    names = list(policy.sources)
-    heard = "FILTER (list_contains($names::VARCHAR[], source))" if names else ""
-    parameters = {"names": names} if names else {}
-    if policy.rule == "precedence":
-        return f"arg_min(last_reward, list_position($names::VARCHAR[], source)) {heard}", parameters
-    if policy.rule == "first":
-        return f"arg_min(first_reward, (first_place, source)) {heard}", parameters
-    return f"arg_max(last_reward, (last_place, source)) {heard}", parameters
 
 
 _PREVIEW = """
@@ -80,12 +63,16 @@ FROM (
 """
 
 
-class RewardBook:
-    """The part of ``Pool`` that keeps reward policies. A version is ``{name, version, policy, author, created_at}``."""
+class RewardPolicies:
+    """``pool.rewards``: named reward policies, and whose reward counts in a channel.
 
-    _db: Database
+    A version is ``{name, version, policy, author, created_at}``.
+    """
 
-    def save_reward_policy(self, name: str, policy: Mapping[str, Any], *, author: str = "api") -> int:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def save(self, name: str, policy: Mapping[str, Any], *, author: str = "api") -> int:
         """Add a version unless the newest one is equal; returns the newest version's number, from 1."""
         name = name.strip()
         if not name or "@" in name:
@@ -104,12 +91,12 @@ class RewardBook:
             )
         return version
 
-    def reward_policies(self) -> list[dict[str, Any]]:
+    def all(self) -> list[dict[str, Any]]:
         """All versions, by name, newest first."""
         with self._db.read() as cursor:
             return [_public(row) for row in rows(cursor, "SELECT * FROM reward_policies ORDER BY name, version DESC")]
 
-    def resolved_policy(self, spec: Spec) -> dict[str, Any]:
+    def resolve(self, spec: Spec) -> dict[str, Any]:
         """A policy as JSON that means the same for good: a name becomes its rule, with ``name`` and ``version``.
 
         NotFound when there is no policy of this name, InvalidInput for one that does not fit.
@@ -117,7 +104,7 @@ class RewardBook:
         with self._db.read() as cursor:
             return _resolved(cursor, spec)
 
-    def trajectory_rewards(self, policy: Spec, *, channel: str) -> pa.Table:
+    def by_policy(self, policy: Spec, *, channel: str) -> pa.Table:
         """Rewards by a policy instead of by the newest word: (trajectory_uid, reward) of the scored trajectories."""
         with self._db.read() as cursor:
             rule, parameters = rule_sql(parse_policy(_resolved(cursor, policy)))
@@ -129,21 +116,7 @@ class RewardBook:
                 {**parameters, "channel": channel},
             )
 
-    def version_rewards(self, name: str, policy: Spec) -> pa.Table:
-        """The same by what each source had said when a dataset version was frozen."""
-        with self._db.read() as cursor:
-            rule, parameters = rule_sql(parse_policy(_resolved(cursor, policy)))
-            return arrow(
-                cursor,
-                f"WITH by_policy AS (SELECT trajectory_id, {rule} AS reward FROM dataset_rewards"
-                " WHERE version_id IN (SELECT version_id FROM dataset_versions WHERE $version IN (version_uid, name))"
-                " GROUP BY trajectory_id)"
-                " SELECT t.trajectory_uid, p.reward FROM by_policy p JOIN trajectories t USING (trajectory_id)"
-                " WHERE p.reward IS NOT NULL",
-                {**parameters, "version": name},
-            )
-
-    def reward_sources(self, *, channel: str) -> list[dict[str, Any]]:
+    def sources(self, *, channel: str) -> list[dict[str, Any]]:
         """Who has spoken of how many trajectories: ``{source, n_trajectories, mean}``, most first."""
         with self._db.read() as cursor:
             return rows(
@@ -154,7 +127,7 @@ class RewardBook:
                 [channel],
             )
 
-    def preview_rewards(self, policy: Spec, *, channel: str, bins: int = 20, limit: int = 50) -> dict[str, Any]:
+    def preview(self, policy: Spec, *, channel: str, bins: int = 20, limit: int = 50) -> dict[str, Any]:
         """What would change if this policy decided instead of the rewards in effect now.
 
         Returns:
@@ -190,6 +163,51 @@ class RewardBook:
                 {**bound, "limit": limit},
             )
         return {"policy": resolved, "channel": channel, "counts": counts, "histogram": histogram, "changes": changes}
+
+    def adopt(
+        self, channel: str, name: str | None, version: int | None = None, *, author: str = "api"
+    ) -> dict[str, Any] | None:
+        """From now on this policy decides the channel's trajectory rewards; no name: the newest word again.
+
+        Without a version it is the newest at this time, and stays that. What is stored of words never changes, so
+        adopting another policy brings back whatever it makes of them. NotFound when there is no such policy.
+        """
+        if name is None and version is not None:
+            raise InvalidInput("A version needs a name.", field="name")
+        with self._db.write() as cursor:
+            if name is not None:
+                found = cursor.execute(
+                    "SELECT max(version) FROM reward_policies WHERE name = $name"
+                    " AND ($version::INTEGER IS NULL OR version = $version)",
+                    {"name": name, "version": version},
+                ).fetchall()
+                if found[0][0] is None:
+                    raise NotFound(
+                        f"No reward policy {name!r}.", field="name", hint="GET /api/v1/rewards lists what there is."
+                    )
+                version = int(found[0][0])
+            cursor.execute(
+                "INSERT INTO adopted_reward_policies VALUES (?, ?, ?, ?, ?)",
+                [channel, name, version, author, timestamp(self._db.clock())],
+            )
+            work = Workspace(cursor)
+            work.scope_to_channel(channel)
+            if name is None:
+                set_newest_word(work)
+            work.groups_of_scope()
+            work.live_in_scope()
+            work.trajectory_opinions()
+            judge(work)
+        return self.adopted(channel)
+
+    def adopted(self, channel: str) -> dict[str, Any] | None:
+        """``{channel, name, version, policy, author, adopted_at}``, or None: the newest word counts."""
+        return self.all_adopted().get(channel)
+
+    def all_adopted(self) -> dict[str, dict[str, Any]]:
+        """Channel -> the policy that it has adopted."""
+        with self._db.read() as cursor:
+            return {row["channel"]: {**row, "adopted_at": seconds(row["adopted_at"])} for row in adopted(cursor)}
 
 
 def _resolved(cursor: Cursor, spec: Spec) -> dict[str, Any]:

@@ -18,14 +18,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from core.errors import Conflict, InvalidInput, NotFound
-from core.pool import query
-from core.pool.bookkeeping import list_policy_events
-from core.pool.changes import NOTHING
-from core.pool.content import canonical, decode
-from core.pool.database import Cursor, Database, arrow, registered, rows, seconds, timestamp
-from core.pool.said import SAID
-from core.pool.seeing import viewing
-from core.pool.tablehash import update_hash
+from core.pool.query import reads
+from core.pool.query.viewreader import ViewReader
+from core.pool.rewards import RewardPolicies, Spec
+from core.pool.state.rewardrules import rule_sql
+from core.pool.state.said import SAID
+from core.pool.store.bookkeeping import list_policy_events
+from core.pool.store.changes import NOTHING
+from core.pool.store.content import canonical, decode
+from core.pool.store.database import Cursor, Database, arrow, registered, rows, seconds, timestamp
+from core.pool.store.tablehash import update_hash
+from core.rewards.policy import parse_policy
 from core.types import PolicyEvent, View
 
 MASK_COLUMNS = ("mask_starts", "mask_ends", "mask_id")
@@ -110,15 +113,16 @@ class Snapshot:
     policy_events: list[PolicyEvent]
 
 
-class VersionBook:
-    """The part of ``Pool`` that keeps dataset versions. ``core.batch.datasets`` makes them."""
+class Versions:
+    """``pool.versions``: frozen dataset versions. ``core.batch.datasets`` makes them."""
 
-    _db: Database
+    def __init__(self, database: Database, reader: ViewReader, rewards: RewardPolicies) -> None:
+        self._db, self._reader, self._rewards = database, reader, rewards
 
     def snapshot(self, view: View, *, channel: str, value_model: str | None = None) -> Snapshot:
         """Everything of a view that a version keeps, read at one moment. InvalidInput when nothing matches."""
-        with viewing(self._db, view) as (cursor, seen):
-            uids = query.plan_rows(cursor, seen, channel)["step_uid"].combine_chunks()
+        with self._reader.reading(view) as (cursor, seen):
+            uids = reads.plan_rows(cursor, seen, channel)["step_uid"].combine_chunks()
             if not len(uids):
                 raise InvalidInput("The view holds no step of this channel.", field="view")
             wanted = pa.table({"step_uid": uids, "place": pa.array(np.arange(len(uids), dtype=np.int64))})
@@ -142,10 +146,10 @@ class VersionBook:
                     )
             return Snapshot(table, said, values, list_policy_events(cursor))
 
-    def store_version(
+    def store(
         self, head: Mapping[str, Any], members: pa.Table, said: pa.Table, values: pa.Table | None
     ) -> dict[str, Any]:
-        """Write a version in one transaction; returns it as ``dataset_version`` does.
+        """Write a version in one transaction; returns it as ``get`` does.
 
         Args:
             head: name, parent (a name or uid, or None), channel, view, recipe, redaction, provenance, policy_events,
@@ -216,23 +220,24 @@ class VersionBook:
             )
             return _public(_head(cursor, uid))
 
-    def dataset_versions(self) -> list[dict[str, Any]]:
+    def all(self) -> list[dict[str, Any]]:
         """All versions, newest first."""
         with self._db.read() as cursor:
             return [_public(row) for row in rows(cursor, f"{_HEADS} ORDER BY v.version_id DESC")]
 
-    def dataset_version(self, name: str) -> dict[str, Any]:
+    def get(self, name: str) -> dict[str, Any]:
         """One version by its name or uid. NotFound when there is none."""
         with self._db.read() as cursor:
             return _public(_head(cursor, name))
 
-    def verify_version(self, name: str) -> bool:
+    def verify(self, name: str) -> bool:
         """Whether what is stored still has the hash that it was frozen with."""
         with self._db.read() as cursor:
             head = _head(cursor, name)
-            return bool(content_hash(cursor, head["version_id"]) == head["content_hash"])
+            number, frozen = head["version_id"], head["content_hash"]
+            return frozen in (content_hash(cursor, number), _first_hash(cursor, number))
 
-    def diff_versions(self, a: str, b: str, *, limit: int = SHOWN_CHANGES) -> dict[str, Any]:
+    def diff(self, a: str, b: str, *, limit: int = SHOWN_CHANGES) -> dict[str, Any]:
         """What differs from version ``a`` to version ``b``.
 
         Returns:
@@ -271,12 +276,12 @@ class VersionBook:
             "recipe": [decode(head["recipe"]) for head in heads],
         }
 
-    def version_rows(self, name: str) -> pa.Table:
+    def rows(self, name: str) -> pa.Table:
         """Members in plan order with the columns of ``plan_rows``, labels as they were frozen."""
         with self._db.read() as cursor:
             return arrow(cursor, _ROWS, [_head(cursor, name)["version_id"]])
 
-    def version_labels(self, name: str, trajectory_uid: str) -> list[dict[str, Any]]:
+    def labels(self, name: str, trajectory_uid: str) -> list[dict[str, Any]]:
         """What a version remembers of one trajectory's members: step_uid, ``LABELS`` and masks, in plan order."""
         with self._db.read() as cursor:
             return rows(
@@ -288,7 +293,7 @@ class VersionBook:
                 [_head(cursor, name)["version_id"], trajectory_uid],
             )
 
-    def version_masks(self, name: str) -> dict[str, tuple[list[int], list[int], int]]:
+    def masks(self, name: str) -> dict[str, tuple[list[int], list[int], int]]:
         """step_uid -> (starts, ends, id in their place) of the members with redacted tokens."""
         with self._db.read() as cursor:
             found = cursor.execute(
@@ -299,13 +304,13 @@ class VersionBook:
             ).fetchall()
         return {uid: (starts, ends, mask_id) for uid, starts, ends, mask_id in found}
 
-    def version_policy_events(self, name: str) -> list[PolicyEvent]:
+    def policy_events(self, name: str) -> list[PolicyEvent]:
         """What trainers had reported when it was frozen."""
         with self._db.read() as cursor:
             events = json.loads(_head(cursor, name)["policy_events"])
         return [PolicyEvent(*event) for event in events]
 
-    def version_values(self, name: str, step_uids: Sequence[str] | pa.Array, model: str) -> pa.Array:
+    def values(self, name: str, step_uids: Sequence[str] | pa.Array, model: str) -> pa.Array:
         """The frozen values of a critic, float64 [n]. InvalidInput for a critic that the version does not hold."""
         wanted = pa.table({"uid": step_uids, "place": pa.array(range(len(step_uids)), pa.int64())})
         with self._db.read() as cursor, registered(cursor, wanted_values=wanted):
@@ -326,6 +331,20 @@ class VersionBook:
                 " ORDER BY w.place",
                 [number, model],
             )["value"].combine_chunks()
+
+    def rewards(self, name: str, policy: Spec) -> pa.Table:
+        """(trajectory_uid, reward) by a reward policy of what each source had said when the version was frozen."""
+        rule, parameters = rule_sql(parse_policy(self._rewards.resolve(policy)))
+        with self._db.read() as cursor:
+            return arrow(
+                cursor,
+                f"WITH by_policy AS (SELECT trajectory_id, {rule} AS reward FROM dataset_rewards"
+                " WHERE version_id IN (SELECT version_id FROM dataset_versions WHERE $version IN (version_uid, name))"
+                " GROUP BY trajectory_id)"
+                " SELECT t.trajectory_uid, p.reward FROM by_policy p JOIN trajectories t USING (trajectory_id)"
+                " WHERE p.reward IS NOT NULL",
+                {**parameters, "version": name},
+            )
 
 
 _HEADS = """
@@ -369,6 +388,25 @@ def _with_masks(members: pa.Table) -> pa.Table:
     return members.set_column(
         members.column_names.index("place"), "place", pa.array(np.arange(len(members), dtype=np.int64))
     )
+
+
+_SINCE = ("correct", "trajectory_correct")
+"""Labels that versions of the first release did not have, and their hash not either."""
+
+
+def _first_hash(cursor: Cursor, version_id: int) -> str | None:
+    """The hash as the first release made it; None for a version that holds what it could not have known."""
+    said = " OR ".join(f"{name} IS NOT NULL" for name in _SINCE)
+    later = cursor.execute(
+        f"SELECT count(*) FROM dataset_steps WHERE version_id = ? AND ({said})", [version_id]
+    ).fetchall()[0][0]
+    if later:
+        return None
+    digest = hashlib.sha256(b"claw-studio dataset 1")
+    update_hash(digest, arrow(cursor, _HASHED, [version_id]).drop_columns(list(_SINCE)))
+    for sql in (_HASHED_REWARDS, _HASHED_VALUES):
+        update_hash(digest, arrow(cursor, sql, [version_id]))
+    return digest.hexdigest()
 
 
 def content_hash(cursor: Cursor, version_id: int) -> str:

@@ -7,6 +7,7 @@ adds no text of its own (half a character, a tool-call mark, the end of the turn
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,15 +45,31 @@ class Emission:
     stop_reason: int | str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One token of a prompt, with the raw log-prob that the model gave it; None for the first: nothing is before it."""
+
+    token_id: int
+    logprob: float | None
+    top: tuple[tuple[int, float], ...] = ()
+
+
 @dataclass(slots=True)
 class Choice:
-    """One answer as it grows. ``prompt`` says which of the call's prompts it continues."""
+    """One answer as it grows.
+
+    Attributes:
+        prompt: which of the call's prompts it continues.
+        text_length: characters told so far, of a prompt that is echoed with log-probs as well.
+        read: the prompt's tokens, where their log-probs are wanted.
+    """
 
     index: int
     prompt: int
     parser: MessageParser
     emissions: list[Emission] = field(default_factory=list)
     text_length: int = 0
+    read: Sequence[Read] = ()
 
     @property
     def ids(self) -> list[int]:
@@ -123,6 +140,8 @@ class Answer:
         text = "".join(e.text for e in emissions)
         ended = emissions[-1].finish_reason is not None
         if not self._chat:
+            if first and self.call.scores_prompt:
+                choice.text_length = len(self._echo(choice))
             offset = choice.text_length
             choice.text_length += len(text)
             choice.parser.feed(text)
@@ -180,9 +199,10 @@ class Answer:
             if self.call.wants_logprobs:
                 logprobs = self._chat_logprobs(choice.emissions)
         else:
-            body["text"] = "".join(e.text for e in choice.emissions)
+            body["text"] = self._echo(choice) + "".join(e.text for e in choice.emissions)
             if self.call.wants_logprobs:
-                logprobs = self._text_logprobs(choice.emissions, 0)
+                before = len(self._echo(choice)) if self.call.scores_prompt else 0
+                logprobs = self._text_logprobs(choice.emissions, before, choice.read)
             body["prompt_token_ids"] = list(self.call.prompts[choice.prompt]) if self.call.wants_ids else None
         body["logprobs"] = logprobs
         body["finish_reason"] = choice.finish_reason
@@ -191,8 +211,9 @@ class Answer:
         return body
 
     def _text_event(self, choice: Choice, emissions: Sequence[Emission], text: str, offset: int, first: bool) -> bytes:
-        body: dict[str, Any] = {"index": choice.index, "text": text}
-        body["logprobs"] = self._text_logprobs(emissions, offset) if self.call.wants_logprobs else None
+        body: dict[str, Any] = {"index": choice.index, "text": self._echo(choice) + text if first else text}
+        read = choice.read if first else ()
+        body["logprobs"] = self._text_logprobs(emissions, offset, read) if self.call.wants_logprobs else None
         body["finish_reason"] = choice.finish_reason
         body["stop_reason"] = emissions[-1].stop_reason
         if self.call.wants_ids:
@@ -200,6 +221,11 @@ class Answer:
                 body["prompt_token_ids"] = list(self.call.prompts[choice.prompt])
             body["token_ids"] = [e.token_id for e in emissions]
         return self._event([body], {})
+
+    def _echo(self, choice: Choice) -> str:
+        if not self.call.echo:
+            return ""
+        return self._tokenizer.decode(self.call.prompts[choice.prompt], skip_special=False)
 
     def _event(self, choices: list[dict[str, Any]], extra: Mapping[str, Any]) -> bytes:
         name = "chat.completion.chunk" if self._chat else "text_completion"
@@ -226,17 +252,28 @@ class Answer:
             ]
         }
 
-    def _text_logprobs(self, emissions: Sequence[Emission], offset: int) -> dict[str, Any]:
-        offsets = []
+    def _text_logprobs(self, emissions: Sequence[Emission], offset: int, read: Sequence[Read] = ()) -> dict[str, Any]:
+        """Entries of what was read and what was sampled. ``offset``: where the text of the first emission begins."""
+        offsets = self._prompt_offsets(read)
         for e in emissions:
             offsets.append(offset)
             offset += len(e.text)
+        entries: list[Read | Emission] = [*read, *emissions]
         return {
             "text_offset": offsets,
-            "token_logprobs": [max(e.logprob, LOWEST_LOGPROB) for e in emissions],
-            "tokens": [self._token(e.token_id) for e in emissions],
-            "top_logprobs": [
-                {self._token(i): max(lp, LOWEST_LOGPROB) for i, lp in (*e.top, (e.token_id, e.logprob))}
-                for e in emissions
-            ],
+            "token_logprobs": [None if e.logprob is None else max(e.logprob, LOWEST_LOGPROB) for e in entries],
+            "tokens": [self._token(e.token_id) for e in entries],
+            "top_logprobs": [None if e.logprob is None else self._top(e.token_id, e.logprob, e.top) for e in entries],
         }
+
+    def _top(self, token_id: int, logprob: float, top: Sequence[tuple[int, float]]) -> dict[str, float]:
+        return {self._token(i): max(lp, LOWEST_LOGPROB) for i, lp in (*top, (token_id, logprob))}
+
+    def _prompt_offsets(self, read: Sequence[Read]) -> list[int]:
+        """Where each token of an echoed prompt begins in its text, in characters; bytes of half a one begin with it."""
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        offsets, length = [], 0
+        for one in read:
+            offsets.append(length)
+            length += len(decoder.decode(self._tokenizer.token_bytes[one.token_id]))
+        return offsets

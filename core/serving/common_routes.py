@@ -9,6 +9,8 @@ from aiohttp import web
 
 from core.errors import InvalidInput
 from core.serving.httpd import Routes, json_response, read_json
+from core.serving.protocol import NOT_SERVED, render_body
+from core.serving.spelling import Spellings
 from core.serving.tokenizer import ChatTokenizer
 
 
@@ -18,6 +20,7 @@ def common_routes(
     *,
     created: int,
     context_length: Callable[[], int],
+    spellings: Spellings,
 ) -> Routes:
     """The shared routes. Tokenizer, model name and context length are asked for at each request."""
 
@@ -25,7 +28,7 @@ def common_routes(
         card: dict[str, Any] = {"id": model(), "object": "model", "created": created, "owned_by": "claw-studio"}
         card |= {"root": model(), "parent": None, "max_model_len": context_length(), "permission": []}
         # Beyond OpenAI's and vLLM's card: which tokenizer made the ids, so that whoever stores them can say so.
-        card["tokenizer_hash"] = tokenizer().hash
+        card |= {"tokenizer_hash": tokenizer().hash, "not_served": list(NOT_SERVED)}
         return json_response({"object": "list", "data": [card]})
 
     async def health(request: web.BaseRequest) -> web.Response:
@@ -34,7 +37,7 @@ def common_routes(
     async def tokenize(request: web.BaseRequest) -> web.Response:
         body = await read_json(request)
         coder = tokenizer()
-        ids = coder.encode(_text(body, coder))
+        ids = coder.encode(_text(body, coder, spellings))
         strings = [coder.token_bytes[i].decode("utf-8", "replace") for i in ids]
         return json_response(
             {
@@ -59,12 +62,12 @@ def common_routes(
     }
 
 
-def _text(body: dict[str, Any], tokenizer: ChatTokenizer) -> str:
+def _text(body: dict[str, Any], tokenizer: ChatTokenizer, spellings: Spellings) -> str:
     if isinstance(body.get("prompt"), str):
         return str(body["prompt"])
-    if not isinstance(body.get("messages"), list):
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise InvalidInput("give prompt (text) or messages", field="prompt")
-    options = {"add_generation_prompt": body.get("add_generation_prompt", True)}
-    return tokenizer.render(
-        body["messages"], body.get("tools"), **{**options, **(body.get("chat_template_kwargs") or {})}
+    return render_body(
+        spellings.respelled(messages), body.get("tools"), body.get("chat_template_kwargs") or {}, body, tokenizer
     )

@@ -21,15 +21,18 @@ from typing import IO, Any
 import orjson
 
 from core.errors import EngineError, InvalidInput
-from core.serving.answers import Emission
+from core.serving.answers import Emission, Read
+from core.serving.grammar import Guide, Guides
 from core.serving.parsing import StopScanner
 from core.serving.protocol import Sampling
 from core.serving.qwen3 import KVCache, Qwen3
-from core.serving.sampler import draw
+from core.serving.sampler import adjusted, draw
 from core.serving.tokenizer import ChatTokenizer, Detokenizer
 
 PREFILL_BUDGET = 1024
 """New prompt tokens per iteration: bounds how long running sequences wait."""
+SCORED_AT_ONCE = 128
+"""Prompt tokens whose log-probs are computed at once: each takes a row of the vocabulary."""
 
 Sink = Callable[["SequenceState", "Emission | EngineError"], None]
 """Called on the engine's thread for each sampled token, and once with an error if the sequence fails."""
@@ -41,6 +44,8 @@ class SequenceState:
     Attributes:
         index: the choice it will be.
         ids, logprobs: sampled so far, raw log-probs in nats.
+        guide: what its grammar allows, where it has one.
+        read: the prompt's tokens with their log-probs, as far as it was read; None where nobody asked.
         policy_version: weights of its first token; ``policy_version_end``: of its latest.
     """
 
@@ -55,7 +60,11 @@ class SequenceState:
         tokenizer: ChatTokenizer,
         sink: Sink,
         seed: int,
+        guide: Guide | None = None,
+        scores_prompt: bool = False,
     ) -> None:
+        self.guide = guide
+        self.read: list[Read] | None = [] if scores_prompt else None
         self.request_id = request_id
         self.index = index
         self.prompt_ids = tuple(prompt_ids)
@@ -102,6 +111,7 @@ class Engine:
         self.n_iterations = 0
         self.max_running = 0
         self._model = model
+        self._guides = Guides(tokenizer)
         self._max_sequences = max_sequences
         self._default_max_tokens = default_max_tokens
         self._record: IO[bytes] | None = record.open("ab") if record is not None else None
@@ -145,8 +155,21 @@ class Engine:
         *,
         n_top_logprobs: int,
         sink: Sink,
+        scores_prompt: bool = False,
     ) -> list[SequenceState]:
-        """Queue ``n`` sequences for each prompt; siblings share the reading of their prompt."""
+        """Queue ``n`` sequences for each prompt; siblings share the reading of their prompt.
+
+        Args:
+            request_id: the answer's.
+            prompts: token ids.
+            sampling: of all sequences.
+            n_top_logprobs: alternatives beside each token.
+            sink: told of each token.
+            scores_prompt: the log-probs of the prompt's tokens are wanted; they are there before the first token.
+
+        Raises:
+            InvalidInput: a grammar that nothing can be held to.
+        """
         seed = self._seeds.getrandbits(64) if sampling.seed is None else sampling.seed
         made: list[SequenceState] = []
         leaders: list[SequenceState] = []
@@ -161,6 +184,8 @@ class Engine:
                     tokenizer=self.tokenizer,
                     sink=sink,
                     seed=seed + len(made) + k,
+                    guide=None if sampling.grammar is None else self._guides.guide(sampling.grammar),
+                    scores_prompt=scores_prompt,
                 )
                 for k in range(sampling.n)
             ]
@@ -228,6 +253,8 @@ class Engine:
             for sequence in self._running:
                 sequence.cache = None
                 sequence.unread = [*sequence.prompt_ids, *sequence.ids]
+                if sequence.read is not None and not sequence.ids:
+                    sequence.read.clear()
             done.set_result(len(self._running))
         while self._waiting:
             leader = self._waiting[0]
@@ -254,35 +281,59 @@ class Engine:
             return
         self.n_iterations += 1
         self.max_running = max(self.max_running, len(batch))
-        logits_BV = self._model.forward(parts, [s.cache for s in batch if s.cache is not None])
+        states_T = self._model.read(parts, [s.cache for s in batch if s.cache is not None])
         ready: list[tuple[SequenceState, int]] = []
+        ends: list[int] = []
+        begin = 0
         for row, (sequence, part) in enumerate(zip(batch, parts, strict=True)):
+            self._score(sequence, part, states_T[begin : begin + len(part)])
+            begin += len(part)
+            ends.append(begin - 1)
             del sequence.unread[: len(part)]
             if sequence.unread:
                 continue
             ready.append((sequence, row))
             for sibling in sequence.siblings:
+                sibling.read = sequence.read
                 sibling.cache = None if sequence.cache is None else sequence.cache.clone()
                 sibling.unread = []
                 ready.append((sibling, row))
                 self._running.append(sibling)
             sequence.siblings = []
         if ready:
-            self._sample(ready, logits_BV)
+            self._sample(ready, self._model.logits(states_T[ends]))
+
+    def _score(self, sequence: SequenceState, part: Sequence[int], states_T: Any) -> None:
+        """Log-probs of the prompt's tokens that follow on this part of it; of its first token there is none."""
+        known, prompt = sequence.read, sequence.prompt_ids
+        if known is None or len(known) == len(prompt):
+            return
+        if not known:
+            known.append(Read(prompt[0], None))
+        for start in range(0, len(part), SCORED_AT_ONCE):
+            logprobs_TV = self._model.logits(states_T[start : start + SCORED_AT_ONCE]).log_softmax(-1)
+            for row_V, token_id in zip(logprobs_TV, prompt[len(known) :], strict=False):
+                known.append(Read(token_id, float(row_V[token_id]), _best(row_V, sequence.n_top_logprobs)))
 
     def _sample(self, ready: list[tuple[SequenceState, int]], logits_BV: Any) -> None:
         """Draw one token for each sequence from its row; log-probs are of the logits as they are."""
+        import torch
+
         logprobs_BV = logits_BV.log_softmax(-1)
         choosable_BV = logits_BV[:, : self.tokenizer.n_vocab]  # a padded vocabulary has ids without text
         for sequence, row in ready:
             sampling = sequence.sampling
+            row_V = adjusted(choosable_BV[row], sampling, sequence.prompt_ids, sequence.ids)
             enough = len(sequence.ids) >= sampling.min_tokens
             banned = () if enough else (*self.tokenizer.end_ids, *sampling.stop_token_ids)
-            token_id = draw(choosable_BV[row], sampling, sequence.rng, banned)
-            top: tuple[tuple[int, float], ...] = ()
-            if sequence.n_top_logprobs:
-                best = logprobs_BV[row].topk(sequence.n_top_logprobs)
-                top = tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+            if sequence.guide is not None:
+                # What the grammar wants is longer than any least length.
+                banned = ()
+                row_V = row_V.masked_fill(~torch.from_numpy(sequence.guide.allowed()), float("-inf"))
+            token_id = draw(row_V, sampling, sequence.rng, banned)
+            if sequence.guide is not None:
+                sequence.guide.take(token_id)
+            top = _best(logprobs_BV[row], sequence.n_top_logprobs)
             self._advance(sequence, token_id, float(logprobs_BV[row, token_id]), top)
 
     def _advance(
@@ -352,3 +403,11 @@ class Engine:
             for one in (sequence, *sequence.siblings):
                 one.sink(one, error)
             self._retire(sequence)
+
+
+def _best(logprobs_V: Any, n: int) -> tuple[tuple[int, float], ...]:
+    """The ``n`` most likely ids with their log-probs, best first."""
+    if not n:
+        return ()
+    best = logprobs_V.topk(n)
+    return tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))

@@ -30,6 +30,7 @@ from core.serving.model import CONFIG_FILE, make_model
 from core.serving.parsing import MessageParser
 from core.serving.protocol import Call, check_context, error_body, parse_chat, parse_completion
 from core.serving.qwen3 import Qwen3
+from core.serving.spelling import Spellings
 from core.serving.tokenizer import load_tokenizer
 
 DEFAULT_NAME = "claw-local"
@@ -45,6 +46,7 @@ class LocalServer:
         self.model = model
         self.path = path
         self._reasoning_parser = reasoning_parser
+        self._spellings = Spellings()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def routes(self) -> httpd.Routes:
@@ -54,6 +56,7 @@ class LocalServer:
             lambda: self.model,
             created=int(time.time()),
             context_length=lambda: self.engine.context_length,
+            spellings=self._spellings,
         )
         return {
             **common,
@@ -71,9 +74,7 @@ class LocalServer:
     async def chat(self, request: web.BaseRequest) -> web.StreamResponse:
         """``POST /v1/chat/completions``."""
         body = await httpd.read_json(request)
-        if body.get("tool_choice") not in (None, "auto", "none"):
-            raise InvalidInput("this engine cannot force a tool call", field="tool_choice", hint="use auto or none")
-        return await self._respond(request, parse_chat(body, self.engine.tokenizer))
+        return await self._respond(request, parse_chat(body, self.engine.tokenizer, self._spellings))
 
     async def completions(self, request: web.BaseRequest) -> web.StreamResponse:
         """``POST /v1/completions``."""
@@ -110,6 +111,7 @@ class LocalServer:
                 return await self._stream(request, answer, tokens)
             async for index, emissions in tokens:
                 answer.feed(index, emissions)
+        self._remember(answer)
         return httpd.json_response(answer.whole())
 
     async def _stream(
@@ -122,12 +124,17 @@ class LocalServer:
             async for index, emissions in tokens:
                 for event in answer.feed(index, emissions):
                     await response.write(event)
+            self._remember(answer)
             for event in answer.closing():
                 await response.write(event)
         except EngineError as error:
             await response.write(answer.error_event(error_body(error)[1]))
         await response.write_eof()
         return response
+
+    def _remember(self, answer: Answer) -> None:
+        for choice in answer.choices:
+            self._spellings.sampled(choice.parser.tool_calls)
 
     async def _sample(self, answer: Answer) -> AsyncGenerator[tuple[int, list[Emission]]]:
         """Tokens of all choices as they come; ends with the last, and gives up the rest when left early.
@@ -150,7 +157,12 @@ class LocalServer:
                 loop.call_soon_threadsafe(queue.put_nowait, (sequence.index, ready))
 
         sequences = self.engine.submit(
-            answer.id, call.prompts, call.sampling, n_top_logprobs=call.n_top_logprobs, sink=deliver
+            answer.id,
+            call.prompts,
+            call.sampling,
+            n_top_logprobs=call.n_top_logprobs,
+            sink=deliver,
+            scores_prompt=call.scores_prompt,
         )
         n_open = len(sequences)
         try:
@@ -161,6 +173,7 @@ class LocalServer:
                 versions = [s.policy_version for s in sequences if s.policy_version is not None]
                 latest = [s.policy_version_end for s in sequences if s.policy_version_end is not None]
                 answer.extra = {"policy_version": min(versions), "policy_version_end": max(latest)}
+                answer.choices[index].read = sequences[index].read or ()
                 n_open -= item[-1].finish_reason is not None
                 yield index, item
         finally:

@@ -49,7 +49,7 @@ def parse_call(text: str) -> tuple[str, str] | None:
             if isinstance(value, dict) and text[end:].strip() == "}":
                 return json.loads(form.group(1)), text[form.end() : end]
         call = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or nested deeper than is read
         return None
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return None

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from core.errors import InvalidInput, StudioError
+from core.serving.grammar import answer_grammar, call_grammar, forced_tools
+from core.serving.spelling import Spellings
 from core.serving.tokenizer import ChatTokenizer
 
 COMPLETIONS_MAX_TOKENS = 16
 MAX_CHOICES = 128
+MAX_ANSWERS = 4096
+"""Of one call: choices times prompts."""
 MAX_TOP_LOGPROBS = 20
+NOT_SERVED = ("prompt_logprobs", "structured_outputs", "guided_json", "allowed_token_ids", "suffix")
+"""Fields that are refused; the model's card names them."""
 
 
 class ContextTooLong(InvalidInput):
@@ -35,6 +41,11 @@ class Sampling:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    grammar: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +59,8 @@ class Call:
         wants_ids: ``return_token_ids``.
         tokens_as_ids: log-prob entries name tokens ``token_id:N``.
         parse_tools: tool calls are taken out of the sampled text.
+        forced: names of the tools of which one has to be called.
+        echo: the prompt's text stands before the answer's, its log-probs too where log-probs are wanted.
     """
 
     dialect: str
@@ -61,9 +74,16 @@ class Call:
     wants_ids: bool = False
     tokens_as_ids: bool = False
     parse_tools: bool = False
+    forced: tuple[str, ...] = ()
+    echo: bool = False
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether log-probs of the prompt's tokens are wanted."""
+        return self.echo and self.wants_logprobs
 
 
-def parse_chat(body: Mapping[str, Any], tokenizer: ChatTokenizer) -> Call:
+def parse_chat(body: Mapping[str, Any], tokenizer: ChatTokenizer, spellings: Spellings) -> Call:
     """Check a ``/v1/chat/completions`` body and render its prompt.
 
     Raises:
@@ -80,21 +100,56 @@ def parse_chat(body: Mapping[str, Any], tokenizer: ChatTokenizer) -> Call:
     if not isinstance(kwargs, dict) or {"messages", "tools"} & kwargs.keys():
         raise InvalidInput("chat_template_kwargs must be an object of options", field="chat_template_kwargs")
     offered = tools if body.get("tool_choice") != "none" else None
-    options = {"add_generation_prompt": _flag(body, "add_generation_prompt", True), **kwargs}
-    prompt = tokenizer.encode(tokenizer.render(messages, offered, **options))
+    prompt = tokenizer.encode(render_body(spellings.respelled(messages), offered, kwargs, body, tokenizer))
     n_top = _integer(body, "top_logprobs", 0, 0, MAX_TOP_LOGPROBS)
     limit = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
     max_tokens = None if body.get(limit) is None else _integer(body, limit, 1, 1, None)
+    forced = forced_tools(body.get("tool_choice"), tools or ())
+    grammar = call_grammar(forced, tools or ()) if forced else answer_grammar(body.get("response_format"))
     return Call(
         dialect="chat",
         body=body,
         prompts=(tuple(prompt),),
-        sampling=_sampling(body, max_tokens, tokenizer),
+        sampling=replace(_sampling(body, max_tokens, tokenizer), grammar=grammar),
+        forced=forced,
         wants_logprobs=_flag(body, "logprobs", False),
         n_top_logprobs=n_top,
         parse_tools=bool(offered),
         **_delivery(body),
     )
+
+
+def render_body(
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None,
+    kwargs: Mapping[str, Any],
+    body: Mapping[str, Any],
+    tokenizer: ChatTokenizer,
+) -> str:
+    """The prompt's text: a new turn of the model begins it, or the last message's end is left open.
+
+    Raises:
+        InvalidInput: both are asked for, or the last message has no text to go on with.
+    """
+    goes_on = _flag(body, "continue_final_message", False)
+    begins = _flag(body, "add_generation_prompt", not goes_on)
+    text = tokenizer.render(messages, tools, **{"add_generation_prompt": begins, **kwargs})
+    if not goes_on:
+        return text
+    said = _said(messages[-1]) if messages else ""
+    at = text.rfind(said)
+    if begins or not said or at < 0:
+        raise InvalidInput(
+            "there is no last message to go on with", field="continue_final_message", hint="one with text, last"
+        )
+    return text[: at + len(said)]
+
+
+def _said(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [content]
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def parse_completion(body: Mapping[str, Any], tokenizer: ChatTokenizer) -> Call:
@@ -104,17 +159,20 @@ def parse_completion(body: Mapping[str, Any], tokenizer: ChatTokenizer) -> Call:
         InvalidInput: a field that does not fit; ``field`` names it.
     """
     _refuse_unsupported(body)
-    if body.get("echo") or body.get("suffix"):
-        raise InvalidInput("echo and suffix are not served", field="echo" if body.get("echo") else "suffix")
     logprobs = body.get("logprobs")
     n_top = 0 if logprobs is None else _integer(body, "logprobs", 0, 0, MAX_TOP_LOGPROBS)
     max_tokens = _integer(body, "max_tokens", COMPLETIONS_MAX_TOKENS, 1, None)
+    sampling = _sampling(body, max_tokens, tokenizer)
+    prompts = _prompts(body.get("prompt"), tokenizer)
+    if sampling.n * len(prompts) > MAX_ANSWERS:
+        raise InvalidInput(f"n times the number of prompts is over {MAX_ANSWERS}", field="prompt")
     return Call(
         dialect="completions",
         body=body,
-        prompts=_prompts(body.get("prompt"), tokenizer),
-        sampling=_sampling(body, max_tokens, tokenizer),
+        prompts=prompts,
+        sampling=sampling,
         wants_logprobs=logprobs is not None and logprobs is not False,
+        echo=_flag(body, "echo", False),
         n_top_logprobs=n_top,
         **_delivery(body),
     )
@@ -178,7 +236,24 @@ def _sampling(body: Mapping[str, Any], max_tokens: int | None, tokenizer: ChatTo
         stop=stop,
         stop_token_ids=stop_ids,
         ignore_eos=_flag(body, "ignore_eos", False),
+        presence_penalty=_number(body, "presence_penalty", 0.0, -2.0, 2.0),
+        frequency_penalty=_number(body, "frequency_penalty", 0.0, -2.0, 2.0),
+        repetition_penalty=_number(body, "repetition_penalty", 1.0, 1e-3, 100.0),
+        logit_bias=_logit_bias(body.get("logit_bias"), tokenizer),
     )
+
+
+def _logit_bias(bias: Any, tokenizer: ChatTokenizer) -> tuple[tuple[int, float], ...]:
+    """``{"id": bias}`` as pairs."""
+    if not bias:
+        return ()
+    try:
+        pairs = [(int(token), float(value)) for token, value in bias.items()]
+    except (AttributeError, TypeError, ValueError):
+        pairs = [(-1, 0.0)]
+    if not all(_is_id(token, tokenizer) and -100 <= value <= 100 for token, value in pairs):
+        raise InvalidInput("logit_bias must map token ids to numbers from -100 to 100", field="logit_bias")
+    return tuple(pairs)
 
 
 def _prompts(prompt: Any, tokenizer: ChatTokenizer) -> tuple[tuple[int, ...], ...]:
@@ -199,15 +274,9 @@ def _prompts(prompt: Any, tokenizer: ChatTokenizer) -> tuple[tuple[int, ...], ..
 
 def _refuse_unsupported(body: Mapping[str, Any]) -> None:
     """Options that would change the answer are refused, never silently dropped."""
-    for field, neutral in (("presence_penalty", 0), ("frequency_penalty", 0), ("repetition_penalty", 1)):
-        if body.get(field) not in (None, neutral):
-            raise InvalidInput(f"{field} is not served by this engine", field=field)
-    for field in ("logit_bias", "prompt_logprobs", "structured_outputs", "guided_json", "allowed_token_ids"):
+    for field in NOT_SERVED:
         if body.get(field):
             raise InvalidInput(f"{field} is not served by this engine", field=field)
-    form = body.get("response_format")
-    if form is not None and (not isinstance(form, dict) or form.get("type") != "text"):
-        raise InvalidInput("only response_format text is served by this engine", field="response_format")
 
 
 def _is_id(value: Any, tokenizer: ChatTokenizer) -> bool:

@@ -155,14 +155,29 @@ class Qwen3:
         return KVCache(self.config)
 
     def forward(self, new_ids: Sequence[Sequence[int]], caches: Sequence[KVCache]) -> Any:
-        """Extend each sequence by its new ids and return the logits after its last one.
+        """Extend each sequence by its new ids and return the logits after its last one: float32 [n_sequences, n_vocab].
+
+        Args: as ``read``.
+        """
+        states = self.read(new_ids, caches)
+        ends = [sum(map(len, new_ids[: n + 1])) - 1 for n in range(len(new_ids))]
+        return self.logits(states[ends])
+
+    def logits(self, states: Any) -> Any:
+        """What comes next after each state: float32 [n, hidden] to float32 [n, n_vocab]."""
+        from torch.nn.functional import linear
+
+        return linear(self._norm(states, self._weights["model.norm.weight"]), self._head)
+
+    def read(self, new_ids: Sequence[Sequence[int]], caches: Sequence[KVCache]) -> Any:
+        """Extend each sequence by its new ids.
 
         Args:
             new_ids: at least one new token id per sequence.
             caches: what came before; extended in place.
 
         Returns:
-            float32 [n_sequences, n_vocab].
+            The last layer's states, sequence after sequence: float32 [n_new_ids, hidden].
         """
         import torch
         from torch.nn.functional import linear, silu
@@ -186,8 +201,7 @@ class Qwen3:
             x = x + linear(gated, w[p + "mlp.down_proj.weight"])
         for s, e, cache in spans:
             cache.length += e - s
-        last = x[[e - 1 for _, e, _ in spans]]
-        return linear(self._norm(last, w["model.norm.weight"]), self._head)
+        return x
 
     def _attend(self, layer: int, h: Any, spans: list[tuple[int, int, KVCache]], cos: Any, sin: Any) -> Any:
         import torch

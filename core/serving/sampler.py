@@ -9,6 +9,29 @@ from typing import Any
 from core.serving.protocol import Sampling
 
 
+def adjusted(logits_V: Any, sampling: Sampling, prompt_ids: Sequence[int], ids: Sequence[int]) -> Any:
+    """Logits after biases and penalties, as vLLM applies them; the same tensor where there are none.
+
+    Args:
+        logits_V: float32 [n_vocab]; not changed.
+        prompt_ids, ids: what stands before: only ``repetition_penalty`` looks at the prompt.
+    """
+    import torch
+
+    plain = (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty) == (0.0, 0.0, 1.0)
+    if plain and not sampling.logit_bias:
+        return logits_V
+    logits_V = logits_V.clone()
+    for token, bias in sampling.logit_bias:
+        logits_V[token] += bias
+    seen = torch.tensor(sorted({*prompt_ids, *ids}), dtype=torch.int64)
+    values = logits_V[seen]
+    by = sampling.repetition_penalty
+    logits_V[seen] = torch.where(values > 0, values / by, values * by)
+    counts_V = torch.bincount(torch.tensor(list(ids), dtype=torch.int64), minlength=logits_V.numel())
+    return logits_V - sampling.frequency_penalty * counts_V - sampling.presence_penalty * (counts_V > 0)
+
+
 def draw(logits_V: Any, sampling: Sampling, rng: random.Random, banned: Sequence[int] = ()) -> int:
     """Sample an id from raw logits.
 

@@ -23,14 +23,16 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from core.errors import EngineError, StudioError
+from core.errors import EngineError, InvalidInput, StudioError
 from core.serving import httpd
-from core.serving.answers import Answer, Choice, Emission
+from core.serving.answers import Answer, Choice, Emission, Read
 from core.serving.common_routes import common_routes
 from core.serving.faults import BODY, split_fault
+from core.serving.grammar import Guides
 from core.serving.parsing import MessageParser, StopScanner, assistant_text
-from core.serving.protocol import Call, check_context, error_body, parse_chat, parse_completion
+from core.serving.protocol import MAX_CHOICES, Call, check_context, error_body, parse_chat, parse_completion
 from core.serving.script import Match, Matcher, Reply, Script
+from core.serving.spelling import Spellings
 from core.serving.tokenizer import END_OF_TURN, ChatTokenizer, Detokenizer, load_tokenizer
 
 LOGPROB_STEPS = 1 << 12
@@ -51,6 +53,8 @@ class ScriptedEngine:
         self.tokenizer = tokenizer
         self._clock = clock
         self.n_requests = 0
+        self._spellings = Spellings()
+        self._guides = Guides(tokenizer)
         self.use(script)
 
     def use(self, script: Script) -> None:
@@ -68,6 +72,7 @@ class ScriptedEngine:
             lambda: self.script.model,
             created=int(self._clock()),
             context_length=lambda: self.script.context_length,
+            spellings=self._spellings,
         )
         return {
             **common,
@@ -105,7 +110,9 @@ class ScriptedEngine:
     async def _answer(self, request: web.BaseRequest, route: str) -> web.StreamResponse:
         body = await httpd.read_json(request)
         n = body.get("n") or 1
-        match = self._matcher.match(route, body, request.headers, n if isinstance(n, int) else 1)
+        # What is out of bounds is refused where the request is parsed; nothing is made for it before.
+        n_choices = n if isinstance(n, int) and 1 <= n <= MAX_CHOICES else 1
+        match = self._matcher.match(route, body, request.headers, n_choices)
         self.n_requests += 1
         if match.rule.delay_s:
             await asyncio.sleep(match.rule.delay_s)
@@ -128,8 +135,9 @@ class ScriptedEngine:
         self, request: web.BaseRequest, route: str, body: dict[str, Any], match: Match
     ) -> web.StreamResponse:
         """Bytes of the first alike request, so that the engine costs a benchmark as little as it can."""
-        asked = ("n", "stream", "logprobs", "top_logprobs", "return_token_ids", "max_tokens", "tool_choice")
-        options = (repr(body.get("stream_options")), bool(body.get("tools")), body.get("max_completion_tokens"))
+        asked = ("n", "stream", "logprobs", "top_logprobs", "return_token_ids", "max_tokens", "echo")
+        told = (repr(body.get(name)) for name in ("stream_options", "tool_choice", "response_format"))
+        options = (*told, bool(body.get("tools")), body.get("max_completion_tokens"))
         key = (route, match.index, match.variants, *map(body.get, asked), *options)
         payload = self._fast.get(key)
         if payload is None:
@@ -143,16 +151,23 @@ class ScriptedEngine:
         self, route: str, body: dict[str, Any], match: Match, row: dict[str, Any]
     ) -> tuple[Answer, list[bytes]]:
         """The answer, and the events of its stream (none when it does not stream)."""
-        call = (parse_chat if route == "chat" else parse_completion)(body, self.tokenizer)
+        if route == "chat":
+            call = parse_chat(body, self.tokenizer, self._spellings)
+        else:
+            call = parse_completion(body, self.tokenizer)
         check_context(call, self.script.context_length)
         digest = hashlib.blake2b(repr((call.prompts, self.script.seed)).encode(), digest_size=8).hexdigest()
         answer = self._new_answer(call, match, digest, row)
         events = answer.opening() if call.stream else []
         for choice in answer.choices:
+            if call.scores_prompt:
+                choice.read = self._read(call.prompts[choice.prompt], call.n_top_logprobs)
             emissions = self._choose(call, match, choice.index % call.sampling.n)
             size = match.rule.chunk_tokens if call.stream else len(emissions)
             for start in range(0, len(emissions), size):
                 events += answer.feed(choice.index, emissions[start : start + size])
+        for choice in answer.choices:
+            self._spellings.sampled(choice.parser.tool_calls)
         if call.stream:
             events += answer.closing()
         row["prompt_ids"] = call.prompts[0]
@@ -195,6 +210,7 @@ class ScriptedEngine:
     def _choose(self, call: Call, match: Match, choice: int) -> Sequence[Emission]:
         """The tokens of a reply within the call's limits, as a sampler would have stopped."""
         reply = match.reply(choice)
+        self._check(call, reply)
         emissions: Sequence[Emission] = self._tokens(_reply_key(reply), call.n_top_logprobs)
         limit = call.sampling.max_tokens
         if limit is not None and limit < len(emissions):
@@ -205,6 +221,17 @@ class ScriptedEngine:
             emissions = (*emissions[:-1], _ended(emissions[-1], str(reply.finish_reason), None))
         return emissions
 
+    def _check(self, call: Call, reply: Reply) -> None:
+        """Refuse to say what an engine that is held to the request could not: the script is wrong."""
+        called = [made.name for made in reply.tool_calls]
+        if call.forced and not set(called) & set(call.forced):
+            raise InvalidInput(f"the script calls {called or 'nothing'} here", field="tool_choice")
+        plain = reply.text is None and reply.n_tokens is None
+        if call.sampling.grammar is not None and not called and plain:
+            guide = self._guides.guide(call.sampling.grammar)
+            if not guide.fits(reply.content or ""):
+                raise InvalidInput("what the script says here is no such answer", field="response_format")
+
     def _emissions(self, key: bytes, n_top: int) -> tuple[Emission, ...]:
         reply = Reply.model_validate_json(key)
         seed, detokenizer = self.script.seed, Detokenizer(self.tokenizer)
@@ -213,13 +240,23 @@ class ScriptedEngine:
         pieces[-1] += detokenizer.close()
         emissions = []
         for position, (token_id, text) in enumerate(zip(ids, pieces, strict=True)):
-            others = [(token_id + k) % self.tokenizer.n_vocab for k in range(n_top)]
             own = scripted_logprob(seed, position, token_id)
-            top = tuple((i, own - rank) for rank, i in enumerate(others))
-            emissions.append(Emission(token_id, own, top, text))
+            emissions.append(Emission(token_id, own, self._others(token_id, own, n_top), text))
         ended = "stop" if ids[-1] in self.tokenizer.end_ids else "length"
         emissions[-1] = _ended(emissions[-1], ended, None)
         return tuple(emissions)
+
+    def _read(self, prompt: Sequence[int], n_top: int) -> list[Read]:
+        """The prompt's tokens with log-probs made as those of an answer."""
+        own = [scripted_logprob(self.script.seed, position, token) for position, token in enumerate(prompt)]
+        rest = zip(prompt[1:], own[1:], strict=True)
+        return [
+            Read(prompt[0], None),
+            *(Read(token, value, self._others(token, value, n_top)) for token, value in rest),
+        ]
+
+    def _others(self, token_id: int, own: float, n_top: int) -> tuple[tuple[int, float], ...]:
+        return tuple(((token_id + k) % self.tokenizer.n_vocab, own - k) for k in range(n_top))
 
     def _reply_ids(self, reply: Reply) -> list[int]:
         if reply.n_tokens is not None:

@@ -5,6 +5,7 @@ The policy behind it is scripted (see ``core.tasks.demo_policy``); everything el
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +19,9 @@ from core.tasks.demo_tasks import demo_tasks
 from core.tasks.rollout import Rollout, run_rollout
 from core.tasks.task import Task
 
-DEMO_DATA = Path(__file__).resolve().parents[2] / "demo_data"
+_CORE = Path(__file__).resolve().parents[1]
+# A wheel holds the demo data inside core, a checkout beside it (setup.py).
+DEMO_DATA = _CORE / "demo_data" if (_CORE / "demo_data").is_dir() else _CORE.parent / "demo_data"
 
 
 def demo_script_path() -> Path:
@@ -41,6 +44,7 @@ class DemoRun:
         n_rollouts: attempts per task.
         seed: picks what each rollout does, with the rollout's number.
         api_key: the studio's key, where it asks for one.
+        tls: how the studio is trusted where it speaks HTTPS.
         tasks: what to attempt; None means all demo tasks.
         name_trajectory: names a trajectory by task and number; None lets the studio mint names.
         on_rollout: called after each rollout, from the thread that ran it.
@@ -54,6 +58,7 @@ class DemoRun:
         seed: int = 0,
         max_parallel: int = 4,
         api_key: str | None = None,
+        tls: ssl.SSLContext | None = None,
         model: str = MODEL,
         max_turns: int = MAX_TURNS,
         max_tokens: int | None = None,
@@ -63,11 +68,11 @@ class DemoRun:
     ) -> None:
         if n_rollouts < 1:
             raise InvalidInput(f"n_rollouts is {n_rollouts}", field="n_rollouts", hint="at least 1")
-        self._studio = StudioClient(base_url, api_key=api_key)
+        self._studio = StudioClient(base_url, api_key=api_key, tls=tls)
         self._jobs = [(task, k) for task in tasks or demo_tasks() for k in range(n_rollouts)]
         self._seed = seed
         self._max_parallel = max_parallel
-        self._settings: dict[str, Any] = {"model": model, "max_turns": max_turns, "max_tokens": max_tokens}
+        self._settings: dict[str, Any] = {"model": model, "max_turns": max_turns, "max_tokens": max_tokens, "tls": tls}
         self._name_trajectory = name_trajectory
         self._on_rollout = on_rollout
         self._stopping = threading.Event()

@@ -10,6 +10,7 @@ your own. It knows nothing of the studio: it talks to whatever ``base_url`` spea
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,6 +140,7 @@ def run_agent(
     max_tokens: int | None = None,
     temperature: float | None = None,
     seed: int | None = None,
+    tls: ssl.SSLContext | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> AgentResult:
     """Let ``model`` work on ``prompt`` in ``workspace`` until it finishes, stops or runs out of turns.
@@ -146,12 +148,13 @@ def run_agent(
     Raises:
         openai.OpenAIError: the server refused or could not be reached (after the SDK's own retries).
     """
-    from openai import OpenAI, omit
+    from openai import DefaultHttpxClient, OpenAI, omit
 
     files = Workspace(workspace)
     messages: list[Any] = [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": prompt}]
     answer = ""
-    with OpenAI(base_url=base_url, api_key=api_key) as client:
+    http_client = None if tls is None else DefaultHttpxClient(verify=tls)
+    with OpenAI(base_url=base_url, api_key=api_key, http_client=http_client) as client:
         for turn in range(max_turns):
             if should_stop():
                 return AgentResult("interrupted", turn, answer)

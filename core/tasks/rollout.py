@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ def run_rollout(
     max_tokens: int | None = None,
     channel: str | None = None,
     trajectory_uid: str | None = None,
+    tls: ssl.SSLContext | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Rollout:
     """Let the demo agent attempt ``task`` once and report the reward.
@@ -71,6 +73,7 @@ def run_rollout(
                 max_turns=max_turns,
                 max_tokens=max_tokens,
                 seed=seed,
+                tls=tls,
                 should_stop=should_stop,
             )
         except OpenAIError as error:

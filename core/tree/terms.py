@@ -90,7 +90,7 @@ def loss_terms(
 
     Args:
         row: a packed row over ``sequences``.
-        sequences: the source; its ``logprobs`` become ``old_logp``.
+        sequences: the source; its ``logprobs`` become ``old_logp``, and its ``masked`` tokens have no term.
         advantages: [n], one per sequence; NaN where unassigned.
         token_advantages: instead, one per response token of all sequences one after another
             (``sequences.response_index()``). Neither: none is assigned.
@@ -126,6 +126,8 @@ def loss_terms(
         step=step,
         n_unpredicted=int(skipped.sum()),
     )
+    if sequences.masked is not None:
+        terms = terms.take(~sequences.masked[in_source])
     kept = POLICIES[policy](terms)
     per_step = np.bincount(kept.step, kept.weight, minlength=len(sequences)).astype(np.float64)
     return replace(kept, step_weight=per_step[kept.step])

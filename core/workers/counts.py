@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields
 from operator import attrgetter
@@ -19,6 +20,7 @@ class WorkerStats(GatewayStats):
     def __init__(self, *, clock: Callable[[], float]) -> None:
         super().__init__(clock=clock)
         self._untold: list[tuple[list[Any], bool]] = []
+        self._untold_refusals: Counter[str] = Counter()
         self._told_in_flight = 0
         self._telling = threading.Lock()
 
@@ -28,12 +30,19 @@ class WorkerStats(GatewayStats):
         with self._telling:
             self._untold.append((list(_VALUES(event)), dropped))
 
+    def refused(self, reason: str, n: int = 1) -> None:
+        """A request was turned away at the border."""
+        super().refused(reason, n)
+        with self._telling:
+            self._untold_refusals[reason] += n
+
     def news(self) -> dict[str, Any] | None:
         """What happened since the last time, as ``GatewayStats.absorb`` takes it; None when nothing did."""
         with self._telling:
             untold, self._untold = self._untold, []
+            refusals, self._untold_refusals = self._untold_refusals, Counter()
         in_flight = self.n_in_flight
-        if not untold and in_flight == self._told_in_flight:
+        if not untold and not refusals and in_flight == self._told_in_flight:
             return None
         self._told_in_flight = in_flight
-        return {"calls": untold, "in_flight": in_flight}
+        return {"calls": untold, "in_flight": in_flight, "refused": dict(refusals)}

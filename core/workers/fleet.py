@@ -18,10 +18,11 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from core.config import Settings
-from core.errors import StudioError
+from core.errors import KeySpent, StudioError
 from core.gateway.keys import KeyStore
+from core.gateway.ledger import Ledger
 from core.gateway.policy import PolicyState
-from core.gateway.server import bind
+from core.gateway.server import bind, check_tls
 from core.gateway.stats import GatewayStats
 from core.workers.lines import Sender, messages
 
@@ -62,9 +63,12 @@ class Fleet:
     Args:
         settings: theirs, and how many; ``port`` 0 takes a free one.
         owner: root of the server that everything goes to that is no model call.
+        token: by which that server knows what a worker passes on.
         keys, policy: of the owner; what changes in them is passed on.
         stats: takes in what the workers count.
+        ledger: of the keys with limits, whose calls the workers ask for one by one.
         on_journalled: called when a worker has synced something.
+        used: names of the segments that were read, see ``Journal``.
         local_engine: address of the embedded engine, which is started if need be; called in a thread.
     """
 
@@ -73,10 +77,13 @@ class Fleet:
         settings: Settings,
         *,
         owner: str,
+        token: str,
         keys: KeyStore,
         policy: PolicyState,
         stats: GatewayStats,
+        ledger: Ledger,
         on_journalled: Callable[[], None],
+        used: Callable[[], Sequence[str]],
         local_engine: Callable[[], str],
     ) -> None:
         self.names = [f"g{number}" for number in range(1, settings.gateways + 1)]
@@ -84,16 +91,20 @@ class Fleet:
         self.port = 0
         self._settings = settings
         self._owner = owner
+        self._token = token
         self._keys = keys
         self._policy = policy
         self._stats = stats
+        self._ledger = ledger
         self._on_journalled = on_journalled
+        self._used = used
         self._local_engine = local_engine
         self._engines: list[dict[str, Any]] = []
         self._engine_status: dict[str, list[dict[str, Any]]] = {}
+        self._journal_errors: dict[str, str] = {}
         self._reserved: socket.socket | None = None
         self._processes: dict[str, _Process] = {}
-        self._threads: list[threading.Thread] = []
+        self._threads: dict[str, threading.Thread] = {}
         self._said = 0
         self._stopping = threading.Event()
         self._news = threading.Condition()
@@ -108,15 +119,16 @@ class Fleet:
             StudioError: the address is taken or not ours, or a worker did not start.
         """
         # Whoever listens there alone is found out by who asks for it alone.
+        check_tls(self._settings.tls)
         bind(self._settings.host, self._settings.port).close()
         self._reserved = bind(self._settings.host, self._settings.port, shared=True)
         self.port = int(self._reserved.getsockname()[1])
         self._keys.listen(lambda row: self._broadcast({"do": "key", "row": row}))
-        self._policy.listen(lambda event: self._broadcast({"do": "policy", "event": asdict(event)}))
-        for name in self.names:
-            thread = threading.Thread(target=self._keep, args=(name,), name=f"worker-{name}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        self._policy.listen(
+            lambda event: self._broadcast({"do": "policy", "event": asdict(event)}),
+            on_ended=lambda: self._broadcast({"do": "sync_ended"}),
+        )
+        self.revive()
         deadline = time.monotonic() + START_TIMEOUT_S
         with self._news:
             while len(ready := [p for p in self._processes.values() if p.ready]) < len(self.names):
@@ -127,6 +139,26 @@ class Fleet:
             self.stop()
             raise StudioError(f"a gateway process did not start: {failed or 'its log has why'}", field="gateways")
         return self.port
+
+    @property
+    def running(self) -> bool:
+        """Whether every worker is looked after."""
+        return self._stopping.is_set() or all(thread.is_alive() for thread in self._threads.values())
+
+    def revive(self) -> None:
+        """Look after every worker that nobody looks after."""
+        for name in self.names:
+            if name not in self._threads or not self._threads[name].is_alive():
+                thread = threading.Thread(target=self._keep, args=(name,), name=f"worker-{name}", daemon=True)
+                self._threads[name] = thread
+                thread.start()
+
+    def problems(self) -> list[str]:
+        """Workers that can't write, or do not take calls, a line each."""
+        with self._news:
+            away = [name for name in self.names if name not in self._processes or not self._processes[name].ready]
+        told = [f"gateway process {name} takes no calls" for name in away if not self._stopping.is_set()]
+        return told + [f"gateway process {name}: {error}" for name, error in dict(self._journal_errors).items()]
 
     def add_engine(self, name: str, base_url: str, *, models: Sequence[str]) -> None:
         """Make an engine known to every worker, those of later included."""
@@ -160,7 +192,7 @@ class Fleet:
                 log.error("gateway process %s did not end in time", process.name)
                 process.popen.kill()
                 process.popen.wait()
-        for thread in self._threads:
+        for thread in self._threads.values():
             thread.join(5.0)
         if self._reserved is not None:
             self._reserved.close()
@@ -171,11 +203,13 @@ class Fleet:
             "do": "begin",
             "settings": _share(self._settings).model_dump(mode="json"),
             "writer": name,
+            "used": [segment for segment in self._used() if segment.startswith(f"{name}-")],
             "port": self.port,
             "owner": self._owner,
+            "token": self._token,
             "keys": self._keys.rows(),
             "policy": [asdict(event) for event in self._policy.history],
-            "syncing": self._policy.syncing,
+            "sync": self._policy.sync_json(),
             "engines": self._engines,
             "log_level": logging.getLogger().getEffectiveLevel(),
         }
@@ -188,7 +222,11 @@ class Fleet:
                 if self._stopping.is_set():
                     return
                 # Under the lock: what changes from here on is told to it as well.
-                process = self._processes[name] = _Process(name, self._begin(name))
+                process = self._started(name)
+            if process is None:
+                if self._stopping.wait(BACKOFF_S[-2]):
+                    return
+                continue
             self._listen(process)
             code = process.popen.wait()
             with self._news:
@@ -197,6 +235,7 @@ class Fleet:
                     process.failure = f"it ended with code {code}"
                 self._news.notify_all()
             self._stats.absorb(name, {"in_flight": 0})
+            self._journal_errors.pop(name, None)
             self._on_journalled()
             if self._stopping.is_set():
                 return
@@ -205,6 +244,15 @@ class Fleet:
             if self._stopping.wait(BACKOFF_S[min(failures, len(BACKOFF_S)) - 1] if failures else 0.0):
                 return
             self.n_restarts += 1
+
+    def _started(self, name: str) -> _Process | None:
+        """A new process; None where the machine gives none now (descriptors, memory, processes)."""
+        try:
+            process = self._processes[name] = _Process(name, self._begin(name))
+        except OSError as error:
+            log.error("gateway process %s can't be started: %s", name, error)
+            return None
+        return process
 
     def _listen(self, process: _Process) -> None:
         assert process.popen.stdout is not None
@@ -215,6 +263,15 @@ class Fleet:
                     self._on_journalled()
                 elif "engines" in message:
                     self._engine_status[process.name] = message["engines"]
+                elif "journal_error" in message:
+                    self._journal_errors.pop(process.name, None)
+                    if message["journal_error"] is not None:
+                        self._journal_errors[process.name] = message["journal_error"]
+                elif message.get("want") == "call":
+                    # The first call of a key asks the pool: nobody else's message waits for that.
+                    threading.Thread(target=self._may_call, args=(process, message), daemon=True).start()
+                elif "spent" in message:
+                    self._ledger.spend(message["spent"], message["n_tokens"])
                 elif "want" in message:
                     threading.Thread(target=self._lend_engine, args=(process,), daemon=True).start()
                 else:
@@ -223,6 +280,20 @@ class Fleet:
                         process.acked = max(process.acked, message.get("ack", 0))
                         process.failure = message.get("failed", process.failure)
                         self._news.notify_all()
+
+    def _may_call(self, process: _Process, message: Mapping[str, Any]) -> None:
+        binding = self._keys.binding(message["key"])
+        answer: dict[str, Any] = {}
+        try:
+            if binding is not None:
+                self._ledger.take(binding)
+        except KeySpent as error:
+            answer = {"refused": error.message, "retry_after_s": error.retry_after_s}
+        except Exception as error:
+            # The call must end: a worker waits for this answer.
+            log.exception("what a session key has used could not be told")
+            answer = {"refused": f"what the key has used is not known: {type(error).__name__}", "retry_after_s": 1.0}
+        process.sender.send({"do": "may", "id": message["id"], **answer})
 
     def _lend_engine(self, process: _Process) -> None:
         try:

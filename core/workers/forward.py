@@ -9,7 +9,9 @@ import orjson
 
 from core.errors import StudioError
 from core.gateway.asgi import JSON, AgentGone, Receive, Scope, Send, read_body, send_body, send_start, send_whole
-from core.gateway.http1 import HttpClient, HttpError
+from core.gateway.border import WORKER_HEADER
+from core.gateway.http1 import HttpClient
+from core.gateway.http_connection import HttpError
 
 log = logging.getLogger(__name__)
 
@@ -17,6 +19,8 @@ HOP_BY_HOP: Final = frozenset(
     {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "content-length"}
 )
 """Headers between two neighbours; each has its own."""
+DROPPED: Final = HOP_BY_HOP | {WORKER_HEADER, "expect"}
+"""What of a request is not passed on; who sent it does not say for whom it speaks, and the body is here already."""
 
 
 class OwnerAway(StudioError):
@@ -32,12 +36,14 @@ class Forward:
     Args:
         address: root of the owner's server, ``http://127.0.0.1:PORT``.
         client: of the running event loop.
+        token: by which the owner knows that this process passes a request on.
         max_body_bytes: larger requests get 413.
     """
 
-    def __init__(self, address: str, client: HttpClient, *, max_body_bytes: int = 256 << 20) -> None:
+    def __init__(self, address: str, client: HttpClient, *, token: str, max_body_bytes: int = 256 << 20) -> None:
         self._address = address
         self._client = client
+        self._token = token
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -49,13 +55,15 @@ class Forward:
         except StudioError as error:
             await _refuse(send, error)
             return
-        path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "surrogateescape")
+        path = (scope.get("raw_path") or scope["path"].encode()).decode("ascii", "surrogateescape")
         query = scope["query_string"].decode("ascii", "surrogateescape")
         headers = [
             (name.decode("latin-1"), value.decode("latin-1"))
             for name, value in scope["headers"]
-            if name.decode("latin-1") not in HOP_BY_HOP
+            if name.decode("latin-1") not in DROPPED
         ]
+        sender = scope.get("client")
+        headers.append((WORKER_HEADER, f"{self._token} {sender[0] if sender else ''}"))
         started = False
         try:
             url = f"{self._address}{path}" + (f"?{query}" if query else "")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import re
 import sys
 import threading
 import time
@@ -19,20 +20,25 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from core.config import Settings
-from core.engine_host import add_configured_engines, timeouts_of
+from core.engine_host import add_configured_engines, bounds_of, timeouts_of
 from core.errors import EngineError, StudioError
 from core.gateway.app import GatewayDeps, create_gateway
 from core.gateway.asgi import Receive, Scope, Send
+from core.gateway.border import Border
 from core.gateway.calllog import log_call
 from core.gateway.engines import EngineSet
 from core.gateway.front import Front
+from core.gateway.hosts import Hosts
 from core.gateway.http1 import HttpClient
+from core.gateway.http_connection import UNBOUND
 from core.gateway.identity import KeyStore
+from core.gateway.limits import Limits, raise_descriptor_limit
 from core.gateway.policy import PolicyState
 from core.gateway.server import GatewayServer, settle_memory
 from core.journal import Journal
 from core.logs import set_up
 from core.types import PolicyEvent
+from core.workers.asking import OwnersLedger
 from core.workers.counts import WorkerStats
 from core.workers.forward import Forward
 from core.workers.lines import Sender, messages
@@ -40,6 +46,8 @@ from core.workers.lines import Sender, messages
 TELL_EVERY_S: Final = 0.05
 ENGINES_EVERY_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 20.0
+SERVER_ENDED: Final = 70
+"""Exit code of a process whose server has ended by itself."""
 
 log = logging.getLogger(__name__)
 
@@ -75,20 +83,27 @@ class Worker:
     def __init__(self, begin: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]) -> None:
         self._tell = tell
         self._done = threading.Event()
+        self._stopping = False
         settings = Settings(**begin["settings"])
-        self.journal = Journal(settings.journal_dir, writer=begin["writer"], segment_bytes=settings.segment_bytes)
+        self.journal = Journal(
+            settings.journal_dir,
+            writer=begin["writer"],
+            segment_bytes=settings.segment_bytes,
+            used=begin["used"],
+        )
         self.keys = KeyStore()
         self.keys.load(begin["keys"])
-        self.policy = PolicyState()
+        self.policy = PolicyState(sync_timeout_s=settings.policy_sync_timeout_s)
         self.policy.restore(PolicyEvent(**event) for event in begin["policy"])
-        self.policy.syncing = begin["syncing"]
+        self.policy.resume_sync(begin["sync"])
         self.stats = WorkerStats(clock=time.time)
         self.stats.listen(log_call)
         self.local = OwnersEngine(lambda: tell({"want": "local_engine"}))
-        self.engines = EngineSet(timeouts=timeouts_of(settings))
+        self.engines = EngineSet(timeouts=timeouts_of(settings), bounds=bounds_of(settings))
         add_configured_engines(self.engines, settings, self.local)
         for engine in begin["engines"]:
             self.engines.add(**engine)
+        self.ledger = OwnersLedger(tell)
         deps = GatewayDeps(
             settings=settings,
             journal=self.journal,
@@ -96,11 +111,31 @@ class Worker:
             keys=self.keys,
             policy=self.policy,
             stats=self.stats,
+            ledger=self.ledger,
+            max_body_bytes=settings.max_body_bytes,
         )
         routes = create_gateway(deps)
-        rest = Mount("/", _OfTheLoop(begin["owner"]))
-        app = Front(Starlette(routes=[*routes, rest]), routes)
-        self.server = GatewayServer(app, host=settings.host, port=begin["port"], shared=True)
+        rest = Mount("/", _OfTheLoop(begin["owner"], begin["token"], settings.max_body_bytes))
+        # Uids may hold line breaks, which the framework's own pattern ends at.
+        rest.path_regex = re.compile(r"^/(?P<path>[\s\S]*)\Z")
+        app = Border(
+            Front(Starlette(routes=[*routes, rest]), routes),
+            hosts=Hosts(settings.host, settings.allowed_hosts),
+            api_key=settings.api_key,
+            keys=self.keys,
+            stats=self.stats,
+            cors_origins=settings.cors_origins,
+        )
+        raise_descriptor_limit()
+        self.server = GatewayServer(
+            app,
+            host=settings.host,
+            port=begin["port"],
+            shared=True,
+            tls=settings.tls,
+            limits=Limits.of(settings),
+            refused=self.stats.refused,
+        )
         self._teller = threading.Thread(target=self._tell_news, name="tell", daemon=True)
 
     def start(self) -> None:
@@ -117,8 +152,12 @@ class Worker:
         elif said == "policy":
             event = message["event"]
             self.policy.apply(event["event"], event["version"], at=event["created_at"], metadata=event["metadata"])
+        elif said == "sync_ended":
+            self.policy.end_sync()
         elif said == "engine":
             self.engines.add(**message["engine"])
+        elif said == "may":
+            self.ledger.answered(message)
         elif said == "local_engine":
             self.local.answered(message)
         if "n" in message:
@@ -126,13 +165,14 @@ class Worker:
 
     def stop(self) -> None:
         """Finish the calls in flight, write what is to be written, tell the last of it."""
+        self._stopping = True
         self.server.stop(STOP_TIMEOUT_S)
         self.journal.close()
         self._done.set()
         self._teller.join()
 
     def _tell_news(self) -> None:
-        engines: list[dict[str, Any]] = []
+        told: dict[str, Any] = {"engines": [], "journal_error": None}
         looked_at = 0.0
         last = False
         while not last:
@@ -142,20 +182,36 @@ class Worker:
                 self._tell({"news": news})
             if time.monotonic() - looked_at >= ENGINES_EVERY_S or last:
                 looked_at = time.monotonic()
-                if engines != (engines := self.engines.status()):
-                    self._tell({"engines": engines})
+                if not last:
+                    self._look_after()
+                for name, value in (("engines", self.engines.status()), ("journal_error", self.journal.error)):
+                    if told[name] != value:
+                        told[name] = value
+                        self._tell({name: value})
+
+    def _look_after(self) -> None:
+        """Threads of this process that must live: the owner starts the process again where that is the only mend."""
+        self.journal.revive()
+        if self.journal.error is not None:
+            self.journal.probe()
+        if not self.server.running and not self._done.is_set() and not self._stopping:
+            log.error("the gateway's thread has ended; this process ends with it")
+            os._exit(SERVER_ENDED)
 
 
 class _OfTheLoop:
     """``Forward`` with a client that is made on the loop that serves."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, token: str, max_body_bytes: int) -> None:
         self._address = address
+        self._token = token
+        self._max_body_bytes = max_body_bytes
         self._app: Forward | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._app is None:
-            self._app = Forward(self._address, HttpClient())
+            client = HttpClient(bounds=UNBOUND)
+            self._app = Forward(self._address, client, token=self._token, max_body_bytes=self._max_body_bytes)
         await self._app(scope, receive, send)
 
 

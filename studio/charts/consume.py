@@ -26,7 +26,7 @@ def batches_over_time(rows: Sequence[Mapping[str, Any]], syncs: Sequence[Any], *
     """A dot per batch: when it was leased, how many steps it held, its state as colour; lines are weight syncs.
 
     Args:
-        rows: ``Pool.batch_summaries``.
+        rows: ``pool.consumption.batches``.
         syncs: ``core.batch.pace.Sync``.
         height: pixels.
     """
@@ -39,7 +39,7 @@ def batches_over_time(rows: Sequence[Mapping[str, Any]], syncs: Sequence[Any], *
             name=state,
             mode="markers",
             marker={"size": 9, "color": tone},
-            customdata=[[row["batch_uid"], row["consumer"], row["n_groups"]] for row in chosen],
+            customdata=[[row["batch_uid"], theme.plain(row["consumer"]), row["n_groups"]] for row in chosen],
             hovertemplate="%{y:,} steps, %{customdata[2]:,} groups<br>%{customdata[1]}<br>%{x}<extra>"
             + state
             + "</extra>",
@@ -71,7 +71,7 @@ def staleness(rows: Sequence[Mapping[str, Any]], *, height: int = 200) -> go.Fig
     """Versions behind the policy in force, per batch from first to last: the mean as a dot, the oldest as a bar."""
     known = [row for row in reversed(rows) if row["staleness_max"] is not None]
     places = list(range(1, len(known) + 1))
-    data = [[row["batch_uid"], row["consumer"], row["policy_version"]] for row in known]
+    data = [[row["batch_uid"], theme.plain(row["consumer"]), row["policy_version"]] for row in known]
     made = theme.figure(
         go.Bar(
             x=places,
@@ -100,7 +100,7 @@ def staleness(rows: Sequence[Mapping[str, Any]], *, height: int = 200) -> go.Fig
 
 
 def metric(rows: Sequence[Mapping[str, Any]], name: str, *, height: int = 200) -> go.Figure:
-    """One trainer metric by update, else in order of its posting; ``rows``: ``Pool.metrics`` of this name."""
+    """One trainer metric by update, else in order of its posting; ``rows``: ``pool.batches.metrics`` of this name."""
     known = [row for row in rows if row["value"] is not None]
     by_update = all(row["update_index"] is not None for row in known)
     made = theme.figure(
@@ -111,7 +111,7 @@ def metric(rows: Sequence[Mapping[str, Any]], name: str, *, height: int = 200) -
             line={"width": 1.5, "color": theme.GOOD},
             marker={"size": 7},
             customdata=[[row["batch_uid"]] for row in known],
-            hovertemplate=f"{name} %{{y:.4g}}<br>at %{{x}}<extra></extra>",
+            hovertemplate=f"{theme.plain(name)} %{{y:.4g}}<br>at %{{x}}<extra></extra>",
         ),
         height=height,
         xaxis_title="update" if by_update else "posting",

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 
-from core.credit.types import Floats
 from studio.charts import theme
 
 MAX_CELLS = 1500
@@ -15,7 +15,11 @@ MAX_CELLS = 1500
 
 
 def credit_map(
-    names: Sequence[str], tokens: Sequence[Floats], n_response: Sequence[int], *, height: int | None = None
+    names: Sequence[str],
+    tokens: Sequence[NDArray[np.floating]],
+    n_response: Sequence[int],
+    *,
+    height: int | None = None,
 ) -> go.Figure:
     """A row per estimator, a column per response token; lines part the steps. Each row has its own colour scale.
 

@@ -65,7 +65,7 @@ def funnel(stages: Sequence[tuple[str, int]], *, notes: Sequence[str], height: i
 def stacked(rows: Sequence[dict[str, Any]], *, noun: str, parts: Sequence[str | None], height: int = 200) -> go.Figure:
     """Bars over bins, one colour per part, one on the other.
 
-    ``rows``: ``{"low", "high", "part", "n_steps"}`` as ``pool.spread`` gives them; ``parts``: the parts in the order of
+    ``rows``: ``{"low", "high", "part", "n_steps"}`` of ``pool.stats.spread``; ``parts``: the parts in the order of
     their colours, so that several charts agree on them; None is the unknown.
     """
     made = theme.figure(height=height)
@@ -74,7 +74,7 @@ def stacked(rows: Sequence[dict[str, Any]], *, noun: str, parts: Sequence[str | 
         own = [row for row in rows if row["part"] == part]
         if not own:
             continue
-        name = "unknown" if part is None else part
+        name = "unknown" if part is None else theme.plain(part)
         said = f"{name}: " if apart else ""
         made.add_trace(
             go.Bar(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from core.credit.base import Floats, Ints
+from core.credit.types import Floats, Ints
 from studio.charts import theme
 
 
@@ -98,7 +98,12 @@ def group_strip(
                 "line": {"width": 1, "color": theme.MUTED},
             },
             customdata=[
-                [uids[i], groups[i], "none" if advantages[i] is None else f"{advantages[i]:+.3f}"] for i in kept
+                [
+                    theme.plain(uids[i]),
+                    theme.plain(groups[i]),
+                    "none" if advantages[i] is None else f"{advantages[i]:+.3f}",
+                ]
+                for i in kept
             ],
             hovertemplate="%{customdata[0]}<br>group %{customdata[1]}<br>reward %{y:.3g}<br>"
             "advantage %{customdata[2]}<extra></extra>",
@@ -198,7 +203,7 @@ def group_tokens(names: Sequence[str], tokens: Ints, packed: Ints, *, height: in
             width=counts * 0.92,
             name=name,
             marker={"color": colour, "line": {"width": 0}},
-            customdata=said,
+            customdata=[theme.plain(text) for text in said],
             hovertemplate=f"%{{customdata}}<br>%{{y:,.0f}} tokens {name}<extra></extra>",
         )
         for name, values, colour in (("separate", tokens, theme.MUTED), ("packed", packed, theme.GOOD))

@@ -81,7 +81,7 @@ def axis_top(value: float) -> float:
     """
     power = 10 ** math.floor(math.log10(value))
     factor = next(factor for factor in (1, 2, 4, 6, 8, 10) if factor * power >= value * (1 - 1e-9))
-    top = factor * power
+    top: float = factor * power
     return round(top, 12) if power < 1 else top
 
 

@@ -7,6 +7,7 @@ the last three are reserved: warning, bad, muted.
 
 from __future__ import annotations
 
+import html
 from typing import Any
 
 import plotly.graph_objects as go
@@ -18,6 +19,11 @@ SEQUENTIAL = [[place / 9, f"#0000{11 + place}"] for place in range(10)]
 DIVERGING = [[place / 9, f"#0000{21 + place}"] for place in range(10)]
 
 FONT_SIZE = 12
+
+
+def plain(text: Any) -> str:
+    """Text from outside for a name, label or tooltip: plotly reads those as HTML with links."""
+    return html.escape(str(text), quote=False)
 
 
 def whole_ticks(made: go.Figure, low: float, high: float) -> None:

@@ -113,7 +113,8 @@ def sampled_share(tree: PackedTree, nodes: TreeNodes, sequences: Sequences) -> N
         sampled[tree.path(row)[int(sequences.n_prompt[member]) :]] = True
     counts = np.concatenate([[0], np.cumsum(sampled)])
     share = (counts[nodes.start + nodes.length] - counts[nodes.start]) / np.maximum(nodes.length, 1)
-    return share.astype(np.float32)
+    result: NDArray[np.float32] = share.astype(np.float32)
+    return result
 
 
 def node_labels(tree: PackedTree, nodes: TreeNodes, decode: Callable[[Sequence[int]], str | None]) -> list[str] | None:
@@ -131,7 +132,7 @@ def node_labels(tree: PackedTree, nodes: TreeNodes, decode: Callable[[Sequence[i
 
 def rows_drawing(
     rows: Sequence[Sequence[Part]],
-    lengths: Sequence[int],
+    lengths: NDArray[np.int64],
     step_uids: Sequence[str],
     owner_of: Mapping[str, str],
     detail_of: Mapping[str, str],

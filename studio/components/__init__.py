@@ -12,6 +12,7 @@ variables. Each function here takes data and returns what the user clicked, or N
     tree_canvas(…) -> node index | None        mask_canvas(…)        packed_rows(…) -> row index | None
 """
 
+from studio.components.base import mount_key
 from studio.components.views import (
     facet_list,
     mask_canvas,
@@ -28,6 +29,7 @@ __all__ = [
     "facet_list",
     "mask_canvas",
     "messages_view",
+    "mount_key",
     "packed_rows",
     "plain_text",
     "siblings",

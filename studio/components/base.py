@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,17 @@ def renderer(name: str) -> Any:
 
 def _source(name: str) -> str:
     return (HERE / name).read_text(encoding="utf-8") + "\n"
+
+
+def mount_key(what: str, *uids: str) -> str:
+    """The key of a component that belongs to these uids.
+
+    Streamlit parts the ids of a component's events at ``__``, which uids hold (``django__django-11099``).
+
+    >>> mount_key("timeline", "django__django-11099")
+    'timeline-f79ddff92cb26fd3'
+    """
+    return f"{what}-{hashlib.sha256(repr(uids).encode()).hexdigest()[:16]}"
 
 
 def packed(values: ArrayLike | None, dtype: str) -> str | None:

@@ -202,6 +202,15 @@ function nodeAt(state, token) {
   return token < state.stop[low] ? low : -1
 }
 
+function verdictOf(state, q, k) {
+  const kn = nodeAt(state, k)
+  const qn = nodeAt(state, q)
+  if (kn < 0 || qn < 0) return "padding: sees only itself"
+  if (k > q) return "not visible: the key comes after the query"
+  if (q >= state.end[kn]) return "not visible: another branch of the tree"
+  return kn === qn ? "visible: same run of tokens" : "visible: the key is on the query's path to the root"
+}
+
 function tokenLabel(state, index) {
   const text = state.ids ? state.vocab.get(state.ids[index]) : null
   const id = state.ids ? ` · id ${state.ids[index]}` : ""
@@ -247,11 +256,7 @@ function interact(state) {
     state.hover = { k, q }
     const kn = nodeAt(state, k)
     const qn = nodeAt(state, q)
-    let verdict
-    if (kn < 0 || qn < 0) verdict = "padding: sees only itself"
-    else if (k > q) verdict = "not visible: the key comes after the query"
-    else if (q < state.end[kn]) verdict = kn === qn ? "visible: same run of tokens" : "visible: the key is on the query's path to the root"
-    else verdict = "not visible: another branch of the tree"
+    const verdict = verdictOf(state, q, k)
     const table = element("table")
     const rows = [["query", tokenLabel(state, q)], ["in", qn < 0 ? "padding" : owner(state, qn)], ["key", tokenLabel(state, k)], ["in", kn < 0 ? "padding" : owner(state, kn)], ["mask", verdict]]
     for (const [name, value] of rows) {

@@ -313,10 +313,9 @@ function find(state, query, found) {
         parts.push(text)
       }
       state.starts[state.ids.length] = length
-      state.text = parts.join("").toLowerCase()
-      if (state.text.length !== length) state.text = parts.join("")
+      state.text = folded(parts.join(""))
     }
-    const needle = query.toLowerCase()
+    const needle = folded(query)
     for (let at = state.text.indexOf(needle); at >= 0 && state.hits.length < 5000; at = state.text.indexOf(needle, at + needle.length)) {
       state.hits.push([tokenAt(state, at), tokenAt(state, at + needle.length - 1) + 1])
     }
@@ -330,6 +329,13 @@ function find(state, query, found) {
     found.textContent = query ? "no match" : ""
     paint(state)
   }
+}
+
+// Small letters where that keeps the length, so that places in the text stay places in the tokens (İ would grow).
+function folded(text) {
+  const small = text.toLowerCase()
+  if (small.length === text.length) return small
+  return Array.from(text, (c) => (c.toLowerCase().length === c.length ? c.toLowerCase() : c)).join("")
 }
 
 function tokenAt(state, offset) {

@@ -14,6 +14,7 @@ For page authors::
     w.figures([w.Figure("Steps", w.count(n), help="step")])            # row of numbers, help = glossary word
     w.count(12_345) w.compact(1_234_567) w.percent(0.31) w.bytes_text(n) w.seconds(0.21) w.ago(unix) w.number(x)
     w.uid(text)                                    # short uid for display; w.uid_html for a chip inside HTML
+    w.verbatim(text)                               # captured text in a label, help or toast; w.quiet(text) for st.html
     w.section("Title", "one line of help")         # heading inside a page
     w.facts([("label", value), ...])               # definition list, two columns
     w.plot(figure, key="…", alt="…")               # plotly with the studio's theme, no mode bar
@@ -32,9 +33,11 @@ from studio.widgets.format import (
     escape,
     number,
     percent,
+    quiet,
     seconds,
     uid,
     uid_html,
+    verbatim,
 )
 from studio.widgets.header import page_header
 
@@ -57,9 +60,11 @@ __all__ = [
     "page_header",
     "percent",
     "plot",
+    "quiet",
     "seconds",
     "section",
     "show_error",
     "uid",
     "uid_html",
+    "verbatim",
 ]

@@ -10,11 +10,12 @@ import streamlit as st
 from core.types import View
 from studio import state
 from studio import widgets as w
+from studio.widgets.figures import Tone
 from studio.widgets.tables import mark
 
 BATCHES, SYNC_ROWS = 300, 100
 """Batches that are drawn and listed at once; weight syncs on one page of their table."""
-STATE_TONE = {"acked": "good", "leased": "", "released": "muted", "expired": "warn"}
+STATE_TONE: dict[str, Tone] = {"acked": "good", "leased": "", "released": "muted", "expired": "warn"}
 
 
 def recipe_name(row: Mapping[str, Any]) -> str:
@@ -25,7 +26,7 @@ def recipe_name(row: Mapping[str, Any]) -> str:
 def one_batch(uid: str) -> None:
     """A batch: what it held, what happened to it, what was measured."""
     service = state.service()
-    batch, made = service.pool.batch(uid), service.leases.plan_of(uid)
+    batch, made = service.pool.batches.get(uid), service.leases.plan_of(uid)
     with st.container(horizontal=True, vertical_alignment="center"):
         if st.button("All batches", icon=":material/arrow_back:"):
             state.goto("consume", channel=batch["channel"])
@@ -36,7 +37,7 @@ def one_batch(uid: str) -> None:
         if st.button("Its steps", icon=":material/frame_inspect:", help="The batch's trajectories in Inspect"):
             state.goto("inspect", level="steps", **view)
         if batch["state"] == "leased" and st.button("Give back", icon=":material/undo:", help="End the lease now"):
-            service.pool.finish_batch(uid, "released", detail={"by": state.author()})
+            service.pool.batches.finish(uid, "released", detail={"by": state.author()})
             st.rerun()
     counts = made.counts
     w.figures(
@@ -81,11 +82,11 @@ def one_batch(uid: str) -> None:
     with right:
         w.section("Life")
         w.facts([(event["event"], lived(event)) for event in batch["events"]])
-        measured = service.pool.metrics(uid)
+        measured = service.pool.batches.metrics(uid)
         if measured:
             w.section("Measured")
             w.facts([(row["name"], w.number(row["value"])) for row in measured])
-        per_step = service.pool.metrics(uid, of_steps=True)
+        per_step = service.pool.batches.metrics(uid, of_steps=True)
         if per_step:
             w.section("Measured by step", f"{w.count(len(per_step))} values")
             st.dataframe(

@@ -13,7 +13,7 @@ from studio import state
 def choose(label: str, options: Mapping[str, str], name: str) -> str:
     """A segmented control over ``options`` (key -> text) whose key is the URL parameter ``name``."""
     asked = state.query(name)
-    standing = asked if asked in options else next(iter(options))
+    standing = asked if asked is not None and asked in options else next(iter(options))
     key = f"choose-{name}"
     # The URL decides, whoever changed it; a key that stays keeps the control mounted.
     st.session_state[key] = standing
@@ -35,9 +35,9 @@ def pick(label: str, options: Mapping[str, str], name: str, *, standing: str | N
 
     ``standing`` is chosen where the URL says nothing: the first unless told. ``look`` goes to ``st.selectbox``.
     """
-    first = standing if standing in options else next(iter(options))
+    first = standing if standing is not None and standing in options else next(iter(options))
     asked = state.query(name)
-    chosen = asked if asked in options else first
+    chosen = asked if asked is not None and asked in options else first
     key = f"pick-{name}"
     st.session_state[key] = chosen
     st.selectbox(

@@ -57,7 +57,7 @@ def side_by_side(made: Plan) -> None:
     if drawn:
         n_response = part.steps["n_response_tokens"].to_pylist()
         titles = [REGISTRY[one.algorithm].title for one in drawn]
-        figure = credit_map(titles, [one.tokens for one in drawn], n_response)
+        figure = credit_map(titles, [one.tokens for one in drawn if one.tokens is not None], n_response)
         w.plot(figure, key="credit-map", alt="Advantages of each estimator over the trajectory's tokens")
         step_table(part, drawn)
     missing = [one for one in found if one.error is not None]
@@ -70,7 +70,7 @@ def side_by_side(made: Plan) -> None:
 def pick_trajectory(uids: Sequence[str]) -> str:
     """One of the plan's trajectories, in the URL: the first ones are listed, any other is found by its uid."""
     asked = state.query("credit_of")
-    standing = asked if asked in uids else uids[0]
+    standing = asked if asked is not None and asked in uids else uids[0]
     listed = list(dict.fromkeys([*uids[:TRAJECTORIES], standing]))
     chosen = st.selectbox(
         "Trajectory",
@@ -81,9 +81,9 @@ def pick_trajectory(uids: Sequence[str]) -> str:
         if len(uids) > len(listed)
         else None,
     )
-    wanted = chosen.strip()
+    wanted = (chosen or standing).strip()
     if wanted not in uids:
-        st.caption(f":orange[No trajectory {wanted} in this plan.]")
+        st.caption(f":orange[No trajectory {w.verbatim(wanted)} in this plan.]")
     elif wanted != standing:
         state.set_query(credit_of=wanted)
         st.rerun()
@@ -138,7 +138,7 @@ def what_if(made: Plan) -> None:
         w.plot(figure, key=f"sweep-{name}-{what}", alt=f"{NOUNS[what]} by {SWEEPS[name][0]}")
         for one in found:
             if one.error is not None:
-                st.caption(f"{text(one.value)}: {one.error}")
+                st.html(w.quiet(f"{text(one.value)}: {one.error}"))
 
 
 def adopt(recipe: Recipe, name: str, value: Any) -> None:

@@ -10,6 +10,7 @@ import streamlit as st
 from core.types import View
 from studio import connect, state
 from studio import widgets as w
+from studio.widgets.figures import Tone
 from studio.widgets.tables import mark
 
 
@@ -53,7 +54,8 @@ def session_of(agent: connect.Agent) -> dict[str, Any]:
     sessions = st.session_state.setdefault("sessions", {})
     if agent.key not in sessions:
         sessions[agent.key] = state.service().mint_session(agent=agent.key)
-    return sessions[agent.key]
+    session: dict[str, Any] = sessions[agent.key]
+    return session
 
 
 def snippets(agent: connect.Agent, session: dict[str, Any]) -> None:
@@ -68,12 +70,12 @@ def snippets(agent: connect.Agent, session: dict[str, Any]) -> None:
 @w.live(1.0)
 def first_call(trajectory_uid: str) -> None:
     """The tick."""
-    table = state.service().pool.steps(View({"trajectory_uid": trajectory_uid}), order="created_at desc", limit=1)
+    table = state.service().pool.steps.page(View({"trajectory_uid": trajectory_uid}), order="created_at desc", limit=1)
     if table.num_rows == 0:
         st.html(f'<div class="cs-wait">{mark("Waiting for the first call with this key", "")}</div>')
         return
     step = table.to_pylist()[0]
-    tone = "good" if step["status"] == "ok" else "bad"
+    tone: Tone = "good" if step["status"] == "ok" else "bad"
     when = w.ago(step["created_at"], time.time())
     st.html(f'<div class="cs-wait {tone}">{mark("First call seen", tone)} <span>newest {w.escape(when)}</span></div>')
     if st.button("Inspect it", icon=":material/frame_inspect:", key=f"inspect-{trajectory_uid}"):

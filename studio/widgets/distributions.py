@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import streamlit as st
 
 from core.types import View
@@ -29,8 +31,8 @@ def distributions(view: View) -> None:
     """A grid of histograms. The facet that tells steps apart stands in the URL as ``by``."""
     pool = state.service().pool
     by = facet_choice()
-    n_steps = pool.count_steps(view)
-    spreads = {name: pool.spread(view, name, by=by, bins=BINS).to_pylist() for name in DISTRIBUTIONS}
+    n_steps = pool.steps.count(view)
+    spreads = {name: pool.stats.spread(view, name, by=by, bins=BINS).to_pylist() for name in DISTRIBUTIONS}
     totals: dict[str | None, int] = {}
     for row in max(spreads.values(), key=len):
         totals[row["part"]] = totals.get(row["part"], 0) + row["n_steps"]
@@ -75,7 +77,7 @@ def legend(parts: list[str | None]) -> None:
     st.html(f'<div class="cs-legend">{"".join(marks)}</div>')
 
 
-def one(view: View, name: str, title: str, rows: list, parts: list[str | None], by: str | None) -> None:
+def one(view: View, name: str, title: str, rows: list[Any], parts: list[str | None], by: str | None) -> None:
     """One histogram; what is brushed becomes a filter."""
     w.section(title)
     if not rows:

@@ -15,7 +15,7 @@ class ExportJob(Job):
     """One export; begins at once. ``result`` is its file, once there is one."""
 
     def __init__(
-        self, plan: Plan, pool: Any, name: str, out: Path, options: Mapping[str, str], clock: Callable[[], float]
+        self, plan: Plan, pool: Any, name: str, out: Path, options: Mapping[str, Any], clock: Callable[[], float]
     ) -> None:
         super().__init__(f"export-{name}", len(plan.steps), "the export was cancelled; no file was left")
         self.plan = plan

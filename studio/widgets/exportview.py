@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import streamlit as st
@@ -18,7 +19,7 @@ def show_job(job: ExportJob) -> None:
     if job.running:
         w.live(0.5)(export_progress)(job)
     elif isinstance(job.error, Cancelled):
-        st.caption(f"{job.error.message[:1].upper()}{job.error.message[1:]}.")
+        st.html(w.quiet(f"{job.error.message[:1].upper()}{job.error.message[1:]}."))
     elif job.error is not None:
         w.show_error(job.error)
     elif job.result is not None:
@@ -32,6 +33,13 @@ def export_progress(job: ExportJob) -> None:
     st.progress(job.done / job.total if job.total else 1.0, f"{job.done:,} of {job.total:,} steps")
     if st.button("Cancel", icon=":material/cancel:"):
         job.cancel()
+
+
+def show_differences(found: Iterable[Mapping[str, str | None]]) -> None:
+    """What the trainer does otherwise than the plan, a line each, with what stops it."""
+    for one in found:
+        stops = f" <code>{w.escape(one['flag'])}</code> stops it." if one["flag"] else ""
+        st.html(f'<div class="cs-note">{w.escape(one["what"])}.{stops}</div>')
 
 
 def show_export(result: Any) -> None:
@@ -48,6 +56,7 @@ def show_export(result: Any) -> None:
             ("sha256", manifest["sha256"]),
         ]
     )
+    show_differences(manifest["differences"])
     st.caption("Load it, in its folder:")
     st.code(manifest["load_command"], language="bash", wrap_lines=True)
     if result.path.exists():

@@ -17,12 +17,13 @@ from typing import Any
 import streamlit as st
 
 from core.errors import StudioError
-from core.pool.findings import FINDINGS
-from core.pool.views import FILTERS, check_view
+from core.pool.query.views import FILTERS, check_view
+from core.pool.state.findings import FINDINGS
 from core.types import View
 from studio import components, state
 from studio.glossary import define
 from studio.widgets.callouts import show_error
+from studio.widgets.format import verbatim
 
 FACETS: dict[str, str] = {
     "channel": "Channel",
@@ -148,9 +149,9 @@ def facet_rows(view: View) -> list[dict[str, Any]]:
     """Facets for the component. A facet's own filter is left out of its counts, so its other values stay in sight."""
     pool = state.service().pool
     own = [name for name in FACETS if name in view.filters]
-    counted = pool.facets(view, [name for name in FACETS if name not in own])
+    counted = pool.stats.facets(view, [name for name in FACETS if name not in own])
     for name in own:
-        counted |= pool.facets(with_filter(view, name, None), [name])
+        counted |= pool.stats.facets(with_filter(view, name, None), [name])
     rows = []
     for name, label in FACETS.items():
         kind = FILTERS[name].kind
@@ -180,10 +181,13 @@ def active_filters(view: View, *, key: str) -> None:
     with st.container(horizontal=True, gap="xsmall", key=f"{key}-chips"):
         for name, value in view.filters.items():
             if st.button(
-                describe(name, value), icon=":material/close:", key=f"{key}-off-{name}", help="Take this filter off"
+                verbatim(describe(name, value)),
+                icon=":material/close:",
+                key=f"{key}-off-{name}",
+                help="Take this filter off",
             ):
                 change(with_filter(view, name, None))
-        if view.where and st.button(f"where {view.where}", icon=":material/close:", key=f"{key}-off-where"):
+        if view.where and st.button(f"where {verbatim(view.where)}", icon=":material/close:", key=f"{key}-off-where"):
             change(View(view.filters, ""))
         if st.button("Clear all", type="tertiary", key=f"{key}-off-all"):
             change(View())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 DASH = "—"
 
@@ -15,13 +16,35 @@ def escape(value: Any) -> str:
     return DASH if value is None else html.escape(str(value), quote=True)
 
 
-def _missing(value: float | None) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
+_MARKUP = re.compile(r"(^-|[\\`*_{}\[\]()<>#+.!|~:$&@=])")
+# An address becomes a link although each of its signs is escaped; a word joiner, which takes no room, prevents it.
+_ADDRESS = re.compile(r"(https?|ftp|mailto|xmpp|www)(?=[:.])|(?<=\S)(?=@\S)", re.IGNORECASE)
+_WORD_JOINER = "\u2060"
+
+
+def verbatim(value: Any) -> str:
+    """Text for a label, help or toast, which Streamlit reads as Markdown, shown to the letter; None is the dash.
+
+    No image, link, colour, icon or formula in it is active. For a body of its own use ``st.html`` with ``escape``.
+    """
+    if value is None:
+        return DASH
+    line = " ".join(str(value).split())
+    return _MARKUP.sub(r"\\\1", _ADDRESS.sub(lambda found: found[0] + _WORD_JOINER, line))
+
+
+def quiet(value: Any) -> str:
+    """A line of captured text as HTML, in the small quiet type of a caption."""
+    return f'<div class="cs-quiet">{escape(value)}</div>'
+
+
+def _known(value: float | None) -> TypeGuard[float]:
+    return not (value is None or (isinstance(value, float) and math.isnan(value)))
 
 
 def count(value: int | None) -> str:
     """A count with thin grouping: 12 345 678 reads 12,345,678."""
-    return DASH if _missing(value) else f"{value:,.0f}"
+    return f"{value:,.0f}" if _known(value) else DASH
 
 
 def compact(value: float | None) -> str:
@@ -30,7 +53,7 @@ def compact(value: float | None) -> str:
     >>> compact(999), compact(1234), compact(1234567), compact(3.98e17), compact(None)
     ('999', '1.23 k', '1.23 M', '398 P', '—')
     """
-    if _missing(value):
+    if not _known(value):
         return DASH
     size = abs(value)
     for limit, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -50,7 +73,7 @@ def bytes_text(value: int | None) -> str:
     >>> bytes_text(512), bytes_text(1536), bytes_text(3 << 30)
     ('512 B', '1.5 KiB', '3.0 GiB')
     """
-    if _missing(value):
+    if not _known(value):
         return DASH
     size = float(value)
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -66,7 +89,7 @@ def percent(part: float | None, whole: float | None = 1.0) -> str:
     >>> percent(0.314), percent(1, 3), percent(1, 0)
     ('31.4 %', '33.3 %', '—')
     """
-    if _missing(part) or _missing(whole) or not whole:
+    if not _known(part) or not _known(whole) or not whole:
         return DASH
     share = 100 * part / whole
     return f"{share:.0f} %" if share in (0.0, 100.0) else f"{share:.1f} %"
@@ -78,7 +101,7 @@ def seconds(value: float | None) -> str:
     >>> seconds(0.0123), seconds(1.5), seconds(75), seconds(7300)
     ('12 ms', '1.50 s', '1 min 15 s', '2 h 1 min')
     """
-    if _missing(value):
+    if not _known(value):
         return DASH
     if value < 1:
         ms = value * 1000
@@ -92,7 +115,7 @@ def seconds(value: float | None) -> str:
 
 def number(value: float | None, digits: int = 3) -> str:
     """A real number with so many significant decimals; never an exponent for ordinary sizes."""
-    if _missing(value):
+    if not _known(value):
         return DASH
     return f"{value:,.{digits}f}".rstrip("0").rstrip(".") if digits else f"{value:,.0f}"
 

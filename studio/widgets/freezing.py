@@ -9,7 +9,7 @@ import streamlit as st
 from core.batch.datasets import freeze_version
 from core.batch.recipe import Recipe
 from core.batch.redact import texts_of
-from core.pool.redaction import PATTERNS, SECRETS, Redaction, parse_redaction
+from core.pool.redaction.rules import PATTERNS, SECRETS, Redaction, parse_redaction
 from core.types import View
 from studio import state
 from studio import widgets as w
@@ -32,11 +32,11 @@ def freeze_tab() -> None:
         return
     with right:
         active_filters(view, key="datasets")
-        channels = [str(value) for value, _ in service.pool.facets(View(), ["channel"])["channel"]] or ["train"]
+        channels = [str(value) for value, _ in service.pool.stats.facets(View(), ["channel"])["channel"]] or ["train"]
         channel = pick("Channel", {one: one for one in channels}, "into", width=200)
         recipe, origin = group_recipe(channel)
         counts = plan_counts(counts_now(view, recipe))
-        n_steps = service.pool.count_steps(View({**view.filters, "channel": channel}, view.where))
+        n_steps = service.pool.steps.count(View({**view.filters, "channel": channel}, view.where))
         w.figures(
             [
                 w.Figure("Steps frozen", w.count(n_steps), help="All that match, with their labels as they are now"),
@@ -52,7 +52,7 @@ def freeze_tab() -> None:
 def form(view: View, recipe: Recipe, n_steps: int) -> None:
     """Name, parent, note and redaction; the button freezes."""
     pool = state.service().pool
-    names = [head["name"] for head in pool.dataset_versions()]
+    names = [head["name"] for head in pool.versions.all()]
     with st.form("freeze", border=True):
         first, second, third = st.columns([3, 3, 4])
         name = first.text_input("Name", placeholder="sales-agents-v1")
@@ -84,6 +84,10 @@ def freeze(name: str, view: View, recipe: Recipe, parent: str | None, note: str,
 
     service = state.service()
     bar = st.progress(0.0, "Freezing…")
+
+    def told(done: int, total: int) -> None:
+        bar.progress(done / total if total else 1.0, f"{done:,} of {total:,}")
+
     head = freeze_version(
         service.pool,
         name.strip(),
@@ -95,9 +99,9 @@ def freeze(name: str, view: View, recipe: Recipe, parent: str | None, note: str,
         redaction=redaction,
         texts=texts_of(service.settings.local_model_dir),
         templates=templates(service.settings),
-        progress=lambda done, total: bar.progress(done / total if total else 1.0, f"{done:,} of {total:,}"),
+        progress=told,
     )
-    st.toast(f"Frozen: {head['name']}, {head['n_steps']:,} steps", icon=":material/ac_unit:")
+    st.toast(f"Frozen: {w.verbatim(head['name'])}, {head['n_steps']:,} steps", icon=":material/ac_unit:")
     state.set_view(View())
     state.set_query(tab=None, version=head["name"])
     st.rerun()

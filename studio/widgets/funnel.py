@@ -33,7 +33,7 @@ def funnel_table(made: Plan, captured: tuple[int, int, int] | None = None) -> No
         if cells[5].button("Rows", key=f"rows-{item.reason}", help=f"The {w.count(item.n_steps)} steps in Inspect"):
             state.goto("inspect", level="steps", **state.view_to_query(item.view))
         if item.view_is_partial:
-            st.caption(f"The rows of {item.reason} show its first trajectories only: there are too many to name.")
+            st.html(w.quiet(f"The rows of {item.reason} show its first trajectories only: there are too many to name."))
     counts = made.remaining[-1]
     funnel_row(widths, "Ready: in the plan", counts[1], counts[2], counts[3], counts[3], whole, strong=True)
 

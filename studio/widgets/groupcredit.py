@@ -74,6 +74,6 @@ def reason(made: Plan, step_uid: str) -> str:
     pool = state.service().pool
     for item in made.excluded:
         rows = View({**item.view.filters, "step_uid": step_uid}, item.view.where)
-        if pool.count_steps(rows):
+        if pool.steps.count(rows):
             return item.label[0].lower() + item.label[1:]
     return made.lacks[0] if made.lacks else "it is not among the candidates"

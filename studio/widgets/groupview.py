@@ -27,9 +27,9 @@ def group_page(uid: str) -> None:
         if st.button("All groups", icon=":material/arrow_back:", key="back", type="tertiary"):
             state.set_query(group=None, level="groups")
             st.rerun()
-        group = pool.group(uid)
+        group = pool.groups.get(uid)
         st.html(f"<code title='{w.escape(uid)}'>{w.escape(uid)}</code>", width="content")
-        st.caption(str(group.get("prompt_preview") or "")[:110])
+        st.html(w.quiet(str(group.get("prompt_preview") or "")[:110]))
         st.space("stretch")
         if st.button("Its trajectories", icon=":material/table_rows:", type="tertiary", key="group-rows"):
             state.set_query(group=None, level=None)
@@ -44,14 +44,16 @@ def group_page(uid: str) -> None:
     steps = steps_of(pool, [member["trajectory_uid"] for member in members])
     asked = state.query("reference")
     uids = [member["trajectory_uid"] for member in members]
-    reference = asked if asked in uids else uids[0]
+    reference = asked if asked is not None and asked in uids else uids[0]
     advantages = {one: row["advantage"] for one, row in chosen.items()}
     clicked = components.siblings(
-        rows=sibling_rows(pool, members, steps, reference, advantages), key=f"siblings-{uid}", height=520
+        rows=sibling_rows(pool, members, steps, reference, advantages),
+        key=components.mount_key("siblings", uid),
+        height=520,
     )
     missing = [one for one in uids if one not in chosen]
     why = f" {len(missing)} not in it: {reason(made, steps[missing[0]][0]['step_uid'])}." if missing else ""
-    st.caption(f"Advantages by {name}.{why}")
+    st.html(w.quiet(f"Advantages by {name}.{why}"))
     follow(clicked, reference)
 
 
@@ -67,7 +69,7 @@ def follow(clicked: Mapping[str, str] | None, reference: str) -> None:
     elif what == "trajectory":
         state.set_query(trajectory=uid, step=None)
     else:
-        owner = state.service().pool.step(uid)["trajectory_uid"]
+        owner = state.service().pool.steps.get(uid)["trajectory_uid"]
         state.set_query(trajectory=owner, step=uid)
     st.rerun()
 
@@ -101,7 +103,7 @@ def figures(group: Row, members: Sequence[Row]) -> None:
 
 def steps_of(pool: Pool, trajectory_uids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
     """Main steps of each trajectory in order (all steps where none is main)."""
-    rows = pool.steps(View({"trajectory_uid": list(trajectory_uids)}), order="step_index", limit=None).to_pylist()
+    rows = pool.steps.page(View({"trajectory_uid": list(trajectory_uids)}), order="step_index", limit=None).to_pylist()
     found: dict[str, list[dict[str, Any]]] = {uid: [] for uid in trajectory_uids}
     for row in rows:
         found[row["trajectory_uid"]].append(row)
@@ -110,9 +112,9 @@ def steps_of(pool: Pool, trajectory_uids: Sequence[str]) -> dict[str, list[dict[
 
 def answering(pool: Pool, step: Row) -> list[dict[str, Any]]:
     """The first step that goes on from this one, whole: the results of its calls stand there."""
-    family = pool.trajectory(str(step["trajectory_uid"]), tokens=False)["steps"]
+    family = pool.trajectories.get(str(step["trajectory_uid"]), tokens=False)["steps"]
     children = [row["step_uid"] for row in family if row.get("parent_step_uid") == step["step_uid"]]
-    return [pool.step(uid) for uid in children[:1]]
+    return [pool.steps.get(uid) for uid in children[:1]]
 
 
 def sibling_rows(
@@ -127,7 +129,7 @@ def sibling_rows(
     rows = []
     for member in members:
         uid = member["trajectory_uid"]
-        parting = None if uid == reference else part(pool, steps[reference], steps[uid])
+        parting = None if uid == reference else part(pool.steps, steps[reference], steps[uid])
         rows.append(
             {
                 "uid": uid,

@@ -15,7 +15,7 @@ from streamlit.errors import StreamlitAPIException
 from core.types import Annotation, AnnotationKind
 from studio import state
 from studio.widgets.figures import section
-from studio.widgets.format import ago, escape, number
+from studio.widgets.format import ago, escape, number, quiet, verbatim
 from studio.widgets.tables import html_table, mark
 
 SOURCE = "studio"
@@ -53,7 +53,7 @@ def say(target: Target, opinions: Sequence[tuple[str, Any]], *, label: str) -> s
     service = state.service()
     at = service.clock()
     said = [one for kind, value in opinions for one in target.annotations(kind, value, at=at)]
-    return service.pool.annotate(said, label=f"{label} on {target.kind} {target.uid}")
+    return service.pool.labels.annotate(said, label=f"{label} on {target.kind} {target.uid}")
 
 
 def redraw() -> None:
@@ -69,7 +69,7 @@ def apply(target: Target, kind: str, value: Any, *, label: str, said: Callable[[
     action = say(target, [(kind, value)], label=label)
     if said is not None:
         said(action)
-    st.toast(f"{label} on {target.kind} {target.uid}")
+    st.toast(f"{verbatim(label)} on {target.kind} {verbatim(target.uid)}")
     redraw()
 
 
@@ -108,7 +108,7 @@ def label_panel(
     Args:
         target: what the labels are about.
         current: its effective state: quality, trainable, reward, tags.
-        annotations: its annotations, oldest first, as ``pool.annotations`` gives them.
+        annotations: its annotations, oldest first, as ``pool.labels.annotations`` gives them.
         captured_reward: the reward that came with the data; an edit lies over it and never replaces it.
         shortcuts: whether G, B and U label this target.
         quality: whether to draw the buttons of quality and correctness.
@@ -202,7 +202,7 @@ def _reward(
             apply(target, AnnotationKind.REWARD, None, label="reward withdrawn", said=said)
     if overlay and opinion is not None:
         before = f"captured {number(captured)} · " if target.kind == "step" else ""
-        st.caption(f"{before}{opinion['author']} says {number(opinion['value'])}")
+        st.html(quiet(f"{before}{opinion['author']} says {number(opinion['value'])}"))
 
 
 def _tags(target: Target, standing: list[str], key: str, said: Said | None) -> None:

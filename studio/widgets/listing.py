@@ -9,7 +9,10 @@ from typing import Any
 import streamlit as st
 
 from core.errors import InvalidInput
-from core.pool.columns import GROUP_COLUMNS, STEP_COLUMNS, TRAJECTORY_COLUMNS, parse_order
+from core.pool.groups import PromptGroups
+from core.pool.query.columns import GROUP_COLUMNS, STEP_COLUMNS, TRAJECTORY_COLUMNS, parse_order
+from core.pool.steps import Steps
+from core.pool.trajectories import Trajectories
 from core.types import View
 from studio import preferences, state
 from studio import widgets as w
@@ -49,13 +52,14 @@ def listing(view: View) -> None:
         bar = st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key="pick-bar", width="content")
         settings(info, spec, level, order)
     active_filters(view, key="inspect")
-    fetch, counted = {
-        "trajectories": (pool.trajectories, pool.count_trajectories),
-        "groups": (pool.groups, pool.count_groups),
-        "steps": (pool.steps, pool.count_steps),
-    }[level]
+    lists: dict[str, Steps | Trajectories | PromptGroups] = {
+        "trajectories": pool.trajectories,
+        "groups": pool.groups,
+        "steps": pool.steps,
+    }
+    listed = lists[level]
     page = browse.asked_page()
-    rows = fetch(view, order=order, limit=browse.PAGE_SIZE, offset=(page - 1) * browse.PAGE_SIZE)
+    rows = listed.page(view, order=order, limit=browse.PAGE_SIZE, offset=(page - 1) * browse.PAGE_SIZE)
     if len(rows) == 0 and page > 1:
         state.set_query(page=None)
         st.rerun()
@@ -74,7 +78,7 @@ def listing(view: View) -> None:
             opened=lambda uid: open_row(level, uid),
         )
         # Counted after the rows are on the screen: a slow count holds up nobody.
-        browse.page_of(counted(view), key=f"inspect-{level}-{signature(view)}", noun=LEVELS[level].lower())
+        browse.page_of(listed.count(view), key=f"inspect-{level}-{signature(view)}", noun=LEVELS[level].lower())
     if now != picked:
         picking.remember(info.pick, now)
     if now:
@@ -89,7 +93,7 @@ def open_row(level: str, uid: str) -> None:
     elif level == "groups":
         state.set_query(group=uid, page=None)
     else:
-        state.set_query(trajectory=state.service().pool.step(uid)["trajectory_uid"], step=uid, page=None)
+        state.set_query(trajectory=state.service().pool.steps.get(uid)["trajectory_uid"], step=uid, page=None)
 
 
 def asked_order(info: Level) -> str:

@@ -10,6 +10,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import orjson
+
+from core.dialects.exact import exact_json
+
 Message = Mapping[str, Any]
 Entry = dict[str, Any]
 
@@ -29,7 +33,7 @@ def delta(
     """Entries for ``components.messages_view``: folded history, what is new, the sampled answer.
 
     Args:
-        step: one step as ``pool.step`` gives it.
+        step: one step as ``pool.steps.get`` gives it.
         parent: the step its prompt continues, or None.
         later: the trajectory's steps after this one: the results of its calls are looked up there.
     """
@@ -267,12 +271,14 @@ def _image(block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(value: Any) -> tuple[str, str | None]:
-    """Arguments as indented JSON; text that isn't JSON stays as it is and is named."""
+    """Arguments as indented JSON; text that isn't JSON, or that says more than its value does, stays as it is."""
     if value is None or value == "":
         return "", None
     if not isinstance(value, str):
         return json.dumps(value, ensure_ascii=False, indent=2), None
     try:
-        return json.dumps(json.loads(value), ensure_ascii=False, indent=2), None
-    except ValueError:
+        return json.dumps(exact_json(value), ensure_ascii=False, indent=2), None
+    except orjson.JSONDecodeError:
         return value, "arguments are not JSON"
+    except ValueError as error:
+        return value, f"arguments are shown as they were said: {error}"

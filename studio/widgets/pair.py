@@ -41,27 +41,27 @@ def pair_page(uids: Sequence[str]) -> None:
             "Two things are compared", "Pick two rows of a table, or two siblings of a group.", icon="compare"
         )
         return
-    steps = set(pool.existing_steps(uids))
+    steps = set(pool.steps.existing(uids))
     with crumbs:
         if st.button("Swap", icon=":material/swap_horiz:", key="swap", type="tertiary"):
             state.set_query(compare=[uids[1], uids[0]])
             st.rerun()
     if len(steps) == len(set(uids)):
-        one, other = (pool.step(uid) for uid in uids)
+        one, other = (pool.steps.get(uid) for uid in uids)
         step_figures(one, other)
         side_by_side(one, other)
         return
-    trajectory_pair(pool, [pool.step(uid)["trajectory_uid"] if uid in steps else uid for uid in uids])
+    trajectory_pair(pool, [pool.steps.get(uid)["trajectory_uid"] if uid in steps else uid for uid in uids])
 
 
 def trajectory_pair(pool: Pool, uids: Sequence[str]) -> None:
     """Both as rows of steps, and the step where they part side by side; J and K go on and back."""
-    members = [pool.trajectory(uid, tokens=False) for uid in uids]
+    members = [pool.trajectories.get(uid, tokens=False) for uid in uids]
     steps = steps_of(pool, uids)
     one, other = (steps[uid] for uid in uids)
     if not one or not other:
         raise NotFound("One of the two has no step yet.", field="compare")
-    parting = part(pool, one, other)
+    parting = part(pool.steps, one, other)
     trajectory_figures(members, one, other, None if parting is None else parting.place)
     last = max(len(one), len(other)) - 1
     asked = state.query("place")
@@ -76,7 +76,7 @@ def trajectory_pair(pool: Pool, uids: Sequence[str]) -> None:
     for row, shown in zip(rows, pair, strict=True):
         for cell in row["cells"]:
             cell["selected"] = cell["uid"] == shown["step_uid"]
-    clicked = components.siblings(rows=rows, key=f"pair-{uids[0]}-{uids[1]}", height=200, acts=False)
+    clicked = components.siblings(rows=rows, key=components.mount_key("pair", *uids), height=200, acts=False)
     if clicked is not None:
         if clicked["what"] == "step":
             places = [n for own in (one, other) for n, step in enumerate(own) if step["step_uid"] == clicked["uid"]]
@@ -92,8 +92,7 @@ def trajectory_pair(pool: Pool, uids: Sequence[str]) -> None:
         if st.button("", icon=":material/keyboard_arrow_down:", key="next", shortcut="J", disabled=place == last):
             state.set_query(place=place + 1)
             st.rerun()
-    shown = [pool.step(own[place]["step_uid"]) if place < len(own) else None for own in (one, other)]
-    side_by_side(shown[0], shown[1])
+    side_by_side(*(pool.steps.get(own[place]["step_uid"]) if place < len(own) else None for own in (one, other)))
 
 
 def side_by_side(one: Row | None, other: Row | None) -> None:

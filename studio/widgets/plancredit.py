@@ -7,7 +7,6 @@ import pyarrow as pa
 import streamlit as st
 
 from core.batch.plan import Plan
-from studio import state
 from studio import widgets as w
 from studio.charts.plan import CELLS, DOTS, group_density, group_strip, spread
 from studio.widgets.browse import asked_page, page_of
@@ -74,9 +73,6 @@ def strip(rows: pa.Table, first: int) -> None:
 
 
 def service_version(made: Plan) -> int | None:
-    """What staleness counts from: the plan's version, else the one in force, else the newest in the plan."""
-    if made.policy_version is not None:
-        return made.policy_version
-    known = [one for one in made.trajectories["policy_version_max"].to_pylist() if one is not None]
-    in_force = state.service().policy.version
-    return in_force if in_force is not None else max(known, default=None)
+    """What staleness counts from: the plan's version, else the one in force."""
+    named = made.policy_version
+    return made.reader.version_in_force(made.recipe.channel) if named is None else named

@@ -10,15 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar, get_args
 
-import pyarrow as pa
 import streamlit as st
 
-from core.batch.candidates import COLUMNS, OPTIONAL
 from core.batch.plan import Plan, count_plan, plan
 from core.batch.recipe import Recipe, parse_recipe
 from core.credit import REGISTRY, Option
 from core.errors import InvalidInput, StudioError
-from core.types import AnnotationKind, PolicyEvent, TokenSource, View
+from core.types import TokenSource, View
 from studio import state
 from studio.widgets.callouts import show_error
 from studio.widgets.figures import Figure, figures
@@ -63,7 +61,7 @@ def standing_recipe(channel: str) -> tuple[Recipe, str]:
     """The URL's recipe, else the one that the channel's trainers fetch by, else the defaults; and where it is from."""
     if state.query(PARAM) is not None:
         return recipe_from_query(), "the page's recipe"
-    active = state.service().pool.active_recipe(channel)
+    active = state.service().pool.recipes.active(channel)
     if active is None:
         return Recipe(channel=channel), "default recipe"
     return parse_recipe(active["recipe"]), f"recipe {active['name']} v{active['version']}"
@@ -160,8 +158,8 @@ def recipe_editor(recipe: Recipe, channels: Sequence[str], base: Recipe | None =
 def _data(recipe: Recipe) -> dict[str, str | None]:
     """Whether the pool as it is now, the steps of a saved view, or a frozen version is trained on."""
     pool = state.service().pool
-    versions = list(dict.fromkeys([recipe.dataset, *(head["name"] for head in pool.dataset_versions())]))
-    views = list(dict.fromkeys([recipe.view, *(row["name"] for row in pool.views())]))
+    versions = list(dict.fromkeys([recipe.dataset, *(head["name"] for head in pool.versions.all())]))
+    views = list(dict.fromkeys([recipe.view, *(row["name"] for row in pool.views.all())]))
     titles: dict[tuple[str, str] | None, str] = {None: "The pool as it is now"}
     titles |= {("dataset", name): f"Version {name}" for name in versions if name is not None}
     titles |= {("view", name): f"Saved view {name}" for name in views if name is not None}
@@ -208,7 +206,7 @@ def _order_and_limits(recipe: Recipe) -> dict[str, Any]:
     losses = list(get_args(Recipe.model_fields["loss"].annotation))
     edited["loss"] = right.selectbox("Steps in the loss", losses, index=losses.index(recipe.loss), help=_doc("loss"))
     listed = list(recipe.rewards) if isinstance(recipe.rewards, tuple) else []
-    named = [] if isinstance(recipe.rewards, tuple) else recipe.rewards  # a reward policy stays what it is
+    named: Any = [] if isinstance(recipe.rewards, tuple) else recipe.rewards  # a reward policy stays what it is
     sources = st.multiselect(
         "Rewards, first that there is",
         list(dict.fromkeys([*listed, *REWARD_SOURCES])),
@@ -218,7 +216,7 @@ def _order_and_limits(recipe: Recipe) -> dict[str, Any]:
         help=_doc("rewards"),
     )
     edited["rewards"] = sources or named or None
-    critics = [row["model"] for row in state.service().pool.value_models()]
+    critics = [row["model"] for row in state.service().pool.values.models()]
     known = list(dict.fromkeys([None, recipe.value_model, *critics]))
     edited["value_model"] = st.selectbox(
         "Critic",
@@ -268,69 +266,6 @@ def counts_now(view: View, recipe: Recipe) -> dict[str, int]:
 def plan_counts(counts: Mapping[str, int]) -> dict[str, int]:
     """Groups, trajectories, steps and tokens of ``Plan.counts``, as pages call them."""
     return {name: counts[f"n_{name}"] for name in ("groups", "trajectories", "steps", "tokens")}
-
-
-class Supposed:
-    """The pool as a plan would read it after a label: the rows of ``plan_rows`` with one column changed.
-
-    Only changes whose effect is plain are supposed (``can_suppose``); for the others a page shows what the plan
-    became, beside the button that undoes it.
-    """
-
-    def __init__(self, pool: Any, target: str, uids: Sequence[str], kind: str, value: Any) -> None:
-        self.pool = pool
-        self.target = target
-        self.uids = pa.array(list(uids), pa.string())
-        self.kind = kind
-        self.value = value
-
-    def plan_rows(self, view: View, *, channel: str) -> pa.Table:
-        """Candidate rows with the change in them."""
-        import pyarrow.compute as pc
-
-        rows = self.pool.plan_rows(view, channel=channel).select([*COLUMNS, *OPTIONAL])
-        hit = pc.is_in(rows[f"{self.target}_uid"], value_set=self.uids)
-        name = SUPPOSED[self.target, self.kind]
-        place = rows.column_names.index(name)
-        new = pc.if_else(hit, pa.scalar(self.value, rows.schema.field(name).type), rows[name])
-        return rows.set_column(place, name, new)
-
-    def policy_events(self) -> Sequence[PolicyEvent]:
-        """The pool's."""
-        events: Sequence[PolicyEvent] = self.pool.policy_events()
-        return events
-
-    def sequences(self, step_uids: Sequence[str]) -> Any:
-        """The pool's."""
-        return self.pool.sequences(step_uids)
-
-    def credit_fields(self, step_uids: Any, fields: Sequence[str]) -> pa.Table:
-        """The pool's."""
-        return self.pool.credit_fields(step_uids, fields)
-
-    def step_values(self, step_uids: Any, model: str) -> pa.Array:
-        """The pool's."""
-        return self.pool.step_values(step_uids, model)
-
-    def trajectory_rewards(self, sources: Sequence[str], *, channel: str) -> pa.Table:
-        """The pool's: a reward by hand counts only where the recipe names its source, so none is supposed."""
-        return self.pool.trajectory_rewards(sources, channel=channel)
-
-
-SUPPOSED: dict[tuple[str, str], str] = {
-    ("step", AnnotationKind.QUALITY): "quality",
-    ("step", AnnotationKind.TRAINABLE): "trainable",
-    ("trajectory", AnnotationKind.QUALITY): "trajectory_quality",
-    ("trajectory", AnnotationKind.REWARD): "trajectory_reward",
-}
-"""(target, kind) -> the plan column that such a label sets outright."""
-
-
-def can_suppose(target: str, kind: str, value: Any) -> bool:
-    """Whether the plan after this label can be known before it: withdrawals fall back on rules, so they can't."""
-    if (target, kind) not in SUPPOSED:
-        return False
-    return value is not None or kind == AnnotationKind.QUALITY
 
 
 def _options(options: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:

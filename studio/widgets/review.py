@@ -87,7 +87,7 @@ def standing_queue(view: View, level: str, order: str, skip: bool, again: bool) 
     kept: Queue | None = st.session_state.get("review-queue")
     if kept is not None and kept.key == key and not again:
         return kept
-    found = state.service().pool.review_queue(view, level, order, author=state.author(), limit=LIMIT).to_pylist()
+    found = state.service().pool.review.queue(view, level, order, author=state.author(), limit=LIMIT).to_pylist()
     asked = None if again else state.query("item")
     rows = [row for row in found if not skip or row["mine"] is None or row["uid"] == asked]
     uids = [row["uid"] for row in rows]
@@ -102,7 +102,7 @@ def standing_queue(view: View, level: str, order: str, skip: bool, again: bool) 
 def known(level: str, uid: str) -> bool:
     """Whether the URL's item is one of this level."""
     try:
-        state.service().pool.standing(level, uid)
+        state.service().pool.review.standing(level, uid)
     except NotFound:
         return False
     return True
@@ -150,10 +150,10 @@ def target_of(item: Item) -> Target:
 def labels(queue: Queue, item: Item) -> None:
     """Quality and trainable by key, the rest below."""
     pool = state.service().pool
-    current = pool.standing(item.level, item.uid)
+    current = pool.review.standing(item.level, item.uid)
     annotations: list[dict[str, Any]] = []
     for uid in item.members or (item.trajectory_uid,):
-        annotations += pool.annotations(trajectory_uid=uid)
+        annotations += pool.labels.annotations(trajectory_uid=uid)
     target = target_of(item)
     with st.container(horizontal=True, gap="xsmall", key="review-quality"):
         for value, (label, letter) in QUALITIES.items():
@@ -218,7 +218,7 @@ def others(annotations: list[dict[str, Any]], target: Target) -> None:
 
 def quick_tags(target: Target, standing: list[str]) -> None:
     """The pool's most used tags under the digits."""
-    found = state.service().pool.facets(View(), ["tags"])["tags"]
+    found = state.service().pool.stats.facets(View(), ["tags"])["tags"]
     names = [str(tag) for tag, _ in found if tag][:QUICK_TAGS]
     if not names:
         return
@@ -226,7 +226,7 @@ def quick_tags(target: Target, standing: list[str]) -> None:
         for place, name in enumerate(names):
             on = name in standing
             st.button(
-                name,
+                w.verbatim(name),
                 key=f"review-tag-{place}",
                 shortcut=str(place + 1),
                 type="primary" if on else "secondary",
@@ -287,7 +287,7 @@ def undo() -> None:
     """Z: take the last one back and stand where it was said."""
     queue = current_queue()
     action_uid, place, labelled = queue.said.pop()
-    state.service().pool.undo(action_uid)
+    state.service().pool.labels.undo(action_uid)
     queue.place = place
     if labelled:
         queue.done.discard(queue.uid)

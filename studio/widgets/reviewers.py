@@ -22,7 +22,7 @@ def reviewers_tab(view: View) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         kind = pick("Opinion", {one: one for one in KINDS}, "kind", width=150)
         level = pick("Of", {one: one for one in LEVELS}, "of", standing="trajectory", width=150)
-        found = pool.reviewers(kind, level)
+        found = pool.agreement.reviewers(kind, level)
         names = [row["author"] for row in found]
         a = st.selectbox("Reviewer", names, index=0 if names else None, key=f"agree-a-{kind}-{level}", width=200)
         rest = [name for name in names if name != a]
@@ -30,7 +30,7 @@ def reviewers_tab(view: View) -> None:
     if a is None or b is None:
         w.empty_state("Two reviewers are compared", f"So far {len(names)} labelled here.", icon="group")
         return
-    told = pool.agreement(a, b, kind, level, view)
+    told = pool.agreement.between(a, b, kind, level, view)
     w.figures(
         [
             w.Figure("Both labelled", w.count(told["n"])),
@@ -67,7 +67,7 @@ def matrix(told: dict[str, Any]) -> None:
 
 def apart(view: View, kind: str, level: str, authors: list[str]) -> None:
     """What the two say differently, each a click from its review."""
-    found = state.service().pool.disagreements(kind, level, authors=authors, view=view, limit=SHOWN)
+    found = state.service().pool.agreement.disagreements(kind, level, authors=authors, view=view, limit=SHOWN)
     w.section("Disagreements", f"the newest {SHOWN}" if len(found) == SHOWN else w.count(len(found)))
     if not found:
         st.caption("None.")
@@ -76,6 +76,6 @@ def apart(view: View, kind: str, level: str, authors: list[str]) -> None:
         uid = row["step_uid"] if level == "step" else row["trajectory_uid"]
         said = " · ".join(f"{w.escape(one['author'])} <b>{w.escape(one['value'])}</b>" for one in row["opinions"])
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            if st.button(w.uid(uid, 30), key=f"torn-{uid}", type="tertiary", icon=":material/rate_review:"):
+            if st.button(w.verbatim(w.uid(uid, 30)), key=f"torn-{uid}", type="tertiary", icon=":material/rate_review:"):
                 state.goto("curate", tab="review", level=level, order="disagreeing", item=uid)
             st.html(f'<div class="cs-said">{said}</div>', width="content")

@@ -80,12 +80,13 @@ def conversation(step: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _answering(steps: Sequence[Mapping[str, Any]]) -> str | None:
     """The trajectory's last main step: its context holds the most of it."""
     main = [step["step_uid"] for step in steps if step.get("call_kind") == "main"]
-    return (main or [step["step_uid"] for step in steps] or [None])[-1]
+    uids: list[str] = main or [step["step_uid"] for step in steps]
+    return uids[-1] if uids else None
 
 
 def _step(pool: Pool, uid: str) -> Item:
-    step = pool.step(uid)
-    parent = pool.step(step["parent_step_uid"]) if step.get("parent_step_uid") else None
+    step = pool.steps.get(uid)
+    parent = pool.steps.get(step["parent_step_uid"]) if step.get("parent_step_uid") else None
     facts = [
         w.Figure("Step", w.count(step["step_index"]), sub=headline(step)),
         w.Figure("Reward", w.number(step["reward"]), sub=f"trajectory {w.number(step['trajectory_reward'])}"),
@@ -98,7 +99,7 @@ def _step(pool: Pool, uid: str) -> Item:
 
 
 def _trajectory(pool: Pool, uid: str) -> Item:
-    whole = pool.trajectory(uid, tokens=False)
+    whole = pool.trajectories.get(uid, tokens=False)
     last = _answering(whole["steps"])
     facts = [
         w.Figure("Steps", w.count(whole["n_steps"]), sub="complete" if whole["complete"] else "open"),
@@ -106,20 +107,20 @@ def _trajectory(pool: Pool, uid: str) -> Item:
         w.Figure("Tokens, once", w.compact(whole["n_unique_tokens"])),
         w.Figure("Agent", str(whole.get("agent") or w.DASH), sub=str(whole.get("prompt_uid") or "")),
     ]
-    entries = conversation(pool.step(last)) if last else []
+    entries = conversation(pool.steps.get(last)) if last else []
     return Item("trajectory", uid, uid, (), facts, [("", entries)])
 
 
 def _group(pool: Pool, uid: str) -> Item:
-    row = pool.group(uid)
+    row = pool.groups.get(uid)
     members = row["trajectories"]
     columns = []
     for member in members:
-        steps = pool.steps(
+        steps = pool.steps.page(
             View({"trajectory_uid": member["trajectory_uid"]}), order="step_index", limit=None
         ).to_pylist()
         last = _answering(steps)
-        entries = answer(pool.step(last)) if last else []
+        entries = answer(pool.steps.get(last)) if last else []
         title = (
             f"{w.escape(member['trajectory_uid'])} · reward <b>{w.number(member['reward'])}</b> · {len(steps)} steps"
         )

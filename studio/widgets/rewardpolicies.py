@@ -19,20 +19,20 @@ from studio.widgets.tables import bars, html_table
 def rewards_tab() -> None:
     """Who has spoken, a rule, what it would change, and the button that adopts it."""
     pool = state.service().pool
-    channels = [str(value) for value, _ in pool.facets(View(), ["channel"])["channel"]] or ["train"]
+    channels = [str(value) for value, _ in pool.stats.facets(View(), ["channel"])["channel"]] or ["train"]
     left, right = st.columns([3, 7], gap="medium")
     with left:
         channel = st.selectbox("Channel", channels, key="policy-channel")
-        standing = pool.adopted_reward_policy(channel)
+        standing = pool.rewards.adopted(channel)
         st.html(
             '<div class="cs-said">In effect: <b>'
             + (w.escape(f"{standing['name']} v{standing['version']}") if standing else "the newest word")
             + "</b></div>"
         )
         if standing and st.button("Back to the newest word", key="policy-none"):
-            pool.adopt_reward_policy(channel, None, author=state.author())
+            pool.rewards.adopt(channel, None, author=state.author())
             st.rerun()
-        spoken = pool.reward_sources(channel=channel)
+        spoken = pool.rewards.sources(channel=channel)
         w.section("Who has spoken", "trajectories by source of reward")
         bars([(row["source"], row["n_trajectories"]) for row in spoken]) if spoken else st.caption("Nobody.")
         policy = rule([row["source"] for row in spoken])
@@ -49,7 +49,7 @@ def rule(sources: list[str]) -> dict[str, Any] | None:
     name = st.selectbox("Rule", list(RULES), format_func=lambda key: f"{key}: {RULES[key]}", key="policy-rule")
     if name == "weighted":
         weights = {
-            source: st.number_input(source, min_value=0.0, value=1.0, step=0.1, key=f"weight-{source}")
+            source: st.number_input(w.verbatim(source), min_value=0.0, value=1.0, step=0.1, key=f"weight-{source}")
             for source in sources
         }
         missing = st.segmented_control(
@@ -70,7 +70,7 @@ def rule(sources: list[str]) -> dict[str, Any] | None:
 
 def preview(policy: Mapping[str, Any], channel: str) -> None:
     """Rewards before and after, without writing anything."""
-    found = state.service().pool.preview_rewards(policy, channel=channel)
+    found = state.service().pool.rewards.preview(policy, channel=channel)
     counts = found["counts"]
     w.section("What it would change", "nothing is written before you adopt it")
     w.figures(
@@ -135,8 +135,14 @@ def adopt(policy: Mapping[str, Any], channel: str) -> None:
     pool = state.service().pool
     with st.form("adopt", border=False), st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         name = st.text_input("Name", placeholder="verifier-first", width=240)
-        if st.form_submit_button(f"Adopt in {channel}", type="primary", icon=":material/gavel:") and name.strip():
-            version = pool.save_reward_policy(name.strip(), policy, author=state.author())
-            pool.adopt_reward_policy(channel, name.strip(), version, author=state.author())
-            st.toast(f"{name.strip()} v{version} decides rewards in {channel}", icon=":material/gavel:")
+        if (
+            st.form_submit_button(f"Adopt in {w.verbatim(channel)}", type="primary", icon=":material/gavel:")
+            and name.strip()
+        ):
+            version = pool.rewards.save(name.strip(), policy, author=state.author())
+            pool.rewards.adopt(channel, name.strip(), version, author=state.author())
+            st.toast(
+                f"{w.verbatim(name.strip())} v{version} decides rewards in {w.verbatim(channel)}",
+                icon=":material/gavel:",
+            )
             st.rerun()

@@ -12,12 +12,12 @@ from studio.widgets.format import compact, count, escape
 def pool_summary() -> None:
     """Counts of the pool, refreshed while the page is open."""
     with error_boundary():
-        live(pace(state.service().pool.count_steps(), 3.0))(_summary)()
+        live(pace(state.service().pool.steps.count(), 3.0))(_summary)()
 
 
 def _summary() -> None:
     service = state.service()
-    stats = service.pool.stats()
+    stats = service.pool.stats.totals()
     rows = (
         ("Steps", count(stats.get("n_steps"))),
         ("Trajectories", count(stats.get("n_trajectories"))),

@@ -53,17 +53,22 @@ def chart(table: pa.Table, x: str, y: str, part: str | None, kind: str) -> go.Fi
         groups.setdefault(row[part] if part else None, []).append(row)
     made = theme.figure(height=420, showlegend=part is not None)
     for place, (name, own) in enumerate(groups.items()):
-        xs, ys = [row[x] for row in own], [row[y] for row in own]
-        look: dict[str, Any] = {"x": xs, "y": ys, "name": str(name)}
+        xs, ys = [drawn(row[x]) for row in own], [row[y] for row in own]
+        look: dict[str, Any] = {"x": xs, "y": ys, "name": theme.plain(name)}
         colour = theme.SERIES[place % len(theme.SERIES)]
         if kind == "bar":
             made.add_trace(go.Bar(marker={"color": colour}, **look))
         else:
             mode = "lines" if kind == "line" else "markers"
             made.add_trace(go.Scatter(mode=mode, line={"color": colour}, marker={"color": colour}, **look))
-    made.update_xaxes(title=x)
-    made.update_yaxes(title=y)
+    made.update_xaxes(title=theme.plain(x))
+    made.update_yaxes(title=theme.plain(y))
     return made
+
+
+def drawn(value: Any) -> Any:
+    """A value of the answer on an axis: a text is shown to the letter."""
+    return theme.plain(value) if isinstance(value, str) else value
 
 
 def as_view(table: pa.Table) -> None:
@@ -80,7 +85,7 @@ def as_view(table: pa.Table) -> None:
     view = View({key: uids})
     pool = state.service().pool
     st.html(
-        f'<div class="cs-said"><b>{len(uids):,}</b> {KEYS[key]} by {key}, {w.count(pool.count_steps(view))} steps</div>'
+        f'<div class="cs-said"><b>{len(uids):,}</b> {KEYS[key]} by {key}, {w.count(pool.steps.count(view))} steps</div>'
     )
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         short = len(uids) <= LINK_MAX
@@ -97,10 +102,10 @@ def as_view(table: pa.Table) -> None:
     with st.form("sql-save", border=False), st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         name = st.text_input("Name", placeholder="a name for it", width=260)
         if st.form_submit_button("Save as a view", icon=":material/bookmark_add:") and name.strip():
-            pool.save_view(name.strip(), view)
-            st.toast(f"Saved: {name.strip()}. Curate lists it.", icon=":material/check:")
+            pool.views.save(name.strip(), view)
+            st.toast(f"Saved: {w.verbatim(name.strip())}. Curate lists it.", icon=":material/check:")
 
 
 def is_number(kind: pa.DataType) -> bool:
     """Whether values of this type can be drawn upwards."""
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))

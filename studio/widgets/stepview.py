@@ -11,12 +11,12 @@ import numpy as np
 import streamlit as st
 
 from core.pool import Pool
-from core.pool.life import STAGES
+from core.pool.query.life import STAGES
 from studio import components, state
 from studio.glossary import define
 from studio.widgets.batchview import STATE_TONE, recipe_name
 from studio.widgets.figures import section
-from studio.widgets.format import DASH, ago, count, escape, number, seconds, uid
+from studio.widgets.format import DASH, ago, count, escape, number, seconds, uid, verbatim
 from studio.widgets.messages import delta, headline
 from studio.widgets.tables import html_table, mark
 
@@ -70,14 +70,14 @@ def show_messages(step: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], p
     ``steps`` are the trajectory's, without messages; of them the parent and the first child are read whole.
     """
     uid = step["step_uid"]
-    parent = pool.step(step["parent_step_uid"]) if step.get("parent_step_uid") else None
+    parent = pool.steps.get(step["parent_step_uid"]) if step.get("parent_step_uid") else None
     children = [other["step_uid"] for other in steps if other.get("parent_step_uid") == uid]
-    entries = delta(step, parent=parent, later=[pool.step(child) for child in children[:1]])
+    entries = delta(step, parent=parent, later=[pool.steps.get(child) for child in children[:1]])
     components.messages_view(uid=str(step["step_uid"]), entries=entries, key="step-messages")
     tools = step.get("tools")
     if tools:
         names = ", ".join(str((tool.get("function") or tool).get("name", "?")) for tool in tools)
-        with st.expander(f"{len(tools)} tools offered: {names}", icon=":material/build:"):
+        with st.expander(f"{len(tools)} tools offered: {verbatim(names)}", icon=":material/build:"):
             st.code(json.dumps(tools, ensure_ascii=False, indent=2), language="json")
 
 
@@ -88,7 +88,9 @@ def show_facts(step: Mapping[str, Any]) -> None:
     with left:
         section("Identity")
         _facts(step, ("step_uid", "trajectory_uid", "prompt_uid", "step_index", "parent_step_uid", "response_id"))
-        _facts(step, ("channel", "source", "agent", "identity_source"))
+        doubt = (step.get("metadata") or {}).get("uncertain")
+        told = {**step, "uncertain": doubt} if doubt and step.get("identity_source") == "inferred" else step
+        _facts(told, ("channel", "source", "agent", "identity_source", "uncertain"))
         section("Tokens")
         _facts(
             step,
@@ -115,7 +117,7 @@ def show_facts(step: Mapping[str, Any]) -> None:
 def life(step: Mapping[str, Any]) -> None:
     """When the step reached each stage, with what passed since the one before."""
     service = state.service()
-    at = service.pool.life(str(step["step_uid"]))
+    at = service.pool.steps.life(str(step["step_uid"]))
     cells = []
     before: float | None = None
     for stage, doc in STAGES.items():
@@ -141,7 +143,7 @@ def life(step: Mapping[str, Any]) -> None:
 def _consumption(step: Mapping[str, Any]) -> None:
     """Every batch that held the step: who, what became of it, and a way to it."""
     service = state.service()
-    found = service.pool.consumption(step["step_uid"])
+    found = service.pool.consumption.of_step(step["step_uid"])
     if not found:
         return
     section("Consumed", "batches that held this step")

@@ -60,7 +60,7 @@ def against_picker(step: Mapping[str, Any]) -> dict[str, Any] | None:
     pool = state.service().pool
     asked = state.query("against")
     options = neighbours(pool, step)
-    if asked and asked not in options and asked != step["step_uid"] and pool.existing_steps([asked]):
+    if asked and asked not in options and asked != step["step_uid"] and pool.steps.existing([asked]):
         options[asked] = asked
     standing = asked if asked in options else None
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="token-against"):
@@ -78,7 +78,7 @@ def against_picker(step: Mapping[str, Any]) -> dict[str, Any] | None:
     if chosen != standing:
         state.set_query(against=chosen)
         st.rerun()
-    return pool.step(standing) if standing else None
+    return pool.steps.get(standing) if standing else None
 
 
 def neighbours(pool: Pool, step: Mapping[str, Any]) -> dict[str, str]:
@@ -90,7 +90,7 @@ def neighbours(pool: Pool, step: Mapping[str, Any]) -> dict[str, str]:
         return found
     index = step["step_index"]
     view = View({"prompt_uid": step["prompt_uid"], "step_index": [index, index]})
-    for row in pool.steps(view, order="trajectory_uid", limit=NEAR).to_pylist():
+    for row in pool.steps.page(view, order="trajectory_uid", limit=NEAR).to_pylist():
         if row["trajectory_uid"] != step["trajectory_uid"]:
             found[row["step_uid"]] = f"{row['trajectory_uid']}, step {index}"
     return found

@@ -21,7 +21,7 @@ from studio import state
 from studio.charts.tree import member_steps
 from studio.widgets.figures import facts as fact_list
 from studio.widgets.figures import section
-from studio.widgets.format import count
+from studio.widgets.format import count, quiet, verbatim
 from studio.widgets.tokens import UNKNOWN, Texts, texts_for
 
 MIXED = Texts(None, "ids only: these steps are of different tokenizers")
@@ -64,10 +64,10 @@ def texts_of(sequences: Sequences) -> Texts:
     if not sequences.step_uids:
         return UNKNOWN
     service = state.service()
-    rows = service.pool.steps(View({"step_uid": sequences.step_uids}), limit=None)
+    rows = service.pool.steps.page(View({"step_uid": sequences.step_uids}), limit=None)
     makers = zip(rows["model"].to_pylist(), rows["engine"].to_pylist(), strict=True)
     examples = dict(zip(makers, rows["step_uid"].to_pylist(), strict=True)).values()
-    found = [texts_for(service.pool.step(uid), service.settings) for uid in examples]
+    found = [texts_for(service.pool.steps.get(uid), service.settings) for uid in examples]
     if any(texts.tokenizer is not found[0].tokenizer for texts in found):
         return MIXED
     return found[0]
@@ -120,7 +120,7 @@ def drifts(
 ) -> list[Drift]:
     """Steps whose prompt was re-encoded or whose tail was replaced, most tokens lost first."""
     uids = sequences.step_uids
-    rows = state.service().pool.steps(View({"step_uid": list(uids), "transition": sorted(DRIFTS)}), limit=None)
+    rows = state.service().pool.steps.page(View({"step_uid": list(uids), "transition": sorted(DRIFTS)}), limit=None)
     said = dict(zip(rows["step_uid"].to_pylist(), rows["transition"].to_pylist(), strict=True))
     before: dict[str, int] = {}
     previous = np.full(len(uids), -1, dtype=np.int64)
@@ -157,7 +157,7 @@ def drift_list(found: Sequence[Drift], facts: Mapping[str, dict[str, Any]]) -> N
         fact = facts[one.step_uid]
         what = "re-encoded" if one.transition == "realigned" else "tail replaced"
         if st.button(
-            f"**{one.lost:,}** tokens · step {fact['step_index']} of {fact['trajectory_uid']} · {what}",
+            f"**{one.lost:,}** tokens · step {fact['step_index']} of {verbatim(fact['trajectory_uid'])} · {what}",
             key=f"drift-{one.step_uid}",
             help="Tokens of the step before that this step's prompt doesn't begin with",
             width="stretch",
@@ -196,7 +196,7 @@ def node_panel(
     )
     if length > NODE_TEXT_TOKENS:
         st.caption(f"The first {NODE_TEXT_TOKENS:,} of {length:,} tokens; the whole text is in Inspect.")
-    st.caption(texts.why)
+    st.html(quiet(texts.why))
     if st.button("Filter Inspect by these steps", icon=":material/filter_alt:", width="stretch", key="node-filter"):
         state.goto("inspect", **state.view_to_query(owners_view(owners, facts)), level="steps")
     rows = [

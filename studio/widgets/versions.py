@@ -15,6 +15,7 @@ from studio import widgets as w
 from studio.widgets.browse import span
 from studio.widgets.exporting import ExportJob
 from studio.widgets.exportview import show_job
+from studio.widgets.figures import Tone
 from studio.widgets.tables import bars, html_table, mark
 
 SHOWN_CHANGES = 500
@@ -24,7 +25,7 @@ Head = Mapping[str, Any]
 def versions_tab() -> None:
     """All versions; the chosen one below."""
     service = state.service()
-    heads = service.pool.dataset_versions()
+    heads = service.pool.versions.all()
     if not heads:
         w.empty_state(
             "No version yet",
@@ -100,7 +101,7 @@ def one_version(head: Head) -> None:
         w.section("What it is made of", "steps by source")
         for name in ("sources", "agents", "models", "token_sources"):
             if origin.get(name):
-                st.caption(name.replace("_", " "))
+                st.html(w.quiet(name.replace("_", " ")))
                 bars(list(origin[name].items()))
         hashes = list(origin.get("tokenizer_hashes") or {})
         w.facts([("tokenizer", text) for text in hashes] + [("content hash", head["content_hash"])])
@@ -110,7 +111,7 @@ def one_version(head: Head) -> None:
         with st.expander("View and recipe", icon=":material/tune:"):
             st.json({"view": head["view"], "recipe": head["recipe"]}, expanded=2)
         if st.button("Check its hash", icon=":material/verified:", key="version-verify"):
-            intact = pool.verify_version(head["name"])
+            intact = pool.versions.verify(head["name"])
             said = "Intact: what is stored has the hash it was frozen with." if intact else "Its content has changed."
             st.html(f'<div class="cs-callout {"good" if intact else "bad"}"><div class="m">{said}</div></div>')
 
@@ -124,7 +125,7 @@ def redaction(told: Mapping[str, Any] | None) -> None:
     w.facts([(key, value) for key, value in report.items() if not isinstance(value, Mapping | list)])
     for key, value in report.items():
         if isinstance(value, Mapping) and value:
-            st.caption(key.replace("_", " "))
+            st.html(w.quiet(key.replace("_", " ")))
             bars([(str(name), int(n)) for name, n in value.items()])
 
 
@@ -152,14 +153,14 @@ def ways_out(head: Head) -> None:
     if job is not None:
         of = (job.plan.dataset_version or {}).get("name")
         if of != head["name"]:
-            st.caption(f"The export of version {of}:")
+            st.html(w.quiet(f"The export of version {of}:"))
         show_job(job)
 
 
 def diff_tab() -> None:
     """What came, went and changed from one version to another. Both stand in the URL: ``a`` and ``b``."""
     pool = state.service().pool
-    heads = pool.dataset_versions()
+    heads = pool.versions.all()
     names = [head["name"] for head in heads]
     if len(names) < 2:
         then = ("Freeze a view", partial(state.set_query, tab="freeze"))
@@ -197,19 +198,19 @@ def diff_tab() -> None:
 @st.cache_resource(max_entries=8, show_spinner=False)
 def _diff(pool_path: str, a_uid: str, b_uid: str, _a: str, _b: str) -> Mapping[str, Any]:
     """What differs between two versions; neither ever changes, so they are compared once."""
-    found: Mapping[str, Any] = state.service().pool.diff_versions(_a, _b, limit=SHOWN_CHANGES)
+    found: Mapping[str, Any] = state.service().pool.versions.diff(_a, _b, limit=SHOWN_CHANGES)
     return found
 
 
 def picked(names: Sequence[str], param: str, default: str) -> str:
     """A version that the URL names, else the default."""
     asked = state.query(param)
-    return asked if asked in names else default
+    return asked if asked is not None and asked in names else default
 
 
 def changes(rows: Sequence[Mapping[str, Any]], truncated: bool) -> None:
     """Each step that came, went or changed."""
-    tones = {"added": "good", "removed": "bad", "changed": "warn"}
+    tones: dict[str, Tone] = {"added": "good", "removed": "bad", "changed": "warn"}
     w.section("Steps", f"the first {SHOWN_CHANGES}" if truncated else "")
     if not rows:
         st.caption("Both hold the same steps with the same labels.")

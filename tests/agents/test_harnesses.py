@@ -121,7 +121,7 @@ AGENTS = [
         for api, dialect, transition in (
             ("openai-completions", "chat", "tail_replaced"),
             ("anthropic-messages", "messages", "tail_replaced"),
-            ("openai-responses", "responses", "realigned"),
+            ("openai-responses", "responses", "extends"),
         )
     ),
 ]
@@ -181,10 +181,10 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
             assert ANSWER in done.stdout
             assert (workspace / "next.txt").read_text() == "eight\n"
-            assert service.ingest.catch_up(20)
-            log = httpx.get(str(engine.base_url).removesuffix("/v1") + "/__log").json()["requests"]
-            rows = service.pool.steps(limit=None, order="created_at asc").to_pylist()
-            calls = [service.pool.step(row["step_uid"]) for row in rows]
+            assert service.ingest.catch_up(120)
+            log = httpx.get(str(engine.base_url).removesuffix("/v1") + "/__log", timeout=120).json()["requests"]
+            rows = service.pool.steps.page(limit=None, order="created_at asc").to_pylist()
+            calls = [service.pool.steps.get(row["step_uid"]) for row in rows]
             yield Run(agent, service, log, [call for call in calls if call["call_kind"] == "main"], calls)
         finally:
             service.close()
@@ -234,5 +234,5 @@ def test_ids_and_log_probs_are_the_engines(run: Run) -> None:
 def test_nothing_was_dropped_or_left_unread(run: Run) -> None:
     live = run.service.stats.snapshot()
     assert (live["n_dropped"], live["n_errors"]) == (0, 0)
-    assert run.service.pool.ingest_errors() == []
+    assert run.service.pool.journal.errors() == []
     assert not [call for call in run.calls if call["mismatch"] is not None]

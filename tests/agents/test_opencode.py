@@ -138,11 +138,13 @@ def trajectory(opencode: str, service: Service, tmp_path_factory: pytest.TempPat
     assert (folder / "workspace" / "sorted.txt").read_text() == "apple\nfig\npear\n", done.stdout[-3000:]
     uid = session["trajectory_uid"]
     answer = httpx.post(
-        f"{service.base_url}/api/v1/trajectories/{uid}/complete", json={"reward": 1.0, "outcome": "finished"}
+        f"{service.base_url}/api/v1/trajectories/{uid}/complete",
+        json={"reward": 1.0, "outcome": "finished"},
+        timeout=120,
     )
     assert answer.status_code == 200, answer.text
-    assert service.ingest.catch_up(10)
-    return service.pool.trajectory(uid)
+    assert service.ingest.catch_up(120)
+    return service.pool.trajectories.get(uid)
 
 
 def main_steps(trajectory: dict[str, Any]) -> list[dict[str, Any]]:
@@ -185,7 +187,7 @@ def test_identity_links_and_kinds(trajectory: dict[str, Any]) -> None:
 
 
 def test_tokens_are_the_engines(trajectory: dict[str, Any], engine: EngineProcess) -> None:
-    log = httpx.get(str(engine.base_url).removesuffix("/v1") + "/__log").json()["requests"]
+    log = httpx.get(str(engine.base_url).removesuffix("/v1") + "/__log", timeout=120).json()["requests"]
     answers = [entry["choices"][0] for entry in log]
     sampled = sorted((answer["prompt_ids"], answer["response_ids"], answer["logprobs"]) for answer in answers)
     captured = sorted(

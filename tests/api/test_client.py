@@ -221,12 +221,12 @@ def test_a_session_serves_an_agent_until_it_is_revoked(client: StudioClient, ser
     session = client.session(prompt_uid="p", agent="probe")
     headers = {"Authorization": f"Bearer {session.api_key}"}
     body = {"model": "scripted-1", "messages": [{"role": "user", "content": "x"}]}
-    answer = httpx.post(f"{session.base_url}/chat/completions", json=body, headers=headers)
+    answer = httpx.post(f"{session.base_url}/chat/completions", json=body, headers=headers, timeout=120)
     assert answer.status_code == 200
     assert answer.headers["x-trajectory-uid"] == session.trajectory_uid
     assert client.revoke(session.key_id) == [session.key_id]
     assert client.revoke(session.trajectory_uid) == [], "a second time changes nothing"
-    refused = httpx.post(f"{session.base_url}/chat/completions", json=body, headers=headers)
+    refused = httpx.post(f"{session.base_url}/chat/completions", json=body, headers=headers, timeout=120)
     assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
     with pytest.raises(NotFound):
         client.revoke("no-such-key")
@@ -237,3 +237,24 @@ def test_importing_the_client_opens_nothing() -> None:
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     for heavy in ("duckdb", "starlette", "uvicorn", "pyarrow", "pydantic", "orjson", "torch", "httpx", "numpy"):
         assert f"'{heavy}'" not in shown
+
+
+def test_a_connection_that_the_service_closed_meanwhile_loses_no_call() -> None:
+    """It closes what is idle; what may not be done twice is not tried again, so it has to be seen before."""
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+    closed = threading.Semaphore(0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for _ in range(3):
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(65_536)
+                    connection.sendall(answer)
+                closed.release()
+
+        threading.Thread(target=serve, daemon=True).start()
+        with StudioClient(f"http://127.0.0.1:{server.getsockname()[1]}") as client:
+            for _ in range(3):
+                assert client.call("POST", "/api/v1/policy", {"version": 1}) == {}
+                assert closed.acquire(timeout=60)

@@ -74,7 +74,7 @@ def step_of(studio: ServeProcess, uid: str) -> dict[str, Any]:
 
 def engine_log(engine: EngineProcess) -> list[dict[str, Any]]:
     assert engine.base_url
-    return httpx.get(engine.base_url.removesuffix("/v1") + "/__log").json()["requests"]
+    return httpx.get(engine.base_url.removesuffix("/v1") + "/__log", timeout=120).json()["requests"]
 
 
 STEP_FIELDS = set(
@@ -172,6 +172,38 @@ def test_identity_by_session_key_streamed(studio: ServeProcess) -> None:
     assert (step["trajectory_uid"], step["prompt_uid"]) == (session["trajectory_uid"], "p-key")
     assert step["identity_source"] == "key"
     assert chunks[-1].usage.completion_tokens == step["n_response_tokens"]
+
+
+@pytest.mark.parametrize("name", ["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"])
+def test_anthropics_client_takes_a_session_from_the_environment(
+    studio: ServeProcess, engine: EngineProcess, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    session = studio.http.post("/api/v1/sessions", json={"prompt_uid": "p-claude"}).json()
+    from anthropic import Anthropic
+
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", session["anthropic_base_url"])
+    monkeypatch.setenv(name, session["api_key"])
+    client = Anthropic(max_retries=0)
+    asked = {"model": "scripted-1", "messages": [{"role": "user", "content": f"stream this to {name}"}]}
+    counted = client.messages.count_tokens(**asked).input_tokens
+    whole = client.messages.create(max_tokens=99, **asked)
+    with client.messages.stream(max_tokens=99, **asked) as events:
+        streamed = events.get_final_message()
+    for answer in (whole, streamed):
+        assert [block.text for block in answer.content] == ["The answer is forty-two."]
+    assert [model.id for model in client.models.list()] == ["scripted-1"]
+
+    def both() -> list[dict[str, Any]] | None:
+        found = studio.http.get(f"/api/v1/trajectories/{session['trajectory_uid']}")
+        steps = found.json()["steps"] if found.status_code == 200 else []
+        return [step_of(studio, step["step_uid"]) for step in steps] if len(steps) == 2 else None
+
+    steps = eventually(both)
+    rows = [row["choices"][0] for row in engine_log(engine)[-2:]]
+    for step, row in zip(steps, rows, strict=True):
+        assert (step["identity_source"], step["prompt_uid"], step["dialect"]) == ("key", "p-claude", "messages")
+        assert (step["prompt_ids"], step["response_ids"]) == (row["prompt_ids"], row["response_ids"])
+        assert len(step["prompt_ids"]) == counted
 
 
 def test_no_identity_is_inferred_and_kept(studio: ServeProcess) -> None:

@@ -154,7 +154,7 @@ def test_a_session_key_opens_what_it_is_bound_to(scripted: EngineProcess, serve:
     assert scripted.base_url
     studio = serve(scripted.base_url, env={"CLAW_STUDIO_API_KEY": "studio-key-0123456789"})
     with StudioClient(studio.base_url, api_key="studio-key-0123456789") as client:
-        session = client.session(trajectory_uid="t-mine", channel="val")
+        session = client.session(trajectory_uid="t-mine", channel="val", any_prompt=True)
     own = {"Authorization": f"Bearer {session.api_key}"}
     openai_shape, anthropic_shape = ("chat/completions", "error"), ("messages", "error")
 
@@ -177,5 +177,5 @@ def test_a_session_key_opens_what_it_is_bound_to(scripted: EngineProcess, serve:
             assert refused.status_code == 401
             assert refused.json()[key]["message"]
     assert call("messages", {"x-api-key": "wrong"}).json()["error"]["type"] == "authentication_error"
-    assert studio.http.get("/api/v1/stats", headers=own).status_code == 401, "it opens calls, not the studio"
+    assert studio.http.get("/api/v1/stats", headers=own).status_code == 403, "it opens calls, not the studio"
     assert studio.http.get("/openapi.json").status_code == 200

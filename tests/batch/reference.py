@@ -14,8 +14,8 @@ EXACT = {"engine", "logprobs", "whitebox"}
 
 
 def candidates(pool: Pool, view: View, channel: str) -> list[dict[str, Any]]:
-    rows = [r for r in pool.steps(view, limit=None).to_pylist() if r["channel"] == channel]
-    starts = {t["trajectory_uid"]: t for t in pool.trajectories(limit=None).to_pylist()}
+    rows = [r for r in pool.steps.page(view, limit=None).to_pylist() if r["channel"] == channel]
+    starts = {t["trajectory_uid"]: t for t in pool.trajectories.page(limit=None).to_pylist()}
     group_start: dict[str, Any] = {}
     for t in starts.values():
         if t["channel"] == channel:

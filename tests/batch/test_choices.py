@@ -22,7 +22,7 @@ def graded(pool: Pool) -> Pool:
         for k, reward in enumerate(rewards):
             uid = f"{name}-{k}"
             steps = rollout(uid, name, rewards=[None, None], at=100.0 * at + k, first_prompt=(1, 2, at))
-            pool.append(steps, completions=done(uid, reward=reward))
+            pool.steps.append(steps, completions=done(uid, reward=reward))
     return pool
 
 
@@ -61,8 +61,8 @@ def test_too_many_rollouts_leave_the_first_or_the_spread(graded: Pool) -> None:
 
 
 def test_partial_groups_by_rule(graded: Pool) -> None:
-    graded.append(rollout("few-0", "few", at=900), completions=done("few-0", reward=1.0))
-    graded.append(rollout("few-1", "few", at=901), completions=done("few-1", reward=0.0))
+    graded.steps.append(rollout("few-0", "few", at=900), completions=done("few-0", reward=1.0))
+    graded.steps.append(rollout("few-1", "few", at=901), completions=done("few-1", reward=0.0))
     assert "few" not in chosen(graded, n_rollouts=3)
     assert chosen(graded, n_rollouts=3, min_rollouts=2)["few"] == ["few-0", "few-1"]
     with pytest.raises(InvalidInput, match="at most n_rollouts"):
@@ -84,7 +84,7 @@ def test_step_gae_through_a_pool_gives_the_check_numbers(pool: Pool) -> None:
     """Agent-R1's recursion on two trajectories, values sent as metadata; numbers worked out by hand."""
     for uid, rewards, values in (("a", [0.0, 0.0, 1.0], [0.2, 0.4, 0.6]), ("b", [0.0, 0.0], [0.1, 0.3])):
         steps = rollout(uid, "g", rewards=rewards, metadata=lambda k, v=values: {"value": v[k]})
-        pool.append(steps, completions=done(uid))
+        pool.steps.append(steps, completions=done(uid))
     recipe = {"algorithm": "step_gae", "options": {"gamma": 1.0, "lam": 0.95}}
     made = plan(pool, View(), parse_recipe(recipe))
     told = dict(zip(made.steps["step_uid"].to_pylist(), made.steps["advantage"].to_pylist(), strict=True))
@@ -93,7 +93,7 @@ def test_step_gae_through_a_pool_gives_the_check_numbers(pool: Pool) -> None:
 
 
 def test_what_a_step_lacks_is_named(pool: Pool) -> None:
-    pool.append(rollout("a", "g", metadata=lambda k: {"value": 0.5} if k else {}), completions=done("a"))
+    pool.steps.append(rollout("a", "g", metadata=lambda k: {"value": 0.5} if k else {}), completions=done("a"))
     made = plan(pool, View(), parse_recipe({"algorithm": "step_gae"}))
     assert {e.reason: e.n_trajectories for e in made.excluded} == {"lacks_field": 1}
     assert any("a.0" in message and "metadata.value" in message for message in made.lacks)

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.batch.plan import plan
@@ -15,6 +15,7 @@ from core.errors import InvalidInput, NotFound
 from core.pool import Pool
 from core.tree.build import build
 from core.types import Annotation, PolicyEvent, View
+from tests.effort import settings
 
 from . import reference
 from .conftest import T0, done, rollout
@@ -29,7 +30,7 @@ def reasons(made):
 
 
 def uids_of(pool, view):
-    return sorted(pool.steps(view, limit=None)["step_uid"].to_pylist())
+    return sorted(pool.steps.page(view, limit=None)["step_uid"].to_pylist())
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +71,8 @@ def varied(tmp_path_factory):
             labels.append(label("quality", draw.choice(["bad", "good"]), step_uid=f"{uid}.0"))
         if draw.random() < 0.1:
             labels.append(label("trainable", draw.random() < 0.5, step_uid=f"{uid}.{n - 1}"))
-    opened.append(steps, completions=completions)
-    opened.annotate(labels)
+    opened.steps.append(steps, completions=completions)
+    opened.labels.annotate(labels)
     yield opened
     opened.close()
 
@@ -140,10 +141,10 @@ def test_layout_holds_every_chosen_step_once(varied, budget):
     assert len(layout.over_budget) == 0
     found = []
     for index in range(len(layout.rows)):
-        row, sequences = layout.row(varied, index, pad=True)
+        row, sequences = layout.row(varied.training, index, pad=True)
         assert len(row.tokens) == budget and row.n_packed == layout.row_tokens[index]
         for local, member in enumerate(row.members.tolist()):
-            step = varied.step(sequences.step_uids[member])
+            step = varied.steps.get(sequences.step_uids[member])
             assert row.restore(row.tokens, local).tolist() == [*step["prompt_ids"], *step["response_ids"]]
             found.append(step["step_uid"])
     assert sorted(found) == sorted(made.step_uids)
@@ -151,16 +152,16 @@ def test_layout_holds_every_chosen_step_once(varied, budget):
     assert made.totals["n_tokens"] == layout.n_tokens == made.lengths.sum()
     if budget == 32768:
         per_group = [
-            build(varied.sequences([uid for t in group.trajectories for uid in t.step_uids])).n_packed
+            build(varied.steps.sequences([uid for t in group.trajectories for uid in t.step_uids])).n_packed
             for group in made.groups
         ]
         assert layout.group_packed.tolist() == per_group
     with pytest.raises(NotFound):
-        layout.row(varied, len(layout.rows))
+        layout.row(varied.training, len(layout.rows))
 
 
 def two_groups(pool):
-    pool.append(
+    pool.steps.append(
         rollout("a1", "A")
         + rollout("a2", "A", rewards=[None, 0.0], at=5)
         + rollout("b1", "B", at=10)
@@ -172,19 +173,19 @@ def two_groups(pool):
 def test_a_bad_label_shrinks_the_plan_by_exactly_it_and_undo_brings_it_back(pool):
     two_groups(pool)
     before = plan(pool, View(), parse_recipe({"algorithm": "sft"}))
-    action = pool.annotate([label("quality", "bad", trajectory_uid="b2")])
+    action = pool.labels.annotate([label("quality", "bad", trajectory_uid="b2")])
     after = plan(pool, View(), parse_recipe({"algorithm": "sft"}))
     assert [uid for uid in before.step_uids if not uid.startswith("b2")] == after.step_uids
     assert reasons(after) == {"labelled_bad": (0, 1, 3)}
     assert before.hash != after.hash
-    pool.undo(action)
+    pool.labels.undo(action)
     again = plan(pool, View(), parse_recipe({"algorithm": "sft"}))
     assert (again.hash, again.uid) == (before.hash, before.uid)
 
 
 def test_a_bad_step_leaves_alone_and_its_trajectory_keeps_its_score(pool):
     two_groups(pool)
-    pool.annotate([label("quality", "bad", step_uid="a1.1")])
+    pool.labels.annotate([label("quality", "bad", step_uid="a1.1")])
     made = plan(pool, View(), parse_recipe({}))
     assert reasons(made) == {"labelled_bad": (0, 0, 1)}
     (a1, a2), _ = (group.trajectories for group in made.groups)
@@ -194,7 +195,7 @@ def test_a_bad_step_leaves_alone_and_its_trajectory_keeps_its_score(pool):
 
 
 def test_unscored_is_not_zero(pool):
-    pool.append(
+    pool.steps.append(
         rollout("a1", "A") + rollout("a2", "A", rewards=[0.0]) + rollout("a3", "A", rewards=[None, None]),
         completions=done("a1", "a2", "a3"),
     )
@@ -206,11 +207,13 @@ def test_unscored_is_not_zero(pool):
 
 def test_staleness_counts_from_the_newest_version_in_force(pool):
     for i, version in enumerate((1, 3, 5)):
-        pool.append(rollout(f"t{i}", "A", at=i, policy_version=version, rewards=[float(i)]), completions=done(f"t{i}"))
+        pool.steps.append(
+            rollout(f"t{i}", "A", at=i, policy_version=version, rewards=[float(i)]), completions=done(f"t{i}")
+        )
     fresh = parse_recipe({"algorithm": "sft", "max_staleness": 2})
     seen = plan(pool, View(), fresh)
     assert seen.policy_version == 5 and reasons(seen) == {"stale": (0, 1, 1)}
-    pool.append([], policy_events=[PolicyEvent(6, "registered", T0), PolicyEvent(7, "sync_started", T0 + 1)])
+    pool.steps.append([], policy_events=[PolicyEvent(6, "registered", T0), PolicyEvent(7, "sync_started", T0 + 1)])
     reported = plan(pool, View(), fresh)
     assert reported.policy_version == 6 and reported.step_uids == ["t2.0"]
     asked = plan(pool, View(), parse_recipe({"algorithm": "sft", "max_staleness": 2, "policy_version": 9}))
@@ -237,9 +240,9 @@ def test_equal_state_gives_an_equal_hash_and_reopening_changes_nothing(pool, tmp
     recipe = parse_recipe({"options": {"ddof": 1}})
     first = plan(pool, View(), parse_recipe({}))
     assert plan(pool, View(), recipe).hash == first.hash, "a default that is spelled out is the same recipe"
-    pool.annotate([label("note", "looked at it", step_uid="a1.0")])
+    pool.labels.annotate([label("note", "looked at it", step_uid="a1.0")])
     assert plan(pool, View(), recipe).hash == first.hash, "a note does not change what is trained"
-    pool.annotate([label("reward", 0.75, trajectory_uid="a1")])
+    pool.labels.annotate([label("reward", 0.75, trajectory_uid="a1")])
     assert plan(pool, View(), recipe).hash != first.hash
     assert plan(pool, View({"agent": None}), recipe).hash != first.hash
     other = Pool.open(tmp_path / "other.duckdb", memory="256MB", threads=1)
@@ -257,14 +260,19 @@ def test_wrong_views_name_the_field(pool):
 class Rows:
     """A table of candidate rows, in place of a pool that would take minutes to fill."""
 
+    versions = None
+
     def __init__(self, table):
-        self.table = table
+        self.table, self.training = table, self
 
     def plan_rows(self, view, *, channel):
         return self.table
 
-    def policy_events(self):
-        return []
+    def version_in_force(self, channel):
+        return 4
+
+    def credit_fields(self, step_uids, fields):
+        return pa.table({"content": step_uids})
 
     def sequences(self, step_uids):
         raise AssertionError("a plan reads no token before its layout is asked for")

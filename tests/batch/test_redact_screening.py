@@ -11,7 +11,7 @@ import pytest
 
 from core.batch.redact import Redacted, _trajectory, redact, texts_of
 from core.pool import Pool
-from core.pool.redaction import NEEDLES, PATTERNS, Redaction, parse_redaction
+from core.pool.redaction.rules import NEEDLES, PATTERNS, Redaction, parse_redaction
 from core.serving.tokenizer import load_tokenizer
 from core.types import Step, View
 
@@ -76,7 +76,7 @@ def made(rng: random.Random, trajectory: int) -> list[Step]:
 def pool() -> Any:
     rng = random.Random(11)
     opened = Pool.open(":memory:", clock=lambda: NOW)
-    opened.append([step for trajectory in range(60) for step in made(rng, trajectory)])
+    opened.steps.append([step for trajectory in range(60) for step in made(rng, trajectory)])
     yield opened
     opened.close()
 
@@ -84,8 +84,8 @@ def pool() -> Any:
 def read_all(pool: Pool, rules: Redaction, chosen: Callable[[str], bool]) -> Redacted:
     """Every trajectory, one after the other."""
     found, text = Redacted(), texts_of(None)
-    for owner in sorted(pool.trajectory_uids()):
-        steps = [step for step in pool.trajectory(owner)["steps"] if chosen(step["step_uid"])]
+    for owner in sorted(pool.trajectories.uids()):
+        steps = [step for step in pool.trajectories.get(owner)["steps"] if chosen(step["step_uid"])]
         _trajectory(found, steps, rules, {step["tokenizer_hash"]: text(step["tokenizer_hash"]) for step in steps})
     return found
 
@@ -104,10 +104,10 @@ def test_all_at_once_is_one_by_one(pool: Pool, rules: dict[str, Any], part: bool
     wanted = parse_redaction(rules)
     assert wanted is not None
     chosen = (lambda uid: not uid.endswith(".1")) if part else (lambda uid: True)
-    members = pool.steps(View(), limit=None).select(["step_uid", "trajectory_uid"])
+    members = pool.steps.page(View(), limit=None).select(["step_uid", "trajectory_uid"])
     members = members.filter([chosen(uid) for uid in members["step_uid"].to_pylist()])
     told: list[tuple[int, int]] = []
-    found = redact(pool, members, wanted, texts_of(None), lambda *at: told.append(at))
+    found = redact(pool.training, pool.screening, members, wanted, texts_of(None), lambda *at: told.append(at))
     expected = read_all(pool, wanted, chosen)
     assert found.dropped == expected.dropped
     assert found.masks == expected.masks

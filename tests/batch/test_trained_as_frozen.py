@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from core.batch.arrays import schema_of, step_tables
+from core.batch.arrays import SCHEMA, step_tables
 from core.batch.datasets import freeze_version, version_plan
 from core.batch.leases import Fetch, Leases
 from core.batch.plan import plan
@@ -18,7 +18,7 @@ from core.errors import InvalidInput, NotFound
 from core.export import export
 from core.export.base import source_of
 from core.pool import Pool
-from core.pool.redaction import parse_redaction
+from core.pool.redaction.rules import parse_redaction
 from core.serving.tokenizer import load_tokenizer
 from core.types import Annotation, Step, View
 
@@ -35,11 +35,11 @@ def pool() -> Iterator[Pool]:
     opened = Pool.open(":memory:", clock=lambda: NOW)
     for place, prompt in enumerate("AB"):
         uids = [f"{prompt}{k}" for k in range(2)]
-        opened.append(
+        opened.steps.append(
             [step for k, uid in enumerate(uids) for step in rollout(uid, prompt, at=100 * place + k)],
             completions=[event for k, uid in enumerate(uids) for event in done(uid, reward=float(k))],
         )
-    opened.save_view("only A", View({"prompt_uid": "A"}))
+    opened.views.save("only A", View({"prompt_uid": "A"}))
     yield opened
     opened.close()
 
@@ -47,16 +47,16 @@ def pool() -> Iterator[Pool]:
 @pytest.fixture
 def leases(pool: Pool) -> Leases:
     number = itertools.count(1)
-    return Leases(pool, lambda: NOW, lambda: f"b{next(number)}", lambda: 7)
+    return Leases(pool, lambda: NOW, lambda: f"b{next(number)}", lambda _: 7)
 
 
 def shake(pool: Pool) -> None:
     """Everything that can be otherwise later."""
     label = {"author": "kim", "source": "human"}
-    pool.annotate_view(View(), "trajectory", "reward", -3.0, **label)
-    pool.annotate_view(View({"prompt_uid": "A"}), "step", "trainable", False, **label)
-    pool.annotate([Annotation("quality", "bad", "kim", "human", NOW, trajectory_uid="B0")])
-    pool.append(rollout("A9", "A", at=900), completions=done("A9", reward=9.0))
+    pool.labels.annotate_view(View(), "trajectory", "reward", -3.0, **label)
+    pool.labels.annotate_view(View({"prompt_uid": "A"}), "step", "trainable", False, **label)
+    pool.labels.annotate([Annotation("quality", "bad", "kim", "human", NOW, trajectory_uid="B0")])
+    pool.steps.append(rollout("A9", "A", at=900), completions=done("A9", reward=9.0))
 
 
 def test_a_recipe_that_names_a_version_is_about_what_was_frozen(pool: Pool, leases: Leases, tmp_path) -> None:
@@ -67,7 +67,7 @@ def test_a_recipe_that_names_a_version_is_about_what_was_frozen(pool: Pool, leas
     named = parse_recipe({**GRPO, "dataset": "v1"})
     before = plan(pool, View(), named)
     shake(pool)
-    pool.save_view("only A", View({"prompt_uid": "B"}))
+    pool.views.save("only A", View({"prompt_uid": "B"}))
     after = plan(pool, View(), named)
     assert after.steps.to_pylist() == before.steps.to_pylist() == as_frozen
     assert after.hash == before.hash == version_plan(pool, "v1", GRPO).hash
@@ -85,8 +85,8 @@ def test_a_recipe_that_names_a_version_is_about_what_was_frozen(pool: Pool, leas
         again = leases.plan_of(each.batch["batch_uid"])
         assert again.steps.to_pylist() == as_frozen and again.dataset_version == each.plan.dataset_version
     assert leased[0].chosen.recipe == parse_recipe({**version["recipe"], "dataset": "v1"}), "its own recipe"
-    pool.save_recipe("from v1", named.to_json())
-    pool.activate_recipe("train", "from v1", None, author="kim")
+    pool.recipes.save("from v1", named.to_json())
+    pool.recipes.activate("train", "from v1", None, author="kim")
     assert leases.fetch(Fetch("w", shared=True)).plan.steps.to_pylist() == as_frozen
 
 
@@ -132,7 +132,7 @@ def test_a_fetched_version_is_redacted(pool: Pool, leases: Leases) -> None:
     messages = [{"role": "user", "content": f"my key is {KEY}"}]
     said = {"role": "assistant", "content": f"I use {KEY} now"}
     prompt, response = tokenizer.encode(messages[0]["content"]), tokenizer.encode(said["content"])
-    pool.append(
+    pool.steps.append(
         [
             Step(
                 "k.0", "k", "K", 0, NOW, prompt_ids=prompt, response_ids=response, messages=messages, channel="train",
@@ -152,7 +152,7 @@ def test_a_fetched_version_is_redacted(pool: Pool, leases: Leases) -> None:
     thawed = leases.plan_of(leased.batch["batch_uid"])
     for made in (leased.plan, thawed):
         (table,) = step_tables(made, source_of(made, pool))
-        assert table.schema == schema_of(made)
+        assert table.schema == SCHEMA
         (row,) = table.to_pylist()
         assert KEY not in tokenizer.decode(row["prompt_ids"]) and KEY not in tokenizer.decode(row["response_ids"])
         changed = np.array(row["response_ids"]) != np.array(response)

@@ -22,7 +22,7 @@ def filled(pool):
                 f"{group}{k}", group, rewards=[0.25, float(k)], at=10 * number + k, policy_version=number
             )
         ]
-        pool.append(steps, completions=done(*(f"{group}{k}" for k in range(3))))
+        pool.steps.append(steps, completions=done(*(f"{group}{k}" for k in range(3))))
     return pool
 
 

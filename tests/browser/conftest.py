@@ -27,15 +27,18 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 VIEWPORT = {"width": 1440, "height": 900}
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 150.0
 PATIENCE_MS = 60_000
+IN_EVERY_RUN = {"test_first_minutes.py", "test_frame.py"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder drives a browser."""
+    """Everything in this folder drives a browser; the first minutes with the studio belong to ``make test``."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.browser)
+            if item.path.name not in IN_EVERY_RUN:
+                item.add_marker(pytest.mark.beyond)
 
 
 def chromium_path() -> str | None:
@@ -54,7 +57,7 @@ def browser() -> Iterator[Browser]:
 
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], timeout=2 * PATIENCE_MS)
         yield launched
         launched.close()
 

@@ -59,10 +59,10 @@ def big(tmp_path_factory, browser):
     pool = Pool.open(folder / "data" / "pool.duckdb")
     wide, deep = group("wide", 1000, 10, 12, 3, 0), group("deep", 16, 20, 768, 100, 1)
     for steps, done in (wide, deep):
-        pool.append(steps, completions=done)
+        pool.steps.append(steps, completions=done)
     trees = {}
     for name, (steps, _) in (("wide", wide), ("deep", deep)):
-        trees[name] = build(pool.sequences([step.step_uid for step in steps]))
+        trees[name] = build(pool.steps.sequences([step.step_uid for step in steps]))
     pool.close()
     running = start_studio(folder, env=QUIET)
     running.trees = trees

@@ -25,7 +25,7 @@ def fill(folder: Path) -> dict[str, int]:
     (folder / "data").mkdir(parents=True)
     pool = Pool.open(folder / "data" / "pool.duckdb")
     steps, completions = agent_steps()
-    pool.append([*steps, title_step(), long_step()], completions=completions)
+    pool.steps.append([*steps, title_step(), long_step()], completions=completions)
     totals = plan(pool, View(), Recipe()).totals
     pool.close()
     return totals
@@ -153,7 +153,7 @@ def test_tree_and_mask_are_drawn(shared_lab, watch, scheme):
     mask = page.get_by_role("img", name="Attention mask of")
     expect(mask).to_have_attribute("data-drawn", re.compile(r"^[1-9]"))
     mask.hover(position={"x": 60, "y": 200})
-    expect(page.locator(".tip")).to_contain_text("visible")
+    expect(page.locator(".tip:visible")).to_contain_text("visible")
     page.get_by_role("radio", name="Packed rows").click()
     expect(page.locator("button.line")).to_have_count(1)
 

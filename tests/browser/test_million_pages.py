@@ -31,8 +31,8 @@ def million(tmp_path_factory, browser):
     with pool._db.write() as cursor:
         cursor.execute(FILL)
         cursor.execute(AGENTS)
-    pool.rebuild_state()
-    assert pool.count_steps() == 1_000_000
+    pool.integrity.rebuild_state()
+    assert pool.steps.count() == 1_000_000
     pool.close()
     running = start_studio(folder, env={"CLAW_STUDIO_ENGINE": "http://127.0.0.1:9/v1"})
     yield running

@@ -48,8 +48,8 @@ def test_a_review_by_keys_alone(desk, watch, tmp_path):
     page.goto("about:blank")
     desk.stop()
     pool = Pool.open(desk.data_dir / "pool.duckdb")
-    assert [pool.standing("trajectory", uid)["quality"] for uid in seen[:3]] == ["good", "bad", "unsure"]
-    last = pool.standing("trajectory", seen[3])
+    assert [pool.review.standing("trajectory", uid)["quality"] for uid in seen[:3]] == ["good", "bad", "unsure"]
+    last = pool.review.standing("trajectory", seen[3])
     assert last["correct"] is True and last["trainable"] is True
     pool.close()
 

@@ -7,6 +7,7 @@ and ``CLAW_R1_PYTHON`` a Python with verl 0.7 or 0.8, openai and Claw-R1's other
 from __future__ import annotations
 
 import ast
+import asyncio
 import io
 import json
 import os
@@ -20,6 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.api.clawr1 import _with_version
 from core.rewards import score
 from core.serving.tokenizer import ASSETS
 from tests.clawr1.conftest import FIELDS, SAMPLING
@@ -60,6 +62,26 @@ def test_their_programs_run_unchanged(service: ServeProcess, checkout: Path) -> 
     assert {step["token_source"] for t in (single, multi) for step in t["steps"]} == {"whitebox"}
     assert [step["reward"] for step in multi["steps"]] == [None, 1.0]
     assert black["metadata"]["reward_model"] == FIELDS["reward_model"]
+
+
+@needs_upstream
+@pytest.mark.parametrize("told", [{"policy_version": v} for v in (5, "6", 7.9, 0, True, "")])
+def test_a_registration_stamps_the_version_that_theirs_stamps(checkout: Path, told: dict[str, Any]) -> None:
+    """Their gateway's own function, taken out of its module, beside ours."""
+    tree = ast.parse((checkout / "claw_r1" / "gateway" / "gateway.py").read_text())
+    (theirs,) = (node for node in tree.body if getattr(node, "name", None) == "register_trajectory")
+    assert isinstance(theirs, ast.AsyncFunctionDef)
+    theirs.decorator_list = []
+    names = ("step_counter", "channel", "metadata", "policy_version")
+    scope: dict[str, Any] = {"Request": Any, **{f"_trajectory_{name}": {} for name in names}}
+    exec(compile(ast.Module([theirs], []), "gateway", "exec"), scope)
+
+    class Request:
+        async def json(self) -> dict[str, Any]:
+            return {"metadata": told}
+
+    asyncio.run(scope["register_trajectory"]("t", "p", Request()))
+    assert _with_version(told)["policy_version"] == scope["_trajectory_policy_version"]["t"]
 
 
 def verl_gsm8k() -> Any:

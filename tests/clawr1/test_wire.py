@@ -45,7 +45,11 @@ def test_the_black_box_agent(service: ServeProcess) -> None:
     assert set(made) >= {"trajectory_uid", "base_url"}
     base = f"{made['base_url'].rsplit('/', 2)[0]}/q-black/v1"
     metadata = {**{name: FIELDS[name] for name in ("reward_model", "data_source", "extra_info")}, "uid": "q-black"}
-    registered = service.http.post(f"{base}/register_trajectory", content=json.dumps({"metadata": metadata}))
+    registered = service.http.post(
+        f"{base}/register_trajectory",
+        content=json.dumps({"metadata": metadata}),
+        headers={"content-type": "application/json"},
+    )
     assert registered.json()["status"] == "ok"
     client = openai.OpenAI(base_url=base, api_key="not-needed", timeout=60)
     messages: list[Any] = [{"role": "user", "content": QUESTION}]
@@ -158,3 +162,19 @@ def test_what_cannot_be_scored_or_sampled_says_why(service: ServeProcess) -> Non
 
 def test_ready_and_docs_are_where_the_rollouter_looks(service: ServeProcess) -> None:
     assert service.http.get("/ready").json() == {"ready": True}
+
+
+def test_a_registered_version_is_on_the_steps(service: ServeProcess) -> None:
+    """As ``claw_r1.async_rollouter`` sends it with the task's fields; any other form of it is refused by name."""
+    base = service.http.post("/init_trajectory").json()["base_url"].removeprefix(service.base_url)
+    prompt = base.split("/")[2]
+    body = {"metadata": {"policy_version": 12, "uid": prompt}}
+    assert service.http.post(f"{base}/register_trajectory", json=body).status_code == 200
+    ask = {"model": "default", "messages": [{"role": "user", "content": QUESTION}]}
+    assert service.http.post(f"{base}/chat/completions", json=ask).status_code == 200
+    assert service.http.post(f"{base}/complete_trajectory").status_code == 200
+    (step,) = only_trajectory(service, prompt)["steps"]
+    assert (step["policy_version"], step["policy_version_end"]) == (12, 12)
+    for odd in ("new", [1], -1):
+        refused = service.http.post(f"{base}/register_trajectory", json={"metadata": {"policy_version": odd}})
+        assert (refused.status_code, refused.json()["field"]) == (422, "metadata.policy_version")

@@ -29,6 +29,43 @@ def returns(rewards, factor):
     return [sum(factor ** (j - k) * rewards[j] for j in range(k, len(rewards))) for k in range(len(rewards))]
 
 
+def children(before):
+    """What goes on from each step: ``before[k]`` is the step that k goes on from, None for none."""
+    return [[j for j, b in enumerate(before) if b == k] for k in range(len(before))]
+
+
+def tree_returns(rewards, before, factor):
+    """Each step's reward and the mean over what goes on from it, recursively."""
+    after = children(before)
+
+    def value(k):
+        return rewards[k] + (factor * statistics.fmean(value(j) for j in after[k]) if after[k] else 0.0)
+
+    return [value(k) for k in range(len(rewards))]
+
+
+def tree_gae(rewards, values, before, gamma, lam):
+    after = children(before)
+    ahead = [statistics.fmean(values[j] for j in after[k]) if after[k] else 0.0 for k in range(len(values))]
+    return tree_returns([r + gamma * v - values[k] for k, (r, v) in enumerate(zip(rewards, ahead, strict=True))],
+                        before, gamma * lam)  # fmt: skip
+
+
+def leaf_rewards(own, total, earned, before):
+    """Own rewards, and on the end of each branch what of the total no step earned."""
+    return [r + (total - earned if not after else 0.0) for r, after in zip(own, children(before), strict=True)]
+
+
+def tree_of_tokens(counts, before):
+    """What each token goes on from, where each step has so many."""
+    starts = [sum(counts[:k]) for k in range(len(counts))]
+    found = []
+    for k, n in enumerate(counts):
+        found.append(None if before[k] is None else starts[before[k]] + counts[before[k]] - 1)
+        found += range(starts[k], starts[k] + n - 1)
+    return found
+
+
 def gae(rewards, values, gamma, lam):
     deltas = [r + gamma * (values[k + 1] if k + 1 < len(values) else 0) - values[k] for k, r in enumerate(rewards)]
     return returns(deltas, gamma * lam)

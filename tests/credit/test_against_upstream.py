@@ -19,10 +19,11 @@ from typing import Any, Optional
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.credit import get
+from tests.effort import settings
 from tests.left_out import missing
 
 from . import brute

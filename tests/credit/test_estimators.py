@@ -4,11 +4,12 @@ import statistics
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.credit import REGISTRY, CreditInput, get
 from core.errors import InvalidInput
+from tests.effort import settings
 
 
 def batch_of(groups: dict[str, list[list[float | None]]]) -> CreditInput:

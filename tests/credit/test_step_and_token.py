@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.credit import get
 from core.credit.chain import discounted, step_rewards
 from core.errors import InvalidInput
+from tests.effort import settings
 
 from . import brute
 from .batches import CHECK, Step, Trajectory, batch_of, groups

@@ -4,13 +4,14 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import Response
 
 from core.dialects import MESSAGES, RESPONSES, Names
 from core.errors import EngineError
 from core.linking.calls import normal_message
+from tests.effort import settings
 
 from .events import message_of, parse, response_of, whole_message
 from .strategies import answers, streamed

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.dialects import DIALECTS, BadRequest, Names, chat_answer, native_stream
 from core.dialects.base import Translation
+from tests.effort import settings
 
 from .events import parse
 

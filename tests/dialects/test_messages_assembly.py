@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from anthropic.lib.streaming._messages import accumulate_event
 from anthropic.types import RawMessageStreamEvent
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
@@ -18,6 +18,7 @@ from core.dialects.messages_assembly import MessageAssembly
 from core.dialects.messages_request import RAW_ARGUMENTS
 from core.gateway.outbox import MAX_WAITING, Outbox
 from core.gateway.sse import EventReader
+from tests.effort import settings
 
 EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 USAGE = {"input_tokens": 3, "output_tokens": 5, "cache_read_input_tokens": 1, "cache_creation_input_tokens": 0}

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 from anthropic.types import MessageParam
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from core.dialects import MESSAGES, RESPONSES, BadRequest, Names, canonical_request
 from core.dialects.messages_request import IMAGE_MARK
 from core.dialects.responses_request import sealed
+from tests.effort import settings
 
 from .strategies import conversations
 

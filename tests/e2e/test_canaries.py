@@ -26,8 +26,11 @@ pytestmark = only_in_ci("takes ten seconds")
 
 KEYS = {
     where: f"canary-{where}-4f0e8a1b2c3d"
-    for where in ("gateway", "engine", "bearer", "x-api-key", "cookie", "proxy", "query", "body", "header", "mcp")
-}
+    for where in (
+        "gateway", "engine", "bearer", "x-api-key", "cookie", "proxy", "query", "body", "header", "mcp", "metadata",
+        "litellm", "extra", "default", "session", "feedback", "register", "submitted", "policy",
+    )
+}  # fmt: skip
 PATHS: dict[str, dict[str, Any]] = {
     "chat/completions": {},
     "completions": {},
@@ -50,11 +53,14 @@ def chunks(answer: dict[str, Any]) -> bytes:
 
 @pytest.fixture
 def engine() -> Iterator[Upstream]:
-    """Says back every header that it was sent, and the conversation."""
+    """Says back every header that it was sent, its own key only where it is asked to, and the conversation."""
     from starlette.responses import JSONResponse, Response
 
     def reply(seen: Any) -> Any:
-        said = f"you sent {json.dumps(seen.headers)} and {json.dumps(seen.body)}"
+        headers = {
+            k: v for k, v in seen.headers.items() if k != "authorization" or "tell: KEY" in json.dumps(seen.body)
+        }
+        said = f"you sent {json.dumps(headers)} and {json.dumps(seen.body)}"
         if "fail" in said:
             return JSONResponse({"error": {"message": said}}, 400)
         if seen.path == "completions":
@@ -67,9 +73,9 @@ def engine() -> Iterator[Upstream]:
     server.stop()
 
 
-def calls(studio: ServeProcess, session: str) -> list[int]:
-    """Every dialect, whole and streamed, answered and failed, authorised in each way."""
-    statuses = []
+def calls(studio: ServeProcess, session: str) -> tuple[list[int], str]:
+    """Every dialect, whole and streamed, answered and failed, authorised in each way: statuses, and all that came."""
+    statuses, came = [], ""
     for own in (
         {"authorization": f"Bearer {KEYS['gateway']}", "x-api-key": KEYS["x-api-key"]},
         {"authorization": f"Bearer {KEYS['bearer']}", "x-api-key": KEYS["gateway"]},
@@ -79,7 +85,7 @@ def calls(studio: ServeProcess, session: str) -> list[int]:
         headers = {**own, "cookie": f"session={KEYS['cookie']}", "proxy-authorization": f"Basic {KEYS['proxy']}"}
         headers |= {"x-my-token": KEYS["header"], "traceparent": "00-1-1-01"}
         for path, more in PATHS.items():
-            for word in ("hello", "fail"):
+            for word in ("hello", "fail", "tell"):
                 for stream in (False, True):
                     # Agents print their environment into the conversation.
                     text = f"{word}: KEY={KEYS['gateway']} OWN={' and '.join(own.values())}"
@@ -89,9 +95,36 @@ def calls(studio: ServeProcess, session: str) -> list[int]:
                     )
                     body = {"model": "m", "stream": stream, **asked, **more}
                     body |= {"api_key": KEYS["body"], "extra_headers": {"authorization": KEYS["body"]}}
+                    body |= {
+                        "metadata": {"api_key": KEYS["metadata"], "task": "7"},
+                        "litellm_params": {"openai_api_key": KEYS["litellm"]},
+                        "extra_body": {"deep": [{"x-api-key": KEYS["extra"]}]},
+                        "extra_query": {"api-key": KEYS["extra"]},
+                        "default_headers": {"x-mine": KEYS["default"]},
+                    }
+                    # Trajectories of their own: the same words again would be a retry, which nobody trains on.
+                    if session not in own.values():
+                        headers["x-trajectory-uid"] = f"call-{len(statuses)}"
                     answer = studio.http.post(f"/v1/{path}?api_key={KEYS['query']}", json=body, headers=headers)
                     statuses.append(answer.status_code)
-    return statuses
+                    came += answer.text + str(answer.headers)
+    return statuses, came
+
+
+def beside_calls(studio: ServeProcess, key: dict[str, str]) -> None:
+    """What producers, services and trainers may say, a key in each."""
+
+    def post(path: str, body: dict[str, Any]) -> None:
+        studio.http.post(path, json=body, headers=key).raise_for_status()
+
+    note = {name: {"api_key": KEYS[name], "nested": [{"authorization": KEYS[name]}], "said": f"with {KEYS[name]}"}
+            for name in ("session", "feedback", "register", "submitted", "policy")}  # fmt: skip
+    post("/api/v1/sessions", {"trajectory_uid": "beside", "metadata": note["session"]})
+    post("/beside/p/v1/register_trajectory", {"metadata": note["register"]})
+    step = {"step_index": 0, "trajectory_uid": "white", "prompt_uid": "p", "prompt_ids": [1], "response_ids": [2]}
+    post("/api/v1/steps", {"steps": [{**step, "metadata": note["submitted"]}]})
+    post("/api/v1/feedback", {"kind": "event", "value": "e", "trajectory_uid": "white", "metadata": note["feedback"]})
+    post("/api/v1/policy", {"version": 0, "event": "registered", "metadata": note["policy"]})
 
 
 def everything_in(pool: Path) -> str:
@@ -125,10 +158,11 @@ def test_no_key_is_written_anywhere(serve, engine, tmp_path):
         studio = serve(engine.base_url, data, env=env, stderr=errors)
         key = {"authorization": f"Bearer {KEYS['gateway']}"}
         session = studio.http.post("/api/v1/sessions", json={}, headers=key).json()["api_key"]
-        statuses = calls(studio, session)
+        statuses, came = calls(studio, session)
+        beside_calls(studio, key)
         assert set(statuses) == {200, 400, 401}
-        assert statuses.count(200) == 24
-        eventually(lambda: studio.http.get("/api/v1/stats", headers=key).json()["n_steps"] == 48)
+        assert statuses.count(200) == 48
+        eventually(lambda: studio.http.get("/api/v1/stats", headers=key).json()["n_steps"] == 73)
         steps = studio.http.get("/api/v1/steps?limit=100", headers=key).json()["steps"]
         for uid in {step["trajectory_uid"] for step in steps}:
             studio.http.post(
@@ -136,7 +170,16 @@ def test_no_key_is_written_anywhere(serve, engine, tmp_path):
             ).raise_for_status()
         shown = "".join(
             studio.http.get(path, headers=key).text
-            for path in ("/api/v1/stats", "/api/v1/sessions", "/api/v1/steps?limit=100", "/metrics", "/healthz")
+            for path in (
+                "/api/v1/policy",
+                "/api/v1/trajectories/white",
+                "/v1/models",
+                "/api/v1/stats",
+                "/api/v1/sessions",
+                "/api/v1/steps?limit=100",
+                "/metrics",
+                "/healthz",
+            )
         )
         assert studio.stop() == 0
     exports, told = exported(data, tmp_path / "out", env)
@@ -153,8 +196,10 @@ def test_no_key_is_written_anywhere(serve, engine, tmp_path):
     assert "you sent" in places["journal"]
     assert "KEY=[secret]" in places["pool"]
     assert "KEY=[secret]" in places["exports"]
+    assert "you sent" in came
+    assert KEYS["engine"] not in came, "an engine's key reaches no agent"
     for place, text in places.items():
-        for where, canary in {**KEYS, "session": session}.items():
+        for where, canary in {**KEYS, "a session": session}.items():
             assert canary not in text, f"the key in {where} stands in {place}"
 
 

@@ -38,9 +38,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def steps_of(service: Service, trajectory_uid: str) -> list[dict[str, Any]]:
-    assert service.ingest.catch_up(10)
-    uids = [step["step_uid"] for step in service.pool.trajectory(trajectory_uid)["steps"]]
-    return [service.pool.step(uid) for uid in uids]
+    assert service.ingest.catch_up(120)
+    uids = [step["step_uid"] for step in service.pool.trajectories.get(trajectory_uid)["steps"]]
+    return [service.pool.steps.get(uid) for uid in uids]
 
 
 def moving_marks(messages: list[Any]) -> list[Any]:
@@ -170,11 +170,12 @@ def test_completions_of_several_prompts_texts_and_ids(service: Service) -> None:
         answer = client.completions.create(model="m", prompt=["one", "two words"], max_tokens=5, n=2)
         ids = client.completions.create(model="m", prompt=[[5, 6, 7], [8, 9]], max_tokens=5)
     assert (len(answer.choices), len(ids.choices)) == (4, 2)
-    steps = steps_of(service, "prompts")
-    said = [step["messages"][0]["content"] for step in steps[:4]]
-    assert said == ["one", "one", "two words", "two words"]
-    assert [list(step["prompt_ids"]) for step in steps[4:]] == [[5, 6, 7], [8, 9]]
-    assert all((step["token_source"], step["mismatch"]) == ("engine", None) for step in steps)
+    # Each prompt is a task: the second one is a trajectory and a group of its own.
+    for uid, text, sent in (("prompts", "one", [5, 6, 7]), ("prompts.prompt1", "two words", [8, 9])):
+        steps = steps_of(service, uid)
+        assert [step["messages"][0]["content"] for step in steps[:2]] == [text, text]
+        assert [list(step["prompt_ids"]) for step in steps[2:]] == [sent]
+        assert all((step["token_source"], step["mismatch"]) == ("engine", None) for step in steps)
 
 
 def test_legacy_functions_are_tools(service: Service) -> None:

@@ -81,6 +81,7 @@ def attempt(service: Service, model: str, task_index: int, rollout: int, workspa
     done = httpx.post(
         f"{service.base_url}/api/v1/trajectories/{session['trajectory_uid']}/complete",
         json={"reward": float(rollout), "outcome": "max_turns"},
+        timeout=120,
     )
     assert done.status_code == 200, done.text
     return str(session["trajectory_uid"])
@@ -93,8 +94,8 @@ def trajectories(service: Service, engine: EngineProcess, folder: Path) -> list[
         for task in range(N_TASKS)
         for rollout in range(N_ROLLOUTS)
     ]
-    assert service.ingest.catch_up(10)
-    return [service.pool.trajectory(uid) for uid in uids]
+    assert service.ingest.catch_up(120)
+    return [service.pool.trajectories.get(uid) for uid in uids]
 
 
 def test_captured_ids_are_the_engines_own(trajectories: list[dict[str, Any]], folder: Path) -> None:
@@ -157,7 +158,7 @@ def test_packed_rows_give_the_captured_logprobs(
     assert len(chosen.layout.rows) > 1 and chosen.layout.token_ratio < 0.7
     found: dict[str, list[float]] = {}
     for index in range(len(chosen.layout.rows)):
-        row, sequences = chosen.layout.row(service.pool, index, pad=True)
+        row, sequences = chosen.layout.row(service.pool.training, index, pad=True)
         terms = loss_terms(row, sequences)
         with torch.no_grad():
             logp = token_scores(model, packed_hidden(model, row), terms).logp.tolist()
@@ -210,9 +211,9 @@ def test_other_dialects_keep_the_engines_ids(service: Service, engine: EnginePro
     n_before = len((folder / "record.jsonl").read_text().splitlines())
     session = service.mint_session(agent="any")
     loop(service, str(engine.model), session)
-    assert service.ingest.catch_up(10)
+    assert service.ingest.catch_up(120)
     recorded = [json.loads(line) for line in (folder / "record.jsonl").read_text().splitlines()[n_before:]]
-    steps = service.pool.trajectory(session["trajectory_uid"])["steps"]
+    steps = service.pool.trajectories.get(session["trajectory_uid"])["steps"]
     assert len(steps) == len(recorded) == 3
     for step, entry in zip(steps, recorded, strict=True):
         assert list(step["prompt_ids"]) == entry["prompt_ids"]

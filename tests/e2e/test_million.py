@@ -39,7 +39,7 @@ SELECT
 FROM range(1000000) r(i);
 INSERT INTO step_tokens
 SELECT i + 1, i // 50 + 1, CASE WHEN i % 50 > 0 THEN [7, 8]::INTEGER[] ELSE [1, 2, 3]::INTEGER[] END,
-    [i % 1000, i % 997]::INTEGER[], [-0.5, -0.25]::FLOAT[] FROM range(1000000) r(i);
+    [i % 1000, i % 997]::INTEGER[], [-0.5, -0.25]::FLOAT[], NULL FROM range(1000000) r(i);
 INSERT INTO step_messages SELECT i + 1, i // 50 + 1, NULL, NULL, NULL FROM range(1000000) r(i);
 """
 TRAINER = """
@@ -61,8 +61,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pool = Pool.open(data / "pool.duckdb")
     with pool._db.write() as cursor:
         cursor.execute(FILL)
-    pool.rebuild_state()
-    assert pool.count_steps() == N_GROUPS * GROUP * STEPS == 1_000_000
+    pool.integrity.rebuild_state()
+    assert pool.steps.count() == N_GROUPS * GROUP * STEPS == 1_000_000
     pool.close()
     return data
 

@@ -25,7 +25,7 @@ def test_three_steps_lower_the_loss(tmp_path):
     with closing(Pool.open(tmp_path / "pool.duckdb", memory="512MB", threads=1)) as pool:
         for r in range(4):
             turns = [([5, 6, 7, 8], [20 + r, 30]), ([9], [40 + r])]
-            pool.append(conversation(f"t{r}", "g", turns), completions=done(f"t{r}", reward=float(r)))
+            pool.steps.append(conversation(f"t{r}", "g", turns), completions=done(f"t{r}", reward=float(r)))
         rows = export(plan(pool, View(), Recipe(token_budget=64)), pool, "packed_tree", tmp_path / "out").path
     make("Qwen3", torch.float32).save_pretrained(tmp_path / "model")
     ran = subprocess.run(

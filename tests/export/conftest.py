@@ -39,6 +39,7 @@ def conversation(trajectory_uid: str, prompt_uid: str, turns: list[tuple[list[in
             "transition": "extends" if k else None,
             "tokenizer_hash": "tok-1",
             "policy_version": 2,
+            "sampling": {"temperature": 1.0},
             "metadata": {"turn": k},
         }
         steps.append(Step(**{**values, **own}))

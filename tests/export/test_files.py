@@ -26,7 +26,7 @@ SFT = parse_recipe({"algorithm": "sft"})
 @pytest.fixture
 def filled(pool):
     """Two chains, a fork, an untrained step in the middle, and steps without log-probs."""
-    pool.append(
+    pool.steps.append(
         conversation("a", "A", [([1, 2], [3]), ([4], [5, 6]), ([7], [8])])
         + conversation("b", "A", [([1, 2], [3]), ([4], [9])], call_kind=lambda k: "retry" if k == 0 else "main")
         + conversation("c", "B", [([1], [2])], response_logprobs=None, token_source="retokenized")
@@ -35,7 +35,7 @@ def filled(pool):
     )
     # The fork: a second continuation of a's first step, after the chain has gone on.
     (fork,) = conversation("a", "A", [([1, 2, 3, 4, 4], [6])], step_index=3, step_uid="a.fork", transition="forked")
-    pool.append([fork])
+    pool.steps.append([fork])
     return pool
 
 
@@ -49,7 +49,7 @@ def test_one_row_per_step(filled, tmp_path):
     rows = rows_of(result)
     assert len(rows) == result.n_rows == len(made.step_uids)
     for uid, row in zip(made.step_uids, rows, strict=True):
-        step = filled.step(uid)
+        step = filled.steps.get(uid)
         prompt, response = list(step["prompt_ids"]), list(step["response_ids"])
         assert row == {"input_ids": prompt + response, "labels": [-100] * len(prompt) + response}
     assert result.n_tokens == sum(len(row["input_ids"]) for row in rows)
@@ -72,14 +72,14 @@ def test_steps_read_back_equal_to_the_pool(filled, tmp_path):
     from datasets import load_dataset
 
     recipe = parse_recipe({"algorithm": "dr_grpo", "token_sources": ["engine", "retokenized"]})
-    filled.append([], completions=[*done("c", reward=0.5), *done("d", reward=1.0)])
+    filled.steps.append([], completions=[*done("c", reward=0.5), *done("d", reward=1.0)])
     made = plan(filled, View(), recipe)
     result = export(made, filled, "steps_parquet", tmp_path)
     rows = rows_of(result)
     advantage = {t.trajectory_uid: t.advantage for group in made.groups for t in group.trajectories}
     assert [row["step_uid"] for row in rows] == made.step_uids and len(rows) == 7
     for row in rows:
-        step = filled.step(row["step_uid"])
+        step = filled.steps.get(row["step_uid"])
         for name in (
             "trajectory_uid", "prompt_uid", "step_index", "reward", "trajectory_reward", "policy_version",
             "policy_version_end", "token_source", "transition", "is_last", "finish_reason",
@@ -100,7 +100,7 @@ def test_steps_read_back_equal_to_the_pool(filled, tmp_path):
 
 
 def test_manifest_says_what_the_file_is(filled, tmp_path):
-    filled.annotate([Annotation("quality", "bad", "me", "test", T0, trajectory_uid="c")])
+    filled.labels.annotate([Annotation("quality", "bad", "me", "test", T0, trajectory_uid="c")])
     made = plan(filled, View(where="step_index < 9"), SFT)
     result = export(made, filled, "trl_sft", tmp_path, clock=lambda: 12.5)
     told = json.loads(result.manifest_path.read_bytes())
@@ -119,13 +119,12 @@ def test_manifest_says_what_the_file_is(filled, tmp_path):
 
 LOADS = {
     "trl_sft": ("sft", "input_ids"),
-    "trl_grpo": ("dr_grpo", "num_rows: 1"),
+    "trl_grpo": ("dr_grpo", "num_rows: 2"),
     "trl_dpo": ("dpo", "rejected_ids"),
     "trl_kto": ("kto", "completion_ids"),
     "slime": ("dr_grpo", "4"),
     "prime_rl": ("dr_grpo", "1"),
     "areal": ("dr_grpo", "2"),
-    "openrlhf": ("dr_grpo", "2"),
     "skyrl_sft": ("sft", "loss_mask"),
     "axolotl": ("sft", "labels"),
     "llama_factory": ("sft", "messages"),
@@ -137,7 +136,7 @@ LOADS = {
 
 
 def test_every_format_is_loaded_here_or_by_its_trainer():
-    assert EXPORTERS.keys() == LOADS.keys() | {"verl_rollout", "rllm", "tinker"}
+    assert EXPORTERS.keys() == LOADS.keys() | {"verl_rollout", "rllm", "tinker", "openrlhf"}
 
 
 @pytest.mark.parametrize("name", LOADS)
@@ -145,7 +144,7 @@ def test_the_load_command_works(filled, tmp_path, name):
     algorithm, printed = LOADS[name]
     view = View({"trajectory_uid": ["a", "b"]}, "step_uid <> 'a.fork'") if algorithm == "dr_grpo" else View()
     if algorithm == "dpo":
-        filled.append(
+        filled.steps.append(
             conversation("e", "E", [([1], [2])]) + conversation("f", "E", [([1], [3])]),
             completions=[*done("e", reward=1.0), *done("f", reward=0.0)],
         )
@@ -199,7 +198,7 @@ def test_large_plans_are_written_in_bounded_row_groups(pool, tmp_path):
     size = 700_000
     for i in range(9):
         ids = np.arange(size, dtype=np.int32) + i
-        pool.append(conversation(f"t{i}", "A", [(ids, [1, 2])], messages=None), completions=done(f"t{i}"))
+        pool.steps.append(conversation(f"t{i}", "A", [(ids, [1, 2])], messages=None), completions=done(f"t{i}"))
     recipe = parse_recipe({"algorithm": "sft", "token_budget": size + 2})
     result = export(plan(pool, View(), recipe), pool, "trl_sft", tmp_path)
     file = pq.ParquetFile(result.path)
@@ -239,6 +238,6 @@ def test_a_finished_export_is_recognised_and_a_damaged_one_written_anew(filled, 
     first.path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
     repaired = export(made, filled, "trl_sft", tmp_path, clock=lambda: 3.0)
     assert repaired.manifest["created_at"] != first.manifest["created_at"] and first.path.read_bytes() == good
-    filled.annotate([Annotation("quality", "bad", "me", "test", T0, trajectory_uid="d")])
+    filled.labels.annotate([Annotation("quality", "bad", "me", "test", T0, trajectory_uid="d")])
     other = export(plan(filled, View(), SFT), filled, "trl_sft", tmp_path, clock=lambda: 4.0)
     assert other.path != first.path and other.n_rows < first.n_rows

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import json
 
 import msgspec
-import numpy as np
 import pytest
 
 from core.batch.plan import plan
@@ -36,11 +34,11 @@ class MicroBatch(msgspec.Struct, array_like=True):
 @pytest.fixture
 def filled(pool):
     """Two groups of two rollouts; the first and the last have two turns."""
-    pool.append(
+    pool.steps.append(
         conversation("a", "A", [([1, 2, 3], [10, 11]), ([20], [12])], sampling={"temperature": 0.5})
-        + conversation("b", "A", [([1, 2, 3], [13])])
-        + conversation("c", "B", [([4, 5], [14, 15])])
-        + conversation("d", "B", [([4, 5], [16]), ([21, 22], [17, 18])]),
+        + conversation("b", "A", [([1, 2, 3], [13])], sampling={"temperature": 1.0})
+        + conversation("c", "B", [([4, 5], [14, 15])], sampling={"temperature": 1.0})
+        + conversation("d", "B", [([4, 5], [16]), ([21, 22], [17, 18])], sampling={"temperature": 1.0}),
         completions=[*done("a", reward=1.0), *done("b", reward=0.25), *done("c", reward=0.0), *done("d", reward=0.5)],
     )
     return pool
@@ -107,24 +105,11 @@ def test_areal_tensors(filled, tmp_path):
         assert row["logprobs"].tolist() == [scores]
         assert row["versions"].tolist() == [[2 if m else -1 for m in mask]]
     assert rows[0]["turn_ids"].tolist() == [[0, 0, 0, 0, 0, 0, 1]]
-    assert [row["rewards"].item() for row in rows] == [1.0, 0.25, 0.0, 0.5]
-
-
-def test_openrlhf_executor_replays(filled, tmp_path, monkeypatch):
-    path = export(made(filled), filled, "openrlhf", tmp_path).path
-    monkeypatch.setenv("CLAW_REPLAY", str(path))
-    program = program_beside(path, "openrlhf_replay")
-    executor = program.AgentExecutor(max_length=99)
-    assert executor.replay.prompts() == ["A", "B"]
-    for uid in ("a", "b", "a"):
-        got = asyncio.run(executor.execute("A", "", object()))
-        ids, mask, scores = ROWS[uid]
-        assert got["observation_tokens"] == ids and got["rollout_log_probs"] == scores
-        inside = np.zeros(len(ids), dtype=int)
-        for begin, end in got["action_ranges"]:
-            inside[begin:end] = 1
-        assert inside.tolist() == mask
-    assert (got["reward"], got["trajectory_uid"]) == (1.0, "a")
+    assert [row["rewards"].item() for row in rows] == pytest.approx(
+        [0.707105, -0.707105, -0.707105, 0.707105], abs=1e-5
+    )
+    own = torch.load(export(made(filled), filled, "areal", tmp_path, credit="trainer").path, weights_only=True)
+    assert [row["rewards"].item() for row in own] == [1.0, 0.25, 0.0, 0.5]
 
 
 def test_rllm_episodes(filled, tmp_path):
@@ -138,7 +123,7 @@ def test_rllm_episodes(filled, tmp_path):
         assert episode["termination_reason"] == "unknown", "rLLM's enumeration has no null"
         (trajectory,) = episode["trajectories"]
         for step in trajectory["steps"]:
-            stored = filled.step(step["info"]["step_uid"])
+            stored = filled.steps.get(step["info"]["step_uid"])
             for name, ours in (
                 ("prompt_ids", "prompt_ids"),
                 ("response_ids", "response_ids"),
@@ -170,23 +155,22 @@ def test_llama_factory_lines_and_registry(pool, tmp_path):
         {"role": "tool", "tool_call_id": "1", "content": "words"},
     ]
     object.__setattr__(step, "messages", history)
-    pool.append([step], completions=done("a", reward=1.0))
+    pool.steps.append([step], completions=done("a", reward=1.0))
     path = export(made(pool, "sft"), pool, "llama_factory", tmp_path).path
     (line,) = [json.loads(text) for text in path.read_text().splitlines()]
-    assert [message["role"] for message in line["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
-    assert line["messages"][1]["content"] == "read it" and line["messages"][2] == {
-        "role": "assistant", "content": "", "tool_calls": [call],
-    }  # fmt: skip
-    assert json.loads(line["tools"]) == [{"name": "read"}]
+    assert [message["role"] for message in line["messages"]] == ["system", "user", "function_call", "tool", "assistant"]
+    assert line["messages"][1]["content"] == "read it"
+    assert json.loads(line["messages"][2]["content"]) == [{"name": "read", "arguments": {"path": "a"}}]
+    assert json.loads(line["tools"])[0]["name"] == "read"
     info = json.loads((tmp_path / "dataset_info.json").read_text())
-    assert info["claw_studio"]["file_name"] == path.name and info["claw_studio"]["formatting"] == "openai"
+    assert info["claw_studio"]["file_name"] == path.name and info["claw_studio"]["formatting"] == "sharegpt"
 
 
 @pytest.mark.parametrize("name", ["prime_rl", "areal", "openrlhf", "tinker"])
 def test_unknown_log_probs_are_refused_not_made_up(pool, tmp_path, name):
-    pool.append(
-        conversation("a", "A", [([1], [2])], response_logprobs=None)
-        + conversation("b", "A", [([1], [3])], response_logprobs=None),
+    pool.steps.append(
+        conversation("a", "A", [([1], [2])], response_logprobs=None, sampling={"temperature": 1.0})
+        + conversation("b", "A", [([1], [3])], response_logprobs=None, sampling={"temperature": 1.0}),
         completions=[*done("a", reward=1.0), *done("b", reward=0.0)],
     )
     with pytest.raises(InvalidInput, match="log-probs of a step are unknown"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from safetensors import safe_open
@@ -19,6 +22,7 @@ from core.types import View
 from tests.tree.models import gradient, make, relative, separate_logps, separate_loss
 
 from .conftest import conversation, done
+from .uneven_pool import attempts, uneven_steps
 
 
 @pytest.fixture
@@ -38,7 +42,7 @@ def filled(pool):
             )
             steps += conversation(f"t{g}{r}", f"g{g}", turns)
             completions += done(f"t{g}{r}", reward=float(r))
-    pool.append(steps, completions=completions)
+    pool.steps.append(steps, completions=completions)
     return pool
 
 
@@ -53,7 +57,7 @@ def test_rows_come_back_as_the_plans_layout(filled, tmp_path, terms, recipe):
     assert len(found) == len(made.layout.rows) == result.n_rows > 1
     every = []
     for index, (row, got, uids) in enumerate(found):
-        wanted, sequences = made.layout.row(filled, index)
+        wanted, sequences = made.layout.row(filled.training, index)
         for name in TREE:
             assert np.array_equal(getattr(row, name), getattr(wanted, name)), name
         assert row.n_original == wanted.n_original and uids == sequences.step_uids
@@ -99,8 +103,47 @@ def test_a_models_gradient_on_the_file_is_that_of_separate_sequences(filled, tmp
         for row, terms, _ in read_rows(path)
     )
     found = gradient(model, total)
-    sequences = filled.sequences(made.step_uids)
+    sequences = filled.steps.sequences(made.step_uids)
     advantages = made.steps["advantage"].to_numpy().astype(np.float32)
     logps = [logp for logp, _ in separate_logps(model, sequences)]
     wanted = gradient(model, separate_loss(loss, logps, sequences, advantages, "token"))
     assert relative(found, wanted) <= 1e-6
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "turn_discount"])
+def test_terms_are_the_sampled_tokens_that_may_be_trained_on_and_no_other(pool, tmp_path, algorithm):
+    """Steps that are left out and masked tokens have no term: against a walk over the pool, token by token."""
+    steps = [
+        replace(one, response_mask=[int(i % 3 > 0) for i in range(len(one.response_ids or ()))])
+        if one.step_uid in ("m7.a.2", "m7.b.0", "m8.a.1", "open.a.0")
+        else one
+        for one in uneven_steps()
+    ]
+    ends = [{"kind": "complete", "trajectory_uid": one.uid, "reward": one.reward} for one in attempts()]
+    pool.steps.append(steps, completions=ends)
+    made = plan(pool, View(), parse_recipe({"algorithm": algorithm, "token_budget": 64}))
+    result = export(made, pool, "packed_tree", tmp_path)
+    assert "m7.a.1" not in made.step_uids and "m7.a.2" in made.step_uids
+    wanted = Counter()
+    advantage_of = dict(zip(made.step_uids, made.steps["advantage"].to_pylist(), strict=True))
+    for step in steps:
+        if step.step_uid in advantage_of:
+            whole = [*(step.prompt_ids or ()), *(step.response_ids or ())]
+            for i, token in enumerate(step.response_ids or ()):
+                at = len(step.prompt_ids or ()) + i
+                if at and (step.response_mask is None or step.response_mask[i]):
+                    old = None if step.response_logprobs is None else round(float(step.response_logprobs[i]), 4)
+                    advantage = round(advantage_of[step.step_uid], 4)
+                    wanted[step.step_uid, whole[at - 1], token, old, advantage] += 1
+    found, n_weight = Counter(), 0.0
+    for row, terms, uids in read_rows(result.path):
+        for m in range(len(terms)):
+            old = None if np.isnan(terms.old_logp[m]) else round(float(terms.old_logp[m]), 4)
+            before = int(row.tokens[terms.packed_pos[m]])
+            advantage = round(float(terms.advantage[m]), 4)
+            found[uids[int(terms.step[m])], before, int(terms.target[m]), old, advantage] += 1
+            assert row.tokens[terms.target_pos[m]] == terms.target[m]
+        n_weight += terms.weight.sum()
+    assert found == wanted
+    assert result.manifest["n_loss_tokens"] == wanted.total() == n_weight == read_totals(result.path).weight
+    assert read_totals(result.path).n_steps == len({uid for uid, *_ in wanted})

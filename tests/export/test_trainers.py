@@ -18,6 +18,7 @@ from core.serving.model import make_model
 from core.types import View
 
 from .conftest import conversation, done
+from .uneven_pool import HARD, fill
 
 FIRST = [300, 301, 302]
 
@@ -30,7 +31,7 @@ def model_dir(tmp_path_factory):
 @pytest.fixture
 def filled(pool):
     """Two groups of two rollouts: two turns with a tool's words between, and one turn."""
-    pool.append(
+    pool.steps.append(
         conversation("a", "A", [(FIRST, [310, 311]), ([320], [312])])
         + conversation("b", "A", [(FIRST, [313])])
         + conversation("c", "B", [([400, 401], [314, 315])])
@@ -62,14 +63,14 @@ def config_of(kind, tmp_path, **fields):
 def test_rows_hold_each_response_once_with_its_own_numbers(filled):
     for merge, wanted in ((False, ["a.0", "a.1", "b.0", "c.0", "d.0", "d.1"]), (True, ["a.1", "b.0", "c.0", "d.1"])):
         planned = made(filled, "reinforce_plus_plus", options={"gamma": 0.5})
-        (rows,) = training_rows(planned, filled, merge=merge)
+        (rows,) = training_rows(planned, filled.training, merge=merge)
         assert [planned.step_uids[i] for i in rows.last_step] == wanted
         token_advantages = {
             uid: values
             for uid, values in zip(planned.step_uids, planned.steps["token_advantages"].to_pylist(), strict=True)
         }
         for i, at in enumerate(rows.slices()):
-            step = filled.step(planned.step_uids[rows.last_step[i]])
+            step = filled.steps.get(planned.step_uids[rows.last_step[i]])
             assert rows.ids[at].tolist() == [*step["prompt_ids"], *step["response_ids"]]
             inside = planned.step_uids[rows.first_step[i] : rows.last_step[i] + 1]
             sampled = [(t, p) for uid in inside for t, p in zip(*response(filled, uid), strict=True)]
@@ -80,120 +81,143 @@ def test_rows_hold_each_response_once_with_its_own_numbers(filled):
             assert np.isnan(rows.advantages[at][~rows.loss[at]]).all()
 
 
+@pytest.mark.parametrize("merge", [False, True])
+@pytest.mark.parametrize("gamma", [1.0, 0.5], ids=["by step", "by token"])
+def test_rows_know_where_each_step_s_response_stands(pool, merge, gamma):
+    fill(pool)
+    planned = made(pool, "reinforce_plus_plus", options={"gamma": gamma})
+    found = 0
+    for rows in training_rows(planned, pool.training, merge=merge):
+        versions = planned.steps["policy_version"].to_numpy(zero_copy_only=False)
+        by_token = rows.by_token(np.nan_to_num(versions, nan=-2).astype(np.int32), -1)
+        assert (by_token[~rows.loss] == -1).all()
+        for place, begin, row in zip(rows.steps, rows.begins, rows.row_of_step, strict=True):
+            step, at = pool.steps.get(planned.step_uids[place]), rows.slices()
+            inside = list(at)[row]
+            answer = list(step["response_ids"])
+            assert rows.ids[begin : begin + len(answer)].tolist() == answer
+            assert inside.start <= begin < inside.stop
+            wanted = -2 if step["policy_version"] is None else step["policy_version"]
+            assert set(by_token[begin : begin + len(answer)].tolist()) == {wanted}
+            found += 1
+    assert found == len(planned.steps)
+
+
 def response(pool, uid):
-    step = pool.step(uid)
+    step = pool.steps.get(uid)
     return list(step["response_ids"]), [float(np.float32(p)) for p in step["response_logprobs"]]
 
 
-def test_grpo_trainer_replays_what_was_captured(filled, tmp_path, model_dir):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from trl import GRPOConfig, GRPOTrainer
-
-    result = export(made(filled, "grpo", n_rollouts=2), filled, "trl_grpo", tmp_path)
-    spec = importlib.util.spec_from_file_location("trl_replay", tmp_path / "trl_replay.py")
+def program_beside(path, name):
+    spec = importlib.util.spec_from_file_location(name, path.parent / f"{name}.py")
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
-    replay = program.Replay(str(result.path))
-    seen = {}
-
-    class Watched(GRPOTrainer):
-        def _compute_loss(self, model, inputs):
-            seen.update({name: inputs[name].clone() for name in ("completion_ids", "completion_mask", "advantages")})
-            seen["tool_mask"] = inputs["tool_mask"].clone()
-            return super()._compute_loss(model, inputs)
-
-    trainer = Watched(
-        AutoModelForCausalLM.from_pretrained(model_dir),
-        reward_funcs=replay.reward,
-        rollout_func=replay.rollout,
-        train_dataset=replay.prompts(),
-        processing_class=AutoTokenizer.from_pretrained(model_dir),
-        args=config_of(
-            GRPOConfig, tmp_path, num_generations=2, per_device_train_batch_size=4, max_completion_length=8, beta=0.0
-        ),
-    )
-    trainer.train()
-    mask = (seen["completion_mask"] * seen["tool_mask"]).bool()
-    trained = {
-        tuple(ids[row].tolist()): round(advantage.item(), 3)
-        for ids, row, advantage in zip(seen["completion_ids"], mask, seen["advantages"], strict=True)
-    }
-    ours = {
-        tuple(i for i, m in zip(row["completion_ids"], row["completion_mask"], strict=True) if m): max(
-            row["advantages"], key=abs
-        )
-        for row in pq.read_table(result.path).to_pylist()
-    }
-    assert trained == {ids: pytest.approx(value, abs=2e-3) for ids, value in ours.items()}
-    assert set(trained) == {(310, 311, 312), (313,), (314, 315), (316, 317, 318)}
+    return program
 
 
-def test_replay_refuses_groups_of_different_sizes(filled, tmp_path):
-    filled.append(conversation("e", "B", [([400, 401], [319])]), completions=done("e", reward=1.0))
-    result = export(made(filled, "grpo"), filled, "trl_grpo", tmp_path)
-    spec = importlib.util.spec_from_file_location("trl_replay", tmp_path / "trl_replay.py")
-    program = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(program)
-    with pytest.raises(ValueError, match="n_rollouts"):
-        program.Replay(str(result.path))
+def logps(model, prompt, answer, mask):
+    """Log-probs of the sampled tokens behind a prompt, added up."""
+    import torch
+
+    ids = [*prompt, *answer]
+    with torch.no_grad():
+        scores = torch.log_softmax(model(input_ids=torch.tensor([ids])).logits[0], dim=-1)
+    return sum(scores[len(prompt) + i - 1, ids[len(prompt) + i]].item() for i, on in enumerate(mask) if on)
 
 
-def test_dpo_trainer_trains_on_the_exact_ids(filled, tmp_path, model_dir):
-    from datasets import Dataset
+def test_dpo_trainer_counts_sampled_tokens_only(filled, tmp_path, model_dir):
+    from datasets import load_dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from trl import DPOConfig, DPOTrainer
+    from trl import DPOConfig
 
     result = export(made(filled, "dpo"), filled, "trl_dpo", tmp_path)
     rows = pq.read_table(result.path).to_pylist()
     assert rows == [
-        {"prompt_ids": FIRST, "chosen_ids": [310, 311, 320, 312], "rejected_ids": [313], "margin": 0.75},
-        {"prompt_ids": [400, 401], "chosen_ids": [316, 321, 322, 317, 318], "rejected_ids": [314, 315], "margin": 0.5},
-    ]
-
-    class Exact(DPOTrainer):
-        def _prepare_dataset(self, dataset, *_):
-            return dataset
-
-    trainer = Exact(
-        AutoModelForCausalLM.from_pretrained(model_dir),
-        args=config_of(DPOConfig, tmp_path, per_device_train_batch_size=2, max_length=None),
-        train_dataset=Dataset.from_list(rows),
-        processing_class=AutoTokenizer.from_pretrained(model_dir),
-    )
-    batch = next(iter(trainer.get_train_dataloader()))
-    sequences = {
-        tuple(ids[mask.bool()].tolist()) for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
-    }
-    assert sequences == {
-        tuple(row["prompt_ids"] + row[side]) for row in rows for side in ("chosen_ids", "rejected_ids")
-    }
-    assert np.isfinite(trainer.train().training_loss)
-
-
-def test_kto_trainer_trains_on_the_exact_ids(filled, tmp_path, model_dir):
-    from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from trl import KTOConfig, KTOTrainer
-
-    result = export(made(filled, "kto"), filled, "trl_kto", tmp_path)
-    rows = pq.read_table(result.path).to_pylist()
-    assert [(row["prompt_ids"][0], row["completion_ids"]) for row in rows] == [
-        (300, [310, 311, 320, 312]), (300, [313]), (400, [314, 315]), (400, [316, 321, 322, 317, 318]),
+        {
+            "prompt_ids": FIRST, "chosen_ids": [310, 311, 320, 312], "chosen_mask": [1, 1, 0, 1],
+            "rejected_ids": [313], "rejected_mask": [1], "margin": 0.75,
+        },
+        {
+            "prompt_ids": [400, 401], "chosen_ids": [316, 321, 322, 317, 318], "chosen_mask": [1, 0, 0, 1, 1],
+            "rejected_ids": [314, 315], "rejected_mask": [1, 1], "margin": 0.5,
+        },
     ]  # fmt: skip
-
-    class Exact(KTOTrainer):
-        def _prepare_dataset(self, dataset, *_):
-            return dataset
-
-    trainer = Exact(
-        AutoModelForCausalLM.from_pretrained(model_dir),
-        args=config_of(
-            KTOConfig, tmp_path, per_device_train_batch_size=4, max_length=None, loss_type="apo_zero_unpaired"
-        ),
-        train_dataset=Dataset.from_list(rows),
+    assert result.manifest["n_loss_tokens"] == 9
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch_float())
+    wanted = {
+        f"logps/{side}": np.mean(
+            [logps(model, row["prompt_ids"], row[f"{side}_ids"], row[f"{side}_mask"]) for row in rows]
+        )
+        for side in ("chosen", "rejected")
+    }
+    trainer = program_beside(result.path, "trl_exact").ExactDPOTrainer(
+        model,
+        args=config_of(DPOConfig, tmp_path, per_device_train_batch_size=2, max_length=None, logging_steps=1),
+        train_dataset=load_dataset("parquet", data_files=str(result.path), split="train", cache_dir=str(tmp_path)),
         processing_class=AutoTokenizer.from_pretrained(model_dir),
     )
-    assert np.isfinite(trainer.train().training_loss)
+    trainer.train()
+    told = trainer.state.log_history[0]
+    assert {name: told[name] for name in wanted} == pytest.approx(wanted, rel=1e-3)
+
+
+def torch_float():
+    import torch
+
+    return torch.float32
+
+
+@pytest.mark.parametrize("loss_type", ["kto", "apo_zero_unpaired"])
+def test_kto_trainer_counts_sampled_tokens_of_every_row(pool, tmp_path, model_dir, loss_type):
+    from datasets import load_dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl import KTOConfig
+
+    fill(pool, HARD.keys() - {"empty_prompt"})
+    planned = made(pool, "kto")
+    result = export(planned, pool, "trl_kto", tmp_path)
+    rows = pq.read_table(result.path).to_pylist()
+    wanted = sorted(token for uid in planned.step_uids for token in pool.steps.get(uid)["response_ids"].tolist())
+    counted = [i for r in rows for i, on in zip(r["completion_ids"], r["completion_mask"], strict=True) if on]
+    assert sorted(counted) == wanted
+    assert result.manifest["n_loss_tokens"] == len(wanted)
+    assert any("several examples" in one["what"] for one in result.manifest["differences"])
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch_float())
+    chosen = [logps(model, r["prompt_ids"], r["completion_ids"], r["completion_mask"]) for r in rows if r["label"]]
+    trainer = program_beside(result.path, "trl_exact").ExactKTOTrainer(
+        model,
+        args=config_of(
+            KTOConfig,
+            tmp_path,
+            per_device_train_batch_size=len(rows),
+            max_length=None,
+            loss_type=loss_type,
+            logging_steps=1,
+        ),
+        train_dataset=load_dataset("parquet", data_files=str(result.path), split="train", cache_dir=str(tmp_path)),
+        processing_class=AutoTokenizer.from_pretrained(model_dir),
+    )
+    trainer.train()
+    assert trainer.state.log_history[0]["logps/chosen"] == pytest.approx(np.mean(chosen), rel=1e-3)
+
+
+def test_a_pair_says_what_stands_behind_a_compaction(pool, tmp_path):
+    fill(pool, HARD.keys())
+    planned = made(pool, "dpo")
+    result = export(planned, pool, "trl_dpo", tmp_path)
+    pairs = {uid for pair in planned.pairs.to_pylist() for uid in (pair["chosen_uid"], pair["rejected_uid"])}
+    rows = pq.read_table(result.path).to_pylist()
+    inside = {
+        token
+        for row in rows
+        for side in ("chosen", "rejected")
+        for token, on in zip(row[f"{side}_ids"], row[f"{side}_mask"], strict=True)
+        if on
+    }
+    chosen = [uid for uid in planned.step_uids if pool.steps.get(uid)["trajectory_uid"] in pairs]
+    missing = {token for uid in chosen for token in pool.steps.get(uid)["response_ids"].tolist()} - inside
+    assert missing
+    assert f"{len(missing)} sampled tokens of" in str(result.manifest["differences"])
 
 
 def test_pairs_and_labels_need_their_algorithm(filled, tmp_path):
@@ -218,7 +242,8 @@ def test_slime_samples_say_what_slime_reads(filled, tmp_path):
     assert first["tokens"] == [*FIRST, 310, 311, 320, 312]
     assert (first["response_length"], first["loss_mask"]) == (4, [1, 1, 0, 1])
     assert first["rollout_log_probs"] == [-0.125, -0.25, 0.0, -0.125]
-    assert (first["reward"], first["status"], first["weight_versions"]) == (1.0, "completed", ["2"])
+    assert (first["status"], first["weight_versions"]) == ("completed", ["2", "2"])
+    assert first["reward"] == {"advantage": pytest.approx(0.7071055, rel=1e-5), "reward": 1.0}
     by_step = torch.load(export(made(filled, "grpo"), filled, "slime", tmp_path).path, weights_only=False)["samples"]
     assert [one["rollout_id"] for one in by_step] == [0, 0, 1, 2, 3, 3]
 
@@ -234,7 +259,9 @@ def test_openai_messages_mark_what_was_not_chosen(pool, tmp_path):
             history += [answer, {"role": "tool", "content": f"result {k}", "tool_call_id": "1"}]
         return steps
 
-    pool.append(turns("a", 3, call_kind=lambda k: "retry" if k == 1 else "main"), completions=done("a", reward=1.0))
+    pool.steps.append(
+        turns("a", 3, call_kind=lambda k: "retry" if k == 1 else "main"), completions=done("a", reward=1.0)
+    )
     result = export(made(pool, "sft"), pool, "openai_messages", tmp_path)
     (line,) = [json.loads(text) for text in result.path.read_text().splitlines()]
     assert [(m["role"], m.get("weight")) for m in line["messages"]] == [
@@ -244,7 +271,10 @@ def test_openai_messages_mark_what_was_not_chosen(pool, tmp_path):
 
 
 def test_formats_without_an_unscored_state_refuse_unscored_rows(filled, tmp_path):
-    filled.append(conversation("u", "C", [([1, 2], [3])]), completions=done("u"))
-    for name in ("slime", "verl_rollout"):
+    filled.steps.append(conversation("u", "C", [([1, 2], [3])]), completions=done("u"))
+    for name, options in (("slime", {"credit": "trainer"}), ("areal", {"credit": "trainer"}),
+                          ("verl_rollout", {"rewards": "step"})):  # fmt: skip
         with pytest.raises(InvalidInput, match="1 rows have no reward"):
+            export(made(filled, "sft"), filled, name, tmp_path, **options)
+        with pytest.raises(InvalidInput, match="assigns no advantages"):
             export(made(filled, "sft"), filled, name, tmp_path)

@@ -32,7 +32,7 @@ def test_sft_trainer_honours_the_labels(pool, tmp_path, model_dir, merge):
     def ids(n):
         return [draw.randrange(300, 900) for _ in range(n)]
 
-    pool.append(
+    pool.steps.append(
         conversation("a", "A", [(ids(1100), ids(7)), (ids(5), ids(9))]) + conversation("b", "A", [(ids(12), ids(4))]),
         completions=done("a", "b", reward=1.0),
     )

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.batch.datasets import VersionSource, freeze_version, version_plan
@@ -29,9 +30,10 @@ from core.batch.redact import redact, texts_of
 from core.errors import Conflict, InvalidInput, NotFound
 from core.export import EXPORTERS, export
 from core.pool import Pool
-from core.pool.redaction import PATTERNS, Redaction, parse_redaction
+from core.pool.redaction.rules import PATTERNS, Redaction, parse_redaction
 from core.serving.tokenizer import load_tokenizer, template_hash, tokenizer_hash
 from core.types import Annotation, PolicyEvent, PolicyEventKind, Step, View
+from tests.effort import settings
 
 from .conftest import T0, conversation, done
 
@@ -41,13 +43,13 @@ GRPO = parse_recipe({"algorithm": "grpo", "max_staleness": 3})
 
 
 def annotate(pool: Pool, kind: str, value: Any, *, source: str = "human", **target: str) -> str:
-    return pool.annotate([Annotation(kind, value, "ann", source, T0, **target)])
+    return pool.labels.annotate([Annotation(kind, value, "ann", source, T0, **target)])
 
 
 def fill(pool: Pool) -> Pool:
     """Two groups of three trajectories, rewards by several sources."""
     uids = [(prompt, k, f"{prompt}{k}") for prompt in "AB" for k in range(3)]
-    pool.append(
+    pool.steps.append(
         [
             step
             for prompt, k, uid in uids
@@ -59,7 +61,7 @@ def fill(pool: Pool) -> Pool:
         policy_events=[PolicyEvent(4, PolicyEventKind.SYNC_FINISHED, T0)],
     )
     judged = [Annotation("reward", 0.25 * k, "ann", "judge", T0, trajectory_uid=uid) for _, k, uid in uids]
-    pool.annotate([*judged, Annotation("tag", "kept", "ann", "human", T0, step_uid="A0.0")])
+    pool.labels.annotate([*judged, Annotation("tag", "kept", "ann", "human", T0, step_uid="A0.0")])
     return pool
 
 
@@ -70,7 +72,7 @@ def filled(pool: Pool) -> Pool:
 
 def edit_everything(pool: Pool) -> None:
     """All that can change later, changed."""
-    pool.undo(pool.actions(100)[-1]["action_uid"])
+    pool.labels.undo(pool.labels.actions(100)[-1]["action_uid"])
     said: list[tuple[str, Any, str, dict[str, str]]] = [
         ("reward", 9.0, "human", {"trajectory_uid": "A0"}),
         ("reward", -1.0, "judge", {"trajectory_uid": "B1"}),
@@ -79,8 +81,8 @@ def edit_everything(pool: Pool) -> None:
         ("trainable", False, "human", {"step_uid": "B0.0"}),
         ("tag", "-kept", "human", {"step_uid": "A0.0"}),
     ]
-    pool.annotate([Annotation(kind, value, "ann", source, T0, **target) for kind, value, source, target in said])
-    pool.append(
+    pool.labels.annotate([Annotation(kind, value, "ann", source, T0, **target) for kind, value, source, target in said])
+    pool.steps.append(
         [
             *conversation("A9", "A", [([1, 2], [3])]),  # a new member of the group
             conversation("A0", "A", [([1, 2], [3, 0]), ([4], [5, 6]), ([7], [8])])[2],  # and of a trajectory
@@ -99,7 +101,7 @@ def sha(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-FORMATS = sorted(set(EXPORTERS) - {"trl_dpo"})
+FORMATS = sorted(set(EXPORTERS) - {"trl_dpo", "openrlhf"})
 RECIPES: list[dict[str, Any]] = [
     {"algorithm": "grpo"},
     {"algorithm": "grpo", "max_staleness": 1},
@@ -150,7 +152,7 @@ def test_the_same_bytes_twice_and_after_later_edits(name: str, edited: Edited, t
     assert sha(first.path) == sha(second.path) == sha(third.path)
     assert first.path.name == third.path.name
     told = json.loads(third.manifest_path.read_text())["dataset_version"]
-    assert (told["name"], told["content_hash"]) == (version, pool.dataset_version(version)["content_hash"])
+    assert (told["name"], told["content_hash"]) == (version, pool.versions.get(version)["content_hash"])
     changed = plan(pool, View(), parse_recipe({"algorithm": version}))
     assert sha(export(changed, pool, name, tmp_path / "pool").path) != sha(first.path), "the edits do change the pool"
 
@@ -173,7 +175,7 @@ def test_a_version_says_what_it_is(filled: Pool) -> None:
     made = freeze(
         filled, "v2", view=view, parent="v1", note="why", templates={"tok-1": "template-1", "tok-2": "template-2"}
     )
-    assert made == filled.dataset_version("v2") == filled.dataset_version(made["version_uid"])
+    assert made == filled.versions.get("v2") == filled.versions.get(made["version_uid"])
     assert made["view"] == {"filters": {"prompt_uid": ["A"]}, "where": "step_index >= 0"}
     assert made["recipe"] == GRPO.to_json()
     assert (made["parent"], made["author"], made["note"], made["channel"]) == ("v1", "ann", "why", "train")
@@ -185,7 +187,7 @@ def test_a_version_says_what_it_is(filled: Pool) -> None:
     assert (told["policy_version_min"], told["policy_version_max"]) == (2, 4)
     assert told["sources"] == {"blackbox": 6}
     assert told["token_sources"] == {"engine": 6}
-    assert [one["name"] for one in filled.dataset_versions()] == ["v2", "v1"]
+    assert [one["name"] for one in filled.versions.all()] == ["v2", "v1"]
     assert parent["content_hash"] != made["content_hash"]
     assert re.fullmatch("[0-9a-f]{64}", made["content_hash"])
 
@@ -193,18 +195,18 @@ def test_a_version_says_what_it_is(filled: Pool) -> None:
 def test_the_hash_is_of_the_content(filled: Pool, tmp_path: Path) -> None:
     first = freeze(filled, "v1")
     assert freeze(filled, "same")["content_hash"] == first["content_hash"]
-    assert filled.verify_version("v1")
+    assert filled.versions.verify("v1")
     annotate(filled, "quality", "good", step_uid="A0.0")
     assert freeze(filled, "other")["content_hash"] != first["content_hash"]
     # Another pool with the same steps, other ids and another order of arrival: the same content.
     other = Pool.open(tmp_path / "other.duckdb", memory="512MB", threads=1, clock=lambda: T0 + 1000)
-    other.append(conversation("x", "X", [([1], [2])]))
+    other.steps.append(conversation("x", "X", [([1], [2])]))
     order = [(prompt, int(k), f"{prompt}{k}") for prompt, ks in (("B", "210"), ("A", "102")) for k in ks]
     for prompt, k, uid in order:
         steps = conversation(uid, prompt, [([1, 2], [3, k]), ([4], [5, 6 + (prompt == "B")])], policy_version=2 + k)
-        other.append(steps, completions=done(uid, reward=float(k == 0)))
+        other.steps.append(steps, completions=done(uid, reward=float(k == 0)))
     judged = [Annotation("reward", 0.25 * k, "ann", "judge", T0, trajectory_uid=uid) for _, k, uid in order]
-    other.annotate([*judged, Annotation("tag", "kept", "ann", "human", T0, step_uid="A0.0")])
+    other.labels.annotate([*judged, Annotation("tag", "kept", "ann", "human", T0, step_uid="A0.0")])
     moved = freeze(other, "v1", view=View({"prompt_uid": ["A", "B"]}))
     assert moved["content_hash"] == first["content_hash"]
     other.close()
@@ -218,7 +220,7 @@ def test_a_tampered_version_is_found(filled: Pool) -> None:
     freeze(filled, "v1")
     with filled._db.write() as cursor:
         cursor.execute("UPDATE dataset_steps SET reward = 2 WHERE place = 3")
-    assert not filled.verify_version("v1")
+    assert not filled.versions.verify("v1")
 
 
 def test_names_are_taken_once_and_nothing_is_frozen_of_nothing(filled: Pool) -> None:
@@ -237,7 +239,7 @@ def test_names_are_taken_once_and_nothing_is_frozen_of_nothing(filled: Pool) -> 
         version_plan(filled, "v1", {"channel": "val"})
     with pytest.raises(InvalidInput, match="values"):
         version_plan(filled, "v1", {"algorithm": "step_gae", "value_model": "critic"})
-    assert [one["name"] for one in filled.dataset_versions()] == ["v1"]
+    assert [one["name"] for one in filled.versions.all()] == ["v1"]
 
 
 def test_the_difference_of_two_versions(filled: Pool) -> None:
@@ -246,7 +248,7 @@ def test_the_difference_of_two_versions(filled: Pool) -> None:
     annotate(filled, "quality", "good", trajectory_uid="A1")
     annotate(filled, "correct", True, step_uid="B0.0")
     freeze(filled, "v2", view=View({}, "NOT (trajectory_uid = 'A2')"))
-    found = filled.diff_versions("v1", "v2")
+    found = filled.versions.diff("v1", "v2")
     assert {k: v for k, v in found["counts"].items() if k != "by_label"} == {
         "added": 2, "removed": 2, "changed": 4, "same": 4,
     }  # fmt: skip
@@ -256,8 +258,8 @@ def test_the_difference_of_two_versions(filled: Pool) -> None:
     assert by_uid["A1.0"]["labels"] == {"trajectory_quality": [None, "good"]}
     assert {uid for uid, row in by_uid.items() if row["change"] == "added"} == {"B2.0", "B2.1"}
     assert {uid for uid, row in by_uid.items() if row["change"] == "removed"} == {"A2.0", "A2.1"}
-    assert filled.diff_versions("v1", "v1")["counts"]["same"] == 10
-    assert filled.diff_versions("v1", "v2", limit=3)["truncated"]
+    assert filled.versions.diff("v1", "v1")["counts"]["same"] == 10
+    assert filled.versions.diff("v1", "v2", limit=3)["truncated"]
 
 
 # Redaction ----------------------------------------------------------------------------------------------------
@@ -296,7 +298,7 @@ def leaky(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     """A secret said in a task, an address that the model says, and steps where nothing is; frozen in three ways."""
     path = tmp_path_factory.mktemp("leaky") / "pool.duckdb"
     pool = Pool.open(path, memory="512MB", threads=1, clock=lambda: T0 + 1000)
-    pool.append(
+    pool.steps.append(
         talk("t0", "A", [(f"my key is {KEY}, use it", "done é"), ("and now?", "nothing")])
         + talk("t1", "A", [("hello", "write to ann.lee@example.org or bob@example.org today"), ("why?", "because")])
         + talk("t2", "B", [("clean – as it is", "quite"), ("sure?", "sure")])
@@ -318,7 +320,7 @@ def text_of(ids: Any) -> str:
 
 
 def test_masked_tokens_keep_their_places_and_lose_their_loss(leaky: Pool, tmp_path: Path) -> None:
-    made = leaky.dataset_version("masked")
+    made = leaky.versions.get("masked")
     report = made["redaction"]["report"]
     assert report["n_steps_with_hit"] == {"api_key": 2, "email": 3}
     assert report["n_steps_dropped"] == {"unlocated": 1}, "t3 speaks of an address in ids that nobody can spell"
@@ -331,7 +333,7 @@ def test_masked_tokens_keep_their_places_and_lose_their_loss(leaky: Pool, tmp_pa
     rows = dict(zip(version_plan(leaky, "masked").step_uids, pq.read_table(result.path).to_pylist(), strict=True))
     assert len(rows) == 6
     for uid, row in rows.items():
-        step = leaky.step(uid)
+        step = leaky.steps.get(uid)
         own = [*step["prompt_ids"], *step["response_ids"]]
         assert len(row["input_ids"]) == len(own), "nothing shifts"
         changed = [i for i, (a, b) in enumerate(zip(row["input_ids"], own, strict=True)) if a != b]
@@ -383,6 +385,7 @@ def test_formats_without_a_token_mask_refuse(leaky: Pool, tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", sorted(set(EXPORTERS) - {"trl_dpo", "trl_kto", "rllm", "packed_tree"}))
 def test_no_format_lets_a_secret_out(name: str, leaky: Pool, tmp_path: Path) -> None:
     recipe = {"algorithm": "grpo", "token_sources": ["engine", "retokenized"]}
+    recipe |= {"n_rollouts": 2} if name == "openrlhf" else {}
     made = version_plan(leaky, "masked", recipe)
     try:
         written = export(made, leaky, name, tmp_path)
@@ -404,19 +407,19 @@ def test_steps_that_saw_masked_tokens_are_not_exact(leaky: Pool) -> None:
 
 
 def test_a_step_with_a_hit_is_dropped_by_choice(leaky: Pool) -> None:
-    made = leaky.dataset_version("dropped")
+    made = leaky.versions.get("dropped")
     assert made["redaction"]["report"]["n_steps_dropped"] == {"hit": 5}
     assert set(version_plan(leaky, "dropped").step_uids) == {"t2.0", "t2.1"}
 
 
 def test_without_a_tokenizer_what_has_a_hit_goes(leaky: Pool) -> None:
-    made = leaky.dataset_version("unspelled")
+    made = leaky.versions.get("unspelled")
     assert made["redaction"]["report"]["n_steps_dropped"] == {"unlocated": 5}
     assert made["redaction"]["report"]["n_steps_whose_tokens_were_not_read"] == 7
 
 
 def test_ids_without_words_are_unreadable(pool: Pool) -> None:
-    pool.append(
+    pool.steps.append(
         talk("t", "A", [("x", "y")], messages=None, response_message=None, tokenizer_hash=None, n_shared_messages=0)
         + talk("u", "A", [("x", "y")])
     )
@@ -425,8 +428,8 @@ def test_ids_without_words_are_unreadable(pool: Pool) -> None:
 
 
 def test_an_answer_of_nothing_but_a_secret_is_left_out(pool: Pool) -> None:
-    pool.append(talk("t", "A", [("x", "y")], response_ids=TOKENIZER.encode(KEY), response_logprobs=None))
-    pool.append(talk("u", "A", [("x", "y")]))
+    pool.steps.append(talk("t", "A", [("x", "y")], response_ids=TOKENIZER.encode(KEY), response_logprobs=None))
+    pool.steps.append(talk("u", "A", [("x", "y")]))
     made = freeze(pool, "v1", SFT, redaction=parse_redaction(RULES), texts=texts_of(None))
     assert made["redaction"]["report"]["n_steps_dropped"] == {"nothing_left": 1}
 
@@ -464,7 +467,7 @@ while True:
 def test_a_killed_freeze_leaves_all_or_nothing(tmp_path: Path) -> None:
     path = tmp_path / "pool.duckdb"
     pool = Pool.open(path, memory="512MB")
-    pool.append([step for t in range(60) for step in conversation(f"t{t}", f"p{t % 9}", [([1], [2])] * 20)])
+    pool.steps.append([step for t in range(60) for step in conversation(f"t{t}", f"p{t % 9}", [([1], [2])] * 20)])
     pool.close()
     reported: set[int] = set()
     for k, wait_s in enumerate((0.0, 0.02, 0.06)):
@@ -480,12 +483,12 @@ def test_a_killed_freeze_leaves_all_or_nothing(tmp_path: Path) -> None:
         process.stdout.close()
         reported |= {int(line.split()[1]) for line in told.splitlines() if line.startswith("done")}
         pool = Pool.open(path, memory="512MB")
-        names = {one["name"] for one in pool.dataset_versions()}
+        names = {one["name"] for one in pool.versions.all()}
         assert {f"v{n}" for n in reported} <= names
-        for one in pool.dataset_versions():
-            assert one["n_steps"] == 1200 == len(pool.version_rows(one["name"]))
-            assert pool.verify_version(one["name"])
-        held = pool.sql("SELECT count(DISTINCT version_id) AS n FROM dataset_steps").table["n"][0].as_py()
+        for one in pool.versions.all():
+            assert one["n_steps"] == 1200 == len(pool.versions.rows(one["name"]))
+            assert pool.versions.verify(one["name"])
+        held = pool.sql.run("SELECT count(DISTINCT version_id) AS n FROM dataset_steps").table["n"][0].as_py()
         assert held == len(names)
         pool.close()
 
@@ -542,29 +545,33 @@ class Told:
     """A trajectory as the pool gives it, made here."""
 
     def __init__(self, steps: list[Step]) -> None:
-        self.steps = steps
+        self.told = steps
 
     def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
-        return {"steps": [{**_fields(step), "metadata": {}} for step in self.steps]}
+        return {"steps": [{**_fields(step), "metadata": {}} for step in self.told]}
 
     def trajectories_saying(self, trajectory_uids: Any, hit: Any, *, may: str | None) -> set[str]:
-        said = [text for step in self.steps for text in [*(step.messages or ()), step.response_message]]
+        said = [text for step in self.told for text in [*(step.messages or ()), step.response_message]]
         return {"t"} if any(hit(json.dumps(text)) for text in said) else set()
 
-    def screened_steps(self, trajectory_uids: Any) -> pa.Table:
+    def trajectories_saying_over(self, trajectory_uids: Any, hit: Any, *, may: str | None) -> set[str]:
+        whole = [[json.dumps(m) for m in (*(step.messages or ()), step.response_message)] for step in self.told]
+        return {"t"} if any(hit(a, b) for texts in whole for a, b in pairwise(texts)) else set()
+
+    def steps(self, trajectory_uids: Any) -> pa.Table:
         rows = [
             {
                 "trajectory_uid": "t", "step_uid": step.step_uid, "tokenizer_hash": step.tokenizer_hash,
                 "has_ids": True, "has_messages": step.messages is not None, "has_text": step.messages is not None,
             }
-            for step in self.steps
+            for step in self.told
         ]  # fmt: skip
         return pa.Table.from_pylist(rows)
 
-    def screened_tokens(self, trajectory_uids: Any) -> Iterator[pa.Table]:
+    def tokens(self, trajectory_uids: Any) -> Iterator[pa.Table]:
         if trajectory_uids:
-            names = {"trajectory_uid": "t", "tokenizer_hash": self.steps[0].tokenizer_hash}
-            ids = [{"prompt_suffix": list(s.prompt_ids), "response_ids": list(s.response_ids)} for s in self.steps]
+            names = {"trajectory_uid": "t", "tokenizer_hash": self.told[0].tokenizer_hash}
+            ids = [{"prompt_suffix": list(s.prompt_ids), "response_ids": list(s.response_ids)} for s in self.told]
             yield pa.Table.from_pylist([{**names, **one} for one in ids])
 
 
@@ -585,7 +592,7 @@ def test_every_token_of_every_hit_is_masked(turns: list[Any], with_texts: bool, 
     rules = parse_redaction(RULES)
     assert rules is not None
     members = pa.table({"step_uid": [step.step_uid for step in steps], "trajectory_uid": ["t"] * len(steps)})
-    found = redact(Told(steps), members, rules, texts_of(None))
+    found = redact(Told(steps), Told(steps), members, rules, texts_of(None))
     for step in steps:
         ids = [*step.prompt_ids, *step.response_ids]
         pieces = [TOKENIZER.token_bytes[i] for i in ids]
@@ -600,6 +607,8 @@ def test_every_token_of_every_hit_is_masked(turns: list[Any], with_texts: bool, 
         n_prompt = len(step.prompt_ids)
         if found.dropped.get(step.step_uid) == "nothing_left":
             assert set(range(n_prompt, len(ids))) <= hit | masked
+        elif found.dropped.get(step.step_uid) == "unlocated":
+            assert re.search(r"sk-|@|ann$", text), "a secret over two messages, which no tokens hold in one piece"
         else:
             assert hit <= masked
             assert bool(hit) <= (step.step_uid in found.masks)

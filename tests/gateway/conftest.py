@@ -13,14 +13,18 @@ from starlette.applications import Starlette
 
 from core.config import Settings
 from core.gateway.app import GatewayDeps, create_gateway
+from core.gateway.border import Border
 from core.gateway.connections import Timeouts
 from core.gateway.engines import EngineSet
+from core.gateway.hosts import Hosts
+from core.gateway.http_connection import Bounds
 from core.gateway.identity import KeyStore
 from core.gateway.policy import PolicyState
 from core.gateway.server import GatewayServer
 from core.gateway.stats import GatewayStats
 from core.journal import Journal, read_records
 from core.records import parse
+from tests.conftest import PATIENCE_S
 
 from .upstream import Upstream
 
@@ -34,17 +38,18 @@ class Gateway:
         *,
         timeout_s: float = 20.0,
         timeouts: Timeouts | None = None,
+        bounds: Bounds | None = None,
         limits: dict[str, Any] | None = None,
         journal: Callable[[Path], Journal] = Journal,
         **settings: Any,
     ) -> None:
         self.directory = directory
         self.journal = journal(directory)
-        self.engines = EngineSet(timeout_s=timeout_s, timeouts=timeouts)
+        self.engines = EngineSet(timeout_s=timeout_s, timeouts=timeouts, bounds=bounds)
         self.keys = KeyStore()
         self.policy = PolicyState()
         self.stats = GatewayStats(clock=time.time)
-        deps = GatewayDeps(
+        self.deps = deps = GatewayDeps(
             settings=Settings(**settings),
             journal=self.journal,
             engines=self.engines,
@@ -53,14 +58,21 @@ class Gateway:
             stats=self.stats,
             **(limits or {}),
         )
-        self.server = GatewayServer(Starlette(routes=create_gateway(deps)))
+        app = Border(
+            Starlette(routes=create_gateway(deps)),
+            hosts=Hosts("127.0.0.1"),
+            api_key=deps.settings.api_key,
+            keys=self.keys,
+            stats=self.stats,
+        )
+        self.server = GatewayServer(app)
         self.root = f"http://127.0.0.1:{self.server.start()}"
-        self.http = httpx.Client(base_url=self.root, timeout=30)
+        self.http = httpx.Client(base_url=self.root, timeout=PATIENCE_S)
 
     def records(self) -> list[dict[str, Any]]:
         return [parse(record.payload) for record in read_records(self.directory, {})]
 
-    def wait_records(self, count: int, timeout_s: float = 60.0) -> list[dict[str, Any]]:
+    def wait_records(self, count: int, timeout_s: float = PATIENCE_S) -> list[dict[str, Any]]:
         deadline = time.monotonic() + timeout_s
         while len(self.records()) < count and time.monotonic() < deadline:
             time.sleep(0.02)

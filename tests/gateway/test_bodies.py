@@ -7,11 +7,12 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import EngineError
 from core.gateway.bodies import parse_body
+from tests.effort import settings
 
 ODD = '"prompt_token_ids":[1,2] \\ "prompt_token_ids": [' + "1," * 6000
 lists = st.one_of(

@@ -311,7 +311,9 @@ def test_an_agent_that_leaves_loses_nothing(gateway, upstream, stream):
     upstream.delay_s = 1.0
     body = json.dumps({"model": "policy", "messages": HI, "stream": stream}).encode()
     with socket.create_connection(("127.0.0.1", gateway.server.port)) as sock:
-        sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        sock.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+        )
         eventually(lambda: upstream.seen)
     (record,) = gateway.wait_records(1)
     assert record["aborted"] is True
@@ -389,7 +391,7 @@ def test_many_at_once_lose_nothing(gateway, upstream):
     upstream.delay_s = 0.02
 
     def agent(number: int) -> None:
-        with httpx.Client(base_url=gateway.root) as http:
+        with httpx.Client(base_url=gateway.root, timeout=120) as http:
             for turn in range(10):
                 http.post(
                     f"/t{number}/p/v1/chat/completions",

@@ -35,7 +35,7 @@ N_AGENTS, N_CALLS = 8, 12
 def processes() -> Iterator[list[EngineProcess]]:
     with EngineProcess.start("scripted") as one, EngineProcess.start("scripted") as other:
         for process in (one, other):
-            with httpx.Client(base_url=str(process.base_url).removesuffix("/v1")) as http:
+            with httpx.Client(base_url=str(process.base_url).removesuffix("/v1"), timeout=120) as http:
                 http.put("/__script", json=SCRIPT).raise_for_status()
         yield [one, other]
 

@@ -37,7 +37,7 @@ in_ci = only_in_ci("takes long")
 @pytest.fixture(scope="module")
 def process() -> Iterator[EngineProcess]:
     with EngineProcess.start("scripted") as process:
-        with httpx.Client(base_url=str(process.base_url).removesuffix("/v1")) as http:
+        with httpx.Client(base_url=str(process.base_url).removesuffix("/v1"), timeout=120) as http:
             http.put("/__script", json=SCRIPT).raise_for_status()
         yield process
 
@@ -53,7 +53,8 @@ def raw_call(text: str, *, stream: bool = False, **body: Any) -> bytes:
     data = json.dumps(
         {"model": "m", "messages": [{"role": "user", "content": text}], "stream": stream, **body}
     ).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(data)}\r\n\r\n"
+    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n"
+    head += f"content-length: {len(data)}\r\n\r\n"
     return head.encode() + data
 
 

@@ -22,7 +22,7 @@ PATHS = [
     *("/t/p/v1/chat/completions", "/api/v1/v1/messages", "/t/p/v1/responses/input_tokens", "/a b/ü/v1/completions"),
     *("/clawr1-1/p/v1/chat/completions", "/clawr1-1/p/v1/messages", "/clawr1-/p/v1/chat/completions"),
     *("/v1", "/v1/", "/v1/models", "/v1/nothing", "//p/v1/messages", "/t//v1/messages", "/t/p/q/v1/messages"),
-    *("/v1/v1/messages", "/v1/messages/", "/t/p/v1//messages", "/v1/v1/v1/messages", "chat/completions", "/"),
+    *("/v1/messages/", "/t/p/v1//messages", "/v1/v1/v1/messages", "chat/completions", "/"),
     *("/t/p/v2/messages", "/t/p/v1", "/v1/chat/completions/x", "messages", "/messages"),
 ]
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 import uvloop
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from core.gateway import http1
-from core.gateway.http1 import ConnectError, Disconnected, HttpClient, HttpError
+from core.gateway.http1 import HttpClient
+from core.gateway.http_connection import ConnectError, Disconnected, HttpError
+from core.gateway.http_request import read_url, request_bytes
+from tests.effort import settings
 
 BODY = b'{"a": "\xc3\xa9"}' * 9
 CHUNKED = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (BODY[:1], BODY[1:40], BODY[40:])) + b"0\r\n\r\n"
@@ -278,19 +280,19 @@ def test_a_header_can_not_become_two():
         run(work)
     for url in ("ftp://x/", "http:///v1", "http://x/a b"):
         with pytest.raises(ValueError):
-            http1._read_url("GET", url)
+            read_url("GET", url)
 
 
 def test_a_login_in_the_address_is_sent_as_one():
-    target = http1._read_url("GET", "http://me:p%40ss@[::1]:81/v1?x=1")
-    head = http1._request(target, {}, b"", "GET")
+    target = read_url("GET", "http://me:p%40ss@[::1]:81/v1?x=1")
+    head = request_bytes(target, {}, b"", "GET")
     assert head.startswith(b"GET /v1?x=1 HTTP/1.1\r\nHost: [::1]:81\r\n")
     assert b"Authorization: Basic bWU6cEBzcw==\r\n" in head
-    assert b"Basic" not in http1._request(target, {"authorization": "Bearer x"}, b"", "GET")
+    assert b"Basic" not in request_bytes(target, {"authorization": "Bearer x"}, b"", "GET")
 
 
 def test_headers_that_are_given_take_the_place_of_its_own():
-    target = http1._read_url("POST", "http://there/x")
-    sent = http1._request(target, [("host", "here"), ("X-A", "1"), ("x-a", "2")], b"", "POST").decode()
+    target = read_url("POST", "http://there/x")
+    sent = request_bytes(target, [("host", "here"), ("X-A", "1"), ("x-a", "2")], b"", "POST").decode()
     assert sent.lower().count("host:") == 1 and "host: here\r\n" in sent
     assert "X-A: 1\r\nx-a: 2\r\n" in sent and sent.endswith("Content-Length: 0\r\n\r\n")

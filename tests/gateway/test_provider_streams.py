@@ -254,7 +254,7 @@ def test_an_agent_that_leaves_loses_nothing(hosted, upstream):
     gateway = hosted("openai")
     gate = threading.Event()
     upstream.reply = provider("openai", gate=gate, n_before=4)
-    with httpx.Client(base_url=gateway.root) as http:
+    with httpx.Client(base_url=gateway.root, timeout=120) as http:
         body = {"model": "m", "messages": HI, "stream": True}
         with http.stream("POST", "/v1/chat/completions", json=body) as response:
             assert any("Hel" in line for line in response.iter_lines() if line.startswith("data: {"))

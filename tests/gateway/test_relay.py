@@ -63,7 +63,7 @@ every_dialect = pytest.mark.parametrize("dialect", PATHS)
 @pytest.fixture(scope="module")
 def process() -> Iterator[EngineProcess]:
     with EngineProcess.start("scripted") as process:
-        with httpx.Client(base_url=str(process.base_url).removesuffix("/v1")) as http:
+        with httpx.Client(base_url=str(process.base_url).removesuffix("/v1"), timeout=120) as http:
             http.put("/__script", json=SCRIPT).raise_for_status()
         yield process
 
@@ -116,7 +116,7 @@ def test_words_come_as_they_are_sampled_and_the_record_is_exact(gateway, dialect
 
 def test_the_record_is_the_answer_in_one_piece(gateway, process):
     body = {"model": "scripted-1", "messages": HI, "return_token_ids": True, "logprobs": True}
-    whole = httpx.post(f"{process.base_url}/chat/completions", json=body).json()
+    whole = httpx.post(f"{process.base_url}/chat/completions", json=body, timeout=120).json()
     told(gateway, "chat", "hi")
     streamed = gateway.records()[0]["response"]
     for answer in (whole, streamed):
@@ -262,7 +262,7 @@ def test_an_agent_that_leaves_in_the_middle_loses_nothing(gateway):
     path, body = body_of("chat", "slowly")
     raw = json.dumps(body).encode()
     with socket.create_connection(("127.0.0.1", gateway.server.port)) as sock:
-        sock.sendall(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(raw)}\r\n\r\n".encode() + raw)
+        sock.sendall(f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(raw)}\r\n\r\n".encode() + raw)
         assert b"200 OK" in sock.recv(200)
     (record,) = gateway.wait_records(1)
     assert (record["aborted"], record["stream_mode"], record["error"]) == (True, "relay", None)
@@ -300,7 +300,7 @@ def test_a_slow_agent_gets_all_of_it_and_holds_nobody_up(gateway):
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.connect(("127.0.0.1", gateway.server.port))
-        sock.sendall(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(raw)}\r\n\r\n".encode() + raw)
+        sock.sendall(f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(raw)}\r\n\r\n".encode() + raw)
         assert sock.recv(1)
         # The call is over and on disk while its agent has read one byte.
         (record,) = gateway.wait_records(1)

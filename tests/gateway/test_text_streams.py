@@ -337,5 +337,5 @@ def test_a_stop_does_not_wait_for_a_trial(make_gateway, ollama):
     ollama.pause = 30.0
     ask(gateway, "chat")
     begun = time.monotonic()
-    gateway.server.stop(5.0)
-    assert time.monotonic() - begun < 5.0
+    gateway.server.stop(25.0)
+    assert time.monotonic() - begun < 20.0

@@ -4,18 +4,22 @@
     python -m venv .cache/peers-litellm && .cache/peers-litellm/bin/pip install 'litellm[proxy]==1.106.2'
     .venv/bin/python -m tests.imports.make_data
 
-rLLM's gateway writes ``rllm.db``; LiteLLM's logging callback writes ``litellm.jsonl`` (with the proxy's extras, which
-its asynchronous calls with tools import).
+rLLM's gateway writes ``rllm.db``; as of commit 9beb6e0f, its sources below ``CLAW_UPSTREAM``, ``rllm_choices.db``
+as well, beside ``rllm_choices.json``, the engine's own log of the same calls. LiteLLM's logging callback writes
+``litellm.jsonl`` (with the proxy's extras, which its asynchronous calls with tools import).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
+import sqlite3
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +40,7 @@ TOOLS = [
 SCRIPT = {
     "model": "scripted-1",
     "rules": [
+        {"when": {"contains": "two, please"}, "variants": [{"content": "The first one."}, {"content": "Another."}]},
         {"when": {"contains": "break"}, "reply": {"content": "-"}, "fault": "status:400"},
         {
             "when": {"turn": 0, "has_tools": True},
@@ -51,14 +56,17 @@ def second(messages: list[Any], message: dict[str, Any]) -> list[Any]:
     return [*messages, message, {"role": "tool", "tool_call_id": call["id"], "content": "hello"}]
 
 
-def make_rllm(engine: str) -> None:
-    path = DATA / "rllm.db"
+@contextlib.contextmanager
+def rllm(engine: str, path: Path, **env: str) -> Iterator[httpx.Client]:
+    """rLLM's gateway in front of the engine, and a client of it; its traces are in the file when it ends."""
     path.unlink(missing_ok=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [
-        RLLM,
+        RLLM.with_name("python"),
+        "-m",
+        "rllm_model_gateway",
         "--host",
         "127.0.0.1",
         "--port",
@@ -67,8 +75,10 @@ def make_rllm(engine: str) -> None:
         engine.removesuffix("/v1"),
         "--db-path",
         path,
+        "--store",
+        "sqlite",
     ]
-    process = subprocess.Popen([*command, "--log-level", "WARNING"])
+    process = subprocess.Popen([*command, "--log-level", "WARNING"], env={**os.environ, **env})
     http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
     try:
         for _ in range(200):
@@ -77,6 +87,15 @@ def make_rllm(engine: str) -> None:
                 break
             except httpx.HTTPError:
                 time.sleep(0.1)
+        yield http
+        time.sleep(1.0)
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def make_rllm(engine: str) -> None:
+    with rllm(engine, DATA / "rllm.db") as http:
         for session in ("rollout-0", "rollout-1"):
             messages: list[Any] = [{"role": "user", "content": f"What does a.txt say? ({session})"}]
             body = {"model": "scripted-1", "tools": TOOLS, "temperature": 0.7}
@@ -84,10 +103,25 @@ def make_rllm(engine: str) -> None:
             first = http.post(url, json={**body, "messages": messages}).raise_for_status().json()
             messages = second(messages, first["choices"][0]["message"])
             http.post(url, json={**body, "messages": messages}).raise_for_status()
-        time.sleep(1.0)
-    finally:
-        process.terminate()
-        process.wait(20)
+
+
+def make_rllm_choices(engine: str) -> None:
+    """Several answers to one request: of a chat, of a streamed one, and of two prompts of completions at once."""
+    log = f"{engine.removesuffix('/v1')}/__log"
+    httpx.delete(log, timeout=120)
+    sources = Path(os.environ["CLAW_UPSTREAM"]) / "rllm" / "rllm-model-gateway" / "src"
+    with rllm(engine, DATA / "rllm_choices.db", PYTHONPATH=str(sources)) as http:
+        http.post("/admin/weight_version", json={"weight_version": 7}).raise_for_status()
+        ask: dict[str, Any] = {"model": "scripted-1", "n": 2, "temperature": 0.7, "logprobs": True}
+        ask["messages"] = [{"role": "user", "content": "two, please"}]
+        http.post("/sessions/chat/v1/chat/completions", json=ask).raise_for_status()
+        http.post("/sessions/stream/v1/chat/completions", json={**ask, "stream": True}).raise_for_status()
+        ask = {"model": "scripted-1", "n": 2, "prompt": ["One, two, please", "Three, two, please"], "logprobs": 1}
+        http.post("/sessions/completions/v1/completions", json=ask).raise_for_status()
+    with contextlib.closing(sqlite3.connect(DATA / "rllm_choices.db")) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")  # else whoever reads it leaves files beside it
+    rows = httpx.get(log, timeout=120).json()["requests"]
+    (DATA / "rllm_choices.json").write_text(json.dumps([row["choices"] for row in rows]) + "\n")
 
 
 def make_litellm(engine: str) -> None:
@@ -106,6 +140,7 @@ def main() -> None:
         with EngineProcess.start("scripted", args=["--script", script]) as engine:
             assert engine.base_url
             make_rllm(engine.base_url)
+            make_rllm_choices(engine.base_url)
             make_litellm(engine.base_url)
 
 

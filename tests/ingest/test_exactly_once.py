@@ -53,13 +53,13 @@ def test_kill_9_loses_and_doubles_nothing(tmp_path: Path) -> None:
     pool = Pool.open(tmp_path / "pool.duckdb")
     ingest = Ingest(tmp_path / "journal", pool, wait=journal.wait, clock=time.time)
     assert ingest.catch_up(60)
-    stats = pool.stats()
+    stats = pool.stats.totals()
     assert stats["n_steps"] == len(records)
     assert stats["n_trajectories"] == len(agents)
     assert (stats["n_conflicts"], stats["n_ingest_errors"]) == (0, 0)
     for agent in agents:
         first = orjson.loads(agent[0])
-        steps = pool.trajectory(pool.step(first["step_uid"])["trajectory_uid"])["steps"]
+        steps = pool.trajectories.get(pool.steps.get(first["step_uid"])["trajectory_uid"])["steps"]
         said = [orjson.loads(record) for record in agent]
         assert [s["step_uid"] for s in steps] == [r["step_uid"] for r in said]
         assert [s["step_index"] for s in steps] == list(range(10))

@@ -36,13 +36,13 @@ def assistant(text: str) -> dict[str, Any]:
 
 
 def kinds(bench: Bench, uid: str) -> list[tuple[str | None, str]]:
-    return [(s["transition"], s["call_kind"]) for s in bench.pool.trajectory(uid)["steps"]]
+    return [(s["transition"], s["call_kind"]) for s in bench.pool.trajectories.get(uid)["steps"]]
 
 
 def test_a_rollout_is_stored_exactly_and_once_per_token(bench: Bench) -> None:
     records = list(rollout("t", turns=5))
     bench.feed(*records)
-    found = bench.pool.trajectory("t")
+    found = bench.pool.trajectories.get("t")
     assert [s["step_uid"] for s in found["steps"]] == [f"t-{i}" for i in range(5)]
     assert kinds(bench, "t") == [(None, "main")] + [("extends", "main")] * 4
     parent: dict[str, Any] | None = None
@@ -71,13 +71,13 @@ def test_a_rollout_is_stored_exactly_and_once_per_token(bench: Bench) -> None:
 
 def test_the_same_task_is_the_same_group(bench: Bench) -> None:
     bench.feed(*rollout("a"), *rollout("b"), *rollout("c", task="other"))
-    groups = {row["prompt_uid"]: row["n_trajectories"] for row in bench.pool.groups().to_pylist()}
+    groups = {row["prompt_uid"]: row["n_trajectories"] for row in bench.pool.groups.page().to_pylist()}
     assert sorted(groups.values()) == [1, 2]
 
 
 def test_choices_are_siblings(bench: Bench) -> None:
     bench.feed(call("s", [user("q")], "answer", trajectory_uid="t", n=3))
-    steps = bench.pool.trajectory("t")["steps"]
+    steps = bench.pool.trajectories.get("t")["steps"]
     assert [s["step_uid"] for s in steps] == ["s", "s.1", "s.2"]
     assert [s["call_kind"] for s in steps] == ["main"] * 3
     assert all(s["trainable"] for s in steps)
@@ -98,7 +98,7 @@ def test_a_failed_call_is_a_row_and_nothing_hangs_on_it(bench: Bench) -> None:
         call("good", [user("q")], "yes", trajectory_uid="t", retry_count=1),
         call("gone", [user("q"), assistant("yes"), user("w")], "x", trajectory_uid="t", aborted=True),
     )
-    bad, good, gone = bench.pool.trajectory("t")["steps"]
+    bad, good, gone = bench.pool.trajectories.get("t")["steps"]
     assert (bad["status"], bad["error"], bad["trainable"]) == ("error", "engine_error: no", False)
     assert (bad["prompt_ids"], bad["response_ids"], bad["response_message"]) == (None, None, None)
     assert bad["messages"] == [user("q")]
@@ -110,7 +110,7 @@ def test_lengths_that_disagree_are_marked_and_kept(bench: Bench) -> None:
     record = orjson.loads(call("s", [user("q")], "answer", trajectory_uid="t"))
     record["response"]["choices"][0]["token_ids"].pop()
     bench.feed(orjson.dumps(record))
-    step = bench.pool.step("s")
+    step = bench.pool.steps.get("s")
     assert step["status"] == "mismatch"
     assert step["mismatch"]
     assert not step["trainable"]
@@ -125,7 +125,7 @@ def test_completions_in_text_and_in_ids(bench: Bench) -> None:
         record["request"] = {"prompt": prompt}
         record["response"] = {"choices": [{"index": 0, "text": "upon", "finish_reason": "length", "token_ids": [7]}]}
         bench.feed(orjson.dumps(record))
-    text, ids = bench.pool.step("text"), bench.pool.step("ids")
+    text, ids = bench.pool.steps.get("text"), bench.pool.steps.get("ids")
     assert text["messages"] == [user("once")]
     assert text["response_message"] == assistant("upon")
     assert ids["messages"] is None
@@ -141,15 +141,15 @@ def test_what_is_said_of_a_trajectory(bench: Bench) -> None:
         policy_record(at=1e9, version=5, event="registered"),
         complete_record(at=1e9, trajectory_uid="t", reward=0.25, outcome="solved"),
     )
-    found = bench.pool.trajectory("t")
+    found = bench.pool.trajectories.get("t")
     assert (found["complete"], found["reward"], found["outcome"]) == (True, 0.25, "solved")
     assert (found["prompt_uid"], found["channel"]) == ("named", "val")
     assert [s["is_last"] for s in found["steps"]] == [False, False, True]
     assert {s["prompt_uid"] for s in found["steps"]} == {"named"}
-    assert bench.pool.count_steps(View({"channel": "val"})) == 3
-    (session,) = bench.pool.sessions()
+    assert bench.pool.steps.count(View({"channel": "val"})) == 3
+    (session,) = bench.pool.journal.sessions()
     assert (session["key_sha256"], session["trajectory_uid"], session["metadata"]) == ("k", "t", {"a": 1})
-    (event,) = bench.pool.policy_events()
+    (event,) = bench.pool.journal.policy_events()
     assert (event.version, event.event, event.created_at) == (5, "registered", 1e9)
 
 
@@ -161,23 +161,23 @@ def test_submitted_steps(bench: Bench) -> None:
          "response_ids": [6], "response_logprobs": [-0.5, -1.0], "reward": 1.0, "is_last": True},
     ]  # fmt: skip
     bench.feed(steps_record(at=1e9, steps=steps))
-    first, second = bench.pool.trajectory("w")["steps"]
+    first, second = bench.pool.trajectories.get("w")["steps"]
     assert (first["token_source"], first["identity_source"], first["created_at"][:10]) == (
         "whitebox", "producer", "2001-09-09",
     )  # fmt: skip
     assert (second["transition"], second["n_shared_tokens"], second["reward"]) == ("extends", 4, 1.0)
     assert second["status"] == "mismatch"
     bench.feed(steps_record(at=1e9, steps=steps))
-    assert bench.pool.stats()["n_steps"] == 2
-    assert bench.pool.stats()["n_conflicts"] == 0
+    assert bench.pool.stats.totals()["n_steps"] == 2
+    assert bench.pool.stats.totals()["n_conflicts"] == 0
 
 
 def test_a_title_request_is_auxiliary_once_the_work_begins(bench: Bench) -> None:
     title = call("title", [{"role": "system", "content": "make a title"}, user("task")], "Title", trajectory_uid="t")
     bench.feed(title)
-    assert bench.pool.step("title")["call_kind"] == "main"
+    assert bench.pool.steps.get("title")["call_kind"] == "main"
     bench.feed(*rollout("t", turns=2))
-    found = {s["step_uid"]: s for s in bench.pool.trajectory("t")["steps"]}
+    found = {s["step_uid"]: s for s in bench.pool.trajectories.get("t")["steps"]}
     assert (found["title"]["call_kind"], found["title"]["trainable"]) == ("auxiliary", False)
     assert found["t-0"]["call_kind"] == "main"
     assert found["t-1"]["transition"] == "extends"
@@ -187,12 +187,12 @@ def test_unknown_identity_is_inferred_from_what_is_repeated(bench: Bench) -> Non
     """Two agents at the same task, interleaved: each call joins the one whose answers it repeats."""
     one, two = list(rollout("one", known=False)), list(rollout("two", known=False))
     bench.feed(*[record for pair in zip(one, two, strict=True) for record in pair])
-    rows = bench.pool.steps(order="step_uid").to_pylist()
+    rows = bench.pool.steps.page(order="step_uid").to_pylist()
     owners = {row["step_uid"]: row["trajectory_uid"] for row in rows}
     assert {owners[f"one-{i}"] for i in range(4)} == {"inferred-one-0"}
     assert {owners[f"two-{i}"] for i in range(4)} == {"inferred-two-0"}
     assert {row["identity_source"] for row in rows} == {"inferred"}
-    assert bench.pool.groups().num_rows == 1
+    assert bench.pool.groups.page().num_rows == 1
 
 
 def test_a_side_call_without_a_name_joins_the_turn_whose_trace_it_carries(bench: Bench) -> None:
@@ -209,7 +209,7 @@ def test_a_side_call_without_a_name_joins_the_turn_whose_trace_it_carries(bench:
     bench.restart()
     bench.feed(traced(one[1], "c" * 32), traced(call("late", title, "Title 2"), "b" * 32))
     bench.feed(traced(call("stranger", title, "Title 3"), "0" * 32))
-    owners = {row["step_uid"]: row["trajectory_uid"] for row in bench.pool.steps().to_pylist()}
+    owners = {row["step_uid"]: row["trajectory_uid"] for row in bench.pool.steps.page().to_pylist()}
     assert owners["side"] == owners["one-0"] == owners["one-1"]
     assert owners["late"] == owners["two-0"]
     assert owners["stranger"] not in (owners["one-0"], owners["two-0"])
@@ -229,9 +229,9 @@ def test_an_ephemeral_tail_and_rewritten_call_ids_do_not_break_the_chain(bench: 
         sent_back = orjson.loads(orjson.dumps(answer))
         sent_back["tool_calls"][0]["id"] = f"call{turn}"
         history += [sent_back, {"role": "tool", "tool_call_id": f"call{turn}", "content": f"r{turn}"}]
-    (trajectory,) = bench.pool.trajectories().to_pylist()
+    (trajectory,) = bench.pool.trajectories.page().to_pylist()
     assert trajectory["n_steps"] == n
-    steps = bench.pool.trajectory(trajectory["trajectory_uid"])["steps"]
+    steps = bench.pool.trajectories.get(trajectory["trajectory_uid"])["steps"]
     assert [s["transition"] for s in steps] == [None] + ["tail_replaced"] * (n - 1)
     assert [s["parent_step_uid"] for s in steps] == [None, "s0", "s1", "s2"]
 
@@ -244,8 +244,8 @@ def test_a_malformed_record_is_a_row_and_never_stops_ingest(bench: Bench) -> Non
     huge["step_uid"] = "huge"
     huge["response"]["choices"][0]["token_ids"] = [2**40] * 3
     bench.feed(good[0], b"not json", b'{"kind": "mystery"}', orjson.dumps(odd), orjson.dumps(huge), good[1])
-    assert bench.pool.stats()["n_steps"] == 2
-    errors = bench.pool.ingest_errors()
+    assert bench.pool.stats.totals()["n_steps"] == 2
+    errors = bench.pool.journal.errors()
     assert len(errors) == 4
     assert any("started_at" in error["reason"] for error in errors)
     assert bench.ingest.last_error is None
@@ -266,7 +266,7 @@ def test_a_restart_in_the_middle_changes_nothing(tmp_path: Path) -> None:
             bench.feed(record)
             if restarts:
                 bench.restart()
-        tables.append(bench.pool.steps(order="step_uid", limit=None))
+        tables.append(bench.pool.steps.page(order="step_uid", limit=None))
         bench.close()
     assert tables[0].num_rows == len(order)
     assert tables[0].equals(tables[1])
@@ -287,8 +287,8 @@ def test_the_thread_takes_in_what_is_synced(bench: Bench) -> None:
     try:
         for record in rollout("t", turns=6):
             bench.journal.append(record).result()
-        assert bench.ingest.catch_up(30)
-        assert bench.pool.stats()["n_steps"] == 6
+        assert bench.ingest.catch_up(120)
+        assert bench.pool.stats.totals()["n_steps"] == 6
         assert bench.ingest.n_ingested == 6
     finally:
         bench.ingest.stop()

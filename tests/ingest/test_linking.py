@@ -21,6 +21,7 @@ from core.linking import (
 
 SYSTEM = {"role": "system", "content": "be good"}
 TOOLS = [{"type": "function"}]
+DAYS = ["2026-01-02", "2026-11-22 10:15:00", "Sunday, November 22, 2026", "11/22/2026", "22 Nov 2026"]
 
 
 def u(text: str) -> dict[str, Any]:
@@ -50,6 +51,7 @@ class Talk:
         status: str = "ok",
         source: str = "blackbox",
         sibling: bool = False,
+        retry_count: int = 0,
     ) -> Link:
         call = self._hasher.call(
             step_uid=f"s{self._n}",
@@ -61,6 +63,7 @@ class Talk:
             source=source,
             status=status,
             call_kind="main",
+            retry_count=retry_count,
         )
         self._n += 1
         return self.links.place(call, sibling=sibling)
@@ -110,9 +113,9 @@ def test_compacted_when_the_history_gave_way_to_less(talk: Talk) -> None:
     assert (after.transition, after.parent_step_uid) == ("extends", "s3")
 
 
-def test_retry_is_the_same_prompt_again(talk: Talk) -> None:
+def test_the_same_prompt_again_is_one_more_sample(talk: Talk) -> None:
     link = talk.say([SYSTEM, u("q"), a("one"), u("w")], "two again")
-    assert (link.transition, link.call_kind) == ("forked", "retry")
+    assert (link.transition, link.call_kind) == ("forked", "main")
     assert talk.say([SYSTEM, u("q"), a("one"), u("w")], "and", sibling=True).call_kind == "main"
 
 
@@ -121,6 +124,51 @@ def test_a_second_try_after_a_failure_is_no_retry() -> None:
     talk.say([u("q")], None, status="error")
     link = talk.say([u("q")], "one")
     assert (link.transition, link.call_kind, link.step_index) == (None, "main", 1)
+
+
+def test_a_retry_is_what_the_sdk_calls_so_unless_it_stands_for_a_call_that_failed(talk: Talk) -> None:
+    same = [SYSTEM, u("q"), a("one"), u("w")]
+    assert talk.say(same, "again", retry_count=1).call_kind == "retry"
+    talk.say(same, None, status="error")
+    assert talk.say(same, "in its place", retry_count=1).call_kind == "main"
+    assert talk.say(same, "and again", retry_count=2).call_kind == "retry"
+    talk.say(same, "nobody heard it", status="aborted")
+    assert talk.say(same, "in its place").call_kind == "main"
+
+
+def test_a_tool_less_harness_has_side_calls() -> None:
+    """As aider writes its commit messages; a pipeline's next role is no side call."""
+    talk = Talk()
+    talk.say([SYSTEM, u("add a flag")], "done", tools=None)
+    commit = {"role": "system", "content": "You are an expert at writing Git commit messages. Reply with one line."}
+    assert talk.say([commit, u("diff --git ...")], "feat: flag", tools=None).call_kind == "auxiliary"
+    critic = {"role": "system", "content": "You are a critic."}
+    assert talk.say([critic, u("done")], "fine", tools=None).call_kind == "main"
+
+
+def test_a_subagent_that_shares_the_primer_is_one() -> None:
+    """Qwen Code's memory agent is given the same context and the same primer as the main one."""
+    talk = Talk()
+    primer = [u("This is the context."), a("Got it. Thanks for the context!")]
+    talk.say([SYSTEM, *primer, u("fix it")], "on it")
+    own = {"role": "system", "content": "You remember things."}
+    link = talk.say([own, *primer, u("what is worth remembering?")], "nothing")
+    assert (link.transition, link.call_kind) == ("forked", "subagent")
+
+
+def test_a_subagent_that_reads_the_talk_does_not_go_on_with_it(talk: Talk) -> None:
+    """Qwen Code's memory: its own system prompt behind each answer, over the whole talk."""
+    told = "You are now acting as the managed memory extraction subagent for an AI coding assistant.\n\nThe recent"
+    own = {"role": "system", "content": told}
+    past = [u("q"), a("one"), u("w"), a("two")]
+    first = talk.say([own, *past, u("Write down what lasts.")], "look")
+    assert (first.transition, first.call_kind) == ("forked", "subagent")
+    second = talk.say([own, *past, u("Write down what lasts."), a("look"), u("found")], "nothing")
+    assert (second.transition, second.call_kind) == ("extends", "subagent")
+    main = talk.say([SYSTEM, *past, u("and now?")], "three")
+    assert (main.transition, main.call_kind, main.parent_step_uid) == ("extends", "main", "s1")
+    other = {"role": "system", "content": "You are an agent that may start a subagent. Plan first."}
+    assert talk.say([other, *past, u("and now?"), a("three"), u("go")], "x").call_kind == "main"
 
 
 def test_subagent_has_its_own_system_and_tools(talk: Talk) -> None:
@@ -173,7 +221,12 @@ def test_what_agents_rewrite_does_not_count() -> None:
     marked = [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]
     assert normal_message({"role": "user", "content": marked}) == normal_message(u("hi\n"))
     assert normal_message(u("hi")) != normal_message(u("ho"))
-    assert task_prompt_uid([SYSTEM, u("x")], None) == task_prompt_uid([u("x "), a("y"), u("z")], None)
+    assert task_prompt_uid([SYSTEM, u("x")], None) == task_prompt_uid([SYSTEM, u("x "), a("y"), u("z")], None, 2)
+    assert task_prompt_uid([SYSTEM, u("x")], None) != task_prompt_uid([SYSTEM, u("x"), a("y"), u("z")], None)
+    assert task_prompt_uid([SYSTEM, u("x")], None) != task_prompt_uid([u("x")], None)
+    dated = [{"role": "system", "content": f"Today's date is {day}. Due 1999-01-01."} for day in DAYS]
+    assert len({task_prompt_uid([system, u("x")], None) for system in dated}) == 1
+    assert task_prompt_uid([u(f"Today is {DAYS[0]}")], None) != task_prompt_uid([u(f"Today is {DAYS[1]}")], None)
     assert task_prompt_uid([SYSTEM, u("x")], None) != task_prompt_uid([SYSTEM, u("y")], None)
     assert task_prompt_uid(None, None) is None
 

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import InvalidInput
 from core.ingest.reader import RecordReader
-from core.pool.content import Message, Tools
+from core.pool.store.content import Message, Tools
 from core.records import parse
+from tests.effort import settings
 
 ODD = '"messages":[ \\"prompt_token_ids\\":[1,2] }{][ \n "request":{ é 😀 \\ " -4611686018427387905'
 texts = st.one_of(st.text(max_size=40), st.sampled_from([ODD, ODD * 3, "a" * 300]))

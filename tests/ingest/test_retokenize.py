@@ -117,7 +117,7 @@ def test_ingest_fills_what_comes_as_text(tmp_path: Path) -> None:
     bench = Bench(tmp_path, tokenizers={"demo-*": FOLDER})
     try:
         bench.feed(orjson.dumps(record))
-        found = bench.pool.step(record["step_uid"])
+        found = bench.pool.steps.get(record["step_uid"])
     finally:
         bench.close()
     assert found["token_source"] == "retokenized"

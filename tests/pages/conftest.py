@@ -15,5 +15,5 @@ __all__ = ["Page", "open_page", "service"]
 def filled(service: Service) -> Service:
     """The service with three groups of four trajectories, an auxiliary call, and a context of 32k tokens."""
     steps, completions = agent_steps()
-    service.pool.append([*steps, title_step(), long_step()], completions=completions)
+    service.pool.steps.append([*steps, title_step(), long_step()], completions=completions)
     return service

@@ -38,8 +38,8 @@ def talked_about(filled):
         {"kind": "comment", "value": "later", "response_id": "chatcmpl-later"},
     ]
     for one in said:
-        httpx.post(f"{filled.base_url}/api/v1/feedback", json=one).raise_for_status()
-    assert filled.ingest.catch_up(10)
+        httpx.post(f"{filled.base_url}/api/v1/feedback", json=one, timeout=120).raise_for_status()
+    assert filled.ingest.catch_up(120)
     return filled, steps
 
 
@@ -57,7 +57,7 @@ def test_feedback_stands_with_what_it_is_about(talked_about, open_page):
 def test_a_count_that_needs_a_look_leads_to_its_steps(service, open_page):
     steps, completions = agent_steps()
     odd = replace(steps[0], status="mismatch", mismatch="3 response ids, 2 log-probs")
-    service.pool.append([odd, *steps[1:]], completions=completions)
+    service.pool.steps.append([odd, *steps[1:]], completions=completions)
     page = open_page("collect")
     assert page.failures == []
     (link,) = [one for one in links(page.html) if "status" in one]

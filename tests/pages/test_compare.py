@@ -23,9 +23,9 @@ def test_a_group_shows_its_plan_and_where_siblings_part(filled, open_page):
         zip(made.trajectories["trajectory_uid"].to_pylist(), made.trajectories["advantage"].to_pylist(), strict=True)
     )
     assert [row["reference"] for row in rows] == [True, False, False, False]
-    reference = filled.pool.trajectory(rows[0]["uid"])["steps"]
+    reference = filled.pool.trajectories.get(rows[0]["uid"])["steps"]
     for row in rows[1:]:
-        steps = filled.pool.trajectory(row["uid"])["steps"]
+        steps = filled.pool.trajectories.get(row["uid"])["steps"]
         pairs = [[[*s["prompt_ids"], *s["response_ids"]] for s in pair] for pair in zip(reference, steps, strict=False)]
         place = next(n for n, (a, b) in enumerate(pairs) if a != b)
         a, b = pairs[place]
@@ -42,7 +42,7 @@ def test_another_reference_is_in_the_url(filled, open_page):
 
 def test_a_flat_group_is_marked(filled, open_page):
     uids = [f"traj-0-{r}" for r in range(4)]
-    filled.pool.annotate([Annotation("reward", 1.0, "me", "test", 1.0, trajectory_uid=uid) for uid in uids])
+    filled.pool.labels.annotate([Annotation("reward", 1.0, "me", "test", 1.0, trajectory_uid=uid) for uid in uids])
     assert figure(open_page("inspect", group="prompt-0"), "Variance") == "none"
 
 
@@ -50,7 +50,7 @@ def test_a_flat_group_is_marked(filled, open_page):
 def test_two_steps_side_by_side(filled, open_page, tab):
     page = open_page("inspect", compare=["traj-0-0-s1", "traj-0-1-s1"], tab=tab)
     assert page.failures == []
-    steps = [filled.pool.step(uid) for uid in ("traj-0-0-s1", "traj-0-1-s1")]
+    steps = [filled.pool.steps.get(uid) for uid in ("traj-0-0-s1", "traj-0-1-s1")]
     a, b = (np.concatenate([s["prompt_ids"], s["response_ids"]]) for s in steps)
     at = next(n for n, pair in enumerate(zip(a, b, strict=False)) if pair[0] != pair[1])
     assert figure(page, "First difference") == f"token {at}"
@@ -68,7 +68,10 @@ def test_two_trajectories_open_where_they_part(filled, open_page):
     parts = components(page, "siblings")[0]["rows"][1]["parts"]
     assert figure(page, "They part") == f"at step {parts}"
     assert f"Step {parts + 1} of" in " ".join(caption.value for caption in page.app.caption)
-    steps = len(filled.pool.trajectory("traj-0-0")["steps"]), len(filled.pool.trajectory("traj-0-1")["steps"])
+    steps = (
+        len(filled.pool.trajectories.get("traj-0-0")["steps"]),
+        len(filled.pool.trajectories.get("traj-0-1")["steps"]),
+    )
     last = open_page("inspect", compare=["traj-0-0", "traj-0-1"], place=str(max(steps)))
     assert last.failures == []
 
@@ -95,10 +98,10 @@ def test_tokens_carry_the_plans_advantage_and_the_first_difference(filled, open_
     made = plan(filled.pool, View({"prompt_uid": "prompt-1"}), Recipe())
     wanted = {row["trajectory_uid"]: row["advantage"] for row in made.trajectories.to_pylist()}["traj-1-2"]
     values = np.frombuffer(base64.b64decode(sent["advantages"]), dtype="<f4")
-    step = filled.pool.step("traj-1-2-s1")
+    step = filled.pool.steps.get("traj-1-2-s1")
     assert len(values) == len(step["response_ids"]) and np.allclose(values, wanted)
     assert sent["in_loss"] and "traj-1-0-s1" in sent["against"]
-    other = filled.pool.step("traj-1-0-s1")
+    other = filled.pool.steps.get("traj-1-0-s1")
     a, b = ([*s["prompt_ids"], *s["response_ids"]] for s in (step, other))
     assert a[: sent["diverges"]] == b[: sent["diverges"]] and a[sent["diverges"]] != b[sent["diverges"]]
 
@@ -112,13 +115,13 @@ def test_a_step_outside_the_plan_has_no_advantage_and_says_why(filled, open_page
 
 def test_the_raw_record_is_whole_and_the_life_is_on_the_facts(filled, open_page):
     sent = components(open_page("inspect", step="long-step", tab="raw"), "plain")[0]
-    step = filled.pool.step("long-step")
+    step = filled.pool.steps.get("long-step")
     record = json.loads(sent["text"])
     assert record["prompt_ids"] == step["prompt_ids"].tolist() and record["messages"] == step["messages"]
     assert sent["name"] == "long-step.json"
     page = open_page("inspect", step="traj-0-0-s1", tab="facts")
     assert page.failures == []
-    reached = {stage for stage, moment in filled.pool.life("traj-0-0-s1").items() if moment is not None}
+    reached = {stage for stage, moment in filled.pool.steps.life("traj-0-0-s1").items() if moment is not None}
     assert {"generated", "ingested", "scored", "completed", "ready"} <= reached
     for stage in reached:
         assert f"<i></i><b>{stage}</b><span>—" not in page.html

@@ -22,8 +22,8 @@ def consumed(filled):
     """One batch consumed, one given back, one leased."""
     pool, leases = filled.pool, filled.leases
     uids = [leases.fetch(Fetch(name, recipe=GRPO)).batch["batch_uid"] for name in ("a", "b")]
-    pool.finish_batch(uids[0], "acked", update=3, metrics={"loss": 0.25, "kl": 0.01})
-    pool.finish_batch(uids[1], "released", detail={"reason": "crashed"})
+    pool.batches.finish(uids[0], "acked", update=3, metrics={"loss": 0.25, "kl": 0.01})
+    pool.batches.finish(uids[1], "released", detail={"reason": "crashed"})
     uids.append(leases.fetch(Fetch("b", recipe=GRPO)).batch["batch_uid"])
     return filled, uids
 
@@ -40,7 +40,7 @@ def test_numbers_are_the_pools(consumed, open_page):
     service, uids = consumed
     page = open_page("consume")
     assert page.failures == []
-    rows = {row["batch_uid"]: row for row in service.pool.batch_summaries()}
+    rows = {row["batch_uid"]: row for row in service.pool.consumption.batches()}
     assert (figure(page, "Leased"), figure(page, "Consumed")) == ("1", "1")
     ready = service.leases.preview(Fetch("studio", recipe={**GRPO, "batch_size": None, "n_rollouts": None}))
     assert figure(page, "Ready groups") == str(ready.n_groups)
@@ -64,7 +64,7 @@ def test_one_batch_shows_its_life_and_can_be_given_back(consumed, open_page):
     next(button for button in held.app.button if button.label == "Give back").click()
     held.app.run()
     assert held.failures == []
-    assert service.pool.batch(uids[2])["state"] == "released"
+    assert service.pool.batches.get(uids[2])["state"] == "released"
 
 
 def test_a_changed_recipe_shows_its_effect_before_it_is_used(consumed, open_page):
@@ -75,7 +75,7 @@ def test_a_changed_recipe_shows_its_effect_before_it_is_used(consumed, open_page
     next(button for button in page.app.button if button.label == "Use from the next fetch on").click()
     page.app.run()
     assert page.failures == []
-    active = service.pool.active_recipe("train")
+    active = service.pool.recipes.active("train")
     assert (active["name"], active["version"], active["recipe"]["n_rollouts"]) == ("default", 1, 40)
     assert service.leases.fetch(Fetch("a")).batch is None
 
@@ -103,7 +103,7 @@ def test_weight_syncs_come_by_the_page(consumed, open_page, monkeypatch):
     service, _ = consumed
     monkeypatch.setattr(batchview, "SYNC_ROWS", 4)
     kinds = (PolicyEventKind.SYNC_STARTED, PolicyEventKind.SYNC_FINISHED)
-    service.pool.append(
+    service.pool.steps.append(
         [], policy_events=[PolicyEvent(v, kind, 1_800_000_000.0 + v) for v in range(10) for kind in kinds]
     )
     page = open_page("consume", tab="syncs", page="2")
@@ -125,3 +125,20 @@ def test_a_thousand_weight_syncs_are_drawn_at_once_and_none_before_the_first_bat
     assert times == [4000.5 + version for version in range(1999, 999, -3)]
     few = batches_over_time(rows, done[1500:1503]).data[-1]
     assert few.name == "weight sync" and len(few.x) == 9
+
+
+@pytest.mark.parametrize(("button", "in_force"), [("end-sync", 3), ("finish-sync", 4)])
+def test_a_sync_that_nobody_finishes_can_be_ended(service, open_page, button, in_force):
+    service.policy.apply("registered", 3, at=1.0)
+    assert not open_page("consume").app.warning
+    service.policy.apply("sync_started", 4, at=2.0)
+    page = open_page("consume")
+    assert page.failures == [] and "Calls wait for it" in page.app.warning[0].value
+    service.policy.sync_timeout_s = 1e-9
+    page = open_page("consume")
+    assert "was never finished" in page.app.warning[0].value
+    assert any(finding["check"] == "weight sync" and finding["state"] == "bad" for finding in service.health())
+    page.app.button(key=button).click().run()
+    assert service.policy.sync_json() is None
+    assert service.policy.version == in_force
+    assert not any(finding["check"] == "weight sync" for finding in service.health())

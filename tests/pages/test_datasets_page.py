@@ -18,7 +18,7 @@ from tests.pages.test_lab_pages import figure
 
 
 def say(service, kind: str, value, uid: str, author: str = "anna", source: str = "human"):
-    service.pool.annotate([Annotation(kind, value, author, source, 1.0, trajectory_uid=uid)])
+    service.pool.labels.annotate([Annotation(kind, value, author, source, 1.0, trajectory_uid=uid)])
 
 
 def freeze(open_page, name: str, **params):
@@ -48,14 +48,14 @@ def written_sum(page) -> str | None:
 
 def test_freeze_then_label_then_compare_and_export(filled, open_page):
     freeze(open_page, "one", agent="opencode")
-    head = filled.pool.dataset_version("one")
+    head = filled.pool.versions.get("one")
     assert head["view"]["filters"] == {"agent": "opencode"}
-    assert head["n_steps"] == filled.pool.count_steps(View({"agent": "opencode", "channel": "train"}))
+    assert head["n_steps"] == filled.pool.steps.count(View({"agent": "opencode", "channel": "train"}))
     say(filled, "quality", "bad", "traj-1-0")
     freeze(open_page, "two", agent="opencode")
     page = open_page("datasets", tab="diff", a="one", b="two")
     assert page.failures == []
-    found = filled.pool.diff_versions("one", "two")["counts"]
+    found = filled.pool.versions.diff("one", "two")["counts"]
     assert figure(page, "Changed") == str(found["changed"]) and found["changed"] > 0
     assert figure(page, "Added") == "0" and "trajectory_quality" in page.html
     sums = []
@@ -81,22 +81,22 @@ def test_a_taken_name_is_refused_in_words(filled, open_page):
 def test_a_policy_is_previewed_then_adopted(filled, open_page):
     for source, value in (("verifier", 0.0), ("judge", 1.0)):
         say(filled, "reward", value, "traj-0-1", author=source, source=source)
-    before = filled.pool.trajectory("traj-0-1", tokens=False)["reward"]
+    before = filled.pool.trajectories.get("traj-0-1", tokens=False)["reward"]
     page = open_page("datasets", tab="rewards")
     page.app.selectbox(key="policy-rule").select("precedence").run()
     page.app.multiselect(key="policy-sources-precedence").set_value(["verifier", "complete"]).run()
     assert page.failures == []
-    counts = filled.pool.preview_rewards({"rule": "precedence", "sources": ["verifier", "complete"]}, channel="train")
+    counts = filled.pool.rewards.preview({"rule": "precedence", "sources": ["verifier", "complete"]}, channel="train")
     assert figure(page, "Trajectories changed") == str(counts["counts"]["n_trajectories_changed"])
-    assert filled.pool.trajectory("traj-0-1", tokens=False)["reward"] == before == 1.0
+    assert filled.pool.trajectories.get("traj-0-1", tokens=False)["reward"] == before == 1.0
     next(box for box in page.app.text_input if box.label == "Name").set_value("verifier-first")
     next(button for button in page.app.button if button.label.startswith("Adopt")).click().run()
     assert page.failures == []
-    assert filled.pool.trajectory("traj-0-1", tokens=False)["reward"] == 0.0
+    assert filled.pool.trajectories.get("traj-0-1", tokens=False)["reward"] == 0.0
     page = open_page("datasets", tab="rewards")
     assert "verifier-first v1" in page.html
     page.app.button(key="policy-none").click().run()
-    assert filled.pool.trajectory("traj-0-1", tokens=False)["reward"] == 1.0
+    assert filled.pool.trajectories.get("traj-0-1", tokens=False)["reward"] == 1.0
 
 
 def test_reviewers_are_compared(filled, open_page):
@@ -105,7 +105,7 @@ def test_reviewers_are_compared(filled, open_page):
         say(filled, "quality", other, uid, author="ben")
     page = open_page("curate", tab="reviewers")
     assert page.failures == []
-    told = filled.pool.agreement("anna", "ben", "quality", "trajectory")
+    told = filled.pool.agreement.between("anna", "ben", "quality", "trajectory")
     assert figure(page, "Both labelled") == "3" and float(figure(page, "Kappa (Cohen)")) == pytest.approx(
         told["kappa"], abs=1e-3
     )
@@ -120,7 +120,7 @@ def test_sql_answers_with_a_table(filled, open_page):
     page = open_page("sql", q=QUERY)
     assert page.failures == []
     shown = page.app.dataframe[0].value
-    wanted = filled.pool.trajectories(View(), order="trajectory_uid", limit=None)
+    wanted = filled.pool.trajectories.page(View(), order="trajectory_uid", limit=None)
     assert shown["n_steps"].tolist() == wanted["n_steps"].to_pylist()
     assert open_page("sql").failures == []
 
@@ -131,7 +131,7 @@ def test_sql_answers_with_a_table(filled, open_page):
 def test_sql_that_is_refused_is_explained(filled, open_page, text):
     page = open_page("sql", q=text)
     assert len(page.failures) == 1 and not page.app.dataframe
-    assert filled.pool.count_steps(View()) > 0
+    assert filled.pool.steps.count(View()) > 0
 
 
 def test_sql_as_a_saved_view(filled, open_page):
@@ -139,15 +139,15 @@ def test_sql_as_a_saved_view(filled, open_page):
     assert page.failures == []
     next(box for box in page.app.text_input if box.label == "Name").set_value("three")
     next(button for button in page.app.button if button.label == "Save as a view").click().run()
-    (saved,) = filled.pool.views()
-    assert saved["name"] == "three" and filled.pool.count_trajectories(saved["view"]) == 3
+    (saved,) = filled.pool.views.all()
+    assert saved["name"] == "three" and filled.pool.trajectories.count(saved["view"]) == 3
     assert open_page("sql", q="SELECT 1 AS x", tab="view").failures == []
 
 
 def test_sql_as_a_chart(filled, open_page):
     assert open_page("sql", q=QUERY, tab="chart").failures == []
     assert open_page("sql", q="SELECT 1 AS x", tab="chart").failures == []
-    table = filled.pool.sql(QUERY).table
+    table = filled.pool.sql.run(QUERY).table
     figure_of = chart(table, "trajectory_uid", "n_steps", "agent", "bar")
     assert {trace.name for trace in figure_of.data} == {"demo-agent", "opencode"}
     assert sum(len(trace.x) for trace in figure_of.data) == len(table)
@@ -158,7 +158,7 @@ def test_a_plan_of_a_version_is_shown_as_it_was_frozen(filled, open_page):
     """Chosen on the Batch page, planned as frozen, kept in the URL, and no label reaches it."""
     pool = filled.pool
     head = freeze_version(pool, "v1", View(), Recipe(), author="me")
-    pool.annotate([Annotation("quality", "bad", "me", "test", 1.0, trajectory_uid="traj-0-1")])
+    pool.labels.annotate([Annotation("quality", "bad", "me", "test", 1.0, trajectory_uid="traj-0-1")])
     now, frozen = plan(pool, View(), Recipe()), plan(pool, View(), Recipe(dataset="v1"))
     assert now.n_groups and len(now.trajectories) < len(frozen.trajectories)
     page = open_page("batch")
@@ -172,8 +172,8 @@ def test_a_plan_of_a_version_is_shown_as_it_was_frozen(filled, open_page):
     assert json.loads(recipe) == {"dataset": head["name"]}
     again = open_page("batch", recipe=recipe)
     assert figure(again, "Trajectories") == str(len(frozen.trajectories))
-    version = pool.save_recipe("main", Recipe(dataset="v1").to_json(), author="me")
-    pool.activate_recipe("train", "main", version, author="me")
+    version = pool.recipes.save("main", Recipe(dataset="v1").to_json(), author="me")
+    pool.recipes.activate("train", "main", version, author="me")
     curate = open_page("curate")
     assert curate.failures == []
     assert figure(curate, "Plan: trajectories") == str(len(frozen.trajectories))

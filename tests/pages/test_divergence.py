@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.tree.sequences import Sequences
 from studio.widgets.divergence import Parting, part
+from tests.effort import settings
 
 ids = st.lists(st.integers(0, 2), min_size=1, max_size=3)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.tree.build import build
@@ -14,6 +14,7 @@ from core.tree.sequences import Sequences
 from studio.charts.mask import mask_heatmap, mask_nodes
 from studio.charts.tree import member_steps, owner_means, rows_drawing, sampled_share, tree_drawing
 from studio.widgets.treeview import owner_line
+from tests.effort import settings
 
 short = st.lists(st.integers(0, 2), min_size=1, max_size=6)
 many = st.lists(st.tuples(short, short), min_size=1, max_size=8)

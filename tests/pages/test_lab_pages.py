@@ -34,7 +34,7 @@ def components(page, name: str) -> list[dict]:
 
 
 def label(service, kind: str, value, **where: str) -> str:
-    return service.pool.annotate([Annotation(kind, value, "tester", "test", START + 1000, **where)])
+    return service.pool.labels.annotate([Annotation(kind, value, "tester", "test", START + 1000, **where)])
 
 
 @pytest.mark.parametrize("key", PAGES)
@@ -81,7 +81,7 @@ def test_a_trajectory_labelled_bad_leaves_the_plan_with_its_reason(filled, open_
     before = plan(filled.pool, View(), Recipe()).totals
     label(filled, AnnotationKind.QUALITY, "bad", trajectory_uid="traj-1-2")
     page = open_page("batch", tab="excluded")
-    n_steps = len(filled.pool.trajectory("traj-1-2", tokens=False)["steps"])
+    n_steps = len(filled.pool.trajectories.get("traj-1-2", tokens=False)["steps"])
     assert figure(page, "Trajectories") == str(before["n_trajectories"] - 1)
     assert figure(page, "Steps") == str(before["n_steps"] - n_steps)
     assert "Labelled bad" in page.html
@@ -110,14 +110,14 @@ def test_a_bad_where_is_explained_and_shows_no_rows(filled, open_page):
 def test_filters_of_the_url_narrow_the_table(filled, open_page):
     page = open_page("inspect", agent="opencode", level="steps")
     shown = page.app.dataframe[0].value
-    assert len(shown) == filled.pool.count_steps(View({"agent": "opencode"}))
+    assert len(shown) == filled.pool.steps.count(View({"agent": "opencode"}))
     assert set(shown["trajectory_uid"]) == {"traj-1-0", "traj-1-1", "traj-1-2", "traj-1-3", "traj-long"}
 
 
 def test_facet_counts_leave_their_own_filter_out(filled, open_page):
     page = open_page("inspect", agent="opencode")
     facets = {facet["column"]: facet for facet in components(page, "facets")[0]["facets"]}
-    everything = dict(filled.pool.facets(View(), ["agent"])["agent"])
+    everything = dict(filled.pool.stats.facets(View(), ["agent"])["agent"])
     assert dict(facets["agent"]["values"]) == everything
     assert facets["agent"]["selected"] == ["opencode"]
 
@@ -125,7 +125,7 @@ def test_facet_counts_leave_their_own_filter_out(filled, open_page):
 def test_token_view_gets_every_token_and_its_text(filled, open_page):
     page = open_page("inspect", step="long-step", tab="tokens")
     sent = components(page, "tokens")[0]
-    step = filled.pool.step("long-step")
+    step = filled.pool.steps.get("long-step")
     assert sent["n_prompt"] == 32_000
     texts = {token: text for token, text, _ in sent["vocab"]}
     assert set(texts) == {*step["prompt_ids"].tolist(), *step["response_ids"].tolist()}
@@ -146,17 +146,17 @@ def test_a_step_is_shown_as_a_delta(filled, open_page):
 def test_quality_button_appends_and_withdraws(filled, open_page):
     page = open_page("inspect", trajectory="traj-0-0", about="trajectory")
     page.app.button(key="label-trajectory-traj-0-0-bad").click().run()
-    assert filled.pool.trajectory("traj-0-0", tokens=False)["quality"] == "bad"
+    assert filled.pool.trajectories.get("traj-0-0", tokens=False)["quality"] == "bad"
     page.app.button(key="label-trajectory-traj-0-0-bad").click().run()
-    assert filled.pool.trajectory("traj-0-0", tokens=False)["quality"] is None
-    assert [row["kind"] for row in filled.pool.annotations(trajectory_uid="traj-0-0")] == ["quality", "quality"]
+    assert filled.pool.trajectories.get("traj-0-0", tokens=False)["quality"] is None
+    assert [row["kind"] for row in filled.pool.labels.annotations(trajectory_uid="traj-0-0")] == ["quality", "quality"]
 
 
 def test_reward_edit_lies_over_the_captured_one(filled, open_page):
     page = open_page("inspect", step=STEP, about="step")
     page.app.number_input[0].set_value(0.75).run()
     page.app.button(key=f"label-step-{STEP}-set").click().run()
-    step = filled.pool.step(STEP)
+    step = filled.pool.steps.get(STEP)
     assert step["reward"] == 0.75
     assert step["original_reward"] is None
 
@@ -168,13 +168,13 @@ def test_bulk_on_all_matching_and_back(filled, open_page):
     page.app.run()
     page.app.button(key="apply").click().run()
     view = View({"agent": "opencode"})
-    qualities = filled.pool.trajectories(view)["quality"].to_pylist()
+    qualities = filled.pool.trajectories.page(view)["quality"].to_pylist()
     assert qualities == ["bad"] * 5
     page = open_page("curate", tab="history")
     page.app.button(key="undo-last").click().run()
-    assert filled.pool.trajectories(view)["quality"].to_pylist() == [None] * 5
+    assert filled.pool.trajectories.page(view)["quality"].to_pylist() == [None] * 5
     page.app.button(key="redo-last").click().run()
-    assert filled.pool.trajectories(view)["quality"].to_pylist() == ["bad"] * 5
+    assert filled.pool.trajectories.page(view)["quality"].to_pylist() == ["bad"] * 5
 
 
 def test_preview_is_what_the_plan_becomes(filled, open_page):
@@ -194,7 +194,7 @@ def test_optimise_shows_the_layout_of_the_plan(filled, open_page):
     tree = components(page, "tree")[0]
     steps = [uid for one in made.groups[0].trajectories for uid in one.step_uids]
     assert tree["n_sequences"] == len(steps)
-    assert tree["n_original"] == int(filled.pool.sequences(steps).lengths.sum())
+    assert tree["n_original"] == int(filled.pool.steps.sequences(steps).lengths.sum())
 
 
 def test_packed_rows_hold_the_tokens_of_the_layout(filled, open_page):
@@ -227,12 +227,16 @@ def test_a_cancelled_export_leaves_nothing_and_says_so(filled, tmp_path):
     class Slow:
         """The pool, held up until the export was cancelled."""
 
+        @property
+        def training(self):
+            return self
+
         def sequences(self, step_uids):
             first_group.wait(30)
-            return filled.pool.sequences(step_uids)
+            return filled.pool.steps.sequences(step_uids)
 
         def trajectory(self, uid, *, tokens=True):
-            return filled.pool.trajectory(uid, tokens=tokens)
+            return filled.pool.trajectories.get(uid, tokens=tokens)
 
     job = ExportJob(made, Slow(), "trl_sft", tmp_path / "out", {}, filled.clock)
     assert job.running
@@ -280,11 +284,11 @@ def test_a_tree_of_two_tokenizers_shows_ids_only(filled, open_page):
         for n, step in enumerate([known[0], known[0]])
     ]
     completions = [{"trajectory_uid": step.trajectory_uid, "reward": float(n)} for n, step in enumerate(other)]
-    filled.pool.append(other, completions=completions)
+    filled.pool.steps.append(other, completions=completions)
     page = open_page("optimise", show="prompt-0", node="0")
     assert page.failures == []
     assert components(page, "tree")[0]["labels"] is None
-    assert any("different tokenizers" in caption.value for caption in page.app.caption)
+    assert "different tokenizers" in page.html
 
 
 def test_an_unknown_trajectory_says_so_and_leads_back(filled, open_page):

@@ -22,14 +22,14 @@ def test_columns_are_kept_for_the_next_session(filled, open_page):
 def test_order_of_the_url(filled, open_page):
     page = open_page("inspect", level="steps", order="n_response_tokens asc")
     shown = page.app.dataframe[0].value["n_response_tokens"].tolist()
-    wanted = filled.pool.steps(View(), order="n_response_tokens asc", limit=50)["n_response_tokens"].to_pylist()
+    wanted = filled.pool.steps.page(View(), order="n_response_tokens asc", limit=50)["n_response_tokens"].to_pylist()
     assert shown == wanted == sorted(wanted)
     assert open_page("inspect", order="nonsense desc").failures == []
 
 
 def test_a_page_beyond_the_end_is_the_first(filled, open_page):
     page = open_page("inspect", page="99")
-    assert page.failures == [] and len(page.app.dataframe[0].value) == filled.pool.count_trajectories(View())
+    assert page.failures == [] and len(page.app.dataframe[0].value) == filled.pool.trajectories.count(View())
 
 
 def test_picks_of_the_url_lead_to_the_comparison(filled, open_page):

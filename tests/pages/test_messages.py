@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from studio.widgets.messages import cards, delta, headline, parts_of, reasoning_of
+from tests.effort import settings
 
 
 def call(uid: str, name: str, arguments: str = "{}") -> dict:

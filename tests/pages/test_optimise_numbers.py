@@ -45,7 +45,7 @@ def test_page_plan_and_file_have_the_same_numbers(filled, open_page, tmp_path):
     assert shown(page, "Rows") == count(len(written))
     drawn = components(page, "rows")[0]["rows"]
     assert [row["n_tokens"] for row in drawn] == [row.n_packed for row, _, _ in written]
-    lengths = filled.pool.sequences(sorted(uids)).lengths
+    lengths = filled.pool.steps.sequences(sorted(uids)).lengths
     separate = int((lengths * (lengths + 1) // 2).sum())
     bound = (6 * (1.9e8 * n_tokens + 8192 * separate)) / (6 * (1.9e8 * n_packed + 8192 * pairs))
     assert shown(page, "Speed-up") == f"≤ {bound:.2f} ×"
@@ -68,7 +68,7 @@ def test_savings_by_anything_sum_to_the_plan(filled):
         assert sum(row["tokens"] for row in rows) == made.layout.n_tokens
         assert sum(row["packed"] for row in rows) == made.layout.n_packed_tokens
         assert sum(row["steps"] for row in rows) == len(made.steps)
-    agents = Counter(filled.pool.step(uid)["agent"] or "unknown" for uid in made.step_uids)
+    agents = Counter(filled.pool.steps.get(uid)["agent"] or "unknown" for uid in made.step_uids)
     assert {row["name"]: row["steps"] for row in savings(made, "agent")} == agents
     starts = Counter(row["step_index"] for row in made.steps.to_pylist())  # one step of a trajectory has each index
     assert {row["name"]: row["trajectories"] for row in savings(made, "step")} == starts
@@ -85,7 +85,7 @@ def test_drift_is_counted_in_tokens(service, open_page, transition, says):
     changed[40] = int(np.int64(changed[40]) + 1)
     steps[at] = replace(steps[at], prompt_ids=changed, transition=transition, n_shared_tokens=40)
     kept = [step for i, step in enumerate(steps) if step.trajectory_uid != "traj-0-0" or i <= at]
-    service.pool.append(kept, completions=completions)
+    service.pool.steps.append(kept, completions=completions)
     page = open_page("optimise")
     assert page.failures == []
     lost = len(before) - 40

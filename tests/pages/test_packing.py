@@ -24,20 +24,20 @@ RECIPE = {"token_budget": 1024}
 class Slow:
     """A reader that waits to be let on before each chunk of tokens."""
 
-    def __init__(self, pool) -> None:
-        self.pool, self.asked, self.go = pool, threading.Event(), threading.Event()
+    def __init__(self, reader) -> None:
+        self.reader, self.asked, self.go = reader, threading.Event(), threading.Event()
 
     def sequences(self, step_uids):
         self.asked.set()
         assert self.go.wait(30)
-        return self.pool.sequences(step_uids)
+        return self.reader.sequences(step_uids)
 
 
 @pytest.fixture
 def big(service, monkeypatch):
     """Forty groups, and a limit that makes them a big plan of which a sample holds a few."""
     steps, completions = agent_steps(40, 2)
-    service.pool.append(steps, completions=completions)
+    service.pool.steps.append(steps, completions=completions)
     made = plan(service.pool, View(), parse_recipe(RECIPE))
     monkeypatch.setattr(packing, "LAYOUT_TOKENS_MAX", 1000)
     monkeypatch.setattr(packing, "SAMPLE_TOKENS", made.counts["n_tokens"] // 8)

@@ -56,7 +56,7 @@ def test_siblings_with_one_reward_hide_none_of_them():
 
 def test_a_plan_of_many_trajectories_is_a_density_and_dots_by_the_page(service, open_page, monkeypatch):
     steps, completions = agent_steps(50, 2)
-    service.pool.append(steps, completions=completions)
+    service.pool.steps.append(steps, completions=completions)
     monkeypatch.setattr(plancredit, "DOTS", 60)
     page = open_page("batch", tab="credit", page="2")
     assert page.failures == []
@@ -71,7 +71,7 @@ def test_a_plan_of_many_trajectories_is_a_density_and_dots_by_the_page(service, 
 
 def test_the_chosen_come_by_the_page(service, open_page, monkeypatch):
     steps, completions = agent_steps(205, 2)
-    service.pool.append(steps, completions=completions)
+    service.pool.steps.append(steps, completions=completions)
     made = plan(service.pool, View(), Recipe())
     names = [group.prompt_uid for group in made.groups]
     assert len(names) == 205

@@ -23,13 +23,13 @@ def press(page, name: str):
 
 
 def quality(service, uid: str):
-    return service.pool.trajectory(uid, tokens=False)["quality"]
+    return service.pool.trajectories.get(uid, tokens=False)["quality"]
 
 
 def test_label_goes_on_and_undo_comes_back(filled, open_page):
     page = open_page("curate", tab="review")
     first = shown(page)
-    queue = filled.pool.review_queue(View(), "trajectory", "newest", author=state.getpass.getuser())["uid"].to_pylist()
+    queue = filled.pool.review.queue(View(), "trajectory", "newest", author=state.getpass.getuser())["uid"].to_pylist()
     assert first == queue[0]
     press(page, "good")
     assert shown(page) == queue[1] and quality(filled, first) == "good"
@@ -41,14 +41,14 @@ def test_label_goes_on_and_undo_comes_back(filled, open_page):
     assert shown(page) == first
     press(page, "trainable")
     assert shown(page) == first
-    assert not filled.pool.standing("trajectory", first)["trainable"]
-    assert len(filled.pool.actions()) == 3
+    assert not filled.pool.review.standing("trajectory", first)["trainable"]
+    assert len(filled.pool.labels.actions()) == 3
 
 
 def test_what_i_labelled_is_left_out_unless_asked_for(filled, open_page):
     me = state.getpass.getuser()
-    filled.pool.annotate([Annotation("quality", "good", me, "test", 1.0, trajectory_uid="traj-2-3")])
-    filled.pool.annotate([Annotation("quality", "bad", "another", "test", 1.0, trajectory_uid="traj-2-2")])
+    filled.pool.labels.annotate([Annotation("quality", "good", me, "test", 1.0, trajectory_uid="traj-2-3")])
+    filled.pool.labels.annotate([Annotation("quality", "bad", "another", "test", 1.0, trajectory_uid="traj-2-2")])
     page = open_page("curate", tab="review")
     assert shown(page) == "traj-2-2" and "another says" in page.html
     page.app.toggle(key="review-skip").set_value(False).run()
@@ -59,9 +59,9 @@ def test_a_group_is_labelled_whole_in_one_entry(filled, open_page):
     page = open_page("curate", tab="review", level="group", item="prompt-1")
     assert shown(page) == "prompt-1"
     press(page, "good")
-    members = filled.pool.trajectories(View({"prompt_uid": "prompt-1"})).to_pylist()
+    members = filled.pool.trajectories.page(View({"prompt_uid": "prompt-1"})).to_pylist()
     assert [row["quality"] for row in members] == ["good"] * 4
-    assert len(filled.pool.actions()) == 1
+    assert len(filled.pool.labels.actions()) == 1
 
 
 @pytest.mark.parametrize(("level", "item"), [("step", "traj-0-0-s1"), ("trajectory", "traj-long")])
@@ -83,10 +83,10 @@ def test_nothing_left_to_review_says_so(filled, open_page):
 def test_correctness_is_said_and_withdrawn_in_place(filled, open_page):
     page = open_page("curate", tab="review", item="traj-1-1")
     press(page, "wrong")
-    assert shown(page) == "traj-1-1" and filled.pool.standing("trajectory", "traj-1-1")["correct"] is False
+    assert shown(page) == "traj-1-1" and filled.pool.review.standing("trajectory", "traj-1-1")["correct"] is False
     press(page, "wrong")
-    assert filled.pool.standing("trajectory", "traj-1-1")["correct"] is None
+    assert filled.pool.review.standing("trajectory", "traj-1-1")["correct"] is None
     press(page, "correct")
-    assert filled.pool.standing("trajectory", "traj-1-1")["correct"] is True
+    assert filled.pool.review.standing("trajectory", "traj-1-1")["correct"] is True
     press(page, "undo")
-    assert filled.pool.standing("trajectory", "traj-1-1")["correct"] is None
+    assert filled.pool.review.standing("trajectory", "traj-1-1")["correct"] is None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from studio.charts import theme
 from studio.charts.distributions import stacked
 from studio.charts.plan import spread
+from tests.effort import settings
 
 
 @settings(deadline=None)

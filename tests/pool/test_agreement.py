@@ -52,13 +52,13 @@ def test_kappa_by_counting_pairs(pairs: list[tuple[int, int]]) -> None:
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[Pool]:
     opened = Pool.open(tmp_path / "pool.duckdb", memory="300MB", threads=1, clock=lambda: 1.0)
-    opened.append([Step(f"s{i}", f"t{i % 2}", "p", i, 1.0, prompt_ids=[1], response_ids=[2]) for i in range(6)])
+    opened.steps.append([Step(f"s{i}", f"t{i % 2}", "p", i, 1.0, prompt_ids=[1], response_ids=[2]) for i in range(6)])
     yield opened
     opened.close()
 
 
 def say(pool: Pool, author: str, kind: str, value: Any, **target: str) -> str:
-    return pool.annotate([Annotation(kind, value, author, "human", 1.0, **target)])
+    return pool.labels.annotate([Annotation(kind, value, author, "human", 1.0, **target)])
 
 
 def test_opinions_are_the_newest_of_each_that_stand(pool: Pool) -> None:
@@ -68,26 +68,26 @@ def test_opinions_are_the_newest_of_each_that_stand(pool: Pool) -> None:
         say(pool, "ann", "quality", "unsure", step_uid=f"s{i}")  # thought better of
         say(pool, "ann", "quality", a, step_uid=f"s{i}")
         say(pool, "bob", "quality", b, step_uid=f"s{i}")
-    pool.undo(say(pool, "bob", "quality", "unsure", step_uid="s0"))
+    pool.labels.undo(say(pool, "bob", "quality", "unsure", step_uid="s0"))
     say(pool, "eve", "quality", "good", step_uid="s0")
     say(pool, "eve", "quality", None, step_uid="s0")
     say(pool, "ann", "quality", "bad", trajectory_uid="t0")
-    found = pool.agreement("ann", "bob")
+    found = pool.agreement.between("ann", "bob")
     assert (found["n"], found["n_agree"]) == (6, 4)
     assert found["percent"] == pytest.approx(100 * 4 / 6)
     assert found["labels"] == ["bad", "good", "unsure"]
     assert found["matrix"] == table(ours, theirs)
     assert found["kappa"] == pytest.approx(cohen_kappa(table(ours, theirs)))
-    assert pool.reviewers() == [{"author": "ann", "n": 6}, {"author": "bob", "n": 6}]
-    assert [row["step_uid"] for row in pool.disagreements()] == ["s4", "s2"]
-    assert pool.disagreements(limit=1, offset=1)[0] == {
+    assert pool.agreement.reviewers() == [{"author": "ann", "n": 6}, {"author": "bob", "n": 6}]
+    assert [row["step_uid"] for row in pool.agreement.disagreements()] == ["s4", "s2"]
+    assert pool.agreement.disagreements(limit=1, offset=1)[0] == {
         "step_uid": "s2", "trajectory_uid": "t0",
         "opinions": [{"author": "ann", "value": "good"}, {"author": "bob", "value": "bad"}],
     }  # fmt: skip
     odd = View({}, "step_index = 1 OR step_index = 4")
-    assert pool.agreement("ann", "bob", view=odd)["n"] == 2
-    assert [row["step_uid"] for row in pool.disagreements(view=odd)] == ["s4"]
-    assert pool.disagreements(authors=["ann", "eve"]) == []
+    assert pool.agreement.between("ann", "bob", view=odd)["n"] == 2
+    assert [row["step_uid"] for row in pool.agreement.disagreements(view=odd)] == ["s4"]
+    assert pool.agreement.disagreements(authors=["ann", "eve"]) == []
 
 
 def test_trajectories_and_other_kinds(pool: Pool) -> None:
@@ -95,18 +95,18 @@ def test_trajectories_and_other_kinds(pool: Pool) -> None:
         say(pool, author, "trainable", value, trajectory_uid="t1")
         say(pool, author, "trainable", True, trajectory_uid="t0")
         say(pool, author, "reward", 0.5, trajectory_uid="t0")
-    assert pool.agreement("ann", "bob", "trainable", "trajectory")["n_agree"] == 1
-    (torn,) = pool.disagreements("trainable", "trajectory")
+    assert pool.agreement.between("ann", "bob", "trainable", "trajectory")["n_agree"] == 1
+    (torn,) = pool.agreement.disagreements("trainable", "trajectory")
     assert (torn["step_uid"], torn["trajectory_uid"]) == (None, "t1")
-    same = pool.agreement("ann", "bob", "reward", "trajectory")
+    same = pool.agreement.between("ann", "bob", "reward", "trajectory")
     assert (same["percent"], same["kappa"]) == (100.0, None)
-    nothing = pool.agreement("ann", "bob")
+    nothing = pool.agreement.between("ann", "bob")
     assert (nothing["n"], nothing["percent"], nothing["kappa"]) == (0, None, None)
 
 
 def test_what_can_not_be_compared(pool: Pool) -> None:
     for wrong in ({"kind": "note"}, {"level": "group"}):
         with pytest.raises(InvalidInput):
-            pool.agreement("a", "b", **wrong)
+            pool.agreement.between("a", "b", **wrong)
     with pytest.raises(InvalidInput):
-        pool.agreement("a", "a")
+        pool.agreement.between("a", "a")

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import InvalidInput, PoolError
 from core.pool import Pool
-from core.pool.database import among, migrations
+from core.pool.store.database import among, migrations
 from core.types import Annotation, Step, View
+from tests.effort import settings
 
 
 def step(number: int, trajectory: str = "t") -> Step:
@@ -27,18 +28,18 @@ def test_migrations_are_numbered_without_gaps() -> None:
 def test_what_is_stored_is_there_after_reopening(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "pool.duckdb"
     pool = Pool.open(path)
-    pool.append([step(0), step(1)], positions={"w0-1": 10}, completions=[{"trajectory_uid": "t", "reward": 2.0}])
-    action = pool.annotate([Annotation("tag", "x", "me", "test", 1e9, step_uid="s0")])
+    pool.steps.append([step(0), step(1)], positions={"w0-1": 10}, completions=[{"trajectory_uid": "t", "reward": 2.0}])
+    action = pool.labels.annotate([Annotation("tag", "x", "me", "test", 1e9, step_uid="s0")])
     pool.close()
     pool = Pool.open(path)
-    assert pool.positions() == {"w0-1": 10}
-    assert pool.step("s0")["tags"] == ["x"]
-    assert pool.trajectory("t")["reward"] == 2.0
-    pool.append([step(2)], positions={"w0-1": 20})
-    assert pool.positions() == {"w0-1": 20}
-    pool.undo(action)
-    assert pool.step("s0")["tags"] == []
-    assert [s["step_uid"] for s in pool.trajectory("t")["steps"]] == ["s0", "s1", "s2"]
+    assert pool.journal.positions() == {"w0-1": 10}
+    assert pool.steps.get("s0")["tags"] == ["x"]
+    assert pool.trajectories.get("t")["reward"] == 2.0
+    pool.steps.append([step(2)], positions={"w0-1": 20})
+    assert pool.journal.positions() == {"w0-1": 20}
+    pool.labels.undo(action)
+    assert pool.steps.get("s0")["tags"] == []
+    assert [s["step_uid"] for s in pool.trajectories.get("t")["steps"]] == ["s0", "s1", "s2"]
     pool.close()
 
 
@@ -62,16 +63,16 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     pool = Pool.open(tmp_path / "pool.duckdb")
-    pool.append([step(0)], positions={"a": 1})
-    before = pool.stats()
+    pool.steps.append([step(0)], positions={"a": 1})
+    before = pool.stats.totals()
     with pytest.raises(InvalidInput):
-        pool.append([step(1)], positions={"a": 2}, completions=[{"trajectory_uid": "t", "reward": "much"}])
+        pool.steps.append([step(1)], positions={"a": 2}, completions=[{"trajectory_uid": "t", "reward": "much"}])
     with pytest.raises(InvalidInput):
-        pool.append([step(1), Step("bad", "t", "p", 1, 1e9, prompt_ids=[2**33])], positions={"a": 2})
-    assert pool.stats() == before
-    assert pool.positions() == {"a": 1}
-    assert pool.append([step(1)]) == 1
-    assert pool.step("s1")["prompt_ids"].tolist() == [1]
+        pool.steps.append([step(1), Step("bad", "t", "p", 1, 1e9, prompt_ids=[2**33])], positions={"a": 2})
+    assert pool.stats.totals() == before
+    assert pool.journal.positions() == {"a": 1}
+    assert pool.steps.append([step(1)]) == 1
+    assert pool.steps.get("s1")["prompt_ids"].tolist() == [1]
     pool.close()
 
 
@@ -82,16 +83,16 @@ def test_readers_see_whole_batches_while_a_writer_appends(tmp_path: Path) -> Non
 
     def write() -> None:
         for batch in range(6):
-            pool.append([step(batch * 4 + i, f"t{batch}") for i in range(4)])
-            pool.annotate([Annotation("tag", "x", "me", "test", 1e9, trajectory_uid=f"t{batch}")])
+            pool.steps.append([step(batch * 4 + i, f"t{batch}") for i in range(4)])
+            pool.labels.annotate([Annotation("tag", "x", "me", "test", 1e9, trajectory_uid=f"t{batch}")])
         done.set()
 
     def read() -> None:
         while not done.is_set():
             try:
-                n = pool.count_steps()
-                rows = pool.trajectories(limit=None).to_pylist()
-                seen = pool.steps(View({"channel": "train"}), limit=None).num_rows
+                n = pool.steps.count()
+                rows = pool.trajectories.page(limit=None).to_pylist()
+                seen = pool.steps.page(View({"channel": "train"}), limit=None).num_rows
             except Exception as error:
                 problems.append(error)
                 return
@@ -104,7 +105,7 @@ def test_readers_see_whole_batches_while_a_writer_appends(tmp_path: Path) -> Non
     for thread in threads:
         thread.join(60)
     assert problems == []
-    assert pool.count_steps() == 24
+    assert pool.steps.count() == 24
     pool.close()
 
 
@@ -141,13 +142,15 @@ def as_it_was_before(newest: int, source: Path, target: Path) -> None:
 
 def test_a_pool_from_before_tags_were_texts_keeps_everything(tmp_path: Path) -> None:
     pool = Pool.open(tmp_path / "now.duckdb")
-    pool.append([step(i, f"t{i % 3}") for i in range(12)], completions=[{"trajectory_uid": "t1", "reward": 2.0}])
+    pool.steps.append([step(i, f"t{i % 3}") for i in range(12)], completions=[{"trajectory_uid": "t1", "reward": 2.0}])
     tags = {"s0": ["x"], "s3": ["b", "a", 'say "x", [y]'], "s4": ["x", "\\"], "s5": ["Ünder\n"]}
-    pool.annotate([Annotation("tag", tag, "me", "h", 1e9, step_uid=uid) for uid, own in tags.items() for tag in own])
-    undone = pool.annotate([Annotation("tag", "gone", "me", "h", 1e9, step_uid="s0")])
-    pool.undo(undone)
-    pool.annotate([Annotation("tag", "whole", "me", "h", 1e9, trajectory_uid="t2")])
-    pool.annotate(
+    pool.labels.annotate(
+        [Annotation("tag", tag, "me", "h", 1e9, step_uid=uid) for uid, own in tags.items() for tag in own]
+    )
+    undone = pool.labels.annotate([Annotation("tag", "gone", "me", "h", 1e9, step_uid="s0")])
+    pool.labels.undo(undone)
+    pool.labels.annotate([Annotation("tag", "whole", "me", "h", 1e9, trajectory_uid="t2")])
+    pool.labels.annotate(
         [
             Annotation("quality", "good", "me", "h", 1e9, step_uid="s7"),
             Annotation("correct", True, "me", "h", 1e9, step_uid="s7"),
@@ -155,11 +158,17 @@ def test_a_pool_from_before_tags_were_texts_keeps_everything(tmp_path: Path) -> 
     )
 
     def told(at: Pool) -> object:
-        steps, trajectories = at.steps(limit=None).to_pylist(), at.trajectories(limit=None).to_pylist()
-        return steps, trajectories, at.facets(View(), ["tags", "quality"]), at.step("s3"), at.trajectory("t2")
+        steps, trajectories = at.steps.page(limit=None).to_pylist(), at.trajectories.page(limit=None).to_pylist()
+        return (
+            steps,
+            trajectories,
+            at.stats.facets(View(), ["tags", "quality"]),
+            at.steps.get("s3"),
+            at.trajectories.get("t2"),
+        )
 
     before = told(pool)
-    assert pool.step("s3")["tags"] == sorted(tags["s3"])
+    assert pool.steps.get("s3")["tags"] == sorted(tags["s3"])
     pool.close()
     old = tmp_path / "old.duckdb"
     as_it_was_before(9, tmp_path / "now.duckdb", old)
@@ -169,23 +178,23 @@ def test_a_pool_from_before_tags_were_texts_keeps_everything(tmp_path: Path) -> 
 
     pool = Pool.open(old)
     assert repr(told(pool)) == repr(before)
-    pool.redo(undone)
-    assert pool.step("s0")["tags"] == ["gone", "x"]
-    pool.undo(undone)
+    pool.labels.redo(undone)
+    assert pool.steps.get("s0")["tags"] == ["gone", "x"]
+    pool.labels.undo(undone)
     assert repr(told(pool)) == repr(before)
-    pool.rebuild_state()
+    pool.integrity.rebuild_state()
     assert repr(told(pool)) == repr(before)
     pool.close()
 
 
 def test_bulk_tags_write_no_row_anew(tmp_path: Path) -> None:
     pool = Pool.open(tmp_path / "pool.duckdb")
-    pool.append([step(i, f"t{i % 50}") for i in range(5000)])
+    pool.steps.append([step(i, f"t{i % 50}") for i in range(5000)])
     wrote = {}
     for kind, value in (("quality", "good"), ("tag", "good")):
-        action, _ = pool.annotate_view(View(), "step", kind, value, author="a", source="h")
-        before = pool.n_bytes
-        pool.undo(action)
-        wrote[kind] = pool.n_bytes - before
+        action, _ = pool.labels.annotate_view(View(), "step", kind, value, author="a", source="h")
+        before = pool.file.n_bytes
+        pool.labels.undo(action)
+        wrote[kind] = pool.file.n_bytes - before
     assert 0 < wrote["tag"] < 3 * wrote["quality"]
     pool.close()

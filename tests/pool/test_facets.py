@@ -8,15 +8,16 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import InvalidInput
 from core.pool import Pool
-from core.pool.columns import STEP_COLUMNS
-from core.pool.facets import count_by_sql
-from core.pool.kept import N_KEPT, Kept
+from core.pool.cache.kept import N_KEPT, Kept
+from core.pool.query.columns import STEP_COLUMNS
+from core.pool.query.facets import count_by_sql
 from core.types import Annotation, Step, View
+from tests.effort import settings
 
 NOW = 1e9
 COUNTED = (
@@ -31,7 +32,7 @@ COUNTED = (
 def pool() -> Any:
     rng = random.Random(3)
     made = Pool.open(":memory:", clock=lambda: NOW)
-    made.append(
+    made.steps.append(
         [
             Step(
                 f"s{i}", f"t{i // 5}", f"p{i // 20}", i % 5, NOW + i,
@@ -46,8 +47,10 @@ def pool() -> Any:
     )  # fmt: skip
     opinions = [("tag", "x"), ("tag", "y"), ("quality", "good"), ("correct", False), ("trainable", False)]
     for kind, value in opinions:
-        made.annotate([Annotation(kind, value, "a", "h", NOW, step_uid=f"s{rng.randrange(200)}") for _ in range(40)])
-        made.annotate(
+        made.labels.annotate(
+            [Annotation(kind, value, "a", "h", NOW, step_uid=f"s{rng.randrange(200)}") for _ in range(40)]
+        )
+        made.labels.annotate(
             [Annotation(kind, value, "a", "h", NOW, trajectory_uid=f"t{rng.randrange(40)}") for _ in range(5)]
         )
     yield made
@@ -83,8 +86,8 @@ views = st.builds(
 @given(views, st.lists(st.sampled_from(COUNTED), unique=True))
 @settings(max_examples=40, deadline=None)
 def test_every_facet_counts_what_the_view_holds(pool: Pool, view: View, names: list[str]) -> None:
-    rows = pool.steps(view, limit=None).to_pylist()
-    found = pool.facets(view, names)
+    rows = pool.steps.page(view, limit=None).to_pylist()
+    found = pool.stats.facets(view, names)
     assert list(found) == names
     with pool._db.read() as cursor:
         by_sql = count_by_sql(cursor, view, names, 200)  # as while the pool is written to
@@ -93,28 +96,32 @@ def test_every_facet_counts_what_the_view_holds(pool: Pool, view: View, names: l
 
 
 def test_facets_of_everything_in_every_column(pool: Pool) -> None:
-    rows = pool.steps(limit=None).to_pylist()
-    assert pool.facets(View(), COUNTED) == {name: by_hand(rows, name) for name in COUNTED}
+    rows = pool.steps.page(limit=None).to_pylist()
+    assert pool.stats.facets(View(), COUNTED) == {name: by_hand(rows, name) for name in COUNTED}
     with pytest.raises(InvalidInput, match="nope"):
-        pool.facets(View(), ["channel", "nope"])
+        pool.stats.facets(View(), ["channel", "nope"])
     with pytest.raises(InvalidInput) as raised:
-        pool.facets(View(where="agent > 3"), COUNTED)
+        pool.stats.facets(View(where="agent > 3"), COUNTED)
     assert raised.value.field == "where"
 
 
 def test_answers_follow_every_write() -> None:
     pool = Pool.open(":memory:", clock=lambda: NOW)
     view = View({"quality": "good"})
-    asked = lambda: (pool.count_steps(view), pool.facets(View(), ["quality"])["quality"], pool.stats()["n_annotations"])  # noqa: E731
+
+    def asked() -> tuple[int, list, int]:
+        facets = pool.stats.facets(View(), ["quality"])["quality"]
+        return pool.steps.count(view), facets, pool.stats.totals()["n_annotations"]
+
     assert asked() == (0, [], 0)
-    pool.append([Step("s", "t", "p", 0, NOW)])
+    pool.steps.append([Step("s", "t", "p", 0, NOW)])
     assert asked() == (0, [(None, 1)], 0)
-    action = pool.annotate([Annotation("quality", "good", "a", "h", NOW, step_uid="s")])
+    action = pool.labels.annotate([Annotation("quality", "good", "a", "h", NOW, step_uid="s")])
     for _ in range(2):
         assert asked() == (1, [("good", 1)], 1)
-    pool.facets(View(), ["quality"])["quality"].clear()  # what a caller does to its answer is its own
+    pool.stats.facets(View(), ["quality"])["quality"].clear()  # what a caller does to its answer is its own
     assert asked() == (1, [("good", 1)], 1)
-    pool.undo(action)
+    pool.labels.undo(action)
     assert asked() == (0, [(None, 1)], 1)
     pool.close()
 
@@ -162,7 +169,7 @@ def test_facets_are_of_now_while_others_ask_too() -> None:
         while not stop.wait(0.01):
             turn += 1
             try:
-                pool.facets(View(where=f"step_index >= {turn % 3 - 2}"), ["agent", "status", "findings"])
+                pool.stats.facets(View(where=f"step_index >= {turn % 3 - 2}"), ["agent", "status", "findings"])
             except BaseException as error:
                 failed.append(error)
                 raise
@@ -172,8 +179,8 @@ def test_facets_are_of_now_while_others_ask_too() -> None:
         thread.start()
     try:
         for n in range(1, 9):
-            pool.append([Step(f"s{n}", f"t{n % 4}", "p", n, NOW, agent=f"a{n % 3}")])
-            found = pool.facets(View(), ["agent", "status"])
+            pool.steps.append([Step(f"s{n}", f"t{n % 4}", "p", n, NOW, agent=f"a{n % 3}")])
+            found = pool.stats.facets(View(), ["agent", "status"])
             assert sum(count for _, count in found["agent"]) == sum(count for _, count in found["status"]) == n
     finally:
         stop.set()

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from core.errors import NotFound
 from core.pool import Pool
 from core.types import Step, View
+from tests.effort import settings
 
 STEPS = {
     uid: Step(
@@ -39,7 +40,7 @@ def word(uid: str, kind: str, value: Any, received_at: float, **fields: Any) -> 
 
 
 def rewards(pool: Pool) -> dict[str, tuple[Any, list[str], int]]:
-    found = pool.steps(View(), order="step_uid", limit=None).to_pylist()
+    found = pool.steps.page(View(), order="step_uid", limit=None).to_pylist()
     return {row["step_uid"]: (row["reward"], row["tags"], row["n_notes"]) for row in found}
 
 
@@ -76,7 +77,7 @@ def test_any_order_gives_the_same(moves: list[Any], tmp_path_factory: pytest.Tem
             pool.close()
             pool = Pool.open(path, memory="256MB", threads=1, clock=lambda: 2000.0)
         elif isinstance(move, str):
-            pool.append([STEPS[move]])
+            pool.steps.append([STEPS[move]])
             if move not in there:
                 there.add(move)
                 for uid, spoken in words.items():
@@ -89,7 +90,7 @@ def test_any_order_gives_the_same(moves: list[Any], tmp_path_factory: pytest.Tem
             spoken = words.setdefault(uid, [])
             same = [other for other in spoken if equal(other, item)]
             repeated = bool(same) if at is not None else bool(spoken) and equal(spoken[-1], item)
-            pool.append([], feedback=[item])
+            pool.steps.append([], feedback=[item])
             if repeated:
                 continue
             spoken.append(item)
@@ -104,9 +105,9 @@ def test_any_order_gives_the_same(moves: list[Any], tmp_path_factory: pytest.Tem
         tags = sorted({f"event:{item['value']}" for item in mine if item["kind"] == "event"})
         expected[step] = (scores[-1] if scores else None, tags, sum(item["kind"] == "comment" for item in mine))
     assert rewards(pool) == expected
-    pool.rebuild_state()
+    pool.integrity.rebuild_state()
     assert rewards(pool) == expected
-    told = {row["feedback_uid"]: row for row in pool.feedback()}
+    told = {row["feedback_uid"]: row for row in pool.feedback.find()}
     assert set(told) == set(words)
     for uid, row in told.items():
         current = in_force(words[uid])
@@ -114,8 +115,8 @@ def test_any_order_gives_the_same(moves: list[Any], tmp_path_factory: pytest.Tem
         arrived = step_of(current) in there
         assert row["state"] == ("withdrawn" if current["value"] is None else "applied" if arrived else "pending")
         assert row["step_uid"] == (step_of(current) if arrived else None)
-        assert len(pool.one_feedback(uid)["revisions"]) == len(words[uid])
-    assert pool.feedback_counts()["n_pending"] == sum(row["state"] == "pending" for row in told.values())
+        assert len(pool.feedback.get(uid)["revisions"]) == len(words[uid])
+    assert pool.feedback.counts()["n_pending"] == sum(row["state"] == "pending" for row in told.values())
     pool.close()
 
 
@@ -147,42 +148,44 @@ def pool(tmp_path: Path) -> Any:
 
 
 def test_a_correction_is_kept_whole_and_can_be_filtered(pool: Pool) -> None:
-    pool.append([STEPS["s00"]], feedback=[word("f", "correction", "It is 42.", 5.0, step_uid="s00")])
-    said = {row["kind"]: row["value"] for row in pool.annotations(step_uid="s00")}
+    pool.steps.append([STEPS["s00"]], feedback=[word("f", "correction", "It is 42.", 5.0, step_uid="s00")])
+    said = {row["kind"]: row["value"] for row in pool.labels.annotations(step_uid="s00")}
     assert said == {"correction": "It is 42.", "tag": "corrected"}
-    assert pool.count_steps(View({"tags": ["corrected"]})) == 1
+    assert pool.steps.count(View({"tags": ["corrected"]})) == 1
 
 
 def test_a_trajectory_is_judged_before_it_begins(pool: Pool) -> None:
-    pool.append([], feedback=[word("f", "thumbs", "down", 5.0, trajectory_uid="t-0")])
-    assert pool.feedback(trajectory_uid="t-0") == []
-    assert [row["state"] for row in pool.feedback(pending=True)] == ["pending"]
-    pool.append([], registrations=[{"trajectory_uid": "t-0", "at": 6.0}])
-    assert pool.trajectory("t-0")["reward"] == 0.0, "a thumb down is 0 and not unscored"
-    pool.append([STEPS["s00"]])
-    assert [row["state"] for row in pool.feedback(trajectory_uid="t-0")] == ["applied"]
+    pool.steps.append([], feedback=[word("f", "thumbs", "down", 5.0, trajectory_uid="t-0")])
+    assert pool.feedback.find(trajectory_uid="t-0") == []
+    assert [row["state"] for row in pool.feedback.find(pending=True)] == ["pending"]
+    pool.steps.append([], registrations=[{"trajectory_uid": "t-0", "at": 6.0}])
+    assert pool.trajectories.get("t-0")["reward"] == 0.0, "a thumb down is 0 and not unscored"
+    pool.steps.append([STEPS["s00"]])
+    assert [row["state"] for row in pool.feedback.find(trajectory_uid="t-0")] == ["applied"]
 
 
 def test_choices_of_one_answer_are_told_apart(pool: Pool) -> None:
     call = {"trajectory_uid": "t", "prompt_uid": "p", "created_at": 1.0, "response_id": "r", "journal_segment": "s"}
     old = [Step(step_uid=f"old.{i}", step_index=i, journal_offset=1, response_ids=[i], **call) for i in range(2)]
     new = [Step(step_uid=f"new.{i}", step_index=2 + i, journal_offset=2, response_ids=[i], **call) for i in range(2)]
-    pool.append([*old, *new], feedback=[word("f", "thumbs", "up", 5.0, response_id="r", choice_index=1)])
-    assert [row["step_uid"] for row in pool.feedback()] == ["new.1"], "engines count anew: the newest answer is meant"
-    pool.append([], feedback=[word("g", "thumbs", "up", 5.0, response_id="r", choice_index=2)])
-    assert [row["feedback_uid"] for row in pool.feedback(pending=True)] == ["g"]
+    pool.steps.append([*old, *new], feedback=[word("f", "thumbs", "up", 5.0, response_id="r", choice_index=1)])
+    assert [row["step_uid"] for row in pool.feedback.find()] == ["new.1"], (
+        "engines count anew: the newest answer is meant"
+    )
+    pool.steps.append([], feedback=[word("g", "thumbs", "up", 5.0, response_id="r", choice_index=2)])
+    assert [row["feedback_uid"] for row in pool.feedback.find(pending=True)] == ["g"]
 
 
 def test_a_person_may_undo_what_feedback_did(pool: Pool) -> None:
-    pool.append([STEPS["s00"]], feedback=[word("f", "thumbs", "up", 5.0, step_uid="s00")])
-    action = pool.actions()[0]
+    pool.steps.append([STEPS["s00"]], feedback=[word("f", "thumbs", "up", 5.0, step_uid="s00")])
+    action = pool.labels.actions()[0]
     assert action["label"] == "feedback"
-    pool.undo(action["action_uid"])
+    pool.labels.undo(action["action_uid"])
     assert rewards(pool)["s00"][0] is None
-    pool.append([], feedback=[word("f", "thumbs", "down", 6.0, step_uid="s00")])
+    pool.steps.append([], feedback=[word("f", "thumbs", "down", 6.0, step_uid="s00")])
     assert rewards(pool)["s00"][0] == 0.0
 
 
 def test_unknown_feedback_is_named(pool: Pool) -> None:
     with pytest.raises(NotFound, match="No feedback 'x'"):
-        pool.one_feedback("x")
+        pool.feedback.get("x")

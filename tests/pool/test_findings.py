@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from core.pool import Pool
-from core.pool.findings import BIT, FINDINGS, OF_STEPS, names_of, observe, tool_failed
-from core.pool.views import FILTERS
+from core.pool.query.views import FILTERS
+from core.pool.state.findings import BIT, FINDINGS, OF_STEPS, names_of, observe, tool_failed
 from core.types import Annotation, Step, View
+from tests.effort import settings
 
 NOW = 1e9
 TOOLS = [{"type": "function", "function": {"name": "run"}}]
@@ -147,8 +148,8 @@ def test_findings_are_what_their_definitions_say(
     pool = Pool.open(":memory:", clock=lambda: NOW, threads=1)
     made = make(steps)
     cut = rng.randint(0, len(made))  # what a step shows does not depend on what arrives with it
-    pool.append(made[:cut])
-    pool.append(made[cut:])
+    pool.steps.append(made[:cut])
+    pool.steps.append(made[cut:])
     state: dict[str, dict[str, Any]] = {}
     uids = sorted({step.trajectory_uid for step in made})
     notes: list[Annotation] = []
@@ -166,48 +167,50 @@ def test_findings_are_what_their_definitions_say(
             notes.append(Annotation("correct", own["correct"], "r", "human", NOW, trajectory_uid=uid))
         state[uid] = {**own, "reward": reward, "human": human}
     closing = [{"trajectory_uid": u, "reward": state[u]["complete"], "outcome": state[u]["outcome"]} for u in uids]
-    pool.append([], completions=closing)
+    pool.steps.append([], completions=closing)
     if notes:
-        pool.annotate(notes)
-    pool.undo(pool.annotate([Annotation("reward", 0.75, "x", "judge", NOW, trajectory_uid=uid) for uid in uids]))
+        pool.labels.annotate(notes)
+    pool.labels.undo(
+        pool.labels.annotate([Annotation("reward", 0.75, "x", "judge", NOW, trajectory_uid=uid) for uid in uids])
+    )
     expected = brute_force(made, steps, state)
     for rebuilt in (False, True):
         if rebuilt:
-            pool.rebuild_state()
-        rows = {row["step_uid"]: row for row in pool.steps(limit=None).to_pylist()}
+            pool.integrity.rebuild_state()
+        rows = {row["step_uid"]: row for row in pool.steps.page(limit=None).to_pylist()}
         for step, wanted in zip(made, expected, strict=True):
             assert set(rows[step.step_uid]["findings"]) == wanted
             family = {state[s.trajectory_uid]["reward"] for s in made if s.prompt_uid == step.prompt_uid}
             if family == {None}:
                 assert rows[step.step_uid]["difficulty"] is None
-        counted = dict(pool.facets(View(), ["findings"])["findings"])
+        counted = dict(pool.stats.facets(View(), ["findings"])["findings"])
         assert counted == {n: c for n in FINDINGS if (c := sum(n in wanted for wanted in expected))}
-        for row in pool.trajectories(limit=None).to_pylist():
+        for row in pool.trajectories.page(limit=None).to_pylist():
             of_steps = [w for s, w in zip(made, expected, strict=True) if s.trajectory_uid == row["trajectory_uid"]]
             assert set(row["findings"]) == set().union(*of_steps)
     for name in FINDINGS:
-        hits = set(pool.steps(View({"findings": name}), limit=None)["step_uid"].to_pylist())
+        hits = set(pool.steps.page(View({"findings": name}), limit=None)["step_uid"].to_pylist())
         assert hits == {step.step_uid for step, wanted in zip(made, expected, strict=True) if name in wanted}
-    whole = pool.trajectory(made[0].trajectory_uid)
+    whole = pool.trajectories.get(made[0].trajectory_uid)
     assert set(whole["steps"][0]["findings"]) == expected[0]
     pool.close()
 
 
 def test_difficulty_follows_rewards_of_siblings() -> None:
     pool = Pool.open(":memory:", clock=lambda: NOW)
-    pool.append([Step(f"s{i}", f"t{i}", "p", 0, NOW, channel="val" if i == 4 else "train") for i in range(5)])
-    difficulty = lambda: {r["trajectory_uid"]: r["difficulty"] for r in pool.trajectories(limit=None).to_pylist()}  # noqa: E731
+    pool.steps.append([Step(f"s{i}", f"t{i}", "p", 0, NOW, channel="val" if i == 4 else "train") for i in range(5)])
+    difficulty = lambda: {r["trajectory_uid"]: r["difficulty"] for r in pool.trajectories.page(limit=None).to_pylist()}  # noqa: E731
     assert set(difficulty().values()) == {None}
-    pool.append([], completions=[{"trajectory_uid": f"t{i}", "reward": float(i == 0)} for i in range(3)])
+    pool.steps.append([], completions=[{"trajectory_uid": f"t{i}", "reward": float(i == 0)} for i in range(3)])
     assert difficulty() == {f"t{i}": pytest.approx(2 / 3) for i in range(4)} | {"t4": None}
-    edit = pool.annotate([Annotation("reward", 1.0, "me", "test", NOW, trajectory_uid="t1")])
+    edit = pool.labels.annotate([Annotation("reward", 1.0, "me", "test", NOW, trajectory_uid="t1")])
     assert difficulty()["t3"] == pytest.approx(1 / 3)
-    pool.undo(edit)
+    pool.labels.undo(edit)
     assert difficulty()["t3"] == pytest.approx(2 / 3)
-    pool.append([], completions=[{"trajectory_uid": "t0", "channel": "val"}])  # a member leaves for another group
+    pool.steps.append([], completions=[{"trajectory_uid": "t0", "channel": "val"}])  # a member leaves for another group
     assert difficulty() == {"t0": 0.0, "t4": 0.0, "t1": 1.0, "t2": 1.0, "t3": 1.0}
     ready = View({"ready": {"n_rollouts": 2}})
-    assert set(pool.trajectories(ready, limit=None)["trajectory_uid"].to_pylist()) == {"t1", "t2"}
+    assert set(pool.trajectories.page(ready, limit=None)["trajectory_uid"].to_pylist()) == {"t1", "t2"}
     pool.close()
 
 
@@ -226,15 +229,15 @@ def test_a_pool_from_before_is_observed_when_opened(tmp_path: Path) -> None:
         }
         for i in range(5)
     ]
-    pool.append(make(steps))
-    before = pool.steps(order="step_uid", limit=None)
+    pool.steps.append(make(steps))
+    before = pool.steps.page(order="step_uid", limit=None)
     assert {"repeated_step", "tool_error", "looping"} <= {n for row in before["findings"].to_pylist() for n in row}
     with pool._db.write() as cursor:
         cursor.execute("DELETE FROM step_findings")
         cursor.execute("UPDATE step_state SET finding_bits = 0")
     pool.close()
     again = Pool.open(path, clock=lambda: NOW)
-    assert again.steps(order="step_uid", limit=None).equals(before)
+    assert again.steps.page(order="step_uid", limit=None).equals(before)
     again.close()
 
 

@@ -21,15 +21,15 @@ k = int(sys.argv[2])
 while True:
     print("begin", flush=True)
     view = View({}, f"step_index >= {k % 7}")
-    uid, n = pool.annotate_view(view, "step", "tag", f"tag-{k}", author="a", source="human")
+    uid, n = pool.labels.annotate_view(view, "step", "tag", f"tag-{k}", author="a", source="human")
     print("made", uid, n, flush=True)
-    other, n = pool.annotate_view(View(), "trajectory", "reward", float(k), author="a", source="human")
-    pool.undo(uid)
+    other, n = pool.labels.annotate_view(View(), "trajectory", "reward", float(k), author="a", source="human")
+    pool.labels.undo(uid)
     print("undone", uid, flush=True)
-    pool.redo(uid)
+    pool.labels.redo(uid)
     print("redone", uid, flush=True)
-    pool.annotate_view(view, "trajectory", "tag", f"whole-{k}", author="a", source="human")
-    pool.undo(other)
+    pool.labels.annotate_view(view, "trajectory", "tag", f"whole-{k}", author="a", source="human")
+    pool.labels.undo(other)
     k += 1
 """
 
@@ -37,7 +37,7 @@ while True:
 def test_a_killed_bulk_edit_leaves_all_or_nothing(tmp_path: Path) -> None:
     path = tmp_path / "pool.duckdb"
     pool = Pool.open(path, memory="512MB")
-    pool.append(
+    pool.steps.append(
         [
             Step(f"s{t}.{i}", f"t{t}", f"p{t % 5}", i, float(i), prompt_ids=[1], response_ids=[i])
             for t in range(40)
@@ -58,8 +58,8 @@ def test_a_killed_bulk_edit_leaves_all_or_nothing(tmp_path: Path) -> None:
         process.stdout.close()
 
         pool = Pool.open(path, memory="512MB")
-        actions = {action["action_uid"]: action for action in pool.actions(10_000)}
-        stored = pool.sql(
+        actions = {action["action_uid"]: action for action in pool.labels.actions(10_000)}
+        stored = pool.sql.run(
             "SELECT x.action_uid, count(*) AS n FROM annotations a JOIN actions x USING (action_id) GROUP BY ALL"
         ).table.to_pylist()
         assert {row["action_uid"]: row["n"] for row in stored} == {
@@ -72,7 +72,7 @@ def test_a_killed_bulk_edit_leaves_all_or_nothing(tmp_path: Path) -> None:
                 last[rest[0]] = word
         for uid, word in list(last.items())[:-1]:
             assert actions[uid]["undone"] == (word == "undone")
-        before = (pool.steps(limit=None).to_pylist(), pool.trajectories(limit=None).to_pylist())
-        pool.rebuild_state()
-        assert (pool.steps(limit=None).to_pylist(), pool.trajectories(limit=None).to_pylist()) == before
+        before = (pool.steps.page(limit=None).to_pylist(), pool.trajectories.page(limit=None).to_pylist())
+        pool.integrity.rebuild_state()
+        assert (pool.steps.page(limit=None).to_pylist(), pool.trajectories.page(limit=None).to_pylist()) == before
         pool.close()

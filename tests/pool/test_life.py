@@ -6,7 +6,7 @@ import pytest
 
 from core.errors import NotFound
 from core.pool import Pool
-from core.pool.life import STAGES
+from core.pool.query.life import STAGES
 from core.types import Annotation, Step
 
 START = 1_790_000_000.0
@@ -30,58 +30,58 @@ def told(tmp_path):
         step_uid="s", trajectory_uid="t", prompt_uid="g", step_index=0, created_at=START - 60, latency_s=2.5,
         token_source="engine", prompt_ids=[1, 2], response_ids=[3], response_logprobs=[-0.5],
     )  # fmt: skip
-    pool.append([step])
+    pool.steps.append([step])
     yield pool, clock
     pool.close()
 
 
 def say(pool, clock, kind: str, value, **target):
-    return pool.annotate([Annotation(kind, value, "me", "human", clock.now, **target)])
+    return pool.labels.annotate([Annotation(kind, value, "me", "human", clock.now, **target)])
 
 
 def test_a_life_that_goes_as_planned(told):
     pool, clock = told
     wanted: dict[str, float | None] = dict.fromkeys(STAGES)
     wanted |= {"generated": START - 60, "captured": START - 57.5, "ingested": START}
-    assert pool.life("s") == wanted
+    assert pool.steps.life("s") == wanted
     clock.now += 10
-    pool.append([], completions=[{"trajectory_uid": "t"}])
+    pool.steps.append([], completions=[{"trajectory_uid": "t"}])
     wanted["completed"] = clock.now
-    assert pool.life("s") == wanted
+    assert pool.steps.life("s") == wanted
     clock.now += 10
     say(pool, clock, "reward", 1.0, trajectory_uid="t")
     wanted |= {"scored": clock.now, "ready": clock.now}
-    assert pool.life("s") == wanted
+    assert pool.steps.life("s") == wanted
     clock.now += 10
     say(pool, clock, "quality", "good", step_uid="s")
     wanted["curated"] = clock.now
-    assert pool.life("s") == wanted
+    assert pool.steps.life("s") == wanted
 
 
 def test_what_was_undone_counts_for_nothing(told):
     pool, clock = told
-    pool.append([], completions=[{"trajectory_uid": "t"}])
+    pool.steps.append([], completions=[{"trajectory_uid": "t"}])
     action = say(pool, clock, "reward", 1.0, trajectory_uid="t")
-    assert pool.life("s")["ready"] is not None
-    pool.undo(action)
-    assert pool.life("s")["scored"] is None and pool.life("s")["ready"] is None
+    assert pool.steps.life("s")["ready"] is not None
+    pool.labels.undo(action)
+    assert pool.steps.life("s")["scored"] is None and pool.steps.life("s")["ready"] is None
     clock.now += 5
     off = say(pool, clock, "trainable", False, step_uid="s")
-    pool.redo(action)
-    assert pool.life("s")["ready"] is None and pool.life("s")["curated"] == clock.now
-    pool.undo(off)
-    assert pool.life("s")["ready"] == START and pool.life("s")["curated"] is None
+    pool.labels.redo(action)
+    assert pool.steps.life("s")["ready"] is None and pool.steps.life("s")["curated"] == clock.now
+    pool.labels.undo(off)
+    assert pool.steps.life("s")["ready"] == START and pool.steps.life("s")["curated"] is None
 
 
 def test_a_reward_that_came_with_the_completion_counts_from_then(told):
     pool, clock = told
     clock.now += 7
-    pool.append([], completions=[{"trajectory_uid": "t", "reward": 0.5}])
+    pool.steps.append([], completions=[{"trajectory_uid": "t", "reward": 0.5}])
     clock.now += 7
     say(pool, clock, "reward", 1.0, trajectory_uid="t")
-    assert pool.life("s")["scored"] == START + 7
+    assert pool.steps.life("s")["scored"] == START + 7
 
 
 def test_nobodys_life(told):
     with pytest.raises(NotFound):
-        told[0].life("nobody")
+        told[0].steps.life("nobody")

@@ -11,7 +11,7 @@ import pytest
 from core.batch.datasets import freeze_version
 from core.batch.recipe import parse_recipe
 from core.pool import Pool
-from core.pool.upkeep import Retention
+from core.pool.upkeep.retention import Retention
 from core.types import Step, View
 
 PNG = "data:image/png;base64," + base64.b64encode(random.Random(1).randbytes(60_000)).decode()
@@ -48,41 +48,41 @@ def rows(pool: Pool, sql: str) -> list[tuple[Any, ...]]:
 
 def test_one_image_in_many_messages_is_stored_once(pool: Pool) -> None:
     said = [[seen(f"look {n}", PNG, JPEG)] for n in range(20)]
-    assert pool.append([step(n, messages) for n, messages in enumerate(said[:10])]) == 10
-    assert pool.append([step(n, messages) for n, messages in enumerate(said)]) == 10
+    assert pool.steps.append([step(n, messages) for n, messages in enumerate(said[:10])]) == 10
+    assert pool.steps.append([step(n, messages) for n, messages in enumerate(said)]) == 10
     assert rows(pool, "SELECT count(*), sum(length(url)) FROM media") == [(2, len(PNG) + len(JPEG))]
     assert rows(pool, "SELECT max(length(body)) < 400 FROM messages") == [(True,)]
     for n, messages in enumerate(said):
-        assert pool.step(f"s{n}")["messages"] == messages
+        assert pool.steps.get(f"s{n}")["messages"] == messages
 
 
 def test_words_that_look_like_a_name_stay_words(pool: Pool) -> None:
-    pool.append([step(0, [seen("look", PNG)])])
+    pool.steps.append([step(0, [seen("look", PNG)])])
     (digest,) = rows(pool, "SELECT replace(content_hash::VARCHAR, '-', '') FROM media")[0]
     sly = [{"role": "user", "content": f"claw-media:{digest}"}, seen("x", f"claw-media:{digest}"), seen("y", PNG)]
-    pool.append([step(1, sly)])
-    assert pool.step("s1")["messages"] == sly
+    pool.steps.append([step(1, sly)])
+    assert pool.steps.get("s1")["messages"] == sly
 
 
 def test_what_is_short_or_no_data_url_is_left_in_place(pool: Pool) -> None:
     said = [seen("a", "data:image/png;base64,AAAA", "https://example.org/" + "a" * 2000), seen("b" * 3000)]
-    pool.append([step(0, said)])
+    pool.steps.append([step(0, said)])
     assert rows(pool, "SELECT count(*) FROM media") == [(0,)]
-    assert pool.step("s0")["messages"] == said
+    assert pool.steps.get("s0")["messages"] == said
 
 
 def test_retention_takes_images_that_nobody_names_and_no_other() -> None:
     now = [1e9]
     pool = Pool.open(":memory:", clock=lambda: now[0])
     said = {0: [seen("frozen", PNG)], 1: [seen("goes", PNG, JPEG)], 2: [seen("also goes", JPEG, GIF)]}
-    pool.append([step(n, messages) for n, messages in said.items()])
+    pool.steps.append([step(n, messages) for n, messages in said.items()])
     freeze_version(pool, "v1", View({"step_uid": "s0"}), parse_recipe({"algorithm": "sft"}), author="a")
     now[0] += 30 * 86400
     stays = [seen("new", GIF)]
-    pool.append([step(3, stays)])
-    assert pool.apply_retention(Retention(older_than_days=7), author="a")["n_trajectories"] == 2
+    pool.steps.append([step(3, stays)])
+    assert pool.retention.apply(Retention(older_than_days=7), author="a")["n_trajectories"] == 2
     assert rows(pool, "SELECT sum(length(url)) FROM media") == [(len(PNG) + len(GIF),)]
-    assert pool.step("s0")["messages"] == said[0] and pool.step("s3")["messages"] == stays
-    assert pool.verify_version("v1")
-    pool.append([step(4, said[2])])
-    assert pool.step("s4")["messages"] == said[2], "what went comes again"
+    assert pool.steps.get("s0")["messages"] == said[0] and pool.steps.get("s3")["messages"] == stays
+    assert pool.versions.verify("v1")
+    pool.steps.append([step(4, said[2])])
+    assert pool.steps.get("s4")["messages"] == said[2], "what went comes again"

@@ -36,14 +36,14 @@ def test_each_answer_has_what_was_said_to_it() -> None:
         for n, (said, answer) in enumerate(talks)
     ]
     pool = Pool.open(":memory:", clock=lambda: 0.0)
-    pool.append(link_all(steps))
-    assert pool.next_state("s0") == {
+    pool.steps.append(link_all(steps))
+    assert pool.steps.next_state("s0") == {
         "step_uid": "s1",
         "created_at": "1970-01-01T00:00:01+00:00",
         "messages": [RESULT],
     }
-    found = pool.next_state("s1")
+    found = pool.steps.next_state("s1")
     assert found is not None
     assert (found["step_uid"], found["messages"]) == ("s2", [THANKS])
-    assert pool.next_state("s2") is None
-    assert pool.next_state("s3") is None
+    assert pool.steps.next_state("s2") is None
+    assert pool.steps.next_state("s3") is None

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.pool import Pool
-from core.pool.changes import MOST_KEPT, NOTHING, Changes, Touched
-from core.pool.columns import STEP_COLUMNS
-from core.pool.database import rows
-from core.pool.facets import count_by_sql
-from core.pool.histogram import by_sql
-from core.pool.numbers import SORTED
-from core.pool.ranks import bins_of, page_of
-from core.pool.views import compile_view, source_sql
+from core.pool.cache.numbers import SORTED
+from core.pool.cache.ranks import bins_of, page_of
+from core.pool.query.columns import STEP_COLUMNS
+from core.pool.query.facets import count_by_sql
+from core.pool.query.histogram import by_sql
+from core.pool.query.views import compile_view, source_sql
+from core.pool.store.changes import MOST_KEPT, NOTHING, Changes, Touched
+from core.pool.store.database import rows
 from core.types import Annotation, PolicyEvent, Step, View
 
 NOW = 1e9
@@ -95,16 +95,16 @@ class Story:
             )  # fmt: skip
             self.n_steps += 1
         self.n_trajectories += 1
-        self.pool.append(steps)
+        self.pool.steps.append(steps)
 
     def complete(self) -> None:
         done = {"trajectory_uid": self._trajectory(), "reward": self.rng.choice([0.0, 1.0]), "outcome": "failed"}
-        self.pool.append([], completions=[done])
+        self.pool.steps.append([], completions=[done])
 
     def move(self) -> None:
         """A trajectory turns out to be of another prompt group, or channel."""
         said = {"trajectory_uid": self._trajectory(), "prompt_uid": f"p{self.rng.randrange(9)}", "channel": "train"}
-        self.pool.append([], registrations=[said])
+        self.pool.steps.append([], registrations=[said])
 
     def word(self) -> None:
         """Somebody's feedback on a trajectory."""
@@ -114,35 +114,35 @@ class Story:
             "author": "kim", "source": "human", "note": None, "metadata": {}, "given_at": None,
             "received_at": NOW + self.n_steps,
         }  # fmt: skip
-        self.pool.append([], feedback=[entry])
+        self.pool.steps.append([], feedback=[entry])
 
     def label(self) -> None:
         target = {"step_uid": f"s{self.rng.randrange(self.n_steps)}"}
         if self.rng.random() < 0.5:
             target = {"trajectory_uid": self._trajectory()}
-        self.actions.append(self.pool.annotate([Annotation(*self._opinion(), "a", "h", NOW, **target)]))
+        self.actions.append(self.pool.labels.annotate([Annotation(*self._opinion(), "a", "h", NOW, **target)]))
 
     def label_all(self) -> None:
         kind, value = self._opinion()
         view = View({"agent": self.rng.choice(["a", "b"])})
         level = self.rng.choice(["step", "trajectory"])
-        self.actions.append(self.pool.annotate_view(view, level, kind, value, author="a", source="h")[0])
+        self.actions.append(self.pool.labels.annotate_view(view, level, kind, value, author="a", source="h")[0])
 
     def undo(self) -> None:
         if self.actions:
-            self.pool.undo(self.rng.choice(self.actions))
+            self.pool.labels.undo(self.rng.choice(self.actions))
 
     def redo(self) -> None:
         if self.actions:
-            self.pool.redo(self.rng.choice(self.actions))
+            self.pool.labels.redo(self.rng.choice(self.actions))
 
     def sync(self) -> None:
         self.version += 1
-        self.pool.append([], policy_events=[PolicyEvent(self.version, "registered", NOW + self.version)])
+        self.pool.steps.append([], policy_events=[PolicyEvent(self.version, "registered", NOW + self.version)])
 
     def adopt(self) -> None:
-        self.pool.save_reward_policy("first", {"rule": "first"})
-        self.pool.adopt_reward_policy("train", self.rng.choice([None, "first"]))
+        self.pool.rewards.save("first", {"rule": "first"})
+        self.pool.rewards.adopt("train", self.rng.choice([None, "first"]))
 
     def _trajectory(self) -> str:
         with self.pool._db.read() as cursor:
@@ -168,13 +168,13 @@ def by_definition(pool: Pool, view: View) -> list[dict[str, Any]]:
 
 def check(pool: Pool, rng: random.Random) -> None:
     view = rng.choice([View(), View({"trainable": True}), View(where="step_index % 2 = 0")])
-    found_rows = pool.steps(view, order="step_index", limit=None).to_pylist()
+    found_rows = pool.steps.page(view, order="step_index", limit=None).to_pylist()
     assert found_rows == by_definition(pool, view)
-    found = pool.facets(view, FACETS)
+    found = pool.stats.facets(view, FACETS)
     with pool._db.read() as cursor:
         assert found == count_by_sql(cursor, view, FACETS, 200)
         column = rng.choice(sorted(name for name in SORTED if STEP_COLUMNS[name].kind in ("number", "time")))
-        assert pool.histogram(view, column, 7).to_pylist() == by_sql(cursor, view, column, 7).to_pylist()
+        assert pool.stats.histogram(view, column, 7).to_pylist() == by_sql(cursor, view, column, 7).to_pylist()
     name, descending = rng.choice(sorted(SORTED)), rng.random() < 0.5
     places = {
         row["step_uid"]: int(row["step_uid"][1:]) for row in found_rows
@@ -185,7 +185,7 @@ def check(pool: Pool, rng: random.Random) -> None:
         (row for row in found_rows if row[name] is None), key=lambda row: places[row["step_uid"]], reverse=descending
     )
     offset = rng.randrange(len(found_rows) + 1)
-    page = pool.steps(view, order=f"{name} {'desc' if descending else 'asc'}", limit=9, offset=offset)
+    page = pool.steps.page(view, order=f"{name} {'desc' if descending else 'asc'}", limit=9, offset=offset)
     assert page.to_pylist() == expected[offset : offset + 9], name
 
 
@@ -212,19 +212,19 @@ def test_what_grew_is_what_is_made_anew(seed: int) -> None:
 
 def test_the_steps_of_a_view_are_read_once_until_something_is_written() -> None:
     pool = Pool.open(":memory:", clock=lambda: NOW)
-    pool.append([Step(f"s{n}", "t", "p", n, NOW, agent="ab"[n % 2]) for n in range(20)])
+    pool.steps.append([Step(f"s{n}", "t", "p", n, NOW, agent="ab"[n % 2]) for n in range(20)])
 
     def found(view: View) -> np.ndarray:
-        with pool._numbers.reading(view) as moment:
+        with pool.cache.columns.reading(view) as moment:
             return moment.step_ids()
 
     first, other = found(View({"agent": "a"})), found(View({"agent": "b"}))
     assert found(View({"agent": "a"})) is first and found(View({"agent": "b"})) is other
     assert found(View({"agent": "a"}, "step_index > 3")).tolist() == first[2:].tolist()
-    pool.append([Step("more", "t", "p", 20, NOW, agent="a")])
+    pool.steps.append([Step("more", "t", "p", 20, NOW, agent="a")])
     assert found(View({"agent": "a"})).tolist() == [*first.tolist(), 21]
-    with pool._numbers.reading(View({"agent": "b"})) as moment:
-        pool.append([Step("late", "t", "p", 21, NOW, agent="b")])
+    with pool.cache.columns.reading(View({"agent": "b"})) as moment:
+        pool.steps.append([Step("late", "t", "p", 21, NOW, agent="b")])
         assert moment.step_ids().tolist() == other.tolist()
     assert found(View({"agent": "b"})).tolist() == [*other.tolist(), 22]
     pool.close()
@@ -236,16 +236,16 @@ def test_who_leaves_a_group_changes_those_who_stay(ahead: bool) -> None:
     pool = Pool.open(":memory:", clock=lambda: NOW)
     numbers = range(200)
     done = [{"trajectory_uid": f"t{n}", "reward": float(n % 4 == 0)} for n in numbers]
-    pool.append([Step(f"s{n}", f"t{n}", f"p{n // 4}", 0, NOW) for n in numbers], completions=done)
+    pool.steps.append([Step(f"s{n}", f"t{n}", f"p{n // 4}", 0, NOW) for n in numbers], completions=done)
     try:
         if ahead:
-            pool._numbers.read_ahead(lambda: False)
+            pool.cache.columns.read_ahead(lambda: False)
         for group in ("p40", "p41"):
             if not ahead:
-                before = pool.steps(order="difficulty", limit=200)["difficulty"].to_pylist()
+                before = pool.steps.page(order="difficulty", limit=200)["difficulty"].to_pylist()
                 assert before == sorted(before)
-            pool.append([], registrations=[{"trajectory_uid": "t0", "prompt_uid": group}])
-        after = pool.steps(order="difficulty", limit=200).to_pylist()
+            pool.steps.append([], registrations=[{"trajectory_uid": "t0", "prompt_uid": group}])
+        after = pool.steps.page(order="difficulty", limit=200).to_pylist()
         assert [row["difficulty"] for row in after] == sorted(row["difficulty"] for row in after)
         assert [row["step_uid"] for row in after if row["difficulty"] == 1.0] == ["s1", "s2", "s3"]
     finally:
@@ -282,7 +282,7 @@ def test_readers_see_one_moment_while_others_write() -> None:
         while not stop.wait(0.005):
             try:
                 view = View(where=f"step_index >= {-rng.randrange(3)}")
-                with pool._numbers.reading(view, facets=True, columns=["latency_s"]) as moment:
+                with pool.cache.columns.reading(view, facets=True, columns=["latency_s"]) as moment:
                     step_ids = moment.step_ids()
                     assert moment.facets is not None
                     counted = moment.facets.counts(step_ids, ["agent", "quality"], 50)
@@ -299,10 +299,10 @@ def test_readers_see_one_moment_while_others_write() -> None:
         thread.start()
     try:
         for n in range(1, 13):  # its latency is a step's number: they count up with arrival
-            pool.append([Step(f"s{n}", f"t{n % 4}", "p", n, NOW, agent=f"a{n % 3}", latency_s=float(n))])
-            action = pool.annotate([Annotation("quality", "good", "a", "h", NOW, step_uid=f"s{n}")])
+            pool.steps.append([Step(f"s{n}", f"t{n % 4}", "p", n, NOW, agent=f"a{n % 3}", latency_s=float(n))])
+            action = pool.labels.annotate([Annotation("quality", "good", "a", "h", NOW, step_uid=f"s{n}")])
             if n % 3 == 0:
-                pool.undo(action)
+                pool.labels.undo(action)
     finally:
         stop.set()
         for thread in threads:

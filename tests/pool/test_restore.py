@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from core.errors import NotFound
 from core.linking import MessageHasher, TrajectoryLinks
 from core.pool import Pool
 from core.types import Step
+from tests.effort import settings
 
 ids = st.lists(st.integers(0, 3), max_size=6)
 message = st.fixed_dictionaries(
@@ -109,12 +110,13 @@ def test_every_step_comes_back_as_it_went_in(steps: list[Step], batch: int) -> N
     linked = link_all(steps)
     for start in range(0, len(linked), batch):
         part = linked[start : start + batch]
-        assert pool.append(part) == len(part)
+        assert pool.steps.append(part) == len(part)
     by_trajectory = {
-        uid: {s["step_uid"]: s for s in pool.trajectory(uid)["steps"]} for uid in {s.trajectory_uid for s in steps}
+        uid: {s["step_uid"]: s for s in pool.trajectories.get(uid)["steps"]}
+        for uid in {s.trajectory_uid for s in steps}
     }
     for step in steps:
-        for found in (pool.step(step.step_uid), by_trajectory[step.trajectory_uid][step.step_uid]):
+        for found in (pool.steps.get(step.step_uid), by_trajectory[step.trajectory_uid][step.step_uid]):
             same(found["prompt_ids"], step.prompt_ids, np.int32)
             same(found["response_ids"], step.response_ids, np.int32)
             same(found["response_logprobs"], step.response_logprobs, np.float32)
@@ -123,7 +125,7 @@ def test_every_step_comes_back_as_it_went_in(steps: list[Step], batch: int) -> N
             assert found["tools"] == step.tools
             if step.tools:
                 assert list(found["tools"][0]) == ["z", "a"]
-    whole = pool.sequences([s.step_uid for s in reversed(steps)])
+    whole = pool.steps.sequences([s.step_uid for s in reversed(steps)])
     for row, step in enumerate(reversed(steps)):
         own = whole.ids[whole.offsets[row] : whole.offsets[row + 1]].tolist()
         assert own == [*(step.prompt_ids or ()), *(step.response_ids or ())]
@@ -140,12 +142,12 @@ def test_shared_tokens_are_stored_once(tmp_path) -> None:
         response = [10 + number] * 5
         steps.append(Step(f"s{number}", "t", "p", number, 1e9 + number, prompt_ids=list(prompt), response_ids=response))
         prompt = [*prompt, *response, 7]
-    pool.append(link_all(steps))
+    pool.steps.append(link_all(steps))
     with pool._db.read() as cursor:
         stored = cursor.execute("SELECT sum(len(prompt_suffix) + len(response_ids)) FROM step_tokens").fetchone()[0]
     assert stored == 3 + 10 * 5 + 9
-    assert pool.trajectory("t")["n_unique_tokens"] == stored
-    assert pool.trajectory("t")["n_prompt_tokens"] == sum(len(s.prompt_ids) for s in steps)
+    assert pool.trajectories.get("t")["n_unique_tokens"] == stored
+    assert pool.trajectories.get("t")["n_prompt_tokens"] == sum(len(s.prompt_ids) for s in steps)
     pool.close()
 
 
@@ -153,28 +155,32 @@ def test_append_again_changes_nothing_and_counts_conflicts() -> None:
     pool = Pool.open(":memory:")
     step = Step("s", "t", "p", 0, 1e9, prompt_ids=[1], response_ids=[2])
     other = Step("s", "t", "p", 0, 1e9, prompt_ids=[1], response_ids=[3])
-    assert pool.append([step, step]) == 1
-    assert pool.append([step]) == 0
-    assert pool.stats()["n_conflicts"] == 0
-    assert pool.append([other]) == 0
-    assert pool.append([other, step]) == 0
-    assert pool.stats()["n_conflicts"] == 1
-    assert pool.step("s")["response_ids"].tolist() == [2]
+    assert pool.steps.append([step, step]) == 1
+    assert pool.steps.append([step]) == 0
+    assert pool.stats.totals()["n_conflicts"] == 0
+    assert pool.steps.append([other]) == 0
+    assert pool.steps.append([other, step]) == 0
+    assert pool.stats.totals()["n_conflicts"] == 1
+    assert pool.steps.get("s")["response_ids"].tolist() == [2]
 
 
 def test_a_parent_outside_the_trajectory_is_not_leant_on() -> None:
     pool = Pool.open(":memory:")
-    pool.append([Step("a", "t1", "p", 0, 1e9, prompt_ids=[1, 2], response_ids=[3])])
+    pool.steps.append([Step("a", "t1", "p", 0, 1e9, prompt_ids=[1, 2], response_ids=[3])])
     child = Step(
         "b", "t2", "p", 0, 1e9, prompt_ids=[1, 2, 3, 4], response_ids=[], parent_step_uid="a", n_shared_tokens=3
     )
-    pool.append([child])
-    assert pool.step("b")["prompt_ids"].tolist() == [1, 2, 3, 4]
-    assert pool.step("b")["parent_step_uid"] is None
+    pool.steps.append([child])
+    assert pool.steps.get("b")["prompt_ids"].tolist() == [1, 2, 3, 4]
+    assert pool.steps.get("b")["parent_step_uid"] is None
 
 
 def test_unknown_uids_are_named() -> None:
     pool = Pool.open(":memory:")
-    for call in (lambda: pool.step("no"), lambda: pool.trajectory("no"), lambda: pool.sequences(["no"])):
+    for call in (
+        lambda: pool.steps.get("no"),
+        lambda: pool.trajectories.get("no"),
+        lambda: pool.steps.sequences(["no"]),
+    ):
         with pytest.raises(NotFound, match="no"):
             call()

@@ -20,22 +20,24 @@ def labelled(path, seed: int):
     """A pool of random rewards and labels by two reviewers, some undone; what stands of them."""
     chance = random.Random(seed)
     pool = Pool.open(path)
-    pool.append(
+    pool.steps.append(
         [
             Step(step_uid=f"{uid}.0", trajectory_uid=uid, prompt_uid=f"g{uid[1]}", step_index=0, created_at=1e9 + place)
             for place, uid in enumerate(UIDS)
         ],
     )
     rewards = {uid: chance.choice((0.0, 0.25, 1.0)) for uid in UIDS}
-    pool.annotate([Annotation("reward", value, "x", "test", 1e9, trajectory_uid=uid) for uid, value in rewards.items()])
+    pool.labels.annotate(
+        [Annotation("reward", value, "x", "test", 1e9, trajectory_uid=uid) for uid, value in rewards.items()]
+    )
     standing: dict[str, dict[str, str]] = {uid: {} for uid in UIDS}
     newest: dict[str, str | None] = dict.fromkeys(UIDS)
     for _ in range(40):
         uid, author = chance.choice(UIDS), chance.choice(("anna", "ben"))
         value = chance.choice(("good", "bad", "unsure"))
-        action = pool.annotate([Annotation("quality", value, author, "test", 1e9, trajectory_uid=uid)])
+        action = pool.labels.annotate([Annotation("quality", value, author, "test", 1e9, trajectory_uid=uid)])
         if chance.random() < 0.3:
-            pool.undo(action)
+            pool.labels.undo(action)
         else:
             standing[uid][author] = value
             newest[uid] = value
@@ -71,7 +73,7 @@ def test_orders_are_the_rules(tmp_path, seed):
             wanted = sorted(UIDS, key=lambda uid: (rule(uid)[:2], newest[uid] is None, late[uid]))
         else:
             wanted = sorted(UIDS, key=rule)
-        rows = pool.review_queue(View(), "trajectory", order, author="anna").to_pylist()
+        rows = pool.review.queue(View(), "trajectory", order, author="anna").to_pylist()
         assert [row["uid"] for row in rows] == wanted, order
         assert {row["uid"]: row["mine"] for row in rows} == {uid: standing[uid].get("anna") for uid in UIDS}
         assert {row["uid"]: row["quality"] for row in rows} == newest
@@ -81,13 +83,13 @@ def test_orders_are_the_rules(tmp_path, seed):
 def test_steps_follow_their_trajectory_and_groups_their_best(tmp_path):
     pool, rewards, standing, _ = labelled(tmp_path / "p.duckdb", 1)
     best = sorted(range(GROUPS), key=lambda g: -max(deviations(uid, rewards) for uid in UIDS if uid[1] == str(g)))
-    groups = pool.review_queue(View(), "group", "outliers", author="anna")["uid"].to_pylist()
+    groups = pool.review.queue(View(), "group", "outliers", author="anna")["uid"].to_pylist()
     spread = [max(deviations(uid, rewards) for uid in UIDS if uid[1] == name[1]) for name in groups]
     assert spread == sorted(spread, reverse=True) and set(groups) == {f"g{g}" for g in best}
     whole = [name for name in groups if all(standing[uid].get("ben") for uid in UIDS if uid[1] == name[1])]
-    rows = pool.review_queue(View(), "group", "newest", author="ben").to_pylist()
+    rows = pool.review.queue(View(), "group", "newest", author="ben").to_pylist()
     assert {row["uid"] for row in rows if row["mine"]} == set(whole)
-    steps = pool.review_queue(View({"prompt_uid": "g1"}), "step", "newest", author="anna", limit=3)["uid"].to_pylist()
+    steps = pool.review.queue(View({"prompt_uid": "g1"}), "step", "newest", author="anna", limit=3)["uid"].to_pylist()
     assert steps == ["t13.0", "t12.0", "t11.0"]
     pool.close()
 
@@ -95,16 +97,16 @@ def test_steps_follow_their_trajectory_and_groups_their_best(tmp_path):
 def test_what_stands_of_one_item(tmp_path):
     pool, rewards, _, newest = labelled(tmp_path / "p.duckdb", 2)
     for tag, uid in (("a", "t00"), ("a", "t01"), ("a", "t02"), ("a", "t03"), ("b", "t01")):
-        pool.annotate([Annotation("tag", tag, "anna", "test", 1e9, trajectory_uid=uid)])
-    assert pool.standing("group", "g0")["tags"] == ["a"]
-    one = pool.standing("trajectory", "t01")
+        pool.labels.annotate([Annotation("tag", tag, "anna", "test", 1e9, trajectory_uid=uid)])
+    assert pool.review.standing("group", "g0")["tags"] == ["a"]
+    one = pool.review.standing("trajectory", "t01")
     assert (one["tags"], one["reward"], one["quality"]) == (["a", "b"], rewards["t01"], newest["t01"])
-    assert pool.standing("step", "t01.0")["original_reward"] is None
+    assert pool.review.standing("step", "t01.0")["original_reward"] is None
     for level in ("step", "trajectory", "group"):
         with pytest.raises(NotFound):
-            pool.standing(level, "nobody")
+            pool.review.standing(level, "nobody")
     with pytest.raises(InvalidInput, match="No order"):
-        pool.review_queue(View(), "step", "best", author="anna")
+        pool.review.queue(View(), "step", "best", author="anna")
     with pytest.raises(InvalidInput, match="reviewed by"):
-        pool.review_queue(View(), "token", "newest", author="anna")
+        pool.review.queue(View(), "token", "newest", author="anna")
     pool.close()

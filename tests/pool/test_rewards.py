@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from core.errors import InvalidInput, NotFound
 from core.pool import Pool
 from core.rewards.policy import parse_policy
 from core.types import Annotation, Step, View
+from tests.effort import settings
 
 EXAMPLE = count()
 SOURCES = ("verifier", "judge", "human")
@@ -92,7 +93,7 @@ def shared() -> Iterator[Pool]:
     """One pool for all examples, each in a channel of its own: opening one costs more than an example."""
     opened = Pool.open(":memory:", memory="300MB", threads=1, clock=lambda: 1.0)
     for i, one in enumerate(POLICIES):
-        opened.save_reward_policy(f"p{i}", one)
+        opened.rewards.save(f"p{i}", one)
     yield opened
     opened.close()
 
@@ -115,28 +116,28 @@ def test_rewards_are_what_the_rules_say(moves: list[tuple[Any, ...]], checked: i
 
     def now() -> dict[str, float | None]:
         view = View({"channel": channel})
-        return {row["trajectory_uid"]: row["reward"] for row in pool.trajectories(view, limit=None).to_pylist()}
+        return {row["trajectory_uid"]: row["reward"] for row in pool.trajectories.page(view, limit=None).to_pylist()}
 
-    pool.append([add(uid, None) for uid in uids])
+    pool.steps.append([add(uid, None) for uid in uids])
     for move in moves:
         uid = uids[move[1]] if move[0] in ("say", "complete", "step") else ""
         if move[0] == "say":
-            action = pool.annotate([Annotation("reward", move[3], "a", move[2], 1.0, trajectory_uid=uid)])
+            action = pool.labels.annotate([Annotation("reward", move[3], "a", move[2], 1.0, trajectory_uid=uid)])
             model["actions"].append({"uid": action, "undone": False, "words": [(uid, move[2], move[3])]})
         elif move[0] == "switch" and move[1] < len(model["actions"]):
             action = model["actions"][move[1]]
-            (pool.redo if action["undone"] else pool.undo)(action["uid"])
+            (pool.labels.redo if action["undone"] else pool.labels.undo)(action["uid"])
             action["undone"] = not action["undone"]
         elif move[0] == "adopt":
             policy = None if move[1] is None else POLICIES[move[1]]
-            pool.adopt_reward_policy(channel, None if move[1] is None else f"p{move[1]}")
+            pool.rewards.adopt(channel, None if move[1] is None else f"p{move[1]}")
         elif move[0] == "complete":
-            pool.append([], completions=[{"trajectory_uid": uid, "reward": move[2]}])
+            pool.steps.append([], completions=[{"trajectory_uid": uid, "reward": move[2]}])
             model["complete"].setdefault(uid, []).append(move[2])
         elif move[0] == "step":
-            pool.append([add(uid, move[2])])
+            pool.steps.append([add(uid, move[2])])
         elif move[0] == "rebuild":
-            pool.rebuild_state()
+            pool.integrity.rebuild_state()
         found = now()
         for one in uids:
             said = words(model, one)
@@ -147,12 +148,12 @@ def test_rewards_are_what_the_rules_say(moves: list[tuple[Any, ...]], checked: i
     scored = {uid: value for uid, value in expected.items() if value is not None}
     got = {
         row["trajectory_uid"]: row["reward"]
-        for row in pool.trajectory_rewards(f"p{checked}", channel=channel).to_pylist()
+        for row in pool.rewards.by_policy(f"p{checked}", channel=channel).to_pylist()
     }
     assert got == pytest.approx(scored)
     before = now()
     changed = {uid for uid in uids if before[uid] != got.get(uid)}
-    preview = pool.preview_rewards(rule, channel=channel)
+    preview = pool.rewards.preview(rule, channel=channel)
     assert preview["counts"]["n_trajectories_changed"] == len(changed)
     assert {row["trajectory_uid"] for row in preview["changes"]} == changed
     assert sum(row["n_after"] for row in preview["histogram"]) == len(scored)
@@ -167,41 +168,41 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
 
 
 def test_policies_are_versions_and_a_name_means_its_newest(pool: Pool) -> None:
-    assert pool.save_reward_policy("x", {"rule": "last"}) == 1
-    assert pool.save_reward_policy("x", {"rule": "last"}) == 1
-    assert pool.save_reward_policy("x", {"rule": "first"}, author="ann") == 2
-    assert [(row["name"], row["version"]) for row in pool.reward_policies()] == [("x", 2), ("x", 1)]
-    assert pool.resolved_policy("x") == {"rule": "first", "sources": [], "name": "x", "version": 2}
-    assert pool.resolved_policy("x@1")["rule"] == "last"
-    assert pool.resolved_policy(["judge"]) == {"rule": "precedence", "sources": ["judge"]}
+    assert pool.rewards.save("x", {"rule": "last"}) == 1
+    assert pool.rewards.save("x", {"rule": "last"}) == 1
+    assert pool.rewards.save("x", {"rule": "first"}, author="ann") == 2
+    assert [(row["name"], row["version"]) for row in pool.rewards.all()] == [("x", 2), ("x", 1)]
+    assert pool.rewards.resolve("x") == {"rule": "first", "sources": [], "name": "x", "version": 2}
+    assert pool.rewards.resolve("x@1")["rule"] == "last"
+    assert pool.rewards.resolve(["judge"]) == {"rule": "precedence", "sources": ["judge"]}
     for missing in ("y", "x@3"):
         with pytest.raises(NotFound):
-            pool.resolved_policy(missing)
+            pool.rewards.resolve(missing)
     with pytest.raises(NotFound):
-        pool.adopt_reward_policy("train", "y")
-    assert pool.adopted_reward_policy("train") is None
-    told = pool.adopt_reward_policy("train", "x", 1, author="ann")
+        pool.rewards.adopt("train", "y")
+    assert pool.rewards.adopted("train") is None
+    told = pool.rewards.adopt("train", "x", 1, author="ann")
     assert told is not None
     assert (told["name"], told["version"], told["author"]) == ("x", 1, "ann")
-    assert pool.adopt_reward_policy("train", None) is None
+    assert pool.rewards.adopt("train", None) is None
 
 
 def test_an_adopted_policy_reaches_groups_and_difficulty(pool: Pool) -> None:
     for uid in "ab":
-        pool.append([Step(f"s{uid}", uid, "p", 0, 1.0, prompt_ids=[1], response_ids=[2])])
-        pool.annotate([Annotation("reward", 1.0, "x", "judge", 1.0, trajectory_uid=uid)])
-        pool.annotate([Annotation("reward", float(uid == "a"), "x", "human", 1.0, trajectory_uid=uid)])
-    assert pool.groups().to_pylist()[0]["reward_mean"] == 0.5
-    pool.save_reward_policy("judge", {"rule": "precedence", "sources": ["judge"]})
-    counts = pool.preview_rewards("judge", channel="train")["counts"]
+        pool.steps.append([Step(f"s{uid}", uid, "p", 0, 1.0, prompt_ids=[1], response_ids=[2])])
+        pool.labels.annotate([Annotation("reward", 1.0, "x", "judge", 1.0, trajectory_uid=uid)])
+        pool.labels.annotate([Annotation("reward", float(uid == "a"), "x", "human", 1.0, trajectory_uid=uid)])
+    assert pool.groups.page().to_pylist()[0]["reward_mean"] == 0.5
+    pool.rewards.save("judge", {"rule": "precedence", "sources": ["judge"]})
+    counts = pool.rewards.preview("judge", channel="train")["counts"]
     assert (counts["n_trajectories_changed"], counts["n_groups_changed"], counts["n_newly_flat"]) == (1, 1, 1)
     assert (counts["mean_before"], counts["mean_after"]) == (0.5, 1.0)
-    pool.adopt_reward_policy("train", "judge")
-    (group,) = pool.groups().to_pylist()
+    pool.rewards.adopt("train", "judge")
+    (group,) = pool.groups.page().to_pylist()
     assert (group["reward_mean"], group["zero_variance"]) == (1.0, True)
-    assert [row["source"] for row in pool.reward_sources(channel="train")] == ["human", "judge"]
-    pool.adopt_reward_policy("train", None)
-    assert pool.groups().to_pylist()[0]["reward_mean"] == 0.5
+    assert [row["source"] for row in pool.rewards.sources(channel="train")] == ["human", "judge"]
+    pool.rewards.adopt("train", None)
+    assert pool.groups.page().to_pylist()[0]["reward_mean"] == 0.5
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ NAMED = View({"saved_view": "mine"})
 @pytest.fixture
 def pool() -> Iterator[Pool]:
     made = Pool.open(":memory:", clock=lambda: NOW)
-    made.append(
+    made.steps.append(
         [
             Step(
                 f"s{i}", f"t{i // 4}", "p", i % 4, NOW + i, agent="ab"[i % 3 % 2], latency_s=i / 7,
@@ -28,31 +28,31 @@ def pool() -> Iterator[Pool]:
             for i in range(24)
         ]
     )  # fmt: skip
-    made.annotate(
+    made.labels.annotate(
         [Annotation("quality", "good" if i % 2 else "bad", "kim", "human", NOW, step_uid=f"s{i}") for i in range(24)]
     )
-    made.annotate([Annotation("quality", "good", "lee", "human", NOW, step_uid=f"s{i}") for i in range(24)])
-    made.save_view("mine", MEANT)
+    made.labels.annotate([Annotation("quality", "good", "lee", "human", NOW, step_uid=f"s{i}") for i in range(24)])
+    made.views.save("mine", MEANT)
     yield made
     made.close()
 
 
 QUESTIONS: dict[str, Callable[[Pool, View], Any]] = {
-    "count": lambda pool, view: pool.count_steps(view),
-    "count_trajectories": lambda pool, view: pool.count_trajectories(view),
-    "count_groups": lambda pool, view: pool.count_groups(view),
-    "steps": lambda pool, view: pool.steps(view, order="latency_s desc", limit=4, offset=1).to_pylist(),
-    "steps_after": lambda pool, view: pool.steps_after(view)[0].to_pylist(),
-    "trajectories": lambda pool, view: pool.trajectories(view).to_pylist(),
-    "groups": lambda pool, view: pool.groups(view).to_pylist(),
-    "facets": lambda pool, view: pool.facets(view, ["agent", "quality", "n_steps"]),
-    "histogram": lambda pool, view: pool.histogram(view, "latency_s", 5).to_pylist(),
-    "spread": lambda pool, view: pool.spread(view, "latency_s", by="quality").to_pylist(),
-    "reach": lambda pool, view: pool.reach(view, "trajectory"),
-    "review": lambda pool, view: pool.review_queue(view, "step", "newest", author="kim").to_pylist(),
-    "agreement": lambda pool, view: pool.agreement("kim", "lee", view=view),
-    "disagreements": lambda pool, view: pool.disagreements(view=view),
-    "plan": lambda pool, view: pool.plan_rows(view, channel=None).to_pylist(),
+    "count": lambda pool, view: pool.steps.count(view),
+    "count_trajectories": lambda pool, view: pool.trajectories.count(view),
+    "count_groups": lambda pool, view: pool.groups.count(view),
+    "steps": lambda pool, view: pool.steps.page(view, order="latency_s desc", limit=4, offset=1).to_pylist(),
+    "steps_after": lambda pool, view: pool.steps.page_after(view)[0].to_pylist(),
+    "trajectories": lambda pool, view: pool.trajectories.page(view).to_pylist(),
+    "groups": lambda pool, view: pool.groups.page(view).to_pylist(),
+    "facets": lambda pool, view: pool.stats.facets(view, ["agent", "quality", "n_steps"]),
+    "histogram": lambda pool, view: pool.stats.histogram(view, "latency_s", 5).to_pylist(),
+    "spread": lambda pool, view: pool.stats.spread(view, "latency_s", by="quality").to_pylist(),
+    "reach": lambda pool, view: pool.stats.reach(view, "trajectory"),
+    "review": lambda pool, view: pool.review.queue(view, "step", "newest", author="kim").to_pylist(),
+    "agreement": lambda pool, view: pool.agreement.between("kim", "lee", view=view),
+    "disagreements": lambda pool, view: pool.agreement.disagreements(view=view),
+    "plan": lambda pool, view: pool.training.plan_rows(view, channel=None).to_pylist(),
 }
 
 
@@ -67,27 +67,27 @@ def test_a_saved_view_answers_as_what_it_says(pool: Pool, question: str) -> None
 
 
 def test_bulk_labels_take_a_saved_view(pool: Pool) -> None:
-    meant = set(pool.steps(MEANT, limit=None)["step_uid"].to_pylist())
-    _, n = pool.annotate_view(NAMED, "step", "tag", "x", author="kim", source="human")
+    meant = set(pool.steps.page(MEANT, limit=None)["step_uid"].to_pylist())
+    _, n = pool.labels.annotate_view(NAMED, "step", "tag", "x", author="kim", source="human")
     assert n == len(meant) > 0
-    assert set(pool.steps(View({"tags": "x"}), limit=None)["step_uid"].to_pylist()) == meant
+    assert set(pool.steps.page(View({"tags": "x"}), limit=None)["step_uid"].to_pylist()) == meant
 
 
 def test_saved_views_name_each_other_but_not_themselves(pool: Pool) -> None:
-    pool.save_view("late", View({"saved_view": "mine", "step_index": [3, None]}))
+    pool.views.save("late", View({"saved_view": "mine", "step_index": [3, None]}))
     late = View({**MEANT.filters, "step_index": [3, None]}, MEANT.where)
-    assert pool.steps(View({"saved_view": "late"})).to_pylist() == pool.steps(late).to_pylist()
+    assert pool.steps.page(View({"saved_view": "late"})).to_pylist() == pool.steps.page(late).to_pylist()
     with pytest.raises(InvalidInput, match="names itself"):
-        pool.save_view("mine", View({"saved_view": "late"}))
+        pool.views.save("mine", View({"saved_view": "late"}))
     with pytest.raises(NotFound):
-        pool.save_view("other", View({"saved_view": "nobody"}))
-    assert pool.view("mine") == MEANT
-    assert [row["name"] for row in pool.views()] == ["late", "mine"]
-    pool.save_view("mine", View({"agent": "b"}))
-    assert pool.count_steps(NAMED) == pool.count_steps(View({"agent": "b"}))
+        pool.views.save("other", View({"saved_view": "nobody"}))
+    assert pool.views.get("mine") == MEANT
+    assert [row["name"] for row in pool.views.all()] == ["late", "mine"]
+    pool.views.save("mine", View({"agent": "b"}))
+    assert pool.steps.count(NAMED) == pool.steps.count(View({"agent": "b"}))
 
 
 def test_two_texts_and_a_text_in_a_saved_view(pool: Pool) -> None:
     view = View({"saved_view": "mine", "text": "even"})
-    assert pool.count_steps(view) == 0
-    assert pool.count_steps(View({"saved_view": "mine", "text": "o"})) == pool.count_steps(MEANT)
+    assert pool.steps.count(view) == 0
+    assert pool.steps.count(View({"saved_view": "mine", "text": "o"})) == pool.steps.count(MEANT)

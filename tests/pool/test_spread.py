@@ -29,14 +29,14 @@ def spread(tmp_path):
         )
         for n in range(200)
     ]
-    pool.append(steps)
+    pool.steps.append(steps)
     yield pool, steps
     pool.close()
 
 
 def test_every_known_value_is_in_its_bin_and_part(spread):
     pool, steps = spread
-    rows = pool.spread(View(), "reward", by="agent", bins=10).to_pylist()
+    rows = pool.stats.spread(View(), "reward", by="agent", bins=10).to_pylist()
     known = [step for step in steps if step.reward is not None]
     counted: Counter = Counter()
     for step in known:
@@ -51,14 +51,14 @@ def test_every_known_value_is_in_its_bin_and_part(spread):
 
 def test_whole_numbers_stand_in_the_middle_of_their_bins(spread):
     pool, steps = spread
-    rows = pool.spread(View(), "step_index").to_pylist()
+    rows = pool.stats.spread(View(), "step_index").to_pylist()
     assert [(row["low"], row["high"]) for row in rows] == [(k - 0.5, k + 0.5) for k in range(5)]
     assert [row["n_steps"] for row in rows] == [sum(step.step_index == k for step in steps) for k in range(5)]
 
 
 def test_rare_parts_are_the_others_and_the_view_counts(spread):
     pool, steps = spread
-    rows = pool.spread(View({"trajectory_uid": "t1"}), "step_index", by="agent", parts=2).to_pylist()
+    rows = pool.stats.spread(View({"trajectory_uid": "t1"}), "step_index", by="agent", parts=2).to_pylist()
     own = Counter(step.agent for step in steps if step.trajectory_uid == "t1")
     assert sum(row["n_steps"] for row in rows) == own.total()
     assert {row["part"] for row in rows} <= {"(others)", None, *own}
@@ -67,9 +67,9 @@ def test_rare_parts_are_the_others_and_the_view_counts(spread):
 
 def test_one_value_and_none_at_all(spread):
     pool, steps = spread
-    (row,) = pool.spread(View(), "latency_s").to_pylist()
+    (row,) = pool.stats.spread(View(), "latency_s").to_pylist()
     assert row["low"] <= 0.5 <= row["high"] and row["n_steps"] == len(steps)
-    assert len(pool.spread(View({"agent": "nobody"}), "reward")) == 0
+    assert len(pool.stats.spread(View({"agent": "nobody"}), "reward")) == 0
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_one_value_and_none_at_all(spread):
 )
 def test_what_cannot_be_spread_is_refused(spread, column, by):
     with pytest.raises(InvalidInput):
-        spread[0].spread(View(), column, by=by)
+        spread[0].stats.spread(View(), column, by=by)
 
 
 @pytest.mark.parametrize("view", [View(), View({"agent": ["a"]}), View({"step_index": [0, 1], "agent": ["b", "c"]})])
@@ -90,9 +90,14 @@ def test_what_a_label_reaches(spread, view):
         and ("step_index" not in view.filters or step.step_index <= 1)
     ]
     uids = {step.trajectory_uid for step in hit}
-    assert pool.reach(view, "step") == {"n_groups": 1, "n_trajectories": len(uids), "n_steps": len(hit), "n_tokens": 0}
+    assert pool.stats.reach(view, "step") == {
+        "n_groups": 1,
+        "n_trajectories": len(uids),
+        "n_steps": len(hit),
+        "n_tokens": 0,
+    }
     whole = [step for step in steps if step.trajectory_uid in uids]
-    assert pool.reach(view, "trajectory")["n_steps"] == len(whole)
-    assert pool.reach(View({"agent": "nobody"}), "trajectory") == dict.fromkeys(
+    assert pool.stats.reach(view, "trajectory")["n_steps"] == len(whole)
+    assert pool.stats.reach(View({"agent": "nobody"}), "trajectory") == dict.fromkeys(
         ("n_groups", "n_trajectories", "n_steps", "n_tokens"), 0
     )

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from core.errors import InvalidInput, NotFound
 from core.pool import Pool
 from core.types import Annotation, Step, View
+from tests.effort import settings
 
 STEP_FIELDS = (
     "reward", "quality", "trainable", "tags", "n_notes", "is_last", "call_kind", "channel", "prompt_uid",
@@ -179,16 +180,16 @@ op = st.one_of(
 
 
 def compare(pool: Pool, reference: Reference) -> None:
-    found = {row["step_uid"]: row for row in pool.steps(limit=None).to_pylist()}
+    found = {row["step_uid"]: row for row in pool.steps.page(limit=None).to_pylist()}
     assert set(found) == {s.step_uid for s in reference.steps}
     for step in reference.steps:
         expected = reference.step(step)
         assert {name: found[step.step_uid][name] for name in STEP_FIELDS} == expected
-    trajectories = {row["trajectory_uid"]: row for row in pool.trajectories(limit=None).to_pylist()}
+    trajectories = {row["trajectory_uid"]: row for row in pool.trajectories.page(limit=None).to_pylist()}
     assert set(trajectories) == {s.trajectory_uid for s in reference.steps}
     known = set(trajectories) | {e["trajectory_uid"] for _, e in reference.events}
     for uid in known:
-        row = pool.trajectory(uid, tokens=False)
+        row = pool.trajectories.get(uid, tokens=False)
         assert {name: row[name] for name in TRAJECTORY_FIELDS} == reference.trajectory(uid)
 
 
@@ -201,7 +202,7 @@ def test_any_sequence_of_writes_equals_the_reference(ops: list[tuple[str, Any]])
             steps = [
                 Step(step_uid=f"s{len(reference.steps) + i}", created_at=1e9, **facts) for i, facts in enumerate(value)
             ]
-            pool.append(steps)
+            pool.steps.append(steps)
             reference.steps += steps
         elif name == "annotate" and reference.steps:
             annotations = []
@@ -209,11 +210,11 @@ def test_any_sequence_of_writes_equals_the_reference(ops: list[tuple[str, Any]])
                 step = reference.steps[pick % len(reference.steps)]
                 target = {"step_uid": step.step_uid} if on_step else {"trajectory_uid": step.trajectory_uid}
                 annotations.append(Annotation(kind, what, "me", "test", 1e9, **target))
-            uids.append(pool.annotate(annotations))
+            uids.append(pool.labels.annotate(annotations))
             reference.actions.append(Action(annotations))
         elif name == "bulk":
             (kind, what), owner, target = value
-            action, n = pool.annotate_view(
+            action, n = pool.labels.annotate_view(
                 View({"trajectory_uid": owner}), target, kind, what, author="me", source="test"
             )
             family = reference.of(owner)
@@ -227,20 +228,20 @@ def test_any_sequence_of_writes_equals_the_reference(ops: list[tuple[str, Any]])
             reference.actions.append(Action([Annotation(kind, what, "me", "test", 1e9, **t) for t in targets]))
         elif name in ("undo", "redo") and uids:
             pick = value % len(uids)
-            getattr(pool, name)(uids[pick])
+            getattr(pool.labels, name)(uids[pick])
             reference.actions[pick].undone = name == "undo"
         elif name == "register":
-            pool.append([], registrations=[value])
+            pool.steps.append([], registrations=[value])
             reference.events.append(("register", value))
         elif name == "complete":
             said, reward, outcome = value
             said = {**said, "reward": reward, "outcome": outcome}
-            pool.append([], completions=[said])
+            pool.steps.append([], completions=[said])
             reference.events.append(("complete", said))
     compare(pool, reference)
-    before = (pool.steps(order="step_uid", limit=None), pool.trajectories(order="trajectory_uid", limit=None))
-    pool.rebuild_state()
-    after = (pool.steps(order="step_uid", limit=None), pool.trajectories(order="trajectory_uid", limit=None))
+    before = (pool.steps.page(order="step_uid", limit=None), pool.trajectories.page(order="trajectory_uid", limit=None))
+    pool.integrity.rebuild_state()
+    after = (pool.steps.page(order="step_uid", limit=None), pool.trajectories.page(order="trajectory_uid", limit=None))
     assert after[0].equals(before[0])
     assert after[1].equals(before[1])
     pool.close()
@@ -249,18 +250,18 @@ def test_any_sequence_of_writes_equals_the_reference(ops: list[tuple[str, Any]])
 @pytest.fixture
 def pool() -> Pool:
     made = Pool.open(":memory:", clock=lambda: 1e9)
-    made.append([Step("s", "t", "p", 0, 1e9, reward=1.0)])
+    made.steps.append([Step("s", "t", "p", 0, 1e9, reward=1.0)])
     return made
 
 
 def test_nothing_is_stored_when_one_target_is_unknown(pool: Pool) -> None:
     good = Annotation("tag", "x", "me", "test", 1e9, step_uid="s")
     with pytest.raises(NotFound) as raised:
-        pool.annotate([good, Annotation("tag", "x", "me", "test", 1e9, trajectory_uid="ghost")])
+        pool.labels.annotate([good, Annotation("tag", "x", "me", "test", 1e9, trajectory_uid="ghost")])
     assert raised.value.field == "trajectory_uid"
     assert "ghost" in raised.value.message
-    assert pool.annotations() == []
-    assert pool.actions() == []
+    assert pool.labels.annotations() == []
+    assert pool.labels.actions() == []
 
 
 @pytest.mark.parametrize(
@@ -272,32 +273,32 @@ def test_nothing_is_stored_when_one_target_is_unknown(pool: Pool) -> None:
 )  # fmt: skip
 def test_values_that_do_not_fit_their_kind_are_refused(pool: Pool, kind: str, value: Any) -> None:
     with pytest.raises(InvalidInput):
-        pool.annotate([Annotation(kind, value, "me", "test", 1e9, step_uid="s")])
-    assert pool.annotations() == []
+        pool.labels.annotate([Annotation(kind, value, "me", "test", 1e9, step_uid="s")])
+    assert pool.labels.annotations() == []
 
 
 def test_the_original_reward_stays_beside_the_edited_one(pool: Pool) -> None:
-    action = pool.annotate([Annotation("reward", 0.0, "me", "test", 1e9, step_uid="s", note="wrong")])
-    step = pool.step("s")
+    action = pool.labels.annotate([Annotation("reward", 0.0, "me", "test", 1e9, step_uid="s", note="wrong")])
+    step = pool.steps.get("s")
     assert (step["reward"], step["original_reward"]) == (0.0, 1.0)
-    (opinion,) = pool.annotations(step_uid="s")
+    (opinion,) = pool.labels.annotations(step_uid="s")
     assert (opinion["value"], opinion["note"], opinion["undone"], opinion["action_uid"]) == (
         0.0,
         "wrong",
         False,
         action,
     )
-    pool.undo(action)
-    assert pool.step("s")["reward"] == 1.0
-    assert pool.annotations(step_uid="s")[0]["undone"]
-    assert pool.actions()[0]["undone"]
+    pool.labels.undo(action)
+    assert pool.steps.get("s")["reward"] == 1.0
+    assert pool.labels.annotations(step_uid="s")[0]["undone"]
+    assert pool.labels.actions()[0]["undone"]
 
 
 def test_unscored_is_not_zero(pool: Pool) -> None:
-    pool.append([Step("u", "t2", "p", 0, 1e9)])
-    assert pool.trajectory("t2")["reward"] is None
-    group = pool.group("p")
+    pool.steps.append([Step("u", "t2", "p", 0, 1e9)])
+    assert pool.trajectories.get("t2")["reward"] is None
+    group = pool.groups.get("p")
     assert (group["n_trajectories"], group["n_scored"], group["reward_mean"]) == (2, 1, 1.0)
     assert group["success_rate"] == 1.0
     with pytest.raises(NotFound):
-        pool.undo("act-none")
+        pool.labels.undo("act-none")

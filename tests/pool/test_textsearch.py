@@ -9,16 +9,17 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from core.pool import Pool
-from core.pool.facets import count_by_sql
-from core.pool.textsearch import HOLDS, N_KEPT, TextSearch, pattern_of
-from core.pool.textsigns import LONGEST, WINDOW, Signs, hashes_of
-from core.pool.upkeep import Retention
-from core.pool.warming import FEW_STEPS
+from core.pool.cache.memory import FEW_STEPS
+from core.pool.query.facets import count_by_sql
+from core.pool.query.textsearch import HOLDS, N_KEPT, TextSearch, pattern_of
+from core.pool.query.textsigns import LONGEST, WINDOW, Signs, hashes_of
+from core.pool.upkeep.retention import Retention
 from core.types import Annotation, Step, View
+from tests.effort import settings
 
 NOW = 1e9
 WORDS = ("alpha", "Beta", 'say "x"\n', "Ünder", "a%b", "")
@@ -54,7 +55,7 @@ def test_a_search_finds_what_reading_finds_before_and_after_writes(
                     parent_step_uid=parent.step_uid if parent else None, n_shared_messages=len(before),
                 )
             )  # fmt: skip
-        pool.append(fresh)
+        pool.steps.append(fresh)
         made += fresh
         for text in wanted:
             view = View({"text": text})
@@ -63,8 +64,8 @@ def test_a_search_finds_what_reading_finds_before_and_after_writes(
                 for s in made
                 if any(holds(m, text) for m in [*(s.messages or ())[s.n_shared_messages :], s.response_message])
             }
-            assert set(pool.steps(view, limit=None)["step_uid"].to_pylist()) == expected
-            assert pool.count_steps(view) == len(expected)
+            assert set(pool.steps.page(view, limit=None)["step_uid"].to_pylist()) == expected
+            assert pool.steps.count(view) == len(expected)
             with pool._db.read() as cursor:  # the filter by itself, as the plain condition has it
                 assert sum(n for _, n in count_by_sql(cursor, view, ["source"], 9)["source"]) == len(expected)
     pool.close()
@@ -72,19 +73,19 @@ def test_a_search_finds_what_reading_finds_before_and_after_writes(
 
 def test_few_texts_are_kept_and_labels_reach_them_all() -> None:
     pool = Pool.open(":memory:", clock=lambda: NOW)
-    pool.append(
+    pool.steps.append(
         [Step(f"s{i}", "t", "p", i, NOW, messages=[{"role": "user", "content": f"word{i}"}]) for i in range(20)]
     )
     for i in range(20):
-        assert pool.steps(View({"text": f"word{i}"}))["step_uid"].to_pylist()[-1] == f"s{i}"
-    assert len(pool._db.beside["texts"]._known) == N_KEPT
+        assert pool.steps.page(View({"text": f"word{i}"}))["step_uid"].to_pylist()[-1] == f"s{i}"
+    assert len(pool.cache.texts._known) == N_KEPT
     view = View({"text": "word1", "quality": "good"})
-    pool.annotate([Annotation("quality", "good", "a", "h", NOW, step_uid=f"s{i}") for i in (1, 5, 12)])
-    assert set(pool.steps(view)["step_uid"].to_pylist()) == {"s1", "s12"}
-    assert pool.facets(view, ["quality", "channel"]) == {"quality": [("good", 2)], "channel": [("train", 2)]}
-    assert pool.count_trajectories(view) == pool.count_groups(view) == 1
-    assert len(pool.plan_rows(view, channel=None)) == 2
-    _, n = pool.annotate_view(view, "step", "tag", "x", author="a", source="h")
+    pool.labels.annotate([Annotation("quality", "good", "a", "h", NOW, step_uid=f"s{i}") for i in (1, 5, 12)])
+    assert set(pool.steps.page(view)["step_uid"].to_pylist()) == {"s1", "s12"}
+    assert pool.stats.facets(view, ["quality", "channel"]) == {"quality": [("good", 2)], "channel": [("train", 2)]}
+    assert pool.trajectories.count(view) == pool.groups.count(view) == 1
+    assert len(pool.training.plan_rows(view, channel=None)) == 2
+    _, n = pool.labels.annotate_view(view, "step", "tag", "x", author="a", source="h")
     assert n == 2
     pool.close()
 
@@ -159,20 +160,20 @@ def test_a_prepared_search_says_what_reading_says_beside_arrivals_and_retention(
                     response_message={"role": "assistant", "content": f"Answer {i} " + rng.choice(words)},
                 )
             )  # fmt: skip
-        pool.append(made)
+        pool.steps.append(made)
         return made
 
     def found(text: str) -> set[str]:
-        return set(pool.steps(View({"text": text}), limit=None)["step_uid"].to_pylist())
+        return set(pool.steps.page(View({"text": text}), limit=None)["step_uid"].to_pylist())
 
     steps = say(0, 700)
     now[0] += 10 * 86_400
     steps += say(700, 1200)
-    next_step, pool._next["step_id"] = pool._next["step_id"], FEW_STEPS
-    pool.warm()  # as the service does, of a big pool
-    pool._next["step_id"] = next_step
-    assert not pool.prepare_search()
-    search: TextSearch = pool._db.beside["texts"]
+    next_step, pool._writer.next["step_id"] = pool._writer.next["step_id"], FEW_STEPS
+    pool.cache.warm()  # as the service does, of a big pool
+    pool._writer.next["step_id"] = next_step
+    assert not pool.cache.prepare_search()
+    search: TextSearch = pool.cache.texts
     assert 1000 < search._signs[-1].last <= 2400
     assert 0 < search.n_bytes < 1 << 22
     for text in ("needle0107", "NEEDLE0", "WÖRTER", "still", "30k", "answer 11", "zzqqzz", "rh", "eta", "needle12"):
@@ -180,8 +181,8 @@ def test_a_prepared_search_says_what_reading_says_beside_arrivals_and_retention(
     steps += say(1200, 1300)  # beyond all signs
     for text in ("needle12", "zzqqzz", "eta", "needle0107", "answer 1299"):
         assert found(text) == told(steps, text), text
-    assert pool.apply_retention(Retention(older_than_days=5), author="a")["n_steps"] == 700
-    while pool.prepare_search():
+    assert pool.retention.apply(Retention(older_than_days=5), author="a")["n_steps"] == 700
+    while pool.cache.prepare_search():
         pass
     for text in ("needle0", "needle0107", "answer 7", "still"):
         assert found(text) == told(steps[700:], text), text

@@ -8,17 +8,18 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.batch.datasets import freeze_version
 from core.batch.recipe import parse_recipe
 from core.errors import InvalidInput, NotFound
 from core.pool import Pool
-from core.pool.columns import STEP_COLUMNS
-from core.pool.views import FILTERS, parse_view
-from core.pool.where import compile_where
+from core.pool.query.columns import STEP_COLUMNS
+from core.pool.query.views import FILTERS, parse_view
+from core.pool.query.where import compile_where
 from core.types import Annotation, Step, View
+from tests.effort import settings
 
 N_STEPS = 60
 START = 1_700_000_000.0
@@ -60,30 +61,30 @@ def make_steps() -> list[Step]:
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
     made = Pool.open(":memory:", clock=lambda: START)
-    made.append(make_steps(), completions=[{"trajectory_uid": f"t{i}", "reward": i / 4} for i in range(4)])
-    made.annotate([Annotation("tag", "x", "me", "test", START, step_uid=f"s{i:02}") for i in range(0, 60, 3)])
-    made.annotate([Annotation("tag", "y", "me", "test", START, step_uid=f"s{i:02}") for i in range(0, 60, 4)])
-    made.annotate([Annotation("note", "n", "me", "test", START, step_uid="s05")])
-    made.annotate([Annotation("quality", "bad", "me", "test", START, step_uid="s06")])
-    made.annotate([Annotation("quality", "good", "me", "test", START, trajectory_uid="t3")])
-    made.annotate([Annotation("trainable", False, "me", "test", START, trajectory_uid="t2")])
-    made.annotate([Annotation("correct", i < 20, "me", "test", START, step_uid=f"s{i:02}") for i in (8, 9, 21)])
-    made.annotate([Annotation("correct", False, "me", "test", START, trajectory_uid="t4")])
-    made.annotate([Annotation("note", "Looks like LUCK", "me", "test", START, trajectory_uid="t6")])
-    made.annotate([Annotation("quality", "good", "me", "test", START, step_uid="s11", note="bad luck here")])
-    made.save_view("early", View({"created_at": {"before": START + 600}}))
-    made.save_view("some text", View({"text": "answer 5"}))
+    made.steps.append(make_steps(), completions=[{"trajectory_uid": f"t{i}", "reward": i / 4} for i in range(4)])
+    made.labels.annotate([Annotation("tag", "x", "me", "test", START, step_uid=f"s{i:02}") for i in range(0, 60, 3)])
+    made.labels.annotate([Annotation("tag", "y", "me", "test", START, step_uid=f"s{i:02}") for i in range(0, 60, 4)])
+    made.labels.annotate([Annotation("note", "n", "me", "test", START, step_uid="s05")])
+    made.labels.annotate([Annotation("quality", "bad", "me", "test", START, step_uid="s06")])
+    made.labels.annotate([Annotation("quality", "good", "me", "test", START, trajectory_uid="t3")])
+    made.labels.annotate([Annotation("trainable", False, "me", "test", START, trajectory_uid="t2")])
+    made.labels.annotate([Annotation("correct", i < 20, "me", "test", START, step_uid=f"s{i:02}") for i in (8, 9, 21)])
+    made.labels.annotate([Annotation("correct", False, "me", "test", START, trajectory_uid="t4")])
+    made.labels.annotate([Annotation("note", "Looks like LUCK", "me", "test", START, trajectory_uid="t6")])
+    made.labels.annotate([Annotation("quality", "good", "me", "test", START, step_uid="s11", note="bad luck here")])
+    made.views.save("early", View({"created_at": {"before": START + 600}}))
+    made.views.save("some text", View({"text": "answer 5"}))
     frozen = View({"trajectory_uid": "t2"})
-    recipe = parse_recipe({"channel": made.trajectory("t2", tokens=False)["channel"], "algorithm": "sft"})
+    recipe = parse_recipe({"channel": made.trajectories.get("t2", tokens=False)["channel"], "algorithm": "sft"})
     freeze_version(made, "frozen", frozen, recipe, author="me")
-    made.undo(made.annotate([Annotation("note", "no luck", "me", "test", START, step_uid="s12")]))
+    made.labels.undo(made.labels.annotate([Annotation("note", "no luck", "me", "test", START, step_uid="s12")]))
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
 def table(pool: Pool) -> list[dict[str, Any]]:
-    found = pool.steps(limit=None).to_pylist()
+    found = pool.steps.page(limit=None).to_pylist()
     assert len(found) == N_STEPS
     assert set(found[0]) == set(STEP_COLUMNS)
     return found
@@ -171,12 +172,12 @@ def test_a_filter_finds_what_it_says(
 ) -> None:
     view = parse_view({"filters": filters})
     wanted = {r["step_uid"] for r in table if expected(r)}
-    assert set(pool.steps(view, limit=None)["step_uid"].to_pylist()) == wanted
-    assert pool.count_steps(view) == len(wanted)
+    assert set(pool.steps.page(view, limit=None)["step_uid"].to_pylist()) == wanted
+    assert pool.steps.count(view) == len(wanted)
     owners = {r["trajectory_uid"] for r in table if r["step_uid"] in wanted}
-    assert set(pool.trajectories(view, limit=None)["trajectory_uid"].to_pylist()) == owners
-    assert pool.count_trajectories(view) == len(owners)
-    assert set(pool.plan_rows(view, channel=None)["step_uid"].to_pylist()) == wanted
+    assert set(pool.trajectories.page(view, limit=None)["trajectory_uid"].to_pylist()) == owners
+    assert pool.trajectories.count(view) == len(owners)
+    assert set(pool.training.plan_rows(view, channel=None)["step_uid"].to_pylist()) == wanted
 
 
 def test_every_filter_is_tried() -> None:
@@ -230,7 +231,7 @@ def test_a_condition_computes_what_it_says(
     pool: Pool, table: list[dict[str, Any]], where: str, expected: Callable[[dict[str, Any]], bool]
 ) -> None:
     wanted = {r["step_uid"] for r in table if expected(r)}
-    assert set(pool.steps(View(where=where), limit=None)["step_uid"].to_pylist()) == wanted
+    assert set(pool.steps.page(View(where=where), limit=None)["step_uid"].to_pylist()) == wanted
 
 
 ATTACKS = [
@@ -250,16 +251,16 @@ ATTACKS = [
 @pytest.mark.parametrize("where", [a for a in ATTACKS if a], ids=lambda v: v[:40])
 def test_anything_else_is_refused_and_explained(pool: Pool, where: str) -> None:
     with pytest.raises(InvalidInput) as raised:
-        pool.count_steps(View(where=where))
+        pool.steps.count(View(where=where))
     assert raised.value.field == "where"
     assert raised.value.hint
-    assert pool.count_steps() == N_STEPS
+    assert pool.steps.count() == N_STEPS
 
 
 def test_a_condition_that_fails_on_the_data_is_explained(pool: Pool) -> None:
     for where in ("preview > 3", "preview::INTEGER = 1", "agent", "reward + agent > 1"):
         with pytest.raises(InvalidInput) as raised:
-            pool.steps(View(where=where))
+            pool.steps.page(View(where=where))
         assert raised.value.field == "where"
 
 
@@ -287,27 +288,27 @@ def test_constants_are_bound(text: str) -> None:
 def test_facets_and_histogram_count_the_view(pool: Pool, table: list[dict[str, Any]]) -> None:
     view = View({"channel": "train"}, "n_prompt_tokens > 5")
     rows = [r for r in table if r["channel"] == "train" and r["n_prompt_tokens"] > 5]
-    facets = pool.facets(view, ["agent", "tags", "complete", "trajectory_uid"])
+    facets = pool.stats.facets(view, ["agent", "tags", "complete", "trajectory_uid"])
     for name in ("agent", "complete", "trajectory_uid"):
         assert dict(facets[name]) == {v: sum(r[name] == v for r in rows) for v in {r[name] for r in rows}}
     assert dict(facets["tags"]) == {tag: sum(tag in r["tags"] for r in rows) for tag in ("x", "y")}
     assert [n for _, n in facets["agent"]] == sorted((n for _, n in facets["agent"]), reverse=True)
-    bars = pool.histogram(view, "n_prompt_tokens", 7).to_pylist()
+    bars = pool.stats.histogram(view, "n_prompt_tokens", 7).to_pylist()
     assert len(bars) == 7
     assert sum(bar["n_steps"] for bar in bars) == len(rows)
     for bar in bars[:-1]:
         assert bar["n_steps"] == sum(bar["low"] <= r["n_prompt_tokens"] < bar["high"] for r in rows)
-    assert sum(b["n_steps"] for b in pool.histogram(View(), "created_at", 5).to_pylist()) == N_STEPS
-    assert pool.histogram(View({"agent": "nobody"}), "reward", 5).num_rows == 0
+    assert sum(b["n_steps"] for b in pool.stats.histogram(View(), "created_at", 5).to_pylist()) == N_STEPS
+    assert pool.stats.histogram(View({"agent": "nobody"}), "reward", 5).num_rows == 0
     with pytest.raises(InvalidInput):
-        pool.histogram(View(), "agent", 5)
+        pool.stats.histogram(View(), "agent", 5)
     with pytest.raises(InvalidInput):
-        pool.facets(View(), ["step_id"])
+        pool.stats.facets(View(), ["step_id"])
 
 
 def test_groups_say_what_their_trajectories_are(pool: Pool) -> None:
-    trajectories = pool.trajectories(limit=None).to_pylist()
-    for group in pool.groups(limit=None).to_pylist():
+    trajectories = pool.trajectories.page(limit=None).to_pylist()
+    for group in pool.groups.page(limit=None).to_pylist():
         members = [
             t for t in trajectories if (t["prompt_uid"], t["channel"]) == (group["prompt_uid"], group["channel"])
         ]
@@ -325,20 +326,20 @@ def test_groups_say_what_their_trajectories_are(pool: Pool) -> None:
 
 @pytest.mark.parametrize("order", ["created_at desc", "reward", "reward desc", "agent", "trajectory_reward desc"])
 def test_pages_hold_every_step_once(pool: Pool, order: str) -> None:
-    whole = pool.steps(order=order, limit=None)["step_uid"].to_pylist()
+    whole = pool.steps.page(order=order, limit=None)["step_uid"].to_pylist()
     by_offset = [
-        uid for o in range(0, 60, 7) for uid in pool.steps(order=order, limit=7, offset=o)["step_uid"].to_pylist()
+        uid for o in range(0, 60, 7) for uid in pool.steps.page(order=order, limit=7, offset=o)["step_uid"].to_pylist()
     ]
     assert by_offset == whole
     by_cursor, cursor = [], None
     while True:
-        page, cursor = pool.steps_after(order=order, limit=7, cursor=cursor)
+        page, cursor = pool.steps.page_after(order=order, limit=7, cursor=cursor)
         by_cursor += page["step_uid"].to_pylist()
         if cursor is None:
             break
     assert by_cursor == whole
-    assert orjson.loads(page["metadata"][0].as_py()) == pool.step(page["step_uid"][0].as_py())["metadata"]
-    rewards = pool.steps(order="reward desc", limit=None)["reward"].to_pylist()
+    assert orjson.loads(page["metadata"][0].as_py()) == pool.steps.get(page["step_uid"][0].as_py())["metadata"]
+    rewards = pool.steps.page(order="reward desc", limit=None)["reward"].to_pylist()
     known = [r for r in rewards if r is not None]
     assert rewards == sorted(known, reverse=True) + [None] * (len(rewards) - len(known))
 
@@ -346,39 +347,39 @@ def test_pages_hold_every_step_once(pool: Pool, order: str) -> None:
 def test_orders_and_cursors_that_are_none_are_refused(pool: Pool) -> None:
     for order in ("step_id", "reward sideways", "reward; DROP TABLE steps", "tags desc nulls first"):
         with pytest.raises(InvalidInput):
-            pool.steps(order=order)
-    _, cursor = pool.steps_after(order="reward", limit=1)
+            pool.steps.page(order=order)
+    _, cursor = pool.steps.page_after(order="reward", limit=1)
     for bad in ("x", cursor + "A", "bm90IGpzb24="):
         with pytest.raises(InvalidInput):
-            pool.steps_after(order="reward", limit=1, cursor=bad)
+            pool.steps.page_after(order="reward", limit=1, cursor=bad)
     with pytest.raises(InvalidInput):
-        pool.steps_after(order="created_at", limit=1, cursor=cursor)
+        pool.steps.page_after(order="created_at", limit=1, cursor=cursor)
 
 
 def test_saved_views_and_recipes(pool: Pool) -> None:
     view = View({"channel": "val", "reward": [0, 1]}, "n_prompt_tokens > 3")
-    pool.save_view("mine", view)
-    pool.save_view("mine", view)
-    saved = next(row for row in pool.views() if row["name"] == "mine")
+    pool.views.save("mine", view)
+    pool.views.save("mine", view)
+    saved = next(row for row in pool.views.all() if row["name"] == "mine")
     assert (saved["name"], saved["view"]) == ("mine", view)
-    pool.delete_view("mine")
+    pool.views.delete("mine")
     with pytest.raises(NotFound):
-        pool.delete_view("mine")
+        pool.views.delete("mine")
     with pytest.raises(InvalidInput):
-        pool.save_view("broken", View(where="reward >"))
-    pool.save_recipe("r", {"algorithm": "grpo"})
-    assert pool.recipes()[0]["recipe"] == {"algorithm": "grpo"}
+        pool.views.save("broken", View(where="reward >"))
+    pool.recipes.save("r", {"algorithm": "grpo"})
+    assert pool.recipes.all()[0]["recipe"] == {"algorithm": "grpo"}
 
 
 def test_bulk_reaches_all_that_match_and_is_one_action(pool: Pool) -> None:
     view = View({"channel": "train"}, "reward is null")
-    n_steps = pool.count_steps(view)
-    action, n = pool.annotate_view(view, "step", "tag", "bulk", author="me", source="test", label="tag all")
-    assert n == n_steps == pool.count_steps(View({"tags": "bulk"}))
-    newest = pool.actions(1)[0]
+    n_steps = pool.steps.count(view)
+    action, n = pool.labels.annotate_view(view, "step", "tag", "bulk", author="me", source="test", label="tag all")
+    assert n == n_steps == pool.steps.count(View({"tags": "bulk"}))
+    newest = pool.labels.actions(1)[0]
     assert (newest["action_uid"], newest["label"], newest["n_annotations"]) == (action, "tag all", n)
-    pool.undo(action)
-    assert pool.count_steps(View({"tags": "bulk"})) == 0
-    pool.redo(action)
-    assert pool.count_steps(View({"tags": "bulk"})) == n
-    pool.undo(action)
+    pool.labels.undo(action)
+    assert pool.steps.count(View({"tags": "bulk"})) == 0
+    pool.labels.redo(action)
+    assert pool.steps.count(View({"tags": "bulk"})) == n
+    pool.labels.undo(action)

@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 
 from core.pool import Pool
-from core.pool.database import Cursor, Database
-from core.pool.facets import count_by_sql
-from core.pool.listing import list_steps, touch_rows
-from core.pool.numbers import AHEAD, FIRST, MOST_BEHIND, SORTED, VALUES, Numbers, _read
-from core.pool.warming import FEW_STEPS, LOG_BYTES, Warming
+from core.pool.cache.memory import FEW_STEPS, LOG_BYTES
+from core.pool.cache.numbers import AHEAD, FIRST, MOST_BEHIND, SORTED, VALUES, Numbers, _read
+from core.pool.cache.readahead import Warming
+from core.pool.query.facets import count_by_sql
+from core.pool.query.listing import list_steps, touch_rows
+from core.pool.query.textsearch import TextSearch
+from core.pool.query.viewreader import ViewReader
+from core.pool.store.database import Cursor, Database
 from core.types import Annotation, Step, View
 from tests.pool.test_numbers import FACETS, NOW, Story, check
 
@@ -49,12 +52,12 @@ def test_what_was_read_ahead_while_others_wrote_is_what_is_there(seed: int) -> N
             story.arrive(at_most=40)
         happenings = [story.arrive, story.move, story.complete, story.label, story.label_all, story.undo, story.adopt]
         database.happens = lambda: rng.choice(happenings)() if rng.random() < 0.6 else None
-        pool._numbers.read_ahead(lambda: False)
+        pool.cache.columns.read_ahead(lambda: False)
         database.happens = None
-        assert set(pool._numbers._columns) == set(AHEAD) == VALUES
+        assert set(pool.cache.columns._columns) == set(AHEAD) == VALUES
         for _ in range(3):
             for name in AHEAD:
-                with pool._numbers.reading(View(), facets=True, columns=[name]) as moment:
+                with pool.cache.columns.reading(View(), facets=True, columns=[name]) as moment:
                     grown, fresh = moment.columns[name], _read(moment.cursor, name)
                     assert fresh is not None and moment.facets is not None
                     np.testing.assert_array_equal(grown[moment.step_ids()], fresh[moment.step_ids()], name)
@@ -69,11 +72,15 @@ def some(n: int, first: int = 0) -> list[Step]:
     return [Step(f"s{i}", f"t{i // 50}", "p", i % 50, NOW + i, latency_s=i % 7 / 8) for i in range(first, first + n)]
 
 
+def reader_of(database: Database) -> ViewReader:
+    return ViewReader(database, TextSearch())
+
+
 def test_columns_read_ahead_keep_within_their_memory() -> None:
     database = Database(":memory:", memory="1GB", threads=2, clock=lambda: NOW)
     pool = Pool(database)
-    pool.append(some(999))
-    numbers = Numbers(database, most_bytes=3 * 8 * 1000)
+    pool.steps.append(some(999))
+    numbers = Numbers(database, reader_of(database), most_bytes=3 * 8 * 1000)
     numbers.read_ahead(lambda: False)
     assert list(numbers._columns) == [*FIRST[1:3], FIRST[0]], "the first that fit; one was asked for once more"
     assert numbers.n_bytes <= 3 * 8 * 1000 + 3 * 4 * 1000 + 8 * 1000 + 8 * 1000
@@ -81,7 +88,7 @@ def test_columns_read_ahead_keep_within_their_memory() -> None:
         list_steps(numbers, View({"step_index": [0, 30]}), name, 5, 0)
         assert sum(kept.values.nbytes for kept in numbers._columns.values() if kept.values is not None) <= 3 * 8 * 1000
     asked = iter([False, False, True])
-    stopped = Numbers(database)
+    stopped = Numbers(database, reader_of(database))
     stopped.read_ahead(lambda: next(asked, True))
     assert list(stopped._columns) == [FIRST[0]]
     pool.close()
@@ -90,11 +97,11 @@ def test_columns_read_ahead_keep_within_their_memory() -> None:
 def test_what_fell_behind_is_brought_up_to_date() -> None:
     database = Database(":memory:", memory="1GB", threads=2, clock=lambda: NOW)
     pool = Pool(database)
-    pool.append(some(300))
-    numbers = Numbers(database)
+    pool.steps.append(some(300))
+    numbers = Numbers(database, reader_of(database))
     numbers.read_ahead(lambda: False)
     before = {name: kept.number for name, kept in numbers._columns.items()}
-    pool.append(some(10, 300))
+    pool.steps.append(some(10, 300))
     numbers.read_ahead(lambda: False)
     assert {name: kept.number for name, kept in numbers._columns.items()} == before, "not for every write"
     for _ in range(MOST_BEHIND):
@@ -109,42 +116,42 @@ def test_what_fell_behind_is_brought_up_to_date() -> None:
 
 def test_a_thread_warms_a_big_pool_and_ends_before_it_closes() -> None:
     pool = Pool.open(":memory:", clock=lambda: NOW)
-    pool.append(some(50))
-    small = Warming(pool.warm, every_s=0.01)
+    pool.steps.append(some(50))
+    small = Warming(pool.cache.warm, every_s=0.01)
     small.start()
     small.stop()
-    assert pool._numbers.n_bytes == 0, "a small pool needs none of it"
+    assert pool.cache.columns.n_bytes == 0, "a small pool needs none of it"
     with pool._db.read() as cursor:
         touch_rows(cursor, 20)
-    pool._next["step_id"] = FEW_STEPS
-    warming = Warming(pool.warm, every_s=0.01)
+    pool._writer.next["step_id"] = FEW_STEPS
+    warming = Warming(pool.cache.warm, every_s=0.01)
     warming.start()
     deadline = time.monotonic() + 60
-    while len(pool._numbers._columns) < len(AHEAD) and time.monotonic() < deadline:
+    while len(pool.cache.columns._columns) < len(AHEAD) and time.monotonic() < deadline:
         time.sleep(0.01)
     warming.stop()
-    assert set(pool._numbers._columns) == set(AHEAD)
+    assert set(pool.cache.columns._columns) == set(AHEAD)
     assert not [thread for thread in threading.enumerate() if thread.name == "pool-warming"]
     pool.close()
 
 
 def test_a_pool_at_rest_takes_its_log_in(tmp_path: Path) -> None:
     pool = Pool.open(tmp_path / "pool.duckdb", clock=lambda: NOW)
-    pool.append(some(50))
+    pool.steps.append(some(50))
     long = [Annotation("note", f"{i}" * 20_000, "a", "h", NOW, step_uid="s4") for i in range(500)]
-    pool.annotate(long)
-    pool._next["step_id"] = FEW_STEPS
+    pool.labels.annotate(long)
+    pool._writer.next["step_id"] = FEW_STEPS
     full = pool._db.log_bytes
     assert full > LOG_BYTES
-    pool.warm()
+    pool.cache.warm()
     assert pool._db.log_bytes == full, "somebody wrote since the last look"
     with pool._db.read() as cursor:
         before = cursor.execute("SELECT count(*) FROM annotations").fetchall()
-        pool.warm()
+        pool.cache.warm()
         assert cursor.execute("SELECT count(*) FROM annotations").fetchall() == before
     assert pool._db.log_bytes < 1 << 20
-    assert len(pool.annotations(step_uid="s4")) == 500
+    assert len(pool.labels.annotations(step_uid="s4")) == 500
     pool.close()
     pool = Pool.open(tmp_path / "pool.duckdb", clock=lambda: NOW)
-    assert [note["value"] for note in pool.annotations(step_uid="s4")] == [note.value for note in long]
+    assert [note["value"] for note in pool.labels.annotations(step_uid="s4")] == [note.value for note in long]
     pool.close()

@@ -98,8 +98,8 @@ def service(engine: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -
 
 
 def steps_of(service: Service, trajectory_uid: str) -> list[dict[str, Any]]:
-    assert service.ingest.catch_up(20)
-    found: list[dict[str, Any]] = service.pool.trajectory(trajectory_uid)["steps"]
+    assert service.ingest.catch_up(120)
+    found: list[dict[str, Any]] = service.pool.trajectories.get(trajectory_uid)["steps"]
     return found
 
 

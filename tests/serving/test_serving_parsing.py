@@ -3,10 +3,11 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.serving.parsing import MessageParser, StopScanner, assistant_text, parse_call
+from tests.effort import settings
 from tests.serving.serving_strategies import CALLS, TEXT
 
 

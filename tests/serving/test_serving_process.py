@@ -37,7 +37,7 @@ def test_starts_without_blocking_serves_and_stops():
     assert not process.ready
     process.wait_ready()
     assert process.ready and process.alive and process.model == "scripted-1"
-    assert httpx.get(f"{process.base_url}/models").status_code == 200
+    assert httpx.get(f"{process.base_url}/models", timeout=120).status_code == 200
     process.stop()
     process.stop()
     assert not process.alive and gone(process.pid)
@@ -77,7 +77,7 @@ def test_it_dies_with_its_owner_however_that_ends():
     owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
     pid, base_url = owner.stdout.readline().split()
-    assert httpx.get(f"{base_url}/models").status_code == 200
+    assert httpx.get(f"{base_url}/models", timeout=120).status_code == 200
     owner.kill()
     owner.wait()
     owner.stdout.close()
@@ -99,7 +99,7 @@ def test_sigterm_ends_it_even_while_a_request_hangs(tmp_path: Path):
     thread = threading.Thread(target=ask)
     thread.start()
     root = str(process.base_url).removesuffix("/v1")
-    assert wait_until(lambda: httpx.get(f"{root}/__log").json()["n_requests"] == 1)
+    assert wait_until(lambda: httpx.get(f"{root}/__log", timeout=120).json()["n_requests"] == 1)
     os.kill(process.pid, signal.SIGTERM)
     assert wait_until(lambda: not process.alive)
     thread.join(timeout=60)

@@ -6,11 +6,12 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.serving.protocol import Sampling
 from core.serving.sampler import draw
+from tests.effort import settings
 
 
 def expected(logits: np.ndarray, sampling: Sampling) -> np.ndarray:

@@ -6,7 +6,7 @@ import time
 import httpx
 import openai
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
 from core.errors import InvalidInput
@@ -14,6 +14,7 @@ from core.serving.faults import BODY, TRANSPORT
 from core.serving.script import Script
 from core.serving.scripted import scripted_logprob
 from core.serving.tokenizer import load_tokenizer
+from tests.effort import settings
 from tests.serving.serving_client import IDS, TOOLS, Client
 from tests.serving.serving_strategies import CALLS, TEXT
 
@@ -313,7 +314,7 @@ def test_bad_requests_name_the_field(scripted: Client):
         ({"messages": "x"}, "messages"),
         ({"messages": HELLO, "n": 0}, "n"),
         ({"messages": HELLO, "temperature": "hot"}, "temperature"),
-        ({"messages": HELLO, "presence_penalty": 1}, "presence_penalty"),
+        ({"messages": HELLO, "presence_penalty": 9}, "presence_penalty"),
         ({"messages": HELLO, "response_format": {"type": "json_object"}}, "response_format"),
         ({"messages": HELLO, "max_tokens": 0}, "max_tokens"),
         ({"messages": [{"role": "oracle", "content": ""}]}, "messages"),

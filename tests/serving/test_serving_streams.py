@@ -7,11 +7,12 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from core.dialects.assembly import Assembly
 from core.gateway.sse import EventReader
+from tests.effort import settings
 
 from .serving_client import TOOLS, Client
 from .serving_strategies import CALLS, TEXT

@@ -6,13 +6,14 @@ from functools import lru_cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import InvalidInput
 from core.serving.parsing import assistant_text
 from core.serving.tokenizer import ASSETS, Detokenizer, load_tokenizer, render_chat, tokenizer_hash
 from core.serving.train_tokenizer import train
+from tests.effort import settings
 from tests.serving.serving_strategies import CALLS, TEXT
 
 

@@ -13,6 +13,7 @@ import studio
 from core import service as core_service
 from core.config import Settings
 from core.types import Annotation, AnnotationKind, Step
+from studio import login
 
 MAIN = Path(studio.__file__).parent / "main.py"
 DEAD_ENGINE = "http://127.0.0.1:9/v1"
@@ -66,8 +67,8 @@ def service(tmp_path: Path) -> Iterator[core_service.Service]:
 @pytest.fixture
 def filled(service: core_service.Service) -> core_service.Service:
     """The same with ``known_steps``; the trajectories of the first group are scored 0, 0.5 and 1."""
-    service.pool.append(known_steps())
-    service.pool.annotate(
+    service.pool.steps.append(known_steps())
+    service.pool.labels.annotate(
         [
             Annotation(AnnotationKind.REWARD, reward, "tester", "test", NOW + 100, trajectory_uid=f"t0{rollout}")
             for rollout, reward in enumerate((0.0, 0.5, 1.0))
@@ -95,15 +96,20 @@ class Page:
 
 
 @pytest.fixture
-def open_page() -> Callable[..., Page]:
-    """Run a page of the app, with URL parameters."""
+def open_page(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Page]:
+    """Run a page of the app, with URL parameters.
+
+    The test runner has neither a server's address nor a browser's: the visitor is this machine's user.
+    """
+    monkeypatch.setattr(login, "is_exposed", lambda host, address: False)
 
     def run(key: str, **params: str) -> Page:
         app = AppTest.from_file(str(MAIN), default_timeout=60)
         # Else it reads the metadata of every installed package to find components of others; the studio has none.
         app._bidi_component_manager = BidiComponentManager()
         if key != "overview":
-            app.run().switch_page(f"../pages/{key}.py")
+            # Before a first run a page is known by its file's name, which is ours, so the overview need not be drawn.
+            app.switch_page(f"../pages/{key}.py")
         for name, value in params.items():
             app.query_params[name] = value
         return Page(app.run())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
+from datetime import UTC, datetime
 
 import pytest
 
@@ -60,7 +62,7 @@ def test_connect_gives_each_agent_one_key(service, open_page):
     assert page.app.session_state["sessions"]["codex"]["api_key"] == key.group(0)
     again = page.app.run()
     assert key.group(0) in "\n".join(block.value for block in again.code)
-    assert [row["agent"] for row in service.pool.sessions()] in ([], ["codex"])
+    assert [row["agent"] for row in service.pool.journal.sessions()] in ([], ["codex"])
 
 
 def test_first_call_is_ticked(filled, open_page):
@@ -81,14 +83,14 @@ def test_collect_shows_the_newest_first(filled, open_page):
 def test_collect_narrows_by_url(filled, open_page):
     page = open_page("collect", channel="val")
     assert set(page.app.dataframe[0].value["channel"]) == {"val"}
-    assert filled.pool.count_steps(View({"channel": "val"})) == len(page.app.dataframe[0].value)
+    assert filled.pool.steps.count(View({"channel": "val"})) == len(page.app.dataframe[0].value)
 
 
 def test_collect_pauses(filled, open_page):
     page = open_page("collect")
     page.app.toggle(key="follow").set_value(False).run()
     newer = [step for step in _more_steps()]
-    filled.pool.append(newer)
+    filled.pool.steps.append(newer)
     page.app.run()
     assert len(page.app.dataframe[0].value) == 12
     assert any("1 steps arrived" in caption.value or "1 step" in caption.value for caption in page.app.caption)
@@ -147,6 +149,20 @@ def test_settings_names_every_field_and_hides_the_key(tmp_path, open_page, monke
     for name in Settings.model_fields:
         assert f">{name}</code>" in html
     assert secret not in html
+
+
+def test_settings_tell_what_can_be_restored_and_until_when(service, open_page):
+    assert "Nothing lies in it" in open_page("settings").html
+    run, at = "run-" + "7" * 32, time.time()
+    folder = service.settings.trash_dir / run
+    folder.mkdir(parents=True)
+    note = {"run_uid": run, "at": at, "author": "<b>ann", "rule": {}, "deleted": {"n_trajectories": 4321}}
+    (folder / "run.json").write_text(json.dumps(note))
+    page = open_page("settings")
+    assert page.failures == []
+    until = datetime.fromtimestamp(at + 86400, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    assert run in page.html and until in page.html and "4,321" in page.html
+    assert f"claw-studio trash restore {run}" in [code.value for code in page.app.code]
 
 
 def test_a_page_without_service_says_so(open_page):

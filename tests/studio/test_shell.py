@@ -15,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 import studio
 from core import service as core_service
 from core.config import Settings
-from core.pool import views
+from core.pool.query import views
 from studio import lifecycle, provenance
 from studio.charts import distributions, rates
 from studio.nav import DEFAULT_PAGE, PAGES

@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from core.tasks import demo_agent
 from core.tasks.demo_agent import TOOLS, Workspace
+from tests.effort import settings
 
 
 @pytest.fixture

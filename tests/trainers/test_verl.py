@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -18,32 +16,23 @@ from core.export import export
 from core.pool import Pool
 from core.types import View
 from tests.export.conftest import conversation, done
-from tests.left_out import missing
+
+from .running import run
 
 pytestmark = pytest.mark.trainers
 
-PYTHON = Path(__file__).parents[2] / ".cache" / "trainers" / "verl" / "bin" / "python"
-VERSION = "0.9.1"
 CONFIG = {
     "trainer": {"experiment_name": "exp", "project_name": "proj"},
     "actor_rollout_ref": {"rollout": {"n": 2}},
     "data": {"train_batch_size": 2, "max_prompt_length": 16, "max_response_length": 16},
+    "estimator": "grpo",
 }
 
 
-@pytest.fixture(scope="module")
-def verl():
-    if not PYTHON.exists():
-        missing("verl is not installed, so its own reader was not tested: .ci/run installs it into .cache/trainers")
-    code = "import importlib.metadata as m; print(m.version('verl'))"
-    assert subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == VERSION
-    return PYTHON
-
-
-def test_rollout_skip_replays_our_batch(verl, tmp_path):
+def test_rollout_skip_replays_our_batch(tmp_path):
     pool = Pool.open(tmp_path / "pool.duckdb", memory="512MB", threads=1)
     try:
-        pool.append(
+        pool.steps.append(
             conversation("a", "A", [([1, 2, 3], [10, 11]), ([20], [12])])
             + conversation("b", "A", [([1, 2, 3], [13])])
             + conversation("c", "B", [([4, 5], [14, 15])])
@@ -53,22 +42,17 @@ def test_rollout_skip_replays_our_batch(verl, tmp_path):
             ],
         )  # fmt: skip
         planned = plan(pool, View(), parse_recipe({"algorithm": "grpo"}))
-        result = export(planned, pool, "verl_rollout", tmp_path / "out", merge="trajectory")
+        result = export(planned, pool, "verl_rollout", tmp_path / "out", merge="trajectory", rewards="trajectory")
     finally:
         pool.close()
     folder = tmp_path / "dump" / "exp_proj" / "GBS2_N2_in16_out16" / "1"
     folder.mkdir(parents=True)
     shutil.copy(result.path, folder / "gen_batch.dp")
     (folder / "meta.json").write_text(json.dumps({"global_steps": 1}))
-    program = Path(__file__).with_name("in_verl.py")
-    ran = subprocess.run(
-        [verl, program, tmp_path / "dump", json.dumps(CONFIG)], capture_output=True, text=True, timeout=280, check=False
-    )
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    found = json.loads(ran.stdout.splitlines()[-1])
+    found = run("in_verl.py", "verl", tmp_path / "dump", json.dumps(CONFIG))
     assert found["meta"] == {"plan": planned.hash}
     rows = found["rows"]
-    keys = ("uid", "trajectory_uid", "n_turns", "prompt", "response", "sampled", "score")
+    keys = ("group", "trajectory", "n_turns", "prompt", "response", "ids", "score")
     assert [tuple(row[key] for key in keys) for row in rows] == [
         ("A", "a", 2, [1, 2, 3], [10, 11, 20, 12], [10, 11, 12], 1.0),
         ("A", "b", 1, [1, 2, 3], [13], [13], 0.25),
@@ -78,5 +62,5 @@ def test_rollout_skip_replays_our_batch(verl, tmp_path):
     assert rows[0]["logprobs"] == [-0.125, -0.25, -0.125]
     assert all(row["positions"] == list(range(len(row["prompt"]) + len(row["response"]))) for row in rows)
     for row in rows:
-        assert row["advantage"] == pytest.approx(row["ours"], rel=1e-5)
-        assert row["ours"] == [pytest.approx(row["ours"][0])] * len(row["sampled"])
+        assert row["advantages"] == pytest.approx(row["ours"], rel=1e-5)
+        assert row["ours"] == [pytest.approx(row["ours"][0])] * len(row["ids"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.tree.attention import block_mask, blocked_attention, mask_mod
@@ -12,6 +12,7 @@ from core.tree.build import build, concatenate
 from core.tree.cascade import cascade_attention, pieces
 from core.tree.mask import dense_mask
 from core.tree.sequences import Sequences
+from tests.effort import settings
 
 from .strategies import sequences
 

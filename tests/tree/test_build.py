@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from core.errors import InvalidInput
 from core.tree.build import build, concatenate
@@ -10,6 +10,7 @@ from core.tree.mask import visible
 from core.tree.nodes import tree_nodes
 from core.tree.order import sort_with_lcp
 from core.tree.sequences import Sequences
+from tests.effort import settings
 
 from . import reference
 from .strategies import sequences

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.tree.build import build
 from core.tree.drift import lost_sharing, node_of_turn, shared_with
 from core.tree.nodes import tree_nodes
+from tests.effort import settings
 
 from .strategies import sequences
 

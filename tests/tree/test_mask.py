@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import InvalidInput
 from core.tree.build import build
 from core.tree.mask import dense_mask, mask_blocks
 from core.tree.sequences import Sequences
+from tests.effort import settings
 
 from .strategies import sequences
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import InvalidInput
@@ -14,6 +14,7 @@ from core.tree.build import build
 from core.tree.order import sort_by_deltas, sort_by_tokens
 from core.tree.packing import pack
 from core.tree.sequences import Sequences
+from tests.effort import settings
 
 from .strategies import tokens
 

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import InvalidInput
@@ -12,6 +12,7 @@ from core.tree.build import build
 from core.tree.order import sort_with_lcp
 from core.tree.packing import Part, cut, first_fit_decreasing, pack
 from core.tree.sequences import Sequences
+from tests.effort import settings
 
 from . import reference
 from .strategies import sequences

@@ -4,13 +4,14 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import InvalidInput
 from core.tree.packing import pack
 from core.tree.ranks import CostModel, balance, balance_rows
 from core.tree.sequences import Sequences
+from tests.effort import settings
 
 
 @given(st.lists(st.integers(0, 1000), max_size=40), st.integers(1, 6))

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import InvalidInput
@@ -15,6 +15,7 @@ from core.tree.losses import LOSSES, batch_loss
 from core.tree.scores import by_step
 from core.tree.sequences import Sequences
 from core.tree.terms import POLICIES, coefficients, denominators, loss_terms
+from tests.effort import settings
 
 from .strategies import sequences
 

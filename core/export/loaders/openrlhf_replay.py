@@ -1,20 +1,31 @@
 """Replay an exported batch in OpenRLHF: an agent executor that hands out captured rollouts in place of generating.
 
-This file stands beside the export and needs nothing but Python. Point ``--agent_func_path`` at it, set
-``CLAW_REPLAY`` to the exported file, and use the groups' uids (``Replay.prompts``) as prompts.
+This file stands beside the export and needs OpenRLHF only. Set ``CLAW_REPLAY`` to the exported file, point the agent
+function's path at this one, and train on the prompts that this writes, with as many samples per prompt as it prints::
+
+    python openrlhf_replay.py openrlhf-....jsonl prompts.jsonl
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from openrlhf.utils.agent import AgentExecutorBase
+
 
 class Replay:
-    """The rows of one file by prompt."""
+    """The rows of one file by prompt.
+
+    Attributes:
+        rows: uid of a prompt group -> its rows.
+        n_samples: rows of each group.
+    """
 
     def __init__(self, path: str) -> None:
         self.rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -22,29 +33,45 @@ class Replay:
             for line in lines:
                 row = json.loads(line)
                 self.rows[row["prompt"]].append(row)
-        self._next: dict[str, int] = defaultdict(int)
+        self.n_samples = max(map(len, self.rows.values()), default=0)
 
-    def __len__(self) -> int:
-        return sum(len(rows) for rows in self.rows.values())
+    def write_prompts(self, path: str) -> None:
+        """The prompts to train on: uids of groups, under OpenRLHF's key ``input``."""
+        Path(path).write_text("".join(json.dumps({"input": uid}) + "\n" for uid in self.rows), encoding="utf-8")
 
-    def prompts(self) -> list[str]:
-        """The prompts to train on: uids of prompt groups."""
-        return list(self.rows)
 
-    def take(self, prompt: str) -> dict[str, Any]:
-        """The next captured rollout of a prompt, from the first again after the last."""
-        rows = self.rows[prompt]
-        row = rows[self._next[prompt] % len(rows)]
-        self._next[prompt] += 1
+class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
+    """What OpenRLHF calls for each sample of a prompt. One call for all samples of a prompt takes each row once.
+
+    Raises:
+        ValueError: another number of samples than the group has rows, or a row that OpenRLHF would cut.
+    """
+
+    def __init__(self) -> None:
+        self.replay = Replay(os.environ["CLAW_REPLAY"])
+        self._asked: dict[str, int] = defaultdict(int)
+
+    async def execute(
+        self, prompt: str, label: Any, sampling_params: Any, max_length: int, *_: Any, **__: Any
+    ) -> dict[str, Any]:
+        """The captured rollout in the shape of a generated one."""
+        rows = self.replay.rows[prompt]
+        number = self._asked[prompt]
+        self._asked[prompt] += 1
+        # All samples of a prompt are asked for at once, so here they have all begun.
+        await asyncio.sleep(0)
+        if self._asked[prompt] != len(rows):
+            asked = self._asked[prompt]
+            raise ValueError(f"{asked} samples of prompt {prompt!r} were asked for, and {len(rows)} were captured")
+        await asyncio.sleep(0)
+        self._asked[prompt] = 0
+        row = rows[number]
+        if len(row["observation_tokens"]) > max_length:
+            raise ValueError(f"a row of {len(row['observation_tokens'])} tokens would be cut at {max_length}")
         return row
 
 
-class AgentExecutor:
-    """What OpenRLHF calls for each prompt."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self.replay = Replay(os.environ["CLAW_REPLAY"])
-
-    async def execute(self, prompt: str, label: str = "", *_: Any, **__: Any) -> dict[str, Any]:
-        """A captured rollout in the shape of a generated one."""
-        return self.replay.take(prompt)
+if __name__ == "__main__":
+    found = Replay(sys.argv[1])
+    found.write_prompts(sys.argv[2])
+    print(f"{len(found.rows)} prompts, {found.n_samples} samples per prompt")

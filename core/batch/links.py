@@ -1,0 +1,89 @@
+"""Which step of a trajectory goes on from which: what estimators that chain steps run along.
+
+Steps come in order, but a step does not always go on from the one before it: choices of one call answer the same
+prompt, and a fork goes back to an earlier state. What a call's prompt holds decides:
+
+- ``extends``, ``realigned``, ``tail_replaced``: it goes on from the step that it was stored against.
+- ``compacted``, or nothing known: from the step before it.
+- ``forked``: another answer to a prompt that was answered before goes on from what that step goes on from, whichever
+  way its client wrote the history. Any other fork goes on from the latest earlier step whose prompt and answer stand
+  whole in its prompt; from none where there is none. A white-box producer numbers its steps itself, and its prompts
+  need not hold what was said: there a fork that holds no earlier step whole goes on from the step before it.
+- The same number as the step before it: a choice of the same call; it goes on from what that one goes on from.
+
+Where the step that one goes on from was left out, what that one goes on from stands in for it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from core.batch.candidates import Candidates
+from core.credit.types import Bools, Ints
+from core.types import Source, Transition
+
+CONTINUES = (Transition.EXTENDS, Transition.REALIGNED, Transition.TAIL_REPLACED)
+
+
+def origins(found: Candidates, alive: Bools, links: pa.Table) -> Ints:
+    """The candidate row that each row goes on from, -1 for none: int64 [n_steps]. Only rows of ``alive`` count.
+
+    Args:
+        found: the candidates.
+        alive: bool [n_steps], the steps to chain.
+        links: a row per candidate, ``link`` of ``pool.training.credit_fields``.
+    """
+    n = found.n_steps
+    rows = np.flatnonzero(alive)
+    before = np.full(n, -1, dtype=np.int64)
+    if not len(rows):
+        return before
+    previous = np.full(n, -1, dtype=np.int64)
+    same = found.trajectory[rows[1:]] == found.trajectory[rows[:-1]]
+    previous[rows[1:][same]] = rows[:-1][same]
+    named = pc.index_in(links["parent_step_uid"], value_set=found.rows["step_uid"].combine_chunks())
+    parent = pc.fill_null(named, -1).to_numpy().astype(np.int64)
+    transition = links["transition"].combine_chunks()
+    forked = pc.fill_null(pc.equal(transition, Transition.FORKED.value), False).to_numpy(zero_copy_only=False)
+    goes_on = pc.is_in(transition, pa.array([one.value for one in CONTINUES], transition.type))
+    to_parent = goes_on.to_numpy(zero_copy_only=False) & (parent >= 0)
+    index = found.numbers("step_index")
+    again = (previous >= 0) & (index == index[previous])
+    before[rows] = previous[rows]
+    odd = alive & (again | forked | (to_parent & (parent != previous)))
+    if odd.any():
+        shared = pc.fill_null(links["n_shared_tokens"], 0).to_numpy()
+        prompt = np.nan_to_num(found.numbers("n_prompt_tokens"))
+        length = np.nan_to_num(found.numbers("n_prompt_tokens") + found.numbers("n_response_tokens"))
+        produced = pc.equal(links["source"], Source.WHITEBOX.value).to_numpy(zero_copy_only=False)
+        for row in np.flatnonzero(odd).tolist():
+            if again[row]:
+                before[row] = before[previous[row]]
+                continue
+            at = int(parent[row])
+            if forked[row]:
+                at = _forked_from(row, before, parent, alive, forked, shared, prompt, length)
+            while at >= 0 and not alive[at]:
+                at = int(parent[at])
+            none_named = at < 0 and (produced[row] or not forked[row])
+            before[row] = previous[row] if none_named else at
+    return before
+
+
+def _forked_from(
+    row: int, before: Ints, parent: Ints, alive: Bools, forked: Bools, shared: np.ndarray, prompt: np.ndarray,
+    length: np.ndarray,
+) -> int:  # fmt: skip
+    """What a forked step goes on from; those before it are known."""
+    at = int(parent[row])
+    while at >= 0:
+        origin = int(before[at] if alive[at] else parent[at])
+        if 0 < prompt[row] == prompt[at] == shared[row]:
+            if alive[at] or not forked[at]:
+                return origin
+        elif length[at] <= shared[row]:
+            return at
+        at = origin
+    return at

@@ -1,0 +1,54 @@
+"""What plans and exporters read: of the pool its part ``training``, of a dataset version what was frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from core.batch.layout import TokenReader
+from core.pool.versions import Versions
+from core.types import View
+
+
+class PlanSource(TokenReader, Protocol):
+    """Candidates and what is asked about the chosen ones: ``pool.training`` or a ``VersionSource``."""
+
+    def plan_rows(self, view: View, *, channel: str) -> pa.Table:
+        """One row per candidate step in plan order, at least ``candidates.COLUMNS``."""
+        ...
+
+    def credit_fields(self, step_uids: Any, fields: Sequence[str]) -> pa.Table:
+        """Producers' fields of these steps, for estimators that need them."""
+        ...
+
+    def version_in_force(self, channel: str) -> int | None:
+        """The policy version that staleness counts from (``core.pool.state.inforce``); None: unknown."""
+        ...
+
+    def trajectory_rewards(self, policy: Any, *, channel: str) -> pa.Table:
+        """(trajectory_uid, reward) by a reward policy (``core.pool.rewards.Spec``) of what is scored by it."""
+        ...
+
+    def step_values(self, step_uids: Any, model: str) -> pa.Array:
+        """A critic's stored values of these steps, float64 [n], null where it gave none."""
+        ...
+
+    def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
+        """A trajectory with its steps in order, messages and tools included."""
+        ...
+
+
+class PlanPool(Protocol):
+    """The parts of a pool that plans are made from."""
+
+    @property
+    def training(self) -> PlanSource:
+        """The pool as it is now."""
+        ...
+
+    @property
+    def versions(self) -> Versions:
+        """Dataset versions, for recipes that name one."""
+        ...

@@ -1,0 +1,152 @@
+"""What formats share whose trainer computes advantages itself: the plan's number in the place of its reward, and what
+such a trainer can't be told.
+
+``credit=plan`` writes the plan's advantage where the trainer looks for a reward, and names the settings with which the
+trainer passes it on as it is. ``credit=trainer`` writes rewards, and the trainer makes of them what it makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from core.batch.plan import Plan
+from core.batch.rows import Rows
+from core.errors import InvalidInput
+from core.export.base import Difference
+
+CREDIT: Mapping[str, tuple[str, ...]] = {"credit": ("plan", "trainer")}
+"""The option of formats with one number per row: the plan's advantage, or the trajectory's reward."""
+
+MERGE_HINT = "merge=step gives each step a row of its own"
+
+
+def as_planned(settings: Mapping[str, str]) -> bool:
+    """Whether ``CREDIT`` says plan."""
+    return settings["credit"] == "plan"
+
+
+def row_advantages(rows: Rows) -> NDArray[np.float32]:
+    """The one advantage of each row, float32 [r].
+
+    Raises:
+        InvalidInput: the plan assigns none, or those of a row's tokens differ: the format has one number per row.
+    """
+    row = np.repeat(np.arange(len(rows)), rows.lengths)[rows.loss]
+    values = rows.advantages[rows.loss]
+    if np.isnan(values).any():
+        raise InvalidInput(
+            "the plan assigns no advantages",
+            field="options.credit",
+            hint="credit=trainer writes rewards; or choose an algorithm that assigns advantages",
+        )
+    low, high = np.full(len(rows), np.inf, dtype=np.float32), np.full(len(rows), -np.inf, dtype=np.float32)
+    np.minimum.at(low, row, values)
+    np.maximum.at(high, row, values)
+    if (low < high).any():
+        raise InvalidInput(
+            f"advantages differ within {int((low < high).sum())} rows, and the format has one number per row",
+            field="options",
+            hint=f"{MERGE_HINT}; where they differ by token, choose a format that has them by token",
+        )
+    return low
+
+
+def rows_rewards(plan: Plan, rows: Rows, settings: Mapping[str, str]) -> NDArray[np.float32]:
+    """What stands in the place of each row's reward, float32 [r]. InvalidInput where it is unknown."""
+    return row_advantages(rows) if as_planned(settings) else trajectory_rewards(plan, rows.last_step)
+
+
+def trajectory_rewards(plan: Plan, step: NDArray[np.int64]) -> NDArray[np.float32]:
+    """The reward of the trajectory of each step, float32 [r].
+
+    Raises:
+        InvalidInput: a trajectory is unscored; these formats have no way to say so, and 0 would be a lie.
+    """
+    rewards: NDArray[np.float64] = plan.steps["trajectory_reward"].take(pa.array(step)).cast(pa.float64()).to_numpy()
+    if np.isnan(rewards).any():
+        raise InvalidInput(
+            f"{int(np.isnan(rewards).sum())} rows have no reward, and the format can't say so",
+            field="recipe",
+            hint="score them, or choose an algorithm that needs rewards: it leaves the unscored out",
+        )
+    return rewards.astype(np.float32)
+
+
+def with_context(rows: Rows) -> Rows:
+    """The rows with something before each token that is trained on: a row without a prompt gives its first token.
+
+    No model says how likely a token is that nothing stands before. Trainers read that number from beside the row: from
+    padding, or from the end of another row.
+
+    Raises:
+        InvalidInput: nothing of such a row is left.
+    """
+    bare = rows.n_prompt == 0
+    if not bare.any():
+        return rows
+    loss = rows.loss.copy()
+    loss[rows.offsets[:-1][bare]] = False
+    left = np.add.reduceat(loss, rows.offsets[:-1])
+    if (left == 0).any():
+        raise InvalidInput(
+            f"{int((left == 0).sum())} rows have neither a prompt nor a second token: nothing predicts their only one",
+            field="view",
+            hint="where: n_prompt_tokens > 0",
+        )
+    return replace(rows, loss=loss, n_prompt=np.maximum(rows.n_prompt, 1))
+
+
+def bare_rows(plan: Plan) -> list[Difference]:
+    """What ``with_context`` does to a plan."""
+    n = int((plan.steps["n_prompt_tokens"].to_numpy() == 0).sum())
+    if not n:
+        return []
+    what = (
+        f"{n} steps have no prompt: nothing predicts their first token, so it is context and not trained on, nor "
+        "counted where the trainer whitens over tokens, which moves advantages a little"
+    )
+    return [Difference(what, "view where: n_prompt_tokens > 0")]
+
+
+def sampled_at(plan: Plan) -> NDArray[np.float64]:
+    """Temperature of each step's request, float64 [n]; NaN: it told none."""
+    told = plan.reader.credit_fields(plan.steps["step_uid"].combine_chunks(), ["temperature"])
+    values: NDArray[np.float64] = told["temperature"].cast(pa.float64()).to_numpy()
+    return values
+
+
+def one_temperature(plan: Plan, setting: str) -> list[Difference]:
+    """A trainer that divides all logits by one temperature, where the steps' differ, or are unknown."""
+    found = np.unique(sampled_at(plan))
+    if len(found) < 2 and not np.isnan(found).any():
+        return []
+    told = ", ".join("unknown" if np.isnan(value) else f"{value:g}" for value in found.tolist())
+    return [
+        Difference(
+            f"steps were sampled at temperatures {told}; the trainer computes all log-probs at {setting}",
+            "recipe temperature: one of them",
+        )
+    ]
+
+
+def unknown_logprobs(rows: Sequence[Rows], why: str) -> tuple[Difference, ...]:
+    """Log-probs that one row lacks and so all do."""
+    n = sum(int(np.isnan(part.logprobs[part.loss]).any()) for part in rows)
+    if not n:
+        return ()
+    return (
+        Difference(f"log-probs of some steps are unknown, so the file has none: {why}", "view where: has_logprobs"),
+    )
+
+
+def counts_of(plan: Plan) -> dict[str, Any]:
+    """Trajectories of each group as ``{"sizes": [...], "uniform": bool}``."""
+    sizes = np.bincount(plan.trajectories["group"].to_numpy())
+    sizes = sizes[sizes > 0]
+    return {"sizes": sizes.tolist(), "uniform": bool((sizes == sizes[:1]).all())}

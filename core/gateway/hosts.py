@@ -1,0 +1,87 @@
+"""Which hosts a request may be for, and which pages it may come from.
+
+A page that was loaded under a name of its own stays in that name when the name is rebound to this machine, so its
+requests ask for a host that nobody allowed. A page of another origin says so in ``Origin``, or its browser does in
+``Sec-Fetch-Site`` (https://www.w3.org/TR/fetch-metadata/).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from ipaddress import ip_address
+from typing import Final
+
+from core.config import is_loopback
+
+WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})
+"""What a server is bound to that listens at all of a machine's addresses."""
+FOREIGN_SITES: Final = frozenset({b"cross-site", b"same-site"})
+"""``Sec-Fetch-Site`` of pages of other origins; other ports of this machine are the same site."""
+
+_AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+))(?::(?P<port>\d{1,5}))?", re.IGNORECASE)
+_MAX_KNOWN: Final = 256
+
+
+def host_of(authority: str) -> str | None:
+    """The host of ``host[:port]``, in lower case, without brackets and the last dot; None where it is no authority."""
+    match = _AUTHORITY.fullmatch(authority)
+    if match is None or int(match["port"] or 0) > 65535:
+        return None
+    return (match["v6"] or match["name"]).lower().rstrip(".") or None
+
+
+class Hosts:
+    """The hosts that a server answers for.
+
+    Args:
+        bound: the address that it listens at. At a wildcard every address that is a number is its own: a page can't be
+            rebound to a number.
+        allowed: further names; ``*.example.org`` takes all below it.
+    """
+
+    def __init__(self, bound: str, allowed: Iterable[str] = ()) -> None:
+        self._wildcard = bound in WILDCARDS
+        names = {name.lower().rstrip(".") for name in (bound, *allowed)}
+        self._names = frozenset(name for name in names if not name.startswith("*."))
+        self._below = tuple(name[1:] for name in names if name.startswith("*."))
+        self._known: dict[bytes, bool] = {}
+
+    def allow(self, authority: bytes) -> bool:
+        """Whether a ``Host`` header names this server, at any port."""
+        known = self._known.get(authority)
+        if known is None:
+            known = self._allow(authority.decode("latin-1"))
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            self._known[authority] = known
+        return known
+
+    def _allow(self, authority: str) -> bool:
+        host = host_of(authority)
+        if host is None:
+            return False
+        if host in self._names or host.endswith(self._below) or is_loopback(host):
+            return True
+        return self._wildcard and _is_number(host)
+
+
+def _is_number(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def is_foreign(origin: bytes | None, site: bytes | None, host: bytes) -> bool:
+    """Whether a request was made by a page of another origin than the server that it is for.
+
+    Args:
+        origin, site: ``Origin`` and ``Sec-Fetch-Site``; None where the request has none, as programs send it.
+        host: ``Host``, which is allowed.
+    """
+    if origin is not None:
+        scheme, _, authority = origin.partition(b"://")
+        return scheme not in (b"http", b"https") or authority.lower() != host.lower()
+    return site in FOREIGN_SITES

@@ -1,0 +1,71 @@
+"""Requests to engines as bytes: where a URL leads, and the lines that every request to it has."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from urllib.parse import SplitResult, unquote, urlsplit
+
+Origin = tuple[str, int, bool]
+"""Host, port, whether it speaks TLS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a URL leads: the request's first line, and the headers it has unless others are given."""
+
+    origin: Origin
+    line: str
+    own: Mapping[str, str]
+
+
+def read_url(method: str, url: str) -> Target:
+    """Raises ValueError for what is no http address."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{url!r} is no http address")
+    tls = parts.scheme == "https"
+    port = parts.port or (443 if tls else 80)
+    host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
+    named = f"[{host}]" if ":" in host else host
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    if " " in path or " " in host:
+        raise ValueError(f"{url!r} is no http address")
+    own = {
+        "host": f"Host: {named}" + (f":{parts.port}" if parts.port else "") + "\r\n",
+        "accept": "Accept: */*\r\n",
+        # Bodies are kept as they are, so they had better not be compressed.
+        "accept-encoding": "Accept-Encoding: identity\r\n",
+        "user-agent": "User-Agent: claw-studio\r\n",
+        **_login(parts),
+    }
+    return Target((host, port, tls), f"{method} {path} HTTP/1.1\r\n", own)
+
+
+def _login(parts: SplitResult) -> dict[str, str]:
+    if parts.username is None:
+        return {}
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+    return {"authorization": f"Authorization: Basic {base64.b64encode(login).decode()}\r\n"}
+
+
+def request_bytes(
+    target: Target, headers: Mapping[str, str] | Iterable[tuple[str, str]], body: bytes, method: str
+) -> bytes:
+    """The whole request. Raises ValueError for a header that is none."""
+    pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+    given = {name.lower() for name, _ in pairs}
+    own = [line for name, line in target.own.items() if name not in given]
+    lines = [f"{name}: {value}\r\n" for name, value in pairs]
+    text = "".join([target.line, *own, *lines])
+    n_lines = 1 + len(own) + len(lines)
+    if text.count("\n") != n_lines or text.count("\r") != n_lines or "\0" in text:
+        raise ValueError("a header holds a line break")
+    if body or method not in ("GET", "HEAD"):
+        text += f"Content-Length: {len(body)}\r\n"
+    try:
+        head = text.encode("latin-1")
+    except UnicodeEncodeError:
+        head = text.encode("utf-8", "surrogateescape")
+    return b"".join((head, b"\r\n", body))

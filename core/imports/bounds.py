@@ -1,0 +1,112 @@
+"""What a file that is read may take, and what is said when it can't be read: a file is somebody else's.
+
+Archives are looked through before anything of them is unpacked; pickles are read by the weights-only loader, which
+builds numbers, texts, lists and tensors and calls nothing.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sqlite3
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+
+from core.errors import InvalidInput
+from core.imports.base import Found, Problem
+
+MAX_MEMBERS = 100_000
+MAX_UNPACKED = 8 << 30
+MAX_RATIO = 200
+"""Unpacked bytes for one packed byte, of members of more than a MiB."""
+MAX_LINE = 256 << 20
+"""Bytes of one line, one value or one cell."""
+MAX_BATCH = 1 << 30
+"""Bytes of a batch of Parquet rows."""
+
+UNREADABLE = (
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+    ArithmeticError,
+    RuntimeError,
+    MemoryError,
+    struct.error,
+    zlib.error,
+    zipfile.BadZipFile,
+    pickle.PickleError,
+    sqlite3.Error,
+    pa.ArrowException,
+)
+"""What readers of JSON, gzip, zip, pickle, Parquet and SQLite raise for bytes that are not what they should be."""
+
+
+def bounded(path: Path, found: Iterator[Found]) -> Iterator[Found]:
+    """The same; a file that can't be read on is a Problem that says behind which record, and ends."""
+    where = path.name
+    while True:
+        try:
+            item = next(found, None)
+        except InvalidInput as error:
+            yield Problem(_behind(path, where), error.field, error.message)
+            return
+        except UNREADABLE as error:
+            yield Problem(_behind(path, where), None, f"can't be read: {_said(error)}")
+            return
+        if item is None:
+            return
+        where = item.where
+        yield item
+
+
+def _behind(path: Path, where: str) -> str:
+    return path.name if where == path.name else f"{path.name} (behind {where})"
+
+
+def _said(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else f"{text[:300]}…"
+
+
+def load_torch(path: Path) -> Any:
+    """What a ``.pt`` file holds, by the weights-only loader.
+
+    Raises:
+        InvalidInput: no such file, one that is larger unpacked than may be, names a path out of a folder, or asks to
+            run something.
+    """
+    check_archive(path)
+    import torch
+
+    try:
+        return torch.load(path, weights_only=True, map_location="cpu")
+    except UNREADABLE as error:
+        raise InvalidInput(f"{path.name} can't be read as a .pt file: {_said(error)}", field="path") from error
+
+
+def check_archive(path: Path) -> None:
+    """InvalidInput unless it is a zip file within the limits, all of whose members lie in its own folder."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+    except UNREADABLE as error:
+        raise InvalidInput(f"{path.name} is no zip file: {_said(error)}", field="path") from error
+    if len(members) > MAX_MEMBERS:
+        raise InvalidInput(f"{path.name} has more than {MAX_MEMBERS} members", field="path")
+    if sum(member.file_size for member in members) > MAX_UNPACKED:
+        raise InvalidInput(f"{path.name} holds more than {MAX_UNPACKED >> 30} GiB", field="path")
+    for member in members:
+        name = PurePosixPath(member.filename.replace("\\", "/"))
+        if name.is_absolute() or ".." in name.parts:
+            raise InvalidInput(f"{path.name}: the member {member.filename!r} leaves its folder", field="path")
+        if member.file_size > max(1 << 20, MAX_RATIO * member.compress_size):
+            raise InvalidInput(f"{path.name}: {member.filename!r} is packed more than {MAX_RATIO} to 1", field="path")

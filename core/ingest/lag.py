@@ -1,0 +1,62 @@
+"""How far the pool is behind the journal, found at the journal's end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from itertools import islice
+from pathlib import Path
+
+from core.ingest.order import time_of
+from core.journal import JournalReader, Record
+
+
+class Lag:
+    """Looks up the oldest record that is past given positions.
+
+    Args:
+        journal_dir: folder of the segments.
+        clock: UTC seconds.
+    """
+
+    def __init__(self, journal_dir: Path, clock: Callable[[], float]) -> None:
+        self._reader = JournalReader(journal_dir)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._level_at = clock()
+        self._begun = 0
+        self._told = 0
+        self._found = 0.0
+
+    def seconds(self, positions: Callable[[], Mapping[str, int]]) -> float:
+        """Age of the oldest record past the positions; 0 when there is none.
+
+        Where the journal can't be read (out of descriptors, no such right), the time since that was last 0. Those who
+        ask at the same time share a look that began after they asked: every page and monitor asks, again and again.
+        """
+        asked = self._begun
+        with self._lock:
+            if self._told <= asked:
+                self._begun += 1
+                self._found = self._seconds(positions())
+                self._told = self._begun
+            return self._found
+
+    def _seconds(self, positions: Mapping[str, int]) -> float:
+        now = self._clock()
+        try:
+            unread = self._oldest(positions)
+        except OSError:
+            return max(0.0, now - self._level_at)
+        if not unread:
+            self._level_at = now
+            return 0.0
+        times = [at for at in map(time_of, unread) if at is not None]
+        return max(0.0, now - min(times, default=self._level_at))
+
+    def _oldest(self, positions: Mapping[str, int]) -> list[Record]:
+        """The first unread record of each writer that has one."""
+        found: list[Record] = []
+        for writer in self._reader.read(positions):
+            found += islice((one for one in writer if isinstance(one, Record)), 1)
+        return found

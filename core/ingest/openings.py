@@ -1,0 +1,111 @@
+"""Which open trajectories of unknown identity a call may go on from: found by the answers that it holds.
+
+Thousands may be open at once, so none is looked at that shares nothing with the call. Memory is bounded: the oldest
+answers are forgotten first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+
+from core.linking import Call
+
+MAX_OPEN = 20_000
+"""Trajectories of inferred identity that a call may continue."""
+MAX_ANSWERS = 100_000
+"""Answers that are remembered, the latest ones; twice that at most."""
+MAX_ALIKE = 64
+"""Trajectories that are looked at for one answer, the latest ones."""
+
+
+class _Recent:
+    """Key -> the latest names, for at least the latest ``limit`` keys and at most twice as many."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._young: dict[int, tuple[str, ...]] = {}
+        self._old: dict[int, tuple[str, ...]] = {}
+
+    def get(self, key: int) -> tuple[str, ...]:
+        return self._young.get(key) or self._old.get(key) or ()
+
+    def add(self, key: int, name: str) -> None:
+        known = self.get(key)
+        if len(self._young) >= self._limit:
+            self._young, self._old = {}, self._young
+        if not known:
+            self._young[key] = (name,)
+        elif name != known[-1]:
+            self._young[key] = (*(one for one in known if one != name), name)[-MAX_ALIKE:]
+
+    def clear(self) -> None:
+        self._young, self._old = {}, {}
+
+
+class OpenTrajectories:
+    """The open trajectories and, by hash, their answers and the prompts that were answered."""
+
+    def __init__(self, *, max_open: int = MAX_OPEN, max_answers: int = MAX_ANSWERS) -> None:
+        self._max_open = max_open
+        self._open: OrderedDict[str, None] = OrderedDict()
+        self._answers = _Recent(max_answers)
+        self._prompts = _Recent(max_answers)
+
+    def __contains__(self, uid: object) -> bool:
+        return uid in self._open
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def latest(self, n: int) -> list[str]:
+        """The ``n`` latest, the last one first."""
+        return list(islice(reversed(self._open), n))
+
+    def close(self, uid: str) -> None:
+        """No call joins it any more."""
+        self._open.pop(uid, None)
+
+    def touch(self, uid: str) -> None:
+        """It is open, and the latest."""
+        self._open[uid] = None
+        self._open.move_to_end(uid)
+        while len(self._open) > self._max_open:
+            self._open.popitem(last=False)
+
+    def note(self, uid: str, call: Call) -> None:
+        """Remember a call of an open trajectory by its answer and its prompt."""
+        if call.answer is None or call.talk is None:
+            return
+        self._answers.add(call.answer, uid)
+        self._prompts.add(_keys(call)[-1], uid)
+
+    def note_answers(self, answers: Iterable[tuple[str, int]]) -> None:
+        """The same from (uid, answer's hash), for trajectories whose calls were not read back whole."""
+        for uid, answer in answers:
+            self._answers.add(answer, uid)
+
+    def candidates(self, call: Call) -> Iterator[list[str]]:
+        """Trajectories that the call may go on from, the likeliest first.
+
+        Those whose answers it holds, the last one's first; then those whose prompt is followed by another answer.
+        """
+        if call.talk is None or "assistant" not in call.talk_roles:
+            return
+        keys = _keys(call)
+        places = [place for place, role in enumerate(call.talk_roles) if role == "assistant"][::-1]
+        known = (self._answers.get(int(call.talk[place])) for place in places)
+        asked = (self._prompts.get(keys[place]) for place in places)
+        for names in chain(known, asked):
+            if found := [uid for uid in names if uid in self._open]:
+                yield found
+
+
+def _keys(call: Call) -> list[int]:
+    """One key for each number of leading messages: 0, 1, ... all."""
+    assert call.talk is not None
+    keys = [0]
+    for message in call.talk.tolist():
+        keys.append(hash((keys[-1], message)))
+    return keys

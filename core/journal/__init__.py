@@ -1,0 +1,45 @@
+"""The durable log of captured calls: append-only segments that many readers and one writer each share."""
+
+from core.journal.layout import MAGIC, SUFFIX, head_bytes
+from core.journal.reader import (
+    Found,
+    Gap,
+    JournalReader,
+    Record,
+    cut_unfinished,
+    damages,
+    journal_bytes,
+    read_after,
+    read_all,
+    read_marked,
+    read_records,
+    read_segment,
+)
+from core.journal.salvage import Damage, keep_aside, kept_aside
+from core.journal.thinning import THIN, thin
+from core.journal.writer import Journal, Position
+
+__all__ = [
+    "MAGIC",
+    "SUFFIX",
+    "THIN",
+    "Damage",
+    "Found",
+    "Gap",
+    "Journal",
+    "JournalReader",
+    "Position",
+    "Record",
+    "cut_unfinished",
+    "damages",
+    "head_bytes",
+    "journal_bytes",
+    "keep_aside",
+    "kept_aside",
+    "read_after",
+    "read_all",
+    "read_marked",
+    "read_records",
+    "read_segment",
+    "thin",
+]

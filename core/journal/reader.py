@@ -1,0 +1,351 @@
+"""The reading end of the journal: whole records in their writers' order, and what is no record told as damage.
+
+A reader may run while writers write. What is not there in full at the end of a writer's newest segment is not there
+yet; anywhere else it is damage. Damage ends nothing: reading goes on with the next record that is whole.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from core.journal import layout
+from core.journal.layout import number_of, writer_of
+from core.journal.salvage import Damage, Place, find_salt, places, places_1, told
+from core.journal.writer import is_held, sign
+
+_READ_BUFFER = 1 << 20
+_NEAR_BYTES = 64 << 10
+_MARK = re.compile(r"^(?P<mark>.+\.\d+\.\d+)\.(?P<signature>[0-9a-f]{16})$")
+
+
+class Record(NamedTuple):
+    """One record: the segment it stands in, its first byte, the byte after it, and what was appended.
+
+    Offsets are those of the writer, whatever has happened to the file since.
+    """
+
+    segment: str
+    offset: int
+    next_offset: int
+    payload: bytes
+
+
+class Gap(NamedTuple):
+    """Where records were taken out on purpose: the first byte of the first, the byte after the last, as written."""
+
+    segment: str
+    offset: int
+    next_offset: int
+
+
+Found = Record | Damage | Gap
+
+
+class JournalReader:
+    """Reads a folder again and again, and remembers what need not be looked at any more. For one thread at a time."""
+
+    def __init__(self, directory: Path) -> None:
+        self._dir = directory
+        self._folder: bytes | None = None
+        self._finished: dict[str, int] = {}
+        self._idle: dict[str, tuple[int, int]] = {}
+
+    def read(self, after: Mapping[str, int]) -> list[Iterator[Found]]:
+        """What stands past the given positions, each writer's by itself.
+
+        Args:
+            after: segment name -> ``next_offset`` of the last record or damage taken; absent means unread.
+        """
+        by_writer: dict[str, list[str]] = {}
+        for name in layout.segments(self._dir):
+            by_writer.setdefault(writer_of(name), []).append(name)
+        if self._folder is None and by_writer:
+            self._folder = layout.folder_id(self._dir)
+        return [self._writer(names, after) for names in by_writer.values()]
+
+    def _writer(self, names: list[str], after: Mapping[str, int]) -> Iterator[Found]:
+        for name, following in zip(names, [*names[1:], None], strict=True):
+            offset = after.get(name, 0)
+            if offset >= self._finished.get(name, offset + 1):
+                continue
+            if offset == 0:
+                yield from self._missing(name, names, after)
+            yield from self._segment(name, following, offset)
+
+    def _missing(self, name: str, names: list[str], after: Mapping[str, int]) -> Iterator[Damage]:
+        """The writer's segment before this one, where it is gone before it was read to its end."""
+        number, end = self._told_by(name)
+        if not number:
+            return
+        before = layout.segment_name(writer_of(name), number)
+        read = after.get(before, 0)
+        if before not in names and read < end:
+            yield Damage(before, read, end, 0, 0, f"the segment is gone, {end - read} bytes of it unread")
+
+    def _told_by(self, name: str) -> tuple[int, int]:
+        """Number and end of its writer's segment before, as a segment says; (0, 0) where it doesn't say."""
+        head = layout.read_head(self._dir / name)
+        return (0, 0) if head is None or _refusal(head, name, self._folder) else head.before
+
+    def _segment(self, name: str, following: str | None, offset: int) -> Iterator[Found]:
+        path = self._dir / name
+        sealed, end = following is not None, None
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            # A segment whose first batch failed is taken away again between listing and opening.
+            return
+        if following is not None:
+            number, told_end = self._told_by(following)
+            end = told_end if number == number_of(name) else None
+        elif self._idle.get(name) == (size, offset):
+            # What is behind the last whole record is as it was. It stays so where nobody writes any more.
+            if size == offset or is_held(self._dir, writer_of(name)):
+                return
+            sealed = True
+        last = offset
+        if end is None or offset < end:
+            for found in read_all(path, offset, sealed=sealed, end=end, folder=self._folder):
+                last = found.next_offset
+                yield found
+        if sealed:
+            self._finished[name] = last
+            self._idle.pop(name, None)
+        else:
+            self._idle[name] = size, last
+
+
+def read_all(
+    path: Path, offset: int, *, sealed: bool, end: int | None = None, folder: bytes | None = None
+) -> Iterator[Found]:
+    """Everything in one segment from a record's offset on.
+
+    Args:
+        sealed: nobody writes to it any more, so that what is not whole never will be.
+        end: where its writer left it; None when that is not known.
+        folder: id of the folder that it belongs to; None takes any.
+    """
+    try:
+        file = path.open("rb", buffering=_READ_BUFFER)
+    except FileNotFoundError:
+        return
+    name = path.name
+    with file:
+        n_head = layout.head_bytes(name)
+        # The head of a copy under another name may be longer.
+        start = file.read(n_head + 4096)
+        head = layout.unpack_head(start)
+        refusal = _refusal(head, name, folder)
+        salt = layout.unpack_salt(start) or find_salt(file, name)
+        if refusal is None and salt is None and (start.startswith(layout.MAGIC_1) or any(places_1(file, 0))):
+            yield from _version_1(file, name, offset)
+            return
+        if refusal is not None or salt is None:
+            size = path.stat().st_size
+            if size > offset and (sealed or refusal is not None):
+                yield Damage(name, offset, max(size, n_head), 0, size, refusal or "it is no segment")
+            return
+        begin, at = (0 if head is None else n_head), n_head
+        if offset > n_head and (found := _seek(file, salt, layout.key_of(name), offset)) is not None:
+            begin, at = found, offset
+        yield from _walk(file, name, salt, begin, at, offset, sealed=sealed, end=end)
+
+
+def _refusal(head: layout.Head | None, name: str, folder: bytes | None) -> str | None:
+    if head is not None and head.name != name:
+        return f"it is a copy of {head.name}"
+    if head is not None and folder is not None and head.folder != folder:
+        return "it belongs to another journal"
+    return None
+
+
+def _seek(file: IO[bytes], salt: bytes, key: int, offset: int) -> int | None:
+    """Where in the file the writer's ``offset`` is: there, where a record ends, or close by. None when nowhere near."""
+    end = layout.pack_end(offset, key)
+    file.seek(offset - len(end))
+    if file.read(len(end)) == end:
+        return offset
+    begin = max(offset - _NEAR_BYTES, 0)
+    file.seek(begin)
+    near = file.read(2 * _NEAR_BYTES)
+    at = near.find(salt)
+    while at >= 0:
+        frame = layout.unpack_frame(near[at : at + layout.RECORD_BYTES], salt, key)
+        if frame is not None and frame.offset == offset:
+            return begin + at
+        at = near.find(salt, at + 1)
+    return None
+
+
+def _walk(
+    file: IO[bytes], name: str, salt: bytes, begin: int, at: int, offset: int, *, sealed: bool, end: int | None
+) -> Iterator[Found]:
+    """Records one after another, as long as each is where it should be; from the first that is not, what is left.
+
+    Args:
+        begin: the first byte of the file to look at.
+        at: the writer's offset of the record that should be there.
+        offset: what is before it has been read.
+    """
+    key = layout.key_of(name)
+    file.seek(begin)
+    while True:
+        header = file.read(layout.RECORD_BYTES)
+        frame = layout.unpack_frame(header, salt, key)
+        if frame is None or frame.offset != at:
+            break
+        payload = file.read(frame.length)
+        ending = file.read(layout.END_BYTES)
+        if len(ending) < layout.END_BYTES and not sealed:
+            return
+        if zlib.crc32(payload) != frame.crc:
+            break
+        next_at = frame.next_offset(payload)
+        if ending != layout.pack_end(next_at, key):
+            break
+        begin, at = begin + layout.FRAME_BYTES + frame.length, next_at
+        if frame.gap and at > offset:
+            yield Gap(name, frame.offset, at)
+        elif not frame.gap and frame.offset >= offset:
+            yield Record(name, frame.offset, at, payload)
+    if not header and (not sealed or end is None or at >= end):
+        return
+    yield from _salvaged(file, name, places(file, salt, key, begin, at), begin, at, offset, sealed=sealed, end=end)
+
+
+def _version_1(file: IO[bytes], name: str, offset: int) -> Iterator[Found]:
+    file.seek(0)
+    whole_head = file.read(len(layout.MAGIC_1)) == layout.MAGIC_1
+    begin = offset or (len(layout.MAGIC_1) if whole_head else 0)
+    yield from _salvaged(file, name, places_1(file, begin), begin, begin, offset, sealed=True, end=None)
+
+
+def _salvaged(
+    file: IO[bytes],
+    name: str,
+    found: Iterable[Place],
+    begin: int,
+    at: int,
+    offset: int,
+    *,
+    sealed: bool,
+    end: int | None,
+) -> Iterator[Found]:
+    """Records that are whole, in their writer's order, and between them what is not."""
+    for place in found:
+        if place.offset >= offset or (place.gap and place.next_offset > offset):
+            if (damage := told(name, at, place.offset, begin, place.begin)) is not None:
+                yield damage
+            file.seek(place.payload_begin)
+            if place.gap:
+                yield Gap(name, place.offset, place.next_offset)
+            else:
+                yield Record(name, place.offset, place.next_offset, file.read(place.n_bytes))
+        begin, at = place.end, place.next_offset
+    if not sealed:
+        return
+    n_bad = max(file.seek(0, os.SEEK_END) - begin, 0)
+    stop = max(end or 0, at + n_bad)
+    if stop > max(at, offset):
+        yield from filter(None, [told(name, at, stop, begin, begin + n_bad)])
+
+
+def read_records(directory: Path, after: Mapping[str, int]) -> Iterator[Record]:
+    """Every whole record past the given positions, segment by segment in order of their names.
+
+    May run while writers write: a record that is not there in full yet ends its writer's turn, and a later
+    call with the new positions finds it.
+
+    Args:
+        directory: folder of the segments; an absent one is empty.
+        after: segment name -> offset of the first unread byte (``Record.next_offset``); absent means unread.
+    """
+    for found in chain.from_iterable(JournalReader(directory).read(after)):
+        if isinstance(found, Record):
+            yield found
+
+
+def damages(directory: Path) -> Iterator[Damage]:
+    """What in the journal is no record, segments that are gone included; reads all of it."""
+    for found in chain.from_iterable(JournalReader(directory).read({})):
+        if isinstance(found, Damage):
+            yield found
+
+
+def read_marked(directory: Path, marked: str, uid: str) -> Iterator[Record]:
+    """The whole records of one writer from a ``Journal.mark_for(uid)`` on; none where it is of another's making."""
+    match = _MARK.match(marked)
+    folder = layout.folder_id(directory) if match is not None else None
+    if match is None or folder is None:
+        return
+    if hmac.compare_digest(sign(folder, match["mark"], uid), match["signature"]):
+        yield from read_after(directory, match["mark"])
+
+
+def read_after(directory: Path, mark: str) -> Iterator[Record]:
+    """Read the whole records of one writer from a mark on. A mark that names no place reads nothing."""
+    rest, _, offset = mark.rpartition(".")
+    writer, _, number = rest.rpartition(".")
+    if not (number.isdecimal() and offset.isdecimal()):
+        return
+    for name in layout.segments(directory):
+        if writer_of(name) == writer and number_of(name) >= int(number):
+            first = number_of(name) == int(number)
+            yield from read_segment(directory, name, int(offset) if first else 0)
+
+
+def read_segment(directory: Path, segment: str, offset: int) -> Iterator[Record]:
+    """The whole records of one segment from an offset on."""
+    if layout.is_segment_name(segment):
+        for found in read_all(directory / segment, offset, sealed=False):
+            if isinstance(found, Record):
+                yield found
+
+
+def cut_unfinished(copy: Path, offset: int) -> None:
+    """Take off what a copied segment holds behind its last whole record: its writer was at it when the copy was made.
+
+    A damaged segment stays as it is. OSError when that fails.
+
+    Args:
+        copy: under its segment's name; nobody writes to it.
+        offset: a record's end, up to which it is known to be whole; 0 where that is not known.
+    """
+    end, name = max(offset, layout.head_bytes(copy.name)), copy.name
+    for found in read_all(copy, offset, sealed=False):
+        if isinstance(found, Damage):
+            return
+        end = found.next_offset
+    with copy.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size < layout.head_bytes(name):
+            end = 0
+        elif size > end > layout.head_bytes(name):
+            ending = layout.pack_end(end, layout.key_of(name))
+            file.seek(end - len(ending))
+            if file.read(len(ending)) != ending:
+                return
+        if size > end:
+            file.truncate(end)
+            os.fsync(file.fileno())
+    if not end:
+        copy.unlink()
+
+
+def journal_bytes(directory: Path) -> int:
+    """Bytes of all segments of all writers in the folder."""
+    total = 0
+    for name in layout.segments(directory):
+        # A segment whose first batch failed is taken away again.
+        try:
+            total += (directory / name).stat().st_size
+        except FileNotFoundError:
+            continue
+    return total

@@ -1,0 +1,72 @@
+"""A segment without some of its records: what is left stays at the offsets where its writer put it.
+
+Gaps say what was taken out (``core.journal.layout``), so that nothing counts as missing, and a reader's position in the
+whole segment means the same in the thinned one.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from core.journal import layout
+from core.journal.reader import Record, read_all
+from core.journal.salvage import Damage
+
+THIN: Final = ".thin"
+"""Ends the name of a thinned copy that has not taken its segment's place."""
+
+
+def thin(path: Path, gone: Callable[[Record], bool]) -> Path | None:
+    """Write a copy of a segment, beside it and synced, without the records that ``gone`` names; returns its path.
+
+    None where nothing goes, and where the segment is damaged or of version 1: such a one stays whole. OSError when the
+    copy can't be written; nothing is left of it then.
+    """
+    with path.open("rb") as file:
+        packed = file.read(layout.head_bytes(path.name))
+    head = layout.unpack_head(packed)
+    if head is None or head.name != path.name:
+        return None
+    copy = path.with_name(path.name + THIN)
+    try:
+        handle = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "wb") as out:
+            out.write(packed)
+            n = _write(path, out.write, head, gone)
+            out.flush()
+            os.fsync(out.fileno())
+    except BaseException:
+        copy.unlink(missing_ok=True)
+        raise
+    if not n:
+        copy.unlink()
+        return None
+    return copy
+
+
+def _write(path: Path, write: Callable[[bytes], object], head: layout.Head, gone: Callable[[Record], bool]) -> int:
+    """How many records went; 0 where the segment is damaged."""
+    key, n = layout.key_of(path.name), 0
+    first = last = 0
+    for found in read_all(path, 0, sealed=True):
+        if isinstance(found, Damage):
+            return 0
+        kept = isinstance(found, Record) and not gone(found)
+        if not kept:
+            n += isinstance(found, Record)
+            first, last = (first if last else found.offset), found.next_offset
+            continue
+        if last:
+            write(layout.pack_gap(head.salt, key, first, last))
+            first = last = 0
+        assert isinstance(found, Record)
+        write(layout.pack_frame(head.salt, key, found.offset, len(found.payload), zlib.crc32(found.payload)))
+        write(found.payload)
+        write(layout.pack_end(found.next_offset, key))
+    if last:
+        write(layout.pack_gap(head.salt, key, first, last))
+    return n

@@ -1,0 +1,422 @@
+"""The writing end of the journal: one writer thread, group commit.
+
+Each writer owns its segments, ``{writer}-{number:08d}.seg`` (``core.journal.layout``), so several processes share a
+directory without locks between them.
+
+An append is answered after one ``fdatasync`` that serves every append waiting at that moment. Nothing that
+was answered is ever rewritten or cut: a new process starts a new segment and leaves the last one as it finds it, and
+after a disk error the unsynced bytes are cut and the next append starts a new segment, so an offset that a reader has
+passed is never used twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hmac
+import logging
+import os
+import re
+import threading
+import time
+import zlib
+from collections.abc import Iterable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import NamedTuple
+
+from core.errors import AlreadyOwned, JournalError
+from core.journal import layout
+from core.journal.layout import FRAME_BYTES, MAX_PAYLOAD_BYTES, number_of, writer_of
+
+_MAX_BATCH_BYTES = 32 << 20
+_HOLD_S = 1.0
+"""A reader may hold a lock for a moment to learn whether anybody writes."""
+PROBE_BYTES = 64 << 10
+
+# macOS has no fdatasync; fsync is the same promise at a higher price.
+_sync = getattr(os, "fdatasync", os.fsync)
+
+_log = logging.getLogger(__name__)
+
+Position = tuple[str, int]
+_AsyncWaiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Position]"]
+
+
+class _Pending(NamedTuple):
+    payload: bytes
+    crc: int
+    waiter: Future[Position] | _AsyncWaiter
+
+
+class Journal:
+    """The writing end. Thread-safe; ``append`` never blocks on the disk.
+
+    Args:
+        directory: folder of the segments, made when absent.
+        writer: name of this writer (letters, digits, ``_``, ``.``); one process at a time may hold it.
+        segment_bytes: a segment that has reached this size is closed and the next one opened.
+        used: names of segments that somebody has read before, whether they are still here or not; the numbers of
+            this writer's go on behind them, so that no place means two records.
+
+    Raises:
+        AlreadyOwned: another process writes under this name.
+        JournalError: the folder can't be made or read.
+    """
+
+    def __init__(
+        self, directory: Path, *, writer: str = "w0", segment_bytes: int = 256 << 20, used: Iterable[str] = ()
+    ) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_.]+", writer):
+            raise JournalError(f"bad writer name {writer!r}", field="writer", hint="letters, digits, _ and .")
+        self.directory = directory
+        self.writer = writer
+        self.segment_bytes = segment_bytes
+        self.error: str | None = None
+        self._fd = -1
+        self._segment = ""
+        self._size = 0
+        self._salt = b""
+        self._key = 0
+        self._mark = ""
+        self._waiting: list[_Pending] = []
+        self._closed = False
+        self._wake = threading.Condition(threading.Lock())
+        self._synced = threading.Event()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._lock_fd = _hold(directory / f"{writer}.lock")
+            self._folder = layout.make_folder_id(directory)
+            self._number, self._before, self.n_bytes = self._find_own(used)
+        except OSError as error:
+            raise _journal_error(directory, error) from error
+        self._mark = f"{writer}.{self._number + 1}.0"
+        self._thread = self._start()
+
+    @property
+    def running(self) -> bool:
+        """Whether the writer's thread lives; without it appends wait."""
+        return self._closed or self._thread.is_alive()
+
+    def revive(self) -> None:
+        """Start the writer's thread again where it has ended without being told to. Appends that wait go on."""
+        with self._wake:
+            if not self.running:
+                self._abandon()
+                self._thread = self._start()
+
+    def append(self, payload: bytes) -> Future[Position]:
+        """Queue one record.
+
+        Returns:
+            A future of ``(segment, offset)``, done once the record is synced to disk; JournalError when it is not.
+        """
+        future: Future[Position] = Future()
+        # What is queued gets written: cancelling is not offered.
+        future.set_running_or_notify_cancel()
+        refusal = self._enqueue(payload, future)
+        if refusal is not None:
+            future.set_exception(refusal)
+        return future
+
+    async def append_async(self, payload: bytes) -> Position:
+        """Append and wait for the sync without blocking the event loop.
+
+        Raises:
+            JournalError: the record is not durable.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Position] = loop.create_future()
+        refusal = self._enqueue(payload, (loop, future))
+        if refusal is not None:
+            raise refusal
+        return await future
+
+    def mark(self) -> str:
+        """A place, as text, at or before which no record stands that is appended from now on; see ``read_after``."""
+        return self._mark
+
+    def mark_for(self, uid: str) -> str:
+        """``mark`` with a signature that names what will be looked for there; see ``read_marked``.
+
+        Who makes a mark up, or puts it beside another uid, has nobody read through the journal for it.
+        """
+        mark = self._mark
+        return f"{mark}.{sign(self._folder, mark, uid)}"
+
+    def probe(self) -> str | None:
+        """Write, sync and remove a small file beside the segments: the reason when that fails, else None.
+
+        A success takes back ``error``: room that somebody made is noticed without a call that fails or not.
+        """
+        path = self.directory / f".{self.writer}.probe"
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                _write_all(fd, bytes(PROBE_BYTES))
+                _sync(fd)
+            finally:
+                os.close(fd)
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            self.error = _journal_error(self.directory, error).message
+        else:
+            self.error = None
+        return self.error
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until something is synced; True when something was since the last wait. For one waiter."""
+        happened = self._synced.wait(timeout_s)
+        self._synced.clear()
+        return happened
+
+    def notice(self) -> None:
+        """End a ``wait``: another writer of this folder has synced something."""
+        self._synced.set()
+
+    def close(self) -> None:
+        """Write and sync everything queued, end the writer thread, give the name back."""
+        with self._wake:
+            if self._closed:
+                return
+            self._closed = True
+            self._wake.notify()
+        self._thread.join()
+        self._synced.set()
+        self._abandon()
+        os.close(self._lock_fd)
+
+    def _enqueue(self, payload: bytes, waiter: Future[Position] | _AsyncWaiter) -> JournalError | None:
+        if len(payload) > MAX_PAYLOAD_BYTES:
+            return JournalError(f"a record of {len(payload)} bytes is over the limit of {MAX_PAYLOAD_BYTES}")
+        # Here and not in the writer's thread, which would hand the interpreter over once more for each record.
+        crc = zlib.crc32(payload)
+        with self._wake:
+            if self._closed:
+                return JournalError("the journal is closed", hint="the service is shutting down")
+            self._waiting.append(_Pending(payload, crc, waiter))
+            if not isinstance(waiter, tuple):
+                self._wake.notify()
+            elif len(self._waiting) == 1:
+                # Only the first of a batch has to wake the writer, once the loop has done what is ready now: records
+                # of the same turn share a sync, and the two threads do not contend for the interpreter meanwhile.
+                waiter[0].call_soon(self._notify)
+        return None
+
+    def _notify(self) -> None:
+        with self._wake:
+            self._wake.notify()
+
+    def _start(self) -> threading.Thread:
+        thread = threading.Thread(target=self._run, name=f"journal-{self.writer}", daemon=True)
+        thread.start()
+        return thread
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not self._waiting and not self._closed:
+                    self._wake.wait()
+                if not self._waiting:
+                    return
+                batch, self._waiting = _take(self._waiting)
+            try:
+                positions = self._commit(batch)
+            except Exception as error:
+                if not isinstance(error, OSError | MemoryError):
+                    _log.exception("the journal's writer failed")
+                failure = _journal_error(self.directory, error)
+                self.error = failure.message
+                self._cut()
+                _answer(batch, None, failure)
+            except BaseException as error:
+                # The thread ends; who waits for this batch is told first.
+                self.error = f"the journal's writer ended: {error!r}"
+                _answer(batch, None, JournalError(self.error))
+                raise
+            else:
+                self.error = None
+                _answer(batch, positions, None)
+                self._synced.set()
+
+    def _commit(self, batch: list[_Pending]) -> list[Position]:
+        if self._fd < 0 or self._size >= self.segment_bytes:
+            self._roll()
+        segment, salt, key = self._segment, self._salt, self._key
+        offset = self._size
+        positions: list[Position] = []
+        buffers: list[bytes] = []
+        for payload, crc, _ in batch:
+            positions.append((segment, offset))
+            length = len(payload)
+            buffers.append(layout.pack_frame(salt, key, offset, length, crc))
+            buffers.append(payload)
+            offset += FRAME_BYTES + length
+            buffers.append(layout.pack_end(offset, key))
+        _write_all(self._fd, b"".join(buffers))
+        _sync(self._fd)
+        self.n_bytes += offset - self._size
+        self._size = offset
+        # One assignment: readers in other threads see this place or the one before.
+        self._mark = f"{self.writer}.{self._number}.{offset}"
+        return positions
+
+    def _roll(self) -> None:
+        self._abandon()
+        self._number += 1
+        self._segment = layout.segment_name(self.writer, self._number)
+        self._size = 0
+        self._salt, self._key = layout.new_salt(), layout.key_of(self._segment)
+        path = self.directory / self._segment
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        head = layout.pack_head(layout.Head(self._segment, self._salt, self._folder, self._before))
+        _write_all(self._fd, head)
+        self._size = len(head)
+        self.n_bytes += len(head)
+        # The name has to survive a power cut as well as the bytes do.
+        _sync_directory(self.directory)
+
+    def _abandon(self) -> None:
+        """Write no more to the open segment; the next one will tell where it ended."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            self._before = self._number, self._size
+
+    def _cut(self) -> None:
+        """Take back what the failed batch wrote; the next batch starts a new segment."""
+        if self._fd < 0:
+            return
+        path = self.directory / self._segment
+        try:
+            if self._size <= layout.head_bytes(self._segment):
+                self.n_bytes -= self._size
+                path.unlink(missing_ok=True)
+                os.close(self._fd)
+                self._fd = -1
+            else:
+                os.ftruncate(self._fd, self._size)
+        except OSError as error:
+            # Readers know an unfinished record, so a tail that stays is told and harms nothing.
+            self.error = f"{self.error}; cutting the unfinished tail failed too: {error.strerror}"
+        finally:
+            self._abandon()
+
+    def _find_own(self, used: Iterable[str]) -> tuple[int, tuple[int, int], int]:
+        """The highest number in use, the last own segment's number and end (0 if not known), bytes of all own ones."""
+        own = [name for name in layout.segments(self.directory) if writer_of(name) == self.writer]
+        sizes = [(self.directory / name).stat().st_size for name in own]
+        before = 0, 0
+        if own and _ends_whole(self.directory / own[-1], sizes[-1]):
+            before = number_of(own[-1]), sizes[-1]
+        taken = [name for name in used if layout.is_segment_name(name) and writer_of(name) == self.writer]
+        return max(map(number_of, [*own, *taken]), default=0), before, sum(sizes)
+
+
+def _ends_whole(path: Path, size: int) -> bool:
+    """Whether the segment's last byte is where its writer put the end of a record, or of the head."""
+    end = layout.pack_end(size, layout.key_of(path.name))
+    with path.open("rb") as file:
+        file.seek(max(size - len(end), 0))
+        if file.read(len(end)) == end:
+            return True
+    head = layout.read_head(path)
+    return head is not None and head.name == path.name and size == layout.head_bytes(path.name)
+
+
+def sign(folder: bytes, mark: str, uid: str) -> str:
+    """Sixteen hex digits over a mark and what is looked for there."""
+    return hmac.digest(folder, f"{mark}/{uid}".encode(), "sha256").hex()[:16]
+
+
+def _take(waiting: list[_Pending]) -> tuple[list[_Pending], list[_Pending]]:
+    """Split off one batch: at least one record, and then up to ``_MAX_BATCH_BYTES``."""
+    n_bytes = 0
+    for index, pending in enumerate(waiting):
+        n_bytes += len(pending.payload)
+        if index and n_bytes > _MAX_BATCH_BYTES:
+            return waiting[:index], waiting[index:]
+    return waiting, []
+
+
+def _answer(batch: list[_Pending], positions: list[Position] | None, failure: JournalError | None) -> None:
+    """Resolve every waiter; the waiters of one event loop are woken together, by one system call."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Position], Position | None]]] = {}
+    for index, (_, _, waiter) in enumerate(batch):
+        position = positions[index] if positions is not None else None
+        if isinstance(waiter, tuple):
+            by_loop.setdefault(waiter[0], []).append((waiter[1], position))
+        elif position is not None:
+            waiter.set_result(position)
+        else:
+            waiter.set_exception(failure)
+    for loop, results in by_loop.items():
+        # A loop that has ended has nobody left to tell.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(_resolve, results, failure)
+
+
+def _resolve(results: list[tuple[asyncio.Future[Position], Position | None]], failure: JournalError | None) -> None:
+    for future, position in results:
+        if future.done():
+            continue
+        if position is not None:
+            future.set_result(position)
+        elif failure is not None:
+            future.set_exception(failure)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def is_held(directory: Path, writer: str) -> bool:
+    """Whether some process writes under this name now."""
+    try:
+        fd = os.open(directory / f"{writer}.lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _hold(path: Path) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + _HOLD_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() < deadline:
+                time.sleep(0.02)
+                continue
+            os.close(fd)
+            raise AlreadyOwned(
+                f"another process writes the journal as {path.stem!r} in {path.parent}",
+                hint="stop it, or use another data folder",
+            ) from error
+        return fd
+
+
+def _journal_error(directory: Path, error: Exception) -> JournalError:
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return JournalError(
+        f"the journal in {directory} can't be written: {reason}",
+        hint="free disk space or make the folder writable; calls go through again by themselves after that",
+    )

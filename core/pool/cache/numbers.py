@@ -1,0 +1,372 @@
+"""Columns kept in memory as numbers, by step: made when first asked for, grown by what writes change.
+
+Sorting a million rows to show fifty, or counting twenty facets, is a few passes over such a column. What is handed
+out is of exactly the moment that its cursor reads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from core.pool.cache.facetindex import SETS, FacetIndex
+from core.pool.cache.kept import key_of
+from core.pool.cache.members import Groups
+from core.pool.query.columns import STEP_COLUMNS
+from core.pool.query.viewreader import ViewReader
+from core.pool.query.views import compile_view, source_sql
+from core.pool.state.inforce import versions_in_force
+from core.pool.store.changes import MOST_KEPT
+from core.pool.store.database import Cursor, Database, among, arrow
+from core.types import View
+
+IN_SETS = frozenset(name for names in SETS for name in names if STEP_COLUMNS[name].kind != "list")
+"""Columns whose numbers the facet index has."""
+OF_SETS = IN_SETS | {"staleness"}
+VALUES = frozenset(
+    column.name for column in STEP_COLUMNS.values() if column.kind in ("number", "time") and column.name not in OF_SETS
+)
+SORTED = OF_SETS | VALUES
+"""Columns that steps can be sorted by in memory."""
+
+MOST_BYTES = 128 << 20
+"""Memory for columns of values; those not asked for longest go first. A column that is bigger alone isn't kept."""
+MOST_OF_VIEWS = 32 << 20
+"""Memory for the steps of views."""
+FIRST = ("created_at", "trajectory_reward", "reward", "latency_s", "n_tokens", "difficulty", "n_steps", "step_index")
+AHEAD = (*FIRST, *sorted(VALUES.difference(FIRST)))
+"""Columns in the order in which they are read ahead, as long as they fit."""
+MOST_BEHIND = MOST_KEPT // 4
+"""Writes after which a column that nobody asked for is brought up to date: before what they touched is forgotten."""
+MOST_EXACT = 2.0**53
+"""Whole numbers from here on don't fit a float64."""
+MOST_TOUCHED = 0.2
+FEW = 100
+"""Where a greater share of the trajectories changed, and not few, all is read anew: that is quicker."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A column as it was after write ``number``; None: it can't be kept as float64."""
+
+    number: int
+    values: np.ndarray | None
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One moment of the pool: a cursor, the view to read by it, and columns in memory.
+
+    Attributes:
+        facets: the facet index, if it was asked for.
+        columns: float64 ``[greatest step_id + 1]`` by name, NaN where the value is unknown.
+        versions: the policy version that staleness counts from, by channel; if it was asked for.
+        known: int64, ascending: the steps of the view, if they are in memory.
+        keep: is told them if they are not.
+    """
+
+    cursor: Cursor
+    view: View
+    facets: FacetIndex | None
+    columns: dict[str, np.ndarray]
+    versions: dict[str, int | None]
+    known: np.ndarray | None
+    keep: Callable[[np.ndarray], None]
+
+    def step_ids(self) -> np.ndarray:
+        """int64, ascending: the steps of the view. Not to be written to."""
+        if self.known is not None:
+            return self.known
+        condition = compile_view(self.view)
+        found = arrow(self.cursor, f"SELECT s.step_id {source_sql(condition)}", condition.parameters)["step_id"]
+        step_ids = _ascending(found.to_numpy())
+        self.keep(step_ids)
+        return step_ids
+
+    def keys(self, name: str, step_ids: np.ndarray) -> np.ndarray | None:
+        """A column of these steps as float64, NaN where it is unknown; texts by their rank. None: not in memory.
+
+        Not to be written to, nor kept for longer than the moment.
+        """
+        if name in self.columns:
+            return taken(self.columns[name], step_ids)
+        if self.facets is None:
+            return None
+        if name != "staleness":
+            return self.facets.keys(name, step_ids)
+        versions, channels = self.facets.keys("policy_version", step_ids), self.facets.keys("channel", step_ids)
+        if versions is None or channels is None:
+            return None
+        of_rank = [self.versions.get(channel) for channel in self.facets.texts("channel")]
+        known = np.array([np.nan if version is None else version for version in of_rank], np.float64)
+        staleness: np.ndarray = known[channels.astype(np.int64)] - versions
+        return staleness
+
+
+class Numbers:
+    """What is kept. Safe in any thread: arrays handed out are never written to again."""
+
+    def __init__(self, database: Database, reader: ViewReader, *, most_bytes: int = MOST_BYTES) -> None:
+        self._db, self._reader, self._most_bytes = database, reader, most_bytes
+        self._lock = threading.Lock()
+        self._facets: tuple[int, FacetIndex] | None = None
+        self._columns: OrderedDict[str, _Kept] = OrderedDict()
+        self._groups = Groups()
+        self._versions: tuple[int, dict[str, int | None]] | None = None
+        self._everything: tuple[int, np.ndarray] | None = None
+        self._views = _Views(database)
+
+    @contextmanager
+    def reading(
+        self, view: View, *, facets: bool = False, columns: Sequence[str] = (), versions: bool = False
+    ) -> Iterator[Moment]:
+        """A moment with the facet index if wanted, and with what it takes to have the ``keys`` of these columns."""
+        assert not self._db.is_supposing, "columns in memory are of what is stored"
+        with ExitStack() as stack:
+            # Under the lock snapshots follow one another, so that no column is ever newer than one it is wanted for.
+            # What is kept is named by the last write that is surely in it; one being committed is read again later.
+            with self._lock:
+                number = self._db.n_writes
+                cursor = stack.enter_context(self._db.read())
+                news = _News(self._db, cursor, self._groups)
+                index = self._index(news, number) if facets or not OF_SETS.isdisjoint(columns) else None
+                kept = {name: self._column(news, number, name) for name in columns if name in VALUES}
+                current = self._current_versions(cursor, number) if versions or "staleness" in columns else {}
+                known = self._known(news, number, view, columns)
+            seen = stack.enter_context(self._reader.resolved(cursor, view))
+            found = {name: values for name, values in kept.items() if values is not None}
+            yield Moment(cursor, seen, index, found, current, known, partial(self._views.keep, number, view))
+
+    def _index(self, news: _News, number: int) -> FacetIndex:
+        changed = None if self._facets is None else news.since(self._facets[0])
+        if self._facets is None or changed is None:
+            news.look()
+            index = FacetIndex.build(news.cursor)
+        else:
+            index = self._facets[1].grown(news.cursor, changed) if changed.size else self._facets[1]
+        self._facets = number, index
+        return index
+
+    def _column(self, news: _News, number: int, name: str) -> np.ndarray | None:
+        kept = self._columns.pop(name, None)
+        changed = None if kept is None else news.since(kept.number)
+        if kept is None or changed is None:
+            news.look()
+            values = _read(news.cursor, name)
+        else:
+            values = _grown(news.cursor, name, kept.values, changed) if changed.size else kept.values
+        if values is not None and values.nbytes > self._most_bytes:
+            values = None
+        self._columns[name] = _Kept(number, values)
+        while self._bytes_of_columns() > self._most_bytes:
+            self._columns.popitem(last=False)
+        return values
+
+    def _bytes_of_columns(self) -> int:
+        return sum(each.values.nbytes for each in self._columns.values() if each.values is not None)
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory for all that is kept."""
+        with self._lock:
+            facets = 0 if self._facets is None else self._facets[1].n_bytes
+            step_ids = 0 if self._everything is None else self._everything[1].nbytes
+            return self._bytes_of_columns() + facets + step_ids + self._groups.of.nbytes + self._views.n_bytes
+
+    def read_ahead(self, stop: Callable[[], bool]) -> None:
+        """Make what isn't there yet and fits, and bring up to date what fell behind; readers don't wait for the first.
+
+        Args:
+            stop: asked before each part.
+        """
+        for name in (None, *AHEAD):
+            if stop() or not self._made(name):
+                break
+        with self._lock:
+            behind = [name for name, kept in self._columns.items() if self._db.n_writes - kept.number > MOST_BEHIND]
+            behind += [FIRST[0]] if self._everything is None else []
+        for name in behind:
+            if stop():
+                return
+            with self.reading(View(), facets=True, columns=[name]):
+                pass
+
+    def _made(self, name: str | None) -> bool:
+        """Make a column, or the facet index, if it isn't there; False when there is no room for it."""
+        with ExitStack() as stack:
+            # As in ``reading``, but it is read when others may go on: they have it, or make it, of a later moment.
+            with self._lock:
+                if self._facets is not None if name is None else name in self._columns:
+                    return True
+                number = self._db.n_writes
+                cursor = stack.enter_context(self._db.read())
+                self._groups.look(cursor)
+            if name is None:
+                index = FacetIndex.build(cursor)
+                with self._lock:
+                    self._facets = self._facets or (number, index)
+                return True
+            values = _read(cursor, name)
+            with self._lock:
+                fits = values is None or self._bytes_of_columns() + values.nbytes <= self._most_bytes
+                if fits and name not in self._columns:
+                    self._columns[name] = _Kept(number, values)
+                return fits
+
+    def _current_versions(self, cursor: Cursor, number: int) -> dict[str, int | None]:
+        if self._versions is None or self._db.changes.any_since(self._versions[0]):
+            self._versions = number, versions_in_force(cursor)
+        return self._versions[1]
+
+    def _known(self, news: _News, number: int, view: View, columns: Sequence[str]) -> np.ndarray | None:
+        if not holds_all(view):
+            return self._views.get(view)
+        return self._all_ids(news, number) if columns else None
+
+    def _all_ids(self, news: _News, number: int) -> np.ndarray:
+        changed = None if self._everything is None else news.since(self._everything[0])
+        if self._everything is None or changed is None:
+            step_ids = _ascending(arrow(news.cursor, "SELECT step_id FROM step_state")["step_id"].to_numpy())
+        else:
+            step_ids = _with_new(news.cursor, self._everything[1], changed) if changed.size else self._everything[1]
+        self._everything = number, step_ids
+        return step_ids
+
+
+class _Views:
+    """The steps of the views asked for last, while nothing is written: facets, a page and the next one ask for them."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._lock = threading.Lock()
+        self._found: OrderedDict[bytes, tuple[int, np.ndarray]] = OrderedDict()
+
+    def get(self, view: View) -> np.ndarray | None:
+        """The steps of a view as a snapshot that was opened before has them; None: not in memory."""
+        key = key_of(view)
+        with self._lock:
+            if key is None or key not in self._found:
+                return None
+            number, step_ids = self._found[key]
+            if self._db.changes.any_since(number):
+                self._found.clear()
+                return None
+            self._found.move_to_end(key)
+            return step_ids
+
+    def keep(self, number: int, view: View, step_ids: np.ndarray) -> None:
+        """Steps of a view as a snapshot has them, in which this write is surely."""
+        key = key_of(view)
+        if key is None or step_ids.nbytes > MOST_OF_VIEWS:
+            return
+        with self._lock:
+            self._found[key] = number, step_ids
+            while self._sum() > MOST_OF_VIEWS:
+                self._found.popitem(last=False)
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory for them."""
+        with self._lock:
+            return self._sum()
+
+    def _sum(self) -> int:
+        return sum(step_ids.nbytes for _, step_ids in self._found.values())
+
+
+class _News:
+    """What a cursor sees changed since earlier writes."""
+
+    def __init__(self, database: Database, cursor: Cursor, groups: Groups) -> None:
+        self.cursor = cursor
+        self._db, self._groups, self._looked = database, groups, False
+
+    def look(self) -> None:
+        """Take in the prompt groups of this moment: what is read at it is grown by who left one of them after."""
+        if not self._looked:
+            self._groups.look(self.cursor)
+            self._looked = True
+
+    def since(self, number: int) -> np.ndarray | None:
+        """``trajectory_id`` of all that may have changed after this write; None when it may be all, or nearly."""
+        touched = self._db.changes.since(number)
+        if touched is not None and not touched:
+            return np.zeros(0, np.int64)
+        self.look()
+        if touched is None:
+            return None
+        found = self._groups.touched_with(self.cursor, touched)
+        return found if found.size <= MOST_TOUCHED * self._groups.of.size or found.size <= FEW else None
+
+
+def holds_all(view: View) -> bool:
+    """True when nothing narrows the view."""
+    return not view.where.strip() and not any(value is not None for value in view.filters.values())
+
+
+def taken(values: np.ndarray, step_ids: np.ndarray) -> np.ndarray:
+    """``values[step_ids]`` for ascending ids; without a copy where they follow one another."""
+    if step_ids.size and step_ids[-1] - step_ids[0] + 1 == step_ids.size:
+        return values[step_ids[0] : step_ids[-1] + 1]
+    found: np.ndarray = values[step_ids]
+    return found
+
+
+def _ascending(step_ids: np.ndarray) -> np.ndarray:
+    if np.all(step_ids[1:] > step_ids[:-1]):
+        return step_ids
+    top = int(step_ids.max()) + 1
+    if top > 4 * step_ids.size:
+        return np.sort(step_ids)
+    there = np.zeros(top, np.bool_)
+    there[step_ids] = True
+    return np.flatnonzero(there)
+
+
+def _with_new(cursor: Cursor, step_ids: np.ndarray, trajectory_ids: np.ndarray) -> np.ndarray:
+    """These steps, ascending, and those of the trajectories; a write that deletes steps may have changed all."""
+    with among(cursor, "trajectory_id", trajectory_ids) as (condition, bound):
+        found = arrow(cursor, f"SELECT step_id FROM step_state WHERE {condition}", bound)["step_id"].to_numpy()
+    places = np.minimum(np.searchsorted(step_ids, found), max(step_ids.size - 1, 0))
+    new = np.sort(found[step_ids[places] != found] if step_ids.size else found)
+    if not new.size:
+        return step_ids
+    together = np.concatenate([step_ids, new])
+    return together if not step_ids.size or step_ids[-1] < new[0] else np.sort(together)
+
+
+def _sql(name: str, condition: str = "TRUE") -> str:
+    column = STEP_COLUMNS[name]
+    value = f"epoch_us({column.sql})" if column.kind == "time" else column.sql
+    join = " JOIN trajectory_state t USING (trajectory_id)" if column.needs_trajectory else ""
+    return f"SELECT s.step_id, ({value})::DOUBLE AS value FROM step_state s{join} WHERE {condition}"
+
+
+def _read(cursor: Cursor, name: str) -> np.ndarray | None:
+    return _placed(np.zeros(0), arrow(cursor, _sql(name)))
+
+
+def _grown(cursor: Cursor, name: str, values: np.ndarray | None, trajectory_ids: np.ndarray) -> np.ndarray | None:
+    if values is None:
+        return None
+    with among(cursor, "s.trajectory_id", trajectory_ids) as (condition, bound):
+        return _placed(values, arrow(cursor, _sql(name, condition), bound))
+
+
+def _placed(before: np.ndarray, found: pa.Table) -> np.ndarray | None:
+    """A copy with these steps' values put in place; None when one is not exact, or NaN without being unknown."""
+    step_ids, value = found["step_id"].to_numpy(), found["value"]
+    new = value.to_numpy()
+    if int(np.isnan(new).sum()) != value.null_count or np.any(np.abs(new) >= MOST_EXACT):
+        return None
+    top = int(step_ids.max()) + 1 if step_ids.size else 0
+    values = np.concatenate([before, np.full(max(top - before.size, 0), np.nan)])
+    values[step_ids] = new
+    return values

@@ -1,0 +1,48 @@
+"""What ingest took from the journal beside steps: how far it read, what it could not read, sessions, policy events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from core.pool.store import bookkeeping
+from core.pool.store.database import Database, rows
+from core.types import PolicyEvent
+
+
+class JournalRecords:
+    """``pool.journal``: what was read of the journal."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def positions(self) -> dict[str, int]:
+        """Journal segment -> next unread offset."""
+        with self._db.read() as cursor:
+            return dict(cursor.execute("SELECT segment, next_offset FROM journal_positions").fetchall())
+
+    def errors(self, limit: int = 100) -> list[dict[str, Any]]:
+        """Journal records that could not become steps, newest first."""
+        with self._db.read() as cursor:
+            return rows(
+                cursor, "SELECT * FROM ingest_errors ORDER BY created_at DESC, next_offset DESC LIMIT ?", [limit]
+            )
+
+    def damages(self, limit: int = 100) -> list[dict[str, Any]]:
+        """Places of the journal where records should be and are not, newest first."""
+        with self._db.read() as cursor:
+            return rows(cursor, "SELECT * FROM journal_damages ORDER BY created_at DESC, segment LIMIT ?", [limit])
+
+    def n_damages(self) -> int:
+        """How many such places ingest has met."""
+        with self._db.read() as cursor:
+            return int(cursor.execute("SELECT count(*) FROM journal_damages").fetchall()[0][0])
+
+    def sessions(self) -> list[dict[str, Any]]:
+        """Session keys' hashes and what they are bound to, oldest first."""
+        with self._db.read() as cursor:
+            return bookkeeping.list_sessions(cursor)
+
+    def policy_events(self) -> list[PolicyEvent]:
+        """What trainers reported, oldest first."""
+        with self._db.read() as cursor:
+            return bookkeeping.list_policy_events(cursor)

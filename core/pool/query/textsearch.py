@@ -1,0 +1,204 @@
+"""Text search in messages: where a text may stand is known from its signs, and read; what was found is kept.
+
+Messages never change, so a step that brought a text always will have. Steps found stay in memory by text; asking again,
+or the next page, or a facet of the same search, reads only messages that came since. A text that is new is looked for
+where ``textsigns`` says that it may stand, as far as signs were made (``prepare``); beyond, in every message.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from core.pool.query.textsigns import WINDOW, Signs, hashes_of
+from core.pool.store.content import to_json
+from core.pool.store.database import Cursor, arrow, registered
+
+N_KEPT = 4
+"""Texts whose steps are kept; each takes 8 bytes per message and step found."""
+MOST_BYTES = 256 << 20
+"""Memory for signs: enough for 2.6 GiB of messages. What comes after is looked through."""
+AT_ONCE = 8 << 20
+"""Bytes of messages whose signs are made together, about."""
+READ_AT_ONCE = 64 << 20
+"""Bytes of messages that are read and matched together, about."""
+MOST_READ = 0.4
+"""Where a greater share of the messages may hold a text, all are looked through: that is quicker."""
+
+_NEWEST = """
+SELECT (SELECT coalesce(max(message_id), 0) FROM messages), (SELECT coalesce(max(step_id), 0) FROM step_messages)
+"""
+HOLDS = "regexp_matches({body}, ?, 'i')"
+"""Whether a body holds a text, for ``pattern_of`` the text: half the work of ``contains(lower(body), lower(text))``."""
+
+_MESSAGES = f"""
+SELECT message_id FROM messages WHERE message_id > ? AND message_id <= ? AND {HOLDS.format(body="body")}
+"""
+# Materialized: else every message would be matched before it is looked up among those named.
+_NAMED = f"""
+WITH named AS MATERIALIZED (SELECT message_id, body FROM messages SEMI JOIN named_messages USING (message_id))
+SELECT message_id FROM named WHERE {HOLDS.format(body="body")}
+"""
+_BODIES = "SELECT message_id, body FROM messages WHERE message_id > ? AND message_id <= ? ORDER BY message_id"
+_NEXT = "SELECT min(message_id) FROM messages WHERE message_id > ?"
+_BROUGHT = """
+SELECT step_id, new_message_ids, response_message_id FROM step_messages WHERE step_id > ? AND step_id <= ?
+ORDER BY step_id
+"""
+
+
+def escaped(text: str) -> str:
+    """The text as it stands inside a JSON body."""
+    return to_json(text).decode("utf-8")[1:-1]
+
+
+def pattern_of(text: str) -> str:
+    """The regular expression that finds exactly this text as it stands inside a JSON body."""
+    return "".join(each if each.isalnum() or each in " _" or ord(each) > 127 else f"\\{each}" for each in escaped(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """In place of a searched text: the table registered with the cursor that names the steps (``step_id``)."""
+
+    table: str
+
+
+@dataclass(slots=True)
+class _Known:
+    message_id: int
+    step_id: int
+    messages: np.ndarray
+    steps: np.ndarray
+
+
+@dataclass(slots=True)
+class _Brought:
+    """Which step brought which message: int32 arrays of the same length, steps ascending; up to ``step_id``."""
+
+    step_id: int
+    steps: np.ndarray
+    messages: np.ndarray
+
+    def grow(self, cursor: Cursor, step_id: int) -> None:
+        """Take in the steps up to this one."""
+        if step_id <= self.step_id:
+            return
+        found = arrow(cursor, _BROUGHT, [self.step_id, step_id])
+        ids = found["step_id"].to_numpy().astype(np.int32)
+        lists = found["new_message_ids"].combine_chunks()
+        offsets = lists.offsets.to_numpy()
+        counts = np.where(lists.is_valid().to_numpy(zero_copy_only=False), np.diff(offsets), 0)
+        answers = found["response_message_id"].combine_chunks()
+        answered = answers.is_valid().to_numpy(zero_copy_only=False)
+        steps = np.concatenate([self.steps, np.repeat(ids, counts), ids[answered]])
+        brought = [self.messages, lists.flatten().to_numpy(), answers.drop_null().to_numpy()]
+        order = np.argsort(steps, kind="stable")
+        self.steps = steps[order]
+        self.messages = np.concatenate([each.astype(np.int32) for each in brought])[order]
+        self.step_id = step_id
+
+    def steps_with(self, messages: np.ndarray, after: int) -> np.ndarray:
+        """int64, ascending: steps after this one that brought one of these messages."""
+        begin = int(np.searchsorted(self.steps, after, side="right"))
+        here = self.messages[begin:]
+        if not here.size or not messages.size:
+            return np.zeros(0, np.int64)
+        is_hit = np.zeros(max(int(here.max()), int(messages.max())) + 1, bool)
+        is_hit[messages] = True
+        return np.unique(self.steps[begin:][is_hit[here]]).astype(np.int64)
+
+
+class TextSearch:
+    """Steps by the texts that were asked for last. Safe in any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._brought = _Brought(0, np.zeros(0, np.int32), np.zeros(0, np.int32))
+        self._making = threading.Lock()
+        self._signs: tuple[Signs, ...] = ()
+        self._messages_at_once = 256
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory of the signs and of which step brought which message, bytes."""
+        return sum(signs.n_bytes for signs in self._signs) + self._brought.steps.nbytes * 2
+
+    def prepare(self, cursor: Cursor) -> bool:
+        """Make signs of the next messages, if there are enough; whether any were made. Some 50 ms of one core."""
+        with self._making:
+            newest = cursor.execute(_NEWEST).fetchall()[0][0]
+            after = self._signs[-1].last if self._signs else 0
+            upto = after + self._messages_at_once
+            if newest < upto or self.n_bytes >= MOST_BYTES:
+                return False
+            found = arrow(cursor, _BODIES, [after, upto])
+            if not found.num_rows:  # deleted, all of them
+                upto = cursor.execute(_NEXT, [upto]).fetchall()[0][0]
+                found = arrow(cursor, _BODIES, [upto - 1, upto])
+            signs = Signs.of(found["message_id"].to_numpy(), found["body"])
+            here = AT_ONCE * found.num_rows // max(1, found["body"].nbytes)
+            self._messages_at_once = min(max(here, 64), 1 << 16, 2 * self._messages_at_once)
+            self._signs = (*self._signs, signs)
+            return True
+
+    def steps(self, cursor: Cursor, text: str) -> pa.Table:
+        """``step_id`` of the steps that brought a message with this text or answered with it; case is ignored.
+
+        May name steps that came after the cursor's snapshot: join it with what the cursor sees.
+        """
+        pattern = pattern_of(text)
+        newest_message, newest_step = cursor.execute(_NEWEST).fetchall()[0]
+        with self._lock:
+            known = self._known.get(pattern) or _Known(0, 0, np.zeros(0, np.int64), np.zeros(0, np.int64))
+            if newest_message > known.message_id:
+                found = self._messages(cursor, text, known.message_id, newest_message)
+                known.messages = np.concatenate([known.messages, *found])
+                known.message_id = newest_message
+            if newest_step > known.step_id:
+                self._brought.grow(cursor, newest_step)
+                steps = self._brought.steps_with(known.messages, known.step_id)
+                known.steps = np.concatenate([known.steps, steps])
+                known.step_id = newest_step
+            self._known[pattern] = known
+            self._known.move_to_end(pattern)
+            if len(self._known) > N_KEPT:
+                self._known.popitem(last=False)
+            return pa.table({"step_id": known.steps})
+
+    def _messages(self, cursor: Cursor, text: str, after: int, upto: int) -> Iterator[np.ndarray]:
+        """``message_id`` of the messages from ``after`` (exclusive) to ``upto`` that hold the text."""
+        pattern = pattern_of(text)
+        signs = [each for each in self._signs if each.last > after]
+        may_hold = _may_hold(signs, text)
+        if may_hold is not None:
+            for named in may_hold:
+                with registered(cursor, named_messages=pa.table({"message_id": named[named > after]})):
+                    yield arrow(cursor, _NAMED, [pattern])["message_id"].to_numpy()
+            after = signs[-1].last
+        yield arrow(cursor, _MESSAGES, [after, upto, pattern])["message_id"].to_numpy()
+
+
+def _may_hold(signs: Sequence[Signs], text: str) -> list[np.ndarray] | None:
+    """``message_id`` of all that may hold a text, in parts to read; None where signs tell too little."""
+    wanted = hashes_of(escaped(text))
+    if not signs or not wanted.size:
+        return None
+    windows = [each.windows(wanted) for each in signs]
+    n_windows = sum(found.size for found in windows)
+    if n_windows > MOST_READ * sum(each.firsts.size - 1 for each in signs):
+        return None
+    if not n_windows:
+        return []
+    first = np.concatenate([each.firsts[found] for each, found in zip(signs, windows, strict=True)])
+    last = np.concatenate([each.firsts[found + 1] for each, found in zip(signs, windows, strict=True)])
+    counts = last - first + 1
+    begins = np.cumsum(counts) - counts
+    named = np.unique(np.repeat(first - begins, counts) + np.arange(int(counts.sum())))
+    return np.array_split(named, -(-n_windows * WINDOW // READ_AT_ONCE))

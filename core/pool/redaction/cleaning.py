@@ -1,0 +1,311 @@
+"""Replacing what must not leave in a conversation's JSON: texts, keys, values under a telling key, split texts.
+
+A model reads the text parts of a message as one text, so they are searched as one. Of two messages that follow each
+other the end and the beginning are searched as one as well: a hit there counts where neither side has it by itself, or
+where it ends with its own end mark.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from core.pool.redaction.rules import Hit
+
+AT_BORDER: Final = 4096
+"""Characters of each of two messages that are searched as one."""
+_END_MARK: Final = "-----"
+_OWN_KEYS: Final = frozenset(
+    {
+        "arguments", "content", "description", "enum", "format", "function", "functions", "id", "image_url",
+        "index", "input", "is_error", "items", "name", "object", "output", "parameters", "properties", "reasoning",
+        "reasoning_content", "refusal", "required", "role", "signature", "status", "text", "thinking", "title",
+        "tool_call_id", "tool_calls", "tool_use_id", "tools", "type", "url", "value",
+    }
+)  # fmt: skip
+"""Keys of the dialects: without them a message is none. They name no secret."""
+_THOUGHTS: Final = frozenset({"reasoning", "reasoning_content", "thinking"})
+
+
+@dataclass(slots=True)
+class Found:
+    """What was found.
+
+    Attributes:
+        counts: rule -> hits.
+        said: (rule, what was found), each once.
+        thoughts: whether what stands in an answer's reasoning is in ``said``; chat templates leave earlier ones out.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    said: dict[tuple[str, str], None] = field(default_factory=dict)
+    thoughts: bool = True
+
+    def add(self, hit: Hit) -> None:
+        """One more."""
+        self.counts[hit.rule] += 1
+        self.said.update(dict.fromkeys((hit.rule, said) for said in hit.said))
+
+    def include(self, other: Found) -> None:
+        """And what another found."""
+        self.counts += other.counts
+        self.said |= other.said
+
+
+Hits = Callable[[str], "list[Hit]"]
+
+
+class Cleaner:
+    """Replaces hits.
+
+    Args:
+        hits: finds them in a text, in order, without overlap.
+        found: told of each.
+    """
+
+    def __init__(self, hits: Hits, found: Found | None) -> None:
+        self._hits = hits
+        self._found = Found() if found is None else found
+
+    def clean(self, value: Any, key: str | None = None) -> Any:
+        """JSON cleaned, the very same object where nothing was found.
+
+        Args:
+            key: under which it stands, where that may tell what it is.
+        """
+        if isinstance(value, str):
+            return self._text(value) if key is None else self._under(key, value)
+        if isinstance(value, Mapping):
+            return self._mapping(value)
+        if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+            return self._sequence(value, key)
+        if isinstance(value, int) and not isinstance(value, bool):
+            text = str(value)
+            cleaned = self._text(text) if key is None else self._under(key, text)
+            return value if cleaned is text else cleaned
+        return value
+
+    def _text(self, text: str) -> str:
+        return self._replaced(text, self._hits(text))
+
+    def _replaced(self, text: str, found: Sequence[Hit]) -> str:
+        if not found:
+            return text
+        for hit in found:
+            self._found.add(hit)
+        return replaced(text, found)
+
+    def _under(self, key: str, text: str) -> str:
+        """A text whose key may be half of what is looked for."""
+        glue = f"{key}="
+        found = self._hits(glue + text)
+        if not any(hit.begin < len(glue) < hit.end for hit in found):
+            return self._text(text)
+        moved = [
+            hit._replace(begin=max(0, hit.begin - len(glue)), end=hit.end - len(glue), said=_without(glue, hit.said))
+            for hit in found
+            if hit.end > len(glue)
+        ]
+        return self._replaced(text, moved)
+
+    def _mapping(self, value: Mapping[Any, Any]) -> Any:
+        named = next((value[name] for name in ("name", "key") if isinstance(value.get(name), str)), None)
+        made: dict[Any, Any] = {}
+        changed = False
+        for key, item in value.items():
+            if key == "arguments" and isinstance(item, str):
+                cleaned: Any = self._arguments(item)
+            elif key in _THOUGHTS and not self._found.thoughts:
+                inner = Cleaner(self._hits, Found())
+                cleaned = inner.clean(item)
+                self._found.counts += inner._found.counts
+            else:
+                telling = key if isinstance(key, str) and key not in _OWN_KEYS else None
+                cleaned = self.clean(item, named if key == "value" and named is not None else telling)
+            name = self._text(key) if isinstance(key, str) and key not in _OWN_KEYS else key
+            changed |= cleaned is not item or name is not key
+            n = 1
+            while name is not key and (name in made or name in value):
+                n += 1
+                name = f"{name.partition(' #')[0]} #{n}"
+            made[name] = cleaned
+        return made if changed else value
+
+    def _sequence(self, value: Sequence[Any], key: str | None) -> Any:
+        items = [self.clean(item, key) for item in value]
+        parts = [i for i, item in enumerate(value) if isinstance(item, Mapping) and isinstance(item.get("text"), str)]
+        if len(parts) > 1:
+            texts = [value[i]["text"] for i in parts]
+            found = self._split(texts)
+            for i, text, spans in zip(parts, texts, distributed(texts, found), strict=True):
+                if spans:
+                    own = [hit for hit in self._hits(text) if not any(_overlap(hit, span) for span in spans)]
+                    items[i] = {**items[i], "text": replaced(text, sorted([*own, *spans]))}
+        return items if any(a is not b for a, b in zip(items, value, strict=True)) else value
+
+    def _split(self, texts: Sequence[str]) -> list[Hit]:
+        """Hits of the texts read as one that go over an end of one of them."""
+        ends, at = [], 0
+        for text in texts[:-1]:
+            at += len(text)
+            ends.append(at)
+        found = [hit for hit in self._hits("".join(texts)) if any(hit.begin < end < hit.end for end in ends)]
+        for hit in found:
+            self._found.add(hit)
+        return found
+
+    def _arguments(self, text: str) -> str:
+        """Arguments of a tool call are JSON in a text; they stay JSON."""
+        try:
+            parsed = json.loads(text)
+            cleaned = self.clean(parsed)
+        except (ValueError, RecursionError):  # no JSON, or nested deeper than is read
+            return self._text(text)
+        made = text if cleaned is parsed else json.dumps(cleaned, ensure_ascii=False)
+        if not made.isascii() and _HALF_PAIR.search(made):
+            made = json.dumps(cleaned)
+        # A key that stands there twice is read once.
+        left = [hit for hit in self._hits(made) if not any("[redacted:" in said for said in hit.said)]
+        return self._replaced(made, left) if left else made
+
+
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
+
+
+def _without(glue: str, said: tuple[str, ...]) -> tuple[str, ...]:
+    """What was found, less the part of it that is the key; values in quotes and other forms have it without."""
+    found = []
+    for one in said:
+        begin = next((i for i in range(len(glue), 0, -1) if one.startswith(glue[-i:])), 0)
+        found.append(one[begin:])
+    return tuple(found)
+
+
+def _overlap(a: Hit, b: Hit) -> bool:
+    return a.begin < b.end and b.begin < a.end
+
+
+def replaced(text: str, found: Sequence[Hit]) -> str:
+    """The text with ``[redacted:RULE]`` in the place of hits, which are in order and don't overlap."""
+    pieces, at = [], 0
+    for hit in found:
+        pieces += [text[at : hit.begin], f"[redacted:{hit.rule}]"]
+        at = hit.end
+    return "".join([*pieces, text[at:]])
+
+
+def distributed(texts: Sequence[str], found: Sequence[Hit]) -> list[list[Hit]]:
+    """Hits of the joined texts, for each text those that reach into it, in its own characters."""
+    shares: list[list[Hit]] = []
+    at = 0
+    for text in texts:
+        end = at + len(text)
+        shares.append(
+            [
+                hit._replace(begin=max(hit.begin, at) - at, end=min(hit.end, end) - at)
+                for hit in found
+                if hit.begin < end and hit.end > at
+            ]
+        )
+        at = end
+    return shares
+
+
+def texts_of_message(message: Any) -> list[str]:
+    """The text of a message as it is said: its content, or the texts of its parts."""
+    content = message.get("content") if isinstance(message, Mapping) else None
+    if isinstance(content, str):
+        return [content]
+    parts = content if isinstance(content, list) else ()
+    return [part["text"] for part in parts if isinstance(part, Mapping) and isinstance(part.get("text"), str)]
+
+
+def _with_texts(message: Mapping[str, Any], texts: Sequence[str]) -> dict[str, Any]:
+    if isinstance(message["content"], str):
+        return {**message, "content": texts[0]}
+    left = iter(texts)
+    parts = [
+        {**part, "text": next(left)} if isinstance(part, Mapping) and isinstance(part.get("text"), str) else part
+        for part in message["content"]
+    ]
+    return {**message, "content": parts}
+
+
+def over_border(plain_hits: Hits, first: Any, second: Any) -> tuple[list[Hit], list[Hit]]:
+    """Hits that begin in one message and end in the next: what of them each has, in characters of its whole text."""
+    before, after = "".join(texts_of_message(first)), "".join(texts_of_message(second))
+    cut = max(0, len(before) - AT_BORDER)
+    tail, head = before[cut:], after[:AT_BORDER]
+    if not tail or not head:
+        return [], []
+    border = len(tail)
+    over = [hit for hit in plain_hits(tail + head) if hit.begin < border < hit.end]
+    if not over:
+        return [], []
+    alone = [
+        *plain_hits(tail),
+        *(hit._replace(begin=hit.begin + border, end=hit.end + border) for hit in plain_hits(head)),
+    ]
+    real = [
+        hit
+        for hit in over
+        if hit.said[0].endswith(_END_MARK) or not any(own.rule == hit.rule and _overlap(own, hit) for own in alone)
+    ]
+    ends = [hit._replace(begin=hit.begin + cut, end=border + cut) for hit in real]
+    begins = [hit._replace(begin=0, end=hit.end - border) for hit in real]
+    return sorted(ends)[:1], sorted(begins, key=lambda hit: -hit.end)[:1]
+
+
+class Rules(Protocol):
+    """``core.pool.redaction.rules.Redaction``."""
+
+    def clean(self, value: Any, found: Found | None = None) -> Any: ...  # noqa: D102
+    def plain_hits(self, text: str) -> list[Hit]: ...  # noqa: D102
+
+
+def clean_conversation(
+    rules: Rules, messages: Sequence[Any] | None, response: Any, known: dict[int, Any]
+) -> tuple[Any, Any]:
+    """Messages and the answer to them, cleaned, hits over two of them included.
+
+    Args:
+        rules: what is looked for.
+        messages: None where they are unknown.
+        response: None where there is none.
+        known: cleaned messages by their identity; whoever calls again keeps the messages alive meanwhile.
+    """
+    whole = [*(messages or ()), *([] if response is None else [response])]
+    covered: dict[int, list[Hit]] = {}
+    for i in range(len(whole) - 1):
+        for k, spans in zip((i, i + 1), over_border(rules.plain_hits, whole[i], whole[i + 1]), strict=True):
+            covered.setdefault(k, []).extend(spans)
+    made = []
+    for k, message in enumerate(whole):
+        if covered.get(k):
+            texts = texts_of_message(message)
+            shares = distributed(texts, _apart(covered[k]))
+            left = [replaced(text, own) for text, own in zip(texts, shares, strict=True)]
+            made.append(rules.clean(_with_texts(message, left)))
+        else:
+            if id(message) not in known:
+                known[id(message)] = rules.clean(message)
+            made.append(known[id(message)])
+    answer = None if response is None else made.pop()
+    if messages is None:
+        return None, answer
+    return messages if all(a is b for a, b in zip(made, messages, strict=True)) else made, answer
+
+
+def _apart(spans: list[Hit]) -> list[Hit]:
+    kept: list[Hit] = []
+    for hit in sorted(spans):
+        if kept and hit.begin < kept[-1].end:
+            kept[-1] = kept[-1]._replace(end=max(hit.end, kept[-1].end))
+        else:
+            kept.append(hit)
+    return kept

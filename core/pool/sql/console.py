@@ -1,0 +1,163 @@
+"""The SQL console: one SELECT over the pool's tables, read-only in fact and bounded in time and size.
+
+Several walls, each enough by itself for what it is about:
+
+- What is no SELECT over the pool's tables by functions that only compute is refused (``sqlcheck``).
+- It runs in a process of its own (``sqlworker``), which holds no table but copies of those it reads, has no access to
+  files, network and settings, and is ended when it takes too long or too much memory (``sqlbox``).
+- The service reads those tables in a transaction that DuckDB itself holds to be read-only.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+
+from core.errors import InvalidInput
+from core.pool.query.columns import STEP_COLUMNS
+from core.pool.sql.box import Box, write_table
+from core.pool.store.database import Database, migrations, rows
+
+MAX_ROWS = 10_000
+MAX_TEXT = 100_000
+TIMEOUT_S = 10.0
+MAX_TIMEOUT_S = 120.0
+
+HIDDEN = frozenset({"sessions", "revocations", "schema_migrations"})
+"""Tables that are nobody's data: hashes of keys, bookkeeping."""
+
+_COLUMNS = """
+SELECT table_name, column_name, data_type FROM duckdb_columns()
+WHERE schema_name = 'main' AND NOT internal AND database_name = current_database()
+ORDER BY table_name, column_index
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SqlResult:
+    """What a query gave.
+
+    Attributes:
+        table: its rows, at most as many as asked for.
+        truncated: there were more rows, or more bytes, than these.
+        elapsed_s: seconds.
+    """
+
+    table: pa.Table
+    truncated: bool
+    elapsed_s: float
+
+
+class Console:
+    """``pool.sql``: answers people's SQL."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._box = Box(database.stopping)
+
+    def run(self, text: str, *, limit: int = 1000, timeout_s: float = TIMEOUT_S) -> SqlResult:
+        """Run one SELECT.
+
+        Args:
+            text: the query; ``schema`` lists what it may read.
+            limit: most rows, up to ``MAX_ROWS``.
+            timeout_s: most seconds, up to ``MAX_TIMEOUT_S``.
+
+        Raises:
+            InvalidInput: no SELECT, something that may not be read or called, a mistake in it, or too slow.
+            Conflict: as many queries as are let run at once are running.
+        """
+        if not 1 <= limit <= MAX_ROWS:
+            raise InvalidInput(f"limit is from 1 to {MAX_ROWS}.", field="limit")
+        if not 0 < timeout_s <= MAX_TIMEOUT_S:
+            raise InvalidInput(f"timeout_s is more than 0 and at most {MAX_TIMEOUT_S:g}.", field="timeout_s")
+        if len(text) > MAX_TEXT:
+            raise InvalidInput(f"More than {MAX_TEXT} characters.", field="sql")
+        began = time.perf_counter()
+        with self._db.read() as cursor:
+            found = cursor.execute(_COLUMNS).fetchall()
+        tables: dict[str, dict[str, str]] = {}
+        for table, column, kind in found:
+            if table not in HIDDEN:
+                tables.setdefault(table, {})[column] = kind
+
+        def hand_over(reads: Sequence[Any], check: Callable[[], None]) -> list[tuple[str, IO[bytes]]]:
+            files: list[tuple[str, IO[bytes]]] = []
+            folder = None if self._db.path == ":memory:" else Path(self._db.path).parent
+            try:
+                # All of one moment: that at which the query is known to be one.
+                with self._db.read() as cursor:
+                    for read in reads:
+                        files.append((read[0], write_table(cursor, read, tables[read[0]], folder, check)))
+            except BaseException:
+                for _, file in files:
+                    file.close()
+                raise
+            return files
+
+        asked = {"sql": text, "limit": limit, "timeout_s": timeout_s, "tables": tables, "hidden": sorted(HIDDEN)}
+        with self._box.worker() as worker:
+            answer, truncated = worker.answer(asked, hand_over, self._db.stopping)
+        return SqlResult(answer, truncated, time.perf_counter() - began)
+
+    def stop(self) -> None:
+        """End what people's queries and conditions compute: the service ends and does not wait for them."""
+        self._db.stopping.set()
+        self._box.close()
+
+    def schema(self) -> list[dict[str, Any]]:
+        """Tables that ``run`` may read: ``{table, doc, columns: [{name, type, doc}]}``, by name."""
+        docs = schema_docs()
+        self._box.warm()
+        with self._db.read() as cursor:
+            found = rows(cursor, _COLUMNS)
+        tables: dict[str, dict[str, Any]] = {}
+        for row in found:
+            name = row["table_name"]
+            if name in HIDDEN:
+                continue
+            about = docs.get(name, {})
+            table = tables.setdefault(name, {"table": name, "doc": about.get("", ""), "columns": []})
+            column = row["column_name"]
+            doc = about.get(column) or (STEP_COLUMNS[column].doc if column in STEP_COLUMNS else "")
+            table["columns"].append({"name": column, "type": row["data_type"], "doc": doc})
+        return list(tables.values())
+
+
+# Words --------------------------------------------------------------------------------------------------------
+
+_CREATE = re.compile(r"^CREATE TABLE (\w+)")
+_COLUMN = re.compile(r"^\s+(\w+)\s+[A-Z][\w\[\]()]*[^-]*?(?:--\s*(.+))?$")
+_ALTER = re.compile(r"^ALTER TABLE (\w+) ADD COLUMN (?:IF NOT EXISTS )?(\w+)[^-]*--\s*(.+)$")
+
+
+@cache
+def schema_docs() -> dict[str, dict[str, str]]:
+    """Table -> column -> what the migrations' comments say of it; the table's own words stand under ''."""
+    docs: dict[str, dict[str, str]] = {}
+    for _, _, sql in migrations():
+        said: list[str] = []
+        table: str | None = None
+        for line in sql.splitlines():
+            if found := _CREATE.match(line):
+                table = found.group(1)
+                docs[table] = {"": " ".join(said)}
+                said = []
+            elif line.startswith(")"):
+                table = None
+            elif table is not None and (found := _COLUMN.match(line)):
+                docs[table][found.group(1)] = (found.group(2) or "").strip()
+            elif found := _ALTER.match(line):
+                docs.setdefault(found.group(1), {"": ""})[found.group(2)] = found.group(3).strip()
+            elif line.startswith("-- ") and not line.rstrip().endswith("---"):
+                said.append(line[3:].strip())
+            elif not line.strip():
+                said = []
+    return docs

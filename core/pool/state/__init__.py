@@ -1,0 +1,1 @@
+"""The effective state, derived from facts and opinions."""

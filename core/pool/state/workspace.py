@@ -1,0 +1,131 @@
+"""The temp tables that ``derive``, ``relabel`` and ``adoption`` hand to each other: made here, and what they hold.
+
+A table is of the connection that made it, and lasts until it is made again. A function that reads one takes the
+``Workspace`` and says which it reads; whoever calls it has filled that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from core.pool.state.rules import UNDONE
+from core.pool.store.database import Cursor, registered
+
+TABLES = {
+    "touched": "what the annotations of one action are about: trajectory_id, step_id, kind",
+    "scope": "the trajectories whose state is brought in line: trajectory_id",
+    "target": "the steps whose state an action may change: step_id",
+    "live": "annotations that nobody has undone: the columns of ``annotations``",
+    "step_opinions": "the latest live opinion of each kind on a step, by step_id",
+    "trajectory_opinions": "the same on a trajectory as a whole, by trajectory_id",
+    "said": "what producers said of the trajectories in ``scope``: group, channel, agent, closed, reward, outcome",
+    "effective": "the new state of steps: step_id and the columns of ``step_state`` that are made anew",
+    "effective_trajectories": "the new state of trajectories: trajectory_id and columns of ``trajectory_state``",
+    "regrouped": "prompt groups whose members or rewards may have changed: prompt_uid, channel",
+    "by_scope": "rewards that a reward policy gives to trajectories in ``scope``: trajectory_id, reward",
+}
+"""Temp table -> what it holds."""
+
+# The steps spoken of, and all steps of a trajectory whose own trainable label they may follow.
+_TARGET = """
+SELECT step_id FROM touched WHERE step_id IS NOT NULL
+UNION
+SELECT step_id FROM step_state
+WHERE trajectory_id IN (SELECT trajectory_id FROM touched WHERE step_id IS NULL AND kind = 'trainable')
+"""
+_OPINIONS = """
+WITH tag AS (
+    SELECT {key}, value_text AS tag FROM live WHERE kind = 'tag' AND {level}
+    GROUP BY {key}, value_text HAVING arg_max(value_number, annotation_id) = 1
+), tags AS (
+    SELECT {key}, '[' || array_to_string(
+            list_transform(list_sort(list(tag)), lambda tag: chr(10) || to_json(tag)::VARCHAR), ','
+        ) || ']' AS tags_json
+    FROM tag GROUP BY {key}
+), latest AS (
+    SELECT {key},
+        arg_max_null(value_number, annotation_id) FILTER (kind = 'reward') AS reward,
+        arg_max_null(value_text, annotation_id) FILTER (kind = 'quality') AS quality,
+        arg_max_null(value_number, annotation_id) FILTER (kind = 'trainable') AS trainable,
+        arg_max_null(value_number, annotation_id) FILTER (kind = 'correct') AS correct,
+        arg_max(source, annotation_id) FILTER (kind = 'reward') AS reward_source,
+        count(*) FILTER (kind = 'note') AS n_notes
+    FROM live WHERE {level} GROUP BY {key}
+)
+SELECT latest.*, tags.tags_json FROM latest LEFT JOIN tags USING ({key})
+"""
+
+
+class Workspace:
+    """Fills the tables of ``TABLES`` inside a write transaction."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self.cursor = cursor
+
+    def fill(self, table: str, sql: str, parameters: Any = ()) -> None:
+        """Make one of ``TABLES`` from a query."""
+        assert table in TABLES
+        self.cursor.execute(f"CREATE OR REPLACE TEMP TABLE {table} AS {sql}", parameters or None)
+
+    def scope_to_all(self) -> None:
+        """``scope``: all trajectories."""
+        self.fill("scope", "SELECT trajectory_id FROM trajectories")
+
+    def scope_to(self, trajectory_ids: Iterable[int]) -> None:
+        """``scope``: these trajectories."""
+        wanted = pa.array(sorted(set(trajectory_ids)), pa.int64())
+        with registered(self.cursor, wanted_scope=pa.table({"trajectory_id": wanted})):
+            self.fill("scope", "SELECT trajectory_id FROM wanted_scope")
+
+    def scope_to_channel(self, channel: str) -> None:
+        """``scope``: the trajectories of a channel."""
+        self.fill("scope", "SELECT trajectory_id FROM trajectory_state WHERE channel = ?", [channel])
+
+    def touched_by(self, action_id: int) -> list[tuple[str, bool, bool]]:
+        """``touched``: (kind, whether some are about trajectories, whether some are about steps) of an action."""
+        sql = "SELECT DISTINCT trajectory_id, step_id, kind FROM annotations WHERE action_id = ?"
+        self.fill("touched", sql, [action_id])
+        found: list[tuple[str, bool, bool]] = self.cursor.execute(
+            "SELECT kind, bool_or(step_id IS NULL), bool_or(step_id IS NOT NULL) FROM touched GROUP BY kind"
+        ).fetchall()
+        return found
+
+    def scope_to_touched(self) -> None:
+        """``scope`` and ``target`` from ``touched``."""
+        self.fill("scope", "SELECT DISTINCT trajectory_id FROM touched")
+        self.fill("target", _TARGET)
+
+    def live_in_scope(self) -> None:
+        """``live``: all about the trajectories in ``scope`` and their steps."""
+        self.fill(
+            "live", f"SELECT * FROM annotations SEMI JOIN scope USING (trajectory_id) WHERE action_id NOT IN ({UNDONE})"
+        )
+
+    def live_of_targets(self, kinds: Collection[str]) -> None:
+        """``live``: of these kinds, about the steps in ``target`` and the trajectories in ``scope`` as such."""
+        self.fill(
+            "live",
+            f"SELECT a.* FROM annotations a WHERE a.kind IN (SELECT unnest(?::VARCHAR[]))"
+            f" AND a.action_id NOT IN ({UNDONE}) AND (a.step_id IN (SELECT step_id FROM target)"
+            " OR a.step_id IS NULL AND a.trajectory_id IN (SELECT trajectory_id FROM scope))",
+            [sorted(kinds)],
+        )
+
+    def step_opinions(self) -> None:
+        """``step_opinions`` from ``live``."""
+        self.fill("step_opinions", _OPINIONS.format(key="step_id", level="step_id IS NOT NULL"))
+
+    def trajectory_opinions(self) -> None:
+        """``trajectory_opinions`` from ``live``."""
+        self.fill("trajectory_opinions", _OPINIONS.format(key="trajectory_id", level="step_id IS NULL"))
+
+    def groups_of_scope(self, *, also_effective: bool = False) -> None:
+        """``regrouped``: the groups that ``scope`` is in now, and those it will be in by ``effective_trajectories``."""
+        more = " UNION SELECT prompt_uid, channel FROM effective_trajectories" if also_effective else ""
+        self.fill(
+            "regrouped",
+            f"SELECT DISTINCT prompt_uid, channel FROM trajectory_state SEMI JOIN scope USING (trajectory_id){more}",
+        )

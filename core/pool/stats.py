@@ -1,0 +1,62 @@
+"""Numbers over the steps of a view: facets, histograms, what a label reaches; and the counts of the whole pool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from core.pool.cache.memory import Cache
+from core.pool.query import reads
+from core.pool.query.facets import check_columns, count_facets
+from core.pool.query.histogram import histogram
+from core.pool.query.spread import count_reach, spread
+from core.pool.query.viewreader import ViewReader
+from core.pool.query.views import NO_VIEW
+from core.pool.store.database import Cursor
+from core.types import View
+
+
+class Stats:
+    """``pool.stats``: counts over steps."""
+
+    def __init__(self, reader: ViewReader, cache: Cache) -> None:
+        self._reader, self._cache = reader, cache
+
+    def totals(self) -> dict[str, Any]:
+        """Counts of everything the pool holds."""
+
+        def stats(cursor: Cursor, _view: View) -> dict[str, Any]:
+            return reads.stats(cursor)
+
+        return dict(self._cache.ask(stats, NO_VIEW))
+
+    def facets(self, view: View, columns: Sequence[str]) -> dict[str, list[tuple[Any, int]]]:
+        """Values of each column with their number of steps, most frequent first."""
+        check_columns(columns)
+
+        def count() -> dict[str, list[tuple[Any, int]]]:
+            with reads.explained(view), self._cache.columns.reading(view, facets=len(columns) > 1) as moment:
+                return count_facets(moment, columns, reads.MOST_VALUES)
+
+        found = self._cache.kept(("facets", view, list(columns)), count)
+        return {name: list(counts) for name, counts in found.items()}
+
+    def histogram(self, view: View, column: str, bins: int = 30) -> pa.Table:
+        """Columns ``low``, ``high``, ``n_steps``: equal bins over the known values."""
+        return self._cache.kept(
+            ("histogram", view, column, bins),
+            lambda: histogram(self._cache.columns, view, column, bins),
+        )
+
+    def spread(self, view: View, column: str, *, by: str | None = None, bins: int = 24, parts: int = 6) -> pa.Table:
+        """Columns ``low``, ``high``, ``part``, ``n_steps``, see ``core.pool.query.spread.spread``."""
+        return spread(self._reader, view, column, by, bins, parts)
+
+    def reach(self, view: View, target: str) -> dict[str, int]:
+        """``n_groups``, ``n_trajectories``, ``n_steps``, ``n_tokens`` that a label on all of a view is about.
+
+        On steps (``target`` step) it is about those that match, on trajectories about all steps of each that has one.
+        """
+        return count_reach(self._reader, view, target)

@@ -1,0 +1,80 @@
+"""The pool's file as a whole: copied while it is in use, measured, settled."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from core.errors import InvalidInput
+from core.pool.store.database import Database
+
+COPY_BYTES = 8 << 20
+
+
+class PoolFile:
+    """``pool.file``: the file as a whole.
+
+    Attributes:
+        lock: held while files of the data folder are copied or put elsewhere: a backup is of one moment.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self.lock = threading.Lock()
+
+    @property
+    def damage(self) -> str | None:
+        """What showed that the file is damaged; None while nothing did."""
+        return self._db.damage
+
+    def copy_to(self, target: Path, folders: Sequence[Path] = ()) -> dict[str, Any]:
+        """Copy the file and its write-ahead log as they stand between two writes; writers wait, readers don't.
+
+        Returns ``{files: [names beside target], positions, n_steps, sizes: {segment of folders: bytes}}``, of that very
+        moment.
+        """
+        source = Path(self._db.path)
+        if self._db.path == ":memory:":
+            raise InvalidInput("A pool in memory has no file to copy.", field="data_dir")
+        with self._db.lock:
+            sizes = {path: path.stat().st_size for folder in folders for path in sorted(folder.glob("*.seg"))}
+            with self._db.read() as cursor:
+                positions = dict(cursor.execute("SELECT segment, next_offset FROM journal_positions").fetchall())
+                n_steps = cursor.execute("SELECT count(*) FROM steps").fetchall()[0][0]
+            names = []
+            for path in (source, source.with_name(source.name + ".wal")):
+                if path.exists():
+                    copy_file(path, target.with_name(target.name + path.name.removeprefix(source.name)))
+                    names.append(target.name + path.name.removeprefix(source.name))
+        return {"files": names, "positions": positions, "n_steps": n_steps, "sizes": sizes}
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the file and its write-ahead log, bytes."""
+        source = Path(self._db.path)
+        paths = (source, source.with_name(source.name + ".wal"))
+        return sum(path.stat().st_size for path in paths if path.exists())
+
+    def table_counts(self, tables: Sequence[str]) -> dict[str, int]:
+        """Rows by table."""
+        with self._db.read() as cursor:
+            return {name: cursor.execute(f"SELECT count(*) FROM {name}").fetchall()[0][0] for name in tables}
+
+    def settle(self) -> None:
+        """Take the write-ahead log into the file: it may be moved once it is closed."""
+        self._db.checkpoint()
+
+
+def copy_file(source: Path, target: Path, n_bytes: int | None = None) -> None:
+    """Copy one file, or its first bytes, for its owner alone, and sync it."""
+    handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    left = source.stat().st_size if n_bytes is None else n_bytes
+    with source.open("rb") as reading, os.fdopen(handle, "wb") as writing:
+        while left > 0 and (piece := reading.read(min(left, COPY_BYTES))):
+            writing.write(piece)
+            left -= len(piece)
+        writing.flush()
+        os.fsync(writing.fileno())

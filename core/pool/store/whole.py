@@ -1,0 +1,151 @@
+"""One step or trajectory with everything known about it, in the shape of the HTTP contract."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import Any
+
+from core.errors import NotFound
+from core.pool.state.findings import names_of
+from core.pool.store.content import decode
+from core.pool.store.database import Cursor, among, rows
+from core.pool.store.restore import links_of, token_parts, whole_messages, whole_tokens, with_ancestors
+
+_STATE = """
+SELECT
+    step_uid, prompt_uid, step_index, channel, source, agent, model, engine, policy_version, policy_version_end,
+    token_source, transition, call_kind, identity_source, status, error, mismatch, finish_reason, n_prompt_tokens,
+    n_response_tokens, n_shared_tokens, created_at, latency_s, reward, quality, trainable, tags, n_notes, is_last,
+    tool_names, preview, has_logprobs, correct, finding_bits, step_id, parent_step_id
+FROM step_state WHERE trajectory_id = ? AND {condition} ORDER BY step_index, step_id
+"""
+_FACTS = """
+SELECT
+    step_id, reward AS original_reward, dialect, n_messages, n_shared_messages, n_tools, response_id, stream_mode,
+    tokenizer_hash, journal_segment, journal_offset, ingested_at, sampling, metadata
+FROM steps WHERE trajectory_id = ? AND {condition}
+"""
+_OWNER = """
+SELECT trajectory_uid, reward AS trajectory_reward, quality AS trajectory_quality, complete,
+    correct AS trajectory_correct, finding_bits
+FROM trajectory_state WHERE trajectory_id = ?
+"""
+# One table at a time: to plan a join of the three takes longer than to read them and put the rows together here.
+
+_TRAJECTORY = """
+SELECT * EXCLUDE (trajectory_id, finding_bits, step_finding_bits, tags_json),
+    finding_bits | step_finding_bits AS findings, trajectory_id
+FROM trajectory_state t WHERE trajectory_uid = ?
+"""
+
+
+def iso(value: datetime | None) -> str | None:
+    """Naive UTC datetime -> ISO 8601 with its zone."""
+    return None if value is None else value.replace(tzinfo=UTC).isoformat()
+
+
+def _step_rows(cursor: Cursor, trajectory_id: int, step_ids: Collection[int] | None = None) -> list[dict[str, Any]]:
+    """Steps of a trajectory in order; without ``step_ids`` all. A parent's name is told if it is among them."""
+    owner = rows(cursor, _OWNER, [trajectory_id])[0]
+    of_owner = owner.pop("finding_bits")
+    with ExitStack() as stack:
+        condition, bound = "TRUE", list[Any]()
+        if step_ids is not None:
+            condition, bound = stack.enter_context(among(cursor, "step_id", step_ids))
+        found = rows(cursor, _STATE.format(condition=condition), [trajectory_id, *bound])
+        facts = rows(cursor, _FACTS.format(condition=condition), [trajectory_id, *bound])
+    of_step = {fact.pop("step_id"): fact for fact in facts}
+    uids = {row["step_id"]: row["step_uid"] for row in found}
+    for row in found:
+        row.update(owner | of_step[row["step_id"]])
+        row["parent_step_uid"] = uids.get(row.pop("parent_step_id"))
+        row["sampling"] = decode(row["sampling"]) or {}
+        row["metadata"] = decode(row["metadata"]) or {}
+        row["findings"] = names_of(row.pop("finding_bits") | of_owner)
+        row["created_at"] = iso(row["created_at"])
+        row["ingested_at"] = iso(row["ingested_at"])
+    return found
+
+
+def _fill(cursor: Cursor, trajectory_id: int, chosen: list[dict[str, Any]]) -> None:
+    links = links_of(cursor, [trajectory_id])
+    wanted = [row["step_id"] for row in chosen]
+    ordered = with_ancestors(links, wanted)
+    tokens = whole_tokens(links, ordered, token_parts(cursor, ordered))
+    messages = whole_messages(cursor, links, ordered, wanted)
+    for row in chosen:
+        step_id = row["step_id"]
+        row["prompt_ids"], row["response_ids"], row["response_logprobs"], row["response_mask"] = tokens[step_id]
+        row["messages"], row["response_message"], row["tools"] = messages[step_id]
+
+
+_PLACE = "SELECT trajectory_id, step_id, parent_step_id FROM step_state WHERE step_uid = ?"
+
+
+def read_step(cursor: Cursor, step_uid: str) -> dict[str, Any]:
+    """One step, whole. ``prompt_ids`` and ``response_ids`` are int32 arrays, ``response_logprobs`` float32 with NaN
+    where unknown; None: unknown; ``response_mask`` uint8, None: no token is masked. NotFound when there is no such
+    step."""
+    places = cursor.execute(_PLACE, [step_uid]).fetchall()
+    if not places:
+        raise NotFound(f"No step {step_uid!r}.", field="step_uid")
+    trajectory_id, step_id, parent_id = places[0]
+    with_parent = {step_id} if parent_id is None else {step_id, parent_id}
+    chosen = [row for row in _step_rows(cursor, trajectory_id, with_parent) if row["step_id"] == step_id]
+    _fill(cursor, trajectory_id, chosen)
+    return _public(chosen[0])
+
+
+_CHILD = """
+SELECT step_id, step_uid, created_at FROM step_state
+WHERE trajectory_id = ? AND parent_step_id = ? AND transition IN ('extends', 'realigned', 'tail_replaced')
+ORDER BY step_index, step_id
+"""
+
+
+def read_next_state(cursor: Cursor, step_uid: str) -> dict[str, Any] | None:
+    """What came back on a step's answer: the messages behind it in the prompt of the step that goes on from it.
+
+    A user's next words, or the results of the tools that it called: what a live service says of an answer without
+    being asked. None where nothing went on from it, or its messages are unknown.
+    """
+    places = cursor.execute(_PLACE, [step_uid]).fetchall()
+    children = cursor.execute(_CHILD, list(places[0][:2])).fetchall() if places else []
+    if not children:
+        return None
+    child_id, child_uid, created_at = children[0]
+    links = links_of(cursor, [places[0][0]])
+    said = whole_messages(cursor, links, with_ancestors(links, [child_id]), [child_id])[child_id].messages or []
+    answers = [place for place, message in enumerate(said) if message.get("role") == "assistant"]
+    if not answers:
+        return None
+    return {
+        "step_uid": child_uid,
+        "created_at": iso(created_at),
+        "messages": said[answers[-1] + 1 :],
+    }
+
+
+def read_trajectory(cursor: Cursor, trajectory_uid: str, *, tokens: bool) -> dict[str, Any]:
+    """One trajectory and its steps in order. NotFound when there is no such trajectory."""
+    found = rows(cursor, _TRAJECTORY, [trajectory_uid])
+    if not found:
+        raise NotFound(f"No trajectory {trajectory_uid!r}.", field="trajectory_uid")
+    trajectory = found[0]
+    trajectory_id = trajectory.pop("trajectory_id")
+    steps = _step_rows(cursor, trajectory_id)
+    if tokens:
+        _fill(cursor, trajectory_id, steps)
+    trajectory["started_at"] = iso(trajectory["started_at"])
+    trajectory["ended_at"] = iso(trajectory["ended_at"])
+    trajectory["findings"] = names_of(trajectory["findings"])
+    trajectory["metadata"] = decode(trajectory["metadata"]) or {}
+    trajectory["steps"] = [_public(step) for step in steps]
+    return trajectory
+
+
+def _public(step: dict[str, Any]) -> dict[str, Any]:
+    del step["step_id"]
+    return step

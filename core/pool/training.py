@@ -1,0 +1,70 @@
+"""What plans and exporters read of steps. A dataset version answers the same from what was frozen (``core.batch``)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from core.pool.query import reads
+from core.pool.query.creditfields import credit_fields
+from core.pool.query.viewreader import ViewReader
+from core.pool.query.views import NO_VIEW
+from core.pool.rewards import RewardPolicies, Spec
+from core.pool.state.inforce import version_in_force
+from core.pool.steps import Steps
+from core.pool.store.database import Database
+from core.pool.trajectories import Trajectories
+from core.pool.values import Values
+from core.tree.sequences import Sequences
+from core.types import View
+
+
+class TrainingData:
+    """``pool.training``: candidates for a plan, and what estimators and exporters read of the chosen ones."""
+
+    def __init__(
+        self,
+        database: Database,
+        reader: ViewReader,
+        *,
+        steps: Steps,
+        trajectories: Trajectories,
+        rewards: RewardPolicies,
+        values: Values,
+    ) -> None:
+        self._db, self._reader = database, reader
+        self._steps, self._trajectories = steps, trajectories
+        self._rewards, self._values = rewards, values
+
+    def plan_rows(self, view: View = NO_VIEW, *, channel: str | None) -> pa.Table:
+        """One row per candidate step for planning, in the order plans are made in."""
+        with self._reader.reading(view) as (cursor, seen):
+            return reads.plan_rows(cursor, seen, channel)
+
+    def credit_fields(self, step_uids: Sequence[str] | pa.Array, fields: Collection[str]) -> pa.Table:
+        """One row per step in the order given, a column per field, see ``core.pool.query.creditfields``."""
+        with self._db.read() as cursor:
+            return credit_fields(cursor, step_uids, fields)
+
+    def version_in_force(self, channel: str) -> int | None:
+        """The policy version that staleness counts from (``core.pool.state.inforce``)."""
+        with self._db.read() as cursor:
+            return version_in_force(cursor, channel)
+
+    def trajectory_rewards(self, policy: Spec, *, channel: str) -> pa.Table:
+        """(trajectory_uid, reward) by a reward policy, of the trajectories that it scores."""
+        return self._rewards.by_policy(policy, channel=channel)
+
+    def step_values(self, step_uids: Sequence[str] | pa.Array, model: str) -> pa.Array:
+        """A critic's newest values of these steps, float64 [n], null where it gave none."""
+        return self._values.of_steps(step_uids, model)
+
+    def sequences(self, step_uids: Sequence[str]) -> Sequences:
+        """Full prompt + response of each step, in the order given."""
+        return self._steps.sequences(step_uids)
+
+    def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
+        """A trajectory with its steps in order; without ``tokens`` they come without ids and messages."""
+        return self._trajectories.get(trajectory_uid, tokens=tokens)

@@ -1,0 +1,87 @@
+"""Trajectories: the ordered steps of one attempt, by uid and by pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from core.pool.cache.memory import Cache
+from core.pool.query import reads
+from core.pool.query.viewreader import ViewReader
+from core.pool.query.views import NO_VIEW
+from core.pool.store import bookkeeping
+from core.pool.store.append import trajectory_ids
+from core.pool.store.content import decode
+from core.pool.store.database import Database
+from core.pool.store.whole import read_trajectory
+from core.types import View
+
+
+class Trajectories:
+    """``pool.trajectories``: the ordered steps of one attempt each."""
+
+    def __init__(self, database: Database, reader: ViewReader, cache: Cache) -> None:
+        self._db, self._reader, self._cache = database, reader, cache
+
+    def get(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
+        """One trajectory with its steps in order; without ``tokens`` they come without ids and messages."""
+        with self._db.read() as cursor:
+            return read_trajectory(cursor, trajectory_uid, tokens=tokens)
+
+    def page(
+        self, view: View = NO_VIEW, *, order: str = "started_at desc", limit: int | None = 50, offset: int = 0
+    ) -> pa.Table:
+        """A page of the trajectories with at least one step of the view."""
+        with self._reader.reading(view) as (cursor, seen):
+            return reads.list_trajectories(cursor, seen, order, limit, offset)
+
+    def count(self, view: View = NO_VIEW) -> int:
+        """Trajectories with at least one step of the view."""
+        return self._cache.ask(reads.count_trajectories, view)
+
+    def knows(self, trajectory_uid: str) -> bool:
+        """True when the trajectory has a step or was registered or completed."""
+        return bool(self.known([trajectory_uid]))
+
+    def known(self, trajectory_uids: Sequence[str]) -> set[str]:
+        """Those of these trajectories that have a step or were registered or completed."""
+        with self._db.read() as cursor:
+            return set(trajectory_ids(cursor, trajectory_uids, None))
+
+    def open_inferred(self, limit: int) -> list[str]:
+        """Trajectories whose identity was inferred and that are not complete, latest last."""
+        with self._db.read() as cursor:
+            found = cursor.execute(
+                "SELECT trajectory_uid FROM trajectory_state WHERE identity_source = 'inferred' AND NOT complete"
+                " ORDER BY ended_at DESC, trajectory_id DESC LIMIT ?",
+                [limit],
+            ).fetchall()
+        return [row[0] for row in reversed(found)]
+
+    def answers(self, trajectory_uids: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+        """(trajectory, answer) of the steps of these trajectories that have one, in order of arrival."""
+        if not trajectory_uids:
+            return []
+        with self._db.read() as cursor:
+            found = cursor.execute(
+                "SELECT t.trajectory_uid, m.body FROM steps s JOIN trajectories t USING (trajectory_id)"
+                " JOIN step_messages said USING (step_id) JOIN messages m ON m.message_id = said.response_message_id"
+                " WHERE t.trajectory_uid IN (SELECT unnest(?::VARCHAR[])) ORDER BY s.step_id",
+                [list(trajectory_uids)],
+            ).fetchall()
+        return [(uid, decode(body)) for uid, body in found]
+
+    def spent(self, trajectory_uid: str) -> tuple[int, int]:
+        """Calls of a trajectory and their tokens, prompt and response."""
+        with self._db.read() as cursor:
+            return bookkeeping.spent(cursor, trajectory_uid)
+
+    def uids(self) -> list[str]:
+        """All trajectories with a step, in order of arrival."""
+        with self._db.read() as cursor:
+            found = cursor.execute(
+                "SELECT trajectory_uid FROM trajectory_state WHERE n_steps > 0 ORDER BY trajectory_id"
+            ).fetchall()
+        return [uid for (uid,) in found]

@@ -1,0 +1,1 @@
+"""What is deleted and put back, the opinions log, recovery and checks."""

@@ -1,0 +1,168 @@
+"""Beginning the opinions log anew, so that it holds what there is and not all that ever changed.
+
+The new log is written aside while the old one goes on, read back, and given what came meanwhile; then the pool's file
+is told, in one commit, that it goes on with the new one. The old one is deleted when that is in the file itself. A
+process may end at any point of this: until the commit the old log is the log, from then on the new one is.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from core.errors import OpinionsError, PoolDamaged, StudioError
+from core.pool.store.damage import MEND
+from core.pool.store.database import Cursor, Database
+from core.pool.upkeep.deletion import DELETING
+from core.pool.upkeep.logged import snapshot
+from core.pool.upkeep.opinionlog import (
+    OpinionLog,
+    beginning,
+    generations,
+    new_generation,
+    read_generation,
+    read_tail,
+    remove_generation,
+)
+
+log = logging.getLogger(__name__)
+
+LEAST_BYTES = 64 << 20
+"""A smaller log is not worth the reading."""
+EVERY_S = 60.0
+RETRY_S = 1800.0
+
+
+def pays(db: Database) -> bool:
+    """Whether the log is large, and twice as large as it was when it began."""
+    now = db.log
+    if now is None or now.n_bytes < LEAST_BYTES:
+        return False
+    if now.begun_bytes is None:
+        begun = beginning(now.directory, now.generation)
+        now.begun_bytes = 0 if begun is None else begun.n_bytes
+    return now.n_bytes >= 2 * now.begun_bytes
+
+
+def compact(db: Database) -> int | None:
+    """Put a new log in the place of the one in use; returns by how many bytes it is smaller.
+
+    None where deletions went on meanwhile: the next try will do. OpinionsError when the new log can't be written or is
+    not read back as it was written; the old one stays in use then. Writers wait only for the end of it.
+    """
+    told: Counter[str] = Counter()
+    with ExitStack() as looking:
+        with db.lock:
+            before = db.log
+            if before is None:
+                return None
+            cursor = looking.enter_context(db.read())
+            mark, last = before.mark, before.n
+            fresh = OpinionLog(before.directory, new_generation(before.directory), 0, db.clock)
+        try:
+            for name, table in snapshot(cursor):
+                fresh.append("snapshot", [(name, table)])
+                told[name] += len(table)
+            looking.close()
+            _check(fresh, told)
+            with db.lock:
+                if db.log is before and _bring(before, mark, last, fresh):
+                    with db.write() as writing:
+                        note_position(writing, fresh, replaces=before.generation)
+                    fresh.begun_bytes = fresh.n_bytes
+                    db.log = fresh
+                    before.close()
+        finally:
+            if db.log is not fresh:
+                fresh.close()
+                remove_generation(fresh.directory, fresh.generation)
+    if db.log is not fresh:
+        return None
+    saved = before.n_bytes - fresh.n_bytes
+    db.checkpoint()
+    remove_generation(before.directory, before.generation)
+    log.info("the opinions log was begun anew: %d bytes less", saved)
+    return saved
+
+
+def _check(fresh: OpinionLog, told: Counter[str]) -> None:
+    """OpinionsError where the snapshot is not read back whole."""
+    found: Counter[str] = Counter()
+    numbers = []
+    for entry in read_generation(fresh.directory, fresh.generation):
+        numbers.append(entry.n)
+        for name, table in entry.parts():
+            found[name] += len(table)
+    if found != told or numbers != list(range(1, fresh.n + 1)):
+        raise OpinionsError(
+            f"The new opinions log in {fresh.directory} is not read back as it was written.",
+            field="data_dir",
+            hint="The old one stays in use. Look at the disk.",
+        )
+
+
+def _bring(before: OpinionLog, mark: str, last: int, fresh: OpinionLog) -> bool:
+    """Add what came since the snapshot; False where something was deleted or restored: its rows are in neither."""
+    entries = [entry for entry in read_tail(before.directory, mark) if entry.n > last]
+    voided = before.unvoided | {entry.voids for entry in entries if entry.kind == "void"}
+    changed = [entry for entry in entries if entry.kind == "change" and entry.n not in voided]
+    if any(name in DELETING for entry in changed for name, _ in entry.names):
+        return False
+    for entry in changed:
+        fresh.append("change", entry.parts())
+    return True
+
+
+def note_position(cursor: Cursor, kept: OpinionLog, *, replaces: str | None = None) -> None:
+    """A record that says nothing but that the file holds all before it."""
+    mark = kept.mark
+    n = kept.append("begun", [], **({} if replaces is None else {"replaces": replaces}))
+    cursor.execute("DELETE FROM opinions_position")
+    cursor.execute("INSERT INTO opinions_position VALUES (?, ?, ?)", [kept.generation, mark, n])
+
+
+def settle_generations(directory: Path, own: str) -> None:
+    """At a start: remove what an interrupted compaction left, beside the log that the file goes on with.
+
+    PoolDamaged where the file is older than the newest log, which has gone on in place of the file's own.
+    """
+    there = generations(directory)
+    for name in there:
+        if name <= own:
+            continue
+        begun = beginning(directory, name)
+        if begun is not None and (begun.went_on or own not in there):
+            raise PoolDamaged(
+                "The pool's file is older than its opinions log, which was begun anew since.",
+                field="data_dir",
+                hint=MEND,
+            )
+        # Bytes that are no records are not ours.
+        if begun is not None or next(read_generation(directory, name), None) is not None:
+            remove_generation(directory, name)
+    older = [name for name in there if name < own]
+    if older and (mine := beginning(directory, own)) is not None and mine.replaces in older:
+        remove_generation(directory, mine.replaces)
+
+
+class Compaction:
+    """Looks now and then whether the log is to be begun anew: to be called often."""
+
+    def __init__(self, compact: Callable[[], int | None]) -> None:
+        self._compact = compact
+        self._next = 0.0
+
+    def __call__(self) -> None:
+        """Look, if the last look is ``EVERY_S`` ago, or ``RETRY_S`` where that failed."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + EVERY_S
+        try:
+            self._compact()
+        except StudioError as error:
+            self._next = time.monotonic() + RETRY_S
+            log.warning("the opinions log stays as it is: %s", error.message)

@@ -1,0 +1,181 @@
+"""Which tables hold what people and trainers said, and what a transaction changed in them.
+
+These tables can't be made again from the journal, so every change of them goes to the opinions log
+(``opinionlog``) before it is committed. ``Database.write`` is the one place where that happens: it reads what
+the transaction added, whatever wrote it. Rows are told with uids in place of the ids that this file gave its steps and
+trajectories, so that they fit a file made anew.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from core.pool.store.turns import added_to
+
+_ADDED = 36_028_797_018_960_000
+"""DuckDB numbers the rows that a transaction added and did not commit yet from here on (its ``MAX_ROW_ID``)."""
+
+_WRITES = re.compile(r"\b(?:INSERT(?:\s+OR\s+REPLACE)?\s+INTO|DELETE\s+FROM|UPDATE)\s+(\w+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """One table of the log.
+
+    Attributes:
+        owner: it has a ``trajectory_id``.
+        step: it has a ``step_id``.
+        optional: rows whose trajectory is not known are kept, and say so by NULL.
+        key: a row replaces the one that has the same value in this column; None: rows are only added.
+        changed: condition of the rows that a transaction changed.
+        whole: all rows are told at each change; few they are.
+        chunk: rows of one record of a snapshot.
+    """
+
+    owner: bool = False
+    step: bool = False
+    optional: bool = False
+    key: str | None = None
+    changed: str = f"x.rowid >= {_ADDED}"
+    whole: bool = False
+    chunk: int = 200_000
+
+
+LOGGED: dict[str, Logged] = {
+    "actions": Logged(),
+    "action_events": Logged(),
+    "annotations": Logged(owner=True, step=True),
+    "feedback": Logged(),
+    "feedback_state": Logged(owner=True, step=True, optional=True, key="feedback_uid"),
+    "saved_views": Logged(whole=True),
+    "recipe_versions": Logged(),
+    "active_recipes": Logged(),
+    "reward_policies": Logged(),
+    "adopted_reward_policies": Logged(),
+    # Every change of a batch adds an event.
+    "batches": Logged(
+        key="batch_uid", changed=f"x.batch_uid IN (SELECT batch_uid FROM batch_events WHERE rowid >= {_ADDED})"
+    ),
+    "batch_plans": Logged(chunk=100),
+    "batch_steps": Logged(),
+    "batch_events": Logged(),
+    "batch_metrics": Logged(),
+    "step_values": Logged(),
+    "dataset_versions": Logged(),
+    "dataset_steps": Logged(owner=True, step=True),
+    "dataset_rewards": Logged(owner=True),
+    "dataset_values": Logged(step=True),
+    "retention_runs": Logged(),
+    "deleted": Logged(),
+    "restored_runs": Logged(),
+}
+"""Tables of opinions, in the order in which their rows are put back."""
+
+FROM_JOURNAL = frozenset({
+    "conflicts", "ingest_errors", "journal_damages", "journal_positions", "media", "messages", "policy_events",
+    "revocations", "sessions", "step_findings", "step_messages", "step_state", "step_tokens", "steps", "trajectories",
+    "trajectory_events", "trajectory_state",
+})  # fmt: skip
+"""Tables that reading the journal makes again."""
+
+OF_THE_FILE = frozenset({"schema_migrations", "opinions_position", "held_feedback"})
+"""Tables that are about this file."""
+
+Parts = list[tuple[str, pa.Table]]
+
+
+class Watched:
+    """A cursor that remembers which tables its statements write to, and which of them got new rows."""
+
+    def __init__(self, cursor: Any) -> None:
+        self._cursor = cursor
+        self.written: set[str] = set()
+        self.added: set[str] = set()
+
+    def execute(self, sql: str, *more: Any) -> Any:
+        """As the cursor's own."""
+        self.written.update(_WRITES.findall(sql))
+        self.added.update(added_to(sql))
+        return self._cursor.execute(sql, *more)
+
+    def executemany(self, sql: str, *more: Any) -> Any:
+        """As the cursor's own."""
+        self.written.update(_WRITES.findall(sql))
+        self.added.update(added_to(sql))
+        return self._cursor.executemany(sql, *more)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cursor, name)
+
+
+def changes(cursor: Any, written: set[str]) -> Parts:
+    """What this transaction changed in the tables of opinions, by table."""
+    told: Parts = []
+    for name, logged in LOGGED.items():
+        if name not in written:
+            continue
+        table = _read(cursor, name, "TRUE" if logged.whole else logged.changed)
+        if len(table) or logged.whole:
+            told.append((name, table))
+    return told
+
+
+def snapshot(cursor: Any) -> Iterator[tuple[str, pa.Table]]:
+    """All that the tables of opinions hold, in pieces."""
+    for name, logged in LOGGED.items():
+        last = cursor.execute(f"SELECT coalesce(max(rowid), -1) FROM {name}").fetchall()[0][0]
+        for first in range(0, last + 1, logged.chunk):
+            table = _read(cursor, name, f"x.rowid BETWEEN {first} AND {first + logged.chunk - 1}")
+            if len(table):
+                yield name, table
+
+
+def _read(cursor: Any, name: str, condition: str) -> pa.Table:
+    logged = LOGGED[name]
+    columns, joins = "x.*", ""
+    dropped = [f"{kind}_id" for kind, there in (("trajectory", logged.owner), ("step", logged.step)) if there]
+    if dropped:
+        columns = f"x.* EXCLUDE ({', '.join(dropped)})"
+    if logged.owner:
+        columns += ", owner.trajectory_uid"
+        joins += " LEFT JOIN trajectories owner ON owner.trajectory_id = x.trajectory_id"
+    if logged.step:
+        columns += ", fact.step_uid"
+        joins += " LEFT JOIN steps fact ON fact.step_id = x.step_id"
+    sql = f"SELECT {columns} FROM {name} x{joins} WHERE {condition} ORDER BY x.rowid"
+    return cursor.sql(sql).to_arrow_table()
+
+
+def put_back(cursor: Any, name: str, table: pa.Table) -> int:
+    """Add rows of the log to their table; returns how many were left out, since what they are about is not here."""
+    logged = LOGGED[name]
+    table = table.append_column("told_place", pa.array(range(len(table)), pa.int64()))
+    cursor.register("told", table)
+    try:
+        if logged.whole:
+            cursor.execute(f"DELETE FROM {name}")
+        elif logged.key is not None:
+            cursor.execute(f"DELETE FROM {name} WHERE {logged.key} IN (SELECT {logged.key} FROM told)")
+        names, columns, joins, here = ["told_place"], "", "", "TRUE"
+        if logged.owner:
+            names.append("trajectory_uid")
+            columns += ", owner.trajectory_id"
+            joins += " LEFT JOIN trajectories owner ON owner.trajectory_uid = x.trajectory_uid"
+            here += " AND (x.trajectory_uid IS NULL OR owner.trajectory_id IS NOT NULL)"
+        if logged.step:
+            names.append("step_uid")
+            columns += ", fact.step_id"
+            joins += " LEFT JOIN steps fact ON fact.step_uid = x.step_uid"
+            here += " AND (x.step_uid IS NULL OR fact.step_id IS NOT NULL)"
+        n = cursor.execute(
+            f"INSERT INTO {name} BY NAME SELECT x.* EXCLUDE ({', '.join(names)}){columns} FROM told x{joins}"
+            f" WHERE {'TRUE' if logged.optional else here} ORDER BY x.told_place"
+        ).fetchall()[0][0]
+    finally:
+        cursor.unregister("told")
+    return len(table) - int(n)

@@ -1,0 +1,35 @@
+"""Text from elsewhere for terminals and logs: characters that steer a terminal, or the order of reading, are spelt."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+_STEERING: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""C0 and C1 controls, line and paragraph separators, marks of direction, halves of surrogate pairs."""
+_SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def printable(text: str) -> str:
+    """One line in which each such character is ``\\n``, ``\\x1b`` or ``\\u202e``; all else is as it was."""
+    return _STEERING.sub(_spelt, text)
+
+
+def as_json(text: str) -> str:
+    """JSON text with such characters in its strings spelt as JSON has them, ``\\u001b``."""
+    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def print_json(value: Any) -> None:
+    """One line of JSON on stdout that steers no terminal."""
+    print(as_json(json.dumps(value)))
+
+
+def _spelt(found: re.Match[str]) -> str:
+    char = found[0]
+    if char in _SHORT:
+        return _SHORT[char]
+    return f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{ord(char):04x}"

@@ -1,0 +1,203 @@
+"""What retention lets go of: old journal segments, and the trash that holds them and the deleted steps for a while.
+
+A segment of which the pool keeps no step is thinned: its records about what was deleted go, all others stay where they
+are. The pool can so be made anew from the journal and the opinions log, whatever becomes of the trash.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from core.errors import InvalidInput, NoRoom, NotFound, PoolError, is_full
+from core.journal import SUFFIX, Record, thin
+from core.pool import Pool
+from core.pool.upkeep.deletion import Deletions
+from core.pool.upkeep.trash import SEGMENTS, Uptime, read_note, uptime
+from core.records import parse
+
+log = logging.getLogger(__name__)
+
+SWEEP_EVERY_S = 60.0
+SETTLED_S = 600.0
+"""So long after a machine's start its clock may still be wrong."""
+_RUN = re.compile(r"run-[0-9a-f]{32}")
+
+
+def prune_journal(pool: Pool, journal_dir: Path, trash: Path | None = None) -> dict[str, Any]:
+    """Take what was deleted out of segments that the pool has read whole and of which it keeps no step.
+
+    The newest segment of each writer stays as it is, and so does a damaged one. The whole segments are put into
+    ``trash``, if that is given. Returns ``{segments: [names], n_bytes}``; ``n_bytes`` is what the journal lost.
+
+    Raises:
+        PoolError: a segment can't be written; it is as it was.
+    """
+    with pool.file.lock:
+        return _prune(pool, journal_dir, trash)
+
+
+def _prune(pool: Pool, journal_dir: Path, trash: Path | None) -> dict[str, Any]:
+    positions = pool.journal.positions()
+    used = set(pool.integrity.journal_segments())
+    by_writer: dict[str, list[Path]] = {}
+    for path in sorted(journal_dir.glob("*" + SUFFIX)):
+        by_writer.setdefault(path.name.rpartition("-")[0], []).append(path)
+    thinned, n_bytes = [], 0
+    deletions = pool.retention.deletions()
+    for paths in by_writer.values():
+        for path in sorted(paths, key=lambda path: int(path.stem.rpartition("-")[2]))[:-1]:
+            size = path.stat().st_size
+            if path.name in used or positions.get(path.name, 0) < size:
+                continue
+            try:
+                copy = thin(path, lambda record: is_deleted(record, deletions))
+                if copy is None:
+                    continue
+                n_bytes += size - copy.stat().st_size
+                _put_in_place(copy, path, trash)
+            except OSError as error:
+                refused = NoRoom if is_full(error) else PoolError
+                raise refused(
+                    f"{path} can't be thinned: {error}", field="data_dir", hint="Free some room: it is as it was."
+                ) from error
+            thinned.append(path.name)
+    return {"segments": thinned, "n_bytes": n_bytes}
+
+
+def is_deleted(record: Record, deletions: Deletions) -> bool:
+    """Whether all that a record is about was deleted after it was read. What can't be read stays."""
+
+    def gone(kind: str, uid: object) -> bool:
+        return isinstance(uid, str) and deletions.forgets(kind, uid, record.segment, record.offset)
+
+    try:
+        said = parse(record.payload)
+        kind = said["kind"]
+        if kind == "call":
+            return gone("step", said["step_uid"])
+        if kind == "steps":
+            return all(gone("step", step["step_uid"]) for step in said["steps"])
+        if kind == "feedback":
+            return all(gone("feedback", item["feedback_uid"]) for item in said["feedback"])
+        return kind in ("register", "complete") and gone("trajectory", said["trajectory_uid"])
+    except (InvalidInput, KeyError, TypeError):
+        return False
+
+
+def _put_in_place(copy: Path, path: Path, trash: Path | None) -> None:
+    if trash is not None:
+        trash.mkdir(mode=0o700, parents=True, exist_ok=True)
+        kept = trash / path.name
+        kept.unlink(missing_ok=True)
+        os.link(path, kept)
+        _sync_folder(trash)
+    copy.replace(path)
+    _sync_folder(path.parent)
+
+
+def list_trash(trash_dir: Path, *, days: float) -> list[dict[str, Any]]:
+    """What can be restored, newest first: ``{run_uid, at, until, author, rule, deleted, n_segments, n_bytes}``."""
+    found = []
+    for folder in trash_dir.glob("run-*") if trash_dir.is_dir() else ():
+        note = read_note(folder)
+        if note is not None:
+            sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+            segments = sum(1 for _ in (folder / SEGMENTS).glob("*" + SUFFIX))
+            more = {"until": note["at"] + days * 86400, "n_segments": segments, "n_bytes": sum(sizes)}
+            found.append({**note, **more})
+    return sorted(found, key=lambda note: note["at"], reverse=True)
+
+
+def empty_trash(trash_dir: Path) -> list[str]:
+    """Delete for good all that the trash holds; returns the runs."""
+    return _delete(trash_dir, lambda note: note is not None)
+
+
+def _delete(trash_dir: Path, over: Callable[[dict[str, Any] | None], bool]) -> list[str]:
+    gone = []
+    for folder in trash_dir.glob("run-*") if trash_dir.is_dir() else ():
+        if over(read_note(folder)):
+            shutil.rmtree(folder, ignore_errors=True)
+            gone.append(folder.name)
+    return sorted(gone)
+
+
+class TrashSweep:
+    """Empties the trash by the clock, whether anybody looks at it or not: called often, it does so now and then.
+
+    A run's time is over when the wall clock says so and, while the machine has not been started anew since, its uptime
+    too: a clock that is set forward deletes nothing. After a start of the machine, the sweep waits for ``SETTLED_S``.
+
+    Args:
+        days: how long a run is kept.
+        clock: UTC seconds.
+        up: see ``core.pool.upkeep.trash.uptime``.
+    """
+
+    def __init__(
+        self, trash_dir: Path, *, days: float, clock: Callable[[], float], up: Callable[[], Uptime] = uptime
+    ) -> None:
+        self._trash_dir = trash_dir
+        self._kept_s = days * 86400
+        self._clock = clock
+        self._up = up
+        self._next = 0.0
+        # What an interrupted run left looks like one that is under way: only now none is.
+        self._sweep(unfinished=True)
+
+    def __call__(self) -> None:
+        """Look, if the last look is ``SWEEP_EVERY_S`` ago."""
+        if time.monotonic() >= self._next:
+            self._sweep(unfinished=False)
+
+    def _sweep(self, *, unfinished: bool) -> None:
+        self._next = time.monotonic() + SWEEP_EVERY_S
+        for run in _delete(self._trash_dir, lambda note: unfinished if note is None else self._is_over(note)):
+            log.warning("the trash was swept of %s: its %g days are over", run, self._kept_s / 86400)
+
+    def _is_over(self, note: dict[str, Any]) -> bool:
+        boot, up_s = self._up()
+        then = note.get("up") or [None, 0.0]
+        lain_s = self._clock() - note["at"]
+        if then[0] == boot:
+            lain_s = min(lain_s, up_s - then[1])
+        elif up_s < SETTLED_S:
+            return False
+        return bool(lain_s >= self._kept_s)
+
+
+def restore_run(pool: Pool, journal_dir: Path, trash_dir: Path, run_uid: str, *, author: str) -> dict[str, Any]:
+    """Put back what a run deleted, its journal segments too; returns ``{run_uid, n_trajectories, segments}``.
+
+    NotFound when the trash does not hold it, Conflict when it is back already.
+    """
+    if not _RUN.fullmatch(run_uid) or read_note(trash_dir / run_uid) is None:
+        raise NotFound(f"The trash holds no run {run_uid!r}.", field="run_uid", hint="Its time may be over.")
+    with pool.file.lock:
+        # Segments first: without steps they harm nobody, and steps without them could not be made anew.
+        segments = []
+        for path in sorted((trash_dir / run_uid / SEGMENTS).glob("*" + SUFFIX)):
+            there = journal_dir / path.name
+            # A later run may have put a thinned one into its trash: of the same segment the larger one holds more.
+            if not there.exists() or there.stat().st_size < path.stat().st_size:
+                path.replace(there)
+                segments.append(path.name)
+        _sync_folder(journal_dir)
+        n = pool.retention.restore(run_uid, author=author)
+        shutil.rmtree(trash_dir / run_uid, ignore_errors=True)
+        return {"run_uid": run_uid, "n_trajectories": n, "segments": segments}
+
+
+def _sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

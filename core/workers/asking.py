@@ -1,0 +1,54 @@
+"""A worker's side of the ledger: each call of a key with limits is asked of the owner, which keeps the book."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from core.errors import KeySpent
+from core.gateway.keys import Binding
+from core.gateway.ledger import Ledger
+
+
+class OwnersLedger(Ledger):
+    """Asks by messages; ``answered`` takes what the owner says, in another thread."""
+
+    def __init__(self, tell: Callable[[Mapping[str, Any]], None]) -> None:
+        super().__init__()
+        self._tell = tell
+        self._numbers = itertools.count()
+        self._asked: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Mapping[str, Any]]]] = {}
+
+    async def enter(self, binding: Binding) -> None:
+        """Count a call of the key. Raises KeySpent where it has none left."""
+        if not binding.limits.counted:
+            return
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Mapping[str, Any]] = loop.create_future()
+        number = next(self._numbers)
+        self._asked[number] = (loop, answer)
+        try:
+            self._tell({"want": "call", "key": binding.key_sha256, "id": number})
+            told = await answer
+        finally:
+            del self._asked[number]
+        if told.get("refused") is not None:
+            raise KeySpent(told["refused"], retry_after_s=told.get("retry_after_s"))
+
+    def spend(self, key_sha256: str, n_tokens: int) -> None:
+        """A call of the key took so many tokens."""
+        self._tell({"spent": key_sha256, "n_tokens": n_tokens})
+
+    def answered(self, message: Mapping[str, Any]) -> None:
+        """The owner has said whether a call may be made."""
+        asked = self._asked.get(message["id"])
+        if asked is not None:
+            loop, answer = asked
+            loop.call_soon_threadsafe(_set, answer, message)
+
+
+def _set(answer: asyncio.Future[Mapping[str, Any]], message: Mapping[str, Any]) -> None:
+    if not answer.done():
+        answer.set_result(message)

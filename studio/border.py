@@ -1,0 +1,139 @@
+"""Who gets in at the pages' port: known hosts, no pages of other origins, no foreign frames.
+
+Streamlit's own check lets every page on a loopback name open its websocket, whatever the port, and asks nothing of
+plain requests. This layer stands before all of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import streamlit
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+
+from core.gateway.hosts import Hosts, host_of, is_foreign
+from studio import lifecycle
+
+_SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
+
+
+@cache
+def content_security_policy() -> str:
+    """What every answer carries: no page loads from, frames or sends to another host, whatever stands in it.
+
+    Scripts are Streamlit's files, the few that stand in its document (by their hashes), and ``blob:``, by which it
+    imports the components of ``studio/components``; only a script that runs already can make such an address.
+    """
+    document = (Path(streamlit.__file__).parent / "static" / "index.html").read_bytes()
+    hashes = [base64.b64encode(hashlib.sha256(text).digest()).decode() for text in _SCRIPT.findall(document)]
+    return "; ".join(
+        (
+            "default-src 'self'",
+            " ".join(["script-src 'self' 'wasm-unsafe-eval' blob:", *(f"'sha256-{each}'" for each in hashes)]),
+            "style-src 'self' 'unsafe-inline'",
+            "img-src 'self' data: blob:",
+            "font-src 'self' data:",
+            "media-src 'self' data: blob:",
+            "connect-src 'self' data: blob:",
+            "worker-src 'self' blob:",
+            "frame-src 'self'",
+            "object-src 'none'",
+            "base-uri 'self'",
+            "form-action 'self'",
+            "frame-ancestors 'self'",
+        )
+    )
+
+
+_REFUSED: Final = 1008
+"""WebSocket close code: a policy was violated (RFC 6455, 7.4.1)."""
+
+Scope = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+
+
+class PagesBorder:
+    """ASGI middleware for ``st.App``."""
+
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
+        self._app = app
+        self._hosts: Hosts | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request or a websocket, or refuse it."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        if self._hosts is None:
+            self._hosts = Hosts(lifecycle.pages_address(), lifecycle.allowed_hosts())
+        headers = Headers(raw=list(scope["headers"]))
+        if len(headers.getlist("host")) != 1 or not self._hosts.allow(headers["host"].encode("latin-1")):
+            await refuse(scope, receive, send, 421, "Unknown host: name it in CLAW_STUDIO_ALLOWED_HOSTS.")
+        elif _is_foreign(headers) and not _is_visit(scope, headers):
+            await refuse(scope, receive, send, 403, "Pages of other origins may not use this studio.")
+        elif scope["type"] == "http":
+            await self._app(scope, receive, _with_policy(send))
+        else:
+            await self._app(scope, receive, send)
+
+
+async def refuse(scope: Scope, receive: Receive, send: Send, status: int, why: str) -> None:
+    """Turn a request away, or a websocket before it opens."""
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": _REFUSED, "reason": why})
+        return
+    await PlainTextResponse(why, status)(dict(scope), receive, _with_policy(send))
+
+
+def is_exposed(host: str | None, address: str | None) -> bool:
+    """Whether a visitor may be somebody else than this machine's user, who is asked for no key.
+
+    Args:
+        host: the ``Host`` that was asked for; a proxy on this machine is known by its name.
+        address: where the visitor's connection comes from; None is this machine.
+    """
+    named = host_of(host) if host else None
+    places = (lifecycle.pages_address(), named, address)
+    return not all(place is None or lifecycle.is_loopback(place) for place in places)
+
+
+def _is_foreign(headers: Headers) -> bool:
+    origin, site = headers.getlist("origin"), headers.get("sec-fetch-site")
+    if len(origin) > 1:
+        return True
+    return is_foreign(
+        origin[0].encode("latin-1") if origin else None,
+        site.encode("latin-1") if site is not None else None,
+        headers["host"].encode("latin-1"),
+    )
+
+
+def _is_visit(scope: Scope, headers: Headers) -> bool:
+    """A link somewhere else that leads to a page of ours, as a document of its own."""
+    return (
+        scope["type"] == "http"
+        and scope["method"] == "GET"
+        and "origin" not in headers
+        and headers.get("sec-fetch-mode") == "navigate"
+        and headers.get("sec-fetch-dest") == "document"
+    )
+
+
+def _with_policy(send: Send) -> Send:
+    async def sent(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(raw=message.setdefault("headers", []))
+            headers.setdefault("content-security-policy", content_security_policy())
+            headers.setdefault("x-content-type-options", "nosniff")
+        await send(message)
+
+    return sent

@@ -1,0 +1,36 @@
+"""Kills at named points and at random, under one gateway process and three, beside a model of what was promised.
+
+``make test`` kills six times, ``make beyond`` fifty times or ``CLAW_KILLS`` times; ``CLAW_KILLS_SEED`` says which. A
+run is replayed by its seed: who asks for what, who is killed, at which point and the how many-th of them follow from it
+(the threads' turns do not).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.kills.driver import Run
+from tests.left_out import only_in_ci
+
+N_KILLS = int(os.environ.get("CLAW_KILLS", "50"))
+SEED = int(os.environ.get("CLAW_KILLS_SEED", "7"))
+many = pytest.param(N_KILLS, marks=() if "CLAW_KILLS" in os.environ else only_in_ci("fifty kills, some minutes"))
+
+
+@pytest.mark.parametrize("gateways", [1, 3])
+@pytest.mark.parametrize("n_kills", [6, many])
+def test_what_was_acknowledged_is_there_after_every_kill(n_kills: int, gateways: int, tmp_path: Path) -> None:
+    with closing(Run(tmp_path, gateways=gateways, seed=SEED + gateways)) as run:
+        while run.n_kills < n_kills // 2:
+            run.round()
+            assert not run.promised.lost, f"seed {SEED}, round {run.number}: {run.promised.lost[:10]}"
+        result = run.finish()
+    print(json.dumps(result))
+    assert not run.promised.lost, f"seed {SEED}: {run.promised.lost[:10]}"
+    # Engines and workers may end many times within a round; each round ends the service once.
+    assert result["answered"] > run.number, "hardly any traffic: the kills proved nothing"

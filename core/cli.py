@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import queue
 import signal
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
@@ -89,9 +89,7 @@ def serve(
         log_format=log_format,
     )
     set_up(logging.INFO if verbose else logging.WARNING, settings.log_format)
-    stopped = threading.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: stopped.set())
+    wait_for_end = await_end()
 
     from core.gateway.server import settle_memory
     from core.service import Service
@@ -107,9 +105,21 @@ def serve(
         settle_memory()
         print(json.dumps(ready), flush=True)
         service.prepare_engines()
-        stopped.wait()
+        wait_for_end()
     finally:
         service.close()
+
+
+def await_end() -> Callable[[], int]:
+    """Take SIGTERM and SIGINT from now on. What is returned waits until one has come, and returns its number.
+
+    A handler runs in the main thread between any two of its instructions, also in the midst of a wait. An Event's lock
+    is held there now and then, and ``set`` would wait for it for good; a SimpleQueue is made for this.
+    """
+    told: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, lambda number, _: told.put(number))
+    return told.get
 
 
 @contextmanager

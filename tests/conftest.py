@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -81,7 +82,7 @@ class ServeProcess:
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
-            env={**os.environ, **(env or {})},
+            env={**os.environ, "PYTHONFAULTHANDLER": "1", **(env or {})},
         )
         self.take(process)
 
@@ -97,10 +98,14 @@ class ServeProcess:
         self.http = httpx.Client(base_url=self.base_url, timeout=PATIENCE_S)
 
     def stop(self) -> int:
-        """SIGTERM, then the exit code."""
+        """SIGTERM, then the exit code; where none comes, the stacks of its threads stand on stderr."""
         self.http.close()
         self.process.terminate()
-        code = self.process.wait(60)
+        try:
+            code = self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)
+            raise
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code

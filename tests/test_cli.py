@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -103,3 +105,31 @@ def test_a_misspelt_setting_is_named(tmp_path: Path) -> None:
     done = cli("doctor", CLAW_STUDIO_CONFIG=str(toml))
     assert done.returncode == 2
     assert "prot" in done.stderr
+
+
+WAITING = """
+import time
+from core.cli import await_end
+
+wait = await_end()
+until = time.monotonic() + 3
+print("ready", flush=True)
+n = 0
+while time.monotonic() < until:
+    wait()
+    n += 1
+print(n, flush=True)
+"""
+
+
+def test_a_signal_in_the_midst_of_the_wait_ends_it() -> None:
+    """Signals at every moment of some ten thousand waits: none of them may be the last."""
+    with subprocess.Popen([sys.executable, "-c", WAITING], stdout=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stdout is not None and waiting.stdout.readline() == "ready\n"
+        until = time.monotonic() + 60
+        while waiting.poll() is None and time.monotonic() < until:
+            waiting.send_signal(signal.SIGTERM)
+        waiting.kill()
+        # One that comes while Python ends meets no handler any more.
+        assert waiting.wait() in (0, -signal.SIGTERM), "it waits for good"
+        assert int(waiting.stdout.read() or 0) > 1_000

@@ -7,7 +7,6 @@ new file takes the place of the old one only when it is whole; the old one is ke
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from core.config import Settings
+from core.durable import sync_folder
 from core.errors import NoRoom, NotFound, PoolError, is_full
 from core.ingest import Ingest
 from core.journal import journal_bytes
@@ -76,7 +76,7 @@ def rebuild(
             pool.file.settle()
         aside = _keep_aside(path, clock)
         partial.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         refused = NoRoom if is_full(error) else PoolError
         raise refused(f"The pool can't be made anew: {error}", field="data_dir", hint="Has its disk room?") from error
@@ -132,11 +132,3 @@ def _keep_aside(path: Path, clock: Callable[[], float]) -> Path | None:
 def _remove(path: Path) -> None:
     for each in (path, Path(f"{path}.wal")):
         each.unlink(missing_ok=True)
-
-
-def _sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

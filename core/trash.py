@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from core.durable import sync_folder
 from core.errors import InvalidInput, NoRoom, NotFound, PoolError, is_full
 from core.journal import SUFFIX, Record, thin
 from core.pool import Pool
@@ -97,9 +98,9 @@ def _put_in_place(copy: Path, path: Path, trash: Path | None) -> None:
         kept = trash / path.name
         kept.unlink(missing_ok=True)
         os.link(path, kept)
-        _sync_folder(trash)
+        sync_folder(trash)
     copy.replace(path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def list_trash(trash_dir: Path, *, days: float) -> list[dict[str, Any]]:
@@ -189,15 +190,7 @@ def restore_run(pool: Pool, journal_dir: Path, trash_dir: Path, run_uid: str, *,
             if not there.exists() or there.stat().st_size < path.stat().st_size:
                 path.replace(there)
                 segments.append(path.name)
-        _sync_folder(journal_dir)
+        sync_folder(journal_dir)
         n = pool.retention.restore(run_uid, author=author)
         shutil.rmtree(trash_dir / run_uid, ignore_errors=True)
         return {"run_uid": run_uid, "n_trajectories": n, "segments": segments}
-
-
-def _sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -7,7 +7,6 @@ the pool had read: a restored studio reads on from there. It appears under its n
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any
 
 import orjson
 
+from core.durable import sync_folder
 from core.errors import Conflict, InvalidInput, NoRoom, NotFound, PoolError, is_full
 from core.journal import SUFFIX, cut_unfinished
 from core.pool import Pool
@@ -79,12 +79,12 @@ def _backup(
         (partial / MANIFEST).write_bytes(orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
         (partial / MANIFEST).chmod(0o600)
         for name in folders:
-            _sync_folder(partial / name)
-        _sync_folder(partial)
+            sync_folder(partial / name)
+        sync_folder(partial)
         if out.exists():
             out.rmdir()
         partial.replace(out)
-        _sync_folder(out.parent)
+        sync_folder(out.parent)
     except OSError as error:
         if partial is not None:
             shutil.rmtree(partial, ignore_errors=True)
@@ -164,10 +164,10 @@ def _put_in_place(partial: Path, data_dir: Path, moved: list[Path]) -> None:
         (data_dir / part).mkdir(mode=0o700, exist_ok=True)
         for segment in sorted((partial / part).iterdir()):
             move(segment, data_dir / part / segment.name)
-        _sync_folder(data_dir / part)
+        sync_folder(data_dir / part)
     for path in sorted(partial.glob(POOL_FILE + "*"), reverse=True):
         move(path, data_dir / path.name)
-    _sync_folder(data_dir)
+    sync_folder(data_dir)
 
 
 def _named(manifest: Any) -> dict[str, dict[str, Any]]:
@@ -188,11 +188,3 @@ def _named(manifest: Any) -> dict[str, dict[str, Any]]:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

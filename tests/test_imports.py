@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Lower levels first. A module may import from lower levels, and inside its own part.
 LEVELS: list[set[str]] = [
-    {"core.types", "core.errors", "core.config", "core.logs", "core.blotting", "core.printable"},
+    {"core.types", "core.errors", "core.config", "core.logs", "core.blotting", "core.durable", "core.printable"},
     {
         "core.journal",
         "core.records",

@@ -27,6 +27,7 @@ from core.batch.arrays import trajectory_ranges
 from core.batch.layout import TokenReader
 from core.batch.plan import Plan
 from core.batch.versions import VersionSource
+from core.durable import sync_folder
 from core.errors import InvalidInput, NoRoom, is_full
 from core.pool.redaction.rules import Redaction
 
@@ -376,8 +377,4 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)

@@ -16,6 +16,7 @@ from core import records
 from core.dialects import RESPONSES, BadRequest, Json, Names
 from core.dialects.responses import RESPONSE_PREFIX
 from core.dialects.responses_request import input_items
+from core.durable import sync_folder
 from core.gateway.keys import KeyStore, is_studio_key
 from core.journal import read_marked
 
@@ -92,11 +93,7 @@ def forget_response(directory: Path, response_id: str) -> None:
     mark.parent.mkdir(exist_ok=True)
     with mark.open("wb") as file:
         os.fsync(file.fileno())
-    folder = os.open(mark.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(mark.parent)
 
 
 def _deleted(directory: Path, response_id: str) -> Path:

@@ -26,6 +26,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import NamedTuple
 
+from core.durable import sync_folder
 from core.errors import AlreadyOwned, JournalError
 from core.journal import layout
 from core.journal.layout import FRAME_BYTES, MAX_PAYLOAD_BYTES, number_of, writer_of
@@ -275,7 +276,7 @@ class Journal:
         self._size = len(head)
         self.n_bytes += len(head)
         # The name has to survive a power cut as well as the bytes do.
-        _sync_directory(self.directory)
+        sync_folder(self.directory)
 
     def _abandon(self) -> None:
         """Write no more to the open segment; the next one will tell where it ended."""
@@ -371,14 +372,6 @@ def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def is_held(directory: Path, writer: str) -> bool:

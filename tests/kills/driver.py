@@ -85,6 +85,11 @@ class Run:
         """So far."""
         return self.kills.total()
 
+    @property
+    def n_answered(self) -> int:
+        """Calls whose answer reached their caller, over all rounds."""
+        return sum(map(len, self.promised.calls.values()))
+
     def round(self) -> None:
         """Start the service, compare it with what was promised, use it, kill parts of it and at last the whole."""
         aim = self._aim()
@@ -217,8 +222,7 @@ class Run:
         env = {"CLAW_STUDIO_GATEWAYS": str(self.gateways)}
         studio = ServeProcess(self.data, self.engine.base_url, env=env)
         try:
-            n_answered = sum(map(len, self.promised.calls.values()))
-            eventually(lambda: studio.http.get("/api/v1/stats").json()["n_steps"] >= n_answered)
+            eventually(lambda: studio.http.get("/api/v1/stats").json()["n_steps"] >= self.n_answered)
             everything = max(len(self.promised.labels), len(self.promised.completions), len(self.promised.leases), 1)
             self.promised.check(studio.http, self.exports, rounds=list(self.promised.calls), last=everything)
             stats = studio.http.get("/api/v1/stats").json()
@@ -230,7 +234,7 @@ class Run:
         return {
             "kills": self.n_kills,
             "by": dict(sorted(self.kills.items())),
-            "answered": n_answered,
+            "answered": self.n_answered,
             "ops": self.n_ops,
             "labels": len(self.promised.labels),
             "completions": len(self.promised.completions),

@@ -165,6 +165,14 @@ _IDS = {
 }
 
 
+def reopened(folder: Folder) -> dict[str, list[str]]:
+    """Its tables as they stand on disk; it is open again afterwards."""
+    folder.close()
+    found = tables(folder.settings.pool_path)
+    folder.open()
+    return found
+
+
 def tables(path: Path) -> dict[str, list[str]]:
     """Every table's rows as sorted text, numbers of the file's own in the words of their uids: a brute force."""
     found: dict[str, list[str]] = {}

@@ -20,7 +20,7 @@ from core.service import Service
 from core.trash import TrashSweep, empty_trash, list_trash, prune_journal, restore_run
 from tests.ingest.recorded import Bench, call
 
-from .folder import DAY, Folder, different, say_everything, tables
+from .folder import DAY, Folder, different, reopened, say_everything, tables
 
 OLD = Retention(older_than_days=5)
 _OWN = ("retention_runs", "deleted", "restored_runs")
@@ -39,13 +39,6 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
     opened.label("tag", "old", step_uid="d2.1")
     yield opened
     opened.close()
-
-
-def reopened(folder: Folder) -> dict[str, list[str]]:
-    folder.close()
-    found = tables(folder.settings.pool_path)
-    folder.open()
-    return found
 
 
 def without_runs(found: dict[str, list[str]]) -> dict[str, list[str]]:

@@ -18,7 +18,7 @@ from core.records import complete_record, policy_record, register_record, revoke
 from core.trash import empty_trash, prune_journal, restore_run
 from tests.effort import settings
 
-from .folder import DAY, Folder, different, say_everything, tables
+from .folder import DAY, Folder, different, reopened, say_everything, tables
 
 OLD = Retention(older_than_days=5)
 
@@ -62,13 +62,6 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
     opened.catch_up()
     yield opened
     opened.close()
-
-
-def reopened(folder: Folder) -> dict[str, list[str]]:
-    folder.close()
-    found = tables(folder.settings.pool_path)
-    folder.open()
-    return found
 
 
 def made_anew(folder: Folder) -> dict[str, list[str]]:
@@ -175,10 +168,13 @@ def test_a_thinned_segment_is_read_as_the_whole_one_less_what_went(
     body = bytearray(hurt.read_bytes())
     body[data.draw(st.integers(0, len(body) - 1))] ^= 1
     hurt.write_bytes(body)
+    # The end of the newest segment may still be under way; a segment that follows says that it is not.
+    sealing = Journal(directory)
+    sealing.append(b"the last").result()
+    sealing.close()
     found = [one for writer in JournalReader(directory).read({}) for one in writer]
-    assert any(isinstance(one, Damage) for one in found) or [one for one in found if isinstance(one, Record)]
-    n = len(expected) + 1
-    assert n - 1 <= sum(isinstance(one, Record) for one in found) <= n, "one flipped bit costs one record at most"
+    n_read, n_written = sum(isinstance(one, Record) for one in found), len(expected) + 2
+    assert n_read == n_written or (n_read == n_written - 1 and any(isinstance(one, Damage) for one in found))
 
 
 def test_a_damaged_segment_stays_whole(folder: Folder) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from core.durable import sync_folder
 from core.errors import NoRoom, NotFound, PoolError, is_full
 from core.pool.store.database import Cursor, registered
 from core.pool.upkeep.deletion import OF_TRAJECTORIES
@@ -73,9 +74,9 @@ def keep_run(cursor: Cursor, folder: Path, run_uid: str, note: Mapping[str, Any]
         with registered(cursor, trashed_messages=messages):
             _keep(cursor, folder, "media", _MEDIA)
         _write(folder / NOTE, orjson.dumps(dict(note)))
-        _sync_folder(folder / ROWS)
-        _sync_folder(folder)
-        _sync_folder(folder.parent)
+        sync_folder(folder / ROWS)
+        sync_folder(folder)
+        sync_folder(folder.parent)
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
         refused = NoRoom if is_full(error) else PoolError
@@ -182,11 +183,3 @@ def _write(path: Path, body: Any) -> None:
         file.write(body)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

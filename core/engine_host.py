@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 from core.config import Settings
 from core.errors import EngineError
-from core.gateway.connections import Timeouts
-from core.gateway.engines import EngineSet
-from core.gateway.http_connection import Bounds
+from core.gateway.engines.registry import EngineSet
+from core.gateway.transport.connection import Bounds
+from core.gateway.transport.connection_pool import Timeouts
 from core.serving.process import EngineProcess
 
 LOCAL_ENGINE = "local"

@@ -29,19 +29,19 @@ from core.config import Settings
 from core.doctor import Finding, diagnose
 from core.engine_host import LocalEngineHost, add_configured_engines, bounds_of, timeouts_of
 from core.errors import PoolError, StudioError
+from core.gateway.access.admission import Border
+from core.gateway.access.hosts import Hosts
+from core.gateway.access.ledger import Ledger
+from core.gateway.access.wrong_keys import WrongKeys
 from core.gateway.app import GatewayDeps, create_gateway
-from core.gateway.border import Border
-from core.gateway.calllog import log_call
-from core.gateway.engines import EngineSet
-from core.gateway.front import Front
-from core.gateway.hosts import Hosts
-from core.gateway.identity import KeyStore
-from core.gateway.ledger import Ledger
-from core.gateway.limits import Limits, raise_descriptor_limit
-from core.gateway.policy import PolicyState
-from core.gateway.server import GatewayServer
-from core.gateway.stats import GatewayStats
-from core.gateway.wrongkeys import WrongKeys
+from core.gateway.calls.identity import KeyStore
+from core.gateway.calls.policy import PolicyState
+from core.gateway.engines.registry import EngineSet
+from core.gateway.http.fast_router import Front
+from core.gateway.http.limits import Limits, raise_descriptor_limit
+from core.gateway.http.server import GatewayServer
+from core.gateway.telemetry.call_log import log_call
+from core.gateway.telemetry.stats import GatewayStats
 from core.health import Health
 from core.ingest import Ingest
 from core.journal import Journal, read_records

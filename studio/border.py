@@ -18,7 +18,7 @@ import streamlit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 
-from core.gateway.hosts import Hosts, host_of, is_foreign
+from core.gateway.access.hosts import Hosts, host_of, is_foreign
 from studio import lifecycle
 
 _SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)

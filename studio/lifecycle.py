@@ -10,7 +10,7 @@ import threading
 
 from core.config import Settings, is_loopback
 from core.errors import InvalidInput, StudioError
-from core.gateway.wrongkeys import WrongKeys
+from core.gateway.access.wrong_keys import WrongKeys
 
 __all__ = [
     "admin_key",

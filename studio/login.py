@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from core.errors import TooManyAttempts
-from core.gateway.keys import hash_key, is_studio_key
+from core.gateway.access.keys import hash_key, is_studio_key
 from studio import lifecycle
 from studio.border import is_exposed
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from core.gateway.asked import streaming_line
-from core.gateway.flavours import findings_line
+from core.gateway.engines.capabilities import streaming_line
+from core.gateway.engines.flavours import findings_line
 from studio import state
 from studio.glossary import WORDS
 from studio.widgets.format import count, seconds

@@ -14,16 +14,16 @@ import duckdb
 import orjson
 import pytest
 
-from core.gateway.engine import EngineError
+from core.gateway.engines.base import EngineError
 from core.pool.sql.check import NODES
 
 ROOT = Path(__file__).parents[1]
 PLACES = {
-    "_skip_mcp_handler": "core/gateway/providers.py",
-    "completion_stream": "core/gateway/provider_stream.py",
-    "get_optional_params": "core/gateway/provider_fields.py",
+    "_skip_mcp_handler": "core/gateway/providers/engine.py",
+    "completion_stream": "core/gateway/providers/stream.py",
+    "get_optional_params": "core/gateway/providers/fields.py",
     "_scaled_dot_product_flash_attention_for_cpu": "core/tree/cascade.py",
-    "httptools_impl": "core/gateway/httpd.py",
+    "httptools_impl": "core/gateway/http/protocol.py",
 }
 """Name -> the one file that may use it."""
 
@@ -78,7 +78,7 @@ def test_duckdb_tells_its_syntax_tree_as_known() -> None:
 def test_uvicorns_protocol_has_what_is_overridden() -> None:
     from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-    from core.gateway.httpd import HttpProtocol
+    from core.gateway.http.protocol import HttpProtocol
 
     assert STATUS_LINE[200].startswith(b"HTTP/1.1 200")
     own = {name for name, value in vars(HttpProtocol).items() if inspect.isfunction(value)}

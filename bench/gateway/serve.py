@@ -14,14 +14,14 @@ from pathlib import Path
 from starlette.applications import Starlette
 
 from core.config import Settings
+from core.gateway.access.ledger import Ledger
 from core.gateway.app import GatewayDeps, create_gateway
-from core.gateway.engines import EngineSet
-from core.gateway.front import Front
-from core.gateway.identity import KeyStore
-from core.gateway.ledger import Ledger
-from core.gateway.policy import PolicyState
-from core.gateway.server import GatewayServer, settle_memory
-from core.gateway.stats import GatewayStats
+from core.gateway.calls.identity import KeyStore
+from core.gateway.calls.policy import PolicyState
+from core.gateway.engines.registry import EngineSet
+from core.gateway.http.fast_router import Front
+from core.gateway.http.server import GatewayServer, settle_memory
+from core.gateway.telemetry.stats import GatewayStats
 from core.journal import Journal
 from core.workers import Fleet
 

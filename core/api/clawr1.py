@@ -18,10 +18,10 @@ from core.api.handling import AsyncHandler, Call, Handler, json_response
 from core.api.produce import complete_trajectory, register_trajectory, submit_steps
 from core.dialects.errors import engine_refusal
 from core.errors import EngineError, InvalidInput
-from core.gateway.clawr1 import UID_PREFIX
-from core.gateway.detokenize import detokenize
+from core.gateway.calls.clawr1 import UID_PREFIX
 from core.gateway.dialects import COMPLETIONS
-from core.gateway.engine import EngineCall
+from core.gateway.engines.base import EngineCall
+from core.gateway.engines.detokenize import detokenize
 from core.rewards import TEXT_VERIFIERS, score
 from core.tokens import extract_tokens
 

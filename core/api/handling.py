@@ -19,12 +19,12 @@ from core.batch.leases import Leases
 from core.config import Settings
 from core.dialects.errors import openai_error
 from core.errors import InvalidInput, NotFound, StudioError
-from core.gateway.asgi import AgentGone, read_request
-from core.gateway.engines import EngineSet
-from core.gateway.front import unmarked
-from core.gateway.identity import KeyStore
-from core.gateway.policy import PolicyState
-from core.gateway.stats import GatewayStats
+from core.gateway.calls.identity import KeyStore
+from core.gateway.calls.policy import PolicyState
+from core.gateway.engines.registry import EngineSet
+from core.gateway.http.asgi import AgentGone, read_request
+from core.gateway.http.fast_router import unmarked
+from core.gateway.telemetry.stats import GatewayStats
 from core.ingest import Ingest
 from core.journal import Journal
 from core.pool import Pool

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from core.api.handling import CATCH_UP_S, Call, Handler
-from core.gateway.keys import key_id
+from core.gateway.access.keys import key_id
 from core.records import revoke_record
 
 

@@ -13,7 +13,7 @@ from core.api import wire
 from core.api.handling import CATCH_UP_S, ApiDeps, Call, Handler
 from core.blotting import keyless, without_keys
 from core.errors import Conflict, InvalidInput, NotFound
-from core.gateway.keys import Limits, key_id
+from core.gateway.access.keys import Limits, key_id
 from core.records import complete_record, register_record, session_record, steps_record
 
 

@@ -1,6 +1,7 @@
-"""HTTP capture: agents call it as they would call their provider; every exchange is durable before the reply.
+"""HTTP capture of model calls: a call is durable in the journal before its reply ends.
 
-``app`` routes, ``capture`` one call from body to answer, ``dialects`` the shapes per wire dialect, ``sse`` streams
-made from whole answers, ``engines`` and ``direct`` OpenAI-compatible engines, ``providers`` LiteLLM, ``identity``
-who calls, ``policy`` versions and weight sync, ``stats`` counters, ``server`` the thread that serves it.
+``app`` lists the routes, ``deps`` is what they share, ``dialects`` describes the four wire APIs. Folders: ``http`` the
+server for agents, ``access`` who may call, ``calls`` the captured calls, ``queries`` routes that are not captured,
+``engines`` OpenAI-compatible engines, ``providers`` hosted providers through LiteLLM, ``transport`` the HTTP client for
+engines, ``telemetry`` counters and log lines.
 """

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from starlette.routing import Route
 
-from core.gateway.capture import Capture
-from core.gateway.clawr1 import CHAT_TOOLS_IN_TEXT, clawr1_prefix
+from core.gateway.calls.capture import Capture
+from core.gateway.calls.clawr1 import CHAT_TOOLS_IN_TEXT, clawr1_prefix
 from core.gateway.deps import GatewayDeps
 from core.gateway.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES
-from core.gateway.queries import CountTokens, EngineHealth, Models, PassedOn
-from core.gateway.stored import CancelledResponse, DeletedResponse, InputItems, StoredResponse
+from core.gateway.queries.engine_queries import CountTokens, EngineHealth, Models, PassedOn
+from core.gateway.queries.stored_responses import CancelledResponse, DeletedResponse, InputItems, StoredResponse
 
 __all__ = ["GatewayDeps", "create_gateway"]
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from core.config import Settings
-from core.gateway.asgi import MAX_BODY_BYTES
-from core.gateway.engines import EngineSet
-from core.gateway.identity import KeyStore
-from core.gateway.ledger import Ledger
-from core.gateway.policy import PolicyState
-from core.gateway.routing import Retries
-from core.gateway.stats import GatewayStats
+from core.gateway.access.ledger import Ledger
+from core.gateway.calls.identity import KeyStore
+from core.gateway.calls.policy import PolicyState
+from core.gateway.engines.registry import EngineSet
+from core.gateway.engines.routing import Retries
+from core.gateway.http.asgi import MAX_BODY_BYTES
+from core.gateway.telemetry.stats import GatewayStats
 from core.journal import Journal
 
 

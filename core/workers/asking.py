@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from core.errors import KeySpent
-from core.gateway.keys import Binding
-from core.gateway.ledger import Ledger
+from core.gateway.access.keys import Binding
+from core.gateway.access.ledger import Ledger
 
 
 class OwnersLedger(Ledger):

@@ -9,7 +9,7 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Any, Final
 
-from core.gateway.stats import CallEvent, GatewayStats
+from core.gateway.telemetry.stats import CallEvent, GatewayStats
 
 _VALUES: Final = attrgetter(*(field.name for field in fields(CallEvent)))
 

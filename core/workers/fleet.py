@@ -19,11 +19,11 @@ from typing import Any, Final
 
 from core.config import Settings
 from core.errors import KeySpent, StudioError
-from core.gateway.keys import KeyStore
-from core.gateway.ledger import Ledger
-from core.gateway.policy import PolicyState
-from core.gateway.server import bind, check_tls
-from core.gateway.stats import GatewayStats
+from core.gateway.access.keys import KeyStore
+from core.gateway.access.ledger import Ledger
+from core.gateway.calls.policy import PolicyState
+from core.gateway.http.server import bind, check_tls
+from core.gateway.telemetry.stats import GatewayStats
 from core.workers.lines import Sender, messages
 
 START_TIMEOUT_S: Final = 90.0

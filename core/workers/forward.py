@@ -8,10 +8,10 @@ from typing import Final
 import orjson
 
 from core.errors import StudioError
-from core.gateway.asgi import JSON, AgentGone, Receive, Scope, Send, read_body, send_body, send_start, send_whole
-from core.gateway.border import WORKER_HEADER
-from core.gateway.http1 import HttpClient
-from core.gateway.http_connection import HttpError
+from core.gateway.access.admission import WORKER_HEADER
+from core.gateway.http.asgi import JSON, AgentGone, Receive, Scope, Send, read_body, send_body, send_start, send_whole
+from core.gateway.transport.connection import HttpError
+from core.gateway.transport.http1 import HttpClient
 
 log = logging.getLogger(__name__)
 

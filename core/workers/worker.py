@@ -22,19 +22,19 @@ from starlette.routing import Mount
 from core.config import Settings
 from core.engine_host import add_configured_engines, bounds_of, timeouts_of
 from core.errors import EngineError, StudioError
+from core.gateway.access.admission import Border
+from core.gateway.access.hosts import Hosts
 from core.gateway.app import GatewayDeps, create_gateway
-from core.gateway.asgi import Receive, Scope, Send
-from core.gateway.border import Border
-from core.gateway.calllog import log_call
-from core.gateway.engines import EngineSet
-from core.gateway.front import Front
-from core.gateway.hosts import Hosts
-from core.gateway.http1 import HttpClient
-from core.gateway.http_connection import UNBOUND
-from core.gateway.identity import KeyStore
-from core.gateway.limits import Limits, raise_descriptor_limit
-from core.gateway.policy import PolicyState
-from core.gateway.server import GatewayServer, settle_memory
+from core.gateway.calls.identity import KeyStore
+from core.gateway.calls.policy import PolicyState
+from core.gateway.engines.registry import EngineSet
+from core.gateway.http.asgi import Receive, Scope, Send
+from core.gateway.http.fast_router import Front
+from core.gateway.http.limits import Limits, raise_descriptor_limit
+from core.gateway.http.server import GatewayServer, settle_memory
+from core.gateway.telemetry.call_log import log_call
+from core.gateway.transport.connection import UNBOUND
+from core.gateway.transport.http1 import HttpClient
 from core.journal import Journal
 from core.logs import set_up
 from core.types import PolicyEvent

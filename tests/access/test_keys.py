@@ -20,7 +20,7 @@ from core.api.openapi import operations
 from core.client import StudioClient, trusting
 from core.config import Settings
 from core.errors import StudioError
-from core.gateway.wrongkeys import MAX_WRONG
+from core.gateway.access.wrong_keys import MAX_WRONG
 from core.service import Service
 from core.trainer import Trainer
 from tests.access.conftest import SECRET, fresh

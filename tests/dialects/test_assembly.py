@@ -16,7 +16,7 @@ from openai.types.chat import ChatCompletionChunk
 
 from core.dialects import CHAT, COMPLETIONS, Names
 from core.dialects.assembly import Assembly
-from core.gateway.sse import EventReader
+from core.gateway.transport.sse import EventReader
 from core.serving.tokenizer import load_tokenizer
 from core.tokens import extract_tokens
 from core.types import TokenSource

@@ -16,8 +16,8 @@ from core.dialects import Names, native_relay, native_stream
 from core.dialects.messages import MESSAGES
 from core.dialects.messages_assembly import MessageAssembly
 from core.dialects.messages_request import RAW_ARGUMENTS
-from core.gateway.outbox import MAX_WAITING, Outbox
-from core.gateway.sse import EventReader
+from core.gateway.calls.outbox import MAX_WAITING, Outbox
+from core.gateway.transport.sse import EventReader
 from tests.effort import settings
 
 EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)

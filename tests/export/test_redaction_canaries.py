@@ -18,7 +18,7 @@ from core.batch.recipe import parse_recipe
 from core.batch.redact import Redacted, TokenText, _trajectory, redact, texts_of
 from core.errors import InvalidInput
 from core.export import EXPORTERS, export
-from core.gateway.keys import KeyStore
+from core.gateway.access.keys import KeyStore
 from core.pool import Pool
 from core.pool.redaction.rules import Redaction, parse_redaction
 from core.types import Step, View

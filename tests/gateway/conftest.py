@@ -12,16 +12,16 @@ import pytest
 from starlette.applications import Starlette
 
 from core.config import Settings
+from core.gateway.access.admission import Border
+from core.gateway.access.hosts import Hosts
 from core.gateway.app import GatewayDeps, create_gateway
-from core.gateway.border import Border
-from core.gateway.connections import Timeouts
-from core.gateway.engines import EngineSet
-from core.gateway.hosts import Hosts
-from core.gateway.http_connection import Bounds
-from core.gateway.identity import KeyStore
-from core.gateway.policy import PolicyState
-from core.gateway.server import GatewayServer
-from core.gateway.stats import GatewayStats
+from core.gateway.calls.identity import KeyStore
+from core.gateway.calls.policy import PolicyState
+from core.gateway.engines.registry import EngineSet
+from core.gateway.http.server import GatewayServer
+from core.gateway.telemetry.stats import GatewayStats
+from core.gateway.transport.connection import Bounds
+from core.gateway.transport.connection_pool import Timeouts
 from core.journal import Journal, read_records
 from core.records import parse
 from tests.conftest import PATIENCE_S

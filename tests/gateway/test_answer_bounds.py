@@ -19,7 +19,7 @@ import httpx
 import pytest
 from starlette.responses import StreamingResponse
 
-from core.gateway.http_connection import Bounds
+from core.gateway.transport.connection import Bounds
 from core.ingest.drafts import drafts_of_call
 from core.serving.process import EngineProcess
 from core.serving.protocol import MAX_ANSWERS

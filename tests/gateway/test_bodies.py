@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import EngineError
-from core.gateway.bodies import parse_body
+from core.gateway.engines.response_bodies import parse_body
 from tests.effort import settings
 
 ODD = '"prompt_token_ids":[1,2] \\ "prompt_token_ids": [' + "1," * 6000

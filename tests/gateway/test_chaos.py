@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from core.gateway.connections import Timeouts
-from core.gateway.routing import Retries
+from core.gateway.engines.routing import Retries
+from core.gateway.transport.connection_pool import Timeouts
 from core.serving.process import EngineProcess
 from core.tokens import extract_tokens
 from tests.conftest import eventually

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.responses import JSONResponse
 
-from core.gateway.choices import AT_A_TIME, n_choices
+from core.gateway.engines.choices import AT_A_TIME, n_choices
 from core.tokens import extract_tokens
 
 from .upstream import Upstream, chat_answer, completions_answer

@@ -11,7 +11,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from core.gateway.routing import Retries
+from core.gateway.engines.routing import Retries
 from core.serving.process import EngineProcess
 from core.tokens import extract_tokens
 

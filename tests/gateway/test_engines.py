@@ -8,7 +8,7 @@ import pytest
 from starlette.responses import JSONResponse
 
 from core.errors import EngineError, InvalidInput
-from core.gateway.engines import EngineSet
+from core.gateway.engines.registry import EngineSet
 from core.ingest.drafts import drafts_of_call
 from core.tokens import extract_tokens
 

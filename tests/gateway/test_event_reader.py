@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from core.errors import EngineError
-from core.gateway.sse import MAX_EVENT_BYTES, EventReader
+from core.gateway.transport.sse import MAX_EVENT_BYTES, EventReader
 
 lines = st.one_of(
     st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=12).map("data: {}".format),

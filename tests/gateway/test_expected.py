@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 
 from core.gateway.app import create_gateway
-from core.gateway.front import Front
+from core.gateway.http.fast_router import Front
 from core.ingest.drafts import drafts_of_call
 from core.serving.process import EngineProcess
 
@@ -263,7 +263,7 @@ def test_a_provider_has_no_tokenizer_to_ask(make_gateway) -> None:
 
 def test_a_doubled_version_in_the_path_is_one(make_gateway, upstream: Upstream) -> None:
     gateway = make_gateway(upstream)
-    from core.gateway.server import GatewayServer
+    from core.gateway.http.server import GatewayServer
 
     routes = create_gateway(gateway.deps)
     server = GatewayServer(Front(Starlette(routes=routes), routes))

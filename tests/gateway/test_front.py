@@ -10,11 +10,11 @@ from starlette.routing import Match, Route
 
 from core.config import Settings
 from core.gateway.app import GatewayDeps, create_gateway
-from core.gateway.engines import EngineSet
-from core.gateway.front import Front
-from core.gateway.identity import KeyStore
-from core.gateway.policy import PolicyState
-from core.gateway.stats import GatewayStats
+from core.gateway.calls.identity import KeyStore
+from core.gateway.calls.policy import PolicyState
+from core.gateway.engines.registry import EngineSet
+from core.gateway.http.fast_router import Front
+from core.gateway.telemetry.stats import GatewayStats
 from core.journal import Journal
 
 PATHS = [

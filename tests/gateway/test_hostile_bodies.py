@@ -14,7 +14,7 @@ import anthropic
 import openai
 import pytest
 
-from core.gateway.asgi import MAX_RATIO
+from core.gateway.http.asgi import MAX_RATIO
 from core.serving.process import EngineProcess
 from tests.conftest import ServeProcess
 from tests.left_out import only_in_ci

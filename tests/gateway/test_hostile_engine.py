@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from core.gateway.http1 import HttpClient
-from core.gateway.http_connection import Bounds, HttpError
+from core.gateway.transport.connection import Bounds, HttpError
+from core.gateway.transport.http1 import HttpClient
 
 PLAIN, HEAD = 16 << 20, 100_000
 

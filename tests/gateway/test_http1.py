@@ -13,9 +13,9 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.gateway.http1 import HttpClient
-from core.gateway.http_connection import ConnectError, Disconnected, HttpError
-from core.gateway.http_request import read_url, request_bytes
+from core.gateway.transport.connection import ConnectError, Disconnected, HttpError
+from core.gateway.transport.http1 import HttpClient
+from core.gateway.transport.request import read_url, request_bytes
 from tests.effort import settings
 
 BODY = b'{"a": "\xc3\xa9"}' * 9

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
-from core.gateway.asgi import Receive, Scope, Send
-from core.gateway.http1 import HttpClient
+from core.gateway.http.asgi import Receive, Scope, Send
+from core.gateway.transport.http1 import HttpClient
 from core.workers.forward import Forward
 from tests.effort import settings
 

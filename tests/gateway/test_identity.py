@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from core.gateway.identity import KeyStore, hash_key
+from core.gateway.calls.identity import KeyStore, hash_key
 from tests.conftest import eventually
 
 from .upstream import chat_answer

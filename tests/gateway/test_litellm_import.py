@@ -58,7 +58,7 @@ def test_who_stops_at_once_does_not_wait_for_it(serve, hosted):
 
 IMPORTING = """
 import asyncio, gc, sys, time
-from core.gateway.litellm_import import LiteLLM
+from core.gateway.providers.litellm_import import LiteLLM
 
 async def main():
     shared, late = LiteLLM(), []
@@ -92,7 +92,7 @@ def test_a_hundred_calls_share_one_import_and_the_loop_goes_on():
 BROKEN = """
 import asyncio, sys
 from core.errors import EngineError
-from core.gateway.litellm_import import LiteLLM
+from core.gateway.providers.litellm_import import LiteLLM
 
 async def main():
     shared = LiteLLM()

@@ -22,9 +22,9 @@ from typing import Any
 import h11
 import pytest
 
-from core.gateway.connections import Timeouts
-from core.gateway.http1 import HttpClient
-from core.gateway.http_connection import Bounds
+from core.gateway.transport.connection import Bounds
+from core.gateway.transport.connection_pool import Timeouts
+from core.gateway.transport.http1 import HttpClient
 
 STOLEN = "an answer that was never asked for"
 NUMBERS = itertools.count()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.blotting import keyless, split_login, take_secrets
-from core.gateway.guard import StreamGuard, usable, without_own_keys
+from core.gateway.calls.own_keys import StreamGuard, usable, without_own_keys
 from tests.effort import settings
 
 KEY = "sk-own-4f0e8a1b2c3d-4f0e"
@@ -116,7 +116,7 @@ def test_a_login_is_split_from_its_address(url: str, bare: str, login: str | Non
 
 
 def test_basic_is_what_the_standard_says() -> None:
-    from core.gateway.engine import basic
+    from core.gateway.engines.base import basic
 
     assert (
         basic("Aladdin:open%20sesame")

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
-from core.gateway.connections import Timeouts
-from core.gateway.http_connection import Bounds
-from core.gateway.litellm_import import load_litellm
+from core.gateway.providers.litellm_import import load_litellm
+from core.gateway.transport.connection import Bounds
+from core.gateway.transport.connection_pool import Timeouts
 
 from .test_answer_bounds import most_memory
 from .upstream import chat_answer

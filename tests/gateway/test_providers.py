@@ -8,7 +8,7 @@ import sys
 import pytest
 from starlette.responses import JSONResponse
 
-from core.gateway.providers import names_provider
+from core.gateway.providers.engine import names_provider
 from core.ingest.drafts import drafts_of_call
 from core.tokens import extract_tokens
 
@@ -189,5 +189,5 @@ def test_a_provider_name_that_no_engine_serves_goes_to_litellm(make_gateway, ups
 
 
 def test_importing_the_gateway_does_not_import_litellm():
-    code = "import sys, core.gateway.app, core.gateway.providers; sys.exit('litellm' in sys.modules)"
+    code = "import sys, core.gateway.app, core.gateway.providers.engine; sys.exit('litellm' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

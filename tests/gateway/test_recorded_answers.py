@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from core.gateway.flavours import FLAVOURS, TRANSFORMERS, by_owner, by_refusal, prompt_text
+from core.gateway.engines.flavours import FLAVOURS, TRANSFORMERS, by_owner, by_refusal, prompt_text
 from core.serving.tokenizer import load_tokenizer
 from core.tokens import extract_tokens
 from core.types import TokenSource

@@ -18,8 +18,8 @@ from starlette.responses import JSONResponse, StreamingResponse
 
 from core.dialects import CHAT, Names
 from core.dialects.assembly import Assembly
-from core.gateway.asked import streaming_line
-from core.gateway.outbox import MAX_WAITING, Outbox
+from core.gateway.calls.outbox import MAX_WAITING, Outbox
+from core.gateway.engines.capabilities import streaming_line
 from core.ingest.drafts import drafts_of_call
 from core.journal import Journal
 from core.serving.process import EngineProcess

@@ -20,11 +20,11 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from core.config import EngineConfig, Settings
 from core.engine_host import LocalEngineHost, add_configured_engines
-from core.gateway.connections import Timeouts
-from core.gateway.engines import EngineSet
-from core.gateway.gate import EngineBusy, Gate
-from core.gateway.health import FIRST_PAUSE_S, LONGEST_PAUSE_S, N_FAILURES, Health
-from core.gateway.routing import Retries, affinity, ranked
+from core.gateway.engines.concurrency import EngineBusy, Gate
+from core.gateway.engines.health import FIRST_PAUSE_S, LONGEST_PAUSE_S, N_FAILURES, Health
+from core.gateway.engines.registry import EngineSet
+from core.gateway.engines.routing import Retries, affinity, ranked
+from core.gateway.transport.connection_pool import Timeouts
 from core.ingest.drafts import drafts_of_call
 
 from .upstream import Upstream, chat_answer

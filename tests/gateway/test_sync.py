@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from core.gateway.policy import PolicyState
+from core.gateway.calls.policy import PolicyState
 from core.serving.process import EngineProcess
 from tests.conftest import ServeProcess, eventually
 

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from core.gateway.server import GatewayServer
+from core.gateway.http.server import GatewayServer
 
 
 def chat_answer(

@@ -11,10 +11,10 @@ from typing import Any
 
 import h11
 
-from core.gateway.asgi import AgentGone, Receive, Scope, Send, read_body, send_whole
 from core.gateway.dialects import BadRequest
-from core.gateway.limits import Limits
-from core.gateway.server import GatewayServer
+from core.gateway.http.asgi import AgentGone, Receive, Scope, Send, read_body, send_whole
+from core.gateway.http.limits import Limits
+from core.gateway.http.server import GatewayServer
 
 Request = tuple[str, str, bytes]
 """Method, path and query, body."""

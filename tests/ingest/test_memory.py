@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from core.gateway.text_streams import _MOST_MODELS, TextStreams
+from core.gateway.engines.text_streams import _MOST_MODELS, TextStreams
 from core.ingest.linker import Linker
 from core.ingest.reader import RecordReader
 from core.ingest.thread import _read_record

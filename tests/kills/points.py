@@ -90,7 +90,7 @@ def commits(counter: Counter) -> Callable[[Any], None]:
 
 
 def replies(counter: Counter) -> Callable[[Any], None]:
-    """``core.gateway.server``: every answer goes through the app's ``send``."""
+    """``core.gateway.http.server``: every answer goes through the app's ``send``."""
 
     def counted(module: Any) -> None:
         init = module.GatewayServer.__init__
@@ -143,6 +143,6 @@ def install(own_role: str) -> None:
     elif point == "commit":
         change("core.pool.upkeep.logged", commits(counter))
     elif point == "reply":
-        change("core.gateway.server", replies(counter))
+        change("core.gateway.http.server", replies(counter))
     else:
         raise ValueError(f"no point {point!r}")

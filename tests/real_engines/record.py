@@ -16,10 +16,10 @@ from typing import Any
 
 import httpx
 
-from core.gateway.connections import Connections
 from core.gateway.dialects import add_asked
-from core.gateway.flavours import Flavour, by_refusal
-from core.gateway.probe import Probe
+from core.gateway.engines.flavours import Flavour, by_refusal
+from core.gateway.engines.probe import Probe
+from core.gateway.transport.connection_pool import Connections
 
 HELLO = [{"role": "user", "content": "Say hi"}]
 TOOLS = [

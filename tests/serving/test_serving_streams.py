@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from core.dialects.assembly import Assembly
-from core.gateway.sse import EventReader
+from core.gateway.transport.sse import EventReader
 from tests.effort import settings
 
 from .serving_client import TOOLS, Client

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from core.gateway.stats import CallEvent
+from core.gateway.telemetry.stats import CallEvent
 from core.types import View
 
 OWN_PAGES = ("overview", "collect", "settings")

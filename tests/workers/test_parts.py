@@ -9,8 +9,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.gateway.stats import CallEvent, GatewayStats
-from core.gateway.together import together
+from core.gateway.engines.merged_status import together
+from core.gateway.telemetry.stats import CallEvent, GatewayStats
 from core.workers.counts import WorkerStats
 from core.workers.lines import Sender, messages
 

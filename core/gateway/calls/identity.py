@@ -1,0 +1,194 @@
+"""Who calls: the identity ladder.
+
+The first rung that names a trajectory wins: URL path, ``X-*`` headers, session key, known harness headers,
+``turn__session`` model name. Lower rungs still fill what the winner left open (channel, agent, prompt group).
+When no rung applies the trajectory stays None and ingest infers it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from core.errors import InvalidInput
+from core.gateway.access.keys import (
+    Binding,
+    KeyStore,
+    check_model,
+    check_prompt,
+    hash_key,
+    hold_to,
+    is_studio_key,
+    presented_keys,
+)
+from core.types import Identity, IdentitySource, Source
+
+__all__ = ["Binding", "Caller", "KeyStore", "hash_key", "presented_keys", "resolve_caller"]
+
+MAX_UID_CHARS: Final = 256
+
+HARNESS_HEADERS: Final = (
+    "x-claude-code-session-id", "session-id", "session_id", "thread-id", "x-session-id", "x-session-affinity",
+)  # fmt: skip
+"""Session headers that agents send by themselves. Several agents share each, so none of them names its agent."""
+
+USER_AGENTS: Final = (
+    ("claude-cli", "claude-code"),
+    ("codex", "codex"),
+    ("opencode", "opencode"),
+    ("openclaw", "openclaw"),
+    ("qwencode", "qwen-code"),
+)
+"""Beginnings of ``User-Agent`` that name an agent; nothing else does."""
+
+_TURN_MODEL = re.compile(r"^(?P<turn>main|side)__(?P<session>.+)$")
+_SESSION_OF_USER = re.compile(r"_session_(?P<session>[0-9A-Za-z-]+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What the border found out about a call.
+
+    Attributes:
+        identity: who made it.
+        model: the model name without a ``turn__session`` disguise; None when nothing but that was given.
+        foreign_key: the agent's own provider key, to be passed on; None when it was one of ours or absent.
+        secrets: every key that the call presented.
+        binding: of the session key whose limits hold for the call.
+    """
+
+    identity: Identity
+    model: str | None
+    foreign_key: str | None
+    secrets: tuple[str, ...]
+    binding: Binding | None = None
+
+
+def resolve_caller(
+    *,
+    path: Mapping[str, str],
+    headers: Mapping[str, str],
+    model: str | None,
+    presented: tuple[str, ...],
+    keys: KeyStore,
+    api_key: str | None,
+    channel: str,
+    metadata: Any = None,
+) -> Caller:
+    """Climb the identity ladder, for a call that the border let in.
+
+    Args:
+        path: ``trajectory_uid`` and ``prompt_uid`` where the URL has them.
+        headers: the call's headers, names in lower case.
+        model: the request's model name.
+        channel: channel of calls that name none.
+        metadata: the request's own.
+
+    Raises:
+        InvalidInput: a uid that is too long or holds blanks or control characters.
+        Forbidden: a key is asked for, and the session key that let the call in is bound to something else.
+    """
+    binding = next((found for key in presented if (found := keys.resolve(key)) is not None), None)
+    known: dict[str, Any] = dict(binding.metadata) if binding is not None else {}
+    turn = _TURN_MODEL.match(model) if model else None
+    if turn is not None:
+        known["call_kind_hint"] = "main" if turn["turn"] == "main" else "auxiliary"
+        known["turn"] = turn["turn"]
+        model = None
+    harness, agent = _harness(headers, metadata)
+    rungs = (
+        (IdentitySource.PATH, path.get("trajectory_uid")),
+        (IdentitySource.HEADER, headers.get("x-trajectory-uid")),
+        (IdentitySource.KEY, binding.trajectory_uid if binding is not None else None),
+        (IdentitySource.HARNESS, harness),
+        (IdentitySource.MODEL_NAME, turn["session"] if turn is not None else None),
+    )
+    trajectory_uid, identity_source = None, IdentitySource.INFERRED
+    for source, uid in rungs:
+        if uid:
+            trajectory_uid, identity_source = _checked(uid, "trajectory_uid"), source
+            break
+    prompt_uid = path.get("prompt_uid") or headers.get("x-prompt-uid")
+    if not prompt_uid and binding is not None and binding.trajectory_uid == trajectory_uid:
+        prompt_uid = binding.prompt_uid
+    identity = Identity(
+        trajectory_uid=trajectory_uid,
+        prompt_uid=_checked(prompt_uid, "prompt_uid") if prompt_uid else None,
+        channel=_checked(
+            headers.get("x-channel") or (binding.channel if binding is not None else None) or channel,
+            "channel",
+        ),
+        source=_source(headers.get("x-source") or (binding.source if binding is not None else None)),
+        agent=headers.get("x-agent") or (binding.agent if binding is not None else None) or agent,
+        identity_source=identity_source,
+        metadata=known,
+    )
+    admin = any(is_studio_key(key, api_key) for key in presented)
+    if binding is not None and not admin:
+        check_model(binding, model)
+        if api_key is not None or (binding.prompt_uid and binding.trajectory_uid == trajectory_uid):
+            check_prompt(binding, prompt_uid)
+    ours = {key for key in presented if keys.resolve(key) is not None or is_studio_key(key, api_key)}
+    if api_key is not None and binding is not None and not admin:
+        hold_to(binding, trajectory_uid=identity.trajectory_uid, channel=identity.channel)
+    foreign = next((key for key in presented if key not in ours), None)
+    return Caller(identity, model, foreign, presented, None if admin else binding)
+
+
+def _harness(headers: Mapping[str, str], metadata: Any) -> tuple[str | None, str | None]:
+    """The session id that an agent sent by itself, and the agent's name by its ``User-Agent``.
+
+    Agents and whoever stands before them may mean something else by such a header: one that is no uid names nobody.
+    """
+    user_agent = headers.get("user-agent", "").lower()
+    named = next((agent for start, agent in USER_AGENTS if user_agent.startswith(start)), None)
+    return next((uid for uid in _sessions(headers, metadata) if _is_uid(uid)), None), named
+
+
+def _sessions(headers: Mapping[str, str], metadata: Any) -> Iterator[str]:
+    for header in HARNESS_HEADERS:
+        if uid := headers.get(header):
+            yield uid
+    # Claude Code says it in the body too, which proxies pass on that keep its headers: as JSON, or behind other ids.
+    user_id = metadata.get("user_id") if isinstance(metadata, Mapping) else None
+    if isinstance(user_id, str):
+        if user_id.startswith("{"):
+            uid = _session_id(user_id)
+        else:
+            found = _SESSION_OF_USER.search(user_id)
+            uid = found["session"] if found is not None else None
+        if uid:
+            yield uid
+
+
+def _session_id(user_id: str) -> str | None:
+    try:
+        found = orjson.loads(user_id).get("session_id")
+    except orjson.JSONDecodeError:
+        return None
+    return found if isinstance(found, str) else None
+
+
+def _source(named: str | None) -> str:
+    if named is None:
+        return Source.BLACKBOX
+    if named not in set(Source):
+        raise InvalidInput(f"unknown source {named!r}", field="X-Source", hint=", ".join(Source))
+    return named
+
+
+def _is_uid(uid: str) -> bool:
+    return 0 < len(uid) <= MAX_UID_CHARS and uid.isprintable() and not any(map(str.isspace, uid))
+
+
+def _checked(uid: str, field_name: str) -> str:
+    if not _is_uid(uid):
+        raise InvalidInput(
+            f"{field_name} must be 1 to {MAX_UID_CHARS} printable characters without blanks",
+            field=field_name,
+        )
+    return uid

@@ -1,0 +1,151 @@
+"""Earlier answers, found again by the ids that agents were given: read from the journal, so that they outlive
+this process and are known to every other one that shares the folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from core import records
+from core.dialects import RESPONSES, BadRequest, Json, Names
+from core.dialects.responses import RESPONSE_PREFIX
+from core.dialects.responses_request import input_items
+from core.durable import sync_folder
+from core.gateway.access.keys import KeyStore, is_studio_key
+from core.journal import read_marked
+
+MAX_READ_BYTES: Final = 1 << 30
+"""An answer stands close behind the mark in its id: only what was recorded while its engine worked lies between."""
+
+DELETED_FOLDER: Final = "deleted_responses"
+"""Beside the segments."""
+
+_TAIL = re.compile(r"^(?P<step_uid>[^-]+)-(?P<mark>.+)$")
+_ITEM = re.compile(r"^[a-z]+_(?P<tail>.+)_\d+$")
+
+
+class PreviousResponseNotFound(BadRequest):
+    """The answer that a request goes on from is not known."""
+
+    type = "previous_response_not_found"
+
+
+def reach(presented: Iterable[str], keys: KeyStore, api_key: str | None) -> str | None:
+    """The only trajectory whose answers a caller may have back; None is any.
+
+    Where a key is asked for, a session key opens what it is bound to and nothing else.
+    """
+    if api_key is None or any(is_studio_key(key, api_key) for key in presented):
+        return None
+    return next((found.trajectory_uid for key in presented if (found := keys.resolve(key)) is not None), None)
+
+
+async def recall(directory: Path, dialect: str, request: Mapping[str, Any], within: str | None) -> list[Json]:
+    """The whole input of a ``responses`` request that names earlier parts of it; empty when it names none.
+
+    Args:
+        within: the only trajectory whose answers may be found; None is any.
+
+    Raises:
+        PreviousResponseNotFound: the journal holds no such answer, or the agent had it not stored.
+        BadRequest: an input that is none, or an item that was not found.
+    """
+    if dialect != RESPONSES.name:
+        return []
+    previous = request.get("previous_response_id")
+    items = input_items(request)
+    if not previous and not any(_reference(item) or _bare_reasoning(item) for item in items):
+        return []
+    return await asyncio.to_thread(_recall, directory, previous, items, within)
+
+
+def find_response(directory: Path, response_id: Any, within: str | None = None) -> Json | None:
+    """The record behind the id of a response; None when there is none that was answered and may be given back."""
+    tail = response_id.removeprefix(RESPONSE_PREFIX) if isinstance(response_id, str) else ""
+    match = _TAIL.match(tail)
+    if match is None or _deleted(directory, response_id).exists():
+        return None
+    needle = match["step_uid"].encode()
+    n_bytes = 0
+    for entry in read_marked(directory, match["mark"], match["step_uid"]):
+        if needle in entry.payload:
+            record = records.parse(entry.payload)
+            if record["kind"] == "call" and record["step_uid"] == match["step_uid"]:
+                answered = record.get("http_status") == 200 and record.get("error") is None
+                kept = record["request"].get("store") is not False
+                allowed = within is None or record["identity"]["trajectory_uid"] == within
+                return record if answered and kept and allowed else None
+        n_bytes += len(entry.payload)
+        if n_bytes > MAX_READ_BYTES:
+            return None
+    return None
+
+
+def forget_response(directory: Path, response_id: str) -> None:
+    """Let no request find an answer again, in any process and for good; its record stays."""
+    mark = _deleted(directory, response_id)
+    mark.parent.mkdir(exist_ok=True)
+    with mark.open("wb") as file:
+        os.fsync(file.fileno())
+    sync_folder(mark.parent)
+
+
+def _deleted(directory: Path, response_id: str) -> Path:
+    """The empty file that says so."""
+    return directory / DELETED_FOLDER / hashlib.sha256(response_id.encode()).hexdigest()
+
+
+def response_of(record: Mapping[str, Any]) -> Json:
+    """The response object that the agent was given for a record."""
+    match = _TAIL.match(str(record["response_id"]).removeprefix(RESPONSE_PREFIX))
+    assert match is not None
+    names = Names(match["step_uid"], record["started_at"], match["mark"])
+    translation = RESPONSES.open(record["request"], names, record.get("input_items") or ())
+    return translation.whole(record["response"])
+
+
+def _recall(directory: Path, previous: Any, items: list[Json], within: str | None) -> list[Json]:
+    earlier: list[Json] = []
+    if previous:
+        record = find_response(directory, previous, within)
+        if record is None:
+            raise PreviousResponseNotFound(
+                f"Previous response with id {previous!r} not found.",
+                field="previous_response_id",
+                hint="send the whole input; answers to requests with store=false are not kept for this",
+            )
+        earlier = [*(record.get("input_items") or input_items(record["request"])), *response_of(record)["output"]]
+    named = (_reference(item) or _bare_reasoning(item) for item in items)
+    return [
+        *earlier,
+        *(_resolved(directory, item, within) if by_id else item for item, by_id in zip(items, named, strict=True)),
+    ]
+
+
+def _reference(item: Json) -> bool:
+    return item.get("type") == "item_reference" or ("type" not in item and "role" not in item)
+
+
+def _bare_reasoning(item: Json) -> bool:
+    """Thinking that is named by its id and not said again: agents leave out what they were not shown."""
+    said = ("content", "summary", "encrypted_content")
+    return item.get("type") == "reasoning" and isinstance(item.get("id"), str) and not any(map(item.get, said))
+
+
+def _resolved(directory: Path, item: Json, within: str | None) -> Json:
+    match = _ITEM.match(str(item.get("id")))
+    record = find_response(directory, RESPONSE_PREFIX + match["tail"], within) if match is not None else None
+    output = response_of(record)["output"] if record is not None else ()
+    found: Json | None = next((made for made in output if made["id"] == item["id"]), None)
+    if found is None and _bare_reasoning(item):
+        # The agent has it from elsewhere; the translation says that it is left out.
+        return item
+    if found is None:
+        raise BadRequest(f"no item {item.get('id')!r} was found", field="input", hint="send the item itself")
+    return found

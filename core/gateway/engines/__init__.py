@@ -1,0 +1,1 @@
+"""OpenAI-compatible engines: registry, capabilities, health, routing, whole answers and streams."""

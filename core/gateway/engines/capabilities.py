@@ -1,0 +1,146 @@
+"""What an engine lets itself be asked for, and what its streams told: found out by asking, remembered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from core.gateway.engines.flavours import Flavour, prompt_text
+from core.tokens import extract_tokens
+
+AUTO: Final = "auto"
+WHOLE: Final = "whole"
+RELAY: Final = "relay"
+STREAMING: Final = (AUTO, WHOLE, RELAY)
+"""How an agent's stream is made: as the engine's kind allows it, from the whole answer, from the engine's own."""
+
+ASK_AGAIN_S: Final = 300.0
+_MAX_REMEMBERED: Final = 1024
+
+
+class AskLevels:
+    """Which of a flavour's asks went through, per dialect and model.
+
+    Args:
+        findings: the engine's; told what came of the first success of each kind.
+    """
+
+    def __init__(self, findings: dict[str, Any], clock: Callable[[], float]) -> None:
+        self._findings = findings
+        self._clock = clock
+        self._levels: dict[tuple[str, str], tuple[int, float]] = {}
+
+    def level(self, where: str, model: str) -> int:
+        """How much to ask for: what went through before, or everything. ``where`` names what differs in that."""
+        level, until = self._levels.get((where, model), (0, math.inf))
+        return level if self._clock() < until else 0
+
+    def remember(
+        self,
+        where: str,
+        dialect: str,
+        model: str,
+        asks: Sequence[Mapping[str, Any]],
+        level: int,
+        added: Sequence[str],
+        answer: Any,
+        echoed: bool = False,
+    ) -> None:
+        """Note a success."""
+        key = (where, model)
+        known = self._levels.get(key)
+        if known is not None and known[0] <= level:
+            return
+        if len(self._levels) >= _MAX_REMEMBERED:
+            self._levels.clear()
+        # A refusal may have been about that one request, so only success is remembered for good.
+        self._levels[key] = (level, math.inf if level == 0 else self._clock() + ASK_AGAIN_S)
+        found = extract_tokens(answer, 0, dialect, echoed=echoed) if isinstance(answer, dict) else None
+        several = len({name for _, name in self._levels}) > 1
+        self._findings[f"{where}:{model}" if several else where] = {
+            "asked": list(added),
+            "refused": sorted(set(asks[0]) - set(asks[level])),
+            "token_ids": found is not None and found.response_ids is not None,
+            "prompt_token_ids": found is not None and (found.prompt_ids is not None or prompt_text(answer) is not None),
+            "logprobs": found is not None and found.response_logprobs is not None,
+        }
+
+
+class Streams:
+    """Whether an engine's own stream may go to the agent.
+
+    In ``auto`` it may where the flavour's streams tell what its whole answers tell, until one of them did not: a
+    stream that lost tokens is marked by its lengths, and the next call of that kind is asked for whole.
+
+    Args:
+        mode: one of ``STREAMING``.
+    """
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        self._spoilt: dict[str, str] = {}
+
+    def relays(self, flavour: Flavour, version: str | None, kind: str) -> bool:
+        """Whether to ask for a stream."""
+        if self.mode == AUTO:
+            return kind not in self._spoilt and flavour.streams(kind, version)
+        return self.mode == RELAY
+
+    def spoil(self, kind: str, reason: str) -> None:
+        """Note why a kind of call is better asked for whole."""
+        self._spoilt[kind] = reason
+
+    def forget(self) -> None:
+        """The engine was started anew."""
+        self._spoilt.clear()
+
+    def status(self, flavour: Flavour, version: str | None) -> dict[str, str]:
+        """``{"mode": ...}``, and for each kind of call how it is streamed and why not otherwise."""
+        told = {"mode": self.mode}
+        for kind in KINDS:
+            how = RELAY if self.relays(flavour, version, kind) else WHOLE
+            why = self._spoilt.get(kind) if self.mode == AUTO else None
+            told[kind] = f"{how}: {why}" if why else how
+        return told
+
+
+def lost_tokens(answer: Mapping[str, Any], dialect: str) -> str | None:
+    """What a stream's chunks lack, in words, by the counts that it tells itself; None when nothing is missing."""
+    choices = [extract_tokens(answer, index, dialect) for index in range(len(answer["choices"]))]
+    ids = [tokens.response_ids for tokens in choices]
+    if None in ids:
+        return "its stream told no ids"
+    usage = answer.get("usage")
+    told = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    n_ids = sum(len(known) for known in ids if known is not None)
+    if isinstance(told, int) and told != n_ids:
+        return f"its stream told {n_ids} ids of {told} tokens"
+    return next((tokens.mismatch for tokens in choices if tokens.mismatch is not None), None)
+
+
+TOOLS: Final = "chat with tools"
+KINDS: Final = ("chat", TOOLS, "completions")
+"""Kinds of calls that differ in what engines stream."""
+
+
+def stream_kind(dialect: str, body: Mapping[str, Any]) -> str:
+    """The kind of a call."""
+    return TOOLS if dialect == "chat" and body.get("tools") else dialect
+
+
+def asks_for(asks: Sequence[Mapping[str, Any]], *, echo: bool) -> Sequence[Mapping[str, Any]]:
+    """A flavour's asks for one call: an engine that is asked to echo leaves the prompt out where ids are asked for."""
+    if not echo:
+        return asks
+    less = [{name: value for name, value in ask.items() if name != "return_token_ids"} for ask in asks]
+    return [ask for number, ask in enumerate(less) if ask not in less[:number]]
+
+
+def streaming_line(streaming: Mapping[str, str]) -> str:
+    """How an engine's streams are made, in one line for people: ``streams: its own; chat with tools: whole``."""
+    kinds = {kind: streaming[kind] for kind in KINDS if kind in streaming}
+    if not kinds or all(how == WHOLE for how in kinds.values()):
+        return "streams: made from the whole answer"
+    others = [f"{kind}: {how}" for kind, how in kinds.items() if how != RELAY]
+    return "; ".join(["streams: its own", *others])

@@ -1,0 +1,31 @@
+"""Text of token ids, by the engine that made them: ``POST /detokenize`` beside ``/v1``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import orjson
+
+from core.errors import EngineError, NotFound
+from core.gateway.engines.base import Engine
+
+TIMEOUT_S = 30.0
+TEXT_FIELDS = ("prompt", "text", "content")
+"""What vLLM and the engines that ship here, SGLang, and llama.cpp call it."""
+
+
+async def detokenize(engine: Engine, ids: Sequence[int], model: str | None) -> str | None:
+    """The text, special tokens included; None where the engine can't be asked."""
+    if engine.address is None:
+        return None
+    body = {"tokens": list(ids), **({"model": model} if model is not None else {})}
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            status, _, raw = await engine.pass_on("/detokenize", body, model, None)
+        told = orjson.loads(raw) if status == 200 else None
+    except (EngineError, NotFound, TimeoutError, orjson.JSONDecodeError):
+        return None
+    if not isinstance(told, dict):
+        return None
+    return next((told[name] for name in TEXT_FIELDS if isinstance(told.get(name), str)), None)

@@ -1,0 +1,51 @@
+"""Refusals of engines: whether it is what the agent asked for that they refuse, or what the gateway added."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from core.dialects.errors import engine_refusal, prompt_too_long
+from core.gateway.engines.response_bodies import maybe_json
+
+REFUSALS: Final = frozenset({400, 422})
+
+
+def is_the_agents(status: int, raw: bytes, added: Sequence[str]) -> bool:
+    """Whether a refusal is about what the agent asked for: then nothing is gained by asking for less.
+
+    Args:
+        added: names of what the gateway asked for beyond that.
+    """
+    body = maybe_json(raw)
+    return isinstance(body, dict) and (foreign_fields(body, added) or is_too_long(status, body))
+
+
+def is_too_long(status: int, body: Mapping[str, Any]) -> bool:
+    """Whether prompt and answer exceed the model's context."""
+    return status in REFUSALS and prompt_too_long(engine_refusal(status, body))
+
+
+def foreign_fields(body: Any, added: Sequence[str]) -> bool:
+    """Whether a refusal names fields of the request, none of which is one of ``added``: it is the agent's matter.
+
+    OpenAI's shape names one as ``error.param``, FastAPI's each as ``detail[].loc``.
+    """
+    if not isinstance(body, Mapping):
+        return False
+    error, detail = body.get("error"), body.get("detail")
+    named = [error.get("param")] if isinstance(error, Mapping) else []
+    named += [_field(entry.get("loc")) for entry in _entries(detail)]
+    named += [_field(entry.get("loc")) for entry in _entries(error)]
+    told = [name for name in named if isinstance(name, str) and name]
+    return bool(told) and not any(name.split(".")[0] in added for name in told)
+
+
+def _entries(told: Any) -> list[Mapping[str, Any]]:
+    return [entry for entry in told if isinstance(entry, Mapping)] if isinstance(told, list) else []
+
+
+def _field(place: Any) -> Any:
+    """The field of ``["body", "top_k"]``."""
+    names = [name for name in place if name != "body"] if isinstance(place, list) else []
+    return names[0] if names else None

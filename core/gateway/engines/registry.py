@@ -1,0 +1,239 @@
+"""The engines that answer: which there are, which one a model name means, what was found out about each."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from core.blotting import split_login
+from core.errors import EngineError, InvalidInput
+from core.gateway.engines.base import Engine
+from core.gateway.engines.capabilities import AUTO, STREAMING
+from core.gateway.engines.health import CHECK_EVERY_S, watch
+from core.gateway.engines.merged_status import together
+from core.gateway.providers.litellm_import import LiteLLM
+from core.gateway.transport.connection import Bounds
+from core.gateway.transport.connection_pool import Connections, Timeouts
+
+IMPLICIT_PROVIDER = "litellm"
+
+
+class EngineSet:
+    """All engines by name. Thread-safe for adding and reading.
+
+    Args:
+        timeout_s: longest wait for one answer, start-up of the engine included, seconds.
+        timeouts: that and the others; instead of ``timeout_s``.
+        bounds: most that is read of an engine's answer.
+        check_every_s: how often engines that share calls are asked after, seconds.
+
+    Attributes:
+        elsewhere: ``status`` of other processes that call the same engines; counted in where it is told.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeout_s: float = 900.0,
+        timeouts: Timeouts | None = None,
+        bounds: Bounds | None = None,
+        check_every_s: float = CHECK_EVERY_S,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.timeouts = timeouts or Timeouts(total=timeout_s)
+        self.default: Engine | None = None
+        self._check_every_s = check_every_s
+        self._clock = clock
+        self._engines: dict[str, Engine] = {}
+        self._providers: Engine | None = None
+        self._connections = Connections(bounds)
+        self._litellm = LiteLLM()
+        self._lock = threading.Lock()
+        self._watches: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
+        self.elsewhere: Callable[[], Sequence[Sequence[dict[str, Any]]]] | None = None
+
+    def add(
+        self,
+        name: str,
+        base_url: str | None,
+        *,
+        kind: str = "openai",
+        models: Sequence[str] = ("*",),
+        api_key: str | None = None,
+        ready: Callable[[], str | None] | None = None,
+        default: bool = False,
+        api_base: str | None = None,
+        streaming: str = AUTO,
+        concurrency: int | None = None,
+        replica_of: str | None = None,
+    ) -> Engine:
+        """Make an engine known; one of the same name is replaced. The first one is the default.
+
+        Args:
+            base_url: ``http://host:port/v1`` of an OpenAI-compatible engine, ``user:password@`` before the host where
+                it wants a login; for kind ``litellm`` the
+                ``provider/model`` that stands behind every model name; None when ``ready`` tells it.
+            kind: ``openai`` or ``litellm``.
+            models: globs of the model names it serves.
+            api_key: its key; never stored. Without one the agent's own key is passed on.
+            ready: blocking; called in a thread before the first call, and again after the engine was found
+                gone. Returns the base URL, or None to keep ``base_url``. Calls wait for it.
+            default: answers the names that no glob matches.
+            api_base: for kind ``litellm``: another address of the provider's API.
+            streaming: ``auto``, ``whole`` or ``relay``, see ``core.gateway.engines.capabilities.Streams``.
+            concurrency: most calls at a time; more wait in line. None sets no limit.
+            replica_of: name of the engine that it shares the calls of. Engines that name a model by the same glob
+                share its calls as well.
+
+        Raises:
+            InvalidInput: an unknown kind or way to stream, a base URL with a query, two logins, or neither
+                ``base_url`` nor ``ready``.
+        """
+        from core.gateway.engines.direct import DirectEngine
+        from core.gateway.providers.engine import ProviderEngine
+
+        if streaming not in STREAMING:
+            raise InvalidInput(f"unknown streaming {streaming!r}", field="streaming", hint=", ".join(STREAMING))
+        engine: Engine
+        if kind == "openai":
+            if base_url is None and ready is None:
+                raise InvalidInput(f"engine {name!r} has no base URL", field="base_url")
+            base_url, login = split_login(base_url) if base_url is not None else (None, None)
+            if base_url is not None and ("?" in base_url or "#" in base_url):
+                raise InvalidInput(
+                    f"the base URL of engine {name!r} has a query",
+                    field="base_url",
+                    hint="leave out what follows ? or #: paths are added to it; a key has its own setting",
+                )
+            if login is not None and api_key:
+                raise InvalidInput(
+                    f"engine {name!r} has a login in its base URL and a key as well",
+                    field="base_url",
+                    hint="one of both: an engine is asked with one Authorization header",
+                )
+            engine = DirectEngine(
+                name,
+                base_url,
+                models=models,
+                api_key=api_key,
+                ready=ready,
+                streaming=streaming,
+                timeouts=self.timeouts,
+                concurrency=concurrency,
+                connections=self._connections,
+                clock=self._clock,
+                login=login,
+            )
+        elif kind == "litellm":
+            engine = ProviderEngine(
+                name,
+                base_url,
+                models=models,
+                api_key=api_key,
+                api_base=api_base,
+                streaming=streaming,
+                timeouts=self.timeouts,
+                concurrency=concurrency,
+                connections=self._connections,
+                clock=self._clock,
+                litellm=self._litellm,
+            )
+        else:
+            raise InvalidInput(f"unknown engine kind {kind!r}", field="kind", hint="openai, litellm")
+        engine.replica_of = replica_of
+        with self._lock:
+            replaced = self._engines.get(name)
+            self._engines[name] = engine
+            if default or self.default is None or self.default is replaced:
+                self.default = engine
+        return engine
+
+    def prepare(self) -> None:
+        """Import LiteLLM now, in the background, if an engine is made of it: its first call need not wait for that.
+
+        For processes that go on serving. Where only a model's name may mean a provider some day, nothing is imported:
+        it is 150 MB of memory.
+        """
+        if any(engine.kind == "litellm" for engine in self.engines()):
+            self._litellm.begin()
+
+    def remove(self, name: str) -> None:
+        """Forget an engine; calls on their way to it finish."""
+        with self._lock:
+            engine = self._engines.pop(name, None)
+            if engine is not None and self.default is engine:
+                self.default = next(iter(self._engines.values()), None)
+
+    def resolve(self, model: str | None) -> Engine:
+        """The engine that a model name means: first a glob that says more than ``*``, then the default.
+
+        Raises:
+            EngineError: there is no engine.
+        """
+        if model is not None:
+            for engine in list(self._engines.values()):
+                if any(glob != "*" and fnmatchcase(model, glob) for glob in engine.models):
+                    return engine
+        if self.default is None:
+            raise EngineError("no engine is configured", field="engine", hint="set CLAW_STUDIO_ENGINE")
+        return self.default
+
+    async def pick(self, model: str | None) -> Engine:
+        """Like ``resolve``, and ``provider/model`` names that the default does not serve mean LiteLLM."""
+        from core.gateway.providers.engine import ProviderEngine, names_provider
+
+        if model is None or not names_provider(model):
+            return self.resolve(model)
+        engine = self.resolve(model) if self.default is not None else None
+        if engine is not None and (engine.kind == ProviderEngine.kind or await engine.may_serve(model)):
+            return engine
+        with self._lock:
+            if self._providers is None:
+                self._providers = ProviderEngine(
+                    IMPLICIT_PROVIDER,
+                    None,
+                    models=(),
+                    api_key=None,
+                    api_base=None,
+                    streaming=AUTO,
+                    timeouts=self.timeouts,
+                    concurrency=None,
+                    connections=self._connections,
+                    clock=self._clock,
+                    litellm=self._litellm,
+                )
+            return self._providers
+
+    async def candidates(self, model: str | None) -> list[Engine]:
+        """Every engine that serves a model, at least one. Raises EngineError."""
+        first = await self.pick(model)
+        listed = list(self._engines.values())
+        globs = [glob for glob in first.models if glob != "*" and model is not None and fnmatchcase(model, glob)]
+        found = [
+            engine
+            for engine in listed
+            if engine is not first and (engine.replica_of == first.name or any(glob in engine.models for glob in globs))
+        ]
+        if found:
+            self._watch()
+        return [first, *found]
+
+    def _watch(self) -> None:
+        """Ask after engines from now on; ends with the event loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._watches:
+            self._watches[loop] = loop.create_task(watch(self.engines, self._check_every_s))
+
+    def engines(self) -> list[Engine]:
+        """All of them, in order of their adding, the implicit LiteLLM one last if it was used."""
+        with self._lock:
+            return [*self._engines.values(), *([self._providers] if self._providers is not None else [])]
+
+    def status(self) -> list[dict[str, Any]]:
+        """``{name, kind, base_url, models, ok, error, n_calls, n_errors, findings, default}`` of each."""
+        here = [{**engine.status(), "default": engine is self.default} for engine in self.engines()]
+        return together([here, *self.elsewhere()]) if self.elsewhere is not None else here

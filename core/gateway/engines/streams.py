@@ -1,0 +1,181 @@
+"""An engine's answer as it comes, chunk by chunk."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from core.errors import EngineError, EngineTimeout
+from core.gateway.engines.base import EngineAnswer
+from core.gateway.engines.response_bodies import parse_body, said
+from core.gateway.transport.connection import HttpError
+from core.gateway.transport.connection_pool import Timeouts
+from core.gateway.transport.http1 import HttpAnswer
+from core.gateway.transport.sse import EventReader
+
+DONE = b"[DONE]"
+_LINGER_S = 0.05
+"""An engine's connection can be used again once its last, empty chunk was read: it comes at once or never."""
+
+T = TypeVar("T")
+Finish = Callable[[dict[str, Any] | None, str | None], Awaitable[EngineAnswer | None]]
+
+
+class Patience:
+    """How long one stream may be silent, and how long it may take.
+
+    Args:
+        name: the engine's.
+        deadline: of the whole answer, in the loop's time.
+    """
+
+    def __init__(self, name: str, deadline: float, timeouts: Timeouts) -> None:
+        self._name = name
+        self._deadline = deadline
+        self._idle_s = timeouts.idle
+        self._silence_s = timeouts.first_byte or timeouts.total
+
+    async def wait(self, coming: Awaitable[T]) -> T:
+        """What comes next. Raises EngineTimeout."""
+        now = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(min(self._deadline, now + self._silence_s)):
+                found = await coming
+        except TimeoutError as error:
+            late = asyncio.get_running_loop().time() >= self._deadline
+            what = "did not end its answer in time" if late else f"was silent for {self._silence_s:g} s"
+            raise EngineTimeout(
+                f"engine {self._name!r} {what}", hint="CLAW_STUDIO_ENGINE_TIMEOUT_S sets the limit" if late else None
+            ) from error
+        self._silence_s = self._idle_s
+        return found
+
+
+class EngineStream(ABC):
+    """Made by ``Engine.open_stream``. Read ``batches`` to its end or its error, then call ``answer`` once.
+
+    Args:
+        added: names of request fields that the gateway added.
+        finish: what ``answer`` does.
+
+    Attributes:
+        engine_dialect: the agent's own dialect, where the engine streams in it; None where the chunks are of the
+            dialect that the call asked in.
+    """
+
+    def __init__(self, *, added: Sequence[str], finish: Finish, engine_dialect: str | None = None) -> None:
+        self.added = added
+        self.engine_dialect = engine_dialect
+        self._finish = finish
+        self._left: Callable[[], None] | None = None
+
+    @abstractmethod
+    def batches(self) -> AsyncGenerator[list[dict[str, Any]]]:
+        """Parsed chunks, as many at a time as have come. Closes the connection when left.
+
+        Raises:
+            EngineError: broken off, an error in the stream, something that is no chunk. EngineTimeout: silence, or
+                not ended in time.
+        """
+
+    def when_closed(self, left: Callable[[], None]) -> None:
+        """Have something called when the engine is done with."""
+        self._left = left
+
+    def close(self) -> None:
+        """The engine is done with. May be called twice."""
+        left, self._left = self._left, None
+        if left is not None:
+            left()
+
+    async def answer(self, body: dict[str, Any] | None, failure: str | None = None) -> EngineAnswer | None:
+        """The answer, with what is known of the engine, which is told how it went.
+
+        Args:
+            body: what the chunks were put together to; None where there was none to begin with.
+            failure: why it is not whole; None when it is.
+        """
+        return await self._finish(body, failure)
+
+
+class HttpStream(EngineStream):
+    """Server-sent events of an engine that is called directly.
+
+    Args:
+        name: the engine's.
+        patience: how long it is waited for.
+    """
+
+    def __init__(
+        self,
+        response: HttpAnswer,
+        *,
+        name: str,
+        added: Sequence[str],
+        patience: Patience,
+        finish: Finish,
+        engine_dialect: str | None = None,
+    ) -> None:
+        super().__init__(added=added, finish=finish, engine_dialect=engine_dialect)
+        self._response = response
+        self._name = name
+        self._patience = patience
+
+    async def batches(self) -> AsyncGenerator[list[dict[str, Any]]]:
+        """As events come."""
+        events = EventReader()
+        try:
+            while piece := await self._read():
+                chunks: list[dict[str, Any]] = []
+                failure: EngineError | None = None
+                done = False
+                try:
+                    for data in events.feed(piece):
+                        if done := data.strip() == DONE:
+                            break
+                        chunks.append(_chunk(data))
+                except EngineError as error:
+                    failure = error
+                if chunks:
+                    yield chunks
+                if failure is not None:
+                    raise failure
+                if done:
+                    await self._linger()
+                    return
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Give the connection back where all of it was read, and close it elsewhere."""
+        self._response.release()
+        super().close()
+
+    async def _read(self) -> bytes:
+        try:
+            return await self._patience.wait(self._response.readany())
+        except HttpError as error:
+            raise EngineError(f"engine {self._name!r} broke off in the middle of its answer: {error}") from error
+
+    async def _linger(self) -> None:
+        with contextlib.suppress(TimeoutError, HttpError):
+            async with asyncio.timeout(_LINGER_S):
+                while await self._response.readany():
+                    pass
+
+
+def _chunk(data: bytes) -> dict[str, Any]:
+    chunk, _ = parse_body(data)
+    if not isinstance(chunk, dict):
+        raise EngineError("the engine sent something that is no chunk of an answer")
+    if chunk.get("error") and not chunk.get("choices"):
+        inner = chunk["error"]
+        status = inner.get("code") if isinstance(inner, dict) else None
+        raise EngineError(
+            f"the engine answered with an error: {said(chunk)}",
+            upstream_status=status if isinstance(status, int) and 400 <= status < 600 else None,
+        )
+    return chunk

@@ -1,0 +1,210 @@
+"""Engines that tell no ids: whether their streams tell all the rest that their whole answers do.
+
+Where no ids are told there are none to lose, so words may go on as they come. But streams lose other things: an engine
+may leave the usage out, or log-probs, or hand on a tool call as plain text. So it is asked one small question of the
+gateway's own in both ways, greedily, and its stream is trusted where both answers are the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+from core.dialects import Json
+from core.dialects.assembly import Assembly
+from core.errors import EngineError
+from core.gateway.dialects import check_answer
+from core.gateway.engines.capabilities import TOOLS
+from core.gateway.engines.flavours import prompt_text
+from core.gateway.engines.response_bodies import maybe_json, said
+from core.gateway.engines.streams import HttpStream, Patience
+from core.gateway.transport.connection import HttpError
+from core.gateway.transport.connection_pool import Timeouts
+from core.gateway.transport.http1 import HttpAnswer
+from core.tokens import extract_tokens
+
+TRY_AGAIN_S: Final = 900.0
+TRIALS: Final = 3
+"""An engine may be busy or a model unable for once; then whole answers are as good as it gets."""
+TRIAL_TIMEOUT_S: Final = 120.0
+_MOST_MODELS: Final = 200
+"""Names come from outside; of more models than these, streams are made from whole answers."""
+
+_STREAM: Final = {"stream": True, "stream_options": {"include_usage": True}}
+_SHORT: Final = {"max_tokens": 16, "temperature": 0}
+_WEATHER: Final = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+_QUESTIONS: Final[Mapping[str, Json]] = {
+    "chat": {**_SHORT, "messages": [{"role": "user", "content": "Say hi"}]},
+    "completions": {**_SHORT, "prompt": "Once upon"},
+    TOOLS: {
+        **_SHORT,
+        # Some models think before they call.
+        "max_tokens": 512,
+        "messages": [{"role": "user", "content": "What is the weather in Paris? Call the tool."}],
+        "tools": [{"type": "function", "function": {"name": "get_weather", "parameters": _WEATHER}}],
+        "tool_choice": "required",
+    },
+}
+
+Send = Callable[[Json], Awaitable[HttpAnswer]]
+"""Asks the engine. Raises EngineError."""
+
+
+class TextStreams:
+    """What was found out about one engine's streams, by model and kind of call."""
+
+    def __init__(self, name: str, timeouts: Timeouts, clock: Callable[[], float]) -> None:
+        self._name = name
+        self._timeouts = timeouts
+        self._clock = clock
+        self._found: dict[tuple[str, str], str | None] = {}
+        self._with_logprobs: set[tuple[str, str]] = set()
+        self._trials: dict[tuple[str, str], tuple[int, float]] = {}
+        self._running: dict[tuple[str, str], asyncio.Task[None]] = {}
+
+    def relays(self, model: str, kind: str) -> bool:
+        """Whether a stream was found to tell what a whole answer tells."""
+        return self._found.get((model, kind), "unknown") is None
+
+    def consider(self, model: str, kind: str, answer: Json, send: Send) -> None:
+        """Begin to find out in the background, where a whole answer told no ids."""
+        key = (model, kind)
+        n_trials, next_at = self._trials.get(key, (0, 0.0))
+        if key in self._running or self.relays(model, kind) or n_trials >= TRIALS or self._clock() < next_at:
+            return
+        if not tells_no_ids(answer, kind) or (key not in self._trials and len(self._trials) >= _MOST_MODELS):
+            return
+        self._trials[key] = (n_trials + 1, self._clock() + TRY_AGAIN_S)
+        self._found[key] = "it is being tried out"
+        task = self._running[key] = asyncio.create_task(self._try(model, kind, send))
+        task.add_done_callback(lambda _: self._running.pop(key, None))
+
+    def see(self, model: str, kind: str, answer: Json) -> None:
+        """Take note of a stream that went on to an agent: the first that lacks something is the last."""
+        if not tells_no_ids(answer, kind):
+            self._found[model, kind] = "it tells ids by now"
+        elif None in _counts(answer):
+            self._found[model, kind] = "its stream told no usage"
+        elif (model, kind) in self._with_logprobs and not _entries(answer["choices"][0]):
+            self._found[model, kind] = "its stream told no log-probs"
+
+    def forget(self) -> None:
+        """The engine was started anew."""
+        self._found.clear()
+        self._trials.clear()
+
+    def why_not(self, kind: str) -> str | None:
+        """Why a kind of call is not relayed, in words; "" where it is, None where nothing is known."""
+        found = [why for (_, known), why in self._found.items() if known == kind]
+        return next((why for why in found if why is not None), "" if found else None)
+
+    async def _try(self, model: str, kind: str, send: Send) -> None:
+        question = {"model": model, **_QUESTIONS[kind]}
+        try:
+            async with asyncio.timeout(TRIAL_TIMEOUT_S):
+                whole = await self._whole(await send(question))
+                streamed = await self._streamed(await send({**question, **_STREAM}))
+            self._found[model, kind] = difference(whole, streamed, kind)
+            if _entries(whole["choices"][0]):
+                self._with_logprobs.add((model, kind))
+        except TimeoutError:
+            self._found[model, kind] = "no answer when it was tried out"
+        except (EngineError, HttpError) as error:
+            self._found[model, kind] = f"when it was tried out: {error}"
+        except (AttributeError, KeyError, TypeError) as error:
+            self._found[model, kind] = f"its answers are of an odd shape: {error}"
+
+    async def _whole(self, response: HttpAnswer) -> Json:
+        async with response:
+            raw = await response.read()
+        body = maybe_json(raw)
+        if response.status != 200:
+            raise EngineError(f"status {response.status}, {said(body, raw)}")
+        return check_answer(body)
+
+    async def _streamed(self, response: HttpAnswer) -> Json:
+        if response.status != 200 or response.content_type != "text/event-stream":
+            await self._whole(response)
+            raise EngineError("it does not stream")
+        deadline = asyncio.get_running_loop().time() + TRIAL_TIMEOUT_S
+        patience = Patience(self._name, deadline, self._timeouts)
+        assembly = Assembly()
+        stream = HttpStream(response, name=self._name, added=(), patience=patience, finish=_nothing)
+        async with aclosing(stream.batches()) as batches:
+            async for chunks in batches:
+                for chunk in chunks:
+                    assembly.feed(chunk)
+        if not assembly.ended:
+            raise EngineError("its stream has no end")
+        return check_answer(assembly.whole())
+
+
+async def _nothing(body: Json | None, failure: str | None) -> None:
+    """A trial is no call of anybody's: it is neither counted nor recorded."""
+
+
+def tells_no_ids(answer: Json, kind: str) -> bool:
+    """Whether an answer tells neither the ids that were sampled nor those of the prompt."""
+    found = extract_tokens(answer, 0, _dialect(kind))
+    return found.response_ids is None and found.prompt_ids is None and prompt_text(answer) is None
+
+
+def difference(whole: Json, streamed: Json, kind: str) -> str | None:
+    """What a stream tells differently from the whole answer to the same question, in words; None: nothing."""
+    if not (tells_no_ids(whole, kind) and tells_no_ids(streamed, kind)):
+        return "it tells ids"
+    if None in _counts(streamed) or _counts(whole) != _counts(streamed):
+        return "its stream counts other tokens"
+    if len(whole["choices"]) != 1 or len(streamed["choices"]) != 1:
+        return "its stream tells another number of choices"
+    one, other = whole["choices"][0], streamed["choices"][0]
+    if kind == TOOLS and not _calls(one):
+        return "it called no tool when it was tried out"
+    for what, told in _TOLD.items():
+        if told(one) != told(other):
+            return f"its stream tells {what}"
+    return None
+
+
+def _counts(answer: Json) -> tuple[Any, Any]:
+    usage = answer.get("usage")
+    told = usage if isinstance(usage, dict) else {}
+    return told.get("prompt_tokens"), told.get("completion_tokens")
+
+
+def _texts(choice: Json) -> Json:
+    """Words, thoughts and refusals, by field."""
+    said = {"text": choice.get("text"), **(choice.get("message") or {})}
+    return {name: text for name, text in said.items() if name != "role" and isinstance(text, str) and text}
+
+
+def _calls(choice: Json) -> list[tuple[Any, Any]]:
+    """Names and arguments; ids differ from answer to answer."""
+    calls = (choice.get("message") or {}).get("tool_calls") or ()
+    functions = [call.get("function") or {} for call in calls]
+    return [(function.get("name"), _parsed(function.get("arguments"))) for function in functions]
+
+
+def _parsed(arguments: Any) -> Any:
+    found = maybe_json(arguments.encode()) if isinstance(arguments, str) else None
+    return arguments if found is None else found
+
+
+def _entries(choice: Json) -> list[Any]:
+    """The sampled tokens as log-probs name them; the numbers may differ in their last digits."""
+    logprobs = choice.get("logprobs") or {}
+    return logprobs.get("tokens") or [entry.get("token") for entry in logprobs.get("content") or ()]
+
+
+_TOLD: Final[Mapping[str, Callable[[Json], Any]]] = {
+    "other words": _texts,
+    "tool calls differently": _calls,
+    "other log-probs": _entries,
+    "another reason to end": lambda choice: choice.get("finish_reason"),
+}
+
+
+def _dialect(kind: str) -> str:
+    return "completions" if kind == "completions" else "chat"

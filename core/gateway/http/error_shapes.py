@@ -1,0 +1,35 @@
+"""The shape of a refusal that comes before any route is found: by the path, the caller's dialect."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+import orjson
+
+from core.dialects.errors import anthropic_error, openai_error
+from core.errors import StudioError
+from core.gateway.http.asgi import JSON, Headers
+
+MODEL_PATH: Final = re.compile(
+    r"(?!/api/v1/|[\s\S]*/(?:register|complete)_trajectory$)(?:/[^/]+/[^/]+)?/(?:v1/|(?:de)?tokenize$)"
+)
+"""Below a trajectory's prefix stand two of Claw-R1's calls that write what is no model call. Engines have their
+tokenizer beside ``/v1``.
+"""
+_MESSAGES_PATH = re.compile(r"/v1/messages(?:/|$)")
+
+
+def refusal(path: str, headers: Iterable[tuple[bytes, bytes]], error: StudioError) -> tuple[bytes, Headers]:
+    """The body of a refusal and the headers that go with it."""
+    if not MODEL_PATH.match(path):
+        body = error.as_dict()
+    elif _MESSAGES_PATH.search(path) or any(name == b"anthropic-version" for name, _ in headers):
+        body = anthropic_error(error)
+    else:
+        body = openai_error(error)
+    told = [JSON]
+    if (wait_s := getattr(error, "retry_after_s", None)) is not None:
+        told.append((b"retry-after", f"{wait_s:.0f}".encode()))
+    return orjson.dumps(body), told

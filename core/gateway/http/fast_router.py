@@ -1,0 +1,91 @@
+"""The short way in: model calls go to their endpoint without climbing through a router's list of routes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+from starlette.routing import Route
+
+from core.gateway.calls.clawr1 import UID_PREFIX
+from core.gateway.http.asgi import Receive, Scope, Send
+
+_ROOT = "/v1/"
+_SLASH: Final = "\ud82f"
+"""Stands for a slash inside a uid while routes are matched. No decoded path holds it: it is half a surrogate pair."""
+_DOUBLED: Final = "/v1/v1/"
+_CALLS: Final = frozenset(
+    {"chat", "completions", "responses", "messages", "models", "embeddings", "tokenize", "detokenize"}
+)
+"""Beginnings of what follows ``/v1/`` in a model call."""
+
+Asgi = Callable[[Any, Receive, Send], Awaitable[None]]
+
+
+class Front:
+    """An application before another one: takes the ``POST`` calls whose path says all, leaves the rest.
+
+    Args:
+        app: what serves everything else.
+        routes: the gateway's; those under ``/v1`` without parameters are taken, there and under a trajectory's prefix.
+    """
+
+    def __init__(self, app: Asgi, routes: Sequence[Route]) -> None:
+        self._app = app
+        self._endpoints = {
+            route.path.removeprefix(_ROOT): route.endpoint
+            for route in routes
+            if route.path.startswith(_ROOT) and "{" not in route.path and "POST" in (route.methods or ())
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one call."""
+        if scope["type"] == "http" and _DOUBLED in scope["path"]:
+            scope = _undoubled(scope)
+        if scope["type"] == "http" and (path := path_of(scope)) != scope["path"]:
+            scope = {**scope, "path": path}
+        if scope["type"] == "http" and scope["method"] == "POST":
+            path = scope["path"]
+            params: dict[str, str] = {}
+            endpoint = None
+            if path.startswith(_ROOT):
+                endpoint = self._endpoints.get(path[len(_ROOT) :])
+            elif path.startswith("/"):
+                _, *named, rest = path.split("/", 4)
+                # Claw-R1's trajectories have endpoints of their own.
+                if len(named) == 3 and all(named) and named[2] == "v1" and not named[0].startswith(UID_PREFIX):
+                    params = unmarked({"trajectory_uid": named[0], "prompt_uid": named[1]})
+                    endpoint = self._endpoints.get(rest)
+            if endpoint is not None:
+                await endpoint({**scope, "path_params": params}, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def path_of(scope: Scope) -> str:
+    """The path for matching: under ``/{trajectory_uid}/{prompt_uid}/v1`` encoded slashes don't part the uids."""
+    path: str = scope["path"]
+    raw_path: bytes = scope.get("raw_path", b"")
+    if b"%2" not in raw_path:
+        return path
+    parts = raw_path.split(b"/", 4)
+    if len(parts) < 5 or parts[3] != b"v1" or not any(b"%2f" in part.lower() for part in parts[1:3]):
+        return path
+    uids = [unquote(part.decode("ascii", "replace")).replace("/", _SLASH) for part in parts[1:3]]
+    return "/".join(["", *uids, "v1", unquote(parts[4].decode("ascii", "replace"))])
+
+
+def unmarked(params: Mapping[str, str]) -> dict[str, str]:
+    """Path parameters with their slashes back."""
+    return {name: value.replace(_SLASH, "/") if isinstance(value, str) else value for name, value in params.items()}
+
+
+def _undoubled(scope: Scope) -> Scope:
+    """``/v1/v1/...`` as ``/v1/...``, also behind a trajectory's prefix: some clients add a ``/v1`` to what has one."""
+    head, _, rest = scope["path"].partition(_DOUBLED)
+    # Nothing but model calls: what else stands there, and who may call it, was decided by the path as it came.
+    if rest.partition("/")[0] not in _CALLS or head.count("/") not in (0, 2):
+        return scope
+    path = f"{head}{_ROOT}{rest}"
+    return {**scope, "path": path, "raw_path": quote(path).encode()}

@@ -1,0 +1,388 @@
+"""HTTP/1.1 for agents: uvicorn's protocol with limits, and without what two readers would read differently.
+
+The parser is llhttp's in its strict form. Refused besides: other versions and methods, any transfer coding but
+``chunked``, a target that names another host than ``Host``, and more framing than content. Trailers are read and
+dropped: a header that comes behind the body was seen by nobody who decided about the request.
+
+Some clients (Java's, for one) offer HTTP/2 with every first request (``Upgrade: h2c``). A server that does not speak it
+answers as if nothing had been offered (RFC 9110, 7.8); the parser would take the request's body for the other
+protocol's first bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from core.errors import HeadersTooLarge, MalformedHttp, Overloaded, RequestTimeout, StudioError, UnsupportedHttp
+from core.gateway.http.asgi import TooLarge
+from core.gateway.http.error_shapes import refusal
+from core.gateway.http.limits import MOST_FRAMING
+from core.gateway.http.open_connections import Accepted
+
+MIN_BYTES_PER_S: Final = 4096
+"""A body that comes at least as fast is waited for."""
+MOST_PIPELINED: Final = 100
+SMALL: Final = 1 << 20
+"""Bodies up to here are taken also where very many bytes are held."""
+LINGER_S: Final = 5.0
+"""A refused sender is listened to for so long, for an answer is lost where unread bytes stand behind it."""
+METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE"})
+
+_OFFER = frozenset({b"upgrade", b"http2-settings"})
+_IDLE, _HEAD, _BODY = range(3)
+"""What of a request is being read."""
+
+
+class _Refused(Exception):
+    """Ends the parser's work on a request."""
+
+    def __init__(self, error: StudioError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection.
+
+    Args:
+        accepted: all of its server.
+    """
+
+    def __init__(self, *args: Any, accepted: Accepted, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._accepted = accepted
+        self._limits = accepted.limits
+        self._reading = _IDLE
+        self._since = 0.0
+        self._begun = False
+        self._head_bytes = 0
+        self._raw_bytes = 0
+        self._quiet_bytes = 0
+        self._body_bytes = 0
+        self._held = 0
+        self._n_open = 0
+        self._late = False
+        self._codings: list[bytes] = []
+        self._declared = 0
+        self._told_host: bytes | None = None
+        self._refusal: StudioError | None = None
+        self._lingers = False
+        self._unsent = 0
+        self._unsent_since = 0.0
+        self.url = b""
+        self.headers = []
+
+    # What the transport calls.
+
+    def connection_made(self, transport: Any) -> None:
+        """Open."""
+        super().connection_made(transport)
+        self._since = self.loop.time()
+        if not self._accepted.opened(self, self._since):
+            self._accepted.refused(Overloaded.type)
+            self._answer(self._overloaded())
+            self.transport.close()
+        # Whoever comes when all places are taken is told so once it has said what it wants.
+        self._late = self._accepted.full
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Closed, by whomever."""
+        self._accepted.closed(self)
+        self._release()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of requests."""
+        while data:
+            if self._lingers or self._refusal is not None:
+                return
+            data = self._fed(data)
+
+    def _fed(self, data: bytes) -> bytes:
+        """Let the parser have them; returns what it is to have next."""
+        self._begun = False
+        body_bytes = self._body_bytes
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offered:
+            return self._declined(data[offered.args[0] :])
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            told = cause.error if isinstance(cause, _Refused) else MalformedHttp(f"this is no HTTP request: {error}")
+            self._refuse(told)
+            return b""
+        if self._reading == _HEAD and not self._begun:
+            # The parser keeps an unfinished line, however long it grows, and tells nothing of it.
+            self._raw_bytes += len(data)
+            if max(self._raw_bytes, self._head_bytes) > self._limits.max_header_bytes:
+                self._refuse(self._long_head())
+        elif self._reading == _BODY and not self._begun:
+            self._raw_bytes += len(data)
+            self._quiet_bytes = self._quiet_bytes + len(data) if self._body_bytes == body_bytes else 0
+            framing = self._raw_bytes - self._body_bytes
+            most = self._limits.max_header_bytes
+            if self._quiet_bytes > most or framing > MOST_FRAMING * self._body_bytes + most:
+                self._refuse(MalformedHttp("the body is mostly chunk sizes, extensions or trailers", field="body"))
+        return b""
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        super().on_message_begin()
+        self._reading, self._begun = _HEAD, True
+        self._since = self.loop.time()
+        self._head_bytes = self._raw_bytes = self._body_bytes = self._declared = 0
+        self._codings = []
+        self._told_host = None
+        if not self._n_open:
+            self._accepted.waits(self, self._since)
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the target."""
+        self._head_bytes += len(url)
+        self._check_head()
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header."""
+        if self._reading != _HEAD:
+            return
+        name = name.lower()
+        self._head_bytes += len(name) + len(value) + 4
+        self._check_head()
+        if name == b"expect":
+            self.expect_100_continue = value.lower() == b"100-continue"
+        elif name == b"transfer-encoding":
+            self._codings.append(value)
+        elif name == b"content-length":
+            self._declared = int(value)
+        elif name == b"host":
+            self._told_host = value
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """A request begins, unless it is read again without its offer."""
+        if self._offers():
+            return
+        self._check_request()
+        self._reading, self._since = _BODY, self.loop.time()
+        self._raw_bytes = self._quiet_bytes = 0
+        self._begun = True
+        self._accepted.busy(self)
+        self._n_open += 1
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._body_bytes += len(body)
+        if self._body_bytes > self._limits.max_body_bytes:
+            raise _Refused(self._long_body())
+        if self._body_bytes > SMALL and self._accepted.crowded:
+            raise _Refused(self._overloaded())
+        if not self.cycle.response_complete:
+            self._held += len(body)
+            self._accepted.held_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """A request is whole."""
+        if self._offers():
+            return
+        super().on_message_complete()
+        self._reading, self._since = _IDLE, self.loop.time()
+        if not self._n_open:
+            self._accepted.waits(self, self._since)
+
+    # What the answers call.
+
+    def on_response_complete(self) -> None:
+        """An answer has been written."""
+        self.server_state.total_requests += 1
+        self._n_open -= 1
+        if not self._n_open:
+            self._release()
+        if self.transport.is_closing():
+            return
+        if self._refusal is not None and not self._n_open:
+            self._answer(self._refusal)
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        elif self._reading != _BODY:
+            self._since = self.loop.time()
+            self._accepted.waits(self, self._since)
+
+    # What the table of connections calls.
+
+    def check(self, now: float) -> None:
+        """Close it where the other side takes too long: to send a request, or to take an answer."""
+        if self._stalls(now):
+            self.transport.abort()
+        elif self._lingers:
+            if now - self._since > LINGER_S:
+                self.transport.abort()
+        elif self.transport.is_closing() or self._refusal is not None:
+            return
+        elif self._reading == _BODY:
+            if self.flow.read_paused:
+                # It is not the sender who is waited for.
+                self._since = now
+            elif now - self._since > self._limits.body_timeout_s + self._body_bytes / MIN_BYTES_PER_S:
+                told = f"the body did not come within {self._limits.body_timeout_s:g} s"
+                self._refuse(RequestTimeout(told, field="body"))
+        elif self._n_open:
+            return
+        elif self._reading == _HEAD:
+            if now - self._since > self._limits.header_timeout_s:
+                self._refuse(self._slow_head())
+        elif now - self._since > self._limits.idle_timeout_s:
+            self.transport.close()
+
+    def give_way(self) -> None:
+        """Make room for another connection."""
+        if self._reading == _HEAD:
+            self._refuse(self._slow_head())
+        else:
+            self.transport.close()
+
+    def _stalls(self, now: float) -> bool:
+        """Whether nothing of what was written has been taken for too long."""
+        unsent = self.transport.get_write_buffer_size()
+        if not unsent or unsent != self._unsent:
+            self._unsent, self._unsent_since = unsent, now
+        return bool(unsent) and now - self._unsent_since > self._limits.body_timeout_s
+
+    # Refusals.
+
+    def _check_head(self) -> None:
+        if self._head_bytes > self._limits.max_header_bytes:
+            raise _Refused(self._long_head())
+
+    def _check_request(self) -> None:
+        """Raise _Refused for what another reader would take for something else, and for what is too much."""
+        version, method = self.parser.get_http_version(), self.parser.get_method()
+        if version not in ("1.1", "1.0"):
+            error = UnsupportedHttp(f"HTTP/{version} is not served", hint="HTTP/1.1")
+            error.http_status = 505
+            raise _Refused(error)
+        if method == b"CONNECT":
+            raise _Refused(MalformedHttp("CONNECT is not served"))
+        if method not in METHODS:
+            raise _Refused(UnsupportedHttp(f"the method {method.decode()} is not served"))
+        if self._codings and (version == "1.0" or [one.strip().lower() for one in self._codings] != [b"chunked"]):
+            told = b", ".join(self._codings)[:100].decode("latin-1")
+            raise _Refused(
+                UnsupportedHttp(
+                    f"the transfer coding {told!r} is not served", field="Transfer-Encoding", hint="chunked"
+                )
+            )
+        if not self.url.startswith(b"/") and not self._is_for_told_host():
+            raise _Refused(MalformedHttp("the request's target names another host than its Host header", field="Host"))
+        if self._declared > self._limits.max_body_bytes:
+            raise _Refused(self._long_body())
+        late = self._late and self._accepted.full
+        if late or self._n_open > MOST_PIPELINED or (self._declared > SMALL and self._accepted.crowded):
+            raise _Refused(self._overloaded())
+        self._late = False
+
+    def _is_for_told_host(self) -> bool:
+        if self.url == b"*":
+            return True
+        named = urlsplit(self.url.decode("latin-1")).netloc
+        return self._told_host is not None and named.lower() == self._told_host.decode("latin-1").strip().lower()
+
+    def _refuse(self, error: StudioError) -> None:
+        """Answer with an error once all earlier requests have their answers, and serve no more on this connection."""
+        self._accepted.refused(error.type)
+        own = self._reading == _BODY
+        if own and self.cycle.response_complete:
+            # It has its answer already.
+            self._linger()
+            return
+        if own and self.cycle.response_started:
+            # An answer that is on its way would have two ends.
+            self.transport.abort()
+            return
+        if own:
+            # The application sees that the request will not come.
+            if self.pipeline and self.pipeline[0][0] is self.cycle:
+                self.pipeline.popleft()
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            self._n_open -= 1
+        self._refusal = error
+        if not self._n_open:
+            self._answer(error)
+
+    def _answer(self, error: StudioError) -> None:
+        """Write a refusal; what still comes is read and dropped for a while."""
+        path = self.url.partition(b"?")[0].decode("latin-1")
+        body, headers = refusal(path, self.headers, error)
+        lines = [STATUS_LINE[error.http_status]]
+        length = (b"content-length", str(len(body)).encode())
+        for name, value in (length, *headers, (b"connection", b"close")):
+            lines.append(b"%s: %s\r\n" % (name, value))
+        self._release()
+        self.transport.write(b"".join([*lines, b"\r\n", body]))
+        self._linger()
+
+    def _linger(self) -> None:
+        """Nothing more is said, and what still comes is dropped."""
+        self._lingers, self._since = True, self.loop.time()
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+
+    def _release(self) -> None:
+        self._accepted.held_bytes -= self._held
+        self._held = 0
+
+    def _long_head(self) -> StudioError:
+        told = f"the request's headers are over {self._limits.max_header_bytes} bytes"
+        return HeadersTooLarge(told, field="headers", hint="CLAW_STUDIO_MAX_HEADER_BYTES raises the limit")
+
+    def _slow_head(self) -> StudioError:
+        told = f"the request's headers did not come within {self._limits.header_timeout_s:g} s"
+        return RequestTimeout(told, field="headers")
+
+    def _long_body(self) -> StudioError:
+        told = f"the request is over {self._limits.max_body_bytes} bytes"
+        return TooLarge(told, field="body", hint="CLAW_STUDIO_MAX_BODY_BYTES raises the limit")
+
+    def _overloaded(self) -> StudioError:
+        return Overloaded("more is asked at a time than can be served", hint="try again")
+
+    # Offers of other protocols.
+
+    def _offers(self) -> bool:
+        return bool(self.parser.should_upgrade()) and self.parser.get_method() != b"CONNECT"
+
+    def _declined(self, rest: bytes) -> bytes:
+        """The request once more, as one without an offer.
+
+        Args:
+            rest: what came after its head.
+        """
+        if not self._offers():
+            self._refuse(MalformedHttp("CONNECT is not served"))
+            return b""
+        version = self.parser.get_http_version().encode()
+        head = [b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, version)]
+        for name, value in self.headers:
+            if name in _OFFER:
+                continue
+            if name == b"connection":
+                kept = [token for token in value.split(b",") if token.strip().lower() not in _OFFER]
+                if not kept:
+                    continue
+                head.append(b"connection: %s\r\n" % b",".join(kept))
+            else:
+                head.append(b"%s: %s\r\n" % (name, value))
+        self.parser = httptools.HttpRequestParser(self)
+        return b"".join([*head, b"\r\n", rest])

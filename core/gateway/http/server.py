@@ -1,0 +1,194 @@
+"""The thread that serves the gateway: uvicorn on its own event loop, started and stopped from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from core.errors import StudioError
+from core.gateway.http.limits import Limits
+from core.gateway.http.open_connections import Accepted
+from core.gateway.http.protocol import HttpProtocol
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 4096
+START_TIMEOUT_S = 30.0
+
+
+def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A socket at an address, not listening yet. StudioError: the address is taken or not ours."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise StudioError(
+            f"can't listen on {host}:{port}: {error.strerror}",
+            field="port",
+            hint="set CLAW_STUDIO_PORT to a free port, or 0 to have one picked",
+        ) from error
+    return sock
+
+
+def settle_memory() -> None:
+    """Take what start-up made out of garbage collection, and collect less often: for processes that only serve.
+
+    An answer's log-probs are hundreds of short-lived lists, and each full collection would walk through every loaded
+    library while calls wait.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+
+
+def check_tls(tls: tuple[Path, Path] | None) -> None:
+    """Load a certificate chain and its key. StudioError: they can't be read, or don't belong together."""
+    if tls is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*tls)
+    except (OSError, ssl.SSLError) as error:
+        raise StudioError(
+            f"{tls[0]} and {tls[1]} can't be used: {error.strerror or error}",
+            field="tls_cert",
+            hint="tls_cert is a certificate chain in PEM, tls_key its private key without a passphrase",
+        ) from error
+
+
+class _Server(uvicorn.Server):
+    """Tells the starting thread when connections are accepted."""
+
+    def __init__(self, config: uvicorn.Config, accepting: threading.Event) -> None:
+        super().__init__(config)
+        self._accepting = accepting
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._accepting.set()
+
+
+class GatewayServer:
+    """Runs one ASGI app in a thread of its own.
+
+    Args:
+        app: the ASGI application.
+        host: address to listen on.
+        port: port; 0 takes a free one, which ``start`` returns.
+        tls: certificate chain and private key, PEM files; None speaks plain HTTP.
+        shared: whether other processes listen on the port as well; the kernel deals connections out among them.
+        limits: what callers may take.
+        refused: told the reason of what is refused by them.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        shared: bool = False,
+        tls: tuple[Path, Path] | None = None,
+        limits: Limits | None = None,
+        refused: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._limits = limits or Limits()
+        self._refused = refused
+        self._app = app
+        self._tls = tls
+        self._shared = shared
+        self._host = host
+        self._wanted = port
+        self.port = 0
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    @property
+    def running(self) -> bool:
+        """True while the thread serves."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> int:
+        """Bind and serve.
+
+        Returns:
+            The port that is listened on; connections are accepted when this returns.
+
+        Raises:
+            StudioError: the address is taken or not ours, or the certificate can't be used.
+        """
+        check_tls(self._tls)
+        sock = bind(self._host, self._wanted, shared=self._shared)
+        self.port = int(sock.getsockname()[1])
+        config = uvicorn.Config(
+            self._app,
+            loop="uvloop",
+            # uvicorn makes one of it for each connection.
+            http=partial(HttpProtocol, accepted=Accepted(self._limits, self._refused)),  # type: ignore[arg-type]
+            ws="none",
+            lifespan="auto",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            date_header=False,
+            backlog=BACKLOG,
+            ssl_certfile=None if self._tls is None else self._tls[0],
+            ssl_keyfile=None if self._tls is None else self._tls[1],
+        )
+        started = threading.Event()
+        self._server = _Server(config, started)
+        self._thread = threading.Thread(
+            target=self._run, args=(self._server, sock, started), name="gateway", daemon=True
+        )
+        self._thread.start()
+        if not started.wait(START_TIMEOUT_S) or not self._server.started:
+            self.stop(1.0)
+            raise StudioError(f"the gateway did not start: {self._failure or 'its log has why'}", field="port")
+        return self.port
+
+    def revive(self) -> None:
+        """Serve again at the same port where the thread has ended without being told to. Raises StudioError."""
+        if not self.running:
+            self._wanted = self.port
+            self.start()
+
+    def stop(self, timeout_s: float = 20.0) -> None:
+        """Take no more calls, let those in flight finish for up to ``timeout_s`` seconds, end the thread."""
+        if self._server is None or self._thread is None:
+            return
+        # uvicorn reads this when it shuts down; an int by its type, a float by its use.
+        self._server.config.timeout_graceful_shutdown = timeout_s  # type: ignore[assignment]
+        self._server.should_exit = True
+        self._thread.join(timeout_s + 10.0)
+        if self._thread.is_alive():
+            log.error("the gateway thread did not end within %.0f s", timeout_s + 10.0)
+        self._server = None
+
+    def _run(self, server: uvicorn.Server, sock: socket.socket, started: threading.Event) -> None:
+        import uvloop
+
+        try:
+            # The runner closes the loop's async generators, and with them the engines' connections.
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(server.serve(sockets=[sock]))
+        except BaseException as error:
+            self._failure = error
+            log.exception("the gateway's event loop failed")
+        finally:
+            started.set()
+            sock.close()

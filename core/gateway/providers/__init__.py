@@ -1,0 +1,1 @@
+"""Hosted providers, called through LiteLLM or through their own API."""

@@ -1,0 +1,102 @@
+"""Anthropic's own API for agents that speak it: the body goes as it came, so nothing is lost in a translation.
+
+Signed thinking, server tools and cache marks have no place in chat; between an agent and the provider that it was
+made for they need none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Final
+
+import orjson
+
+from core.errors import EngineError, EngineTimeout
+from core.gateway.engines.base import EngineAnswer, EngineCall
+from core.gateway.engines.streams import EngineStream, Finish, HttpStream, Patience
+from core.gateway.transport.connection import HttpError
+from core.gateway.transport.connection_pool import Connections, Timeouts
+
+PROVIDER: Final = "anthropic/"
+API_BASE: Final = "https://api.anthropic.com"
+API_VERSION: Final = "2023-06-01"
+OAUTH_PREFIX: Final = "sk-ant-oat"
+"""Begins keys that go as bearer tokens."""
+
+EVENT_STREAM: Final = "text/event-stream"
+
+_NOT_SENT: Final = frozenset({"stream"})
+_HEADERS: Final = ("anthropic-version", "anthropic-beta")
+
+
+def speaks_natively(call: EngineCall, model: str) -> bool:
+    """True for a Messages call to one of Anthropic's models."""
+    return call.native is not None and call.native_dialect == "messages" and model.startswith(PROVIDER)
+
+
+async def ask_anthropic(
+    connections: Connections,
+    call: EngineCall,
+    model: str,
+    *,
+    name: str,
+    api_base: str | None,
+    api_key: str | None,
+    timeouts: Timeouts,
+    finish: Finish | None = None,
+) -> EngineAnswer | EngineStream:
+    """Ask for the message.
+
+    Args:
+        name: the engine's.
+        api_key: the engine's; without one the environment's (``ANTHROPIC_API_KEY``), else the agent's own.
+        finish: what an ``EngineStream`` does at its end, for a message that is wanted as it comes; None for a whole.
+
+    Raises:
+        EngineError: no connection, or an answer that is no JSON object. EngineTimeout: no answer in time.
+    """
+    assert call.native is not None
+    body = {name: value for name, value in call.native.items() if name not in _NOT_SENT}
+    body["model"] = model.removeprefix(PROVIDER)
+    if finish is not None:
+        body["stream"] = True
+    key = api_key or os.environ.get("ANTHROPIC_API_KEY") or call.foreign_key
+    headers = {"Content-Type": "application/json", "anthropic-version": API_VERSION}
+    headers |= {name: call.headers[name] for name in _HEADERS if name in call.headers}
+    if key is not None:
+        headers |= {"Authorization": f"Bearer {key}"} if key.startswith(OAUTH_PREFIX) else {"x-api-key": key}
+    base = (api_base or os.environ.get("ANTHROPIC_API_BASE") or API_BASE).rstrip("/").removesuffix("/v1")
+    client = await connections.client()
+    deadline = asyncio.get_running_loop().time() + timeouts.total
+    try:
+        async with asyncio.timeout_at(deadline):
+            response = await client.request(
+                "POST",
+                f"{base}/v1/messages",
+                headers=headers,
+                body=orjson.dumps(body),
+                connect_timeout_s=timeouts.connect,
+            )
+            if finish is not None and response.status == 200 and response.content_type == EVENT_STREAM:
+                return HttpStream(
+                    response,
+                    name=name,
+                    added=(),
+                    patience=Patience(name, deadline, timeouts),
+                    finish=finish,
+                    engine_dialect="messages",
+                )
+            async with response:
+                status, raw, retry_after = response.status, await response.read(), response.headers.get("retry-after")
+    except TimeoutError as error:
+        raise EngineTimeout(f"{model} gave no answer within {timeouts.total:g} s") from error
+    except HttpError as error:
+        raise EngineError(f"{model} can't be reached: {error}") from error
+    try:
+        answer = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise EngineError(f"{model} answered with status {status} and no JSON", upstream_status=status) from error
+    if not isinstance(answer, dict) or (status == 200 and not isinstance(answer.get("content"), list)):
+        raise EngineError(f"{model} answered with status {status} and no message", upstream_status=status)
+    return EngineAnswer(status, raw, answer, model, retry_after=retry_after, engine_dialect="messages")

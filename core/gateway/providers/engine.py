@@ -1,0 +1,271 @@
+"""Hosted providers through LiteLLM.
+
+Only fields of the OpenAI API become LiteLLM arguments; everything else an agent sends travels in ``extra_body``,
+so no request can turn LiteLLM's own knobs (``api_base``, ``mock_response``, callbacks).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from core.dialects.errors import openai_error
+from core.dialects.messages_request import CONTINUE, PREFILL
+from core.errors import EngineError, EngineTimeout
+from core.gateway.dialects import add_asked, check_answer
+from core.gateway.engines.base import BUSY, Engine, EngineAnswer, EngineCall
+from core.gateway.engines.capabilities import AUTO, KINDS, RELAY, WHOLE
+from core.gateway.engines.streams import EngineStream, Patience
+from core.gateway.providers.anthropic import ask_anthropic, speaks_natively
+from core.gateway.providers.fields import FIELDS, Sent, SentFields
+from core.gateway.providers.litellm_import import LiteLLM
+from core.gateway.providers.read_counter import Reading
+from core.gateway.providers.stream import ProviderStream, is_stream, opened, provider_failure, retry_after
+from core.gateway.transport.connection_pool import Connections, Timeouts
+from core.tokens import extract_tokens
+
+_PROVIDERS = """
+ai21 anthropic anyscale azure azure_ai bedrock cerebras clarifai cloudflare codestral cohere cohere_chat databricks
+deepinfra deepseek fireworks_ai gemini github groq hosted_vllm huggingface litellm_proxy lm_studio mistral moonshot
+nvidia_nim ollama ollama_chat openai openrouter perplexity replicate sambanova together_ai vertex_ai volcengine
+voyage watsonx xai
+"""
+PROVIDERS: Final = frozenset(_PROVIDERS.split())
+"""Prefixes of ``provider/model`` names that LiteLLM knows."""
+
+_NOT_SENT: Final = frozenset({"model", "stream", "stream_options"})
+
+_NO_DETOURS: Final = {"num_retries": 0, "max_retries": 0, "_skip_mcp_handler": True}
+"""Retries are the gateway's. Tools are the agent's: LiteLLM would look through them for servers that it calls itself,
+and needs packages for that which nobody else does."""
+
+_KEY_NAMES: Final = ("_API_KEY", "_ACCESS_KEY", "_ACCESS_KEY_ID", "_TOKEN")
+
+
+def names_provider(model: str) -> bool:
+    """True for ``provider/model`` with a provider that LiteLLM knows."""
+    provider, slash, rest = model.partition("/")
+    return bool(slash and rest) and provider in PROVIDERS
+
+
+class ProviderEngine(Engine):
+    """A provider behind LiteLLM. Made by ``EngineSet.add`` and ``EngineSet.pick``.
+
+    Args:
+        model: ``provider/model`` that stands behind every other model name; None takes the agent's.
+        api_base: another address of the provider's API.
+        streaming: ``auto``, ``whole`` or ``relay``.
+    """
+
+    kind = "litellm"
+
+    def __init__(
+        self,
+        name: str,
+        model: str | None,
+        *,
+        models: Sequence[str],
+        api_key: str | None,
+        api_base: str | None,
+        streaming: str,
+        timeouts: Timeouts,
+        concurrency: int | None,
+        connections: Connections,
+        clock: Callable[[], float],
+        litellm: LiteLLM,
+    ) -> None:
+        super().__init__(name, models, api_key, timeouts, clock, concurrency)
+        self._connections = connections
+        self._litellm = litellm
+        self._model = model
+        self._api_base = api_base
+        self._clock = clock
+        self._streaming = streaming
+        self._tells_ids: bool | None = None
+        self._sent = SentFields()
+
+    @property
+    def address(self) -> str | None:
+        """The provider's model, or another address of its API."""
+        return self._api_base or self._model
+
+    async def ask(self, call: EngineCall) -> EngineAnswer:
+        """Ask the provider for the whole answer. ``dropped`` names what it was not given."""
+        answer = await self._ask(call, stream=False)
+        assert isinstance(answer, EngineAnswer)
+        return answer
+
+    async def ask_stream(self, call: EngineCall) -> EngineStream | EngineAnswer:
+        """Ask for the answer as it comes, unless ids would be lost on its way."""
+        return await self._ask(call, stream=True)
+
+    def streaming(self) -> dict[str, str]:
+        """Mode, and how each kind of call is streamed now."""
+        return {"mode": self._streaming, **{kind: self._stream_how(kind) for kind in KINDS}}
+
+    async def _ask(self, call: EngineCall, *, stream: bool) -> EngineStream | EngineAnswer:
+        model = call.model if call.model is not None and names_provider(call.model) else self._model
+        if model is None:
+            raise self.failed(
+                EngineError(f"{call.model!r} names no provider", field="model", hint="use provider/model")
+            )
+        if speaks_natively(call, model):
+            return await self._ask_natively(call, model, stream=stream and self._streaming != WHOLE)
+        try:
+            litellm = await self._litellm.get()
+        except EngineError as error:
+            raise self.failed(error) from error
+        self.findings["litellm"] = True
+        arguments, added, sent = self._arguments(litellm, call, model)
+        dropped, facts = sent.dropped, {"renamed_fields": sent.renamed} if sent.renamed else {}
+        stream = stream and self._stream_how(call.dialect.name) == RELAY
+        if stream:
+            arguments |= {"stream": True, "stream_options": {"include_usage": True}}
+        function = litellm.acompletion if call.dialect.name == "chat" else litellm.atext_completion
+        deadline = asyncio.get_running_loop().time() + self.timeouts.total
+        told = Reading(self._connections.bounds.answer)
+        try:
+            async with asyncio.timeout_at(deadline):
+                with told:
+                    response = await function(**arguments)
+                    source = await opened(response) if stream and is_stream(response) else None
+        except TimeoutError as error:
+            raise self.failed(EngineTimeout(f"{model} gave no answer within {self.timeouts.total:g} s")) from error
+        except Exception as error:
+            failure = self.failed(provider_failure(litellm, model, error, told))
+            if failure.upstream_status not in BUSY:
+                raise failure from error
+            # An answer as an engine's own would be: when to come again is said with it.
+            body = openai_error(failure)
+            raw, again = orjson.dumps(body), retry_after(error)
+            return EngineAnswer(failure.upstream_status, raw, body, model, added, dropped, again, facts=facts)
+        if source is not None:
+            return ProviderStream(
+                response,
+                source,
+                litellm=litellm,
+                model=model,
+                told=told,
+                added=added,
+                patience=Patience(self.name, deadline, self.timeouts),
+                finish=partial(self._finish, model, added, dropped, facts, None),
+            )
+        raw = orjson.dumps(response.model_dump(mode="json"))
+        answer = check_answer(orjson.loads(raw))
+        self.succeeded()
+        if call.dialect.name == "chat":
+            self._see_ids(answer)
+        return EngineAnswer(200, raw, answer, model, added, dropped, facts=facts)
+
+    async def _ask_natively(self, call: EngineCall, model: str, *, stream: bool) -> EngineStream | EngineAnswer:
+        try:
+            answer = await ask_anthropic(
+                self._connections,
+                call,
+                model,
+                name=self.name,
+                api_base=self._api_base,
+                api_key=self.api_key,
+                timeouts=self.timeouts,
+                finish=partial(self._finish, model, (), (), {}, call.native_dialect) if stream else None,
+            )
+        except EngineError as error:
+            self.failed(error)
+            raise
+        if isinstance(answer, EngineAnswer):
+            self.succeeded()
+        return answer
+
+    async def _finish(
+        self,
+        model: str,
+        added: Sequence[str],
+        dropped: Sequence[str],
+        facts: Mapping[str, Any],
+        engine_dialect: str | None,
+        body: dict[str, Any] | None,
+        failure: str | None,
+    ) -> EngineAnswer | None:
+        """A stream has ended: it counts."""
+        if failure is None:
+            self.succeeded()
+        else:
+            self.failed(EngineError(failure))
+        if body is None:
+            return None
+        raw = orjson.dumps(body)
+        return EngineAnswer(200, raw, body, model, added, dropped, engine_dialect=engine_dialect, facts=facts)
+
+    def _stream_how(self, kind: str) -> str:
+        """How a kind of call is streamed, and why not otherwise.
+
+        A provider tells no ids, so its stream loses none. What stands at an address of one's own may tell some,
+        which its first whole answer shows.
+        """
+        if kind == "completions":
+            # LiteLLM leaves no way around what it makes of these.
+            return WHOLE
+        if self._streaming != AUTO:
+            return self._streaming
+        if self._api_base is None or self._tells_ids is False:
+            return RELAY
+        return f"{WHOLE}: {'not asked yet' if self._tells_ids is None else 'ids would be lost'}"
+
+    def _see_ids(self, answer: Mapping[str, Any]) -> None:
+        found = extract_tokens(answer, 0, "chat")
+        told = found.response_ids is not None or found.prompt_ids is not None
+        self._tells_ids = bool(self._tells_ids) or told
+
+    async def list_models(self) -> list[dict[str, Any]]:
+        """The model that stands behind it; a provider's whole catalogue is not listed."""
+        names = [self._model] if self._model else self.plain_models()
+        return [{"id": name, "object": "model", "created": 0, "owned_by": "litellm"} for name in names]
+
+    def secrets(self) -> Sequence[str]:
+        """Its own key, and those that LiteLLM finds in the environment."""
+        found = [value for name, value in os.environ.items() if name.endswith(_KEY_NAMES)]
+        return [*super().secrets(), *found]
+
+    def _arguments(self, litellm: Any, call: EngineCall, model: str) -> tuple[dict[str, Any], list[str], Sent]:
+        fields = FIELDS[call.dialect.name]
+        prefill = call.native_dialect == "messages" and CONTINUE.items() <= call.body.items()
+        supported = set(litellm.get_supported_openai_params(model=model) or ())
+        body: Mapping[str, Any] = call.body
+        if prefill:
+            body = {name: value for name, value in body.items() if name not in CONTINUE}
+        added: list[str] = []
+        if call.dialect.name == "chat" and "logprobs" in supported:
+            body, added = add_asked(body, {"logprobs": True})
+        if self._api_base is not None:
+            # An engine of one's own behind a provider prefix may know more than the provider does.
+            body, more = add_asked(body, {"return_token_ids": True})
+            added = [*added, *more]
+        known = {key: value for key, value in body.items() if key in fields}
+        extra = {key: value for key, value in body.items() if key not in fields and key not in _NOT_SENT}
+        own = {key: value for key, value in known.items() if key not in added}
+        sent = self._sent.look(litellm, model, call.dialect.name, own)
+        if prefill:
+            sent = replace(sent, dropped=[*sent.dropped, PREFILL])
+        arguments = {**known, "model": model, "timeout": self.timeouts.total, **_NO_DETOURS}
+        if extra:
+            arguments["extra_body"] = {**sent.extra, **extra}
+        if self._api_base is not None:
+            arguments["api_base"] = self._api_base
+        key = self.api_key or self._passed_key(litellm, model, call.foreign_key)
+        if key is not None:
+            arguments["api_key"] = key
+        return arguments, added, sent
+
+    @staticmethod
+    def _passed_key(litellm: Any, model: str, foreign_key: str | None) -> str | None:
+        """The agent's own key, unless the environment has the provider's."""
+        if foreign_key is None:
+            return None
+        found = litellm.validate_environment(model=model)
+        return None if found.get("keys_in_environment") else foreign_key

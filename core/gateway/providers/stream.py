@@ -1,0 +1,171 @@
+"""A hosted provider's stream, as LiteLLM translates it.
+
+What LiteLLM hands its callers has lost things on the way: chunks without text are gone together with their log-probs,
+of several choices only the first tells its end, and an answer that broke off says ``stop``. So it is read one layer
+below, where each of the provider's chunks is one of chat's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from core.errors import EngineError, EngineTimeout
+from core.gateway.engines.streams import EngineStream, Finish, Patience
+from core.gateway.providers.read_counter import Reading
+
+_END = object()
+
+
+def is_stream(response: Any) -> bool:
+    """Whether LiteLLM gave a stream; where a provider has none it may give the whole answer."""
+    return hasattr(response, "__aiter__")
+
+
+async def opened(response: Any) -> AsyncIterator[Any]:
+    """A stream's chunks: LiteLLM's own source where it can be read as it comes, and LiteLLM elsewhere.
+
+    Some providers are only called now. Raises what LiteLLM raises.
+    """
+    inner = getattr(response, "completion_stream", None)
+    if inner is None and hasattr(response, "fetch_stream"):
+        inner = await response.fetch_stream()
+    source: Any = inner if hasattr(inner, "__aiter__") else response
+    return aiter(source)
+
+
+def retry_after(error: Exception) -> str | None:
+    """The provider's ``Retry-After``, where it sent one."""
+    response = getattr(error, "response", None)
+    for holder, name in ((error, "litellm_response_headers"), (error, "headers"), (response, "headers")):
+        headers = getattr(holder, name, None)
+        if isinstance(headers, Mapping) and isinstance(told := headers.get("retry-after"), str):
+            return told
+    return None
+
+
+def provider_failure(litellm: Any, model: str, error: Exception, told: Reading) -> EngineError:
+    """What a provider, or LiteLLM in its place, failed with: errors of many kinds, each one failed call."""
+    if told.failure is not None:
+        return EngineError(f"{model}: {told.failure}")
+    if isinstance(error, litellm.exceptions.Timeout):
+        return EngineTimeout(f"{model} gave no answer in time")
+    status = getattr(error, "status_code", None)
+    # The provider's words, one line, without LiteLLM's banner.
+    text = str(getattr(error, "message", "") or error) or type(error).__name__
+    return EngineError(
+        f"{model}: {' '.join(text.split())[:500]}", upstream_status=status if isinstance(status, int) else None
+    )
+
+
+class ProviderStream(EngineStream):
+    """Chunks of chat, each choice's reason to end and the usage after all of them.
+
+    Args:
+        response: what LiteLLM gave.
+        source: what ``opened`` found in it.
+        litellm: the module.
+        model: ``provider/model``.
+        told: what is read of the provider.
+        patience: how long the provider is waited for.
+    """
+
+    def __init__(
+        self,
+        response: Any,
+        source: AsyncIterator[Any],
+        *,
+        litellm: Any,
+        model: str,
+        told: Reading,
+        added: Sequence[str],
+        patience: Patience,
+        finish: Finish,
+    ) -> None:
+        super().__init__(added=added, finish=finish)
+        self._response = response
+        self._source = source
+        self._litellm = litellm
+        self._model = model
+        self._told = told
+        self._patience = patience
+        self._chunks = _Chunks()
+
+    async def batches(self) -> AsyncGenerator[list[dict[str, Any]]]:
+        """One chunk at a time, as they come."""
+        try:
+            while (found := await self._patience.wait(anext(self._source, _END))) is not _END:
+                if (chunk := self._chunks.read(found)) is not None:
+                    yield [chunk]
+            if last := self._chunks.last():
+                yield last
+        except (EngineError, GeneratorExit):
+            raise
+        except Exception as error:
+            raise provider_failure(self._litellm, self._model, error, self._told) from error
+        finally:
+            await self._response.aclose()
+            self.close()
+
+
+class _Chunks:
+    """Chunks of many kinds made alike."""
+
+    def __init__(self) -> None:
+        self._head: dict[str, Any] = {}
+        self._ends: dict[int, str] = {}
+        self._begun: set[int] = set()
+        self._usage: dict[str, Any] | None = None
+        self._plain = False
+
+    def read(self, found: Any) -> dict[str, Any] | None:
+        """The chunk; None where nothing is said that can't wait for the end."""
+        if hasattr(found, "model_dump"):
+            self._plain = True
+            chunk = found.model_dump(mode="json", exclude_none=True)
+        elif isinstance(found, Mapping):
+            chunk = self._of_generic(found)
+        else:
+            return None
+        self._usage = chunk.pop("usage", None) or self._usage
+        choices = [choice for choice in chunk.pop("choices", ()) if self._says_something(choice)]
+        # Some providers' chunks have a new id each.
+        self._head = {**chunk, **self._head}
+        return {**chunk, **self._head, "choices": choices} if choices else None
+
+    def last(self) -> list[dict[str, Any]]:
+        """What was kept for the end."""
+        ends: list[dict[str, Any]] = [
+            {"index": index, "delta": {}, "logprobs": None, "finish_reason": reason}
+            for index, reason in sorted(self._ends.items())
+        ]
+        last = [{**self._head, "choices": [end]} for end in ends]
+        return [*last, {**self._head, "choices": [], "usage": self._usage}] if self._usage is not None else last
+
+    def _says_something(self, choice: dict[str, Any]) -> bool:
+        index = choice.setdefault("index", 0)
+        # Some say it with every chunk, so it counts when all have come.
+        if reason := choice.pop("finish_reason", None):
+            self._ends[index] = reason
+        choice["finish_reason"] = None
+        delta = choice.setdefault("delta", {})
+        if index not in self._begun:
+            self._begun.add(index)
+            delta.setdefault("role", "assistant")
+            return True
+        delta.pop("role", None)
+        extras = choice.keys() - {"index", "delta", "finish_reason"}
+        return any(value not in ("", [], {}) for value in delta.values()) or any(choice[name] for name in extras)
+
+    def _of_generic(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """LiteLLM's own shape, of providers that have none like chat's; of others it only fills gaps."""
+        index = found.get("index") or 0
+        delta: dict[str, Any] = {}
+        if found.get("text"):
+            delta["content"] = found["text"]
+        if found.get("tool_use"):
+            delta["tool_calls"] = [found["tool_use"]]
+        reason = found.get("finish_reason") if found.get("is_finished") and not self._plain else None
+        if not delta and not reason:
+            return {"usage": found.get("usage")}
+        return {"usage": found.get("usage"), "choices": [{"index": index, "delta": delta, "finish_reason": reason}]}

@@ -1,0 +1,152 @@
+"""Which models there are, how long a prompt is, and what only an engine itself can say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+
+from core.blotting import blotted
+from core.dialects import Names
+from core.dialects.messages_request import CONTINUE
+from core.errors import EngineError, NotFound
+from core.gateway.calls.capture import parse_request
+from core.gateway.calls.recall import recall
+from core.gateway.deps import GatewayDeps
+from core.gateway.dialects import CHAT, MESSAGES, BadRequest, Dialect
+from core.gateway.engines.base import Engine
+from core.gateway.http.asgi import JSON
+from core.gateway.queries.base import Query, Question, Reply
+
+BYTES_PER_TOKEN: Final = 4
+"""Of JSON, roughly; for engines that can't be asked."""
+NOT_CAPTURED: Final = (b"x-captured", b"false")
+"""Says on every answer that was only passed on that nothing of it was recorded."""
+_PAGE: Final = 20
+_MAX_PAGE: Final = 1000
+
+
+class Models(Query):
+    """``GET models`` and ``GET models/{model}``: in Anthropic's shape for who says ``anthropic-version``."""
+
+    def dialect_of(self, headers: Mapping[str, str]) -> Dialect:
+        """Both APIs have this path; the header tells them apart."""
+        return MESSAGES if "anthropic-version" in headers else CHAT
+
+    async def answer(self, question: Question) -> Any:
+        """List; an engine that does not answer is listed by the names it was configured with."""
+        listed = await asyncio.gather(*(_models_of(engine) for engine in self._deps.engines.engines()))
+        known = {entry["id"]: entry for entries in listed for entry in entries if "id" in entry}
+        anthropic = self.dialect_of(question.headers) is MESSAGES
+        data = [_card(entry) for entry in known.values()] if anthropic else list(known.values())
+        if (asked := question.path.get("model")) is not None:
+            found = next((entry for entry in data if entry["id"] == asked), None)
+            if found is None:
+                raise NotFound(f"no engine lists the model {asked!r}", field="model")
+            return found
+        return _page(data, question) if anthropic else {"object": "list", "data": data}
+
+
+class CountTokens(Query):
+    """``POST messages/count_tokens`` and ``POST responses/input_tokens``: how long the prompt of a request is."""
+
+    def __init__(self, deps: GatewayDeps, dialect: Dialect) -> None:
+        super().__init__(deps)
+        self.dialect = dialect
+
+    async def answer(self, question: Question) -> Any:
+        """``input_tokens`` by the engine's own tokenizer; with ``estimated: true`` where it can't be asked."""
+        deps, headers = self._deps, question.headers
+        request = parse_request(await question.body())
+        caller = self.caller(question, request)
+        within = self.reach(headers)
+        items = await recall(deps.journal.directory, self.dialect.name, request, within)
+        chat = self.dialect.wire.open(request, Names(""), items).asked
+        prompt = {name: chat[name] for name in ("messages", "tools", *CONTINUE) if name in chat}
+        try:
+            engine = await deps.engines.pick(caller.model)
+            counted = await engine.count_tokens(prompt, caller.model, caller.foreign_key)
+        except EngineError:
+            counted = None
+        body: dict[str, Any] = {} if self.dialect is MESSAGES else {"object": "response.input_tokens"}
+        if counted is not None:
+            return {**body, "input_tokens": counted}
+        estimate = -(-len(orjson.dumps(prompt)) // BYTES_PER_TOKEN)
+        return {**body, "input_tokens": estimate, "estimated": True}
+
+
+class PassedOn(Query):
+    """A call that the engine answers as it likes: embeddings, its tokenizer. Passed on, and not recorded.
+
+    Args:
+        path: what the engine is asked, ``/v1`` included where it belongs to that.
+    """
+
+    def __init__(self, deps: GatewayDeps, path: str) -> None:
+        super().__init__(deps)
+        self._path = path
+
+    async def answer(self, question: Question) -> Any:
+        """The engine's answer, whatever it is."""
+        request = parse_request(await question.body())
+        caller = self.caller(question, request)
+        engine = await self._deps.engines.pick(caller.model)
+        status, content_type, body = await engine.pass_on(self._path, request, caller.model, caller.foreign_key)
+        kind = (b"content-type", content_type.encode("latin-1", "replace")) if content_type else JSON
+        return Reply(status, body, (kind, NOT_CAPTURED))
+
+
+class EngineHealth(Query):
+    """``GET /health`` as engines have it: whether the default engine is alive. One that starts when called is."""
+
+    async def answer(self, question: Question) -> Any:
+        """200 or 503."""
+        engine = self._deps.engines.resolve(None)
+        alive = await engine.check() is not False
+        body = {"status": "ok" if alive else "unavailable"}
+        return Reply(200 if alive else 503, orjson.dumps(body), (JSON, NOT_CAPTURED))
+
+
+def _card(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A model in Anthropic's shape, with every key that its API has."""
+    created, length = entry.get("created"), entry.get("max_model_len")
+    at = datetime.fromtimestamp(created if isinstance(created, int | float) else 0, UTC)
+    return {
+        "type": "model",
+        "id": entry["id"],
+        "display_name": entry["id"],
+        "created_at": at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "lifecycle": "active",
+        "max_input_tokens": length if isinstance(length, int) else None,
+        **dict.fromkeys(("capabilities", "deprecated_at", "line", "max_tokens", "retires_at")),
+    }
+
+
+def _page(cards: Sequence[dict[str, Any]], question: Question) -> dict[str, Any]:
+    """A page of Anthropic's list. BadRequest for a place that is not in it."""
+    limit = question.count("limit", _PAGE, _MAX_PAGE)
+    ids = [card["id"] for card in cards]
+    places = {}
+    for name in ("after_id", "before_id"):
+        if (told := question.query.get(name)) is not None:
+            if told not in ids:
+                raise BadRequest(f"{name} {told!r} is no model of this list", field=name)
+            places[name] = ids.index(told)
+    start, end = places.get("after_id", -1) + 1, places.get("before_id", len(ids))
+    backwards = "before_id" in places and "after_id" not in places
+    shown = cards[max(end - limit, 0) : end] if backwards else cards[start : min(start + limit, end)]
+    ends = {"first_id": shown[0]["id"], "last_id": shown[-1]["id"]} if shown else {"first_id": None, "last_id": None}
+    return {"data": list(shown), "has_more": len(shown) < (end if backwards else end - start), **ends}
+
+
+async def _models_of(engine: Engine) -> list[dict[str, Any]]:
+    try:
+        listed: list[dict[str, Any]] = blotted(await engine.list_models(), engine.secrets())
+        return listed
+    except (EngineError, TimeoutError):
+        return [
+            {"id": name, "object": "model", "created": 0, "owned_by": engine.name} for name in engine.plain_models()
+        ]

@@ -1,0 +1,112 @@
+"""Stored answers of the Responses API: found in the journal, and put out of reach without leaving it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+from core.dialects import Json
+from core.dialects.responses_request import input_items
+from core.errors import NotFound
+from core.gateway.calls.recall import find_response, forget_response, response_of
+from core.gateway.dialects import RESPONSES, BadRequest
+from core.gateway.queries.base import Query, Question
+
+_PAGE: Final = 20
+_MAX_PAGE: Final = 100
+_MESSAGE_PARTS: Final = {"assistant": "output_text"}
+
+
+class _Stored(Query):
+    dialect = RESPONSES
+
+    async def find(self, question: Question) -> tuple[str, Json]:
+        """(id, record) of the response that the path names. NotFound when the caller may have none of that id."""
+        response_id = question.path["response_id"]
+        within = self.reach(question.headers)
+        record = await asyncio.to_thread(find_response, self._deps.journal.directory, response_id, within)
+        if record is None:
+            raise NotFound(f"Response with id {response_id!r} not found.", field="response_id")
+        return response_id, record
+
+
+class StoredResponse(_Stored):
+    """``GET responses/{response_id}``: an answer of earlier."""
+
+    async def answer(self, question: Question) -> Any:
+        """The response object as it was given."""
+        _, record = await self.find(question)
+        return response_of(record)
+
+
+class DeletedResponse(_Stored):
+    """``DELETE responses/{response_id}``: from now on no request finds it. The step that it became stays a fact."""
+
+    async def answer(self, question: Question) -> Any:
+        """That it is done."""
+        response_id, _ = await self.find(question)
+        await asyncio.to_thread(forget_response, self._deps.journal.directory, response_id)
+        return {"id": response_id, "object": "response", "deleted": True}
+
+
+class CancelledResponse(_Stored):
+    """``POST responses/{response_id}/cancel``: there is nothing to cancel, since none runs in the background."""
+
+    async def answer(self, question: Question) -> Any:
+        """Raises what OpenAI answers for an answer that was waited for."""
+        await self.find(question)
+        raise BadRequest(
+            "Cannot cancel a synchronous response.",
+            field="response_id",
+            hint="close the connection of the call instead",
+        )
+
+
+class InputItems(_Stored):
+    """``GET responses/{response_id}/input_items``: what the answer was given to, the last first by default."""
+
+    async def answer(self, question: Question) -> Any:
+        """A page: ``limit``, ``order`` and ``after`` as in OpenAI's API."""
+        response_id, record = await self.find(question)
+        given = record.get("input_items") or input_items(record["request"])
+        items = [_item(item, f"{response_id.removeprefix('resp_')}_in{number}") for number, item in enumerate(given)]
+        order = question.query.get("order", "desc")
+        if order not in ("asc", "desc"):
+            raise BadRequest("order must be asc or desc", field="order")
+        if order == "desc":
+            items.reverse()
+        start = 0
+        if (after := question.query.get("after")) is not None:
+            places = [number for number, item in enumerate(items) if item["id"] == after]
+            if not places:
+                raise BadRequest(f"no item {after!r} is in this list", field="after")
+            start = places[0] + 1
+        shown = items[start : start + question.count("limit", _PAGE, _MAX_PAGE)]
+        ends = [shown[0]["id"], shown[-1]["id"]] if shown else [None, None]
+        more = start + len(shown) < len(items)
+        return {"object": "list", "data": shown, "first_id": ends[0], "last_id": ends[1], "has_more": more}
+
+
+def _item(item: Mapping[str, Any], tail: str) -> Json:
+    """An input item as the API lists it: with its type, an id and a status, texts as parts."""
+    kind = item.get("type") or "message"
+    listed: Json = {"id": f"{_PREFIXES.get(kind, 'item')}_{tail}", "status": "completed", **item, "type": kind}
+    if kind == "reasoning":
+        listed.setdefault("summary", [])
+    if kind == "message" and isinstance(content := item.get("content"), str):
+        part = _MESSAGE_PARTS.get(str(item.get("role")), "input_text")
+        listed["content"] = [{"type": part, "text": content, **({"annotations": []} if part == "output_text" else {})}]
+    return listed
+
+
+_PREFIXES: Final = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "local_shell_call": "lsh",
+    "local_shell_call_output": "lsho",
+}

@@ -1,0 +1,1 @@
+"""Counters for metrics and pages, and one log line per call."""

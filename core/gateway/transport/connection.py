@@ -1,0 +1,282 @@
+"""One connection to an engine: requests out, answers in, one at a time. Parsing is llhttp's (``httptools``)."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import httptools
+
+from core.gateway.http.limits import MOST_FRAMING
+from core.gateway.transport.request import Origin
+
+HIGH_WATER: Final = 1 << 20
+"""An answer that nobody reads stops being received at so many bytes."""
+
+
+class HttpError(Exception):
+    """The exchange failed; the message says how."""
+
+
+class ConnectError(HttpError):
+    """Nobody answered at the address."""
+
+
+class Disconnected(HttpError):
+    """The connection was closed before any of the answer came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Most that is read of one server, bytes; None sets no bound.
+
+    Attributes:
+        answer: of one answer's body, decompressed. A million tokens with their log-probs are about 100 MB of JSON.
+        head: of one answer's headers, interim answers included.
+        aside: of an answer that is no model's: lists of models, versions, tokens of a prompt.
+    """
+
+    answer: int | None = 256 << 20
+    head: int | None = 256 << 10
+    aside: int | None = 32 << 20
+
+
+UNBOUND: Final = Bounds(answer=None, head=None, aside=None)
+"""For a server that is our own."""
+
+
+class Owner(Protocol):
+    """Who has connections."""
+
+    bounds: Bounds
+
+    def opened(self, connection: Connection) -> None:
+        """It is there."""
+
+    def closed(self, connection: Connection) -> None:
+        """It is gone."""
+
+    def keep(self, connection: Connection) -> None:
+        """Its exchange is over, and another one may follow."""
+
+    def distrust(self, origin: Origin) -> None:
+        """Something came from there that nobody had asked for."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection: at most one exchange at a time, and none after an answer that was not read to its end."""
+
+    def __init__(self, owner: Owner, origin: Origin) -> None:
+        self.origin = origin
+        self.idle_since = 0.0
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._transport: Any = None
+        self._poll = select.poll()
+        self._parser: Any = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._begin("")
+
+    def _begin(self, method: str) -> None:
+        self._method = method
+        self._asking = bool(method)
+        self._status = 0
+        self._headers: dict[str, str] = {}
+        self._pieces: list[bytes] = []
+        self._n_waiting = 0
+        self._paused = False
+        self._any = False
+        self._head = False
+        self._raw_bytes = self._body_bytes = 0
+        self._whole = False
+        self._keeps = True
+        self._error: HttpError | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Open, and nothing that nobody asked for has come.
+
+        The end of a longer body than was announced may wait to be received: it would be the next caller's answer.
+        """
+        if self._asking or self._transport is None or self._transport.is_closing():
+            return False
+        return not self._poll.poll(0)
+
+    async def ask(self, data: bytes, method: str) -> tuple[int, dict[str, str]]:
+        """Send a request; status and headers of its answer. Raises HttpError."""
+        self._begin(method)
+        # A parser that has seen one answer would go on in the middle of things where the last one was odd.
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport.write(data)
+        while not self._head:
+            if self._error is not None:
+                raise self._error
+            await self._news()
+        return self._status, self._headers
+
+    async def take(self) -> bytes:
+        """What has come of the body; empty at its end."""
+        while not self._pieces:
+            if self._whole:
+                return b""
+            if self._error is not None:
+                raise self._error
+            await self._news()
+        pieces, self._pieces, self._n_waiting = self._pieces, [], 0
+        if self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def release(self) -> None:
+        """The exchange is over."""
+        if not self._asking:
+            return
+        if self._whole and self._keeps and not self._transport.is_closing():
+            self._asking = False
+            self._parser = None
+            self._pieces = []
+            self.idle_since = self._loop.time()
+            self._owner.keep(self)
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Close it at once: an answer that nobody wants is not waited for."""
+        self._asking = True
+        if self._error is None:
+            self._error = HttpError("the connection was closed")
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _news(self) -> None:
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _fail(self, error: HttpError) -> None:
+        if self._error is None:
+            self._error = error
+        self._wake()
+
+    def connection_made(self, transport: Any) -> None:
+        """Open."""
+        self._transport = transport
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self._owner.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of an answer."""
+        if self._parser is None:
+            # Whatever it is, nobody asked.
+            self._owner.distrust(self.origin)
+            self.close()
+            return
+        self._any = True
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fail(HttpError("it wants to speak another protocol"))
+            self._transport.abort()
+        except httptools.HttpParserError as error:
+            self._keeps = False
+            if not self._whole:
+                self._fail(HttpError(f"what came is not HTTP: {error}"))
+                self._transport.abort()
+        else:
+            if self._head:
+                self._wake()
+            # The parser keeps an unfinished header, and passes over what stands between pieces of a body, however
+            # long it grows.
+            self._raw_bytes += len(data)
+            most = self._owner.bounds.head
+            if most is not None and self._raw_bytes - self._body_bytes > most + MOST_FRAMING * self._body_bytes:
+                what = "its answer is mostly chunk sizes, extensions or trailers"
+                self._fail(HttpError(what if self._head else f"its headers are over {most} bytes"))
+                self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Closed, by whomever."""
+        self._owner.closed(self)
+        self._keeps = False
+        if not self._asking or self._whole:
+            self._wake()
+            return
+        headers = self._headers
+        if self._head and exc is None and "content-length" not in headers and not _is_chunked(headers):
+            # Such an answer ends where its connection does.
+            self._whole = True
+            self._wake()
+        elif not self._any:
+            self._fail(Disconnected("it closed the connection without an answer"))
+        else:
+            self._fail(HttpError("it closed the connection in the middle of its answer"))
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        """An answer begins; a second one to the same request is nobody's."""
+        if self._whole:
+            self._keeps = False
+            self._owner.distrust(self.origin)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header; of one that repeats both are kept."""
+        if self._head:
+            # A trailer, or somebody else's.
+            return
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        self._headers[key] = f"{self._headers[key]}, {text}" if key in self._headers else text
+
+    def on_headers_complete(self) -> None:
+        """The head is there, unless it was an interim one."""
+        status = self._parser.get_status_code()
+        if self._head:
+            return
+        if status < 200:
+            self._headers = {}
+            return
+        coding = self._headers.get("transfer-encoding", "chunked")
+        if coding.lower() != "chunked":
+            # Readers don't agree on where such an answer ends.
+            self._fail(HttpError(f"the transfer coding {coding[:100]!r} is not known"))
+            self._transport.abort()
+            return
+        self._status = status
+        self._head = True
+        if self._method == "HEAD":
+            # Its headers tell of a body that does not come.
+            self._whole, self._keeps = True, False
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        if self._whole:
+            return
+        self._pieces.append(body)
+        self._body_bytes += len(body)
+        self._n_waiting += len(body)
+        if self._n_waiting > HIGH_WATER and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        """The answer is whole."""
+        if self._head and not self._whole:
+            self._whole = True
+            self._keeps = self._keeps and self._parser.should_keep_alive()
+
+
+def _is_chunked(headers: Mapping[str, str]) -> bool:
+    return "transfer-encoding" in headers

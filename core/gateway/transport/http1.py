@@ -1,0 +1,233 @@
+"""A small HTTP/1.1 client for engines: kept connections, a body of known length out, an answer whole or in pieces.
+
+A general client costs several times what the rest of a call does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Final
+
+from core.gateway.transport.connection import Bounds, ConnectError, Connection, HttpError
+from core.gateway.transport.decompression import Inflater, inflater
+from core.gateway.transport.request import Origin, Target, read_url, request_bytes
+
+_MAX_ORIGINS: Final = 1024
+
+
+class HttpClient:
+    """Connections of one event loop, each used again once its answer was read to the end.
+
+    Args:
+        connect_timeout_s: longest wait for a connection.
+        keepalive_s: an idle connection is closed after so long.
+        bounds: most that is read.
+    """
+
+    def __init__(
+        self, *, connect_timeout_s: float = 10.0, keepalive_s: float = 60.0, bounds: Bounds | None = None
+    ) -> None:
+        self.bounds = bounds or Bounds()
+        self._connect_timeout_s = connect_timeout_s
+        self._keepalive_s = keepalive_s
+        self._idle: dict[Origin, deque[Connection]] = {}
+        self._distrusted: set[Origin] = set()
+        self._open: set[Connection] = set()
+        self._targets: dict[tuple[str, str], Target] = {}
+        self._tls: ssl.SSLContext | None = None
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | Iterable[tuple[str, str]] = (),
+        body: bytes = b"",
+        connect_timeout_s: float | None = None,
+    ) -> HttpAnswer:
+        """Send a request and wait for the head of its answer. Cancelling closes the connection.
+
+        Headers win over the client's own (``Host``, ``User-Agent``, ``Accept``, ``Accept-Encoding``).
+
+        Raises:
+            ConnectError: no connection. Disconnected: closed without an answer; on a kept connection this says
+                nothing about the server. HttpError: something that is no answer. ValueError: a header that is none.
+        """
+        target = self._target(method, url)
+        data = request_bytes(target, headers, body, method)
+        timeout_s = self._connect_timeout_s if connect_timeout_s is None else connect_timeout_s
+        connection = self._kept(target.origin) or await self._connect(target.origin, timeout_s)
+        status, answered = await connection.ask(data, method)
+        return HttpAnswer(status, answered, connection, self.bounds.answer)
+
+    def close(self) -> None:
+        """Close all connections; answers that are being read break off."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for connection in list(self._open):
+            connection.close()
+
+    def _kept(self, origin: Origin) -> Connection | None:
+        idle = self._idle.get(origin)
+        while idle:
+            # The one that was used last is the likeliest to be open still.
+            connection = idle.pop()
+            if connection.usable:
+                return connection
+            connection.close()
+        return None
+
+    async def _connect(self, origin: Origin, timeout_s: float) -> Connection:
+        host, port, tls = origin
+        if tls and self._tls is None:
+            self._tls = ssl.create_default_context()
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self, origin), host, port, ssl=self._tls if tls else None
+                )
+        except TimeoutError as error:
+            raise ConnectError(f"no connection within {timeout_s:g} s") from error
+        except OSError as error:
+            raise ConnectError(_reason(error)) from error
+        return connection
+
+    def _target(self, method: str, url: str) -> Target:
+        """Where a URL leads, and the request's first lines."""
+        target = self._targets.get((method, url))
+        if target is None:
+            if len(self._targets) >= _MAX_ORIGINS:
+                self._targets.clear()
+            target = self._targets[method, url] = read_url(method, url)
+        return target
+
+    def opened(self, connection: Connection) -> None:
+        """A connection is there."""
+        self._open.add(connection)
+
+    def closed(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self._open.discard(connection)
+
+    def keep(self, connection: Connection) -> None:
+        """A connection may be used again."""
+        if connection.origin in self._distrusted:
+            connection.close()
+            return
+        self._idle.setdefault(connection.origin, deque()).append(connection)
+        if self._sweeping is None:
+            self._sweeping = asyncio.get_running_loop().call_later(self._keepalive_s, self._sweep)
+
+    def distrust(self, origin: Origin) -> None:
+        """One caller's answer may come behind another's there: each gets a connection of its own from now on."""
+        self._distrusted.add(origin)
+        for connection in self._idle.pop(origin, ()):
+            connection.close()
+
+    def _sweep(self) -> None:
+        """Close what was idle for too long."""
+        self._sweeping = None
+        loop = asyncio.get_running_loop()
+        before = loop.time() - self._keepalive_s
+        for origin, idle in list(self._idle.items()):
+            while idle and (idle[0].idle_since <= before or not idle[0].usable):
+                idle.popleft().close()
+            if not idle:
+                del self._idle[origin]
+        if self._idle:
+            self._sweeping = loop.call_later(self._keepalive_s / 2, self._sweep)
+
+
+class HttpAnswer:
+    """The head of an answer, and its body as it comes. Leaving the block releases it.
+
+    Attributes:
+        status: HTTP status.
+        headers: by their names in lower case; of one that came twice, both joined by a comma.
+    """
+
+    __slots__ = ("_connection", "_inflater", "_most", "_n_bytes", "_n_idle", "headers", "status")
+
+    def __init__(self, status: int, headers: Mapping[str, str], connection: Connection, most: int | None) -> None:
+        self.status = status
+        self._most = most
+        self.headers = headers
+        self._connection = connection
+        self._n_bytes = self._n_idle = 0
+        self._inflater = inflater(headers.get("content-encoding", ""))
+
+    @property
+    def content_type(self) -> str:
+        """Without its parameters, in lower case; empty when there is none."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    async def read(self, most: int | None = None) -> bytes:
+        """The whole body. Raises HttpError when it broke off, or is over ``most`` or the client's bound."""
+        if most is not None:
+            self._most = most if self._most is None else min(most, self._most)
+        pieces = []
+        while piece := await self.readany():
+            pieces.append(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def readany(self) -> bytes:
+        """What has come since the last read, at least one byte; empty at the end.
+
+        Raises:
+            HttpError: broken off, not compressed as it says, or longer than the client's bound.
+        """
+        most = self._most
+        if most is not None and self._n_bytes > most:
+            raise HttpError(f"its answer is over {most} bytes")
+        piece = await (self._connection.take() if self._inflater is None else self._inflated(self._inflater))
+        self._n_bytes += len(piece)
+        if most is not None and self._n_bytes > most:
+            self._connection.close()
+            # What came before the bound is still the reader's.
+            kept = piece[: most - self._n_bytes]
+            return kept or await self.readany()
+        return piece
+
+    async def _inflated(self, inflater: Inflater) -> bytes:
+        while piece := inflater.waiting or await self._connection.take():
+            try:
+                plain = inflater.inflate(piece)
+            except ValueError as error:
+                self._connection.close()
+                raise HttpError(str(error)) from error
+            if plain:
+                return plain
+            # Compressed, nothing can be said at any length.
+            self._n_idle += len(piece)
+            if self._most is not None and self._n_idle > self._most:
+                self._connection.close()
+                raise HttpError(f"its answer is over {self._most} bytes")
+        try:
+            inflater.end()
+        except ValueError as error:
+            raise HttpError(str(error)) from error
+        return b""
+
+    def release(self) -> None:
+        """Give the connection back where all of the answer has come, and close it elsewhere."""
+        self._connection.release()
+
+    async def __aenter__(self) -> HttpAnswer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {error.reason or error}"
+    return error.strerror or str(error) or type(error).__name__

@@ -12,14 +12,17 @@ import pyarrow as pa
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, Response, StreamingResponse
 
-from core.api.handling import PREFIX, ApiDeps, AsyncHandler, Call, Handler, json_response
+from core.api.handling import ApiDeps, Call, json_response
+from core.api.routing import PREFIX, Router
+from core.api.schemas import BATCH, BINARY, INT, LIMIT, OBJ, STR, array, obj
 from core.api.trainer_wire import AckIn, FetchIn, MetricsIn, ReleaseIn, RenewIn
-from core.api.wire import check
 from core.batch.arrays import SCHEMA, TOKEN_COLUMNS, step_tables
 from core.batch.leases import Leased
 from core.batch.plan import Plan
 from core.export import export
 from core.export.base import source_of
+
+routes = Router()
 
 ARROW = "application/vnd.apache.arrow.stream"
 INLINE_TOKENS_MAX = 4_000_000
@@ -28,12 +31,19 @@ POLL_S = 0.1
 LEAST_PAUSE_S = 0.25
 
 
-async def fetch(call: Call) -> Any:
-    """``POST batches/fetch``: lease what the recipe makes of the view; waits for readiness if asked.
+@routes(
+    "POST",
+    "/batches/fetch",
+    OBJ,
+    statuses=(404, 409),
+    media=("application/json", "application/vnd.apache.arrow.stream"),
+)
+async def fetch(call: Call, body: FetchIn) -> Any:
+    """Lease a batch.
 
-    While it isn't ready ``batch_uid`` is null, and ``missing``, ``totals`` and ``excluded`` say why.
+    Waits up to wait_s seconds until enough groups are ready. While there are too few, batch_uid is null, and missing,
+    totals and excluded say why.
     """
-    body = check(FetchIn, call.json())
     deps, wanted = call.deps, body.fetch()
     deadline = time.monotonic() + body.wait_s
     while True:
@@ -128,15 +138,20 @@ class _Pieces:
         """The list stays."""
 
 
+@routes("GET", "/batches", obj(batches=array(BATCH)), query={"channel": STR, "limit": LIMIT})
 def batches(call: Call) -> Any:
-    """``GET batches?channel=&limit=``: newest first."""
+    """Batches, newest first."""
     call.deps.pool.batches.expire()
     limit = call.int_query("limit", 100, low=1, high=1000)
     return {"batches": call.deps.pool.batches.newest(channel=call.query.get("channel"), limit=limit)}
 
 
+@routes("GET", "/batches/{uid}", BATCH, statuses=(404,))
 def one_batch(call: Call) -> Any:
-    """``GET batches/{uid}``: its state and history, what it holds, what was measured; token ids are in its file."""
+    """One batch.
+
+    Its state and history, what it holds, what was measured; token ids are in its file.
+    """
     pool, uid = call.deps.pool, call.path["uid"]
     pool.batches.expire()
     batch = pool.batches.get(uid)
@@ -157,8 +172,19 @@ def one_batch(call: Call) -> Any:
     }
 
 
+@routes(
+    "GET",
+    "/batches/{uid}/file",
+    BINARY,
+    query={"format": STR},
+    statuses=(404, 409),
+    media=("application/octet-stream",),
+)
 def file(call: Call) -> Any:
-    """``GET batches/{uid}/file?format=``: ``arrow``, or any export format; the plan as it was leased."""
+    """One batch as a file.
+
+    The plan as it was leased, as ``arrow`` or in any export format.
+    """
     deps, uid = call.deps, call.path["uid"]
     plan = deps.leases.plan_of(uid)
     name = call.query.get("format", "arrow")
@@ -169,9 +195,12 @@ def file(call: Call) -> Any:
     return FileResponse(written.path, filename=written.path.name, headers={"X-Batch-Uid": uid})
 
 
-def ack(call: Call) -> Any:
-    """``POST batches/{uid}/ack``: consumed, in which update, with what measured."""
-    body = check(AckIn, call.json())
+@routes("POST", "/batches/{uid}/ack", OBJ, statuses=(404, 409))
+def ack(call: Call, body: AckIn) -> Any:
+    """A batch was consumed.
+
+    Says in which update, and what was measured.
+    """
     call.deps.pool.batches.expire()
     return call.deps.pool.batches.finish(
         call.path["uid"],
@@ -183,39 +212,30 @@ def ack(call: Call) -> Any:
     )
 
 
-def release(call: Call) -> Any:
-    """``POST batches/{uid}/release``: back to the pool."""
-    body = check(ReleaseIn, call.json())
+@routes("POST", "/batches/{uid}/release", OBJ, statuses=(404, 409))
+def release(call: Call, body: ReleaseIn) -> Any:
+    """A batch goes back."""
     detail = None if body.reason is None else {"reason": body.reason}
     call.deps.pool.batches.expire()
     return call.deps.pool.batches.finish(call.path["uid"], "released", consumer=body.consumer, detail=detail)
 
 
-def renew(call: Call) -> Any:
-    """``POST batches/{uid}/renew``: a long update asks for more time."""
-    body = check(RenewIn, call.json())
+@routes("POST", "/batches/{uid}/renew", OBJ, statuses=(404, 409))
+def renew(call: Call, body: RenewIn) -> Any:
+    """More time for a batch."""
     call.deps.pool.batches.expire()
     return call.deps.pool.batches.renew(call.path["uid"], call.deps.clock() + body.lease_s, consumer=body.consumer)
 
 
-def metrics(call: Call) -> Any:
-    """``POST batches/{uid}/metrics``: what was measured, during the update or after it."""
-    body = check(MetricsIn, call.json())
+@routes("POST", "/batches/{uid}/metrics", obj(accepted=INT), statuses=(404, 409))
+def metrics(call: Call, body: MetricsIn) -> Any:
+    """What was measured on a batch.
+
+    During the update or after it.
+    """
     n = call.deps.pool.batches.add_metrics(call.path["uid"], body.update, body.metrics, _step_metrics(body))
     return {"accepted": n}
 
 
 def _step_metrics(body: MetricsIn) -> list[tuple[str, dict[str, float | None]]]:
     return [(one.step_uid, one.metrics) for one in body.steps]
-
-
-ROUTES: list[tuple[str, str, Handler | AsyncHandler]] = [
-    ("POST", "/batches/fetch", fetch),
-    ("GET", "/batches", batches),
-    ("GET", "/batches/{uid}", one_batch),
-    ("GET", "/batches/{uid}/file", file),
-    ("POST", "/batches/{uid}/ack", ack),
-    ("POST", "/batches/{uid}/release", release),
-    ("POST", "/batches/{uid}/renew", renew),
-    ("POST", "/batches/{uid}/metrics", metrics),
-]

@@ -14,8 +14,10 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from core.api import wire
-from core.api.handling import AsyncHandler, Call, Handler, json_response
+from core.api.handling import Call, json_response
 from core.api.produce import complete_trajectory, register_trajectory, submit_steps
+from core.api.routing import Router
+from core.api.schemas import BOOL, INT, INT_OR_NULL, NUM, NUM_OR_NULL, OBJ, STR, TEXT_OR_NULL, array, obj, or_null
 from core.dialects.errors import engine_refusal
 from core.errors import EngineError, InvalidInput
 from core.gateway.calls.clawr1 import UID_PREFIX
@@ -24,6 +26,8 @@ from core.gateway.engines.base import EngineCall
 from core.gateway.engines.detokenize import detokenize
 from core.rewards import TEXT_VERIFIERS, score
 from core.tokens import extract_tokens
+
+routes = Router("", "claw-r1")
 
 SYNC_WAIT_S = 30.0
 VERIFIERS: dict[str, str] = {"openai/gsm8k": "final_number"}
@@ -63,10 +67,13 @@ class ComputeRewardIn(wire.WireModel):
     )
 
 
-def init_trajectory(call: Call) -> Any:
-    """A fresh trajectory and the base URL that carries its identity in the path."""
+@routes("POST", "/init_trajectory", obj(trajectory_uid=STR, base_url=STR))
+def init_trajectory(call: Call, body: InitIn) -> Any:
+    """A fresh trajectory.
+
+    The base URL carries its identity in the path.
+    """
     deps = call.deps
-    body = wire.check(InitIn, call.json())
     trajectory_uid = UID_PREFIX + deps.new_uid()
     # A caller may put another prompt group into the URL: only one that was named is registered.
     register_trajectory(deps, trajectory_uid, wire.RegisterIn(), prompt_uid=body.prompt_uid)
@@ -74,9 +81,9 @@ def init_trajectory(call: Call) -> Any:
     return {"trajectory_uid": trajectory_uid, "base_url": f"{call.base_url}/{trajectory_uid}/{prompt}/v1"}
 
 
-def register(call: Call) -> Any:
-    """``POST /{t}/{p}/v1/register_trajectory``."""
-    body = wire.check(wire.RegisterIn, call.json())
+@routes("POST", "/{t}/{p}/v1/register_trajectory", obj(status=STR, trajectory_uid=STR))
+def register(call: Call, body: wire.RegisterIn) -> Any:
+    """Say what a trajectory is."""
     body = body.model_copy(update={"metadata": _with_version(body.metadata)})
     register_trajectory(call.deps, call.path["t"], body, prompt_uid=call.path["p"])
     return {"status": "ok", "trajectory_uid": call.path["t"], "registered": True}
@@ -96,24 +103,25 @@ def _with_version(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     return {**told, "policy_version": version}
 
 
-def complete_by_path(call: Call) -> Any:
-    """``POST /{t}/{p}/v1/complete_trajectory``; the body is optional."""
-    body = wire.check(wire.CompleteIn, call.json())
+@routes("POST", "/{t}/{p}/v1/complete_trajectory", obj(status=STR, trajectory_uid=STR))
+def complete_by_path(call: Call, body: wire.CompleteIn) -> Any:
+    """Close a trajectory."""
     return {"status": "ok", **complete_trajectory(call.deps, call.path["t"], body, prompt_uid=call.path["p"])}
 
 
-def complete(call: Call) -> Any:
-    """``POST /complete_trajectory/{t}``."""
-    body = wire.check(wire.CompleteIn, call.json())
+@routes("POST", "/complete_trajectory/{t:uid}", obj(status=STR, trajectory_uid=STR))
+def complete(call: Call, body: wire.CompleteIn) -> Any:
+    """Close a trajectory."""
     return {"status": "ok", **complete_trajectory(call.deps, call.path["t"], body)}
 
 
+@routes("POST", "/submit_steps", obj(accepted=INT), query={"channel": STR}, statuses=(409,), body=wire.StepsIn)
 def submit(call: Call) -> Any:
-    """``POST /submit_steps?channel=`` → ``{accepted}``."""
+    """Submit steps."""
     body = call.json()
     if isinstance(body, dict) and isinstance(body.get("steps"), list):
         body = {**body, "steps": [_step(step) for step in body["steps"]]}
-    result = submit_steps(call.deps, body, channel=call.query.get("channel"))
+    result = submit_steps(call.deps, wire.check(wire.StepsIn, body), channel=call.query.get("channel"))
     return {"accepted": result["accepted"]}
 
 
@@ -130,10 +138,18 @@ def _step(step: Any) -> Any:
     return ours
 
 
-async def generate(call: Call) -> Any:
-    """``POST /generate`` → ``{token_ids, log_probs, stop_reason, policy_version}``: ids as the engine sampled them."""
+@routes(
+    "POST",
+    "/generate",
+    obj(token_ids=array(INT), log_probs=or_null(array(NUM)), stop_reason=TEXT_OR_NULL, policy_version=INT_OR_NULL),
+    statuses=(400, 404, 502, 503, 504),
+)
+async def generate(call: Call, body: GenerateIn) -> Any:
+    """Sample by token ids.
+
+    Not captured: who samples this way submits the steps itself. The ids are those that the engine sampled.
+    """
     deps = call.deps
-    body = wire.check(GenerateIn, call.json())
     if body.image_data or body.video_data:
         raise InvalidInput("images and videos can't be sent as token ids", field="image_data")
     params = body.sampling_params
@@ -164,9 +180,12 @@ async def generate(call: Call) -> Any:
     }
 
 
-async def compute_reward(call: Call) -> Any:
-    """``POST /compute_reward`` → ``{reward_score, reward_extra_info}``; a score of null is unknown, not 0."""
-    body = wire.check(ComputeRewardIn, call.json())
+@routes("POST", "/compute_reward", obj(reward_score=NUM_OR_NULL, reward_extra_info=OBJ), statuses=(502, 504))
+async def compute_reward(call: Call, body: ComputeRewardIn) -> Any:
+    """Score a response.
+
+    A score of null is unknown, not 0.
+    """
     check = _check(body.dataset_fields)
     engine = call.deps.engines.resolve(None)
     text = await detokenize(engine, body.response_ids, None)
@@ -196,19 +215,8 @@ def _check(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {**told, "verifier": name, "answer": answer}
 
 
+@routes("GET", "/ready", obj(ready=BOOL), statuses=(503,), same_at=(503,))
 def ready(call: Call) -> Any:
-    """``GET /ready``: 200 or 503."""
+    """Whether calls can be taken."""
     is_ready = not call.deps.policy.syncing
     return json_response({"ready": is_ready}, 200 if is_ready else 503)
-
-
-ROUTES: list[tuple[str, str, Handler | AsyncHandler]] = [
-    ("POST", "/init_trajectory", init_trajectory),
-    ("POST", "/{t}/{p}/v1/register_trajectory", register),
-    ("POST", "/{t}/{p}/v1/complete_trajectory", complete_by_path),
-    ("POST", "/complete_trajectory/{t:uid}", complete),
-    ("POST", "/submit_steps", submit),
-    ("POST", "/generate", generate),
-    ("POST", "/compute_reward", compute_reward),
-    ("GET", "/ready", ready),
-]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 from core.api.data_wire import (
     AdoptIn,
@@ -20,8 +20,25 @@ from core.api.data_wire import (
     VersionExportIn,
     VersionPlanIn,
 )
-from core.api.handling import Call, Handler
-from core.api.wire import check
+from core.api.handling import Call
+from core.api.routing import Router
+from core.api.schemas import (
+    ANY,
+    BOOL,
+    INT,
+    LIMIT,
+    NUM,
+    NUM_OR_NULL,
+    OBJ,
+    STR,
+    TEXT_OR_NULL,
+    TIME,
+    TOTALS,
+    array,
+    obj,
+    or_null,
+    whole,
+)
 from core.batch.datasets import freeze_version, version_plan
 from core.batch.recipe import parse_recipe
 from core.batch.redact import texts_of
@@ -37,15 +54,36 @@ from core.rewards.policy import RULES
 from core.trash import empty_trash, list_trash, prune_journal, restore_run
 from core.upkeep import backup
 
+routes = Router()
 
+VERSION: Final = obj(
+    name=STR, version_uid=STR, content_hash=STR, parent=TEXT_OR_NULL, channel=STR, view=OBJ, recipe=OBJ,
+    redaction=or_null(OBJ), provenance=OBJ, n_groups=INT, n_trajectories=INT, n_steps=INT, n_tokens=INT, author=STR,
+    note=TEXT_OR_NULL, created_at=TIME,
+)  # fmt: skip
+KIND: Final = {"enum": list(KINDS)}
+LEVEL: Final = {"enum": list(LEVELS)}
+
+
+@routes("GET", "/sql", obj(tables=array(obj(table=STR, doc=STR, columns=array(obj(name=STR, type=STR, doc=STR))))))
 def sql_schema(call: Call) -> Any:
-    """``GET sql``: what may be asked about."""
+    """Tables and columns that SQL may read."""
     return {"tables": call.deps.pool.sql.schema()}
 
 
-def sql(call: Call) -> Any:
-    """``POST sql``."""
-    body = check(SqlIn, call.json())
+@routes(
+    "POST",
+    "/sql",
+    obj(columns=array(obj(name=STR, type=STR)), rows=array(array(ANY)), n_rows=INT, truncated=BOOL, elapsed_s=NUM),
+    statuses=(409,),
+    example={"sql": "SELECT channel, count(*) AS n FROM step_state GROUP BY channel"},
+)
+def sql(call: Call, body: SqlIn) -> Any:
+    """Answer one SELECT; reads only.
+
+    Files, the network, settings, writes and queries that multiply rows without bound are refused; rows, bytes, memory
+    and seconds are limited.
+    """
     found = call.deps.pool.sql.run(body.sql, limit=body.limit, timeout_s=body.timeout_s)
     columns = [[plain(value) for value in column.to_pylist()] for column in found.table.columns]
     return {
@@ -78,14 +116,21 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
+@routes("GET", "/datasets", obj(datasets=array(VERSION), rules=OBJ))
 def datasets(call: Call) -> Any:
-    """``GET datasets``."""
+    """Dataset versions, newest first, and the built-in redaction rules."""
     return {"datasets": call.deps.pool.versions.all(), "rules": PATTERNS}
 
 
-def freeze(call: Call) -> Any:
-    """``POST datasets``."""
-    body = check(FreezeIn, call.json())
+@routes(
+    "POST",
+    "/datasets",
+    VERSION,
+    statuses=(404, 409),
+    example={"name": "math-1", "recipe": {"algorithm": "sft"}, "redaction": {"rules": ["secrets", "email"]}},
+)
+def freeze(call: Call, body: FreezeIn) -> Any:
+    """Freeze a view under a name."""
     directory = call.deps.settings.local_model_dir
     return freeze_version(
         call.deps.pool,
@@ -114,35 +159,54 @@ def templates(settings: Settings) -> dict[str, str]:
     return found
 
 
+@routes("GET", "/datasets/{name}", VERSION, statuses=(404,))
 def dataset(call: Call) -> Any:
-    """``GET datasets/{name}``."""
+    """One dataset version."""
     return call.deps.pool.versions.get(call.path["name"])
 
 
+@routes("GET", "/datasets/{name}/verify", obj(name=STR, intact=BOOL), statuses=(404,))
 def verify(call: Call) -> Any:
-    """``GET datasets/{name}/verify``: whether what is stored still has the hash that it was frozen with."""
+    """Whether a version still has its hash."""
     name = call.path["name"]
     return {"name": call.deps.pool.versions.get(name)["name"], "intact": call.deps.pool.versions.verify(name)}
 
 
+@routes(
+    "GET",
+    "/datasets/{name}/diff",
+    obj(a=STR, b=STR, counts=OBJ, changes=array(OBJ), truncated=BOOL),
+    query={"to": STR, "limit": whole(1, 100_000)},
+    statuses=(404,),
+)
 def diff(call: Call) -> Any:
-    """``GET datasets/{name}/diff?to=``."""
+    """What another version has otherwise."""
     if "to" not in call.query:
         raise InvalidInput("name the version to compare with", field="to")
     limit = call.int_query("limit", 1000, low=1, high=100_000)
     return call.deps.pool.versions.diff(call.path["name"], call.query["to"], limit=limit)
 
 
-def plan_of(call: Call) -> Any:
-    """``POST datasets/{name}/plan``."""
-    body = check(VersionPlanIn, call.json())
+@routes(
+    "POST",
+    "/datasets/{name}/plan",
+    obj(totals=TOTALS, groups=array(OBJ), excluded=array(obj(reason=STR)), dataset_version=OBJ),
+    statuses=(404,),
+)
+def plan_of(call: Call, body: VersionPlanIn) -> Any:
+    """The plan of a version, by its recipe unless told."""
     made = version_plan(call.deps.pool, call.path["name"], body.recipe)
     return {**made.to_json(), "dataset_version": made.dataset_version}
 
 
-def export_of(call: Call) -> Any:
-    """``POST datasets/{name}/export``."""
-    body = check(VersionExportIn, call.json())
+@routes(
+    "POST",
+    "/datasets/{name}/export",
+    obj(path=STR, manifest_path=STR, n_rows=INT, n_tokens=INT, sha256=STR),
+    statuses=(404, 409),
+)
+def export_of(call: Call, body: VersionExportIn) -> Any:
+    """Write a version's files on the service's machine: the same bytes each time."""
     made = version_plan(call.deps.pool, call.path["name"], body.recipe)
     result = export(made, call.deps.pool, body.format, body.out or call.deps.settings.export_dir, options=body.options)
     return {
@@ -154,8 +218,9 @@ def export_of(call: Call) -> Any:
     }
 
 
+@routes("GET", "/rewards", obj(policies=array(OBJ), adopted=OBJ, sources=array(OBJ), rules=OBJ), query={"channel": STR})
 def reward_policies(call: Call) -> Any:
-    """``GET rewards?channel=``."""
+    """Reward policies, which are adopted, and who has spoken in a channel."""
     pool = call.deps.pool
     return {
         "policies": pool.rewards.all(),
@@ -165,28 +230,35 @@ def reward_policies(call: Call) -> Any:
     }
 
 
-def save_policy(call: Call) -> Any:
-    """``PUT rewards/{name}``."""
-    body = check(RewardPolicyIn, call.json())
+@routes("PUT", "/rewards/{name}", obj(name=STR, version=INT))
+def save_policy(call: Call, body: RewardPolicyIn) -> Any:
+    """A new version of a reward policy."""
     version = call.deps.pool.rewards.save(call.path["name"], body.policy, author=body.author)
     return {"name": call.path["name"], "version": version}
 
 
-def preview_policy(call: Call) -> Any:
-    """``POST rewards/preview``."""
-    body = check(RewardPreviewIn, call.json())
+@routes(
+    "POST",
+    "/rewards/preview",
+    obj(policy=OBJ, channel=STR, counts=OBJ, histogram=array(OBJ), changes=array(OBJ)),
+    statuses=(404,),
+    example={"policy": {"rule": "precedence", "sources": ["human", "verifier"]}},
+)
+def preview_policy(call: Call, body: RewardPreviewIn) -> Any:
+    """What a reward policy would change."""
     return call.deps.pool.rewards.preview(body.policy, channel=body.channel)
 
 
-def adopt(call: Call) -> Any:
-    """``PUT channels/{channel}/rewards``."""
-    body = check(AdoptIn, call.json())
+@routes("PUT", "/channels/{channel}/rewards", obj(channel=STR, adopted=ANY), statuses=(404,))
+def adopt(call: Call, body: AdoptIn) -> Any:
+    """Adopt a reward policy for a channel."""
     call.deps.pool.rewards.adopt(call.path["channel"], body.name, body.version, author=body.author)
     return adopted(call)
 
 
+@routes("GET", "/channels/{channel}/rewards", obj(channel=STR, adopted=ANY))
 def adopted(call: Call) -> Any:
-    """``GET channels/{channel}/rewards``."""
+    """The reward policy of a channel."""
     channel = call.path["channel"]
     return {"channel": channel, "adopted": call.deps.pool.rewards.adopted(channel)}
 
@@ -200,8 +272,20 @@ def _kind_and_level(call: Call) -> tuple[str, str]:
     return kind, level
 
 
+@routes(
+    "GET",
+    "/agreement",
+    obj(
+        reviewers=array(obj(author=STR, n=INT)),
+        agreement=or_null(obj(n=INT, n_agree=INT, percent=NUM_OR_NULL, kappa=NUM_OR_NULL, labels=array(STR))),
+    ),
+    query={"a": STR, "b": STR, "kind": KIND, "level": LEVEL},
+)
 def agreement(call: Call) -> Any:
-    """``GET agreement?a=&b=&kind=&level=``; without two names the reviewers that there are."""
+    """How far two reviewers agree.
+
+    Without two names, the reviewers that there are.
+    """
     kind, level = _kind_and_level(call)
     reviewers = call.deps.pool.agreement.reviewers(kind, level)
     a, b = call.query.get("a"), call.query.get("b")
@@ -212,26 +296,57 @@ def agreement(call: Call) -> Any:
     return {"reviewers": reviewers, "agreement": call.deps.pool.agreement.between(a, b, kind, level)}
 
 
+@routes(
+    "GET",
+    "/disagreements",
+    obj(disagreements=array(obj(step_uid=TEXT_OR_NULL, trajectory_uid=STR, opinions=array(OBJ)))),
+    query={"kind": KIND, "level": LEVEL, "limit": LIMIT, "offset": whole(0, 10**9)},
+)
 def disagreements(call: Call) -> Any:
-    """``GET disagreements?kind=&level=&limit=&offset=``."""
+    """What reviewers label differently, newest first."""
     kind, level = _kind_and_level(call)
     limit = call.int_query("limit", 50, low=1, high=1000)
     offset = call.int_query("offset", 0, low=0, high=10**9)
     return {"disagreements": call.deps.pool.agreement.disagreements(kind, level, limit=limit, offset=offset)}
 
 
-def make_backup(call: Call) -> Any:
-    """``POST backup``."""
-    deps, body = call.deps, check(BackupIn, call.json())
-    settings = deps.settings
+@routes("POST", "/backup", obj(out=STR, created_at=STR, n_steps=INT, positions=OBJ, files=OBJ), statuses=(409,))
+def make_backup(call: Call, body: BackupIn) -> Any:
+    """Copy pool and journal while they are in use."""
+    deps, settings = call.deps, call.deps.settings
     manifest = backup(deps.pool, settings.journal_dir, body.out, clock=deps.clock, opinions_dir=settings.opinions_dir)
     return {"out": str(body.out), **manifest}
 
 
-def retention(call: Call) -> Any:
-    """``POST retention``: a preview, unless ``apply`` comes with the preview's ``confirm``."""
-    deps, body = call.deps, check(RetentionIn, call.json())
-    settings, pool = deps.settings, deps.pool
+@routes(
+    "POST",
+    "/retention",
+    obj(
+        applied=BOOL,
+        n_trajectories=INT,
+        n_steps=INT,
+        n_tokens=INT,
+        n_bytes=INT,
+        oldest=TIME,
+        newest=TIME,
+        n_kept_in_version=INT,
+        n_kept_leased=INT,
+        n_kept_recent=INT,
+        segments=array(STR),
+        confirm=TEXT_OR_NULL,
+        expires_at=TIME,
+        run_uid=TEXT_OR_NULL,
+    ),
+    statuses=(409,),
+    example={"older_than_days": 90},
+)
+def retention(call: Call, body: RetentionIn) -> Any:
+    """Preview, or with apply delete, what is old, consumed or too much.
+
+    Deleting needs the ``confirm`` of a preview. Whole trajectories go, of which everything given holds. What is in a
+    dataset version, leased, or newer than an hour stays.
+    """
+    settings, pool = call.deps.settings, call.deps.pool
     rule = Retention(body.older_than_days, body.consumed, body.max_bytes, body.channel)
     if not body.apply:
         return {"applied": False, **pool.retention.preview(rule), "segments": [], "run_uid": None}
@@ -245,26 +360,29 @@ def retention(call: Call) -> Any:
     return {"applied": True, **told, "segments": pruned["segments"], "confirm": None, "expires_at": None}
 
 
+@routes("GET", "/trash", obj(runs=array(OBJ), confirm=STR, expires_at=TIME))
 def trash(call: Call) -> Any:
-    """``GET trash``: what can be restored, and the word that empties it."""
+    """What was deleted and can still be restored, newest first, and the word that empties it."""
     deps = call.deps
     settings = deps.settings
     runs = list_trash(settings.trash_dir, days=settings.trash_days)
     return {"runs": runs, **deps.pool.retention.confirmations.issue(_trash_subject(runs))}
 
 
-def restore_from_trash(call: Call) -> Any:
-    """``POST trash/{run_uid}/restore``."""
-    deps, body = call.deps, check(RestoreIn, call.json())
-    settings = deps.settings
+@routes(
+    "POST", "/trash/{run_uid}/restore", obj(run_uid=STR, n_trajectories=INT, segments=array(STR)), statuses=(404, 409)
+)
+def restore_from_trash(call: Call, body: RestoreIn) -> Any:
+    """Put back what a retention run deleted."""
+    deps, settings = call.deps, call.deps.settings
     uid = call.path["run_uid"]
     return restore_run(deps.pool, settings.journal_dir, settings.trash_dir, uid, author=body.author)
 
 
-def empty(call: Call) -> Any:
-    """``POST trash/empty``: delete for good what ``GET trash`` showed."""
-    deps, body = call.deps, check(EmptyIn, call.json())
-    settings = deps.settings
+@routes("POST", "/trash/empty", obj(emptied=array(STR)), statuses=(409,))
+def empty(call: Call, body: EmptyIn) -> Any:
+    """Delete for good what GET trash showed."""
+    deps, settings = call.deps, call.deps.settings
     deps.pool.retention.confirmations.check(
         body.confirm, _trash_subject(list_trash(settings.trash_dir, days=settings.trash_days))
     )
@@ -275,39 +393,26 @@ def _trash_subject(runs: list[dict[str, Any]]) -> str:
     return "trash:" + ",".join(run["run_uid"] for run in runs)
 
 
+@routes("GET", "/retention", obj(runs=array(OBJ)))
 def retention_runs(call: Call) -> Any:
-    """``GET retention``."""
+    """What was deleted, newest first."""
     return {"runs": call.deps.pool.retention.runs()}
 
 
+@routes(
+    "POST",
+    "/integrity",
+    obj(
+        ok=BOOL,
+        n_steps=INT,
+        n_against_journal=INT,
+        n_without_record=INT,
+        n_mismatches=INT,
+        mismatches=array(obj(step_uid=STR, what=STR)),
+        versions=array(obj(name=STR, intact=BOOL)),
+    ),
+)
 def integrity(call: Call) -> Any:
-    """``POST integrity``: every step against its journal record and its hash."""
+    """Compare every step with its journal record and its hash."""
     settings = call.deps.settings
     return deep_check(call.deps.pool, settings.journal_dir, tokenizers=settings.tokenizers).as_dict()
-
-
-ROUTES: list[tuple[str, str, Handler]] = [
-    ("GET", "/sql", sql_schema),
-    ("POST", "/sql", sql),
-    ("GET", "/datasets", datasets),
-    ("POST", "/datasets", freeze),
-    ("GET", "/datasets/{name}", dataset),
-    ("GET", "/datasets/{name}/verify", verify),
-    ("GET", "/datasets/{name}/diff", diff),
-    ("POST", "/datasets/{name}/plan", plan_of),
-    ("POST", "/datasets/{name}/export", export_of),
-    ("GET", "/rewards", reward_policies),
-    ("PUT", "/rewards/{name}", save_policy),
-    ("POST", "/rewards/preview", preview_policy),
-    ("PUT", "/channels/{channel}/rewards", adopt),
-    ("GET", "/channels/{channel}/rewards", adopted),
-    ("GET", "/agreement", agreement),
-    ("GET", "/disagreements", disagreements),
-    ("POST", "/backup", make_backup),
-    ("POST", "/retention", retention),
-    ("GET", "/retention", retention_runs),
-    ("GET", "/trash", trash),
-    ("POST", "/trash/empty", empty),
-    ("POST", "/trash/{run_uid}/restore", restore_from_trash),
-    ("POST", "/integrity", integrity),
-]

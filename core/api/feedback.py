@@ -10,11 +10,15 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from core.api.handling import CATCH_UP_S, Call, Handler
+from core.api.handling import CATCH_UP_S, Call
+from core.api.routing import Router
+from core.api.schemas import FEEDBACK, INT, LIMIT, OBJ, STR, array, obj
 from core.api.wire import Number, Seconds, Uid, WireModel, check
 from core.errors import InvalidInput
 from core.records import feedback_record
 from core.types import FeedbackKind
+
+routes = Router()
 
 MAX_TEXT_CHARS = 1_000_000
 UP = {"up": 1.0, "down": 0.0}
@@ -127,8 +131,21 @@ class FeedbackBatchIn(WireModel):
     feedback: Annotated[list[FeedbackIn], Field(min_length=1, max_length=10_000)]
 
 
+@routes(
+    "POST",
+    "/feedback",
+    obj(accepted=INT, feedback=array(obj(feedback_uid=STR, state=STR))),
+    example=EXAMPLE,
+    body=FeedbackBatchIn,
+)
 def receive(call: Call) -> Any:
-    """``POST feedback``: a list under ``feedback``, or one entry as the body itself."""
+    """Feedback of people and live services on answers.
+
+    thumbs become a reward of 1 or 0, a score a reward (placed on its scale where one is given), a correction the text
+    that should have been said and the tag ``corrected``, a comment a note, an event the tag ``event:NAME``. null
+    withdraws. The same feedback_uid again revises: the latest by given_at counts, every word is kept. What names a step
+    that has not arrived waits for it. One entry may also be the body itself.
+    """
     deps = call.deps
     body = call.json()
     if isinstance(body, dict) and "feedback" not in body and "kind" in body:
@@ -148,8 +165,20 @@ def receive(call: Call) -> Any:
     }
 
 
+@routes(
+    "GET",
+    "/feedback",
+    obj(feedback=array(FEEDBACK), counts=obj(n_feedback=INT, n_pending=INT, by_kind=OBJ, by_value=OBJ)),
+    query={
+        "kind": {"enum": [kind.value for kind in FeedbackKind]},
+        "state": {"enum": ["pending", "arrived"]},
+        "step_uid": STR,
+        "trajectory_uid": STR,
+        "limit": LIMIT,
+    },
+)
 def recent(call: Call) -> Any:
-    """``GET feedback?kind=&state=&step_uid=&trajectory_uid=&limit=``: what is in force, newest first, and counts."""
+    """Feedback in force, newest first."""
     query, pool = call.query, call.deps.pool
     kind, state = query.get("kind"), query.get("state")
     if kind is not None and kind not in set(FeedbackKind):
@@ -166,13 +195,7 @@ def recent(call: Call) -> Any:
     return {"feedback": found, "counts": pool.feedback.counts()}
 
 
+@routes("GET", "/feedback/{uid:path}", {"allOf": [FEEDBACK, obj(revisions=array(OBJ))]}, statuses=(404,))
 def one(call: Call) -> Any:
-    """``GET feedback/{uid}``: with every revision."""
+    """One feedback with every revision."""
     return call.deps.pool.feedback.get(call.path["uid"])
-
-
-ROUTES: list[tuple[str, str, Handler]] = [
-    ("POST", "/feedback", receive),
-    ("GET", "/feedback", recent),
-    ("GET", "/feedback/{uid:path}", one),
-]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from inspect import iscoroutinefunction
 from typing import Any
 
 import orjson
-from starlette.concurrency import run_in_threadpool
 from starlette.convertors import PathConvertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -22,8 +20,6 @@ from core.errors import InvalidInput, NotFound, StudioError
 from core.gateway.calls.identity import KeyStore
 from core.gateway.calls.policy import PolicyState
 from core.gateway.engines.registry import EngineSet
-from core.gateway.http.asgi import AgentGone, read_request
-from core.gateway.http.fast_router import unmarked
 from core.gateway.telemetry.stats import GatewayStats
 from core.ingest import Ingest
 from core.journal import Journal
@@ -32,7 +28,6 @@ from core.records import MAX_DEPTH, too_deep
 
 log = logging.getLogger(__name__)
 
-PREFIX = "/api/v1"
 CATCH_UP_S = 5.0
 """Longest wait for a producer's own writes to become readable before its call returns."""
 
@@ -112,11 +107,6 @@ class Call:
         return value
 
 
-Handler = Callable[[Call], Any]
-AsyncHandler = Callable[[Call], Awaitable[Any]]
-"""For calls that wait: they must not hold a worker thread meanwhile."""
-
-
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """JSON with UTC times and numpy arrays; NaN becomes null."""
     body = orjson.dumps(content, option=_JSON_OPTIONS, default=_to_plain)
@@ -135,37 +125,6 @@ def error_response(err: StudioError) -> Response:
     """The contract's error shape."""
     wait_s = getattr(err, "retry_after_s", None)
     return json_response(err.as_dict(), err.http_status, {"Retry-After": f"{wait_s:.0f}"} if wait_s else None)
-
-
-def endpoint(deps: ApiDeps, handler: Handler | AsyncHandler) -> Callable[[Request], Awaitable[Response]]:
-    """Wrap a handler: read the body, run it in a worker thread, give failures their shape."""
-
-    async def run(request: Request) -> Response:
-        try:
-            call = Call(
-                deps,
-                unmarked(request.path_params),
-                dict(request.query_params),
-                await read_request(request.receive, request.headers, deps.settings.max_body_bytes),
-                request.headers.get("host"),
-            )
-            if iscoroutinefunction(handler):
-                result = await handler(call)
-            else:
-                result = await run_in_threadpool(handler, call)
-        except StudioError as err:
-            return error_response(err)
-        except AgentGone:
-            # Nobody is there to read it.
-            return Response(status_code=400)
-        except Exception:
-            log.exception("%s %s failed", request.method, request.url.path)
-            failure = StudioError("the studio failed on this call; its log has the trace")
-            failure.http_status = 500
-            return error_response(failure)
-        return result if isinstance(result, Response) else json_response(result)
-
-    return run
 
 
 async def no_such_route(request: Request, error: Exception) -> Response:

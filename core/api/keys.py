@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.api.handling import CATCH_UP_S, Call, Handler
+from core.api.handling import CATCH_UP_S, Call
+from core.api.routing import Router
+from core.api.schemas import INT, SESSION, STR, array, obj, whole
 from core.gateway.access.keys import key_id
 from core.records import revoke_record
 
+routes = Router()
 
+
+@routes(
+    "GET",
+    "/sessions",
+    obj(sessions=array(SESSION), n_sessions=INT),
+    query={"trajectory_uid": STR, "limit": whole(1, 10_000)},
+)
 def list_keys(call: Call) -> Any:
-    """``GET sessions?trajectory_uid=&limit=``: newest first; of a key only its id is known."""
+    """Session keys by id, newest first.
+
+    A key itself is never shown again.
+    """
     deps = call.deps
     limit = call.int_query("limit", 100, low=1, high=10_000)
     wanted = call.query.get("trajectory_uid")
@@ -35,8 +48,12 @@ def list_keys(call: Call) -> Any:
     }
 
 
+@routes("DELETE", "/sessions/{name:path}", obj(revoked=array(STR), n_keys=INT), statuses=(404,))
 def revoke(call: Call) -> Any:
-    """``DELETE sessions/{name}``: a key_id, or a trajectory_uid for all its keys. Durable before it is in force."""
+    """Take back a key (key_id) or all keys of a trajectory.
+
+    Durable before it is in force.
+    """
     deps = call.deps
     found = deps.keys.find(call.path["name"])
     fresh = [key_sha256 for key_sha256 in found if not deps.keys.is_revoked(key_sha256)]
@@ -44,9 +61,3 @@ def revoke(call: Call) -> Any:
         deps.journal.append(revoke_record(at=deps.clock(), key_sha256=key_sha256)).result()
         deps.keys.revoke(key_sha256)
     return {"revoked": [key_id(key_sha256) for key_sha256 in fresh], "n_keys": len(found)}
-
-
-ROUTES: list[tuple[str, str, Handler]] = [
-    ("GET", "/sessions", list_keys),
-    ("DELETE", "/sessions/{name:path}", revoke),
-]

@@ -8,8 +8,11 @@ from typing import Any, Final
 from starlette.responses import PlainTextResponse
 
 from core.api.handling import ApiDeps, Call
+from core.api.routing import Router
+from core.api.schemas import STR
 from core.journal import journal_bytes
 
+routes = Router()
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 Sample = tuple[str, Mapping[str, str], float | None]
 """What is behind the family's name, labels, value; None is unknown, and left out."""
@@ -19,8 +22,9 @@ Family = tuple[str, str, str, Iterable[Sample]]
 _BY: Final = ("channel", "source", "agent", "model", "engine", "identity_source")
 
 
+@routes("GET", "/metrics", STR, media=("text/plain",), at_root=True)
 def metrics(call: Call) -> PlainTextResponse:
-    """All of it."""
+    """Prometheus metrics."""
     return PlainTextResponse(text_of(families(call.deps)), media_type=CONTENT_TYPE)
 
 

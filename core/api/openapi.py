@@ -1,4 +1,4 @@
-"""``GET /openapi.json`` and ``GET /docs``: the document made from ``core.api.describe``, and a page that reads it.
+"""``GET /openapi.json`` and ``GET /docs``: the document made from the declared routes, and a page that reads it.
 
 The page is one file without scripts, so it also works where nothing can be fetched from elsewhere.
 """
@@ -7,20 +7,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from html import escape
 from typing import Any, Final
 
 import orjson
-from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.responses import HTMLResponse
 
-from core.api.describe import API, CAPTURE, ROOT, STR, Operation, Schema, obj
-from core.api.describe_data import DATA
-from core.api.handling import PREFIX, Call, Handler
+from core.api import batches, clawr1, data, feedback, keys, metrics, produce, read, recipes, train, views
+from core.api.handling import Call
+from core.api.routing import Operation, Router
+from core.api.schemas import ANY, INT, OBJ, STR, Schema, array, obj
+
+SERVED: Final = tuple(
+    operation
+    for module in (produce, keys, feedback, read, metrics, train, batches, recipes, views, data, clawr1)
+    for operation in module.routes.operations
+)
+"""The API's routes."""
 
 _REF: Final = "#/components/schemas/{model}"
-_PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")
 REASONS: Final[Mapping[int, str]] = {
     400: "The request is none, or the engine refuses it",
     401: "No key, or one that does not hold",
@@ -45,29 +52,54 @@ EVENT: Final[Schema] = {"type": "object", "properties": {"event": STR, "data": S
 DIALECT_ERROR: Final[Schema] = obj(error=obj(message=STR))
 
 
-def operations() -> Iterator[tuple[str, str, Operation, str]]:
-    """(method, path, operation, tag) of every route."""
-    for (method, path), operation in {**API, **DATA}.items():
-        yield method, PREFIX + path, operation, "studio"
-    for (method, path), operation in ROOT.items():
-        yield method, path, operation, "claw-r1" if operation.summary.startswith("Claw-R1") else "health"
-    for (method, path), operation in CAPTURE.items():
+_ENGINE: Final = (400, 403, 404, 413, 502, 503, 504, 507)
+_REQUEST: Final[Schema] = {
+    "type": "object",
+    "properties": {"model": {"type": ["string", "null"]}, "stream": {"description": "true asks for events"}},
+}
+
+
+def _model_call(path: str, summary: str, **needed: Schema) -> Operation:
+    return Operation(
+        "POST", path, "capture", summary, OBJ,
+        body={**_REQUEST, "properties": {**_REQUEST["properties"], **needed}, "required": sorted(needed)},
+        statuses=_ENGINE, media=("application/json", "text/event-stream"),
+        note="Further fields go to the engine as they are. Failures have the dialect's own shape.",
+    )  # fmt: skip
+
+
+CAPTURE: Final = (
+    _model_call("/chat/completions", "OpenAI chat", messages=array(OBJ)),
+    _model_call("/completions", "OpenAI completions", prompt=ANY),
+    _model_call("/responses", "OpenAI Responses"),
+    _model_call("/messages", "Anthropic Messages", messages=array(OBJ)),
+    Operation(
+        "POST", "/messages/count_tokens", "capture", "Anthropic token count", obj(input_tokens=INT),
+        body={**_REQUEST, "required": ["messages"]}, statuses=_ENGINE,
+    ),
+    Operation("GET", "/responses/{response_id}", "capture", "An answer of earlier", OBJ, statuses=(400, 404)),
+    Operation("GET", "/models", "capture", "What the engines serve", obj(data=array(OBJ)), statuses=_ENGINE),
+    Operation("GET", "/models/{model}", "capture", "One model", obj(id=STR), statuses=_ENGINE),
+)  # fmt: skip
+"""What agents call, below ``/v1`` and ``/{trajectory_uid}/{prompt_uid}/v1``: the routes are ``core.gateway.app``'s."""
+
+
+def operations() -> Iterator[Operation]:
+    """Every route of the document."""
+    yield from SERVED
+    for operation in CAPTURE:
         for prefix in ("/v1", "/{trajectory_uid}/{prompt_uid}/v1"):
-            yield method, prefix + path, operation, "capture"
+            yield replace(operation, path=prefix + operation.path)
 
 
 def document(server: str | None = None) -> dict[str, Any]:
     """The OpenAPI 3.1 document."""
-    models = {
-        operation.body
-        for _, _, operation, _ in operations()
-        if isinstance(operation.body, type) and issubclass(operation.body, BaseModel)
-    }
+    models = {operation.body for operation in operations() if isinstance(operation.body, type)}
     ordered = sorted(models, key=lambda model: model.__name__)
     _, shared = models_json_schema([(model, "validation") for model in ordered], ref_template=_REF)
     paths: dict[str, dict[str, Any]] = {}
-    for method, path, operation, tag in operations():
-        paths.setdefault(path, {})[method.lower()] = _operation(method, path, operation, tag)
+    for operation in operations():
+        paths.setdefault(operation.documented_path, {})[operation.method.lower()] = _described(operation)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -86,16 +118,26 @@ def document(server: str | None = None) -> dict[str, Any]:
     }
 
 
-def _operation(method: str, path: str, operation: Operation, tag: str) -> dict[str, Any]:
-    error = "DialectError" if tag == "capture" else "Error"
-    of_bodies = {415} if operation.body is not None and tag != "capture" else set()
-    of_models = {400} if tag == "capture" else set()
-    statuses = sorted({401, 403, 421, 422, 429, *operation.statuses} | of_bodies | of_models)
+def _described(operation: Operation) -> dict[str, Any]:
+    is_capture = operation.tag == "capture"
+    error = {"$ref": _REF.format(model="DialectError" if is_capture else "Error")}
+    statuses = {401, 403, 421, 422, 429, *operation.statuses}
+    if is_capture:
+        statuses.add(400)
+    elif operation.body is not None:
+        statuses.add(415)
+    path = operation.documented_path
     described: dict[str, Any] = {
-        "operationId": re.sub(r"\W+", "_", f"{method.lower()}{path}").strip("_"),
+        "operationId": re.sub(r"\W+", "_", f"{operation.method.lower()}{path}").strip("_"),
         "summary": operation.summary,
-        "tags": [tag],
-        "parameters": [*_path_parameters(path), *_query_parameters(operation)],
+        "tags": [operation.tag],
+        "parameters": [
+            *(
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+                for name in re.findall(r"{(\w+)}", path)
+            ),
+            *({"name": name, "in": "query", "schema": schema} for name, schema in operation.query.items()),
+        ],
         "responses": {
             "200": {
                 "description": "Done",
@@ -104,16 +146,14 @@ def _operation(method: str, path: str, operation: Operation, tag: str) -> dict[s
             **{
                 str(status): {
                     "description": REASONS[status],
-                    "content": {"application/json": {"schema": {"$ref": _REF.format(model=error)}}},
+                    "content": {
+                        "application/json": {"schema": operation.answer if status in operation.same_at else error}
+                    },
                 }
-                for status in statuses
-                if not (status == 503 and operation.summary.endswith("taken"))
+                for status in sorted(statuses)
             },
         },
     }
-    if 503 in statuses and "503" not in described["responses"]:
-        ready = {"application/json": {"schema": operation.answer}}
-        described["responses"]["503"] = {"description": "Not now", "content": ready}
     if operation.note:
         described["description"] = operation.note
     if operation.body is not None:
@@ -133,24 +173,18 @@ def _answer(media: str, schema: Schema) -> Schema:
     return schema if media == "application/json" or schema.get("type") == "string" else STR
 
 
-def _path_parameters(path: str) -> list[dict[str, Any]]:
-    return [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-        for name in _PARAMETER.findall(path)
-    ]
+_own = Router("", "document")
 
 
-def _query_parameters(operation: Operation) -> list[dict[str, Any]]:
-    return [{"name": name, "in": "query", "schema": schema} for name, schema in operation.query.items()]
-
-
+@_own("GET", "/openapi.json", OBJ)
 def openapi(call: Call) -> Any:
-    """``GET /openapi.json``."""
+    """This document."""
     return document(call.base_url)
 
 
+@_own("GET", "/docs", STR)
 def docs(call: Call) -> Any:
-    """``GET /docs``: the document as a page."""
+    """The document as a page."""
     return HTMLResponse(page(document(call.base_url)))
 
 
@@ -207,4 +241,5 @@ def _pre(value: Any) -> str:
     return f"<pre>{escape(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())}</pre>"
 
 
-ROUTES: list[tuple[str, str, Handler]] = [("GET", "/openapi.json", openapi), ("GET", "/docs", docs)]
+OWN: Final = tuple(_own.operations)
+"""The routes of the document itself."""

@@ -10,11 +10,15 @@ from __future__ import annotations
 from typing import Any
 
 from core.api import wire
-from core.api.handling import CATCH_UP_S, ApiDeps, Call, Handler
+from core.api.handling import CATCH_UP_S, ApiDeps, Call
+from core.api.routing import Router
+from core.api.schemas import BOOL, INT, NUM_OR_NULL, STR, TEXT_OR_NULL, array, obj
 from core.blotting import keyless, without_keys
 from core.errors import Conflict, InvalidInput, NotFound
 from core.gateway.access.keys import Limits, key_id
 from core.records import complete_record, register_record, session_record, steps_record
+
+routes = Router()
 
 
 def mint_session(deps: ApiDeps, session: wire.SessionIn, base_url: str | None = None) -> dict[str, Any]:
@@ -56,16 +60,28 @@ def mint_session(deps: ApiDeps, session: wire.SessionIn, base_url: str | None = 
     }
 
 
-def sessions(call: Call) -> Any:
-    """``POST sessions``."""
-    return mint_session(call.deps, wire.check(wire.SessionIn, call.json()), call.base_url)
+@routes(
+    "POST",
+    "/sessions",
+    obj(
+        api_key=STR,
+        key_id=STR,
+        base_url=STR,
+        anthropic_base_url=STR,
+        trajectory_uid=STR,
+        prompt_uid=TEXT_OR_NULL,
+        channel=STR,
+    ),
+)
+def sessions(call: Call, body: wire.SessionIn) -> Any:
+    """Mint a key bound to one trajectory."""
+    return mint_session(call.deps, body, call.base_url)
 
 
-def submit_steps(deps: ApiDeps, body: object, *, channel: str | None = None) -> dict[str, Any]:
+def submit_steps(deps: ApiDeps, body: wire.StepsIn, *, channel: str | None = None) -> dict[str, Any]:
     """Check, journal and wait until readable. A step that is already stored is accepted again if it is the same."""
     now = deps.clock()
-    submitted = wire.check(wire.StepsIn, body).steps
-    steps = [without_keys(step.wire(now=now, channel=channel or deps.settings.channel)) for step in submitted]
+    steps = [without_keys(step.wire(now=now, channel=channel or deps.settings.channel)) for step in body.steps]
     _refuse_contradictions(deps, steps)
     deps.journal.append(steps_record(at=now, steps=steps)).result()
     readable = deps.ingest.catch_up(CATCH_UP_S)
@@ -107,9 +123,16 @@ def _same_facts(stored: dict[str, Any], step: dict[str, Any]) -> bool:
     )
 
 
-def steps(call: Call) -> Any:
-    """``POST steps``."""
-    return submit_steps(call.deps, call.json())
+@routes(
+    "POST",
+    "/steps",
+    obj(accepted=INT, step_uids=array(STR), ingested=BOOL),
+    statuses=(409,),
+    example={"steps": [{"trajectory_uid": "t-1", "step_index": 0, "prompt_ids": [1, 2], "response_ids": [3]}]},
+)
+def steps(call: Call, body: wire.StepsIn) -> Any:
+    """Submit steps; all or nothing, idempotent by step_uid."""
+    return submit_steps(call.deps, body)
 
 
 def complete_trajectory(
@@ -130,10 +153,18 @@ def complete_trajectory(
     return {"trajectory_uid": trajectory_uid, "complete": True, "reward": body.reward}
 
 
-def complete(call: Call) -> Any:
-    """``POST trajectories/{uid}/complete``; an unknown trajectory is refused, since nothing could ever join it."""
+@routes(
+    "POST",
+    "/trajectories/{uid:uid}/complete",
+    obj(trajectory_uid=STR, complete=BOOL, reward=NUM_OR_NULL),
+    statuses=(404,),
+)
+def complete(call: Call, body: wire.CompleteIn) -> Any:
+    """Close a trajectory.
+
+    An unknown trajectory is refused, since nothing could ever join it.
+    """
     deps, uid = call.deps, call.path["uid"]
-    body = wire.check(wire.CompleteIn, call.json())
     deps.ingest.catch_up(CATCH_UP_S)
     if not deps.pool.trajectories.knows(uid) and not deps.keys.knows_trajectory(uid):
         raise NotFound(f"no trajectory {uid!r}", field="uid", hint="POST /api/v1/sessions makes one")
@@ -156,38 +187,58 @@ def register_trajectory(
     ).result()
 
 
-def annotate(call: Call) -> Any:
-    """``POST annotations``: one transaction, one entry in the history."""
+@routes("POST", "/annotations", obj(accepted=INT, action_uid=STR), statuses=(404,))
+def annotate(call: Call, body: wire.AnnotationsIn) -> Any:
+    """Append opinions.
+
+    One transaction, one entry in the history.
+    """
     deps = call.deps
-    body = wire.check(wire.AnnotationsIn, call.json())
     deps.ingest.catch_up(CATCH_UP_S)
     now = deps.clock()
     action_uid = deps.pool.labels.annotate([a.annotation(now) for a in body.annotations], label="api")
     return {"accepted": len(body.annotations), "action_uid": action_uid}
 
 
+@routes("POST", "/actions/{uid}/undo", obj(action_uid=STR, undone=BOOL), statuses=(404,))
 def undo(call: Call) -> Any:
-    """``POST actions/{uid}/undo``."""
+    """Take an action's opinions out of effect."""
     call.deps.pool.labels.undo(call.path["uid"])
     return {"action_uid": call.path["uid"], "undone": True}
 
 
+@routes("POST", "/actions/{uid}/redo", obj(action_uid=STR, undone=BOOL), statuses=(404,))
 def redo(call: Call) -> Any:
-    """``POST actions/{uid}/redo``."""
+    """Let an undone action count again."""
     call.deps.pool.labels.redo(call.path["uid"])
     return {"action_uid": call.path["uid"], "undone": False}
 
 
-def known_steps(call: Call) -> Any:
-    """``POST steps/known``: those of these steps that are stored, so that an import passes them over."""
+@routes("POST", "/steps/known", obj(known=array(STR)))
+def known_steps(call: Call, body: wire.StepUidsIn) -> Any:
+    """Which of these steps are stored.
+
+    An import passes those over.
+    """
     deps = call.deps
-    body = wire.check(wire.StepUidsIn, call.json())
     deps.ingest.catch_up(CATCH_UP_S)
     return {"known": deps.pool.steps.existing(body.step_uids)}
 
 
+@routes(
+    "POST",
+    "/imports",
+    obj(accepted=INT, step_uids=array(STR), ingested=BOOL),
+    query={"channel": STR},
+    statuses=(409,),
+    body_media="application/jsonl",
+    body=STR,
+)
 def imports(call: Call) -> Any:
-    """``POST imports``: a JSONL body, one wire step per line; a bad line is named and nothing is taken."""
+    """Submit steps as JSON lines.
+
+    One step per line; a bad line is named and nothing is taken.
+    """
     lines = [line for line in call.raw.splitlines() if line.strip()]
     if not lines:
         raise InvalidInput("the body holds no line", field="body", hint="send one JSON step per line")
@@ -197,16 +248,4 @@ def imports(call: Call) -> Any:
         if not isinstance(body, dict):
             raise InvalidInput("a line is not a JSON object", field=f"line {number}")
         parsed.append({"source": "import", **body})
-    return submit_steps(call.deps, {"steps": parsed}, channel=call.query.get("channel"))
-
-
-ROUTES: list[tuple[str, str, Handler]] = [
-    ("POST", "/sessions", sessions),
-    ("POST", "/steps", steps),
-    ("POST", "/steps/known", known_steps),
-    ("POST", "/imports", imports),
-    ("POST", "/trajectories/{uid:uid}/complete", complete),
-    ("POST", "/annotations", annotate),
-    ("POST", "/actions/{uid}/undo", undo),
-    ("POST", "/actions/{uid}/redo", redo),
-]
+    return submit_steps(call.deps, wire.check(wire.StepsIn, {"steps": parsed}), channel=call.query.get("channel"))

@@ -6,19 +6,58 @@ from typing import Any
 
 import orjson
 
-from core.api.handling import Call, Handler, json_response
-from core.api.metrics import metrics
+from core.api.handling import Call, json_response
+from core.api.routing import Router
+from core.api.schemas import (
+    ANY,
+    BOOL,
+    FEEDBACK,
+    INT,
+    INT_OR_NULL,
+    LIMIT,
+    NEXT,
+    NUM,
+    NUM_OR_NULL,
+    OBJ,
+    STEP_ROW,
+    STR,
+    TEXT_OR_NULL,
+    WHOLE_STEP,
+    array,
+    obj,
+    or_null,
+)
+from core.api.wire import FILTERS_NOTE, WHERE_NOTE
 from core.errors import InvalidInput
 from core.journal import journal_bytes
 from core.types import View
 
+routes = Router()
+
 MAX_PAGE = 1000
 
 
+@routes(
+    "GET",
+    "/steps",
+    obj(steps=array(STEP_ROW), next_cursor=TEXT_OR_NULL),
+    query={
+        "view": {**STR, "description": "A saved view, by its name"},
+        "where": {**STR, "description": WHERE_NOTE},
+        "filters": {**STR, "description": f"A JSON object. {FILTERS_NOTE}"},
+        "order": STR,
+        "limit": LIMIT,
+        "cursor": STR,
+        "trajectory_uid": STR,
+        "prompt_uid": STR,
+        "channel": STR,
+    },
+    statuses=(404,),
+)
 def list_steps(call: Call) -> Any:
-    """``GET steps?view=&where=&filters=&order=&limit=&cursor=``; also ``trajectory_uid``, ``prompt_uid``, ``channel``.
+    """A page of steps.
 
-    ``view`` is a saved view's name, ``filters`` are typed filters as a JSON object; all that is given must hold.
+    All conditions that are given must hold.
     """
     filters = _json_filters(call.query.get("filters", ""))
     filters |= {name: call.query[name] for name in ("trajectory_uid", "prompt_uid", "channel") if call.query.get(name)}
@@ -45,8 +84,14 @@ def _json_filters(text: str) -> dict[str, Any]:
     return filters
 
 
+@routes(
+    "GET",
+    "/steps/{uid:uid}",
+    {"allOf": [WHOLE_STEP, obj(next_state=or_null(NEXT), feedback=array(FEEDBACK), consumption=ANY)]},
+    statuses=(404,),
+)
 def one_step(call: Call) -> Any:
-    """``GET steps/{uid}``: with tokens and messages, what came back on it, the feedback, and who consumed it when."""
+    """One step with tokens, messages, feedback and consumption."""
     pool, uid = call.deps.pool, call.path["uid"]
     return {
         **pool.steps.get(uid),
@@ -56,19 +101,52 @@ def one_step(call: Call) -> Any:
     }
 
 
+@routes(
+    "GET",
+    "/trajectories/{uid:uid}",
+    obj(
+        trajectory_uid=STR,
+        prompt_uid=TEXT_OR_NULL,
+        channel=STR,
+        complete=BOOL,
+        reward=NUM_OR_NULL,
+        steps=array(WHOLE_STEP),
+        feedback=array(FEEDBACK),
+    ),
+    statuses=(404,),
+)
 def one_trajectory(call: Call) -> Any:
-    """``GET trajectories/{uid}``: its steps in order, with tokens, and the feedback on it and on them."""
+    """One trajectory with its steps in order."""
     pool, uid = call.deps.pool, call.path["uid"]
     return {**pool.trajectories.get(uid), "feedback": pool.feedback.find(trajectory_uid=uid)}
 
 
+@routes("GET", "/groups/{uid:uid}", obj(prompt_uid=STR, channels=array(OBJ), trajectories=array(OBJ)), statuses=(404,))
 def one_group(call: Call) -> Any:
-    """``GET groups/{uid}``."""
+    """One prompt group."""
     return call.deps.pool.groups.get(call.path["uid"])
 
 
+@routes(
+    "GET",
+    "/stats",
+    obj(
+        n_steps=INT,
+        n_trajectories=INT,
+        n_groups=INT,
+        n_dropped=INT,
+        ingest_lag_s=NUM,
+        problems=array(OBJ),
+        journal_bytes=INT,
+        rates=OBJ,
+        n_calls=INT,
+        n_errors=INT,
+        engines=array(OBJ),
+        policy_version=INT_OR_NULL,
+    ),
+)
 def stats(call: Call) -> Any:
-    """``GET stats``: counts, rates, ingest lag, and what was dropped (must be 0)."""
+    """Counts, rates, ingest lag, what was dropped."""
     deps = call.deps
     live = deps.stats.snapshot(n_recent=0)
     return {
@@ -87,8 +165,9 @@ def stats(call: Call) -> Any:
     }
 
 
+@routes("GET", "/healthz", obj(ok=BOOL, problems=array(OBJ)), statuses=(503,), same_at=(503,), at_root=True)
 def healthz(call: Call) -> Any:
-    """``GET /healthz``: whether calls are captured and arrive; 503 when they don't, and what else is wrong."""
+    """Whether calls are captured and arrive; 503 when not."""
     problems = call.deps.problems()
     failures = {
         part: next((one["message"] for one in problems if one["part"] == part), None) for part in ("ingest", "pool")
@@ -102,26 +181,9 @@ def healthz(call: Call) -> Any:
     return json_response(body, 503 if any(one["stops"] for one in problems) else 200)
 
 
+@routes("GET", "/readyz", obj(ready=BOOL), statuses=(503,), same_at=(503,), at_root=True)
 def readyz(call: Call) -> Any:
-    """``GET /readyz``: 200 when calls can be taken, else 503."""
+    """Whether calls can be taken."""
     syncing, failure = call.deps.policy.syncing, call.deps.journal.error
     ready = not syncing and failure is None
     return json_response({"ready": ready, "syncing": syncing, "journal_error": failure}, 200 if ready else 503)
-
-
-ROUTES: list[tuple[str, str, Handler]] = [
-    ("GET", "/steps", list_steps),
-    ("GET", "/steps/{uid:uid}", one_step),
-    ("GET", "/trajectories/{uid:uid}", one_trajectory),
-    ("GET", "/groups/{uid:uid}", one_group),
-    ("GET", "/stats", stats),
-    ("GET", "/healthz", healthz),
-    ("GET", "/readyz", readyz),
-    ("GET", "/metrics", metrics),
-]
-
-ROOT_ROUTES: list[tuple[str, str, Handler]] = [
-    ("GET", "/healthz", healthz),
-    ("GET", "/readyz", readyz),
-    ("GET", "/metrics", metrics),
-]

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.api.handling import Call, Handler
+from core.api.handling import Call
+from core.api.routing import Router
+from core.api.schemas import ANY, INT, OBJ, STR, array, obj
 from core.api.trainer_wire import ActiveRecipeIn, RecipeIn
-from core.api.wire import check
 from core.batch.recipe import difference, parse_recipe
 from core.errors import InvalidInput
 
+routes = Router()
 
+
+@routes("GET", "/recipes", obj(recipes=array(OBJ), active=OBJ))
 def recipes(call: Call) -> Any:
-    """``GET recipes``: the newest version of each, and the active one by channel."""
+    """Recipes and which is active.
+
+    The newest version of each, and the active one by channel.
+    """
     pool = call.deps.pool
     active = {
         channel: {"name": found["name"], "version": found["version"]}
@@ -21,21 +28,32 @@ def recipes(call: Call) -> Any:
     return {"recipes": pool.recipes.all(), "active": active}
 
 
+@routes("GET", "/recipes/{name}", obj(name=STR, versions=array(OBJ)), statuses=(404,))
 def one_recipe(call: Call) -> Any:
-    """``GET recipes/{name}``: all versions, newest first."""
+    """All versions of a recipe."""
     return {"name": call.path["name"], "versions": call.deps.pool.recipes.versions(call.path["name"])}
 
 
-def save(call: Call) -> Any:
-    """``PUT recipes/{name}``."""
-    body = check(RecipeIn, call.json())
+@routes("PUT", "/recipes/{name}", obj(name=STR, version=INT, recipe=OBJ))
+def save(call: Call, body: RecipeIn) -> Any:
+    """A new version of a recipe."""
     recipe = parse_recipe(body.recipe).to_json()
     version = call.deps.pool.recipes.save(call.path["name"], recipe, author=body.author)
     return {"name": call.path["name"], "version": version, "recipe": recipe}
 
 
+@routes(
+    "GET",
+    "/recipes/{name}/diff",
+    obj(name=STR, a=INT, b=INT, changes=ANY),
+    query={"a": {"type": "integer", "minimum": 1}, "b": {"type": "integer", "minimum": 1}},
+    statuses=(404,),
+)
 def diff(call: Call) -> Any:
-    """``GET recipes/{name}/diff?a=&b=``: what differs between two versions, the newest two unless told."""
+    """What differs between two versions.
+
+    The newest two unless told.
+    """
     versions = {row["version"]: row["recipe"] for row in call.deps.pool.recipes.versions(call.path["name"])}
     newest = max(versions)
     b = call.int_query("b", newest, low=1, high=newest)
@@ -43,25 +61,16 @@ def diff(call: Call) -> Any:
     return {"name": call.path["name"], "a": a, "b": b, "changes": difference(versions[a], versions[b])}
 
 
-def activate(call: Call) -> Any:
-    """``PUT channels/{channel}/recipe``."""
-    body = check(ActiveRecipeIn, call.json())
+@routes("PUT", "/channels/{channel}/recipe", obj(channel=STR, active=ANY), statuses=(404,))
+def activate(call: Call, body: ActiveRecipeIn) -> Any:
+    """Which recipe a channel uses."""
     if body.name is None and body.version is not None:
         raise InvalidInput("a version needs a name", field="name")
     call.deps.pool.recipes.activate(call.path["channel"], body.name, body.version, author=body.author)
     return active(call)
 
 
+@routes("GET", "/channels/{channel}/recipe", obj(channel=STR, active=ANY))
 def active(call: Call) -> Any:
-    """``GET channels/{channel}/recipe``."""
+    """The recipe of a channel."""
     return {"channel": call.path["channel"], "active": call.deps.pool.recipes.active(call.path["channel"])}
-
-
-ROUTES: list[tuple[str, str, Handler]] = [
-    ("GET", "/recipes", recipes),
-    ("GET", "/recipes/{name}", one_recipe),
-    ("PUT", "/recipes/{name}", save),
-    ("GET", "/recipes/{name}/diff", diff),
-    ("PUT", "/channels/{channel}/recipe", activate),
-    ("GET", "/channels/{channel}/recipe", active),
-]

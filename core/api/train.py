@@ -8,7 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from core.api import wire
-from core.api.handling import ApiDeps, Call, Handler
+from core.api.handling import ApiDeps, Call
+from core.api.routing import Router
+from core.api.schemas import INT, OBJ, POLICY, STR, TOTALS, array, obj
 from core.api.trainer_wire import ComputeValuesIn, ValuesIn
 from core.batch.plan import Plan, plan
 from core.batch.recipe import parse_recipe
@@ -17,20 +19,23 @@ from core.errors import Conflict
 from core.export import export
 from core.records import policy_record
 
+routes = Router()
+
 
 def make_plan(call: Call, body: wire.PlanIn) -> Plan:
     """The one plan function, given the wire's view and recipe."""
     return plan(call.deps.pool, body.view.view(), parse_recipe(body.recipe))
 
 
-def plans(call: Call) -> Any:
-    """``POST plans``: what would be trained, and what not and why."""
-    return make_plan(call, wire.check(wire.PlanIn, call.json())).to_json()
+@routes("POST", "/plans", obj(totals=TOTALS, groups=array(OBJ), excluded=array(obj(reason=STR))), statuses=(404,))
+def plans(call: Call, body: wire.PlanIn) -> Any:
+    """What would be trained, and what not and why."""
+    return make_plan(call, body).to_json()
 
 
-def exports(call: Call) -> Any:
-    """``POST exports``: write the plan's files on this machine."""
-    body = wire.check(wire.ExportIn, call.json())
+@routes("POST", "/exports", obj(path=STR, manifest_path=STR, n_rows=INT, n_tokens=INT), statuses=(404, 409))
+def exports(call: Call, body: wire.ExportIn) -> Any:
+    """Write a plan's files on the service's machine."""
     out = body.out or call.deps.settings.export_dir
     result = export(make_plan(call, body), call.deps.pool, body.format, out, options=body.options)
     return {
@@ -41,9 +46,12 @@ def exports(call: Call) -> Any:
     }
 
 
-def store_values(call: Call) -> Any:
-    """``POST values``: a critic's values of steps, computed elsewhere; recipes name it as ``value_model``."""
-    body = wire.check(ValuesIn, call.json())
+@routes("POST", "/values", obj(model=STR, accepted=INT), statuses=(404,))
+def store_values(call: Call, body: ValuesIn) -> Any:
+    """A critic's values of steps, computed elsewhere.
+
+    Recipes name the critic as ``value_model``.
+    """
     table = pa.table(
         {
             "step_uid": pa.array([one.step_uid for one in body.values], pa.string()),
@@ -53,22 +61,30 @@ def store_values(call: Call) -> Any:
     return {"model": body.model, "accepted": call.deps.pool.values.store(body.model, table)}
 
 
-def compute_values(call: Call) -> Any:
-    """``POST values/compute``: the same, by a model with a value head in a folder on this machine."""
-    body = wire.check(ComputeValuesIn, call.json())
+@routes("POST", "/values/compute", obj(model=STR, accepted=INT), statuses=(404,))
+def compute_values(call: Call, body: ComputeValuesIn) -> Any:
+    """A critic's values of steps, by a model on the service's machine.
+
+    The model has a value head.
+    """
     made = plan(call.deps.pool, body.view.view(), parse_recipe({"algorithm": "sft", **body.recipe}))
     table = value_steps(made, call.deps.pool.training, body.model_dir)
     return {"model": body.name, "accepted": call.deps.pool.values.store(body.name, table)}
 
 
+@routes("GET", "/values", OBJ)
 def value_models(call: Call) -> Any:
-    """``GET values``: critics with stored values."""
+    """Critics with stored values."""
     return {"models": call.deps.pool.values.models()}
 
 
-def report_policy(call: Call) -> Any:
-    """``POST policy``: durable, then in force for the calls that start next."""
-    put_in_force(call.deps, wire.check(wire.PolicyIn, call.json()))
+@routes("POST", "/policy", POLICY)
+def report_policy(call: Call, body: wire.PolicyIn) -> Any:
+    """Report the policy's version or a weight sync.
+
+    Durable, then in force for the calls that start next.
+    """
+    put_in_force(call.deps, body)
     return policy_state(call)
 
 
@@ -81,10 +97,11 @@ def put_in_force(deps: ApiDeps, body: wire.PolicyIn) -> None:
     deps.policy.apply(body.event.value, body.version, at=now, metadata=body.metadata)
 
 
+@routes("DELETE", "/policy/sync", POLICY, statuses=(409,))
 def end_sync(call: Call) -> Any:
-    """``DELETE policy/sync``: calls go on with the version that was in force before; for when a trainer died.
+    """End a weight sync that nobody finishes: the version before it stays in force.
 
-    Where the new weights are in already, ``POST policy`` with ``sync_finished`` says so instead.
+    For when a trainer died. Where the new weights are in already, report ``sync_finished`` instead.
     """
     give_up_sync(call.deps)
     return policy_state(call)
@@ -109,8 +126,9 @@ def give_up_sync(deps: ApiDeps) -> None:
         deps.policy.end_sync()
 
 
+@routes("GET", "/policy", POLICY)
 def policy_state(call: Call) -> Any:
-    """``GET policy``."""
+    """The policy's version, the weight sync under way, and the history."""
     policy = call.deps.policy
     return {
         "version": policy.version,
@@ -118,15 +136,3 @@ def policy_state(call: Call) -> Any:
         "sync": policy.sync_json(),
         "history": [asdict(event) for event in list(policy.history)],
     }
-
-
-ROUTES: list[tuple[str, str, Handler]] = [
-    ("POST", "/plans", plans),
-    ("POST", "/exports", exports),
-    ("POST", "/values", store_values),
-    ("POST", "/values/compute", compute_values),
-    ("GET", "/values", value_models),
-    ("POST", "/policy", report_policy),
-    ("GET", "/policy", policy_state),
-    ("DELETE", "/policy/sync", end_sync),
-]

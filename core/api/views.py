@@ -4,29 +4,43 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.api.handling import Call, Handler
-from core.api.wire import ViewIn, check
+from core.api.handling import Call
+from core.api.routing import Router
+from core.api.schemas import STR, TIME, VIEW, array, obj
+from core.api.wire import ViewIn
+
+routes = Router()
 
 
+@routes("GET", "/views", obj(views=array(obj(name=STR, view=VIEW, created_at=TIME))))
 def views(call: Call) -> Any:
-    """``GET views``."""
+    """Saved views."""
     return {"views": [_public(row) for row in call.deps.pool.views.all()]}
 
 
+@routes("GET", "/views/{name}", obj(name=STR, view=VIEW), statuses=(404,))
 def one_view(call: Call) -> Any:
-    """``GET views/{name}``."""
+    """One saved view."""
     name = call.path["name"]
     return _public({"name": name, "view": call.deps.pool.views.get(name)})
 
 
-def save(call: Call) -> Any:
-    """``PUT views/{name}``: in place of an older one."""
-    call.deps.pool.views.save(call.path["name"], check(ViewIn, call.json()).view())
+@routes(
+    "PUT",
+    "/views/{name}",
+    obj(name=STR, view=VIEW),
+    statuses=(404,),
+    example={"filters": {"agent": "coder"}, "where": "reward > 0.5"},
+)
+def save(call: Call, body: ViewIn) -> Any:
+    """Keep a view under a name: steps, plans, fetches and recipes may then name it."""
+    call.deps.pool.views.save(call.path["name"], body.view())
     return one_view(call)
 
 
+@routes("DELETE", "/views/{name}", obj(deleted=STR), statuses=(404,))
 def delete(call: Call) -> Any:
-    """``DELETE views/{name}``."""
+    """Forget a saved view."""
     call.deps.pool.views.delete(call.path["name"])
     return {"deleted": call.path["name"]}
 
@@ -34,11 +48,3 @@ def delete(call: Call) -> Any:
 def _public(row: dict[str, Any]) -> dict[str, Any]:
     view = row["view"]
     return {**row, "view": {"filters": dict(view.filters), "where": view.where}}
-
-
-ROUTES: list[tuple[str, str, Handler]] = [
-    ("GET", "/views", views),
-    ("GET", "/views/{name}", one_view),
-    ("PUT", "/views/{name}", save),
-    ("DELETE", "/views/{name}", delete),
-]

@@ -12,17 +12,18 @@ from core.batch.recipe import Recipe
 from core.errors import StudioError
 from core.export import EXPORTERS, estimate_bytes
 from core.types import View
-from studio import state
-from studio import widgets as w
-from studio.widgets.browse import asked_page, page_of
-from studio.widgets.choice import choose, pick
-from studio.widgets.compare import side_by_side, what_if
-from studio.widgets.exporting import ExportJob
-from studio.widgets.exportview import show_differences, show_job
-from studio.widgets.filters import active_filters, filter_panel
-from studio.widgets.funnel import funnel_table
-from studio.widgets.plancredit import credit
-from studio.widgets.planning import (
+from studio import kit, state
+from studio.frame.header import page_header
+from studio.kit.data_tables import asked_page, page_of
+from studio.kit.filters import active_filters, filter_panel
+from studio.kit.url_choices import choose, pick
+from studio.widgets.agents.demo import demo_actions
+from studio.widgets.batch.compare import side_by_side, what_if
+from studio.widgets.batch.credit import credit
+from studio.widgets.plans.export_job import ExportJob
+from studio.widgets.plans.export_view import show_differences, show_job
+from studio.widgets.plans.funnel import funnel_table
+from studio.widgets.plans.planning import (
     current_plan,
     link_params,
     recipe_editor,
@@ -50,10 +51,12 @@ def batch_page() -> None:
     pool = state.service().pool
     stats = pool.stats.totals()
     if stats["n_steps"] == 0:
-        w.empty_state("Nothing to plan yet", "Load the demo data or capture some calls; the plan follows.", demo=True)
+        kit.empty_state(
+            "Nothing to plan yet", "Load the demo data or capture some calls; the plan follows.", actions=demo_actions
+        )
         return
     left, right = st.columns([2.3, 9], gap="medium")
-    with left, w.error_boundary():
+    with left, kit.error_boundary():
         side = choose("Side", {"recipe": "Recipe", "view": "View"}, "side")
         recipe = safe_recipe()
         if side == "view":
@@ -61,7 +64,7 @@ def batch_page() -> None:
         else:
             saved_recipes(recipe)
             recipe_editor(recipe, list(stats["by_channel"]))
-    with right, w.error_boundary():
+    with right, kit.error_boundary():
         view = state.view_from_query()
         active_filters(view, key="batch")
         show_plan(view, recipe)
@@ -73,7 +76,7 @@ def saved_recipes(recipe: Recipe) -> None:
     saved = {row["name"]: row["recipe"] for row in pool.recipes.all()}
     with st.popover("Saved recipes", icon=":material/bookmark:", width="stretch"):
         for name, fields in saved.items():
-            if st.button(w.verbatim(name), key=f"load-recipe-{name}", width="stretch"):
+            if st.button(kit.verbatim(name), key=f"load-recipe-{name}", width="stretch"):
                 state.set_query(recipe=json.dumps(fields, sort_keys=True, separators=(",", ":")))
                 st.rerun()
         with st.form("save-recipe", border=False, clear_on_submit=True):
@@ -93,9 +96,9 @@ def show_plan(view: View, recipe: Recipe) -> None:
         text = (
             f"No step of channel {recipe.channel} matches the view: choose another channel, or take a filter off."
             if reason is None
-            else f"{reason.label}: {w.count(reason.n_steps)} steps."
+            else f"{reason.label}: {kit.count(reason.n_steps)} steps."
         )
-        w.empty_state("The plan is empty", text, icon="filter_alt_off")
+        kit.empty_state("The plan is empty", text, icon="filter_alt_off")
     with st.container(horizontal=True, vertical_alignment="center"):
         tab = choose("Tab", TABS, "tab")
         st.space("stretch")
@@ -126,7 +129,7 @@ def chosen(made: Plan) -> None:
     left, right = st.columns([4.5, 5], gap="small")
     config = st.column_config
     with left:
-        w.section("Prompt groups", f"{w.count(made.n_groups)} in plan order")
+        kit.section("Prompt groups", f"{kit.count(made.n_groups)} in plan order")
         event = st.dataframe(
             groups,
             hide_index=True,
@@ -156,11 +159,11 @@ def chosen(made: Plan) -> None:
     if only:
         said = f"of {only}"
     else:
-        of = "all groups" if len(here) == made.n_groups else f"these {w.count(len(here))} groups"
-        cut = f"first {w.count(len(shown))} of {w.count(len(matching))} " if len(shown) < len(matching) else ""
+        of = "all groups" if len(here) == made.n_groups else f"these {kit.count(len(here))} groups"
+        cut = f"first {kit.count(len(shown))} of {kit.count(len(matching))} " if len(shown) < len(matching) else ""
         said = f"{cut}of {of}; pick a group to narrow, a row to open"
     with right:
-        w.section("Trajectories", said)
+        kit.section("Trajectories", said)
         opened = st.dataframe(
             [
                 {
@@ -210,9 +213,9 @@ def excluded(made: Plan) -> None:
 def missing(made: Plan) -> None:
     """What the algorithm reads and steps don't have, by uid."""
     if made.lacks:
-        w.section("Not fit for the algorithm", f"what {made.recipe.estimator.title} reads and these steps don't have")
+        kit.section("Not fit for the algorithm", f"what {made.recipe.estimator.title} reads and these steps don't have")
         for text in made.lacks:
-            st.html(f'<div class="cs-note">{w.escape(text)}</div>')
+            st.html(f'<div class="cs-note">{kit.escape(text)}</div>')
 
 
 def export_tab(made: Plan) -> None:
@@ -230,7 +233,7 @@ def export_tab(made: Plan) -> None:
         if len(made.steps):
             show_differences(one.to_json() for one in exporter.differences(made, options))
         size = size_text(made, name, options)
-        st.caption(f"{w.count(len(made.steps))} steps, {w.compact(int(made.lengths.sum()))} tokens to write{size}")
+        st.caption(f"{kit.count(len(made.steps))} steps, {kit.compact(int(made.lengths.sum()))} tokens to write{size}")
         busy = job is not None and job.running
         if st.button(
             "Export", type="primary", icon=":material/save:", disabled=busy or not len(made.steps), width="stretch"
@@ -240,7 +243,7 @@ def export_tab(made: Plan) -> None:
             st.rerun()
     with right:
         if job is None:
-            w.empty_state("No file yet", "Choose a format and export; the file comes with a manifest.", icon="save")
+            kit.empty_state("No file yet", "Choose a format and export; the file comes with a manifest.", icon="save")
         else:
             if job.result is not None and job.plan.hash != made.hash:
                 st.caption(":orange[This file is of an earlier plan; export again for the one above.]")
@@ -253,7 +256,7 @@ def size_text(made: Plan, name: str, options: dict[str, str]) -> str:
         n_bytes = estimate_bytes(EXPORTERS[name], made, state.service().pool, options)
     except StudioError as error:
         return f". {error.message}" + (f": {error.hint}" if error.hint else "")
-    return "" if n_bytes is None else f", about {w.bytes_text(n_bytes)}"
+    return "" if n_bytes is None else f", about {kit.bytes_text(n_bytes)}"
 
 
 def as_json(made: Plan) -> None:
@@ -270,7 +273,7 @@ def as_json(made: Plan) -> None:
         return
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         st.caption(
-            f"Below, groups (and pairs) are the first {JSON_GROUPS} of {w.count(made.n_groups)}; "
+            f"Below, groups (and pairs) are the first {JSON_GROUPS} of {kit.count(made.n_groups)}; "
             "the request and the file tell all."
         )
         st.download_button(
@@ -293,5 +296,5 @@ DRAW = {
     "json": as_json,
 }
 
-w.page_header("batch")
+page_header("batch")
 batch_page()

@@ -7,15 +7,15 @@ import pyarrow as pa
 import streamlit as st
 
 from core.types import View
-from studio import state
-from studio import widgets as w
+from studio import kit, state
 from studio.charts import rates
+from studio.frame.header import page_header
+from studio.frame.status import engine_state
 from studio.glossary import define
-from studio.status import engine_state
-from studio.widgets.connecting import connect_panel
-from studio.widgets.demo import demo_control
-from studio.widgets.figures import Tone
-from studio.widgets.tables import bars, html_table, mark
+from studio.kit.figures import Tone
+from studio.kit.html_tables import bars, html_table, mark
+from studio.widgets.agents.connect_panel import connect_panel
+from studio.widgets.agents.demo import demo_actions, demo_control
 
 N_NEWEST = 50
 SHOWN = (
@@ -34,7 +34,7 @@ def percentile(values: list[float], share: float) -> float | None:
     return sorted(values)[min(int(len(values) * share), len(values) - 1)] if values else None
 
 
-@w.live(1.0)
+@kit.live(1.0)
 def pulse() -> None:
     service = state.service()
     live = service.stats.snapshot(n_recent=0)
@@ -43,34 +43,36 @@ def pulse() -> None:
     n_calls, n_errors, n_dropped = live["n_calls"], live["n_errors"], live["n_dropped"]
     rate = {name: windows["10"] for name, windows in live["rates"].items()}
     newest = f"newest {len(latency)} calls"
-    w.figures(
+    kit.figures(
         [
-            w.Figure("Calls per second", w.number(rate["calls_per_s"], 1), "mean of 10 s"),
-            w.Figure("Tokens per second", w.compact(rate["tokens_per_s"]), "mean of 10 s"),
-            w.Figure("Latency p50", w.seconds(percentile(latency, 0.5)), newest, help="latency"),
-            w.Figure("Latency p95", w.seconds(percentile(latency, 0.95)), newest, help="latency"),
-            w.Figure("In flight", w.count(live["n_in_flight"]), "being answered"),
-            w.Figure("Calls", w.count(n_calls), "since the start"),
-            w.Figure("Errors", w.count(n_errors), w.percent(n_errors, n_calls), tone="bad" if n_errors else ""),
-            w.Figure(
+            kit.Figure("Calls per second", kit.number(rate["calls_per_s"], 1), "mean of 10 s"),
+            kit.Figure("Tokens per second", kit.compact(rate["tokens_per_s"]), "mean of 10 s"),
+            kit.Figure("Latency p50", kit.seconds(percentile(latency, 0.5)), newest, help="latency"),
+            kit.Figure("Latency p95", kit.seconds(percentile(latency, 0.95)), newest, help="latency"),
+            kit.Figure("In flight", kit.count(live["n_in_flight"]), "being answered"),
+            kit.Figure("Calls", kit.count(n_calls), "since the start"),
+            kit.Figure("Errors", kit.count(n_errors), kit.percent(n_errors, n_calls), tone="bad" if n_errors else ""),
+            kit.Figure(
                 "Ingest lag",
-                w.seconds(lag),
+                kit.seconds(lag),
                 str(failure) if failure else "call to pool",
                 tone="bad" if failure else "",
                 help="ingest lag",
             ),
-            w.Figure("Dropped", w.count(n_dropped), "must be 0", tone="bad" if n_dropped else "good", help="dropped"),
+            kit.Figure(
+                "Dropped", kit.count(n_dropped), "must be 0", tone="bad" if n_dropped else "good", help="dropped"
+            ),
         ]
     )
     left, middle, right = st.columns(3, gap="small")
     with left.container(border=True, key="panel-calls"):
-        w.section("Calls per second", "last minute")
+        kit.section("Calls per second", "last minute")
         st.html(rates.call_rate(live["series"]))
     with middle.container(border=True, key="panel-tokens"):
-        w.section("Response tokens per second", "last minute")
+        kit.section("Response tokens per second", "last minute")
         st.html(rates.token_rate(live["series"]))
     with right.container(border=True, key="panel-latency"):
-        w.section("Latency", newest)
+        kit.section("Latency", newest)
         st.html(rates.latencies(latency))
 
 
@@ -84,7 +86,7 @@ def controls() -> bool:
     """The line above the newest calls. Returns whether the table follows."""
     facets = state.service().pool.stats.facets(View(), NARROW)
     with st.container(horizontal=True, vertical_alignment="center", key="newest-head"):
-        w.section("Newest calls", f"the last {N_NEWEST}; click one to inspect it")
+        kit.section("Newest calls", f"the last {N_NEWEST}; click one to inspect it")
         with st.container(width=215, key="demo-control"):
             demo_control()
         for name in NARROW:
@@ -124,13 +126,16 @@ def newest() -> None:
     table: pa.Table = st.session_state["newest-frame"]
     if table.num_rows == 0:
         running = service.demo_status()["running"]
-        w.empty_state(
-            "No call yet", "Calls appear here the moment they are captured.", icon="sensors", demo=not running
+        kit.empty_state(
+            "No call yet",
+            "Calls appear here the moment they are captured.",
+            icon="sensors",
+            actions=None if running else demo_actions,
         )
         return
     if not follow:
         n_new = service.pool.steps.count() - st.session_state["newest-total"]
-        st.caption(f"Paused; {w.count(n_new)} steps arrived since. Turn on Follow to see them.")
+        st.caption(f"Paused; {kit.count(n_new)} steps arrived since. Turn on Follow to see them.")
     st.session_state["newest-uids"] = table["step_uid"].to_pylist()
     st.dataframe(
         _local_time(table.select(SHOWN)),
@@ -140,7 +145,7 @@ def newest() -> None:
         hide_index=True,
         height=420,
         row_height=30,
-        placeholder=w.DASH,
+        placeholder=kit.DASH,
         column_config=COLUMNS,
         alt="The newest calls",
     )
@@ -169,16 +174,16 @@ COLUMNS = {
 }
 
 
-@w.live(2.0)
+@kit.live(2.0)
 def breakdown() -> None:
     live = state.service().stats.snapshot(n_recent=0)
-    w.section("Who is calling", "calls since the start")
+    kit.section("Who is calling", "calls since the start")
     columns = st.columns(4, gap="small")
     for column, (name, title) in zip(
         columns, (("agent", "Agent"), ("model", "Model"), ("source", "Source"), ("channel", "Channel")), strict=True
     ):
         with column.container(border=True, key=f"panel-by-{name}", height="stretch"):
-            w.section(title)
+            kit.section(title)
             counts = live["by"][name]
             if counts:
                 bars(list(counts.items())[:6], total=sum(counts.values()))
@@ -186,17 +191,17 @@ def breakdown() -> None:
                 st.caption("No call since the start.")
 
 
-@w.live(2.0)
+@kit.live(2.0)
 def health() -> None:
     service = state.service()
     live = service.stats.snapshot(n_recent=0)
     left, right = st.columns([3, 2], gap="small")
     with left.container(border=True, key="panel-engines", height="stretch"):
-        w.section("Engines", "what was probed")
+        kit.section("Engines", "what was probed")
         rows = [engine_row(engine) for engine in service.engines.status()]
         html_table(["Engine", "Kind", "Address", "Calls", "Finding"], rows, numeric=(3,))
     with right.container(border=True, key="panel-attention", height="stretch"):
-        w.section("Needs attention", "calls since the start")
+        kit.section("Needs attention", "calls since the start")
         inferred = live["by"]["identity_source"].get("inferred", 0)
         facets = dict(service.pool.stats.facets(View(), ["status"])["status"])
         rows = [
@@ -221,13 +226,13 @@ def health() -> None:
         html_table(["", "Calls", "Meaning"], rows, numeric=(1,))
 
 
-@w.live(2.0)
+@kit.live(2.0)
 def feedback() -> None:
     """What people and services said of answers, newest first."""
     pool = state.service().pool
     counts = pool.feedback.counts()
     with st.container(border=True, key="panel-feedback"):
-        w.section("Feedback", "what people and services said of answers")
+        kit.section("Feedback", "what people and services said of answers")
         if not counts["n_feedback"]:
             st.caption("None yet. A thumb, score, correction or comment is sent to /api/v1/feedback, early or late.")
             return
@@ -235,7 +240,7 @@ def feedback() -> None:
         with left:
             bars(sorted(counts["by_kind"].items()))
             if counts["n_pending"]:
-                st.caption(f"Not matched to a call yet: {w.count(counts['n_pending'])}")
+                st.caption(f"Not matched to a call yet: {kit.count(counts['n_pending'])}")
         with right:
             newest = pool.feedback.find(limit=N_FEEDBACK)
             now = state.service().clock()
@@ -252,50 +257,50 @@ def feedback_row(item: dict[str, Any], now: float) -> tuple[str, ...]:
     elif item["trajectory_uid"] is not None:
         about = link(item["trajectory_uid"], trajectory=item["trajectory_uid"])
     else:
-        about = f"waits for {w.escape(' '.join(map(str, item['target'].values())))}"
+        about = f"waits for {kit.escape(' '.join(map(str, item['target'].values())))}"
     return (
-        w.escape(w.ago(item["received_at"], now)),
+        kit.escape(kit.ago(item["received_at"], now)),
         mark(item["kind"], TONES.get(str(item["value"]), "")),
-        w.escape(str(value)[:SAID_CHARS]),
-        w.escape(item["author"]),
+        kit.escape(str(value)[:SAID_CHARS]),
+        kit.escape(item["author"]),
         about,
     )
 
 
 def link(label: str, **params: object) -> str:
     """A link to Inspect, as HTML."""
-    return f'<a href="inspect?{w.escape(urlencode(params, doseq=True))}" target="_self">{w.escape(label)}</a>'
+    return f'<a href="inspect?{kit.escape(urlencode(params, doseq=True))}" target="_self">{kit.escape(label)}</a>'
 
 
 def engine_row(engine: dict[str, Any]) -> tuple[str, ...]:
     """One engine as table cells."""
     return (
         mark(engine["name"], ENGINE_TONE[engine["ok"]]),
-        w.escape(engine["kind"]),
-        f"<code>{w.escape(engine['base_url'] or 'starts at the first call')}</code>",
-        w.count(engine["n_calls"]),
-        f'<span class="q">{w.escape(engine_state(engine))}</span>',
+        kit.escape(engine["kind"]),
+        f"<code>{kit.escape(engine['base_url'] or 'starts at the first call')}</code>",
+        kit.count(engine["n_calls"]),
+        f'<span class="q">{kit.escape(engine_state(engine))}</span>',
     )
 
 
 def attention(label: str, n: int, meaning: str, tone: Tone, view: View | None = None) -> tuple[str, str, str]:
     """One row of what needs a look; quiet when the count is 0. The count leads to the steps of the view."""
-    count = w.count(n)
+    count = kit.count(n)
     if n and view is not None:
         count = link(count, level="steps", **state.view_to_query(view))
-    return mark(label, tone if n else "good"), count, f'<span class="q">{w.escape(meaning)}</span>'
+    return mark(label, tone if n else "good"), count, f'<span class="q">{kit.escape(meaning)}</span>'
 
 
 def page() -> None:
-    w.page_header("collect")
+    page_header("collect")
     pulse()
-    with w.error_boundary():
+    with kit.error_boundary():
         follow = controls()
-        w.live(1.0 if follow else None)(newest)()
+        kit.live(1.0 if follow else None)(newest)()
     breakdown()
     health()
     feedback()
-    with w.error_boundary():
+    with kit.error_boundary():
         connect_panel()
 
 

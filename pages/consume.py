@@ -15,15 +15,16 @@ from core.batch.pace import pace, syncs
 from core.batch.recipe import Recipe, difference, parse_recipe
 from core.errors import NotFound, StudioError
 from core.types import View
-from studio import state
-from studio import widgets as w
+from studio import kit, state
 from studio.charts import consume as charts
-from studio.widgets import batchview
-from studio.widgets.batchview import one_batch, recipe_name
-from studio.widgets.browse import asked_page, page_of
-from studio.widgets.choice import choose
-from studio.widgets.planning import as_of_now, query_fields, recipe_editor
-from studio.widgets.tables import html_table, mark
+from studio.frame.header import page_header
+from studio.kit.data_tables import asked_page, page_of
+from studio.kit.html_tables import html_table, mark
+from studio.kit.url_choices import choose
+from studio.widgets.consume import batch_view
+from studio.widgets.consume.batch_view import one_batch
+from studio.widgets.plans.batches import recipe_name
+from studio.widgets.plans.planning import as_of_now, query_fields, recipe_editor
 
 TABS = {"batches": "Batches", "metrics": "Trainer metrics", "consumers": "Consumers", "syncs": "Weight syncs"}
 SNIPPET = """from core.trainer import Trainer
@@ -42,17 +43,17 @@ def consume_page() -> None:
         try:
             one_batch(uid)
         except NotFound as error:
-            w.show_error(error)
+            kit.show_error(error)
             if st.button("All batches", icon=":material/arrow_back:", key="back"):
                 state.set_query(batch=None)
                 st.rerun()
         return
     channel = channel_choice()
     left, right = st.columns([9, 3.2], gap="medium")
-    with left, w.error_boundary():
-        w.live(w.pace(state.service().pool.stats.totals()["n_steps"], 3.0))(overview)(channel)
+    with left, kit.error_boundary():
+        kit.live(kit.pace(state.service().pool.stats.totals()["n_steps"], 3.0))(overview)(channel)
         tables(channel)
-    with right, w.error_boundary():
+    with right, kit.error_boundary():
         next_fetch(channel)
 
 
@@ -60,7 +61,7 @@ def channel_choice() -> str:
     """The channel in the URL; ``train`` unless told."""
     pool = state.service().pool
     known = list(dict.fromkeys([DEFAULT_CHANNEL, *pool.stats.totals()["by_channel"], *pool.recipes.all_active()]))
-    return choose("Channel", {name: w.verbatim(name) for name in known}, "channel")
+    return choose("Channel", {name: kit.verbatim(name) for name in known}, "channel")
 
 
 def overview(channel: str) -> None:
@@ -68,7 +69,7 @@ def overview(channel: str) -> None:
     service = state.service()
     pool = service.pool
     pool.batches.expire()
-    rows = pool.consumption.batches(channel=channel, limit=batchview.BATCHES)
+    rows = pool.consumption.batches(channel=channel, limit=batch_view.BATCHES)
     ready, wanted = waiting(channel)
     offer_to_end_sync(service)
     going = pace(rows, service.clock())
@@ -76,36 +77,38 @@ def overview(channel: str) -> None:
     told = pool.consumption.consumers(channel=channel)
     total = {name: sum(one[name] for one in told) for name in ("n_batches", "n_leased", "n_acked", "n_steps")}
     held = [row for row in rows if row["state"] == "leased"]
-    held_steps = f"{w.count(sum(row['n_steps'] for row in held))} steps" if len(held) == total["n_leased"] else ""
+    held_steps = f"{kit.count(sum(row['n_steps'] for row in held))} steps" if len(held) == total["n_leased"] else ""
     rate = going.groups_per_s
-    w.figures(
+    kit.figures(
         [
-            w.Figure(
+            kit.Figure(
                 "Ready groups",
-                w.count(ready),
-                sub=f"{w.count(wanted)} make a batch" if wanted else "any number makes a batch",
+                kit.count(ready),
+                sub=f"{kit.count(wanted)} make a batch" if wanted else "any number makes a batch",
                 tone="bad" if ready < (wanted or 1) else "",
                 help="Groups that the channel's recipe would lease now: queue depth",
             ),
-            w.Figure(
+            kit.Figure(
                 "Starves in",
-                w.seconds(starves) if starves is not None else w.DASH,
+                kit.seconds(starves) if starves is not None else kit.DASH,
                 sub=f"{rate * 60:.3g} groups a minute" if rate is not None else "nothing consumed lately",
                 help="How long the ready groups last at the pace of the last ten minutes",
             ),
-            w.Figure("Leased", w.count(total["n_leased"]), sub=held_steps, help="Batches that a consumer holds"),
-            w.Figure(
+            kit.Figure("Leased", kit.count(total["n_leased"]), sub=held_steps, help="Batches that a consumer holds"),
+            kit.Figure(
                 "Consumed",
-                w.count(total["n_acked"]),
-                sub=f"{w.count(total['n_steps'])} steps",
+                kit.count(total["n_acked"]),
+                sub=f"{kit.count(total['n_steps'])} steps",
                 help="Batches that were acknowledged",
             ),
-            w.Figure("Policy version", w.count(service.policy.version), sub=sync_text(service), help="policy version"),
+            kit.Figure(
+                "Policy version", kit.count(service.policy.version), sub=sync_text(service), help="policy version"
+            ),
         ],
         dense=True,
     )
     if not rows:
-        w.empty_state(
+        kit.empty_state(
             "No batch was fetched yet",
             "A trainer fetches with POST /api/v1/batches/fetch, or with the client below.",
             icon="outbox",
@@ -113,16 +116,18 @@ def overview(channel: str) -> None:
         st.code(SNIPPET.format(base_url=service.base_url), language="python")
         return
     newest = (
-        f"the newest {w.count(len(rows))} of {w.count(total['n_batches'])}, " if len(rows) < total["n_batches"] else ""
+        f"the newest {kit.count(len(rows))} of {kit.count(total['n_batches'])}, "
+        if len(rows) < total["n_batches"]
+        else ""
     )
     left, right = st.columns(2, gap="medium")
     done = syncs(pool.journal.policy_events())
     with left:
-        w.section("Batches", f"{newest}one dot each; pick one to open it")
-        picked(w.plot(charts.batches_over_time(rows, done), key="batches", alt="Batches over time", **SELECT))
+        kit.section("Batches", f"{newest}one dot each; pick one to open it")
+        picked(kit.plot(charts.batches_over_time(rows, done), key="batches", alt="Batches over time", **SELECT))
     with right:
-        w.section("Staleness", "versions behind the policy in force at the fetch")
-        picked(w.plot(charts.staleness(rows), key="staleness", alt="Staleness of each batch", **SELECT))
+        kit.section("Staleness", "versions behind the policy in force at the fetch")
+        picked(kit.plot(charts.staleness(rows), key="staleness", alt="Staleness of each batch", **SELECT))
 
 
 SELECT: dict[str, Any] = {"on_select": "rerun", "selection_mode": "points"}
@@ -165,9 +170,9 @@ def offer_to_end_sync(service: Any) -> None:
     if told is None:
         return
     before, after = service.policy.version, told["version"]
-    begun = f"The sync to version {after} began {w.seconds(told['elapsed_s'])} ago"
+    begun = f"The sync to version {after} began {kit.seconds(told['elapsed_s'])} ago"
     if told["state"] == "running":
-        st.warning(f"{begun}. Calls wait for it, {w.seconds(told['timeout_s'])} at most.", icon=":material/sync:")
+        st.warning(f"{begun}. Calls wait for it, {kit.seconds(told['timeout_s'])} at most.", icon=":material/sync:")
     else:
         st.warning(
             f"{begun} and was never finished. Calls go on; which weights sample them is not known, so they are "
@@ -191,7 +196,7 @@ def sync_text(service: Any) -> str:
     if service.policy.sync_expired:
         return "a weight sync was never finished"
     lasted = [sync.duration_s for sync in syncs(service.pool.journal.policy_events()) if sync.duration_s is not None]
-    return f"last sync took {w.seconds(lasted[-1])}" if lasted else "no weight sync seen"
+    return f"last sync took {kit.seconds(lasted[-1])}" if lasted else "no weight sync seen"
 
 
 def tables(channel: str) -> None:
@@ -206,13 +211,13 @@ def tables(channel: str) -> None:
     elif tab == "syncs":
         sync_table()
     else:
-        page = min(asked_page(), -(-total // batchview.BATCHES))
-        rows = pool.consumption.batches(channel=channel, limit=batchview.BATCHES * page)[
-            batchview.BATCHES * (page - 1) :
+        page = min(asked_page(), -(-total // batch_view.BATCHES))
+        rows = pool.consumption.batches(channel=channel, limit=batch_view.BATCHES * page)[
+            batch_view.BATCHES * (page - 1) :
         ]
         {"batches": batch_table, "metrics": metric_charts}[tab](rows)
-        if total > batchview.BATCHES:
-            page_of(total, key=f"consume-{tab}", size=batchview.BATCHES, noun="batches, newest first")
+        if total > batch_view.BATCHES:
+            page_of(total, key=f"consume-{tab}", size=batch_view.BATCHES, noun="batches, newest first")
 
 
 def batch_table(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -221,7 +226,7 @@ def batch_table(rows: Sequence[Mapping[str, Any]]) -> None:
     event = st.dataframe(
         [
             {
-                "batch": w.uid(row["batch_uid"]),
+                "batch": kit.uid(row["batch_uid"]),
                 "state": row["state"],
                 "consumer": row["consumer"],
                 "groups": row["n_groups"],
@@ -232,7 +237,7 @@ def batch_table(rows: Sequence[Mapping[str, Any]]) -> None:
                 "stale": row["staleness_max"],
                 "reward": row["reward_mean"],
                 "update": row["update_index"],
-                "leased": w.ago(row["leased_at"], state.service().clock()),
+                "leased": kit.ago(row["leased_at"], state.service().clock()),
             }
             for row in rows
         ],
@@ -271,7 +276,7 @@ def metric_charts(rows: Sequence[Mapping[str, Any]]) -> None:
         if row["batch_uid"] in held:
             by_name[row["name"]].append(row)
     if not by_name:
-        w.empty_state(
+        kit.empty_state(
             "No metric was posted yet",
             "POST /api/v1/batches/{uid}/ack takes metrics: loss, kl, entropy, ratio, clip_fraction, ...",
             icon="monitoring",
@@ -279,8 +284,8 @@ def metric_charts(rows: Sequence[Mapping[str, Any]]) -> None:
     columns = st.columns(3, gap="medium")
     for place, (name, values) in enumerate(by_name.items()):
         with columns[place % 3]:
-            w.section(name)
-            picked(w.plot(charts.metric(values, name, height=160), key=f"metric-{name}", alt=name, **SELECT))
+            kit.section(name)
+            picked(kit.plot(charts.metric(values, name, height=160), key=f"metric-{name}", alt=name, **SELECT))
 
 
 def consumer_table(channel: str) -> None:
@@ -290,12 +295,12 @@ def consumer_table(channel: str) -> None:
         ["Consumer", "Batches", "Leased", "Consumed", "Given back", "Expired", "Groups", "Steps", "Tokens", "Seen"],
         [
             (
-                w.escape(one["consumer"]),
-                *(w.count(one[name]) for name in ("n_batches", "n_leased", "n_acked", "n_released")),
-                mark(w.count(one["n_expired"]), "warn" if one["n_expired"] else ""),
-                *(w.count(one[name]) for name in ("n_groups", "n_steps")),
-                w.compact(one["n_tokens"]),
-                w.ago(one["seen_at"], state.service().clock()),
+                kit.escape(one["consumer"]),
+                *(kit.count(one[name]) for name in ("n_batches", "n_leased", "n_acked", "n_released")),
+                mark(kit.count(one["n_expired"]), "warn" if one["n_expired"] else ""),
+                *(kit.count(one[name]) for name in ("n_groups", "n_steps")),
+                kit.compact(one["n_tokens"]),
+                kit.ago(one["seen_at"], state.service().clock()),
             )
             for one in found
         ],
@@ -306,24 +311,24 @@ def sync_table() -> None:
     """Exchanges of weights, newest first."""
     found = syncs(state.service().pool.journal.policy_events())
     if not found:
-        w.empty_state(
+        kit.empty_state(
             "No weight sync was reported", "POST /api/v1/policy with sync_started and sync_finished.", icon="sync"
         )
         return
-    first = (min(asked_page(), -(-len(found) // batchview.SYNC_ROWS)) - 1) * batchview.SYNC_ROWS
+    first = (min(asked_page(), -(-len(found) // batch_view.SYNC_ROWS)) - 1) * batch_view.SYNC_ROWS
     html_table(
         ["Version", "Started", "Took"],
         [
             (
-                w.count(sync.version),
-                w.ago(sync.started_at, state.service().clock()),
-                w.seconds(sync.duration_s) if sync.duration_s is not None else mark("not finished", "warn"),
+                kit.count(sync.version),
+                kit.ago(sync.started_at, state.service().clock()),
+                kit.seconds(sync.duration_s) if sync.duration_s is not None else mark("not finished", "warn"),
             )
-            for sync in found[::-1][first : first + batchview.SYNC_ROWS]
+            for sync in found[::-1][first : first + batch_view.SYNC_ROWS]
         ],
     )
-    if len(found) > batchview.SYNC_ROWS:
-        page_of(len(found), key="syncs", size=batchview.SYNC_ROWS, noun="weight syncs, newest first")
+    if len(found) > batch_view.SYNC_ROWS:
+        page_of(len(found), key="syncs", size=batch_view.SYNC_ROWS, noun="weight syncs, newest first")
 
 
 def next_fetch(channel: str) -> None:
@@ -331,7 +336,7 @@ def next_fetch(channel: str) -> None:
     service = state.service()
     chosen = service.leases.choose(Fetch("studio", channel=channel))
     title = f"{chosen.name} v{chosen.version}" if chosen.name else "no active recipe: the defaults"
-    w.section("Next fetch", title)
+    kit.section("Next fetch", title)
     edited = edited_recipe(chosen.recipe)
     now = fetchable(chosen.recipe)
     then = now if edited == chosen.recipe else fetchable(edited)
@@ -340,7 +345,7 @@ def next_fetch(channel: str) -> None:
     if changes:
         html_table(
             ["Field", "Now", "Then"],
-            [(f"<code>{w.escape(one['field'])}</code>", text_of(one["a"]), text_of(one["b"])) for one in changes],
+            [(f"<code>{kit.escape(one['field'])}</code>", text_of(one["a"]), text_of(one["b"])) for one in changes],
         )
         with st.form("activate", border=False):
             name = st.text_input("Recipe name", chosen.name or "default")
@@ -357,7 +362,7 @@ def next_fetch(channel: str) -> None:
 
 def text_of(value: Any) -> str:
     """A recipe value as a table shows it."""
-    return w.DASH if value is None else w.escape(str(value))
+    return kit.DASH if value is None else kit.escape(str(value))
 
 
 def edited_recipe(standing: Recipe) -> Recipe:
@@ -365,7 +370,7 @@ def edited_recipe(standing: Recipe) -> Recipe:
     try:
         return standing if state.query("recipe") is None else parse_recipe({**standing.to_json(), **query_fields()})
     except StudioError as error:
-        w.show_error(error)
+        kit.show_error(error)
         if st.button("Leave the changes out", width="stretch"):
             state.set_query(recipe=None)
             st.rerun()
@@ -381,14 +386,14 @@ def effect(now: Fetchable, then: Fetchable, batch_size: int | None) -> None:
     for name, label in EFFECTS:
         before, after = now.counts[name], then.counts[name]
         sub = f"{after - before:+,} against now" if before != after else ""
-        cells.append(w.Figure(label, w.count(after), sub=sub, tone="warn" if after < before else ""))
-    w.figures(cells, dense=True)
+        cells.append(kit.Figure(label, kit.count(after), sub=sub, tone="warn" if after < before else ""))
+    kit.figures(cells, dense=True)
     if then.counts["n_groups"] < (batch_size or 1):
         reasons = sorted(then.excluded, key=lambda item: -item.n_groups)[:3]
         st.caption(
-            "Not enough for a batch. " + "; ".join(f"{item.label}: {w.count(item.n_groups)}" for item in reasons)
+            "Not enough for a batch. " + "; ".join(f"{item.label}: {kit.count(item.n_groups)}" for item in reasons)
         )
 
 
-w.page_header("consume")
+page_header("consume")
 consume_page()

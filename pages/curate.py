@@ -11,25 +11,26 @@ import streamlit as st
 from core.batch.leases import DEFAULT_CHANNEL
 from core.batch.plan import count_plan
 from core.types import Annotation, AnnotationKind, View
-from studio import state
-from studio import widgets as w
-from studio.widgets import browse, picking
-from studio.widgets.choice import choose
-from studio.widgets.distributions import distributions
-from studio.widgets.figures import Tone
-from studio.widgets.filters import active_filters, change, filter_panel, selected_values, signature
-from studio.widgets.funnel import funnel_table
-from studio.widgets.labels import QUALITIES, SOURCE
-from studio.widgets.planning import (
+from studio import kit, state
+from studio.frame.header import page_header
+from studio.kit import data_tables, selection
+from studio.kit.figures import Tone
+from studio.kit.filters import active_filters, change, filter_panel, selected_values, signature
+from studio.kit.html_tables import html_table, mark
+from studio.kit.url_choices import choose
+from studio.widgets.agents.demo import demo_actions
+from studio.widgets.curate.distributions import distributions
+from studio.widgets.labels.agreement import reviewers_tab
+from studio.widgets.labels.panel import QUALITIES, SOURCE
+from studio.widgets.labels.queue import review_tab
+from studio.widgets.plans.funnel import funnel_table
+from studio.widgets.plans.planning import (
     counts_now,
     current_plan,
     link_params,
     plan_counts,
     standing_recipe,
 )
-from studio.widgets.review import review_tab
-from studio.widgets.reviewers import reviewers_tab
-from studio.widgets.tables import html_table, mark
 
 TABS = {
     "label": "Label",
@@ -74,12 +75,14 @@ def curate_page() -> None:
     """Filters on the left; label, look or go back on the right."""
     pool = state.service().pool
     if pool.stats.totals()["n_steps"] == 0:
-        w.empty_state("Nothing to curate yet", "Load the demo data, or point an agent at the gateway.", demo=True)
+        kit.empty_state(
+            "Nothing to curate yet", "Load the demo data, or point an agent at the gateway.", actions=demo_actions
+        )
         return
     if state.query("tab") == "history":
         # The history is of the whole pool, so it has no filters beside it.
         choose("Tab", TABS, "tab")
-        with w.error_boundary():
+        with kit.error_boundary():
             history()
         return
     left, right = st.columns([2.1, 9], gap="medium")
@@ -87,7 +90,7 @@ def curate_page() -> None:
         view = filter_panel("curate")
         if view is not None:
             saved_views(view)
-    with right, w.error_boundary():
+    with right, kit.error_boundary():
         if view is None:
             return
         with st.container(horizontal=True, vertical_alignment="center"):
@@ -112,7 +115,7 @@ def saved_views(view: View) -> None:
     with st.popover("Saved views", icon=":material/bookmark:", width="stretch"):
         for row in pool.views.all():
             with st.container(horizontal=True, gap="xsmall"):
-                if st.button(w.verbatim(row["name"]), key=f"view-{row['name']}", width="stretch"):
+                if st.button(kit.verbatim(row["name"]), key=f"view-{row['name']}", width="stretch"):
                     change(row["view"])
                 if st.button("", icon=":material/delete:", key=f"forget-{row['name']}", help="Forget this view"):
                     pool.views.delete(row["name"])
@@ -129,21 +132,21 @@ def label_tab(view: View, target: str) -> None:
     pool = state.service().pool
     n_rows = pool.trajectories.count(view) if target == "trajectory" else pool.steps.count(view)
     if n_rows == 0:
-        w.empty_state("Nothing matches", "Take a filter off to see more.", icon="filter_alt_off")
+        kit.empty_state("Nothing matches", "Take a filter off to see more.", icon="filter_alt_off")
         return
-    picked = picking.picks(target)
+    picked = selection.picks(target)
     bar = st.container(border=True, key="action-bar")
     with st.container(key="curate-table"):
         slot = st.container()
-        offset = browse.page_of(n_rows, key=f"curate-{target}-{signature(view)}", noun=LEVELS[target].lower())
+        offset = data_tables.page_of(n_rows, key=f"curate-{target}-{signature(view)}", noun=LEVELS[target].lower())
         fetch = pool.trajectories if target == "trajectory" else pool.steps
-        spec = browse.trajectory_table() if target == "trajectory" else browse.step_table()
+        spec = data_tables.trajectory_table() if target == "trajectory" else data_tables.step_table()
         with slot:
-            rows = fetch.page(view, limit=browse.PAGE_SIZE, offset=offset)
-            key = f"curate-{target}-{signature(view)}-{offset}-{picking.epoch()}"
-            now_picked = browse.pick_table(rows, spec, key=key, picked=picked, height=470)
+            rows = fetch.page(view, limit=data_tables.PAGE_SIZE, offset=offset)
+            key = f"curate-{target}-{signature(view)}-{offset}-{selection.epoch()}"
+            now_picked = data_tables.pick_table(rows, spec, key=key, picked=picked, height=470)
     if now_picked != picked:
-        picking.remember(target, now_picked)
+        selection.remember(target, now_picked)
     with bar:
         action_bar(view, target, now_picked, n_rows)
 
@@ -151,7 +154,7 @@ def label_tab(view: View, target: str) -> None:
 def action_bar(view: View, target: str, picked: set[str], n_rows: int) -> None:
     """Scope, kind, value, what it would do to the plan, and the button that does it."""
     noun = LEVELS[target].lower()
-    scopes = {"picked": f"Selected: {w.count(len(picked))}", "all": f"All {w.count(n_rows)} matching"}
+    scopes = {"picked": f"Selected: {kit.count(len(picked))}", "all": f"All {kit.count(n_rows)} matching"}
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         scope = st.segmented_control(
             "Apply to",
@@ -167,7 +170,7 @@ def action_bar(view: View, target: str, picked: set[str], n_rows: int) -> None:
         n = len(picked) if scope == "picked" else n_rows
         action = Action(target, kind, value, chosen, n)
         if st.button(
-            f"Apply to {w.count(n)} {noun}",
+            f"Apply to {kit.count(n)} {noun}",
             type="primary",
             icon=":material/done_all:",
             disabled=not ready or n == 0,
@@ -175,7 +178,7 @@ def action_bar(view: View, target: str, picked: set[str], n_rows: int) -> None:
         ):
             run(action, view)
         if picked and st.button("Deselect all", type="tertiary", key="clear-picks"):
-            picking.clear(target)
+            selection.clear(target)
             st.rerun()
     preview(action, view, ready and n > 0)
 
@@ -218,8 +221,8 @@ def run(action: Action, view: View) -> None:
         )
     else:
         service.pool.labels.annotate(opinions(action, author), label=action.label)
-    picking.clear(action.target)
-    st.toast(f"{w.verbatim(action.label)}. Undo is under History.", icon=":material/check:")
+    selection.clear(action.target)
+    st.toast(f"{kit.verbatim(action.label)}. Undo is under History.", icon=":material/check:")
     st.rerun()
 
 
@@ -261,12 +264,12 @@ def reached(action: Action, view: View) -> None:
     name = f"{action.target}_uid"
     own = view if action.uids is None else View({name: list(action.uids)})
     counts = state.service().pool.stats.reach(own, action.target)
-    w.figures(
+    kit.figures(
         [
-            w.Figure("Touches groups", w.count(counts["n_groups"])),
-            w.Figure("Trajectories", w.count(counts["n_trajectories"])),
-            w.Figure("Steps", w.count(counts["n_steps"])),
-            w.Figure("Tokens", w.compact(counts["n_tokens"])),
+            kit.Figure("Touches groups", kit.count(counts["n_groups"])),
+            kit.Figure("Trajectories", kit.count(counts["n_trajectories"])),
+            kit.Figure("Steps", kit.count(counts["n_steps"])),
+            kit.Figure("Tokens", kit.compact(counts["n_tokens"])),
         ],
         dense=True,
     )
@@ -278,12 +281,12 @@ def show_change(before: dict[str, int], after: dict[str, int] | None, line: str)
     for name, now in before.items():
         then = now if after is None else after[name]
         tone: Tone = "" if then == now else "warn" if then < now else "good"
-        value = w.compact(now) if then == now else f"{w.compact(now)} → {w.compact(then)}"
+        value = kit.compact(now) if then == now else f"{kit.compact(now)} → {kit.compact(then)}"
         diff = "" if then == now else f"{then - now:+,}".replace("-", "−")
         label = "Ready groups" if name == "groups" else f"Plan: {name}"
-        cells.append(w.Figure(label, value, sub=diff, tone=tone))
-    w.figures(cells, dense=True)
-    st.html(w.quiet(line))
+        cells.append(kit.Figure(label, value, sub=diff, tone=tone))
+    kit.figures(cells, dense=True)
+    st.html(kit.quiet(line))
 
 
 def funnel(view: View) -> None:
@@ -293,7 +296,7 @@ def funnel(view: View) -> None:
     recipe, origin = standing_recipe(channel_of(view))
     made = current_plan(view, recipe)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.caption(f"{recipe.estimator.title} ({origin}), channel {w.verbatim(recipe.channel)}.")
+        st.caption(f"{recipe.estimator.title} ({origin}), channel {kit.verbatim(recipe.channel)}.")
         if st.button("Open it in Batch", icon=":material/inventory_2:", type="tertiary", key="funnel-batch"):
             state.goto("batch", **link_params(view, recipe))
     funnel_table(made, counts)
@@ -311,7 +314,7 @@ def history() -> None:
     pool = service.pool
     actions = pool.labels.actions(limit=100)
     if not actions:
-        w.empty_state("No label yet", "What you label is listed here and can be undone.", icon="history")
+        kit.empty_state("No label yet", "What you label is listed here and can be undone.", icon="history")
         return
     standing = next((row for row in actions if not row["undone"]), None)
     undone = list(takewhile(lambda row: row["undone"], actions))
@@ -336,11 +339,11 @@ def history() -> None:
         [
             (
                 mark("undone", "muted") if row["undone"] else mark("counts", "good"),
-                w.escape(row["label"] or row["action_uid"]),
-                w.escape(", ".join(row["kinds"] or [])),
-                w.count(row["n_annotations"]),
-                w.escape(row["author"]),
-                w.escape(w.ago(row["created_at"], service.clock())),
+                kit.escape(row["label"] or row["action_uid"]),
+                kit.escape(", ".join(row["kinds"] or [])),
+                kit.count(row["n_annotations"]),
+                kit.escape(row["author"]),
+                kit.escape(kit.ago(row["created_at"], service.clock())),
             )
             for row in actions
         ],
@@ -348,5 +351,5 @@ def history() -> None:
     )
 
 
-w.page_header("curate")
+page_header("curate")
 curate_page()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from studio import widgets as w
-from studio.widgets.choice import choose
-from studio.widgets.freezing import freeze_tab
-from studio.widgets.rewardpolicies import rewards_tab
-from studio.widgets.versions import diff_tab, versions_tab
+from studio import kit
+from studio.frame.header import page_header
+from studio.kit.url_choices import choose
+from studio.widgets.datasets.freeze import freeze_tab
+from studio.widgets.datasets.reward_policies import rewards_tab
+from studio.widgets.datasets.versions import diff_tab, versions_tab
 
 TABS = {
     "versions": ("Versions", versions_tab),
@@ -15,7 +16,7 @@ TABS = {
     "rewards": ("Which reward counts", rewards_tab),
 }
 
-w.page_header("datasets")
+page_header("datasets")
 tab = choose("Tab", {key: title for key, (title, _) in TABS.items()}, "tab")
-with w.error_boundary():
+with kit.error_boundary():
     TABS[tab][1]()

@@ -7,17 +7,19 @@ from typing import Any
 import streamlit as st
 
 from core.errors import NotFound
-from studio import components, state
-from studio import widgets as w
-from studio.widgets import browse, stepview
-from studio.widgets.choice import choose
-from studio.widgets.figures import Tone
-from studio.widgets.filters import filter_panel
-from studio.widgets.groupview import group_page
-from studio.widgets.labels import Target, history, label_panel
-from studio.widgets.listing import listing
-from studio.widgets.pair import pair_page
-from studio.widgets.tokenview import against_picker, show_tokens
+from studio import components, kit, state
+from studio.frame.header import page_header
+from studio.kit import data_tables
+from studio.kit.figures import Tone
+from studio.kit.filters import filter_panel
+from studio.kit.url_choices import choose
+from studio.widgets.agents.demo import demo_actions
+from studio.widgets.inspect import step_view
+from studio.widgets.inspect.group_view import group_page
+from studio.widgets.inspect.listing import listing
+from studio.widgets.inspect.pair import pair_page
+from studio.widgets.inspect.token_view import against_picker, show_tokens
+from studio.widgets.labels.panel import Target, history, label_panel
 
 TABS = {
     "messages": ":material/forum: Messages",
@@ -32,12 +34,14 @@ def list_page() -> None:
     """Filters and facets beside the table of trajectories, groups or steps."""
     pool = state.service().pool
     if pool.stats.totals()["n_steps"] == 0:
-        w.empty_state("The pool is empty", "Point an agent at the gateway, or load the demo data.", demo=True)
+        kit.empty_state(
+            "The pool is empty", "Point an agent at the gateway, or load the demo data.", actions=demo_actions
+        )
         return
     left, right = st.columns([2.1, 9], gap="medium")
     with left, st.container(key="facet-column"):
         view = filter_panel("inspect")
-    with right, w.error_boundary():
+    with right, kit.error_boundary():
         if view is not None:
             listing(view)
 
@@ -55,24 +59,24 @@ def trajectory_page(uid: str) -> None:
         where(uid, summary)
     summary_row(summary)
     if not steps:
-        w.empty_state("No step yet", "The trajectory is registered; its first call has not arrived.")
+        kit.empty_state("No step yet", "The trajectory is registered; its first call has not arrived.")
         return
     uids = [step["step_uid"] for step in steps]
     asked = state.query("step")
     chosen = asked if asked is not None and asked in uids else uids[0]
     left, middle, right = st.columns([2.7, 6.6, 2.4], gap="small")
-    with left, w.error_boundary():
+    with left, kit.error_boundary():
         key = components.mount_key("timeline", uid)
         components.timeline(
-            steps=stepview.timeline_rows(steps),
+            steps=step_view.timeline_rows(steps),
             selected=chosen,
             key=key,
             height=640,
             stepped=lambda: state.set_query(step=st.session_state[key]["step"]),
         )
-    with middle, w.error_boundary():
-        step_view(chosen, uids, steps)
-    with right, w.error_boundary():
+    with middle, kit.error_boundary():
+        chosen_step(chosen, uids, steps)
+    with right, kit.error_boundary():
         labels(uid, chosen, summary)
 
 
@@ -80,34 +84,36 @@ def where(uid: str, summary: dict[str, Any]) -> None:
     """The group, the trajectory and its task, in one line."""
     group = summary.get("prompt_uid")
     if group and st.button(
-        f"Group {w.verbatim(w.uid(group, 22))}",
+        f"Group {kit.verbatim(kit.uid(group, 22))}",
         icon=":material/groups:",
         key="open-group",
         type="tertiary",
-        help=w.verbatim(group),
+        help=kit.verbatim(group),
     ):
         state.set_query(trajectory=None, step=None, tab=None, group=group)
         st.rerun()
-    st.html(f"<code title='{w.escape(uid)}'>{w.escape(uid)}</code>", width="content")
-    st.html(w.quiet(str(summary.get("prompt_preview") or "")[:90]))
+    st.html(f"<code title='{kit.escape(uid)}'>{kit.escape(uid)}</code>", width="content")
+    st.html(kit.quiet(str(summary.get("prompt_preview") or "")[:90]))
 
 
 def summary_row(summary: dict[str, Any]) -> None:
     """The trajectory in one row of numbers."""
-    policy = browse.span(summary.get("policy_version_min"), summary.get("policy_version_max"))
+    policy = data_tables.span(summary.get("policy_version_min"), summary.get("policy_version_max"))
     quality = summary.get("quality")
     tones: dict[str, Tone] = {"good": "good", "bad": "bad", "unsure": "warn"}
     tone = tones.get(quality or "", "")
-    w.figures(
+    kit.figures(
         [
-            w.Figure("Steps", w.count(summary.get("n_steps") or len(summary["steps"])), help="step"),
-            w.Figure("Tokens, once", w.compact(summary.get("n_unique_tokens")), help="Each stored token counted once"),
-            w.Figure("Sampled", w.compact(summary.get("n_response_tokens")), help="Response tokens"),
-            w.Figure("Reward", w.number(summary.get("reward")), help="reward"),
-            w.Figure("Quality", quality or w.DASH, tone=tone, help="Label of the whole trajectory"),
-            w.Figure("Policy", policy or w.DASH, help="policy version"),
-            w.Figure("Agent", str(summary.get("agent") or w.DASH), help="agent"),
-            w.Figure(
+            kit.Figure("Steps", kit.count(summary.get("n_steps") or len(summary["steps"])), help="step"),
+            kit.Figure(
+                "Tokens, once", kit.compact(summary.get("n_unique_tokens")), help="Each stored token counted once"
+            ),
+            kit.Figure("Sampled", kit.compact(summary.get("n_response_tokens")), help="Response tokens"),
+            kit.Figure("Reward", kit.number(summary.get("reward")), help="reward"),
+            kit.Figure("Quality", quality or kit.DASH, tone=tone, help="Label of the whole trajectory"),
+            kit.Figure("Policy", policy or kit.DASH, help="policy version"),
+            kit.Figure("Agent", str(summary.get("agent") or kit.DASH), help="agent"),
+            kit.Figure(
                 "State",
                 "complete" if summary.get("complete") else "open",
                 sub=str(summary.get("outcome") or ""),
@@ -123,7 +129,7 @@ def open_step(uid: str) -> None:
     state.set_query(step=uid)
 
 
-def step_view(chosen: str, uids: list[str], steps: list[dict[str, Any]]) -> None:
+def chosen_step(chosen: str, uids: list[str], steps: list[dict[str, Any]]) -> None:
     """The chosen step under its tabs, with the keys J and K to walk."""
     service = state.service()
     step = service.pool.steps.get(chosen)
@@ -137,14 +143,14 @@ def step_view(chosen: str, uids: list[str], steps: list[dict[str, Any]]) -> None
         st.button("", icon=up, key="previous", shortcut="K", disabled=place == 0, on_click=open_step, args=(before,))
         st.button("", icon=down, key="next", shortcut="J", disabled=last, on_click=open_step, args=(after,))
     if tab == "messages":
-        stepview.show_messages(step, steps, service.pool)
+        step_view.show_messages(step, steps, service.pool)
     elif tab == "tokens":
         other = against_picker(step)
         show_tokens(step, service.settings, other=other, height=470)
     elif tab == "facts":
-        stepview.show_facts(step)
+        step_view.show_facts(step)
     elif tab == "raw":
-        stepview.show_raw(step)
+        step_view.show_raw(step)
     else:
         rows = service.pool.labels.annotations(trajectory_uid=step["trajectory_uid"])
         history(rows, now=service.clock())
@@ -182,14 +188,14 @@ def inspect_page() -> None:
 
 def absent(error: NotFound) -> None:
     """What the URL names is not in the pool: say so, and lead to what is."""
-    w.show_error(error)
+    kit.show_error(error)
     st.caption("The link may be of another pool, or retention took it. Search by text or uid in the list.")
     if st.button("All that is here", icon=":material/table_rows:", key="absent-list"):
         state.set_query(**dict.fromkeys(("trajectory", "step", "group", "compare", "tab", "place")))
         st.rerun()
 
 
-w.page_header("inspect")
+page_header("inspect")
 try:
     inspect_page()
 except NotFound as missing:

@@ -13,19 +13,18 @@ from core.batch.recipe import Recipe, parse_recipe
 from core.tree.build import PackedTree, build
 from core.tree.nodes import tree_nodes
 from core.tree.sequences import Sequences
-from studio import components, state
-from studio import widgets as w
+from studio import components, kit, state
 from studio.charts.mask import HEATMAP_TOKENS, mask_heatmap, mask_nodes
 from studio.charts.plan import bar_of, group_tokens
 from studio.charts.tree import member_steps, rows_drawing, tree_drawing
-from studio.widgets.browse import asked_page, page_of
-from studio.widgets.choice import choose
-from studio.widgets.filters import active_filters
-from studio.widgets.packedfigures import estimates, statistics
-from studio.widgets.packing import not_packed, packed, packing_line, sample
-from studio.widgets.planning import current_plan, link_params, recipe_to_query, safe_recipe
-from studio.widgets.savings import group_names, savings
-from studio.widgets.treeview import (
+from studio.frame.header import page_header
+from studio.kit.data_tables import asked_page, page_of
+from studio.kit.filters import active_filters
+from studio.kit.url_choices import choose
+from studio.widgets.agents.demo import demo_actions
+from studio.widgets.optimise.packing_figures import estimates, statistics
+from studio.widgets.optimise.savings import group_names, savings
+from studio.widgets.optimise.tree_details import (
     branch_points,
     drift_by_node,
     drift_list,
@@ -35,6 +34,8 @@ from studio.widgets.treeview import (
     step_facts,
     texts_of,
 )
+from studio.widgets.plans.packing import not_packed, packed, packing_line, sample
+from studio.widgets.plans.planning import current_plan, link_params, recipe_to_query, safe_recipe
 
 TABS = {"tree": "Prefix tree", "mask": "Attention mask", "rows": "Packed rows", "groups": "Savings"}
 BUDGETS = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144)
@@ -47,7 +48,9 @@ SAVED_BY = {"group": "Prompt group", "step": "Step of the trajectory", "agent": 
 def optimise_page() -> None:
     """Statistics of the plan, then its trees, rows or masks."""
     if state.service().pool.stats.totals()["n_steps"] == 0:
-        w.empty_state("No tokens yet", "Load the demo data or capture some calls; trees follow.", demo=True)
+        kit.empty_state(
+            "No tokens yet", "Load the demo data or capture some calls; trees follow.", actions=demo_actions
+        )
         return
     view = state.view_from_query()
     recipe = safe_recipe()
@@ -63,7 +66,7 @@ def optimise_page() -> None:
     if len(made.steps) == 0:
         reason = max(made.excluded, key=lambda item: item.n_steps, default=None)
         text = "No step matches view and channel." if reason is None else f"{reason.label}: {reason.n_steps} steps."
-        w.empty_state("The plan is empty", text, icon="account_tree")
+        kit.empty_state("The plan is empty", text, icon="account_tree")
         if st.button("Open the recipe", icon=":material/inventory_2:"):
             state.goto("batch", **link_params(view, recipe))
         return
@@ -74,7 +77,7 @@ def optimise_page() -> None:
         budget_slider(recipe)
         if st.button("Recipe", icon=":material/inventory_2:", help="Change what is planned"):
             state.goto("batch", **link_params(view, recipe))
-    with w.error_boundary():
+    with kit.error_boundary():
         if tab in ("tree", "mask"):
             {"tree": tree_tab, "mask": mask_tab}[tab](made, shown)
         else:
@@ -136,7 +139,7 @@ def picker(made: Plan) -> str:
     index = row_number(chosen or standing)
     wanted = (chosen or standing).strip() if index is None else f"{ROW}{index}"
     if not there(wanted):
-        st.caption(f":orange[No group or row {w.verbatim(wanted)} in this plan.]")
+        st.caption(f":orange[No group or row {kit.verbatim(wanted)} in this plan.]")
         return standing
     if wanted != standing:
         state.set_query(show=wanted, node=None)
@@ -193,7 +196,7 @@ def tree_tab(made: Plan, shown: str) -> None:
             st.rerun()
     with right:
         if node is None:
-            w.section("Node", "click one in the tree")
+            kit.section("Node", "click one in the tree")
             branch_points(tree, nodes, texts)
             drift_list(drifted, facts)
         else:
@@ -221,26 +224,26 @@ def mask_tab(made: Plan, shown: str) -> None:
             key="mask",
         )
     with right:
-        w.section("How to read it", "key k is visible to query q iff k ≤ q < end[k]")
+        kit.section("How to read it", "key k is visible to query q iff k ≤ q < end[k]")
         lengths = sequences.lengths
         separate = int((lengths * (lengths + 1) // 2).sum())
         causal = tree.n_packed * (tree.n_packed + 1) // 2
-        w.facts(
+        kit.facts(
             [
-                ("packed tokens", w.count(tree.n_packed)),
+                ("packed tokens", kit.count(tree.n_packed)),
                 (
                     "visible pairs",
-                    f"{w.count(tree.attention_pairs)}, {w.percent(tree.attention_pairs, causal)} of causal",
+                    f"{kit.count(tree.attention_pairs)}, {kit.percent(tree.attention_pairs, causal)} of causal",
                 ),
-                ("separate pairs", f"{w.count(separate)}, {w.percent(tree.attention_pairs, separate)} are left"),
-                ("nodes", w.count(len(nodes))),
+                ("separate pairs", f"{kit.count(separate)}, {kit.percent(tree.attention_pairs, separate)} are left"),
+                ("nodes", kit.count(len(nodes))),
             ]
         )
         if tree.n_packed <= HEATMAP_TOKENS:
             st.caption("The same as a heat map, one cell per pair")
         else:
             st.caption("Share of visible pairs per cell, the whole row")
-        w.plot(mask_heatmap(tree, height=380), key="mask-heat", alt="Heat map of the attention mask")
+        kit.plot(mask_heatmap(tree, height=380), key="mask-heat", alt="Heat map of the attention mask")
 
 
 def rows_tab(made: Plan) -> None:
@@ -249,7 +252,7 @@ def rows_tab(made: Plan) -> None:
         not_packed(made, "No packed rows yet")
         return
     layout = made.layout
-    w.section("Packed rows", "one colour per trajectory; hatched is padding; click a row for its tree")
+    kit.section("Packed rows", "one colour per trajectory; hatched is padding; click a row for its tree")
     n_rows = len(layout.rows)
     first = (min(asked_page(), -(-n_rows // ROWS)) - 1) * ROWS
     rows = layout.rows[first : first + ROWS]
@@ -300,8 +303,8 @@ def groups_tab(made: Plan) -> None:
     names = group_names(made)
     each = bar_of(len(names))
     told = "separate, and with each shared prefix once"
-    w.section("Tokens by prompt group", told if each == 1 else f"{told}; a bar is the mean of {each} groups in a row")
-    w.plot(
+    kit.section("Tokens by prompt group", told if each == 1 else f"{told}; a bar is the mean of {each} groups in a row")
+    kit.plot(
         group_tokens(names, layout.group_tokens, layout.group_packed),
         key="group-tokens",
         alt="Tokens per prompt group before and after sharing",
@@ -337,6 +340,6 @@ def groups_tab(made: Plan) -> None:
         st.rerun()
 
 
-w.page_header("optimise")
-with w.error_boundary():
+page_header("optimise")
+with kit.error_boundary():
     optimise_page()

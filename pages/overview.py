@@ -6,12 +6,13 @@ import streamlit as st
 
 from core.service import Service
 from core.types import View
-from studio import state
-from studio import widgets as w
+from studio import kit, state
 from studio.charts import distributions
-from studio.widgets.connecting import connect_panel
-from studio.widgets.figures import Tone
-from studio.widgets.tables import bars
+from studio.frame.header import page_header
+from studio.kit.figures import Tone
+from studio.kit.html_tables import bars
+from studio.widgets.agents.connect_panel import connect_panel
+from studio.widgets.agents.demo import demo_actions
 
 STAGES: tuple[tuple[str, View, str], ...] = (
     ("Captured", View(), "every step in the pool"),
@@ -36,7 +37,7 @@ def troubles(service: Service) -> None:
     """What keeps calls from being captured or from arriving, a line each; nothing where all is well."""
     for one in service.problems():
         (st.error if one["stops"] else st.warning)(
-            w.verbatim(f"{one['part']}: {one['message']}"), icon=":material/error:"
+            kit.verbatim(f"{one['part']}: {one['message']}"), icon=":material/error:"
         )
 
 
@@ -61,28 +62,34 @@ def figures(service: Service, stats: dict[str, Any]) -> None:
     n_scored = service.pool.trajectories.count(View({"trajectory_reward_state": "scored"}))
     n_trainable = service.pool.steps.count(View({"trainable": True}))
     version = service.policy.version
-    w.figures(
+    kit.figures(
         [
-            w.Figure("Steps", w.count(n_steps), "model calls", help="step"),
-            w.Figure("Trajectories", w.count(n_trajectories), f"{w.count(n_complete)} complete", help="trajectory"),
-            w.Figure("Prompt groups", w.count(stats["n_groups"]), "sets of siblings", help="prompt group"),
-            w.Figure(
+            kit.Figure("Steps", kit.count(n_steps), "model calls", help="step"),
+            kit.Figure(
+                "Trajectories", kit.count(n_trajectories), f"{kit.count(n_complete)} complete", help="trajectory"
+            ),
+            kit.Figure("Prompt groups", kit.count(stats["n_groups"]), "sets of siblings", help="prompt group"),
+            kit.Figure(
                 "Tokens",
-                w.compact(stats["n_tokens"]),
-                f"{w.compact(stats['n_response_tokens'])} sampled",
+                kit.compact(stats["n_tokens"]),
+                f"{kit.compact(stats['n_response_tokens'])} sampled",
                 help="Prompt and response tokens of all steps, shared prefixes counted once per step.",
             ),
-            w.Figure("Scored", w.percent(n_scored, n_trajectories), f"{w.count(n_scored)} trajectories", help="scored"),
-            w.Figure("Trainable", w.percent(n_trainable, n_steps), f"{w.count(n_trainable)} steps", help="trainable"),
-            w.Figure("Policy version", w.DASH if version is None else str(version), "of the next call"),
+            kit.Figure(
+                "Scored", kit.percent(n_scored, n_trajectories), f"{kit.count(n_scored)} trajectories", help="scored"
+            ),
+            kit.Figure(
+                "Trainable", kit.percent(n_trainable, n_steps), f"{kit.count(n_trainable)} steps", help="trainable"
+            ),
+            kit.Figure("Policy version", kit.DASH if version is None else str(version), "of the next call"),
         ]
     )
 
 
 def funnel(service: Service) -> None:
-    w.section("Life of the data", "steps that reach each stage; click one to see them")
+    kit.section("Life of the data", "steps that reach each stage; click one to see them")
     stages = [(label, service.pool.steps.count(view)) for label, view, _ in STAGES]
-    event = w.plot(
+    event = kit.plot(
         distributions.funnel(stages, notes=[note for *_, note in STAGES]),
         key="chart-funnel",
         alt="Steps that reach each stage",
@@ -95,13 +102,15 @@ def funnel(service: Service) -> None:
 
 
 def rewards(service: Service) -> None:
-    w.section("Reward of trajectories", "scored ones; click a bar to see them")
+    kit.section("Reward of trajectories", "scored ones; click a bar to see them")
     table = service.pool.stats.histogram(View(where="step_index = 0"), "trajectory_reward", N_BINS)
     if table.num_rows == 0:
-        w.empty_state("Nothing is scored", "A verifier, Curate or POST /api/v1/annotations sets rewards.", icon="grade")
+        kit.empty_state(
+            "Nothing is scored", "A verifier, Curate or POST /api/v1/annotations sets rewards.", icon="grade"
+        )
         return
     bins = table.to_pylist()
-    event = w.plot(
+    event = kit.plot(
         distributions.histogram(
             [one["low"] for one in bins],
             [one["high"] for one in bins],
@@ -123,34 +132,34 @@ def origins(service: Service) -> None:
     facets = service.pool.stats.facets(View(), [name for name, _ in names])
     for column, (name, title) in zip(st.columns(4, gap="small"), names, strict=True):
         with column.container(border=True, key=f"panel-{name}", height="stretch"):
-            w.section(title, "steps")
+            kit.section(title, "steps")
             values = [("unknown" if value is None else str(value), n) for value, n in facets[name]]
             bars(values[:6], total=sum(n for _, n in values), tones=EXACT_TONES if name == "token_source" else {})
 
 
 def page() -> None:
-    w.page_header("overview")
+    page_header("overview")
     n_steps = state.service().pool.steps.count()
     st.session_state["overview-empty"] = n_steps == 0
     if n_steps == 0:
         wait_for_steps()
     else:
-        w.live(w.pace(n_steps, 3.0))(glance)()
-    with w.error_boundary():
+        kit.live(kit.pace(n_steps, 3.0))(glance)()
+    with kit.error_boundary():
         connect_panel()
 
 
 def wait_for_steps() -> None:
-    w.empty_state(
+    kit.empty_state(
         "The pool is empty",
         "Load the demo steps, run the demo agent and watch its calls arrive, or connect an agent of yours below.",
         icon="inbox",
-        demo=True,
+        actions=demo_actions,
     )
     first_step()
 
 
-@w.live(2.0)
+@kit.live(2.0)
 def first_step() -> None:
     if state.service().pool.steps.count():
         st.rerun()

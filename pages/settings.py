@@ -9,11 +9,12 @@ from typing import Any
 import streamlit as st
 
 from core.service import Service
-from studio import provenance, state
-from studio import widgets as w
-from studio.status import engine_state
-from studio.widgets.figures import Tone
-from studio.widgets.tables import html_table, mark
+from studio import kit, state
+from studio.frame.header import page_header
+from studio.frame.status import engine_state
+from studio.kit.figures import Tone
+from studio.kit.html_tables import html_table, mark
+from studio.widgets.settings import provenance
 
 PACKAGES = (
     "streamlit",
@@ -34,11 +35,11 @@ ORIGIN_TONE: dict[str, Tone] = {"environment": "good", "argument": "good", "defa
 def findings(service: Service) -> None:
     checks = service.health()
     n_wrong = sum(check["state"] != "ok" for check in checks)
-    w.section("Doctor", "nothing is wrong" if n_wrong == 0 else f"{n_wrong} of {len(checks)} checks need a look")
+    kit.section("Doctor", "nothing is wrong" if n_wrong == 0 else f"{n_wrong} of {len(checks)} checks need a look")
     order = {"bad": 0, "warn": 1, "ok": 2}
     tone: dict[str, Tone] = {"bad": "bad", "warn": "warn", "ok": "good"}
     rows = [
-        (mark(check["check"], tone[check["state"]]), w.escape(check["message"]), w.escape(check.get("mend") or ""))
+        (mark(check["check"], tone[check["state"]]), kit.escape(check["message"]), kit.escape(check.get("mend") or ""))
         for check in sorted(checks, key=lambda check: order[check["state"]])
         if not check["check"].startswith("package ") or check["state"] != "ok"
     ]
@@ -47,46 +48,46 @@ def findings(service: Service) -> None:
 
 def settings_table(service: Service) -> None:
     path = provenance.toml_path(os.environ)
-    w.section("Settings", f"Environment wins over {path.name}; changes take effect at the next start.")
+    kit.section("Settings", f"Environment wins over {path.name}; changes take effect at the next start.")
     rows = []
     for row in provenance.setting_rows(service.settings, os.environ):
-        origin = f'<span class="cs-tag {ORIGIN_TONE.get(row.origin, "good")}">{w.escape(row.origin)}</span>'
-        name = f'<code title="{w.escape(row.env_name)}">{w.escape(row.name)}</code>'
-        value = w.escape(readable(row.name, row.value))
+        origin = f'<span class="cs-tag {ORIGIN_TONE.get(row.origin, "good")}">{kit.escape(row.origin)}</span>'
+        name = f'<code title="{kit.escape(row.env_name)}">{kit.escape(row.name)}</code>'
+        value = kit.escape(readable(row.name, row.value))
         value = value if row.origin == "default" else f"<b>{value}</b>"
-        rows.append((name, value, origin, f'<span class="q">{w.escape(row.description)}</span>'))
+        rows.append((name, value, origin, f'<span class="q">{kit.escape(row.description)}</span>'))
     html_table(["Setting", "Value", "Source", "Meaning"], rows, wide=(1,))
 
 
 def readable(name: str, value: Any) -> Any:
     """A setting's value with its unit."""
     if name.endswith("_bytes"):
-        return w.bytes_text(value)
-    return w.seconds(value) if name.endswith("_s") else value
+        return kit.bytes_text(value)
+    return kit.seconds(value) if name.endswith("_s") else value
 
 
 def engines(service: Service) -> None:
-    w.section("Policy engines", "Calls go to the engine whose model pattern fits, else to the default.")
+    kit.section("Policy engines", "Calls go to the engine whose model pattern fits, else to the default.")
     rows = []
     for engine in service.engines.status():
         name = engine["name"] + (" (default)" if engine["default"] else "")
         rows.append(
             (
                 mark(name, ENGINE_TONE[engine["ok"]]),
-                w.escape(engine["kind"]),
-                f"<code>{w.escape(engine['base_url'] or 'starts at the first call')}</code>",
-                " ".join(f'<span class="cs-tag">{w.escape(glob)}</span>' for glob in engine["models"]),
-                f'<span class="q">{w.escape(engine_state(engine))}</span>',
+                kit.escape(engine["kind"]),
+                f"<code>{kit.escape(engine['base_url'] or 'starts at the first call')}</code>",
+                " ".join(f'<span class="cs-tag">{kit.escape(glob)}</span>' for glob in engine["models"]),
+                f'<span class="q">{kit.escape(engine_state(engine))}</span>',
             )
         )
     html_table(["Engine", "Kind", "Address", "Models", "Probed"], rows)
 
 
 def policy(service: Service) -> None:
-    w.section("Policy")
+    kit.section("Policy")
     current = service.policy
     newest = list(current.history)[-1] if current.history else None
-    w.facts(
+    kit.facts(
         [
             ("policy version", current.version),
             ("weight sync", "in progress" if current.syncing else "expired" if current.sync_expired else "none"),
@@ -96,13 +97,13 @@ def policy(service: Service) -> None:
 
 
 def folder(service: Service) -> None:
-    w.section("Data folder", str(service.settings.data_dir.resolve()))
+    kit.section("Data folder", str(service.settings.data_dir.resolve()))
     rows = [
         (
-            w.escape(part.name),
-            f'<span class="q" style="white-space:nowrap">{w.escape(part.path.name)}</span>',
-            w.count(part.n_files),
-            w.bytes_text(part.n_bytes),
+            kit.escape(part.name),
+            f'<span class="q" style="white-space:nowrap">{kit.escape(part.path.name)}</span>',
+            kit.count(part.n_files),
+            kit.bytes_text(part.n_bytes),
         )
         for part in provenance.folder_sizes(service.settings)
     ]
@@ -112,16 +113,16 @@ def folder(service: Service) -> None:
 def trash(service: Service) -> None:
     runs = service.trash()
     days = service.settings.trash_days
-    w.section("Trash", f"What retention deleted; gone for good after {days:g} {'day' if days == 1 else 'days'}.")
+    kit.section("Trash", f"What retention deleted; gone for good after {days:g} {'day' if days == 1 else 'days'}.")
     if not runs:
-        st.html(w.quiet("Nothing lies in it."))
+        st.html(kit.quiet("Nothing lies in it."))
         return
     rows = [
         (
-            f'<code title="{w.escape(run["run_uid"])}">{w.escape(run["run_uid"][:12])}…</code>',
-            w.count(run["deleted"]["n_trajectories"]),
-            w.bytes_text(run["n_bytes"]),
-            w.escape(datetime.fromtimestamp(run["until"], UTC).strftime("%Y-%m-%d %H:%M UTC")),
+            f'<code title="{kit.escape(run["run_uid"])}">{kit.escape(run["run_uid"][:12])}…</code>',
+            kit.count(run["deleted"]["n_trajectories"]),
+            kit.bytes_text(run["n_bytes"]),
+            kit.escape(datetime.fromtimestamp(run["until"], UTC).strftime("%Y-%m-%d %H:%M UTC")),
         )
         for run in runs
     ]
@@ -131,30 +132,30 @@ def trash(service: Service) -> None:
 
 
 def versions() -> None:
-    w.section("Versions")
+    kit.section("Versions")
     rows: list[tuple[str, str | None]] = [("Python", sys.version.split()[0])]
     for name in ("claw-studio", *PACKAGES):
         try:
             rows.append((name, version(name)))
         except PackageNotFoundError:
             rows.append((name, None))
-    w.facts(rows)
+    kit.facts(rows)
 
 
 def page() -> None:
-    w.page_header("settings")
+    page_header("settings")
     service = state.service()
     main, side = st.columns([8, 3], gap="large")
     with main:
-        with w.error_boundary():
+        with kit.error_boundary():
             findings(service)
-        with w.error_boundary():
+        with kit.error_boundary():
             settings_table(service)
-        with w.error_boundary():
+        with kit.error_boundary():
             engines(service)
     with side:
         for part in (policy, folder, trash):
-            with w.error_boundary():
+            with kit.error_boundary():
                 part(service)
         versions()
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import streamlit as st
 
 from core.pool.sql.console import MAX_ROWS, SqlResult
-from studio import state
-from studio import widgets as w
-from studio.widgets.choice import choose
-from studio.widgets.sqlresult import as_chart, as_table, as_view
+from studio import kit, state
+from studio.frame.header import page_header
+from studio.kit.url_choices import choose
+from studio.widgets.sql.result import as_chart, as_table, as_view
 
 EXAMPLES = {
     "Reward by agent": (
@@ -67,7 +67,7 @@ def sql_page() -> None:
                 st.caption("Reads only: no writes, no files, no network; stopped after 10 s.")
         if run:
             state.set_query(q=text)
-        with w.error_boundary():
+        with kit.error_boundary():
             show(text if run else state.query("q"), limit)
 
 
@@ -85,7 +85,7 @@ def show(text: str | None, limit: int) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         tab = choose("Answer", TABS, "tab")
         more = " (there are more)" if found.truncated else ""
-        st.caption(f"{w.count(len(found.table))} rows{more} in {w.seconds(found.elapsed_s)}")
+        st.caption(f"{kit.count(len(found.table))} rows{more} in {kit.seconds(found.elapsed_s)}")
         st.space("stretch")
         if st.button("Run again", icon=":material/refresh:", type="tertiary", key="sql-again"):
             del st.session_state["sql-asked"]
@@ -95,7 +95,7 @@ def show(text: str | None, limit: int) -> None:
 
 def examples() -> None:
     """Queries to begin with."""
-    w.section("To begin with", "a click puts it into the box and runs it")
+    kit.section("To begin with", "a click puts it into the box and runs it")
     for title, text in EXAMPLES.items():
         if st.button(title, key=f"example-{title}", type="tertiary", icon=":material/arrow_forward:"):
             state.set_query(q=text)
@@ -114,17 +114,17 @@ def schema() -> None:
         if not columns:
             continue
         rows = "".join(
-            f'<dt title="{w.escape(c["doc"])}">{w.escape(c["name"])}</dt><dd>{w.escape(c["type"].lower())}</dd>'
+            f'<dt title="{kit.escape(c["doc"])}">{kit.escape(c["name"])}</dt><dd>{kit.escape(c["type"].lower())}</dd>'
             for c in columns
         )
         is_open = " open" if wanted or table["table"] in FIRST[:2] else ""
         blocks.append(
-            f'<details{is_open}><summary title="{w.escape(table["doc"])}">{w.escape(table["table"])}</summary>'
+            f'<details{is_open}><summary title="{kit.escape(table["doc"])}">{kit.escape(table["table"])}</summary>'
             f'<dl class="cs-schema">{rows}</dl></details>'
         )
     with st.container(height=700, border=False, key="sql-schema"):
         st.html(f'<div class="cs-tables">{"".join(blocks)}</div>')
 
 
-w.page_header("sql")
+page_header("sql")
 sql_page()

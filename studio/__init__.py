@@ -1,1 +1,1 @@
-"""The Streamlit app: entry point, frame, shared state, widgets, charts and components."""
+"""The Streamlit app: entry point, frame, state in the URL, kit, widgets of each page, charts and components."""

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import streamlit as st
 
+from studio.frame.sidebar import pool_summary
+from studio.kit import error_boundary
 from studio.login import admitted
 from studio.nav import DEFAULT_PAGE, PAGES
-from studio.widgets import error_boundary
-from studio.widgets.sidebar import pool_summary
 
 ASSETS = Path(__file__).parent / "assets"
 

@@ -142,6 +142,56 @@ def test_the_test_can_fail(tmp_path: Path) -> None:
     assert level_of("core.pool") > level_of("core.journal")
 
 
+def circles(tops: set[str]) -> list[list[str]]:
+    """Groups of modules below ``tops`` that import each other, imports inside functions included."""
+    paths = {module: path for module, path in sources() if module.split(".")[0] in tops}
+    targets = {
+        module: {name if name in paths else name.rpartition(".")[0] for name, _ in imports(path)} & paths.keys()
+        for module, path in paths.items()
+    }
+    reachable: dict[str, set[str]] = {}
+    for module in paths:
+        waiting, reached = list(targets[module]), set()
+        while waiting:
+            one = waiting.pop()
+            if one not in reached:
+                reached.add(one)
+                waiting += targets[one]
+        reachable[module] = reached
+    members = {m: frozenset(x for x in reachable[m] if m in reachable[x]) for m in paths if m in reachable[m]}
+    return sorted(sorted(group) for group in set(members.values()))
+
+
+def test_no_circles_in_studio_and_pages() -> None:
+    assert circles({"studio", "pages"}) == []
+
+
+PAGE_FOLDERS = {
+    "batch",
+    "collect",
+    "consume",
+    "curate",
+    "datasets",
+    "inspect",
+    "optimise",
+    "overview",
+    "settings",
+    "sql",
+}
+
+
+def test_page_folders_stand_alone() -> None:
+    """The kit knows no page; a page's folder of widgets is imported by that page only; no widget imports a page."""
+    for module, path in sources():
+        for name, _ in imports(path):
+            if module.startswith("studio.kit"):
+                assert not name.startswith(("studio.widgets", "studio.frame")), f"{module} imports {name}"
+            folder = name.split(".")[2] if name.startswith("studio.widgets.") else ""
+            if folder in PAGE_FOLDERS and module.startswith(("studio.", "pages.")):
+                own = (f"studio.widgets.{folder}", f"pages.{folder}")
+                assert module.startswith(own), f"{module} imports {name}, which belongs to the page {folder}"
+
+
 def test_pages_hold_no_sql() -> None:
     """Pages read widgets, call core and draw: no ``execute`` in them, nor in the studio's widgets.
 

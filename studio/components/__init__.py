@@ -4,7 +4,7 @@ Plain HTML, CSS and JavaScript through ``st.components.v2``: no build step, no i
 variables. Each function here takes data and returns what the user clicked, or None::
 
     token_view(uid=…, prompt_ids=…, response_ids=…, logprobs=…, vocab={id: (text, special)}, …)
-    messages_view(uid=…, entries=studio.widgets.messages.delta(…))
+    messages_view(uid=…, entries=studio.widgets.steps.messages.delta(…))
     timeline(steps=…, selected=…) -> step_uid | None
     facet_list(facets=…) -> {"column", "value"} | None
     plain_text(text=…)

@@ -70,7 +70,7 @@ def token_view(
 
 
 def messages_view(*, uid: str, entries: Sequence[Mapping[str, Any]], key: str) -> None:
-    """Messages as cards; ``entries`` come from ``studio.widgets.messages``."""
+    """Messages as cards; ``entries`` come from ``studio.widgets.steps.messages``."""
     renderer("messages")(data={"uid": uid, "entries": list(entries)}, key=key)
 
 

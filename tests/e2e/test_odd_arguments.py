@@ -25,7 +25,7 @@ from core.export import export
 from core.pool.query.views import View
 from core.pool.redaction.rules import parse_redaction
 from core.service import Service
-from studio.widgets.messages import delta
+from studio.widgets.steps.messages import delta
 from tests.conftest import eventually
 from tests.gateway.upstream import Upstream, chat_answer
 

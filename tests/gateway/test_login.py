@@ -155,7 +155,7 @@ def test_the_settings_page_shows_the_address_alone(
     engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from core.config import Settings
-    from studio.provenance import setting_rows
+    from studio.widgets.settings.provenance import setting_rows
 
     more = [{"name": "b", "base_url": engine}]
     monkeypatch.setenv("CLAW_STUDIO_ENGINE", f"{engine},{engine}")

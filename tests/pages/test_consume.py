@@ -11,7 +11,7 @@ from core.batch.leases import Fetch
 from core.batch.pace import Sync
 from core.types import PolicyEvent, PolicyEventKind
 from studio.charts.consume import batches_over_time
-from studio.widgets import batchview
+from studio.widgets.consume import batch_view
 from tests.pages.test_lab_pages import figure
 
 GRPO = {"algorithm": "grpo", "n_rollouts": 2, "batch_size": 1}
@@ -89,7 +89,7 @@ def test_a_step_says_who_consumed_it(consumed, open_page):
 
 
 def test_a_long_run_is_counted_whole_and_listed_by_the_page(consumed, open_page, monkeypatch):
-    monkeypatch.setattr(batchview, "BATCHES", 2)
+    monkeypatch.setattr(batch_view, "BATCHES", 2)
     page = open_page("consume", page="2")
     assert page.failures == []
     assert (figure(page, "Leased"), figure(page, "Consumed")) == ("1", "1")
@@ -101,7 +101,7 @@ def test_a_long_run_is_counted_whole_and_listed_by_the_page(consumed, open_page,
 
 def test_weight_syncs_come_by_the_page(consumed, open_page, monkeypatch):
     service, _ = consumed
-    monkeypatch.setattr(batchview, "SYNC_ROWS", 4)
+    monkeypatch.setattr(batch_view, "SYNC_ROWS", 4)
     kinds = (PolicyEventKind.SYNC_STARTED, PolicyEventKind.SYNC_FINISHED)
     service.pool.steps.append(
         [], policy_events=[PolicyEvent(v, kind, 1_800_000_000.0 + v) for v in range(10) for kind in kinds]

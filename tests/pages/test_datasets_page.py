@@ -12,7 +12,7 @@ from core.batch.datasets import freeze_version
 from core.batch.plan import plan
 from core.batch.recipe import Recipe
 from core.types import Annotation, View
-from studio.widgets.sqlresult import chart
+from studio.widgets.sql.result import chart
 from tests.conftest import eventually
 from tests.pages.test_lab_pages import figure
 

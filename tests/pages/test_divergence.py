@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.tree.sequences import Sequences
-from studio.widgets.divergence import Parting, part
+from studio.widgets.inspect.divergence import Parting, part
 from tests.effort import settings
 
 ids = st.lists(st.integers(0, 2), min_size=1, max_size=3)

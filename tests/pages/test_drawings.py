@@ -13,7 +13,7 @@ from core.tree.packing import pack
 from core.tree.sequences import Sequences
 from studio.charts.mask import mask_heatmap, mask_nodes
 from studio.charts.tree import member_steps, owner_means, rows_drawing, sampled_share, tree_drawing
-from studio.widgets.treeview import owner_line
+from studio.widgets.optimise.tree_details import owner_line
 from tests.effort import settings
 
 short = st.lists(st.integers(0, 2), min_size=1, max_size=6)

@@ -13,7 +13,7 @@ import pytest
 from core.batch.plan import plan
 from core.batch.recipe import Recipe, parse_recipe
 from core.types import Annotation, AnnotationKind, View
-from studio.widgets.exporting import ExportJob
+from studio.widgets.plans.export_job import ExportJob
 from tests.pages.samples import START, agent_steps
 
 PAGES = ("inspect", "curate", "optimise", "batch")

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studio.widgets.messages import cards, delta, headline, parts_of, reasoning_of
+from studio.widgets.steps.messages import cards, delta, headline, parts_of, reasoning_of
 from tests.effort import settings
 
 

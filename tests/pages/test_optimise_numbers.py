@@ -15,8 +15,8 @@ from core.batch.recipe import parse_recipe
 from core.export import export
 from core.export.packed_tree import read_rows
 from core.types import View
-from studio.widgets import compact, count, number
-from studio.widgets.savings import savings
+from studio.kit import compact, count, number
+from studio.widgets.optimise.savings import savings
 from tests.pages.samples import agent_steps
 from tests.pages.test_lab_pages import components
 

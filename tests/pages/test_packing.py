@@ -12,8 +12,8 @@ from core.batch.plan import plan
 from core.batch.recipe import parse_recipe
 from core.types import View
 from studio.charts.plan import bar_of, group_tokens, step_of
-from studio.widgets import packing
-from studio.widgets.packing import PackingJob
+from studio.widgets.plans import packing
+from studio.widgets.plans.packing import PackingJob
 from tests.conftest import eventually
 from tests.pages.samples import agent_steps
 from tests.pages.test_lab_pages import components, figure

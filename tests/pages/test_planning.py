@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from core.batch.recipe import Recipe, parse_recipe
 from core.pool import Pool
 from core.types import View
-from studio.widgets.browse import span
-from studio.widgets.filters import describe, selected_values, signature, toggled, with_filter
-from studio.widgets.planning import recipe_to_query
+from studio.kit.data_tables import span
+from studio.kit.filters import describe, selected_values, signature, toggled, with_filter
+from studio.widgets.plans.planning import recipe_to_query
 from tests.effort import settings
 from tests.pages.samples import START, agent_steps, title_step
 

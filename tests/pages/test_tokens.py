@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from core.config import Settings
 from core.serving.tokenizer import load_tokenizer, tokenizer_hash
-from studio.widgets.tokens import bytes_text, texts_for
+from studio.widgets.steps.token_texts import bytes_text, texts_for
 from tests.pages.samples import agent_steps
 
 SETTINGS = Settings()

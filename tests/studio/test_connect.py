@@ -9,16 +9,16 @@ import tomllib
 
 import pytest
 
-from studio import connect
+from studio.widgets.agents import snippets
 
-SESSION = connect.Session("http://127.0.0.1:8123", "cs-0123", "model-7")
+SESSION = snippets.Session("http://127.0.0.1:8123", "cs-0123", "model-7")
 
 
 def blocks(key: str) -> dict[str, str]:
-    return {snippet.language: snippet.text for snippet in connect.AGENTS[key].write(SESSION)}
+    return {snippet.language: snippet.text for snippet in snippets.AGENTS[key].write(SESSION)}
 
 
-@pytest.mark.parametrize("key", list(connect.AGENTS))
+@pytest.mark.parametrize("key", list(snippets.AGENTS))
 def test_address_and_key_are_there(key):
     text = "\n".join(blocks(key).values())
     assert SESSION.root_url in text

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.types import View
-from studio import connect, state
+from studio import state
 from studio.charts import rates
-from studio.widgets import format as fmt
+from studio.kit import format as fmt
+from studio.widgets.agents import snippets
 
 UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
@@ -88,5 +89,5 @@ def test_link_leaves_out_unknown():
 
 
 def test_model_names_reach_the_engine():
-    assert connect.model_for("litellm:openai/gpt-x") == "openai/gpt-x"
-    assert connect.model_for("local") == "local"
+    assert snippets.model_for("litellm:openai/gpt-x") == "openai/gpt-x"
+    assert snippets.model_for("local") == "local"

@@ -16,9 +16,10 @@ import studio
 from core import service as core_service
 from core.config import Settings
 from core.pool.query import views
-from studio import lifecycle, provenance
+from studio import lifecycle
 from studio.charts import distributions, rates
 from studio.nav import DEFAULT_PAGE, PAGES
+from studio.widgets.settings import provenance
 
 
 def test_every_page_has_its_file():
@@ -75,11 +76,11 @@ def test_the_error_boundary_keeps_the_rest_of_the_page():
         import streamlit as st
 
         from core.errors import InvalidInput
-        from studio import widgets as w
+        from studio import kit
 
-        with w.error_boundary():
+        with kit.error_boundary():
             raise InvalidInput("bad <value>", field="where", hint="write it otherwise")
-        with w.error_boundary():
+        with kit.error_boundary():
             raise KeyError("surprise")
         st.text("still here")
 

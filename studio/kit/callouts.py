@@ -1,0 +1,90 @@
+"""Empty, loading and error states, the same on every page."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, ParamSpec
+
+import streamlit as st
+
+from core.errors import StudioError
+from studio.kit.format import escape
+
+P = ParamSpec("P")
+
+
+def show_error(error: Exception) -> None:
+    """A call-out: what failed, which field, and the mend; an unforeseen failure shows its trace too."""
+    if isinstance(error, StudioError):
+        field = f"<code>{escape(error.field)}</code>" if error.field else ""
+        hint = f'<div class="h">{escape(error.hint)}</div>' if error.hint else ""
+        title = escape(error.type.replace("_", " ").capitalize())
+        st.html(
+            f'<div class="cs-callout bad" role="alert"><div class="t">{title} {field}</div>'
+            f'<div class="m">{escape(error.message)}</div>{hint}</div>'
+        )
+        return
+    st.html(
+        '<div class="cs-callout bad" role="alert"><div class="t">This part of the page failed</div>'
+        f'<div class="m">{escape(type(error).__name__)}: {escape(error)}</div>'
+        '<div class="h">Capture and the other pages go on. The trace below names the place.</div></div>'
+    )
+    with st.expander("Trace", icon=":material/bug_report:"):
+        st.code("".join(traceback.format_exception(error)), language="python")
+
+
+@contextmanager
+def error_boundary() -> Iterator[None]:
+    """Keep a failure inside its part of the page and show it. Reruns and stops of Streamlit pass through."""
+    try:
+        yield
+    except Exception as error:
+        show_error(error)
+
+
+def live(run_every: float | None) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
+    """A fragment that redraws itself every so many seconds, inside its own error boundary."""
+
+    def decorate(draw: Callable[P, Any]) -> Callable[P, Any]:
+        @st.fragment(run_every=run_every)
+        @wraps(draw)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+            with error_boundary():
+                draw(*args, **kwargs)
+
+        return guarded
+
+    return decorate
+
+
+LARGE_POOL = 100_000
+
+
+def pace(n_steps: int, every_s: float) -> float:
+    """How often a part that asks the whole pool may redraw: five times less often once the pool is large."""
+    return every_s if n_steps < LARGE_POOL else 5 * every_s
+
+
+def empty_state(
+    title: str,
+    text: str,
+    *,
+    icon: str = "inbox",
+    actions: Callable[[str], None] | None = None,
+    then: tuple[str, Callable[[], None]] | None = None,
+) -> None:
+    """What to do next where there is nothing to show.
+
+    ``actions`` draws more buttons below; its argument is a prefix for their keys. ``then`` is the label of a button and
+    the callback that runs before the page is drawn again.
+    """
+    with st.container(border=True, key=f"empty-{icon}", horizontal_alignment="center", gap="small"):
+        st.markdown(f":material/{icon}:", text_alignment="center")
+        st.html(f'<div class="cs-empty"><div class="t">{escape(title)}</div><div>{escape(text)}</div></div>')
+        if then is not None:
+            st.button(then[0], key=f"then-{icon}", on_click=then[1])
+        if actions is not None:
+            actions(f"empty-{icon}")

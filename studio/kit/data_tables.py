@@ -1,0 +1,234 @@
+"""Tables over the pool: one page of rows at a time from the server, rows picked by uid and never by position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import streamlit as st
+
+from studio import state
+from studio.kit.format import count
+
+PAGE_SIZE = 50
+ROW_HEIGHT = 29
+HEADER_HEIGHT = 36
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """What a table shows: its uid column, its columns in order, and how each looks."""
+
+    uid: str
+    columns: Sequence[str]
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+def trajectory_table() -> TableSpec:
+    """Trajectories, one per row."""
+    c = st.column_config
+    return TableSpec(
+        "trajectory_uid",
+        ("trajectory_uid", "prompt_preview", "agent", "n_steps", "tokens", "reward", "quality", "findings", "complete",
+         "policy", "started_at", "tags", "prompt_uid", "model", "channel", "outcome", "correct",
+         "difficulty", "trainable", "source", "ended_at", "n_notes"),
+        {
+            "trajectory_uid": c.TextColumn("Trajectory", width=164),
+            "prompt_uid": c.TextColumn("Prompt group", width=120),
+            "prompt_preview": c.TextColumn("Task", width=232),
+            "agent": c.TextColumn("Agent", width=92),
+            "model": c.TextColumn("Model", width=90),
+            "channel": c.TextColumn("Channel", width=70),
+            "n_steps": c.NumberColumn("Steps", width=56, format="localized"),
+            "tokens": c.NumberColumn(
+                "Tokens, once", width=88, format="localized",
+                help="Each stored token once; a batch counts a prompt again in every step that has it",
+            ),
+            "reward": c.NumberColumn("Reward", width=68, format="%.3g", help="Empty is unscored, which is never 0"),
+            "quality": c.TextColumn("Quality", width=66),
+            "complete": c.CheckboxColumn("Complete", width=72),
+            "policy": c.TextColumn("Policy", width=62, help="Policy versions, lowest to highest"),
+            "started_at": c.DatetimeColumn("Started", width=128, format="MMM D, HH:mm:ss"),
+            "tags": c.ListColumn("Tags", width=90),
+            "outcome": c.TextColumn("Outcome", width=80),
+            "findings": c.ListColumn("Findings", width=110, help="What a machine noticed"),
+            "correct": c.CheckboxColumn("Correct", width=66, help="As people labelled it; empty is unlabelled"),
+            "difficulty": c.NumberColumn("Difficulty", width=70, format="%.2f", help="1 - the group's success rate"),
+            "trainable": c.CheckboxColumn("Trainable", width=70),
+            "source": c.TextColumn("Source", width=76),
+            "ended_at": c.DatetimeColumn("Ended", width=128, format="MMM D, HH:mm:ss"),
+            "n_notes": c.NumberColumn("Notes", width=54),
+        },
+    )  # fmt: skip
+
+
+def group_table() -> TableSpec:
+    """Prompt groups, one per row."""
+    c = st.column_config
+    return TableSpec(
+        "prompt_uid",
+        ("prompt_uid", "prompt_preview", "n_trajectories", "n_complete", "n_scored", "n_steps", "n_tokens",
+         "reward_mean", "reward_std", "reward_min", "reward_max", "success_rate", "zero_variance"),
+        {
+            "prompt_uid": c.TextColumn("Prompt group", width=130),
+            "prompt_preview": c.TextColumn("Task", width=230),
+            "n_trajectories": c.NumberColumn("Trajectories", width=84),
+            "n_complete": c.NumberColumn("Complete", width=70),
+            "n_scored": c.NumberColumn("Scored", width=60),
+            "n_steps": c.NumberColumn("Steps", width=56),
+            "n_tokens": c.NumberColumn("Tokens", width=72, format="localized"),
+            "reward_mean": c.NumberColumn("Mean", width=58, format="%.3g"),
+            "reward_std": c.NumberColumn("Std", width=58, format="%.3g"),
+            "reward_min": c.NumberColumn("Min", width=52, format="%.3g"),
+            "reward_max": c.NumberColumn("Max", width=52, format="%.3g"),
+            "success_rate": c.ProgressColumn("Success", width=92, format="percent", min_value=0, max_value=1),
+            "zero_variance": c.CheckboxColumn("No variance", width=82, help="All rewards equal: GRPO learns nothing"),
+        },
+    )  # fmt: skip
+
+
+def step_table() -> TableSpec:
+    """Steps, one per row."""
+    c = st.column_config
+    return TableSpec(
+        "step_uid",
+        ("trajectory_uid", "step_index", "preview", "tool_names", "n_prompt_tokens",
+         "n_response_tokens", "reward", "quality", "trainable", "transition", "call_kind", "status",
+         "findings", "token_source", "finish_reason", "latency_s", "created_at", "step_uid", "correct", "staleness",
+         "difficulty", "policy_version", "agent", "model", "engine", "prompt_uid", "channel", "source", "tags",
+         "n_notes", "trajectory_reward", "n_shared_tokens", "mismatch", "error"),
+        {
+            "step_uid": c.TextColumn("Step uid", width=164),
+            "trajectory_uid": c.TextColumn("Trajectory", width=164),
+            "step_index": c.NumberColumn("Step", width=48, help="Place in its trajectory, from 0"),
+            "preview": c.TextColumn("Answer", width=220),
+            "tool_names": c.ListColumn("Tools", width=96),
+            "n_prompt_tokens": c.NumberColumn("Prompt", width=64, format="localized"),
+            "n_response_tokens": c.NumberColumn("Response", width=70, format="localized"),
+            "reward": c.NumberColumn("Reward", width=62, format="%.3g"),
+            "quality": c.TextColumn("Quality", width=64),
+            "trainable": c.CheckboxColumn("Trainable", width=70),
+            "transition": c.TextColumn("Transition", width=84),
+            "call_kind": c.TextColumn("Kind", width=68),
+            "status": c.TextColumn("Status", width=64),
+            "token_source": c.TextColumn("Tokens by", width=74),
+            "finish_reason": c.TextColumn("Finish", width=76),
+            "latency_s": c.NumberColumn("Latency", width=68, format="%.2f s"),
+            "created_at": c.DatetimeColumn("At", width=128, format="MMM D, HH:mm:ss"),
+            "findings": c.ListColumn("Findings", width=110, help="What a machine noticed"),
+            "correct": c.CheckboxColumn("Correct", width=66, help="As people labelled it; empty is unlabelled"),
+            "staleness": c.NumberColumn("Staleness", width=70, help="Policy version in force, minus the step's"),
+            "difficulty": c.NumberColumn("Difficulty", width=70, format="%.2f", help="1 - the group's success rate"),
+            "policy_version": c.NumberColumn("Policy", width=56),
+            "agent": c.TextColumn("Agent", width=92),
+            "model": c.TextColumn("Model", width=90),
+            "engine": c.TextColumn("Engine", width=80),
+            "prompt_uid": c.TextColumn("Prompt group", width=120),
+            "channel": c.TextColumn("Channel", width=70),
+            "source": c.TextColumn("Source", width=76),
+            "tags": c.ListColumn("Tags", width=90),
+            "n_notes": c.NumberColumn("Notes", width=54),
+            "trajectory_reward": c.NumberColumn("Of trajectory", width=84, format="%.3g", help="trajectory reward"),
+            "n_shared_tokens": c.NumberColumn("Shared", width=66, format="localized"),
+            "mismatch": c.TextColumn("Mismatch", width=110),
+            "error": c.TextColumn("Error", width=140),
+        },
+    )  # fmt: skip
+
+
+def displayable(rows: pa.Table) -> Any:
+    """Rows as a data frame, with the columns that are made of two: tokens once stored, policy span."""
+    frame = rows.to_pandas()
+    if "n_unique_tokens" in frame:
+        frame["tokens"] = frame["n_unique_tokens"]
+    if "policy_version_min" in frame:
+        frame["policy"] = [span(a, b) for a, b in zip(*_versions(rows), strict=True)]
+    return frame
+
+
+def _versions(rows: pa.Table) -> tuple[list[int | None], list[int | None]]:
+    return rows["policy_version_min"].to_pylist(), rows["policy_version_max"].to_pylist()
+
+
+def span(low: int | None, high: int | None) -> str | None:
+    """A policy version span: one number when both ends are equal, None when unknown.
+
+    >>> span(3, 3), span(3, 5), span(None, None)
+    ('3', '3–5', None)
+    """
+    if low is None or high is None:
+        return None
+    return str(low) if low == high else f"{low}–{high}"
+
+
+def asked_page() -> int:
+    """The URL's page, from 1."""
+    asked = state.query("page", "1") or "1"
+    return max(int(asked), 1) if asked.isdigit() else 1
+
+
+def page_of(n_rows: int, *, key: str, size: int = PAGE_SIZE, noun: str = "rows") -> int:
+    """The pagination bar; returns the offset of the first row. The page stands in the URL."""
+    n_pages = max(1, -(-n_rows // size))
+    page = min(asked_page(), n_pages)
+    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+        first = (page - 1) * size
+        last = min(n_rows, first + size)
+        st.caption(f"{count(first + 1 if n_rows else 0)}–{count(last)} of {count(n_rows)} {noun}")
+        if n_pages > 1:
+            pages = f"{key}-pages"
+            st.session_state[pages] = page
+            st.pagination(n_pages, key=pages, width=320, on_change=_turn, args=(pages,))
+    return (page - 1) * size
+
+
+def _turn(key: str) -> None:
+    # Before the page is drawn, not while: one click is one drawing.
+    chosen = st.session_state[key]
+    state.set_query(page=chosen if chosen > 1 else None)
+
+
+def pick_table(
+    rows: pa.Table,
+    spec: TableSpec,
+    *,
+    key: str,
+    picked: set[str],
+    height: int = 520,
+    opened: Callable[[str], None] | None = None,
+) -> set[str]:
+    """A table with check marks: what is picked, on this page and on those not in sight.
+
+    ``opened`` hears the uid of the row whose cell is clicked, before the page is drawn.
+
+    ``key`` must change with page and filter: Streamlit remembers positions, and positions mean other rows there.
+    """
+    frame = displayable(rows)
+    here = [str(uid) for uid in frame[spec.uid]]
+    mount = f"{key}-mount"
+    if mount not in st.session_state or key not in st.session_state:
+        # Seen for the first time, or again: then its check marks are those of now, not of when it was left.
+        st.session_state[mount] = [place for place, uid in enumerate(here) if uid in picked]
+    event = st.dataframe(
+        frame,
+        hide_index=True,
+        column_order=spec.columns,
+        column_config=dict(spec.config),
+        on_select="rerun" if opened is None else lambda: _open(key, here, opened),
+        selection_mode="multi-row" if opened is None else ["multi-row", "single-cell"],
+        selection_default={"selection": {"rows": st.session_state[mount]}},
+        placeholder="",
+        row_height=ROW_HEIGHT,
+        height=min(height, HEADER_HEIGHT + ROW_HEIGHT * max(len(frame), 1)),
+        key=key,
+    )
+    chosen = {here[place] for place in event["selection"]["rows"] if place < len(here)}
+    return (picked - set(here)) | chosen
+
+
+def _open(key: str, here: Sequence[str], opened: Callable[[str], None]) -> None:
+    cells = st.session_state[key]["selection"].get("cells") or []
+    if cells and cells[0][0] < len(here):
+        opened(here[cells[0][0]])

@@ -1,0 +1,312 @@
+"""Filters over the pool: facets with counts, ranges, text search, the WHERE box. The URL holds what is chosen.
+
+For pages::
+
+    view = filter_panel("inspect")     # draws the column; the view of the URL, or None where it doesn't compile
+    active_filters(view)               # the chips above a table, each taken off with a click
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import streamlit as st
+
+from core.errors import StudioError
+from core.pool.query.views import FILTERS, check_view
+from core.pool.state.findings import FINDINGS
+from core.types import View
+from studio import components, state
+from studio.glossary import define
+from studio.kit.callouts import show_error
+from studio.kit.format import verbatim
+
+FACETS: dict[str, str] = {
+    "channel": "Channel",
+    "agent": "Agent",
+    "model": "Model",
+    "source": "Source",
+    "quality": "Step quality",
+    "trajectory_quality": "Trajectory quality",
+    "findings": "Findings",
+    "tags": "Tags",
+    "correct": "Step correct",
+    "trajectory_correct": "Trajectory correct",
+    "trainable": "Trainable",
+    "complete": "Complete",
+    "call_kind": "Call kind",
+    "status": "Status",
+    "transition": "Transition",
+    "token_source": "Token source",
+    "finish_reason": "Finish reason",
+    "policy_version": "Policy version",
+    "identity_source": "Identity source",
+    "engine": "Engine",
+}
+"""Facet column -> label, in the order shown."""
+
+CLOSED = ("source", "transition", "token_source", "finish_reason", "policy_version", "identity_source", "engine")
+"""Facets that start folded where there are many."""
+
+FEW_FACETS = 5
+"""Up to so many facets all start open."""
+
+RANGES: dict[str, str] = {
+    "trajectory_reward": "Trajectory reward",
+    "reward": "Step reward",
+    "n_prompt_tokens": "Prompt tokens",
+    "n_response_tokens": "Response tokens",
+    "latency_s": "Latency, s",
+    "step_index": "Step index",
+    "n_steps": "Trajectory length",
+    "staleness": "Staleness",
+    "difficulty": "Difficulty",
+    "policy_version": "Policy version",
+}
+MORE = ("tags", "has_notes", "notes", "ready", "correct_state", "created_at")
+"""Filters of the popover beside ranges and states."""
+STATES: dict[str, str] = {"trajectory_reward_state": "Trajectory", "reward_state": "Step"}
+WHERE_HELP = (
+    "A condition over the step columns, for instance `n_response_tokens > 200 and trajectory_reward < 1`. "
+    "It filters and nothing else; a bad one is explained."
+)
+
+
+def signature(view: View) -> str:
+    """A short hash of a view: part of widget keys, so that no selection outlives the rows it was made on."""
+    text = json.dumps({"filters": dict(view.filters), "where": view.where}, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def with_filter(view: View, name: str, value: Any) -> View:
+    """The view with one filter set, or without it for None."""
+    filters = {key: kept for key, kept in view.filters.items() if key != name}
+    if value is not None:
+        filters[name] = value
+    return View(filters, view.where)
+
+
+def toggled(view: View, name: str, value: Any) -> View:
+    """The view after a click on one facet value.
+
+    >>> toggled(View({"agent": "a"}), "agent", "b").filters
+    {'agent': ['a', 'b']}
+    >>> toggled(View({"agent": ["a"]}), "agent", "a").filters
+    {}
+    """
+    kind = FILTERS[name].kind
+    if kind in ("flag", "range", "state"):
+        return with_filter(view, name, None if selected_values(view, name) == [value] else value)
+    chosen = selected_values(view, name)
+    left = [item for item in chosen if item != value] if value in chosen else [*chosen, value]
+    return with_filter(view, name, left or None)
+
+
+def selected_values(view: View, name: str) -> list[Any]:
+    """The values of a filter as a list; empty when it isn't set. A range with two ends selects no single value."""
+    if name not in view.filters:
+        return []
+    value = view.filters[name]
+    if FILTERS[name].kind == "range" and isinstance(value, list | tuple | dict):
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def filter_panel(key: str) -> View | None:
+    """Draw the filter column. Changes go to the URL and rerun; None when the URL's view doesn't compile."""
+    view = state.view_from_query()
+    _search(view, key)
+    _where(view, key)
+    try:
+        check_view(view)
+    except StudioError as error:
+        show_error(error)
+        if st.button("Clear filters", key=f"{key}-clear-bad", width="stretch"):
+            change(View())
+        return None
+    _ranges(view, key)
+    rows = facet_rows(view)
+    closed = CLOSED if len(rows) > FEW_FACETS else ()
+    components.facet_list(
+        facets=rows, closed=closed, key=f"{key}-facets", toggled=partial(_toggle, view, f"{key}-facets")
+    )
+    return view
+
+
+def _toggle(view: View, key: str) -> None:
+    # Before the page is drawn, not while: one click is one drawing.
+    clicked = st.session_state[key]["toggle"]
+    if clicked is not None:
+        state.set_view(toggled(view, clicked["column"], clicked["value"]))
+        state.set_query(page=None)
+
+
+def facet_rows(view: View) -> list[dict[str, Any]]:
+    """Facets for the component. A facet's own filter is left out of its counts, so its other values stay in sight."""
+    pool = state.service().pool
+    own = [name for name in FACETS if name in view.filters]
+    counted = pool.stats.facets(view, [name for name in FACETS if name not in own])
+    for name in own:
+        counted |= pool.stats.facets(with_filter(view, name, None), [name])
+    rows = []
+    for name, label in FACETS.items():
+        kind = FILTERS[name].kind
+        # A flag is on or off; what nobody said is found by its state filter, not by a value.
+        values = [[value, n] for value, n in counted.get(name, []) if value is not None or kind != "flag"]
+        chosen = selected_values(view, name)
+        values += [[value, 0] for value in chosen if value not in [shown for shown, _ in values]]
+        if len(values) < (1 if kind == "list" else 2) and not chosen:
+            continue
+        rows.append(
+            {
+                "column": name,
+                "label": label,
+                "help": define(name) or define(label.lower()) or FILTERS[name].doc,
+                "values": values,
+                "hints": FINDINGS if name == "findings" else {},
+                "selected": chosen,
+            }
+        )
+    return rows
+
+
+def active_filters(view: View, *, key: str) -> None:
+    """What narrows the view, as buttons that take it off."""
+    if not view.filters and not view.where:
+        return
+    with st.container(horizontal=True, gap="xsmall", key=f"{key}-chips"):
+        for name, value in view.filters.items():
+            if st.button(
+                verbatim(describe(name, value)),
+                icon=":material/close:",
+                key=f"{key}-off-{name}",
+                help="Take this filter off",
+            ):
+                change(with_filter(view, name, None))
+        if view.where and st.button(f"where {verbatim(view.where)}", icon=":material/close:", key=f"{key}-off-where"):
+            change(View(view.filters, ""))
+        if st.button("Clear all", type="tertiary", key=f"{key}-off-all"):
+            change(View())
+
+
+def describe(name: str, value: Any) -> str:
+    """One filter in words.
+
+    >>> describe("reward", [0.5, None]), describe("agent", ["a", None]), describe("complete", True)
+    ('reward ≥ 0.5', 'agent: a, none', 'complete: yes')
+    """
+    if FILTERS[name].kind == "range" and isinstance(value, list | tuple):
+        low, high = value
+        parts = [f"≥ {low:g}" if low is not None else "", f"≤ {high:g}" if high is not None else ""]
+        return f"{name} {' and '.join(part for part in parts if part)}"
+    if isinstance(value, bool):
+        return f"{name}: {'yes' if value else 'no'}"
+    values = value if isinstance(value, list | tuple) else [value]
+    shown = ", ".join("none" if item is None else str(item) for item in values[:4])
+    return f"{name}: {shown}" + (f" and {len(values) - 4} more" if len(values) > 4 else "")
+
+
+def change(view: View) -> None:
+    """Put a view into the URL, start at its first page, redraw."""
+    state.set_view(view)
+    state.set_query(page=None)
+    st.rerun()
+
+
+def _search(view: View, key: str) -> None:
+    standing = str(view.filters.get("text") or "")
+    text = st.text_input(
+        "Search messages",
+        value=standing,
+        key=f"{key}-text-{signature(View({'text': standing}))}",
+        placeholder="Search messages",
+        label_visibility="collapsed",
+        icon=":material/search:",
+    )
+    if text.strip() != standing:
+        change(with_filter(view, "text", text.strip() or None))
+
+
+def _where(view: View, key: str) -> None:
+    typed = st.text_input(
+        "WHERE",
+        value=view.where,
+        key=f"{key}-where-{signature(View(where=view.where))}",
+        placeholder="WHERE reward < 0.5",
+        label_visibility="collapsed",
+        icon=":material/code:",
+        help=WHERE_HELP,
+    )
+    if typed.strip() != view.where:
+        change(View(view.filters, typed.strip()))
+
+
+def _ranges(view: View, key: str) -> None:
+    n_on = sum(name in view.filters for name in (*RANGES, *STATES, *MORE))
+    label = f"More filters · {n_on}" if n_on else "More filters"
+    with st.popover(label, icon=":material/tune:", width="stretch"), st.form(f"{key}-more", border=False):
+        chosen = view
+        for name, title in RANGES.items():
+            value = view.filters.get(name)
+            low, high = value if isinstance(value, list | tuple) else (value, value)
+            left, right = st.columns(2)
+            first = left.number_input(f"{title} from", value=_float(low), key=f"{key}-{name}-low", format="%.6g")
+            last = right.number_input("to", value=_float(high), key=f"{key}-{name}-high", format="%.6g")
+            chosen = with_filter(chosen, name, None if first is None and last is None else [first, last])
+        for name, title in STATES.items():
+            picked = st.segmented_control(
+                f"{title} reward", ["scored", "unscored"], default=view.filters.get(name), key=f"{key}-{name}"
+            )
+            chosen = with_filter(chosen, name, picked)
+        labelled = st.segmented_control(
+            "Step correctness",
+            ["labelled", "unlabelled"],
+            default=view.filters.get("correct_state"),
+            key=f"{key}-correct",
+        )
+        chosen = with_filter(chosen, "correct_state", labelled)
+        ready = view.filters.get("ready")
+        said = st.segmented_control(
+            "Ready to train",
+            ["yes", "no"],
+            default=None if not isinstance(ready, bool) else "yes" if ready else "no",
+            key=f"{key}-ready",
+            help=FILTERS["ready"].doc,
+        )
+        if not isinstance(ready, dict):
+            chosen = with_filter(chosen, "ready", None if said is None else said == "yes")
+        chosen = _dates(chosen, key)
+        tags = view.filters.get("tags")
+        typed = st.text_input("Tags, any of", value=", ".join(_texts(tags)), key=f"{key}-tags")
+        chosen = with_filter(chosen, "tags", [tag.strip() for tag in typed.split(",") if tag.strip()] or None)
+        text = st.text_input("Text in notes", value=str(view.filters.get("notes") or ""), key=f"{key}-notes-text")
+        chosen = with_filter(chosen, "notes", text.strip() or None)
+        notes = st.checkbox("Has a note", value=bool(view.filters.get("has_notes")), key=f"{key}-notes")
+        chosen = with_filter(chosen, "has_notes", True if notes else None)
+        if st.form_submit_button("Apply", type="primary", width="stretch"):
+            change(chosen)
+
+
+def _dates(view: View, key: str) -> View:
+    """Two moments, ISO 8601; either may stay empty."""
+    standing = view.filters.get("created_at")
+    bounds = list(standing) if isinstance(standing, list | tuple) and len(standing) == 2 else [None, None]
+    left, right = st.columns(2)
+    after = left.text_input("From, UTC", value=str(bounds[0] or ""), key=f"{key}-after", placeholder="2026-11-21T08:00")
+    before = right.text_input("before", value=str(bounds[1] or ""), key=f"{key}-before", placeholder="2026-11-22")
+    wanted = [after.strip() or None, before.strip() or None]
+    return with_filter(view, "created_at", wanted if any(wanted) else None)
+
+
+def _float(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _texts(value: Any) -> Sequence[str]:
+    if value is None:
+        return []
+    return [str(item) for item in value] if isinstance(value, list | tuple) else [str(value)]

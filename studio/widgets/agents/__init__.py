@@ -1,0 +1,1 @@
+"""Connecting agents: the panel, its copy-paste snippets, the demo agent. Used by Overview and Collect."""

@@ -1,0 +1,84 @@
+"""Connecting an agent: lines to copy with a fresh session key, and the tick when its first call arrives."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import streamlit as st
+
+from core.types import View
+from studio import kit, state
+from studio.kit.figures import Tone
+from studio.kit.html_tables import mark
+from studio.widgets.agents import snippets
+
+
+def connect_panel() -> None:
+    """The panel: an agent to choose, its lines, its key, and whether it has called."""
+    kit.section(
+        "Connect an agent", "every call is captured before it is answered; the session key names the trajectory"
+    )
+    agents = {agent.label: agent for agent in snippets.AGENTS.values()}
+    with st.container(border=True, key="panel-connect"):
+        chosen = st.segmented_control(
+            "Agent",
+            list(agents),
+            default=next(iter(agents)),
+            required=True,
+            key="connect",
+            bind="query-params",
+            label_visibility="collapsed",
+        )
+        agent = agents[chosen]
+        session = session_of(agent)
+        lines, facts = st.columns([5, 4], gap="medium")
+        with lines:
+            show_snippets(agent, session)
+        with facts:
+            first_call(session["trajectory_uid"])
+            kit.facts(
+                [
+                    ("Base URL", session["base_url"]),
+                    ("Session key", session["api_key"]),
+                    ("trajectory", session["trajectory_uid"]),
+                    ("channel", session["channel"]),
+                    ("Dialect", agent.dialect.path),
+                ]
+            )
+            if st.button("New key", icon=":material/key:", help="A fresh key begins a new trajectory."):
+                st.session_state["sessions"].pop(agent.key)
+                st.rerun()
+
+
+def session_of(agent: snippets.Agent) -> dict[str, Any]:
+    """The session minted for this agent in this browser tab; minted when first shown."""
+    sessions = st.session_state.setdefault("sessions", {})
+    if agent.key not in sessions:
+        sessions[agent.key] = state.service().mint_session(agent=agent.key)
+    session: dict[str, Any] = sessions[agent.key]
+    return session
+
+
+def show_snippets(agent: snippets.Agent, session: dict[str, Any]) -> None:
+    """What to copy."""
+    service = state.service()
+    filled = snippets.Session(service.base_url, session["api_key"], snippets.model_for(service.settings.engine))
+    for snippet in agent.write(filled):
+        st.caption(snippet.where)
+        st.code(snippet.text, language=snippet.language)
+
+
+@kit.live(1.0)
+def first_call(trajectory_uid: str) -> None:
+    """The tick."""
+    table = state.service().pool.steps.page(View({"trajectory_uid": trajectory_uid}), order="created_at desc", limit=1)
+    if table.num_rows == 0:
+        st.html(f'<div class="cs-wait">{mark("Waiting for the first call with this key", "")}</div>')
+        return
+    step = table.to_pylist()[0]
+    tone: Tone = "good" if step["status"] == "ok" else "bad"
+    when = kit.ago(step["created_at"], time.time())
+    st.html(f'<div class="cs-wait {tone}">{mark("First call seen", tone)} <span>newest {kit.escape(when)}</span></div>')
+    if st.button("Inspect it", icon=":material/frame_inspect:", key=f"inspect-{trajectory_uid}"):
+        state.goto("inspect", step=step["step_uid"])

@@ -1,0 +1,54 @@
+"""The demo agent: start it, and watch it run."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from core.errors import StudioError
+from studio import state
+from studio.kit.callouts import live, show_error
+from studio.kit.format import count
+
+N_ROLLOUTS = 4
+
+
+def start_demo() -> None:
+    """Start the demo agent in the background; the engine it talks to takes a moment the first time."""
+    with st.spinner("Starting the demo engine…", show_time=True):
+        state.service().run_demo(n_rollouts=N_ROLLOUTS)
+
+
+def demo_button(*, key: str, disabled: bool = False) -> None:
+    """The button that starts the demo agent and shows its calls arriving."""
+    if st.button(
+        "Run the demo agent live",
+        icon=":material/play_arrow:",
+        key=key,
+        disabled=disabled,
+        help=f"{N_ROLLOUTS} rollouts of each demo task: a small tool loop against the shipped scripted engine.",
+    ):
+        start_demo()
+        state.goto("collect")
+
+
+def demo_actions(key: str) -> None:
+    """The two ways to fill an empty pool: load the demo steps, or run the demo agent against the engine."""
+    with st.container(horizontal=True, horizontal_alignment="center", gap="small", key=f"demo-actions-{key}"):
+        if st.button("Load demo data", icon=":material/download:", type="primary", key=f"{key}-load"):
+            with st.spinner("Loading demo data…"):
+                state.service().load_demo()
+            st.rerun()
+        demo_button(key=f"{key}-run")
+
+
+@live(1.0)
+def demo_control() -> None:
+    """The start button, or the progress of the run in the button's place."""
+    status = state.service().demo_status()
+    done, total = status["done"], status["total"]
+    if status["running"]:
+        st.progress(done / total if total else 0.0, text=f"Demo agent: {count(done)} of {count(total)} rollouts")
+        return
+    demo_button(key="demo-run")
+    if status["error"]:
+        show_error(StudioError(f"The demo agent stopped: {status['error']}", hint="Settings holds the doctor."))

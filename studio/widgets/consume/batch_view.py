@@ -1,0 +1,101 @@
+"""One batch: what it held, what happened to it, what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import streamlit as st
+
+from core.types import View
+from studio import kit, state
+from studio.kit.html_tables import mark
+from studio.widgets.plans.batches import STATE_TONE, recipe_name
+
+BATCHES, SYNC_ROWS = 300, 100
+"""Batches that are drawn and listed at once; weight syncs on one page of their table."""
+
+
+def one_batch(uid: str) -> None:
+    """A batch: what it held, what happened to it, what was measured."""
+    service = state.service()
+    batch, made = service.pool.batches.get(uid), service.leases.plan_of(uid)
+    with st.container(horizontal=True, vertical_alignment="center"):
+        if st.button("All batches", icon=":material/arrow_back:"):
+            state.goto("consume", channel=batch["channel"])
+        st.html(
+            f"{mark(batch['state'], STATE_TONE[batch['state']])} {kit.uid_html(uid)} {kit.escape(batch['consumer'])}"
+        )
+        st.space("stretch")
+        trajectories = made.trajectories["trajectory_uid"].to_pylist()
+        view = state.view_to_query(View({"trajectory_uid": trajectories[:500]}))
+        if st.button("Its steps", icon=":material/frame_inspect:", help="The batch's trajectories in Inspect"):
+            state.goto("inspect", level="steps", **view)
+        if batch["state"] == "leased" and st.button("Give back", icon=":material/undo:", help="End the lease now"):
+            service.pool.batches.finish(uid, "released", detail={"by": state.author()})
+            st.rerun()
+    counts = made.counts
+    kit.figures(
+        [
+            kit.Figure("Groups", kit.count(counts["n_groups"])),
+            kit.Figure("Trajectories", kit.count(counts["n_trajectories"])),
+            kit.Figure("Steps", kit.count(counts["n_steps"])),
+            kit.Figure(
+                "Tokens", kit.compact(counts["n_tokens"]), sub=f"{kit.compact(counts['n_loss_tokens'])} in the loss"
+            ),
+            kit.Figure("Policy version", kit.count(batch["policy_version"])),
+            kit.Figure("Recipe", recipe_name(batch)),
+            kit.Figure("Update", kit.count(batch["update_index"])),
+        ],
+        dense=True,
+    )
+    left, right = st.columns([5, 4], gap="medium")
+    config = st.column_config
+    with left:
+        kit.section("Trajectories", "as they were handed out")
+        event = st.dataframe(
+            made.trajectories.select(
+                ["prompt_uid", "trajectory_uid", "n_steps", "n_tokens", "reward", "advantage", "policy_version_min"]
+            ).to_pylist(),
+            hide_index=True,
+            height=min(460, 38 + 29 * len(made.trajectories)),
+            row_height=29,
+            on_select="rerun",
+            selection_mode="single-cell",
+            key=f"held-{uid}",
+            column_config={
+                "prompt_uid": config.TextColumn("Prompt group"),
+                "trajectory_uid": config.TextColumn("Trajectory"),
+                "n_steps": config.NumberColumn("Steps", width=56),
+                "n_tokens": config.NumberColumn("Tokens", width=72, format="localized"),
+                "reward": config.NumberColumn("Reward", width=66, format="%.3g"),
+                "advantage": config.NumberColumn("Advantage", width=80, format="%+.3f"),
+                "policy_version_min": config.NumberColumn("Policy", width=56),
+            },
+        )
+        cells = event["selection"]["cells"]
+        if cells:
+            state.goto("inspect", trajectory=trajectories[cells[0][0]])
+    with right:
+        kit.section("Life")
+        kit.facts([(event["event"], lived(event)) for event in batch["events"]])
+        measured = service.pool.batches.metrics(uid)
+        if measured:
+            kit.section("Measured")
+            kit.facts([(row["name"], kit.number(row["value"])) for row in measured])
+        per_step = service.pool.batches.metrics(uid, of_steps=True)
+        if per_step:
+            kit.section("Measured by step", f"{kit.count(len(per_step))} values")
+            st.dataframe(
+                [{"step": row["step_uid"], "metric": row["name"], "value": row["value"]} for row in per_step],
+                hide_index=True,
+                height=240,
+            )
+        with st.expander("Recipe", icon=":material/tune:"):
+            st.json(made.recipe.to_json(), expanded=1)
+
+
+def lived(event: Mapping[str, Any]) -> str:
+    """When something happened to a batch, and what was said of it."""
+    detail = ", ".join(f"{name} {value}" for name, value in (event["detail"] or {}).items() if name != "expires_at")
+    return f"{kit.ago(event['created_at'], state.service().clock())}{', ' + detail if detail else ''}"

@@ -1,0 +1,95 @@
+"""How the matching steps spread, column by column, apart by any facet; a drag across a plot filters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from core.types import View
+from studio import kit, state
+from studio.charts.distributions import stacked
+from studio.kit.filters import FACETS, change, signature, with_filter
+
+DISTRIBUTIONS = {
+    "trajectory_reward": "Trajectory reward",
+    "reward": "Step reward",
+    "difficulty": "Difficulty",
+    "n_steps": "Steps of the trajectory",
+    "n_prompt_tokens": "Prompt tokens",
+    "n_response_tokens": "Response tokens",
+    "staleness": "Staleness",
+    "latency_s": "Latency, seconds",
+    "step_index": "Step index",
+}
+BINS = 24
+COLUMNS = 3
+
+
+def distributions(view: View) -> None:
+    """A grid of histograms. The facet that tells steps apart stands in the URL as ``by``."""
+    pool = state.service().pool
+    by = facet_choice()
+    n_steps = pool.steps.count(view)
+    spreads = {name: pool.stats.spread(view, name, by=by, bins=BINS).to_pylist() for name in DISTRIBUTIONS}
+    totals: dict[str | None, int] = {}
+    for row in max(spreads.values(), key=len):
+        totals[row["part"]] = totals.get(row["part"], 0) + row["n_steps"]
+    seen = {row["part"] for rows in spreads.values() for row in rows}
+    parts = sorted(seen, key=lambda part: (part == "(others)", -totals.get(part, 0), str(part)))
+    st.caption(f"{kit.count(n_steps)} steps match. Drag across a plot to filter by that range.")
+    if by is not None:
+        legend(parts)
+    for place, (name, title) in enumerate(DISTRIBUTIONS.items()):
+        if place % COLUMNS == 0:  # row by row, so that a plot without values moves none below it
+            columns = st.columns(COLUMNS, gap="medium")
+        with columns[place % COLUMNS]:
+            one(view, name, title, spreads[name], parts, by)
+
+
+def facet_choice() -> str | None:
+    """Which column tells the steps apart."""
+    asked = state.query("by")
+    options = [None, *FACETS]
+    standing = asked if asked in FACETS else None
+    chosen = st.selectbox(
+        "Apart by",
+        options,
+        index=options.index(standing),
+        format_func=lambda name: "All steps together" if name is None else f"Apart by {FACETS[name].lower()}",
+        label_visibility="collapsed",
+        width=260,
+        key=f"by-{standing}",
+    )
+    if chosen != standing:
+        state.set_query(by=chosen)
+        st.rerun()
+    return standing
+
+
+def legend(parts: list[str | None]) -> None:
+    """The parts and their colours, once for all plots."""
+    marks = []
+    for place, part in enumerate(parts):
+        tone = "muted" if part is None else f"s{place % 7}"
+        marks.append(f'<span><i class="{tone}"></i>{kit.escape("unknown" if part is None else part)}</span>')
+    st.html(f'<div class="cs-legend">{"".join(marks)}</div>')
+
+
+def one(view: View, name: str, title: str, rows: list[Any], parts: list[str | None], by: str | None) -> None:
+    """One histogram; what is brushed becomes a filter."""
+    kit.section(title)
+    if not rows:
+        st.caption("No known value among the matching steps.")
+        return
+    event = kit.plot(
+        stacked(rows, noun="steps", parts=parts, height=176),
+        key=f"hist-{name}-{by}-{signature(view)}",
+        alt=f"Histogram of {title.lower()}",
+        on_select="rerun",
+        selection_mode="box",
+    )
+    box = event["selection"]["box"]
+    if box:
+        low, high = sorted(float(x) for x in box[0]["x"])
+        change(with_filter(view, name, [round(low, 6), round(high, 6)]))

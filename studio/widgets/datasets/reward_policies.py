@@ -1,0 +1,147 @@
+"""Which reward counts: a named rule over what verifiers, judges, people and services said; previewed, then adopted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import plotly.graph_objects as go
+import streamlit as st
+
+from core.rewards.policy import RULES
+from core.types import View
+from studio import kit, state
+from studio.charts import theme
+from studio.kit.html_tables import bars, html_table
+
+
+def rewards_tab() -> None:
+    """Who has spoken, a rule, what it would change, and the button that adopts it."""
+    pool = state.service().pool
+    channels = [str(value) for value, _ in pool.stats.facets(View(), ["channel"])["channel"]] or ["train"]
+    left, right = st.columns([3, 7], gap="medium")
+    with left:
+        channel = st.selectbox("Channel", channels, key="policy-channel")
+        standing = pool.rewards.adopted(channel)
+        st.html(
+            '<div class="cs-said">In effect: <b>'
+            + (kit.escape(f"{standing['name']} v{standing['version']}") if standing else "the newest word")
+            + "</b></div>"
+        )
+        if standing and st.button("Back to the newest word", key="policy-none"):
+            pool.rewards.adopt(channel, None, author=state.author())
+            st.rerun()
+        spoken = pool.rewards.sources(channel=channel)
+        kit.section("Who has spoken", "trajectories by source of reward")
+        bars([(row["source"], row["n_trajectories"]) for row in spoken]) if spoken else st.caption("Nobody.")
+        policy = rule([row["source"] for row in spoken])
+    with right:
+        if policy is None:
+            kit.empty_state("Name a source", "This rule needs to know whom to hear.", icon="hearing")
+            return
+        preview(policy, channel)
+        adopt(policy, channel)
+
+
+def rule(sources: list[str]) -> dict[str, Any] | None:
+    """The rule being tried; None while it lacks something."""
+    name = st.selectbox("Rule", list(RULES), format_func=lambda key: f"{key}: {RULES[key]}", key="policy-rule")
+    if name == "weighted":
+        weights = {
+            source: st.number_input(kit.verbatim(source), min_value=0.0, value=1.0, step=0.1, key=f"weight-{source}")
+            for source in sources
+        }
+        missing = st.segmented_control(
+            "Where one has not spoken", ["skip", "unscored"], default="skip", required=True, key="policy-missing"
+        )
+        kept = {source: weight for source, weight in weights.items() if weight > 0}
+        return {"rule": name, "weights": kept, "missing": missing} if kept else None
+    chosen = st.multiselect(
+        "In this order" if name == "precedence" else "Hear only",
+        sources,
+        default=sources if name == "precedence" else [],
+        accept_new_options=True,
+        placeholder="everybody",
+        key=f"policy-sources-{name}",
+    )
+    return None if name == "precedence" and not chosen else {"rule": name, "sources": chosen}
+
+
+def preview(policy: Mapping[str, Any], channel: str) -> None:
+    """Rewards before and after, without writing anything."""
+    found = state.service().pool.rewards.preview(policy, channel=channel)
+    counts = found["counts"]
+    kit.section("What it would change", "nothing is written before you adopt it")
+    kit.figures(
+        [
+            kit.Figure(
+                "Trajectories changed", kit.count(counts["n_trajectories_changed"]), sub=of(counts["n_trajectories"])
+            ),
+            kit.Figure("Steps changed", kit.count(counts["n_steps_changed"]), sub=of(counts["n_steps"])),
+            kit.Figure("Groups changed", kit.count(counts["n_groups_changed"]), sub=of(counts["n_groups"])),
+            kit.Figure("Scored", change(counts, "n_scored_before", "n_scored_after", kit.count)),
+            kit.Figure("Mean", change(counts, "mean_before", "mean_after", kit.number)),
+            kit.Figure(
+                "Flat groups",
+                f"+{counts['n_newly_flat']} −{counts['n_no_longer_flat']}",
+                sub="newly, no longer",
+                help="All rewards of a flat group are equal, so it gives no advantage: newly so, and no longer so",
+            ),
+        ],
+        dense=True,
+    )
+    if found["histogram"]:
+        kit.plot(histogram(found["histogram"]), key="policy-histogram", alt="Trajectory rewards before and after")
+    if found["changes"]:
+        kit.section("Greatest changes")
+        html_table(
+            ("trajectory", "group", "before", "after"),
+            [
+                (
+                    kit.uid_html(row["trajectory_uid"], length=26),
+                    kit.uid_html(row["prompt_uid"], length=20),
+                    kit.number(row["before"]),
+                    kit.number(row["after"]),
+                )
+                for row in found["changes"][:12]
+            ],
+            numeric=(2, 3),
+        )
+
+
+def of(n: int) -> str:
+    """The whole that a count is a part of."""
+    return f"of {kit.count(n)}"
+
+
+def change(counts: Mapping[str, Any], before: str, after: str, text: Callable[[Any], str]) -> str:
+    """One value, or two with an arrow."""
+    one, other = text(counts[before]), text(counts[after])
+    return one if one == other else f"{one} → {other}"
+
+
+def histogram(rows: list[dict[str, Any]]) -> go.Figure:
+    """Bins ``{low, high, n_before, n_after}`` as pairs of bars."""
+    made = theme.figure(height=220, showlegend=True, barmode="group")
+    middles = [(row["low"] + row["high"]) / 2 for row in rows]
+    for name, key, colour in (("now", "n_before", theme.MUTED), ("then", "n_after", theme.GOOD)):
+        made.add_trace(go.Bar(x=middles, y=[row[key] for row in rows], name=name, marker={"color": colour}))
+    return made
+
+
+def adopt(policy: Mapping[str, Any], channel: str) -> None:
+    """Save under a name, and let it decide from now on."""
+    pool = state.service().pool
+    with st.form("adopt", border=False), st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        name = st.text_input("Name", placeholder="verifier-first", width=240)
+        if (
+            st.form_submit_button(f"Adopt in {kit.verbatim(channel)}", type="primary", icon=":material/gavel:")
+            and name.strip()
+        ):
+            version = pool.rewards.save(name.strip(), policy, author=state.author())
+            pool.rewards.adopt(channel, name.strip(), version, author=state.author())
+            st.toast(
+                f"{kit.verbatim(name.strip())} v{version} decides rewards in {kit.verbatim(channel)}",
+                icon=":material/gavel:",
+            )
+            st.rerun()

@@ -1,0 +1,153 @@
+"""A prompt group: its trajectories side by side, what each earned, and where they part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import streamlit as st
+
+from core.pool import Pool
+from core.types import View
+from studio import components, kit, state
+from studio.kit import data_tables
+from studio.kit.filters import change
+from studio.widgets.inspect.divergence import part
+from studio.widgets.plans.group_credit import group_plan, reason
+from studio.widgets.steps.messages import headline
+
+Row = Mapping[str, Any]
+
+
+def group_page(uid: str) -> None:
+    """Figures of the group, its trajectories as rows of steps, and ways on."""
+    pool = state.service().pool
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="crumbs"):
+        if st.button("All groups", icon=":material/arrow_back:", key="back", type="tertiary"):
+            state.set_query(group=None, level="groups")
+            st.rerun()
+        group = pool.groups.get(uid)
+        st.html(f"<code title='{kit.escape(uid)}'>{kit.escape(uid)}</code>", width="content")
+        st.html(kit.quiet(str(group.get("prompt_preview") or "")[:110]))
+        st.space("stretch")
+        if st.button("Its trajectories", icon=":material/table_rows:", type="tertiary", key="group-rows"):
+            state.set_query(group=None, level=None)
+            change(View({"prompt_uid": [uid]}))
+        if st.button("Review", icon=":material/rate_review:", type="tertiary", key="group-review"):
+            state.goto("curate", tab="review", level="group", item=uid)
+    members = group["trajectories"]
+    figures(group, members)
+    channel = str(group["channel"])
+    made, name = group_plan(uid, channel)
+    chosen = {row["trajectory_uid"]: row for row in made.trajectories.to_pylist()}
+    steps = steps_of(pool, [member["trajectory_uid"] for member in members])
+    asked = state.query("reference")
+    uids = [member["trajectory_uid"] for member in members]
+    reference = asked if asked is not None and asked in uids else uids[0]
+    advantages = {one: row["advantage"] for one, row in chosen.items()}
+    clicked = components.siblings(
+        rows=sibling_rows(pool, members, steps, reference, advantages),
+        key=components.mount_key("siblings", uid),
+        height=520,
+    )
+    missing = [one for one in uids if one not in chosen]
+    why = f" {len(missing)} not in it: {reason(made, steps[missing[0]][0]['step_uid'])}." if missing else ""
+    st.html(kit.quiet(f"Advantages by {name}.{why}"))
+    follow(clicked, reference)
+
+
+def follow(clicked: Mapping[str, str] | None, reference: str) -> None:
+    """Go where a click in the rows leads."""
+    if clicked is None:
+        return
+    what, uid = clicked["what"], clicked["uid"]
+    if what == "reference":
+        state.set_query(reference=uid)
+    elif what == "compare":
+        state.set_query(compare=[reference, uid], place=None)
+    elif what == "trajectory":
+        state.set_query(trajectory=uid, step=None)
+    else:
+        owner = state.service().pool.steps.get(uid)["trajectory_uid"]
+        state.set_query(trajectory=owner, step=uid)
+    st.rerun()
+
+
+def figures(group: Row, members: Sequence[Row]) -> None:
+    """The group in one row of numbers."""
+    versions = [
+        m[name] for m in members for name in ("policy_version_min", "policy_version_max") if m[name] is not None
+    ]
+    rate = group["success_rate"]
+    flat = group["zero_variance"]
+    kit.figures(
+        [
+            kit.Figure("Trajectories", kit.count(len(members)), sub=f"{kit.count(group['n_complete'])} complete"),
+            kit.Figure("Success", kit.percent(rate), help="Share of the scored trajectories with a reward above 0.5"),
+            kit.Figure("Difficulty", kit.number(None if rate is None else 1 - rate), help="1 - success rate"),
+            kit.Figure("Reward", kit.number(group["reward_mean"]), sub=f"± {kit.number(group['reward_std'])}"),
+            kit.Figure("Lowest, highest", f"{kit.number(group['reward_min'])}, {kit.number(group['reward_max'])}"),
+            kit.Figure(
+                "Variance",
+                "none" if flat else kit.DASH if group["n_scored"] < 2 else "some",
+                tone="warn" if flat else "",
+                help="All rewards equal: group-relative advantages are 0, so it teaches nothing",
+            ),
+            kit.Figure(
+                "Policy", data_tables.span(min(versions, default=None), max(versions, default=None)) or kit.DASH
+            ),
+            kit.Figure("Tokens", kit.compact(group["n_tokens"]), sub=f"{kit.count(group['n_steps'])} steps"),
+        ],
+        dense=True,
+    )
+
+
+def steps_of(pool: Pool, trajectory_uids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """Main steps of each trajectory in order (all steps where none is main)."""
+    rows = pool.steps.page(View({"trajectory_uid": list(trajectory_uids)}), order="step_index", limit=None).to_pylist()
+    found: dict[str, list[dict[str, Any]]] = {uid: [] for uid in trajectory_uids}
+    for row in rows:
+        found[row["trajectory_uid"]].append(row)
+    return {uid: [row for row in own if row["call_kind"] == "main"] or own for uid, own in found.items()}
+
+
+def sibling_rows(
+    pool: Pool,
+    members: Sequence[Row],
+    steps: Mapping[str, Sequence[Row]],
+    reference: str,
+    advantages: Mapping[str, float | None],
+    selected: str | None = None,
+) -> list[dict[str, Any]]:
+    """Rows for ``components.siblings``."""
+    rows = []
+    for member in members:
+        uid = member["trajectory_uid"]
+        parting = None if uid == reference else part(pool.steps, steps[reference], steps[uid])
+        rows.append(
+            {
+                "uid": uid,
+                "name": kit.uid(uid, 24),
+                "reward": member["reward"],
+                "advantage": advantages.get(uid),
+                "quality": member["quality"],
+                "complete": bool(member["complete"]),
+                "reference": uid == reference,
+                "parts": None if parting is None else parting.place,
+                "token": None if parting is None else parting.token,
+                "cells": [cell(step, selected) for step in steps[uid]],
+            }
+        )
+    return rows
+
+
+def cell(step: Row, selected: str | None) -> dict[str, Any]:
+    """One step as a cell of its row."""
+    return {
+        "uid": step["step_uid"],
+        "index": step["step_index"],
+        "what": headline(step),
+        "n_tokens": int(step["n_response_tokens"] or 0),
+        "reward": step["reward"],
+        "selected": step["step_uid"] == selected,
+    }

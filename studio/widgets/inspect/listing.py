@@ -1,0 +1,180 @@
+"""Inspect's table of trajectories, groups or steps: rows first, the count after, columns as each person keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import streamlit as st
+
+from core.errors import InvalidInput
+from core.pool.groups import PromptGroups
+from core.pool.query.columns import GROUP_COLUMNS, STEP_COLUMNS, TRAJECTORY_COLUMNS, parse_order
+from core.pool.steps import Steps
+from core.pool.trajectories import Trajectories
+from core.types import View
+from studio import kit, preferences, state
+from studio.kit import data_tables, selection
+from studio.kit.filters import active_filters, change, signature, with_filter
+from studio.kit.url_choices import choose
+
+LEVELS = {"trajectories": "Trajectories", "groups": "Prompt groups", "steps": "Steps"}
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """How one level is listed: its table, what can order it, and its key among the picks."""
+
+    table: Callable[[], data_tables.TableSpec]
+    orders: Sequence[str]
+    newest: str
+    pick: str
+
+
+TABLES = {
+    "trajectories": Level(data_tables.trajectory_table, list(TRAJECTORY_COLUMNS), "started_at desc", "trajectory"),
+    "groups": Level(data_tables.group_table, list(GROUP_COLUMNS), "started_at desc", "group"),
+    "steps": Level(data_tables.step_table, list(STEP_COLUMNS), "created_at desc", "step"),
+}
+
+
+def listing(view: View) -> None:
+    """The chosen level as a table: a click on a cell opens the row, a check mark picks it."""
+    pool = state.service().pool
+    with st.container(horizontal=True, vertical_alignment="center", key="listing-bar"):
+        level = choose("Level", LEVELS, "level")
+        info = TABLES[level]
+        order = asked_order(info)
+        spec = with_columns(info.table(), level)
+        st.space("stretch")
+        bar = st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key="pick-bar", width="content")
+        settings(info, spec, level, order)
+    active_filters(view, key="inspect")
+    lists: dict[str, Steps | Trajectories | PromptGroups] = {
+        "trajectories": pool.trajectories,
+        "groups": pool.groups,
+        "steps": pool.steps,
+    }
+    listed = lists[level]
+    page = data_tables.asked_page()
+    rows = listed.page(view, order=order, limit=data_tables.PAGE_SIZE, offset=(page - 1) * data_tables.PAGE_SIZE)
+    if len(rows) == 0 and page > 1:
+        state.set_query(page=None)
+        st.rerun()
+    if len(rows) == 0:
+        kit.empty_state(f"No {LEVELS[level].lower()} match", "Take a filter off to see more.", icon="filter_alt_off")
+        return
+    picked = selection.picks(info.pick)
+    with st.container(key="inspect-table"):
+        shown = f"{signature(view)}-{order}-{page}-{selection.epoch()}-{'.'.join(spec.columns)}"
+        now = data_tables.pick_table(
+            rows,
+            spec,
+            key=f"inspect-{level}-{shown}",
+            picked=picked,
+            height=640,
+            opened=lambda uid: open_row(level, uid),
+        )
+        # Counted after the rows are on the screen: a slow count holds up nobody.
+        data_tables.page_of(listed.count(view), key=f"inspect-{level}-{signature(view)}", noun=LEVELS[level].lower())
+    if now != picked:
+        selection.remember(info.pick, now)
+    if now:
+        with bar:
+            pick_bar(view, level, info, now)
+
+
+def open_row(level: str, uid: str) -> None:
+    """Go from a row to its page; called before that is drawn."""
+    if level == "trajectories":
+        state.set_query(trajectory=uid, step=None, page=None)
+    elif level == "groups":
+        state.set_query(group=uid, page=None)
+    else:
+        state.set_query(trajectory=state.service().pool.steps.get(uid)["trajectory_uid"], step=uid, page=None)
+
+
+def asked_order(info: Level) -> str:
+    """The URL's order; one that does not fit the level is left aside."""
+    asked = state.query("order")
+    if asked is None:
+        return info.newest
+    try:
+        parsed = parse_order(asked, {name: name for name in info.orders})
+    except InvalidInput:
+        return info.newest
+    return asked if parsed else info.newest
+
+
+def with_columns(spec: data_tables.TableSpec, level: str) -> data_tables.TableSpec:
+    """The columns that this person keeps, in their order; those of the table where they keep none."""
+    kept = preferences.get(f"columns.{level}")
+    if not isinstance(kept, list):
+        return spec
+    known = [name for name in kept if name in spec.config]
+    return replace(spec, columns=known or spec.columns)
+
+
+def settings(info: Level, spec: data_tables.TableSpec, level: str, order: str) -> None:
+    """Columns and order, in a popover."""
+    labels = {name: title(spec, name) for name in spec.config}
+    with st.popover("Columns", icon=":material/view_column:"):
+        chosen = st.multiselect(
+            "Columns, in this order",
+            list(labels),
+            default=list(spec.columns),
+            format_func=labels.__getitem__,
+            key=f"columns-{level}-{'.'.join(spec.columns)}",
+        )
+        if chosen and chosen != list(spec.columns):
+            preferences.put(f"columns.{level}", chosen)
+            st.rerun()
+        if preferences.get(f"columns.{level}") is not None and st.button("As it came", key=f"columns-reset-{level}"):
+            preferences.put(f"columns.{level}", None)
+            st.rerun()
+        name, _, direction = order.partition(" ")
+        first = st.selectbox(
+            "Order by",
+            info.orders,
+            index=list(info.orders).index(name.rstrip(",")),
+            format_func=lambda one: labels.get(one, one),
+            key=f"order-{level}-{order}",
+        )
+        way = st.segmented_control(
+            "Direction",
+            ["desc", "asc"],
+            default="desc" if direction.startswith("desc") else "asc",
+            format_func={"desc": "Highest first", "asc": "Lowest first"}.__getitem__,
+            required=True,
+            label_visibility="collapsed",
+            key=f"way-{level}-{order}",
+        )
+        wanted = f"{first} {way}"
+        if wanted != order:
+            state.set_query(order=None if wanted == info.newest else wanted, page=None)
+            st.rerun()
+
+
+def title(spec: data_tables.TableSpec, name: str) -> str:
+    """A column's heading."""
+    config: Any = spec.config.get(name) or {}
+    return str(config.get("label") or name)
+
+
+def pick_bar(view: View, level: str, info: Level, picked: set[str]) -> None:
+    """What can be done with the picked rows, wherever in the table they are."""
+    filter_name = "prompt_uid" if level == "groups" else f"{info.pick}_uid"
+    st.html(f'<div class="cs-said"><b>{len(picked):,}</b> picked</div>', width="content")
+    two = len(picked) == 2
+    if level != "groups" and st.button("Compare", key="pick-compare", disabled=not two, help="Two, side by side"):
+        state.set_query(compare=sorted(picked), page=None)
+        st.rerun()
+    if st.button("Only these", key="pick-only", help="Filter by what is picked"):
+        change(with_filter(view, filter_name, sorted(picked)))
+    if level != "groups" and st.button("Label", key="pick-label", help="In Curate"):
+        params = state.view_to_query(view)
+        state.goto("curate", **params, level=info.pick, picked=sorted(picked)[: selection.URL_PICKS])
+    if st.button("", icon=":material/close:", type="tertiary", key="pick-clear", help="Deselect all"):
+        selection.clear(info.pick)
+        st.rerun()

@@ -1,0 +1,116 @@
+"""A step's tokens on the screen, with what the plan makes of them and where they part from another step's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import streamlit as st
+from numpy.typing import NDArray
+
+from core.config import Settings
+from core.pool import Pool
+from core.types import View
+from studio import components, state
+from studio.widgets.inspect.divergence import first_divergent
+from studio.widgets.plans.group_credit import step_credit
+from studio.widgets.steps.token_texts import texts_for
+
+ENTROPY_FIELD = "token_entropies"
+"""Producers that know the entropy of each sampled token's distribution send it in the step's metadata."""
+NEAR = 24
+
+
+def show_tokens(
+    step: Mapping[str, Any],
+    settings: Settings,
+    *,
+    other: Mapping[str, Any] | None = None,
+    key: str = "step-tokens",
+    height: int = 520,
+) -> None:
+    """Every token of the step; ``other``: mark the first one that differs from that step's."""
+    prompt, response = ids_of(step.get("prompt_ids")), ids_of(step.get("response_ids"))
+    texts, credit = texts_for(step, settings), step_credit(step)
+    diverges, against = None, ""
+    if other is not None:
+        diverges = first_divergent(whole(step), whole(other))
+        against = f"first token that differs from {other['step_uid']}"
+    components.token_view(
+        uid=str(step["step_uid"]),
+        prompt_ids=prompt,
+        response_ids=response,
+        logprobs=step.get("response_logprobs"),
+        entropy=entropies(step, len(response)),
+        advantages=credit.advantages if credit.advantages is not None and len(credit.advantages) else None,
+        vocab=texts.vocab(np.concatenate([prompt, response])),
+        n_shared=int(step.get("n_shared_tokens") or 0),
+        in_loss=credit.in_loss,
+        notes=[credit.why, texts.why],
+        diverges=None if diverges is None or diverges >= len(prompt) + len(response) else diverges,
+        against=against,
+        height=height,
+        key=key,
+    )
+
+
+def against_picker(step: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Which step to mark the first difference from; stands in the URL as ``against``."""
+    pool = state.service().pool
+    asked = state.query("against")
+    options = neighbours(pool, step)
+    if asked and asked not in options and asked != step["step_uid"] and pool.steps.existing([asked]):
+        options[asked] = asked
+    standing = asked if asked in options else None
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="token-against"):
+        chosen = st.selectbox(
+            "Mark the first difference from",
+            [None, *options],
+            index=[None, *options].index(standing),
+            format_func=lambda uid: "Mark the first token that differs from …" if uid is None else options[uid],
+            label_visibility="collapsed",
+            key=f"against-{step['step_uid']}-{standing}",
+        )
+        if standing and st.button("Side by side", icon=":material/compare:", key="compare-steps"):
+            state.set_query(compare=[step["step_uid"], standing], against=None)
+            st.rerun()
+    if chosen != standing:
+        state.set_query(against=chosen)
+        st.rerun()
+    return pool.steps.get(standing) if standing else None
+
+
+def neighbours(pool: Pool, step: Mapping[str, Any]) -> dict[str, str]:
+    """Steps that one would compare with: the step before, and those at the same place of its siblings."""
+    found: dict[str, str] = {}
+    if step.get("parent_step_uid"):
+        found[step["parent_step_uid"]] = "the step before"
+    if step.get("prompt_uid") is None:
+        return found
+    index = step["step_index"]
+    view = View({"prompt_uid": step["prompt_uid"], "step_index": [index, index]})
+    for row in pool.steps.page(view, order="trajectory_uid", limit=NEAR).to_pylist():
+        if row["trajectory_uid"] != step["trajectory_uid"]:
+            found[row["step_uid"]] = f"{row['trajectory_uid']}, step {index}"
+    return found
+
+
+def entropies(step: Mapping[str, Any], n_response: int) -> NDArray[np.float32] | None:
+    """Entropy of each sampled token, nats, NaN where unknown; None where the producer sent none that fit."""
+    values: Sequence[Any] | None = (step.get("metadata") or {}).get(ENTROPY_FIELD)
+    if not isinstance(values, list) or len(values) != n_response or not values:
+        return None
+    if not all(value is None or isinstance(value, int | float) for value in values):
+        return None
+    return np.asarray([np.nan if value is None else value for value in values], dtype=np.float32)
+
+
+def whole(step: Mapping[str, Any]) -> NDArray[np.int32]:
+    """Prompt and response in one: int32 [P + R]."""
+    return np.concatenate([ids_of(step.get("prompt_ids")), ids_of(step.get("response_ids"))])
+
+
+def ids_of(ids: Any) -> NDArray[np.int32]:
+    """Token ids as int32; unknown ones are none."""
+    return np.asarray(ids if ids is not None else [], dtype=np.int32)

@@ -1,0 +1,1 @@
+"""Labels: the panel that writes them, the review queue, agreement of reviewers. Used by Inspect and Curate."""

@@ -1,0 +1,65 @@
+"""What sharing prefixes saves, told by prompt group, by step of a trajectory, or by agent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from core.batch.plan import Plan
+from core.pool.query.reads import MOST_VALUES
+from core.types import View
+from studio import state
+from studio.widgets.plans.planning import as_of_now
+
+
+def savings(made: Plan, by: str) -> list[dict[str, Any]]:
+    """One row per group, step index or agent: ``name, trajectories, steps, tokens, packed, ratio, saved``.
+
+    Sums are those of the plan's layout: each step's share is the tokens that it adds to its row.
+    """
+    if by == "group":  # in plan order, as the chart has them
+        names, number = np.array(group_names(made)), made.steps["group"].to_numpy()
+    elif by == "step":
+        names, number = np.unique(made.steps["step_index"].to_numpy(), return_inverse=True)
+    else:
+        names, number = as_of_now("agents", made.view, made.recipe, None, lambda: _agents(made))
+    n = len(names)
+    tokens = np.bincount(number, made.lengths, minlength=n).astype(np.int64).tolist()
+    packed = np.bincount(number, made.layout.step_packed, minlength=n).astype(np.int64).tolist()
+    steps = np.bincount(number, minlength=n).tolist()
+    pairs = np.unique(made.steps["trajectory"].to_numpy().astype(np.int64) * n + number)
+    trajectories = np.bincount(pairs % n, minlength=n).tolist()
+    return [
+        {
+            "name": name,
+            "trajectories": trajectories[i],
+            "steps": steps[i],
+            "tokens": tokens[i],
+            "packed": packed[i],
+            "ratio": packed[i] / tokens[i] if tokens[i] else None,
+            "saved": tokens[i] - packed[i],
+        }
+        for i, name in enumerate(names.tolist())
+    ]
+
+
+def group_names(made: Plan) -> list[str]:
+    """The plan's prompt groups in plan order."""
+    return list(dict.fromkeys(made.trajectories["prompt_uid"].to_pylist()))
+
+
+def _agents(made: Plan) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Agents by name, and each plan step's number; asked agent by agent, since whole rows take seconds to read."""
+    pool, channel = state.service().pool, made.recipe.channel
+    uids = made.steps["step_uid"]
+    found = pool.stats.facets(View({"channel": channel}), ["agent"])["agent"]
+    known = sorted(str(agent) for agent, _ in found if agent is not None)
+    number = np.full(len(uids), len(known))
+    for place, agent in enumerate(known):
+        own = pool.training.plan_rows(View({"agent": agent}), channel=channel)["step_uid"]
+        number[pc.is_in(uids, value_set=own.combine_chunks()).to_numpy(zero_copy_only=False)] = place
+    used, number = np.unique(number, return_inverse=True)
+    rest = "unknown" if len(found) < MOST_VALUES else "others, and unknown"
+    return np.array([*known, rest])[used], number

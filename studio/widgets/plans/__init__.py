@@ -1,0 +1,1 @@
+"""Recipes, plans, their packing and exports. Used by every page that shows a plan."""

@@ -1,0 +1,109 @@
+"""An answer of the SQL console: as a table, as a chart, as a view over the pool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+import pyarrow as pa
+import streamlit as st
+
+from core.types import View
+from studio import kit, state
+from studio.charts import theme
+
+KEYS = {"step_uid": "steps", "trajectory_uid": "trajectories", "prompt_uid": "groups"}
+"""Columns that name rows of the pool -> the level of Inspect that lists them."""
+LINK_MAX = 500
+KINDS = {"bar": "Bars", "line": "Line", "scatter": "Points"}
+
+
+def as_table(table: pa.Table) -> None:
+    """All rows."""
+    if table.num_columns == 0 or len(table) == 0:
+        kit.empty_state("No rows", "The query ran and found nothing.", icon="table_rows")
+        return
+    st.dataframe(table.to_pandas(), hide_index=True, height=min(560, 38 + 29 * len(table)), row_height=29)
+
+
+def as_chart(table: pa.Table) -> None:
+    """Two columns as bars, a line or points, apart by a third."""
+    names = table.column_names
+    numeric = [n for n in names if is_number(table.schema.field(n).type)]
+    if not numeric or len(names) < 2 or len(table) == 0:
+        kit.empty_state("Nothing to draw", "A chart needs rows, and a number beside another column.", icon="bar_chart")
+        return
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        first = next((n for n in names if n not in numeric), names[0])
+        x = st.selectbox("Across", names, index=names.index(first), key="sql-x")
+        y = st.selectbox("Up", numeric, index=next((i for i, n in enumerate(numeric) if n != x), 0), key="sql-y")
+        part = st.selectbox("Apart by", [None, *names], format_func=lambda n: n or "nothing", key="sql-part")
+        kind = st.segmented_control(
+            "As", list(KINDS), default="bar", format_func=KINDS.__getitem__, required=True, key="sql-kind"
+        )
+    kit.plot(chart(table, x, y, part, kind), key=f"sql-chart-{x}-{y}-{part}-{kind}", alt=f"{y} over {x}")
+
+
+def chart(table: pa.Table, x: str, y: str, part: str | None, kind: str) -> go.Figure:
+    """The figure of ``as_chart``."""
+    rows = table.select(list(dict.fromkeys([x, y, *([part] if part else [])]))).to_pylist()
+    groups: dict[Any, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row[part] if part else None, []).append(row)
+    made = theme.figure(height=420, showlegend=part is not None)
+    for place, (name, own) in enumerate(groups.items()):
+        xs, ys = [drawn(row[x]) for row in own], [row[y] for row in own]
+        look: dict[str, Any] = {"x": xs, "y": ys, "name": theme.plain(name)}
+        colour = theme.SERIES[place % len(theme.SERIES)]
+        if kind == "bar":
+            made.add_trace(go.Bar(marker={"color": colour}, **look))
+        else:
+            mode = "lines" if kind == "line" else "markers"
+            made.add_trace(go.Scatter(mode=mode, line={"color": colour}, marker={"color": colour}, **look))
+    made.update_xaxes(title=theme.plain(x))
+    made.update_yaxes(title=theme.plain(y))
+    return made
+
+
+def drawn(value: Any) -> Any:
+    """A value of the answer on an axis: a text is shown to the letter."""
+    return theme.plain(value) if isinstance(value, str) else value
+
+
+def as_view(table: pa.Table) -> None:
+    """The rows that the answer names, as a view: to look at, or to keep under a name."""
+    key = next((name for name in KEYS if name in table.column_names), None)
+    if key is None:
+        kit.empty_state(
+            "The answer names no rows",
+            f"Select one of {', '.join(KEYS)}; its values then make a view.",
+            icon="bookmark",
+        )
+        return
+    uids = list(dict.fromkeys(str(uid) for uid in table[key].to_pylist() if uid is not None))
+    view = View({key: uids})
+    pool = state.service().pool
+    n_steps = kit.count(pool.steps.count(view))
+    st.html(f'<div class="cs-said"><b>{len(uids):,}</b> {KEYS[key]} by {key}, {n_steps} steps</div>')
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        short = len(uids) <= LINK_MAX
+        if st.button(
+            "Open in Inspect",
+            icon=":material/frame_inspect:",
+            disabled=not uids or not short,
+            help=None if short else f"A link holds {LINK_MAX} at most; save it under a name instead",
+        ):
+            state.goto("inspect", level=KEYS[key], **state.view_to_query(view))
+        if st.button("Review in Curate", icon=":material/rate_review:", disabled=not uids or not short):
+            level = {"steps": "step", "trajectories": "trajectory", "groups": "group"}[KEYS[key]]
+            state.goto("curate", tab="review", level=level, **state.view_to_query(view))
+    with st.form("sql-save", border=False), st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        name = st.text_input("Name", placeholder="a name for it", width=260)
+        if st.form_submit_button("Save as a view", icon=":material/bookmark_add:") and name.strip():
+            pool.views.save(name.strip(), view)
+            st.toast(f"Saved: {kit.verbatim(name.strip())}. Curate lists it.", icon=":material/check:")
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether values of this type can be drawn upwards."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))

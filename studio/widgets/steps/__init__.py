@@ -1,0 +1,1 @@
+"""Contents of steps: messages and the text of tokens. Used by every page that shows a step."""

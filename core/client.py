@@ -28,7 +28,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from core.errors import Conflict, InvalidInput, NotFound, StudioError, Unauthorized
-from core.recording import Environment, RecordedEnvironment, Rollout, Sampled, ids_of, known, reward_of
+from core.rollout import Environment, RecordedEnvironment, Rollout, Sampled, ids_of, known, reward_of
 
 __all__ = [
     "Environment",

@@ -158,7 +158,7 @@ def add_upkeep_to(app: typer.Typer, connect: Connect, own: Own) -> None:
         data: DataOption = None,
     ) -> None:
         """Put a backup into a data folder that holds no pool and no journal."""
-        from core.upkeep import restore as put_back
+        from core.backup import restore as put_back
 
         with own(data) as data_dir:
             told = put_back(source, data_dir)

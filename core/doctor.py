@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from core.blotting import split_login
 from core.config import Settings, is_loopback
 from core.journal import kept_aside
+from core.scrub import split_login
 
 MIN_FREE_BYTES = 1 << 30
 PACKAGES = (

@@ -2,7 +2,7 @@
 
 Facts are kept as they came: the raw bodies of agent and engine stand in the record unparsed, and tokens are
 derived from them on reading (``core.tokens``), so a better reader can be run over old journals.
-Keys never get in (``core.blotting``).
+Keys never get in (``core.scrub``).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import orjson
 
-from core.blotting import SECRET_FIELDS, blot, keyless
 from core.errors import InvalidInput
+from core.scrub import SECRET_FIELDS, scrub_bytes, scrub_metadata
 from core.types import Identity
 
 VERSION: Final = 1
@@ -81,7 +81,7 @@ def call_record(
         response_id: the id that the agent saw, where it is not the response's own.
         input_items: the whole input of a ``responses`` request that only names earlier parts of it.
         connection: the client's end of the connection, ``host:port``: what came over one is likelier one agent's.
-        secrets: keys that this call presented or used; blotted out of everything.
+        secrets: keys that this call presented or used; scrubbed out of everything.
     """
     if SECRET_FIELDS.intersection(parsed_request):
         request = orjson.dumps({key: value for key, value in parsed_request.items() if key not in SECRET_FIELDS})
@@ -131,7 +131,7 @@ def call_record(
         record["input_items"] = list(input_items)
     payload = orjson.dumps(record)
     for secret in secrets:
-        payload = blot(payload, secret)
+        payload = scrub_bytes(payload, secret)
     return payload
 
 
@@ -159,7 +159,7 @@ def register_record(
             "prompt_uid": prompt_uid,
             "channel": channel,
             "agent": agent,
-            "metadata": keyless(metadata or {}),
+            "metadata": scrub_metadata(metadata or {}),
         }
     )
 
@@ -210,7 +210,7 @@ def session_record(
             "prompt_uid": prompt_uid,
             "channel": channel,
             "agent": agent,
-            "metadata": keyless(metadata or {}),
+            "metadata": scrub_metadata(metadata or {}),
             "limits": dict(limits or {}),
         }
     )
@@ -228,7 +228,7 @@ def feedback_record(*, at: float, feedback: Sequence[Mapping[str, Any]]) -> byte
     ``kind``, ``value`` (None withdraws), ``reward``, ``author``, ``source``, ``note``, ``metadata``, and
     ``given_at``: seconds since the epoch, or None where only the time of arrival is known.
     """
-    said = [{**one, "metadata": keyless(one.get("metadata") or {})} for one in feedback]
+    said = [{**one, "metadata": scrub_metadata(one.get("metadata") or {})} for one in feedback]
     return orjson.dumps({"kind": "feedback", "v": VERSION, "at": at, "feedback": said})
 
 
@@ -241,7 +241,7 @@ def policy_record(*, at: float, version: int, event: str, metadata: Mapping[str,
             "at": at,
             "version": version,
             "event": event,
-            "metadata": keyless(metadata or {}),
+            "metadata": scrub_metadata(metadata or {}),
         }
     )
 

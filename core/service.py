@@ -29,7 +29,7 @@ from core.config import Settings
 from core.doctor import Finding, diagnose
 from core.engine_host import LocalEngineHost, add_configured_engines, bounds_of, timeouts_of
 from core.errors import PoolError, StudioError
-from core.gateway.access.admission import Border
+from core.gateway.access.admission import Admission
 from core.gateway.access.hosts import Hosts
 from core.gateway.access.ledger import Ledger
 from core.gateway.access.wrong_keys import WrongKeys
@@ -37,7 +37,7 @@ from core.gateway.app import GatewayDeps, create_gateway
 from core.gateway.calls.identity import KeyStore
 from core.gateway.calls.policy import PolicyState
 from core.gateway.engines.registry import EngineSet
-from core.gateway.http.fast_router import Front
+from core.gateway.http.fast_router import FastRouter
 from core.gateway.http.limits import Limits, raise_descriptor_limit
 from core.gateway.http.server import GatewayServer
 from core.gateway.telemetry.call_log import log_call
@@ -245,7 +245,7 @@ class Service:
         self.engines.elsewhere = fleet.engine_status
         return fleet
 
-    def _app(self) -> Border:
+    def _app(self) -> Admission:
         gateway = create_gateway(
             GatewayDeps(
                 settings=self.settings,
@@ -276,8 +276,8 @@ class Service:
             n_ends=self.supervisor.n_ends,
         )
         app = Starlette(routes=[*create_api(self.api_deps), *gateway], exception_handlers=EXCEPTION_HANDLERS)
-        return Border(
-            Front(app, gateway),
+        return Admission(
+            FastRouter(app, gateway),
             hosts=Hosts(self.settings.host, self.settings.allowed_hosts),
             api_key=self.settings.api_key,
             keys=self.keys,

@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from core.client import StudioClient, new_uid
 from core.errors import Conflict, StudioError
-from core.recording import known
+from core.rollout import known
 
 WAIT_S = 30.0
 """One long poll; waiting longer is asking again, so that a lost connection is noticed."""

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Lower levels first. A module may import from lower levels, and inside its own part.
 LEVELS: list[set[str]] = [
-    {"core.types", "core.errors", "core.config", "core.logs", "core.blotting", "core.durable", "core.printable"},
+    {"core.types", "core.errors", "core.config", "core.logs", "core.scrub", "core.durable", "core.printable"},
     {
         "core.journal",
         "core.records",
@@ -22,9 +22,9 @@ LEVELS: list[set[str]] = [
         "core.credit",
         "core.rewards",
     },
-    {"core.client", "core.recording", "core.trainer"},
+    {"core.client", "core.rollout", "core.trainer"},
     {"core.pool"},
-    {"core.upkeep", "core.trash", "core.linking", "core.ingest", "core.gateway", "core.batch", "core.tasks"},
+    {"core.backup", "core.trash", "core.linking", "core.ingest", "core.gateway", "core.batch", "core.tasks"},
     {"core.export", "core.api", "core.imports"},
     {
         "core.owner",
@@ -45,9 +45,9 @@ LEVELS: list[set[str]] = [
 SAME_LEVEL = {
     ("core.config", "core.errors"),
     ("core.logs", "core.printable"),
-    ("core.client", "core.recording"),
+    ("core.client", "core.rollout"),
     ("core.trainer", "core.client"),
-    ("core.trainer", "core.recording"),
+    ("core.trainer", "core.rollout"),
     ("core.imports", "core.api"),
     ("core.ingest", "core.linking"),
     ("core.api", "core.export"),

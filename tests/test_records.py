@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core import blotting, records
+from core import records, scrub
 from core.errors import InvalidInput
 from core.tokens import extract_tokens
 from core.types import Identity, Tokens, TokenSource
@@ -52,7 +52,7 @@ def call(body: dict, **changes) -> dict:
 def test_bodies_come_back_as_they_went_in(request, response):
     raw = orjson.dumps(response)
     record = call(request, response=raw)
-    expected = {key: value for key, value in request.items() if key not in blotting.SECRET_FIELDS}
+    expected = {key: value for key, value in request.items() if key not in scrub.SECRET_FIELDS}
     assert record["request"] == expected
     assert record["response"] == response
 
@@ -73,7 +73,7 @@ def test_a_call_record_has_the_agreed_fields():
     assert record["response"] is None
 
 
-@pytest.mark.parametrize("name", sorted(blotting.SECRET_FIELDS))
+@pytest.mark.parametrize("name", sorted(scrub.SECRET_FIELDS))
 def test_key_fields_leave_the_request(name):
     record = call({"model": "m", name: "canary-0123456789", "messages": []})
     assert record["request"] == {"model": "m", "messages": []}
@@ -97,7 +97,7 @@ def test_keys_in_what_a_log_says_of_its_call_leave_with_it():
         "messages": [{"role": "user", "content": f"my key is {key}."}],
     }
     before = orjson.dumps(step)
-    found = blotting.without_keys(step)
+    found = scrub.scrub_step(step)
     assert orjson.dumps(step) == before
     assert key not in orjson.dumps(found).decode()
     assert found["messages"] == [{"role": "user", "content": "my key is [secret]."}]
@@ -108,9 +108,9 @@ def test_keys_in_what_a_log_says_of_its_call_leave_with_it():
         "n", "sampling.extra_headers", "sampling.api_key", "metadata.log.Headers", "metadata.user_api_key",
         "tools.authorization",
     ]  # fmt: skip
-    assert blotting.without_keys(found)["metadata"] == found["metadata"]
+    assert scrub.scrub_step(found)["metadata"] == found["metadata"]
     harmless = {"step_uid": "s", "metadata": {"a": 1}, "sampling": None, "tools": None, "messages": [{"api_key": "x"}]}
-    assert blotting.without_keys(harmless) == harmless
+    assert scrub.scrub_step(harmless) == harmless
 
 
 def test_a_header_is_more_than_its_key_and_a_conversation_may_name_one():
@@ -125,14 +125,14 @@ def test_a_header_is_more_than_its_key_and_a_conversation_may_name_one():
         "messages": [{"password": "canary-in-words"}],
         "tools": [{"api_key": "x" * 20}],
     }
-    keys = blotting.logged_keys(record)
+    keys = scrub.logged_secrets(record)
     assert {key, session, f"Bearer {key}"} <= set(keys)
     assert not {"text/event-stream", "canary-in-words", "x" * 20} & set(keys)
     said = {"a": f"{key} {session} Bearer {key} text/event-stream Path=/ Bearer"}
-    assert blotting.blotted(said, keys) == {"a": "[secret] [secret] [secret] text/event-stream Path=/ Bearer"}
-    assert blotting.logged_keys({"messages": [], "usage": {"tokens": 3}, "rows": [1, None, "x"]}) == []
+    assert scrub.scrubbed(said, keys) == {"a": "[secret] [secret] [secret] text/event-stream Path=/ Bearer"}
+    assert scrub.logged_secrets({"messages": [], "usage": {"tokens": 3}, "rows": [1, None, "x"]}) == []
     request = {"model": "m", "extra_headers": headers}
-    assert session in blotting.take_secrets(request)[1]
+    assert session in scrub.take_secrets(request)[1]
 
 
 @pytest.mark.parametrize("secret", ["canary-0123456789", 'canary"with\\signs/0123', "canary-ünïcode-0123"])
@@ -158,7 +158,7 @@ def test_only_allowed_headers_are_kept():
         (b"user-agent", b"agent/1"),
         (b"x-stainless-retry-count", b"1"),
     ]
-    assert blotting.harmless_headers(headers) == {"user-agent": "agent/1", "x-stainless-retry-count": "1"}
+    assert scrub.harmless_headers(headers) == {"user-agent": "agent/1", "x-stainless-retry-count": "1"}
 
 
 def test_the_other_kinds():

@@ -19,7 +19,7 @@ from core.gateway.app import GatewayDeps, create_gateway
 from core.gateway.calls.identity import KeyStore
 from core.gateway.calls.policy import PolicyState
 from core.gateway.engines.registry import EngineSet
-from core.gateway.http.fast_router import Front
+from core.gateway.http.fast_router import FastRouter
 from core.gateway.http.server import GatewayServer, settle_memory
 from core.gateway.telemetry.stats import GatewayStats
 from core.journal import Journal
@@ -40,7 +40,7 @@ def one(data: Path, upstream: str) -> Callable[[], None]:
         stats=GatewayStats(clock=time.time),
     )
     routes = create_gateway(deps)
-    server = GatewayServer(Front(Starlette(routes=routes), routes))
+    server = GatewayServer(FastRouter(Starlette(routes=routes), routes))
     ready(server.start())
 
     def stop() -> None:

@@ -39,6 +39,7 @@ from core.api.schemas import (
     or_null,
     whole,
 )
+from core.backup import backup
 from core.batch.datasets import freeze_version, version_plan
 from core.batch.recipe import parse_recipe
 from core.batch.redact import texts_of
@@ -52,7 +53,6 @@ from core.pool.upkeep.retention import Retention
 from core.pool.upkeep.trash import SEGMENTS
 from core.rewards.policy import RULES
 from core.trash import empty_trash, list_trash, prune_journal, restore_run
-from core.upkeep import backup
 
 routes = Router()
 

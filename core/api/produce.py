@@ -13,10 +13,10 @@ from core.api import wire
 from core.api.handling import CATCH_UP_S, ApiDeps, Call
 from core.api.routing import Router
 from core.api.schemas import BOOL, INT, NUM_OR_NULL, STR, TEXT_OR_NULL, array, obj
-from core.blotting import keyless, without_keys
 from core.errors import Conflict, InvalidInput, NotFound
 from core.gateway.access.keys import Limits, key_id
 from core.records import complete_record, register_record, session_record, steps_record
+from core.scrub import scrub_metadata, scrub_step
 
 routes = Router()
 
@@ -25,7 +25,7 @@ def mint_session(deps: ApiDeps, session: wire.SessionIn, base_url: str | None = 
     """A key bound to one trajectory; the key itself is returned once and stored only as a hash."""
     trajectory_uid = session.trajectory_uid or deps.new_uid()
     channel = session.channel or deps.settings.channel
-    metadata = keyless(session.metadata)
+    metadata = scrub_metadata(session.metadata)
     limits = session.limits(deps.clock())
     key, key_sha256 = deps.keys.mint(
         trajectory_uid=trajectory_uid,
@@ -81,7 +81,7 @@ def sessions(call: Call, body: wire.SessionIn) -> Any:
 def submit_steps(deps: ApiDeps, body: wire.StepsIn, *, channel: str | None = None) -> dict[str, Any]:
     """Check, journal and wait until readable. A step that is already stored is accepted again if it is the same."""
     now = deps.clock()
-    steps = [without_keys(step.wire(now=now, channel=channel or deps.settings.channel)) for step in body.steps]
+    steps = [scrub_step(step.wire(now=now, channel=channel or deps.settings.channel)) for step in body.steps]
     _refuse_contradictions(deps, steps)
     deps.journal.append(steps_record(at=now, steps=steps)).result()
     readable = deps.ingest.catch_up(CATCH_UP_S)

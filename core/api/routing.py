@@ -21,8 +21,8 @@ from core.api.handling import ApiDeps, Call, error_response, json_response
 from core.api.schemas import Schema
 from core.api.wire import WireModel, check
 from core.errors import InvalidInput, StudioError
-from core.gateway.http.asgi import AgentGone, read_request
-from core.gateway.http.fast_router import unmarked
+from core.gateway.http.asgi import ClientDisconnected, read_request
+from core.gateway.http.fast_router import decode_slashes
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ def endpoint(deps: ApiDeps, operation: Operation) -> Callable[[Request], Awaitab
         try:
             call = Call(
                 deps,
-                unmarked(request.path_params),
+                decode_slashes(request.path_params),
                 dict(request.query_params),
                 await read_request(request.receive, request.headers, deps.settings.max_body_bytes),
                 request.headers.get("host"),
@@ -147,7 +147,7 @@ def endpoint(deps: ApiDeps, operation: Operation) -> Callable[[Request], Awaitab
             result = await (answer(call) if iscoroutinefunction(handler) else run_in_threadpool(answer, call))
         except StudioError as err:
             return error_response(err)
-        except AgentGone:
+        except ClientDisconnected:
             # Nobody is there to read it.
             return Response(status_code=400)
         except Exception:

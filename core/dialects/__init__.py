@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from core.dialects.base import BadRequest, Dialect, Json, Names, Relay, Translation
+from core.dialects.base import BadRequest, Dialect, Json, Relay, ResponseIds, Translation
 from core.dialects.chat import CHAT, COMPLETIONS
 from core.dialects.messages import MESSAGES
 from core.dialects.native import chat_answer, native_relay, native_stream
@@ -20,8 +20,8 @@ __all__ = [
     "BadRequest",
     "Dialect",
     "Json",
-    "Names",
     "Relay",
+    "ResponseIds",
     "Translation",
     "canonical_request",
     "chat_answer",
@@ -45,4 +45,4 @@ def canonical_request(dialect: str, request: Mapping[str, Any], items: Sequence[
     known = DIALECTS.get(dialect)
     if known is None:
         return request
-    return known.open(request, Names(""), items).asked
+    return known.open(request, ResponseIds(""), items).asked

@@ -24,14 +24,14 @@ class BadRequest(InvalidInput):
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
-    """What the names of one answer and its parts are made of.
+class ResponseIds:
+    """What the ids of one response and its items are built from.
 
     Attributes:
-        step_uid: the step that the call becomes.
+        step_uid: uid of the call's step.
         at: when the call began, UTC seconds since the epoch.
-        mark: a place in the journal before which the call's record can't stand (``Journal.mark``); empty where
-            nobody will look for it.
+        mark: a journal position (``Journal.mark``) at or before the call's record, so that the record is found by the
+            response's id; empty when no lookup is needed.
     """
 
     step_uid: str
@@ -65,7 +65,7 @@ class Translation(Protocol):
 
     @property
     def dropped(self) -> Sequence[str]:
-        """Names of request fields that the engine is not told, and what else was left out."""
+        """Names of request fields and parts that are not sent to the engine."""
         ...
 
     @property
@@ -105,7 +105,7 @@ class Dialect:
     engine_dialect: str
     keep_alive: bytes
     error: Callable[[StudioError], Json]
-    open: Callable[[Mapping[str, Any], Names, Sequence[Json]], Translation]
+    open: Callable[[Mapping[str, Any], ResponseIds, Sequence[Json]], Translation]
 
 
 @dataclass(slots=True)

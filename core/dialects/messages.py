@@ -7,7 +7,16 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from core.dialects.base import Dialect, Json, Names, content_text, first_choice, maybe_text, named_event, reasoning_of
+from core.dialects.base import (
+    Dialect,
+    Json,
+    ResponseIds,
+    content_text,
+    first_choice,
+    maybe_text,
+    named_event,
+    reasoning_of,
+)
 from core.dialects.calls import ToolCall, ToolCalls, chunks_of, own_choices, parsed_arguments, usage_counts
 from core.dialects.errors import anthropic_error
 from core.dialects.messages_request import RAW_ARGUMENTS, to_chat
@@ -26,7 +35,7 @@ _STOP_REASONS: Final = {
 class MessagesTranslation:
     """One call of the Messages API."""
 
-    def __init__(self, body: Mapping[str, Any], names: Names, earlier: Sequence[Json] = ()) -> None:
+    def __init__(self, body: Mapping[str, Any], names: ResponseIds, earlier: Sequence[Json] = ()) -> None:
         self.asked, self.dropped = to_chat(body)
         self.response_id = f"msg_{names.step_uid}"
         model = body.get("model")

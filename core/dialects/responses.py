@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from core.dialects.base import Dialect, Json, Names, content_text, first_choice, maybe_text, reasoning_of
+from core.dialects.base import Dialect, Json, ResponseIds, content_text, first_choice, maybe_text, reasoning_of
 from core.dialects.calls import ToolCall, ToolCalls, chunks_of, usage_counts
 from core.dialects.chat import KEEP_ALIVE
 from core.dialects.errors import openai_error, prompt_too_long
@@ -30,7 +30,7 @@ class ResponsesTranslation:
     back finds the record that it came from.
     """
 
-    def __init__(self, body: Mapping[str, Any], names: Names, items: Sequence[Json] = ()) -> None:
+    def __init__(self, body: Mapping[str, Any], names: ResponseIds, items: Sequence[Json] = ()) -> None:
         self._names = ToolNames()
         self.asked, self.dropped = to_chat(body, self._names, items)
         self._tail = f"{names.step_uid}-{names.mark}" if names.mark else names.step_uid

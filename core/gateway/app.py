@@ -8,8 +8,8 @@ from core.gateway.calls.capture import Capture
 from core.gateway.calls.clawr1 import CHAT_TOOLS_IN_TEXT, clawr1_prefix
 from core.gateway.deps import GatewayDeps
 from core.gateway.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES
-from core.gateway.queries.engine_queries import CountTokens, EngineHealth, Models, PassedOn
-from core.gateway.queries.stored_responses import CancelledResponse, DeletedResponse, InputItems, StoredResponse
+from core.gateway.queries.engine_queries import CountTokens, EngineHealth, ListModels, Passthrough
+from core.gateway.queries.stored_responses import CancelResponse, DeleteResponse, GetResponse, ListInputItems
 
 __all__ = ["GatewayDeps", "create_gateway"]
 
@@ -26,17 +26,17 @@ def create_gateway(deps: GatewayDeps) -> list[Route]:
         for dialect, counter in ((MESSAGES, "messages/count_tokens"), (RESPONSES, "responses/input_tokens")):
             routes.append(Route(f"{prefix}/{counter}", CountTokens(deps, dialect), methods=["POST"]))
         stored = f"{prefix}/responses/{{response_id}}"
-        routes.append(Route(stored, StoredResponse(deps), methods=["GET"]))
-        routes.append(Route(stored, DeletedResponse(deps), methods=["DELETE"]))
-        routes.append(Route(f"{stored}/cancel", CancelledResponse(deps), methods=["POST"]))
-        routes.append(Route(f"{stored}/input_items", InputItems(deps), methods=["GET"]))
-        routes.append(Route(f"{prefix}/embeddings", PassedOn(deps, "/v1/embeddings"), methods=["POST"]))
+        routes.append(Route(stored, GetResponse(deps), methods=["GET"]))
+        routes.append(Route(stored, DeleteResponse(deps), methods=["DELETE"]))
+        routes.append(Route(f"{stored}/cancel", CancelResponse(deps), methods=["POST"]))
+        routes.append(Route(f"{stored}/input_items", ListInputItems(deps), methods=["GET"]))
+        routes.append(Route(f"{prefix}/embeddings", Passthrough(deps, "/v1/embeddings"), methods=["POST"]))
         for path in ("/tokenize", "/detokenize"):
             # Engines have them beside /v1; clients look for them in both places.
             for place in (prefix, prefix.removesuffix("/v1")):
-                routes.append(Route(f"{place}{path}", PassedOn(deps, path), methods=["POST"]))
-        routes.append(Route(f"{prefix}/models", Models(deps), methods=["GET"]))
+                routes.append(Route(f"{place}{path}", Passthrough(deps, path), methods=["POST"]))
+        routes.append(Route(f"{prefix}/models", ListModels(deps), methods=["GET"]))
         # Names of models have slashes.
-        routes.append(Route(f"{prefix}/models/{{model:path}}", Models(deps), methods=["GET"]))
+        routes.append(Route(f"{prefix}/models/{{model:path}}", ListModels(deps), methods=["GET"]))
     routes.append(Route("/health", EngineHealth(deps), methods=["GET"]))
     return routes

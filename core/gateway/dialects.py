@@ -20,9 +20,9 @@ __all__ = [
     "RESPONSES",
     "BadRequest",
     "Dialect",
-    "add_asked",
+    "add_fields",
     "check_answer",
-    "strip_asked",
+    "strip_fields",
 ]
 
 
@@ -74,7 +74,7 @@ _ASKED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def add_asked(body: Mapping[str, Any], ask: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def add_fields(body: Mapping[str, Any], ask: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Add the fields that the agent did not ask for itself.
 
     Returns:
@@ -84,9 +84,9 @@ def add_asked(body: Mapping[str, Any], ask: Mapping[str, Any]) -> tuple[dict[str
     return {**body, **{name: ask[name] for name in added}}, added
 
 
-def strip_asked(answer: dict[str, Any], added: Sequence[str]) -> None:
+def strip_fields(answer: dict[str, Any], added: Sequence[str]) -> None:
     """Take out of an answer what only the gateway asked for, in place: the agent sees what it would without us."""
-    gone = told_for(added)
+    gone = fields_answered_for(added)
     for field in gone:
         answer.pop(field, None)
     for choice in answer["choices"]:
@@ -99,13 +99,13 @@ def strip_asked(answer: dict[str, Any], added: Sequence[str]) -> None:
             choice["logprobs"] = None
 
 
-def told_for(added: Sequence[str]) -> frozenset[str]:
+def fields_answered_for(added: Sequence[str]) -> frozenset[str]:
     """Fields of an answer that an engine tells because of these additions to its request."""
-    return _told_for(tuple(added))
+    return _fields_answered_for(tuple(added))
 
 
 @lru_cache(64)
-def _told_for(added: tuple[str, ...]) -> frozenset[str]:
+def _fields_answered_for(added: tuple[str, ...]) -> frozenset[str]:
     return frozenset(field for name in added for field in _ASKED_FIELDS.get(name, ()))
 
 

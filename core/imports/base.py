@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from core.blotting import blotted, logged_keys
 from core.errors import InvalidInput
+from core.scrub import logged_secrets, scrubbed
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,12 @@ class Format:
 def taken(where: str, record: Any, convert: Callable[[], Taken]) -> Found:
     """What a record was converted to; a Problem that names the place where it is not what its format says.
 
-    Keys that the record holds beside the conversation are blotted out of it, also where the format leaves them behind.
+    Keys that the record holds beside the conversation are scrubbed out of it, also where the format leaves them behind.
     """
     try:
         found = convert()
-        keys = logged_keys(record)
-        return replace(found, steps=blotted(list(found.steps), keys)) if keys else found
+        keys = logged_secrets(record)
+        return replace(found, steps=scrubbed(list(found.steps), keys)) if keys else found
     except InvalidInput as error:
         return Problem(where, error.field, error.message)
     except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError, RecursionError) as error:

@@ -24,7 +24,7 @@ from core.gateway.access.ledger import Ledger
 from core.gateway.calls.policy import PolicyState
 from core.gateway.http.server import bind, check_tls
 from core.gateway.telemetry.stats import GatewayStats
-from core.workers.lines import Sender, messages
+from core.workers.pipe import Sender, messages
 
 START_TIMEOUT_S: Final = 90.0
 ACK_TIMEOUT_S: Final = 5.0

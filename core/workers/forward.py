@@ -9,7 +9,17 @@ import orjson
 
 from core.errors import StudioError
 from core.gateway.access.admission import WORKER_HEADER
-from core.gateway.http.asgi import JSON, AgentGone, Receive, Scope, Send, read_body, send_body, send_start, send_whole
+from core.gateway.http.asgi import (
+    JSON,
+    ClientDisconnected,
+    Receive,
+    Scope,
+    Send,
+    read_body,
+    send_body,
+    send_start,
+    send_whole,
+)
 from core.gateway.transport.connection import HttpError
 from core.gateway.transport.http1 import HttpClient
 
@@ -50,7 +60,7 @@ class Forward:
         """Serve one request."""
         try:
             body = await read_body(receive, self._max_body_bytes)
-        except AgentGone:
+        except ClientDisconnected:
             return
         except StudioError as error:
             await _refuse(send, error)

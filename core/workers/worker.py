@@ -22,14 +22,14 @@ from starlette.routing import Mount
 from core.config import Settings
 from core.engine_host import add_configured_engines, bounds_of, timeouts_of
 from core.errors import EngineError, StudioError
-from core.gateway.access.admission import Border
+from core.gateway.access.admission import Admission
 from core.gateway.access.hosts import Hosts
 from core.gateway.app import GatewayDeps, create_gateway
 from core.gateway.calls.identity import KeyStore
 from core.gateway.calls.policy import PolicyState
 from core.gateway.engines.registry import EngineSet
 from core.gateway.http.asgi import Receive, Scope, Send
-from core.gateway.http.fast_router import Front
+from core.gateway.http.fast_router import FastRouter
 from core.gateway.http.limits import Limits, raise_descriptor_limit
 from core.gateway.http.server import GatewayServer, settle_memory
 from core.gateway.telemetry.call_log import log_call
@@ -38,10 +38,10 @@ from core.gateway.transport.http1 import HttpClient
 from core.journal import Journal
 from core.logs import set_up
 from core.types import PolicyEvent
-from core.workers.asking import OwnersLedger
-from core.workers.counts import WorkerStats
 from core.workers.forward import Forward
-from core.workers.lines import Sender, messages
+from core.workers.ledger_client import OwnersLedger
+from core.workers.pipe import Sender, messages
+from core.workers.worker_stats import WorkerStats
 
 TELL_EVERY_S: Final = 0.05
 ENGINES_EVERY_S: Final = 1.0
@@ -118,8 +118,8 @@ class Worker:
         rest = Mount("/", _OfTheLoop(begin["owner"], begin["token"], settings.max_body_bytes))
         # Uids may hold line breaks, which the framework's own pattern ends at.
         rest.path_regex = re.compile(r"^/(?P<path>[\s\S]*)\Z")
-        app = Border(
-            Front(Starlette(routes=[*routes, rest]), routes),
+        app = Admission(
+            FastRouter(Starlette(routes=[*routes, rest]), routes),
             hosts=Hosts(settings.host, settings.allowed_hosts),
             api_key=settings.api_key,
             keys=self.keys,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import Response
 
-from core.dialects import MESSAGES, RESPONSES, Names
+from core.dialects import MESSAGES, RESPONSES, ResponseIds
 from core.errors import EngineError
 from core.linking.calls import normal_message
 from tests.effort import settings
@@ -16,7 +16,7 @@ from tests.effort import settings
 from .events import message_of, parse, response_of, whole_message
 from .strategies import answers, streamed
 
-NAMES = Names("s" * 32, 1_700_000_000.0, "w0.1.8")
+NAMES = ResponseIds("s" * 32, 1_700_000_000.0, "w0.1.8")
 MESSAGES_BODY = {"model": "asked", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 RESPONSES_BODIES: list[dict[str, Any]] = [
     {"model": "asked", "input": "hi"},

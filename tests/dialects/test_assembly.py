@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from openai.lib.streaming.chat._completions import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
 
-from core.dialects import CHAT, COMPLETIONS, Names
+from core.dialects import CHAT, COMPLETIONS, ResponseIds
 from core.dialects.assembly import Assembly
 from core.gateway.transport.sse import EventReader
 from core.serving.tokenizer import load_tokenizer
@@ -71,7 +71,7 @@ def exact_answers(draw: st.DrawFn) -> dict[str, Any]:
 @given(exact_answers(), st.data())
 def test_a_stream_made_from_an_answer_is_that_answer(answer: dict[str, Any], data: st.DataObject) -> None:
     request = {"stream_options": {"include_usage": True}}
-    stream = CHAT.open({"messages": [], **request}, Names("s"), ()).stream(copy.deepcopy(answer))
+    stream = CHAT.open({"messages": [], **request}, ResponseIds("s"), ()).stream(copy.deepcopy(answer))
     cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)), max_size=6)))
     assembly = assembled(chunks_of(stream, cuts))
     assert assembly.ended
@@ -131,7 +131,7 @@ def test_completions(told: list[tuple[str, list[int]]], data: st.DataObject) -> 
     ]
     answer = {"id": "cmpl-1", "created": 1, "model": "m", "choices": choices, "usage": {"completion_tokens": 3}}
     request = {"prompt": "x", "stream_options": {"include_usage": True}}
-    stream = COMPLETIONS.open(request, Names("s"), ()).stream(copy.deepcopy(answer))
+    stream = COMPLETIONS.open(request, ResponseIds("s"), ()).stream(copy.deepcopy(answer))
     cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)), max_size=6)))
     assert normal(assembled(chunks_of(stream, cuts)).whole()) == normal(answer)
 

@@ -8,7 +8,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.dialects import DIALECTS, BadRequest, Names, chat_answer, native_stream
+from core.dialects import DIALECTS, BadRequest, ResponseIds, chat_answer, native_stream
 from core.dialects.base import Translation
 from tests.effort import settings
 
@@ -52,7 +52,7 @@ ANSWER = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "
 
 def opened(dialect: str, body: dict[str, Any]) -> Translation | None:
     try:
-        return DIALECTS[dialect].open(body, Names("s" * 32, 1.0, "w0.1.8"), ())
+        return DIALECTS[dialect].open(body, ResponseIds("s" * 32, 1.0, "w0.1.8"), ())
     except BadRequest as error:
         assert error.field
         return None

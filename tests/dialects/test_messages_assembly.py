@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from core.dialects import Names, native_relay, native_stream
+from core.dialects import ResponseIds, native_relay, native_stream
 from core.dialects.messages import MESSAGES
 from core.dialects.messages_assembly import MessageAssembly
 from core.dialects.messages_request import RAW_ARGUMENTS
@@ -84,7 +84,7 @@ def test_the_whole_is_the_message_and_what_the_sdk_makes_of_it(message, size):
 def test_a_slow_agent_gets_the_same_message(message, size, data):
     """Whenever it reads, and however much is put together while it does not."""
     events = [*cut(events_of(native_stream("messages", message)), size)]
-    box = Outbox(MESSAGES.open({"messages": []}, Names("s"), ()).relay())
+    box = Outbox(MESSAGES.open({"messages": []}, ResponseIds("s"), ()).relay())
     box.pass_through("messages")
     sent = b""
     for event in events:

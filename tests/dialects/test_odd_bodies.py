@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from core.dialects import DIALECTS, BadRequest, Names
+from core.dialects import DIALECTS, BadRequest, ResponseIds
 from core.dialects.assembly import Assembly
 
 ODD: tuple[Any, ...] = (
@@ -103,7 +103,7 @@ def test_a_body_with_something_odd_in_it_is_translated_or_refused_by_name(dialec
     n_translated = n_refused = 0
     for at, odd, body in spoilt(BODIES[dialect]):
         try:
-            translation = DIALECTS[dialect].open(body, Names("s" * 32, 1.0, "w0.1.8"), ())
+            translation = DIALECTS[dialect].open(body, ResponseIds("s" * 32, 1.0, "w0.1.8"), ())
             orjson.dumps(translation.asked)
             if dialect != "completions":
                 orjson.dumps(translation.whole(deepcopy(ANSWER)))

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from core.dialects import MESSAGES, RESPONSES, BadRequest, Names, canonical_request
+from core.dialects import MESSAGES, RESPONSES, BadRequest, ResponseIds, canonical_request
 from core.dialects.messages_request import IMAGE_MARK
 from core.dialects.responses_request import sealed
 from tests.effort import settings
 
 from .strategies import conversations
 
-NAMES = Names("s")
+NAMES = ResponseIds("s")
 MARK = {"cache_control": {"type": "ephemeral"}}
 MESSAGE_PARAM: TypeAdapter[Any] = TypeAdapter(MessageParam)
 

@@ -12,7 +12,7 @@ import pytest
 from starlette.applications import Starlette
 
 from core.config import Settings
-from core.gateway.access.admission import Border
+from core.gateway.access.admission import Admission
 from core.gateway.access.hosts import Hosts
 from core.gateway.app import GatewayDeps, create_gateway
 from core.gateway.calls.identity import KeyStore
@@ -58,7 +58,7 @@ class Gateway:
             stats=self.stats,
             **(limits or {}),
         )
-        app = Border(
+        app = Admission(
             Starlette(routes=create_gateway(deps)),
             hosts=Hosts("127.0.0.1"),
             api_key=deps.settings.api_key,

@@ -14,7 +14,7 @@ from core.gateway.app import GatewayDeps, create_gateway
 from core.gateway.calls.identity import KeyStore
 from core.gateway.calls.policy import PolicyState
 from core.gateway.engines.registry import EngineSet
-from core.gateway.http.fast_router import Front
+from core.gateway.http.fast_router import FastRouter
 from core.gateway.http.server import GatewayServer
 from core.gateway.telemetry.stats import GatewayStats
 from core.journal import Journal
@@ -32,7 +32,7 @@ def main() -> None:
         stats=GatewayStats(clock=time.time),
     )
     routes = create_gateway(deps)
-    server = GatewayServer(Front(Starlette(routes=routes), routes))
+    server = GatewayServer(FastRouter(Starlette(routes=routes), routes))
     print(json.dumps({"port": server.start()}), flush=True)
     sys.stdin.read()
     server.stop(5.0)

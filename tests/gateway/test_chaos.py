@@ -111,7 +111,7 @@ def test_each_agent_gets_its_own_answer_or_a_clear_error(make_gateway, processes
             ]
             assert tokens.response_ids in ids
     eventually(lambda: gateway.policy.n_in_flight == 0)
-    assert [(engine.gate.n_inside, engine.gate.n_waiting) for engine in engines] == [(0, 0)] * 2
+    assert [(engine.concurrency.n_inside, engine.concurrency.n_waiting) for engine in engines] == [(0, 0)] * 2
     eventually(lambda: gateway.stats.snapshot()["n_in_flight"] == 0)
 
 

@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 
 from core.gateway.app import create_gateway
-from core.gateway.http.fast_router import Front
+from core.gateway.http.fast_router import FastRouter
 from core.ingest.drafts import drafts_of_call
 from core.serving.process import EngineProcess
 
@@ -266,7 +266,7 @@ def test_a_doubled_version_in_the_path_is_one(make_gateway, upstream: Upstream) 
     from core.gateway.http.server import GatewayServer
 
     routes = create_gateway(gateway.deps)
-    server = GatewayServer(Front(Starlette(routes=routes), routes))
+    server = GatewayServer(FastRouter(Starlette(routes=routes), routes))
     root = f"http://127.0.0.1:{server.start()}"
     try:
         for prefix in ("", "/t/p"):
@@ -404,7 +404,7 @@ def test_a_doubled_version_opens_nothing_but_model_calls() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         reached.append(scope["path"])
 
-    front = Front(app, [])
+    front = FastRouter(app, [])
     for path in ("/v1/v1/chat/completions", "/t/p/v1/v1/models", "/t/p/v1/v1/register_trajectory", "/a/v1/v1/models"):
         asyncio.run(front({"type": "http", "method": "GET", "path": path, "raw_path": path.encode()}, None, None))
     assert reached == [

@@ -13,7 +13,7 @@ from core.gateway.app import GatewayDeps, create_gateway
 from core.gateway.calls.identity import KeyStore
 from core.gateway.calls.policy import PolicyState
 from core.gateway.engines.registry import EngineSet
-from core.gateway.http.fast_router import Front
+from core.gateway.http.fast_router import FastRouter
 from core.gateway.telemetry.stats import GatewayStats
 from core.journal import Journal
 
@@ -73,7 +73,7 @@ def test_every_path_reaches_the_endpoint_that_the_router_gives_it(routes, path, 
         spy.endpoint = endpoint
         return spy
 
-    asyncio.run(Front(rest, [spied(route) for route in routes])(scope, None, None))
+    asyncio.run(FastRouter(rest, [spied(route) for route in routes])(scope, None, None))
     (got,) = reached
     if got is None or routed is None:
         assert got is routed is None
@@ -82,7 +82,7 @@ def test_every_path_reaches_the_endpoint_that_the_router_gives_it(routes, path, 
 
 
 def test_what_it_leaves_is_served_by_the_application(routes):
-    front = Front(Starlette(routes=routes), routes)
+    front = FastRouter(Starlette(routes=routes), routes)
     sent = []
 
     async def send(message):

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.blotting import keyless, split_login, take_secrets
 from core.gateway.calls.own_keys import StreamGuard, usable, without_own_keys
+from core.scrub import scrub_metadata, split_login, take_secrets
 from tests.effort import settings
 
 KEY = "sk-own-4f0e8a1b2c3d-4f0e"
@@ -98,7 +98,7 @@ def test_keys_in_what_clients_send_beside_the_conversation() -> None:
     assert KEY not in json.dumps(planted)
     assert planted["metadata"] == {"deep": [{}], "task": "7", "max_tokens": 5}
     assert {"default_headers", "metadata.api_key", "litellm_params.openai_api_key"} <= set(names)
-    assert keyless({"note": f"with {KEY}", "client_secret": KEY, "n": 1}) == {"note": "with [secret]", "n": 1}
+    assert scrub_metadata({"note": f"with {KEY}", "client_secret": KEY, "n": 1}) == {"note": "with [secret]", "n": 1}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import openai
 import pytest
 from starlette.responses import JSONResponse, StreamingResponse
 
-from core.dialects import CHAT, Names
+from core.dialects import CHAT, ResponseIds
 from core.dialects.assembly import Assembly
 from core.gateway.calls.outbox import MAX_WAITING, Outbox
 from core.gateway.engines.capabilities import streaming_line
@@ -324,7 +324,7 @@ def test_a_slow_agent_gets_all_of_it_and_holds_nobody_up(gateway):
 
 
 def test_what_waits_takes_no_more_than_the_answer():
-    translation = CHAT.open({"messages": []}, Names("s"), ())
+    translation = CHAT.open({"messages": []}, ResponseIds("s"), ())
     outbox = Outbox(translation.relay())
     said = [f"w{number} " for number in range(20_000)]
     for word in said:

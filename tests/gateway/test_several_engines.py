@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from core.config import EngineConfig, Settings
 from core.engine_host import LocalEngineHost, add_configured_engines
-from core.gateway.engines.concurrency import EngineBusy, Gate
+from core.gateway.engines.concurrency import ConcurrencyLimit, EngineBusy
 from core.gateway.engines.health import FIRST_PAUSE_S, LONGEST_PAUSE_S, N_FAILURES, Health
 from core.gateway.engines.registry import EngineSet
 from core.gateway.engines.routing import Retries, affinity, ranked
@@ -242,7 +242,7 @@ PATHS = {
 def test_a_full_line_is_told_in_each_dialect_and_moves_on(make_gateway, upstream):
     gateway = make_gateway()
     engine = gateway.engines.add("engine", upstream.base_url, concurrency=2)
-    engine.gate = Gate("engine", 2, max_waiting=1)
+    engine.concurrency = ConcurrencyLimit("engine", 2, max_waiting=1)
     gateway.chat()
     go_on = threading.Event()
 
@@ -259,7 +259,7 @@ def test_a_full_line_is_told_in_each_dialect_and_moves_on(make_gateway, upstream
     for worker in workers:
         worker.start()
     deadline = time.monotonic() + 60
-    while not engine.gate.full and time.monotonic() < deadline:
+    while not engine.concurrency.full and time.monotonic() < deadline:
         time.sleep(0.01)
     status = gateway.engines.status()[0]
     assert (status["in_flight"], status["waiting"], status["concurrency"]) == (2, 1, 2)
@@ -273,7 +273,7 @@ def test_a_full_line_is_told_in_each_dialect_and_moves_on(make_gateway, upstream
     for worker in workers:
         worker.join(60)
     assert answers == [200] * 3
-    assert engine.gate.n_inside == engine.gate.n_waiting == 0
+    assert engine.concurrency.n_inside == engine.concurrency.n_waiting == 0
     # Turned away is recorded as well: it is what happened to the agent.
     assert Counter(record["http_status"] for record in gateway.records()) == {200: 4, 503: 8}
     blocked.stop()
@@ -296,9 +296,9 @@ def test_a_stream_holds_its_place_until_the_engine_is_done(make_gateway, upstrea
     with gateway.http.stream("POST", "/v1/chat/completions", json={"stream": True, "messages": HI}) as response:
         lines = response.iter_lines()
         assert "data" in next(lines)
-        assert engine.gate.n_inside == 1
+        assert engine.concurrency.n_inside == 1
         assert "[DONE]" in "".join(lines)
-    assert engine.gate.n_inside == 0
+    assert engine.concurrency.n_inside == 0
 
 
 def test_waits_for_an_engine_are_bounded(make_gateway, upstream):
@@ -405,7 +405,7 @@ def test_pauses_double_and_end():
 @given(st.integers(1, 3), st.lists(st.sampled_from(["stay", "leave", "cancel"]), min_size=1, max_size=12))
 def test_a_gate_lets_in_no_more_than_it_may_and_loses_no_place(limit: int, callers: list[str]) -> None:
     async def play() -> None:
-        gate, peak = Gate("g", limit), 0
+        gate, peak = ConcurrencyLimit("g", limit), 0
 
         async def call(kind: str) -> None:
             nonlocal peak
@@ -430,7 +430,7 @@ def test_a_gate_lets_in_no_more_than_it_may_and_loses_no_place(limit: int, calle
 
 def test_a_line_that_does_not_move():
     async def play() -> None:
-        gate = Gate("g", 1, max_wait_s=0.05)
+        gate = ConcurrencyLimit("g", 1, max_wait_s=0.05)
         await gate.enter()
         with pytest.raises(EngineBusy, match="no room within"):
             await gate.enter()

@@ -12,7 +12,7 @@ from typing import Any
 import h11
 
 from core.gateway.dialects import BadRequest
-from core.gateway.http.asgi import AgentGone, Receive, Scope, Send, read_body, send_whole
+from core.gateway.http.asgi import ClientDisconnected, Receive, Scope, Send, read_body, send_whole
 from core.gateway.http.limits import Limits
 from core.gateway.http.server import GatewayServer
 
@@ -42,7 +42,7 @@ class Asked:
             return
         try:
             body = await read_body(receive, self.max_bytes)
-        except AgentGone:
+        except ClientDisconnected:
             self.n_gone += 1
             return
         except BadRequest as error:

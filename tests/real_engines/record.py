@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from core.gateway.dialects import add_asked
+from core.gateway.dialects import add_fields
 from core.gateway.engines.flavours import Flavour, by_refusal
 from core.gateway.engines.probe import Probe
 from core.gateway.transport.connection_pool import Connections
@@ -64,7 +64,7 @@ def ask(client: httpx.Client, flavour: Flavour, model: str, dialect: str, body: 
     """One exchange, asked like the gateway asks: for everything, then for less."""
     refusals: list[dict[str, Any]] = []
     for level in flavour.asks(dialect):
-        request, added = add_asked({"model": model, **body}, level)
+        request, added = add_fields({"model": model, **body}, level)
         response = client.post(PATHS[dialect], json=request)
         refused = response.status_code in (400, 422)
         if refused and added:

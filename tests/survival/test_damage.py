@@ -122,7 +122,7 @@ def folder_view(number: int) -> object:
 
 
 def test_what_is_written_is_for_its_owner_alone(tmp_path: Path) -> None:
-    from core.upkeep import backup, restore
+    from core.backup import backup, restore
 
     before = os.umask(0o022)
     try:
@@ -148,8 +148,8 @@ def test_what_is_written_is_for_its_owner_alone(tmp_path: Path) -> None:
 def test_a_backup_touches_nothing_beside_it_and_a_restore_follows_no_path(tmp_path: Path) -> None:
     import json
 
+    from core.backup import MANIFEST, backup, restore
     from core.errors import InvalidInput
-    from core.upkeep import MANIFEST, backup, restore
 
     folder = Folder(tmp_path / "data")
     folder.send("a1")

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from core.backup import backup, restore
 from core.batch.datasets import freeze_version
 from core.batch.leases import Fetch
 from core.batch.plan import plan
@@ -27,7 +28,6 @@ from core.rebuild import rebuild
 from core.records import complete_record, policy_record, session_record
 from core.trash import prune_journal, restore_run
 from core.types import View
-from core.upkeep import backup, restore
 
 from .folder import DAY, GRPO, Folder, different, tables
 from .test_damage import small_disk

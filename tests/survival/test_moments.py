@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from core.backup import backup, restore
 from core.ingest.deep import deep_check
 from core.journal import Journal, damages, read_records
 from core.pool.upkeep import compaction
@@ -20,7 +21,6 @@ from core.rebuild import rebuild
 from core.records import steps_record
 from core.trash import prune_journal
 from core.types import Annotation
-from core.upkeep import backup, restore
 
 from .folder import DAY, Folder, different, tables
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.gateway.engines.merged_status import together
+from core.gateway.engines.merged_status import merge_statuses
 from core.gateway.telemetry.stats import CallEvent, GatewayStats
-from core.workers.counts import WorkerStats
-from core.workers.lines import Sender, messages
+from core.workers.pipe import Sender, messages
+from core.workers.worker_stats import WorkerStats
 
 EVENT = CallEvent(
     at=100.0,
@@ -105,9 +105,9 @@ def test_what_processes_know_of_an_engine_is_put_together():
     first = status(ok=True, n_calls=3, findings={"flavour": "vllm"}, streaming={"mode": "auto", "chat": "relay"})
     second = status(ok=False, n_calls=2, n_errors=1, error="gone")
     other = status(name="litellm", ok=True, n_calls=1, default=False)
-    whole, litellm = together([[owner], [first, other], [second]])
+    whole, litellm = merge_statuses([[owner], [first, other], [second]])
     assert (whole["n_calls"], whole["n_errors"], whole["ok"], whole["error"]) == (5, 1, False, "gone")
     assert whole["findings"] == {"flavour": "vllm"} and whole["streaming"]["chat"] == "relay"
     assert litellm["n_calls"] == 1
-    assert together([[owner], [status()]])[0]["ok"] is None
-    assert together([[owner], [first]])[0]["ok"] is True
+    assert merge_statuses([[owner], [status()]])[0]["ok"] is None
+    assert merge_statuses([[owner], [first]])[0]["ok"] is True

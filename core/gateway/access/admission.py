@@ -24,7 +24,7 @@ from core.gateway.access.keys import KeyStore, authorize, presented_keys
 from core.gateway.access.wrong_keys import WrongKeys
 from core.gateway.http.asgi import Receive, Scope, Send, send_whole
 from core.gateway.http.error_shapes import MODEL_PATH, refusal
-from core.gateway.http.fast_router import path_of
+from core.gateway.http.fast_router import matched_path
 from core.gateway.telemetry.stats import GatewayStats
 
 OPEN_PATHS: Final = frozenset({"/health", "/healthz", "/readyz", "/ready", "/openapi.json", "/docs"})
@@ -40,7 +40,7 @@ _JSON_TYPE = re.compile(rb"application/(?:[\w.!#$&^-]+\+)?json")
 Asgi = Callable[[Any, Receive, Send], Awaitable[None]]
 
 
-class Border:
+class Admission:
     """The layer.
 
     Args:
@@ -97,7 +97,7 @@ class Border:
                 origin = value if origin is None else b""
             elif name == b"sec-fetch-site":
                 site = value
-        path = path_of(scope)
+        path = matched_path(scope)
         if host is None or not self._hosts.allow(host):
             shown = "none" if host is None else repr(host.decode("latin-1")[:100])
             hint = "send requests to the address that it listens at, or name the host in CLAW_STUDIO_ALLOWED_HOSTS"
@@ -116,7 +116,7 @@ class Border:
 
     async def _keyed(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request that is for us and of no foreign page."""
-        path = path_of(scope)
+        path = matched_path(scope)
         if path not in OPEN_PATHS:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
             try:
@@ -151,7 +151,7 @@ class Border:
 
     async def _refuse(self, scope: Scope, send: Send, error: StudioError, reason: str) -> None:
         self._stats.refused(reason)
-        body, headers = refusal(path_of(scope), scope["headers"], error)
+        body, headers = refusal(matched_path(scope), scope["headers"], error)
         await send_whole(send, error.http_status, body, headers)
 
 

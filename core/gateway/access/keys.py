@@ -302,7 +302,7 @@ def check_prompt(binding: Binding, prompt_uid: str | None) -> None:
         )
 
 
-def hold_to(binding: Binding, *, trajectory_uid: str | None, channel: str) -> None:
+def check_binding(binding: Binding, *, trajectory_uid: str | None, channel: str) -> None:
     """Hold a caller that a session key let in to what the key is bound to. Forbidden names what it reached for."""
     if trajectory_uid != binding.trajectory_uid:
         raise Forbidden(

@@ -12,18 +12,17 @@ from typing import Any
 
 import orjson
 
-from core.blotting import take_secrets
-from core.dialects import Names, native_stream
+from core.dialects import ResponseIds, native_stream
 from core.dialects.errors import engine_refusal
 from core.errors import EngineError, KeySpent, StudioError
+from core.gateway.calls.earlier_responses import expand_input, readable_trajectory
 from core.gateway.calls.exchange import Exchange, Recorder
 from core.gateway.calls.identity import presented_keys, resolve_caller
 from core.gateway.calls.outbox import Outbox
 from core.gateway.calls.policy import SyncInProgress
-from core.gateway.calls.recall import reach, recall
 from core.gateway.calls.relay import relay
 from core.gateway.deps import GatewayDeps
-from core.gateway.dialects import BadRequest, Dialect, strip_asked
+from core.gateway.dialects import BadRequest, Dialect, strip_fields
 from core.gateway.engines.base import Engine, EngineAnswer
 from core.gateway.engines.concurrency import EngineBusy
 from core.gateway.engines.routing import Attempts, affinity, ranked
@@ -31,7 +30,7 @@ from core.gateway.engines.streams import EngineStream
 from core.gateway.http.asgi import (
     EVENT_STREAM,
     JSON,
-    AgentGone,
+    ClientDisconnected,
     Receive,
     Scope,
     Send,
@@ -42,8 +41,9 @@ from core.gateway.http.asgi import (
     send_whole,
     text_headers,
 )
-from core.gateway.http.fast_router import unmarked
+from core.gateway.http.fast_router import decode_slashes
 from core.records import MAX_DEPTH, too_deep
+from core.scrub import take_secrets
 
 log = logging.getLogger(__name__)
 
@@ -69,12 +69,12 @@ class Capture:
         )
         deps.stats.call_started()
         try:
-            await self._admit(call, unmarked(scope.get("path_params") or {}), receive)
+            await self._admit(call, decode_slashes(scope.get("path_params") or {}), receive)
         except StudioError as error:
             deps.stats.call_refused()
             await self._send_error(call, send, error)
             return
-        except AgentGone:
+        except ClientDisconnected:
             deps.stats.call_refused()
             return
         except BaseException:
@@ -110,9 +110,9 @@ class Capture:
             metadata=call.request.get("metadata"),
         )
         call.stream = call.request.get("stream") is True
-        within = reach(presented, deps.keys, deps.settings.api_key)
-        call.input_items = await recall(deps.journal.directory, self._dialect.name, call.request, within)
-        names = Names(call.step_uid, call.started_at, deps.journal.mark_for(call.step_uid))
+        within = readable_trajectory(presented, deps.keys, deps.settings.api_key)
+        call.input_items = await expand_input(deps.journal.directory, self._dialect.name, call.request, within)
+        names = ResponseIds(call.step_uid, call.started_at, deps.journal.mark_for(call.step_uid))
         try:
             call.translation = self._dialect.wire.open(call.request, names, call.input_items)
         except (TypeError, AttributeError, LookupError, ValueError) as error:
@@ -139,7 +139,7 @@ class Capture:
         elif answer.engine_dialect is None and (
             answer.added or self._dialect.translates or call.translation.asked is not call.request
         ):
-            strip_asked(answer.body, answer.added)
+            strip_fields(answer.body, answer.added)
             body = orjson.dumps(call.translation.whole(answer.body))
         else:
             body = answer.raw
@@ -183,7 +183,7 @@ class Capture:
                 raise engine_refusal(answer.status, answer.body)
         except StudioError as error:
             if started:
-                await send_body(send, self._recorder.blotted(call, outbox.relay.fail(error)))
+                await send_body(send, self._recorder.scrubbed(call, outbox.relay.fail(error)))
             else:
                 await self._send_error(call, send, error)
             return
@@ -200,7 +200,7 @@ class Capture:
         assert call.translation is not None
         if answer.engine_dialect is not None:
             return native_stream(answer.engine_dialect, answer.body)
-        strip_asked(answer.body, answer.added)
+        strip_fields(answer.body, answer.added)
         return call.translation.stream(answer.body)
 
     def _refusal(self, answer: EngineAnswer) -> bytes:
@@ -250,13 +250,13 @@ class Capture:
         headers = [JSON, *call.reply_headers()]
         if isinstance(error, SyncInProgress | EngineBusy | KeySpent) and error.retry_after_s is not None:
             headers.append((b"retry-after", str(int(error.retry_after_s)).encode()))
-        body = self._recorder.blotted(call, orjson.dumps(self._dialect.error(error)))
+        body = self._recorder.scrubbed(call, orjson.dumps(self._dialect.error(error)))
         await send_whole(send, error.http_status, body, headers)
 
 
 async def _watch(call: Exchange, receive: Receive) -> None:
     await disconnected(receive)
-    call.agent_gone = True
+    call.client_disconnected = True
 
 
 async def _within(seconds: float, event: asyncio.Event) -> bool:

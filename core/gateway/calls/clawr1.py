@@ -14,7 +14,7 @@ import orjson
 from starlette.convertors import Convertor, register_url_convertor
 
 from core import dialects
-from core.dialects.base import Json, Names
+from core.dialects.base import Json, ResponseIds
 from core.dialects.chat import PlainTranslation, chat_stream
 from core.gateway.dialects import Dialect
 
@@ -44,7 +44,7 @@ class _ToolsInText(PlainTranslation):
         return super().stream(self.whole(answer))
 
 
-def _open(body: Mapping[str, Any], names: Names, earlier: Sequence[Json]) -> PlainTranslation:
+def _open(body: Mapping[str, Any], names: ResponseIds, earlier: Sequence[Json]) -> PlainTranslation:
     return _ToolsInText(dialects.CHAT.open(body, names, earlier).asked, chat_stream)
 
 

@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from core.blotting import BLOT, MIN_SECRET_CHARS, blot, harmless_headers
 from core.dialects import Json, Translation
 from core.errors import EngineError, JournalError, StudioError
 from core.gateway.calls.identity import Caller, presented_keys
-from core.gateway.calls.own_keys import TOKENS_GONE, StreamGuard, usable, without_own_keys
+from core.gateway.calls.own_keys import TOKENS_REMOVED, StreamGuard, usable, without_own_keys
 from core.gateway.deps import GatewayDeps
 from core.gateway.dialects import ENGINE_DIALECTS, Dialect
 from core.gateway.engines.base import Engine, EngineAnswer, EngineCall
 from core.gateway.engines.routing import Attempts
 from core.gateway.telemetry.stats import CallEvent
 from core.records import call_record
+from core.scrub import MIN_SECRET_CHARS, SCRUBBED, harmless_headers, scrub_bytes
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Exchange:
     policy_version: int | None = None
     stream: bool = False
     stream_mode: str = "none"
-    agent_gone: bool = False
+    client_disconnected: bool = False
     connection: str | None = None
     dropped: list[str] = field(default_factory=list)
     body_secrets: list[str] = field(default_factory=list)
@@ -131,7 +131,7 @@ class Recorder:
 
     def abandon(self, call: Exchange, answer: EngineAnswer | None) -> None:
         """The server stops and waits no longer: what is known goes to disk on the way out."""
-        call.agent_gone = True
+        call.client_disconnected = True
         failure = EngineError("the gateway stopped before the engine answered")
         self._deps.journal.append(self._record(call, answer, failure, self._deps.policy.finish()))
         self._count(call, answer, failure, dropped=False)
@@ -146,14 +146,14 @@ class Recorder:
         clean = without_own_keys(answer.raw, call.own_keys(self._deps.settings.api_key))
         if clean is not None:
             answer.raw, answer.body = clean
-            answer.dropped = [*answer.dropped, TOKENS_GONE]
+            answer.dropped = [*answer.dropped, TOKENS_REMOVED]
             answer.facts = {name: value for name, value in answer.facts.items() if name != "prompt_ids"}
         return answer
 
-    def blotted(self, call: Exchange, body: bytes) -> bytes:
+    def scrubbed(self, call: Exchange, body: bytes) -> bytes:
         """A body for the agent without any key in it."""
         for secret in call.secrets(self._deps.settings.api_key):
-            body = blot(body, secret)
+            body = scrub_bytes(body, secret)
         return body
 
     def _record(
@@ -187,7 +187,7 @@ class Recorder:
             response=answer.raw if answer is not None else None,
             http_status=_status_of(answer, failure),
             error=_error_of(answer, failure),
-            aborted=call.agent_gone,
+            aborted=call.client_disconnected,
             retry_count=_retry_count(call.headers),
             tokenizer_hash=answer.tokenizer_hash if answer is not None else None,
             engine_dialect=native or self._dialect.wire.engine_dialect,
@@ -201,7 +201,7 @@ class Recorder:
     def _clean(self, call: Exchange, text: str) -> str:
         """Engines repeat keys in what they say of them."""
         for secret in call.secrets(self._deps.settings.api_key):
-            text = text.replace(secret, BLOT.decode())
+            text = text.replace(secret, SCRUBBED.decode())
         return text
 
     def _count(
@@ -234,7 +234,7 @@ class Recorder:
                 n_prompt_tokens=n_prompt_tokens,
                 n_response_tokens=n_response_tokens,
                 error=self._clean(call, error["message"]) if error is not None else None,
-                aborted=call.agent_gone,
+                aborted=call.client_disconnected,
             ),
             dropped=dropped,
         )

@@ -18,10 +18,10 @@ from core.errors import InvalidInput
 from core.gateway.access.keys import (
     Binding,
     KeyStore,
+    check_binding,
     check_model,
     check_prompt,
     hash_key,
-    hold_to,
     is_studio_key,
     presented_keys,
 )
@@ -134,7 +134,7 @@ def resolve_caller(
             check_prompt(binding, prompt_uid)
     ours = {key for key in presented if keys.resolve(key) is not None or is_studio_key(key, api_key)}
     if api_key is not None and binding is not None and not admin:
-        hold_to(binding, trajectory_uid=identity.trajectory_uid, channel=identity.channel)
+        check_binding(binding, trajectory_uid=identity.trajectory_uid, channel=identity.channel)
     foreign = next((key for key in presented if key not in ours), None)
     return Caller(identity, model, foreign, presented, None if admin else binding)
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import orjson
 
-from core.blotting import BLOT, MIN_SECRET_CHARS, blotted
 from core.dialects import Json
+from core.scrub import MIN_SECRET_CHARS, SCRUBBED, scrubbed
 
-TOKENS_GONE: Final = "response tokens (they spell a key of the service)"
+TOKENS_REMOVED: Final = "response tokens (they spell a key of the service)"
 """What ``metadata.dropped_fields`` names of such an answer."""
 _TOKEN_FIELDS: Final = frozenset(
     {
@@ -52,7 +52,7 @@ def without_own_keys(raw: bytes, secrets: Sequence[str]) -> tuple[bytes, Any] | 
         body = orjson.loads(raw)
         if not holds(orjson.dumps(body), secrets):
             return None
-    clean = without_tokens(blotted(orjson.loads(raw) if body is None else body, secrets))
+    clean = without_tokens(scrubbed(orjson.loads(raw) if body is None else body, secrets))
     return orjson.dumps(clean), clean
 
 
@@ -87,7 +87,7 @@ class StreamGuard:
             chunk = came
             if holds(orjson.dumps(came), self._secrets):
                 self.cut = True
-                chunk = blotted(without_tokens(came), self._secrets)
+                chunk = scrubbed(without_tokens(came), self._secrets)
             places: list[tuple[tuple[Any, ...], Json, str]] = []
             _texts(chunk, (), places)
             for place, owner, name in places:
@@ -110,7 +110,7 @@ class StreamGuard:
         if any(secret in text for secret in self._secrets):
             self.cut = True
             for secret in self._secrets:
-                text = text.replace(secret, BLOT.decode())
+                text = text.replace(secret, SCRUBBED.decode())
             for of, field in pieces:
                 of[field] = ""
             owner[name] = text

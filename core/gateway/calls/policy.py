@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from core.blotting import keyless
 from core.errors import InvalidInput, StudioError
+from core.scrub import scrub_metadata
 from core.types import PolicyEvent, PolicyEventKind
 
 HISTORY = 1000
@@ -110,7 +110,7 @@ class PolicyState:
             raise InvalidInput(f"unknown policy event {event!r}", field="event", hint=", ".join(PolicyEventKind))
         if isinstance(version, bool) or not isinstance(version, int) or version < 0:
             raise InvalidInput("the version must be an integer >= 0", field="version")
-        entry = PolicyEvent(version, event, at, keyless(metadata or {}))
+        entry = PolicyEvent(version, event, at, scrub_metadata(metadata or {}))
         with self._lock:
             self.history.append(entry)
             held: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []

@@ -17,8 +17,8 @@ from core.dialects.messages_assembly import MessageAssembly
 from core.errors import EngineError, StudioError
 from core.gateway.calls.exchange import Exchange, Recorder
 from core.gateway.calls.outbox import Outbox
-from core.gateway.calls.own_keys import TOKENS_GONE
-from core.gateway.dialects import strip_asked
+from core.gateway.calls.own_keys import TOKENS_REMOVED
+from core.gateway.dialects import strip_fields
 from core.gateway.engines.base import EngineAnswer
 from core.gateway.engines.streams import EngineStream
 
@@ -45,7 +45,7 @@ async def relay(call: Exchange, stream: EngineStream, outbox: Outbox, recorder: 
     def take(chunks: Sequence[Json]) -> None:
         for chunk in chunks:
             assembly.feed(chunk)
-        if not call.agent_gone:
+        if not call.client_disconnected:
             outbox.put([chunk for chunk in chunks if native or _is_for_the_agent(chunk, stream.added)])
 
     try:
@@ -74,7 +74,7 @@ async def relay(call: Exchange, stream: EngineStream, outbox: Outbox, recorder: 
             assembly.feed(chunk)
     answer, failure = await _answer(stream, assembly, failure)
     if answer is not None and guard is not None and guard.cut:
-        answer.dropped = [*answer.dropped, TOKENS_GONE]
+        answer.dropped = [*answer.dropped, TOKENS_REMOVED]
     return await recorder.settle(call, answer, failure)
 
 
@@ -101,7 +101,7 @@ def _is_for_the_agent(chunk: Json, added: Sequence[str]) -> bool:
         return bool(chunk.get("usage"))
     if not added:
         return True
-    strip_asked(chunk, added)
+    strip_fields(chunk, added)
     return any(_says_something(choice) for choice in choices)
 
 

@@ -10,13 +10,13 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from core.blotting import blotted
 from core.errors import EngineError, EngineTimeout, NotFound
 from core.gateway.dialects import Dialect
 from core.gateway.engines.capabilities import WHOLE
-from core.gateway.engines.concurrency import Gate
+from core.gateway.engines.concurrency import ConcurrencyLimit
 from core.gateway.engines.health import Health
 from core.gateway.transport.connection_pool import Timeouts
+from core.scrub import scrubbed
 
 if TYPE_CHECKING:
     from core.gateway.engines.streams import EngineStream
@@ -26,7 +26,7 @@ BUSY: Final = frozenset({429, 503})
 """What an engine says that has no room now: asking again is right, and safe."""
 
 
-class EngineUnreached(EngineError):
+class EngineUnreachable(EngineError):
     """No byte of an answer came: asking again can't give two answers to one call.
 
     Attributes:
@@ -120,7 +120,7 @@ class Engine(ABC):
         self.n_calls = 0
         self.n_errors = 0
         self.findings: dict[str, Any] = {}
-        self.gate = Gate(name, concurrency)
+        self.concurrency = ConcurrencyLimit(name, concurrency)
         self.health = Health(clock)
         self.replica_of: str | None = None
 
@@ -128,27 +128,27 @@ class Engine(ABC):
         """Get the whole answer.
 
         Raises:
-            EngineError: refused, broken off, not JSON. EngineTimeout: no answer in time. EngineUnreached: nothing of
+            EngineError: refused, broken off, not JSON. EngineTimeout: no answer in time. EngineUnreachable: nothing of
                 an answer came. EngineBusy: too many calls are waiting for it.
         """
-        await self.gate.enter()
+        await self.concurrency.enter()
         try:
             return await self.ask(call)
         finally:
-            self.gate.leave()
+            self.concurrency.leave()
 
     async def open_stream(self, call: EngineCall) -> EngineStream | EngineAnswer:
         """Get the answer as it comes where that loses nothing, the whole answer elsewhere. Raises as ``complete``."""
-        await self.gate.enter()
+        await self.concurrency.enter()
         try:
             answer = await self.ask_stream(call)
         except BaseException:
-            self.gate.leave()
+            self.concurrency.leave()
             raise
         if isinstance(answer, EngineAnswer):
-            self.gate.leave()
+            self.concurrency.leave()
         else:
-            answer.when_closed(self.gate.leave)
+            answer.when_closed(self.concurrency.leave)
         return answer
 
     @abstractmethod
@@ -226,13 +226,13 @@ class Engine(ABC):
             "streaming": self.streaming(),
             "healthy": self.health.usable,
             "checked_at": self.health.checked_at,
-            "in_flight": self.gate.n_inside,
-            "waiting": self.gate.n_waiting,
-            "concurrency": self.gate.limit,
+            "in_flight": self.concurrency.n_inside,
+            "waiting": self.concurrency.n_waiting,
+            "concurrency": self.concurrency.limit,
             "replica_of": self.replica_of,
         }
         # Engines repeat keys in what they say of themselves and of their failures.
-        return {**told, **blotted({name: told[name] for name in ("error", "findings")}, self.secrets())}
+        return {**told, **scrubbed({name: told[name] for name in ("error", "findings")}, self.secrets())}
 
     @property
     def address(self) -> str | None:
@@ -250,5 +250,5 @@ class Engine(ABC):
         self.n_calls += 1
         self.n_errors += 1
         self.ok, self.error = False, error.message
-        self.health.failed(gone=isinstance(error, EngineUnreached | EngineTimeout))
+        self.health.failed(gone=isinstance(error, EngineUnreachable | EngineTimeout))
         return error

@@ -19,7 +19,7 @@ ASK_AGAIN_S: Final = 300.0
 _MAX_REMEMBERED: Final = 1024
 
 
-class AskLevels:
+class CapabilityFallback:
     """Which of a flavour's asks went through, per dialect and model.
 
     Args:

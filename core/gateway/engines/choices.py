@@ -65,7 +65,7 @@ async def one_by_one(call: EngineCall, n: int, ask: Ask, first: EngineAnswer | N
     if isinstance(drawer := body.pop("__verbose", None), dict) and "prompt" in drawer:
         body["__verbose"] = {"prompt": drawer["prompt"]}
     if isinstance(body.get("usage"), dict):
-        body["usage"] = _together([one.get("usage") for one in bodies])
+        body["usage"] = _summed_usage([one.get("usage") for one in bodies])
     return replace(
         first,
         raw=orjson.dumps(body),
@@ -90,7 +90,7 @@ def _single(call: EngineCall, number: int) -> EngineCall:
     return replace(call, body=body)
 
 
-def _together(usages: list[Any]) -> dict[str, Any]:
+def _summed_usage(usages: list[Any]) -> dict[str, Any]:
     """The prompt counts once, as where an engine makes all choices itself."""
     told = [usage for usage in usages if isinstance(usage, dict)]
     total = dict(told[0])

@@ -23,7 +23,7 @@ class EngineBusy(EngineError):
         self.retry_after_s = retry_after_s
 
 
-class Gate:
+class ConcurrencyLimit:
     """Lets ``limit`` calls in at a time, first come, first served. For any number of event loops.
 
     Args:

@@ -17,14 +17,14 @@ import orjson
 from core.dialects.chat import with_both_reasonings
 from core.dialects.messages_request import CONTINUE, PREFILL
 from core.errors import EngineError, EngineTimeout
-from core.gateway.dialects import add_asked, check_answer, told_for
-from core.gateway.engines.base import Engine, EngineAnswer, EngineCall, EngineUnreached, basic
+from core.gateway.dialects import add_fields, check_answer, fields_answered_for
+from core.gateway.engines.base import Engine, EngineAnswer, EngineCall, EngineUnreachable, basic
 from core.gateway.engines.capabilities import (
     AUTO,
     KINDS,
     RELAY,
     WHOLE,
-    AskLevels,
+    CapabilityFallback,
     Streams,
     asks_for,
     lost_tokens,
@@ -33,10 +33,10 @@ from core.gateway.engines.capabilities import (
 from core.gateway.engines.choices import MAX_CHOICES, n_choices, one_by_one
 from core.gateway.engines.flavours import CLAW_STUDIO, by_refusal, prompt_text
 from core.gateway.engines.probe import PROBE_TIMEOUT_S, Probe
-from core.gateway.engines.refusals import REFUSALS, is_the_agents, is_too_long
-from core.gateway.engines.response_bodies import maybe_json, parse_body, said
-from core.gateway.engines.starter import Starter
-from core.gateway.engines.streams import EngineStream, HttpStream, Patience
+from core.gateway.engines.refusals import REFUSALS, is_about_the_request, is_too_long
+from core.gateway.engines.response_bodies import error_message, maybe_json, parse_body
+from core.gateway.engines.starter import EngineStarter
+from core.gateway.engines.streams import EngineStream, HttpStream, StreamDeadline
 from core.gateway.engines.text_streams import TextStreams
 from core.gateway.transport.connection import ConnectError, Disconnected, HttpError
 from core.gateway.transport.connection_pool import Connections, Timeouts
@@ -67,11 +67,11 @@ class DirectEngine(Engine):
     ) -> None:
         super().__init__(name, models, api_key, timeouts, clock, concurrency, login)
         self._base_url = base_url.rstrip("/") if base_url else None
-        self._starter = Starter(name, ready, self._started, self._not_started) if ready is not None else None
+        self._starter = EngineStarter(name, ready, self._started, self._not_started) if ready is not None else None
         self._connections = connections
         self._clock = clock
         self._probe = Probe(name, connections, clock)
-        self._levels = AskLevels(self.findings, clock)
+        self._levels = CapabilityFallback(self.findings, clock)
         self._streams = Streams(streaming)
         self._text_streams = TextStreams(name, timeouts, clock)
         self._one_at_a_time: set[str] = set()
@@ -258,15 +258,15 @@ class DirectEngine(Engine):
         # What goes through in a stream may be less than elsewhere, so it is remembered apart.
         where = f"{dialect} stream" if stream and own else f"{dialect} echo" if echo else dialect
         for level in range(min(self._levels.level(where, model), len(asks) - 1), len(asks)):
-            asked, added = add_asked(body, asks[level])
+            asked, added = add_fields(body, asks[level])
             response = await self._send(path, {**asked, **options}, call.foreign_key, call.headers)
             if stream and response.status == 200 and response.content_type == "text/event-stream":
                 assert deadline is not None
                 finish = partial(self._finish, call, model, where, kind, asks, level, added, dropped, text)
-                patience = Patience(self.name, deadline, self.timeouts)
+                patience = StreamDeadline(self.name, deadline, self.timeouts)
                 return HttpStream(response, name=self.name, added=added, patience=patience, finish=finish)
             status, raw, retry_after = await self._read(response)
-            if status in REFUSALS and added and not is_the_agents(status, raw, added):
+            if status in REFUSALS and added and not is_about_the_request(status, raw, added):
                 self._probe.see_refusal(by_refusal(maybe_json(raw)), self.findings)
                 if stream and self._streams.mode == AUTO:
                     # It may be the stream that it refuses, together with what makes the tokens exact.
@@ -275,7 +275,7 @@ class DirectEngine(Engine):
                 continue
             if status != 200:
                 return self._refused(status, raw, model, added, retry_after)
-            answer, raw = parse_body(raw, prompt_ids="prompt_token_ids" not in told_for(added))
+            answer, raw = parse_body(raw, prompt_ids="prompt_token_ids" not in fields_answered_for(added))
             answered = await self._answered(call, model, where, asks, level, added, check_answer(answer))
             answered.raw, answered.dropped = raw, dropped
             if deadline is not None and not own and self._streams.mode == AUTO:
@@ -350,7 +350,7 @@ class DirectEngine(Engine):
         body = maybe_json(raw)
         if not isinstance(body, dict) or (status >= 500 and status != 503) or status < 400:
             raise EngineError(
-                f"engine {self.name!r} answered with status {status}: {said(body, raw)}",
+                f"engine {self.name!r} answered with status {status}: {error_message(body, raw)}",
                 upstream_status=status,
             )
         return EngineAnswer(status, raw, body, model, added, (), retry_after)
@@ -373,7 +373,7 @@ class DirectEngine(Engine):
                 )
             except ConnectError as error:
                 if self._starter is None or attempt == 2:
-                    raise EngineUnreached(
+                    raise EngineUnreachable(
                         f"engine {self.name!r} at {self._base_url} can't be reached: {error}",
                         hint="start the engine or correct its base URL",
                     ) from error
@@ -383,7 +383,7 @@ class DirectEngine(Engine):
             except Disconnected as error:
                 # An idle connection may be closed by the engine just when it is used: one new try tells.
                 if attempt == 2:
-                    gone = EngineUnreached(f"engine {self.name!r} closed the connection without an answer")
+                    gone = EngineUnreachable(f"engine {self.name!r} closed the connection without an answer")
                     # It may be this very request that ends the engine.
                     gone.again = False
                     raise gone from error
@@ -393,7 +393,7 @@ class DirectEngine(Engine):
 
     async def _send_trial(self, call: EngineCall, ask: Mapping[str, Any], question: Mapping[str, Any]) -> HttpAnswer:
         """A question of our own, asked for all that the call was asked for."""
-        asked, _ = add_asked(question, ask)
+        asked, _ = add_fields(question, ask)
         return await self._send(f"/v1/{call.dialect.path}", asked, call.foreign_key, {})
 
     def _at(self, path: str) -> str:

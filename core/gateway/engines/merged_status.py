@@ -10,7 +10,7 @@ Status = dict[str, Any]
 _SUMS: Final = ("n_calls", "n_errors", "in_flight", "waiting")
 
 
-def together(told: Sequence[Sequence[Status]]) -> list[Status]:
+def merge_statuses(told: Sequence[Sequence[Status]]) -> list[Status]:
     """``EngineSet.status()`` of each process, added up by engine; in the first one's order, others behind.
 
     An engine is not ok while one process finds so, and unknown (None) while none has called it.

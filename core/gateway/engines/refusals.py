@@ -11,7 +11,7 @@ from core.gateway.engines.response_bodies import maybe_json
 REFUSALS: Final = frozenset({400, 422})
 
 
-def is_the_agents(status: int, raw: bytes, added: Sequence[str]) -> bool:
+def is_about_the_request(status: int, raw: bytes, added: Sequence[str]) -> bool:
     """Whether a refusal is about what the agent asked for: then nothing is gained by asking for less.
 
     Args:

@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from core.blotting import split_login
 from core.errors import EngineError, InvalidInput
 from core.gateway.engines.base import Engine
 from core.gateway.engines.capabilities import AUTO, STREAMING
 from core.gateway.engines.health import CHECK_EVERY_S, watch
-from core.gateway.engines.merged_status import together
+from core.gateway.engines.merged_status import merge_statuses
 from core.gateway.providers.litellm_import import LiteLLM
 from core.gateway.transport.connection import Bounds
 from core.gateway.transport.connection_pool import Connections, Timeouts
+from core.scrub import split_login
 
 IMPLICIT_PROVIDER = "litellm"
 
@@ -236,4 +236,4 @@ class EngineSet:
     def status(self) -> list[dict[str, Any]]:
         """``{name, kind, base_url, models, ok, error, n_calls, n_errors, findings, default}`` of each."""
         here = [{**engine.status(), "default": engine is self.default} for engine in self.engines()]
-        return together([here, *self.elsewhere()]) if self.elsewhere is not None else here
+        return merge_statuses([here, *self.elsewhere()]) if self.elsewhere is not None else here

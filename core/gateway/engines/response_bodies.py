@@ -85,7 +85,7 @@ def maybe_json(raw: bytes) -> Any:
         return None
 
 
-def said(body: Any, raw: bytes = b"") -> str:
+def error_message(body: Any, raw: bytes = b"") -> str:
     """What an error body says, in one line."""
     if isinstance(body, dict):
         inner = body.get("error")

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from core.errors import EngineError
-from core.gateway.engines.base import BUSY, Engine, EngineAnswer, EngineUnreached
+from core.gateway.engines.base import BUSY, Engine, EngineAnswer, EngineUnreachable
 from core.gateway.engines.concurrency import EngineBusy
 from core.gateway.engines.streams import EngineStream
 
@@ -82,7 +82,7 @@ class Attempts:
             answer: EngineAnswer | EngineStream | None = None
             try:
                 answer = await ask(self.engine)
-            except (EngineUnreached, EngineBusy) as error:
+            except (EngineUnreachable, EngineBusy) as error:
                 if self.n >= n_attempts or not self._goes_on(error):
                     raise
                 wait_s = self._backoff()
@@ -104,9 +104,9 @@ class Attempts:
     def _goes_on(self, error: EngineError) -> bool:
         """A full line is no reason to stand in it again; another engine's may be shorter."""
         if isinstance(error, EngineBusy):
-            return any(not engine.gate.full for engine in self._engines)
+            return any(not engine.concurrency.full for engine in self._engines)
         # A request that ends one engine after the other has to stop at the second.
-        return (isinstance(error, EngineUnreached) and error.again) or (len(self._engines) > 1 and not self.failed)
+        return (isinstance(error, EngineUnreachable) and error.again) or (len(self._engines) > 1 and not self.failed)
 
     def _backoff(self) -> float:
         # Callers that failed together must not come back together.
@@ -127,7 +127,7 @@ def _usable(engines: Sequence[Engine], failed: Sequence[str]) -> Engine:
     fewest = min(failed.count(engine.name) for engine in engines)
     fresh = [engine for engine in engines if failed.count(engine.name) == fewest]
     well = [engine for engine in fresh if engine.health.usable]
-    roomy = [engine for engine in well if not engine.gate.full]
+    roomy = [engine for engine in well if not engine.concurrency.full]
     return (roomy or well or fresh)[0]
 
 

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from core.errors import EngineError
 
 
-class Starter:
+class EngineStarter:
     """Starts one engine in a thread; every call waits for the same start.
 
     Args:

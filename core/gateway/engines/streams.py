@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from core.errors import EngineError, EngineTimeout
 from core.gateway.engines.base import EngineAnswer
-from core.gateway.engines.response_bodies import parse_body, said
+from core.gateway.engines.response_bodies import error_message, parse_body
 from core.gateway.transport.connection import HttpError
 from core.gateway.transport.connection_pool import Timeouts
 from core.gateway.transport.http1 import HttpAnswer
@@ -24,7 +24,7 @@ T = TypeVar("T")
 Finish = Callable[[dict[str, Any] | None, str | None], Awaitable[EngineAnswer | None]]
 
 
-class Patience:
+class StreamDeadline:
     """How long one stream may be silent, and how long it may take.
 
     Args:
@@ -115,7 +115,7 @@ class HttpStream(EngineStream):
         *,
         name: str,
         added: Sequence[str],
-        patience: Patience,
+        patience: StreamDeadline,
         finish: Finish,
         engine_dialect: str | None = None,
     ) -> None:
@@ -175,7 +175,7 @@ def _chunk(data: bytes) -> dict[str, Any]:
         inner = chunk["error"]
         status = inner.get("code") if isinstance(inner, dict) else None
         raise EngineError(
-            f"the engine answered with an error: {said(chunk)}",
+            f"the engine answered with an error: {error_message(chunk)}",
             upstream_status=status if isinstance(status, int) and 400 <= status < 600 else None,
         )
     return chunk

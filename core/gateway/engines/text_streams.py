@@ -18,8 +18,8 @@ from core.errors import EngineError
 from core.gateway.dialects import check_answer
 from core.gateway.engines.capabilities import TOOLS
 from core.gateway.engines.flavours import prompt_text
-from core.gateway.engines.response_bodies import maybe_json, said
-from core.gateway.engines.streams import HttpStream, Patience
+from core.gateway.engines.response_bodies import error_message, maybe_json
+from core.gateway.engines.streams import HttpStream, StreamDeadline
 from core.gateway.transport.connection import HttpError
 from core.gateway.transport.connection_pool import Timeouts
 from core.gateway.transport.http1 import HttpAnswer
@@ -121,7 +121,7 @@ class TextStreams:
             raw = await response.read()
         body = maybe_json(raw)
         if response.status != 200:
-            raise EngineError(f"status {response.status}, {said(body, raw)}")
+            raise EngineError(f"status {response.status}, {error_message(body, raw)}")
         return check_answer(body)
 
     async def _streamed(self, response: HttpAnswer) -> Json:
@@ -129,7 +129,7 @@ class TextStreams:
             await self._whole(response)
             raise EngineError("it does not stream")
         deadline = asyncio.get_running_loop().time() + TRIAL_TIMEOUT_S
-        patience = Patience(self._name, deadline, self._timeouts)
+        patience = StreamDeadline(self._name, deadline, self._timeouts)
         assembly = Assembly()
         stream = HttpStream(response, name=self._name, added=(), patience=patience, finish=_nothing)
         async with aclosing(stream.batches()) as batches:

@@ -7,8 +7,8 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
-from core.blotting import header_text
 from core.gateway.dialects import BadRequest
+from core.scrub import header_text
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -33,7 +33,7 @@ _WINDOWS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 47}
 """``Content-Encoding`` -> zlib's window bits."""
 
 
-class AgentGone(Exception):
+class ClientDisconnected(Exception):
     """The agent closed the connection while sending its request."""
 
 
@@ -103,11 +103,11 @@ async def read_body(receive: Receive, max_bytes: int) -> bytes:
     """The whole request body.
 
     Raises:
-        TooLarge: more than ``max_bytes``. AgentGone: the connection ended first.
+        TooLarge: more than ``max_bytes``. ClientDisconnected: the connection ended first.
     """
     message = await receive()
     if message["type"] == "http.disconnect":
-        raise AgentGone
+        raise ClientDisconnected
     body: bytes = message.get("body", b"")
     if not message.get("more_body", False):
         return body
@@ -116,7 +116,7 @@ async def read_body(receive: Receive, max_bytes: int) -> bytes:
     while message.get("more_body", False):
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise AgentGone
+            raise ClientDisconnected
         chunks.append(message.get("body", b""))
         n_bytes += len(chunks[-1])
         if n_bytes > max_bytes:

@@ -23,7 +23,7 @@ _CALLS: Final = frozenset(
 Asgi = Callable[[Any, Receive, Send], Awaitable[None]]
 
 
-class Front:
+class FastRouter:
     """An application before another one: takes the ``POST`` calls whose path says all, leaves the rest.
 
     Args:
@@ -43,7 +43,7 @@ class Front:
         """Serve one call."""
         if scope["type"] == "http" and _DOUBLED in scope["path"]:
             scope = _undoubled(scope)
-        if scope["type"] == "http" and (path := path_of(scope)) != scope["path"]:
+        if scope["type"] == "http" and (path := matched_path(scope)) != scope["path"]:
             scope = {**scope, "path": path}
         if scope["type"] == "http" and scope["method"] == "POST":
             path = scope["path"]
@@ -55,7 +55,7 @@ class Front:
                 _, *named, rest = path.split("/", 4)
                 # Claw-R1's trajectories have endpoints of their own.
                 if len(named) == 3 and all(named) and named[2] == "v1" and not named[0].startswith(UID_PREFIX):
-                    params = unmarked({"trajectory_uid": named[0], "prompt_uid": named[1]})
+                    params = decode_slashes({"trajectory_uid": named[0], "prompt_uid": named[1]})
                     endpoint = self._endpoints.get(rest)
             if endpoint is not None:
                 await endpoint({**scope, "path_params": params}, receive, send)
@@ -63,7 +63,7 @@ class Front:
         await self._app(scope, receive, send)
 
 
-def path_of(scope: Scope) -> str:
+def matched_path(scope: Scope) -> str:
     """The path for matching: under ``/{trajectory_uid}/{prompt_uid}/v1`` encoded slashes don't part the uids."""
     path: str = scope["path"]
     raw_path: bytes = scope.get("raw_path", b"")
@@ -76,7 +76,7 @@ def path_of(scope: Scope) -> str:
     return "/".join(["", *uids, "v1", unquote(parts[4].decode("ascii", "replace"))])
 
 
-def unmarked(params: Mapping[str, str]) -> dict[str, str]:
+def decode_slashes(params: Mapping[str, str]) -> dict[str, str]:
     """Path parameters with their slashes back."""
     return {name: value.replace(_SLASH, "/") if isinstance(value, str) else value for name, value in params.items()}
 

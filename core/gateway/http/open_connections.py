@@ -26,7 +26,7 @@ class Connection(Protocol):
         ...
 
 
-class Accepted:
+class OpenConnections:
     """The connections of one event loop.
 
     Args:

@@ -21,7 +21,7 @@ from core.errors import HeadersTooLarge, MalformedHttp, Overloaded, RequestTimeo
 from core.gateway.http.asgi import TooLarge
 from core.gateway.http.error_shapes import refusal
 from core.gateway.http.limits import MOST_FRAMING
-from core.gateway.http.open_connections import Accepted
+from core.gateway.http.open_connections import OpenConnections
 
 MIN_BYTES_PER_S: Final = 4096
 """A body that comes at least as fast is waited for."""
@@ -49,13 +49,13 @@ class HttpProtocol(HttpToolsProtocol):
     """One connection.
 
     Args:
-        accepted: all of its server.
+        connections: all of its server.
     """
 
-    def __init__(self, *args: Any, accepted: Accepted, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, connections: OpenConnections, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._accepted = accepted
-        self._limits = accepted.limits
+        self._connections = connections
+        self._limits = connections.limits
         self._reading = _IDLE
         self._since = 0.0
         self._begun = False
@@ -82,16 +82,16 @@ class HttpProtocol(HttpToolsProtocol):
         """Open."""
         super().connection_made(transport)
         self._since = self.loop.time()
-        if not self._accepted.opened(self, self._since):
-            self._accepted.refused(Overloaded.type)
+        if not self._connections.opened(self, self._since):
+            self._connections.refused(Overloaded.type)
             self._answer(self._overloaded())
             self.transport.close()
         # Whoever comes when all places are taken is told so once it has said what it wants.
-        self._late = self._accepted.full
+        self._late = self._connections.full
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Closed, by whomever."""
-        self._accepted.closed(self)
+        self._connections.closed(self)
         self._release()
         super().connection_lost(exc)
 
@@ -140,7 +140,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._codings = []
         self._told_host = None
         if not self._n_open:
-            self._accepted.waits(self, self._since)
+            self._connections.waits(self, self._since)
 
     def on_url(self, url: bytes) -> None:
         """A piece of the target."""
@@ -173,7 +173,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._reading, self._since = _BODY, self.loop.time()
         self._raw_bytes = self._quiet_bytes = 0
         self._begun = True
-        self._accepted.busy(self)
+        self._connections.busy(self)
         self._n_open += 1
         super().on_headers_complete()
 
@@ -182,11 +182,11 @@ class HttpProtocol(HttpToolsProtocol):
         self._body_bytes += len(body)
         if self._body_bytes > self._limits.max_body_bytes:
             raise _Refused(self._long_body())
-        if self._body_bytes > SMALL and self._accepted.crowded:
+        if self._body_bytes > SMALL and self._connections.crowded:
             raise _Refused(self._overloaded())
         if not self.cycle.response_complete:
             self._held += len(body)
-            self._accepted.held_bytes += len(body)
+            self._connections.held_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -196,7 +196,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
         self._reading, self._since = _IDLE, self.loop.time()
         if not self._n_open:
-            self._accepted.waits(self, self._since)
+            self._connections.waits(self, self._since)
 
     # What the answers call.
 
@@ -216,7 +216,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._start_asgi_task(*self.pipeline.pop())
         elif self._reading != _BODY:
             self._since = self.loop.time()
-            self._accepted.waits(self, self._since)
+            self._connections.waits(self, self._since)
 
     # What the table of connections calls.
 
@@ -286,8 +286,8 @@ class HttpProtocol(HttpToolsProtocol):
             raise _Refused(MalformedHttp("the request's target names another host than its Host header", field="Host"))
         if self._declared > self._limits.max_body_bytes:
             raise _Refused(self._long_body())
-        late = self._late and self._accepted.full
-        if late or self._n_open > MOST_PIPELINED or (self._declared > SMALL and self._accepted.crowded):
+        late = self._late and self._connections.full
+        if late or self._n_open > MOST_PIPELINED or (self._declared > SMALL and self._connections.crowded):
             raise _Refused(self._overloaded())
         self._late = False
 
@@ -299,7 +299,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _refuse(self, error: StudioError) -> None:
         """Answer with an error once all earlier requests have their answers, and serve no more on this connection."""
-        self._accepted.refused(error.type)
+        self._connections.refused(error.type)
         own = self._reading == _BODY
         if own and self.cycle.response_complete:
             # It has its answer already.
@@ -340,7 +340,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.write_eof()
 
     def _release(self) -> None:
-        self._accepted.held_bytes -= self._held
+        self._connections.held_bytes -= self._held
         self._held = 0
 
     def _long_head(self) -> StudioError:

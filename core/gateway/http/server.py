@@ -17,7 +17,7 @@ import uvicorn
 
 from core.errors import StudioError
 from core.gateway.http.limits import Limits
-from core.gateway.http.open_connections import Accepted
+from core.gateway.http.open_connections import OpenConnections
 from core.gateway.http.protocol import HttpProtocol
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class GatewayServer:
             self._app,
             loop="uvloop",
             # uvicorn makes one of it for each connection.
-            http=partial(HttpProtocol, accepted=Accepted(self._limits, self._refused)),  # type: ignore[arg-type]
+            http=partial(HttpProtocol, connections=OpenConnections(self._limits, self._refused)),  # type: ignore[arg-type]
             ws="none",
             lifespan="auto",
             access_log=False,

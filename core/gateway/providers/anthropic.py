@@ -14,7 +14,7 @@ import orjson
 
 from core.errors import EngineError, EngineTimeout
 from core.gateway.engines.base import EngineAnswer, EngineCall
-from core.gateway.engines.streams import EngineStream, Finish, HttpStream, Patience
+from core.gateway.engines.streams import EngineStream, Finish, HttpStream, StreamDeadline
 from core.gateway.transport.connection import HttpError
 from core.gateway.transport.connection_pool import Connections, Timeouts
 
@@ -83,7 +83,7 @@ async def ask_anthropic(
                     response,
                     name=name,
                     added=(),
-                    patience=Patience(name, deadline, timeouts),
+                    patience=StreamDeadline(name, deadline, timeouts),
                     finish=finish,
                     engine_dialect="messages",
                 )

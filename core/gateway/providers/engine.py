@@ -18,14 +18,14 @@ import orjson
 from core.dialects.errors import openai_error
 from core.dialects.messages_request import CONTINUE, PREFILL
 from core.errors import EngineError, EngineTimeout
-from core.gateway.dialects import add_asked, check_answer
+from core.gateway.dialects import add_fields, check_answer
 from core.gateway.engines.base import BUSY, Engine, EngineAnswer, EngineCall
 from core.gateway.engines.capabilities import AUTO, KINDS, RELAY, WHOLE
-from core.gateway.engines.streams import EngineStream, Patience
+from core.gateway.engines.streams import EngineStream, StreamDeadline
 from core.gateway.providers.anthropic import ask_anthropic, speaks_natively
 from core.gateway.providers.fields import FIELDS, Sent, SentFields
 from core.gateway.providers.litellm_import import LiteLLM
-from core.gateway.providers.read_counter import Reading
+from core.gateway.providers.read_counter import ReadCounter
 from core.gateway.providers.stream import ProviderStream, is_stream, opened, provider_failure, retry_after
 from core.gateway.transport.connection_pool import Connections, Timeouts
 from core.tokens import extract_tokens
@@ -129,16 +129,16 @@ class ProviderEngine(Engine):
             arguments |= {"stream": True, "stream_options": {"include_usage": True}}
         function = litellm.acompletion if call.dialect.name == "chat" else litellm.atext_completion
         deadline = asyncio.get_running_loop().time() + self.timeouts.total
-        told = Reading(self._connections.bounds.answer)
+        counter = ReadCounter(self._connections.bounds.answer)
         try:
             async with asyncio.timeout_at(deadline):
-                with told:
+                with counter:
                     response = await function(**arguments)
                     source = await opened(response) if stream and is_stream(response) else None
         except TimeoutError as error:
             raise self.failed(EngineTimeout(f"{model} gave no answer within {self.timeouts.total:g} s")) from error
         except Exception as error:
-            failure = self.failed(provider_failure(litellm, model, error, told))
+            failure = self.failed(provider_failure(litellm, model, error, counter))
             if failure.upstream_status not in BUSY:
                 raise failure from error
             # An answer as an engine's own would be: when to come again is said with it.
@@ -151,9 +151,9 @@ class ProviderEngine(Engine):
                 source,
                 litellm=litellm,
                 model=model,
-                told=told,
+                counter=counter,
                 added=added,
-                patience=Patience(self.name, deadline, self.timeouts),
+                patience=StreamDeadline(self.name, deadline, self.timeouts),
                 finish=partial(self._finish, model, added, dropped, facts, None),
             )
         raw = orjson.dumps(response.model_dump(mode="json"))
@@ -241,10 +241,10 @@ class ProviderEngine(Engine):
             body = {name: value for name, value in body.items() if name not in CONTINUE}
         added: list[str] = []
         if call.dialect.name == "chat" and "logprobs" in supported:
-            body, added = add_asked(body, {"logprobs": True})
+            body, added = add_fields(body, {"logprobs": True})
         if self._api_base is not None:
             # An engine of one's own behind a provider prefix may know more than the provider does.
-            body, more = add_asked(body, {"return_token_ids": True})
+            body, more = add_fields(body, {"return_token_ids": True})
             added = [*added, *more]
         known = {key: value for key, value in body.items() if key in fields}
         extra = {key: value for key, value in body.items() if key not in fields and key not in _NOT_SENT}

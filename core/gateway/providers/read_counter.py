@@ -10,7 +10,7 @@ class Unreadable(Exception):
     """No more of an answer is read."""
 
 
-class Reading:
+class ReadCounter:
     """What one call has read of its provider so far: of all requests that are made inside its block.
 
     Args:
@@ -24,7 +24,7 @@ class Reading:
         self.failure: str | None = None
         self._most = most
         self._n_bytes = 0
-        self._token: Token[Reading | None] | None = None
+        self._token: Token[ReadCounter | None] | None = None
 
     def __enter__(self) -> Self:
         self._token = _READING.set(self)
@@ -35,7 +35,7 @@ class Reading:
         _READING.reset(self._token)
 
     @staticmethod
-    def current() -> Reading | None:
+    def current() -> ReadCounter | None:
         """That of the block which this is called in."""
         return _READING.get()
 
@@ -51,4 +51,4 @@ class Reading:
         raise Unreadable(why)
 
 
-_READING: ContextVar[Reading | None] = ContextVar("reading", default=None)
+_READING: ContextVar[ReadCounter | None] = ContextVar("reading", default=None)

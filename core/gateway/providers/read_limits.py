@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from core.gateway.providers.read_counter import Reading
+from core.gateway.providers.read_counter import ReadCounter
 from core.gateway.transport.connection import Bounds
 from core.gateway.transport.decompression import Inflater, inflater
 
@@ -18,21 +18,21 @@ from core.gateway.transport.decompression import Inflater, inflater
 class _Counted(httpx.AsyncByteStream):
     """A body, counted and decompressed."""
 
-    def __init__(self, inner: httpx.AsyncByteStream, told: Reading, unpacker: Inflater | None) -> None:
+    def __init__(self, inner: httpx.AsyncByteStream, counter: ReadCounter, unpacker: Inflater | None) -> None:
         self._inner = inner
-        self._told = told
+        self._counter = counter
         self._unpacker = unpacker
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for came in self._inner:
-            self._told.add(len(came))
+            self._counter.add(len(came))
             if self._unpacker is None:
                 yield came
                 continue
             piece = came
             while piece:
                 plain = self._tried(self._unpacker.inflate, piece)
-                self._told.add(len(plain))
+                self._counter.add(len(plain))
                 yield plain
                 piece = self._unpacker.waiting
         if self._unpacker is not None:
@@ -42,7 +42,7 @@ class _Counted(httpx.AsyncByteStream):
         try:
             return unpack(*given)
         except ValueError as error:
-            self._told.fail(str(error))
+            self._counter.fail(str(error))
 
     async def aclose(self) -> None:
         """Close the provider's connection where its body was not read to the end."""
@@ -50,19 +50,19 @@ class _Counted(httpx.AsyncByteStream):
 
 
 def bounded(send: Callable[..., Awaitable[httpx.Response]]) -> Callable[..., Awaitable[httpx.Response]]:
-    """``handle_async_request`` of an httpx transport, with bounds: those of the ``Reading``, else the usual ones."""
+    """``handle_async_request`` of an httpx transport, bounded by the current ``ReadCounter`` or by default."""
 
     async def handle_async_request(transport: Any, request: httpx.Request) -> httpx.Response:
-        told = Reading.current() or Reading(Bounds().answer)
+        counter = ReadCounter.current() or ReadCounter(Bounds().answer)
         request.headers["accept-encoding"] = "identity"
         response = await send(transport, request)
         encoding = response.headers.pop("content-encoding", "identity")
         unpacker = inflater(encoding)
         if unpacker is None and encoding.strip().lower() not in ("", "identity"):
             await response.aclose()
-            told.fail(f"its answer is compressed as {encoding[:100]!r}, which was not asked for")
+            counter.fail(f"its answer is compressed as {encoding[:100]!r}, which was not asked for")
         assert isinstance(response.stream, httpx.AsyncByteStream)
-        response.stream = _Counted(response.stream, told, unpacker)
+        response.stream = _Counted(response.stream, counter, unpacker)
         return response
 
     return handle_async_request

@@ -11,8 +11,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from core.errors import EngineError, EngineTimeout
-from core.gateway.engines.streams import EngineStream, Finish, Patience
-from core.gateway.providers.read_counter import Reading
+from core.gateway.engines.streams import EngineStream, Finish, StreamDeadline
+from core.gateway.providers.read_counter import ReadCounter
 
 _END = object()
 
@@ -44,10 +44,10 @@ def retry_after(error: Exception) -> str | None:
     return None
 
 
-def provider_failure(litellm: Any, model: str, error: Exception, told: Reading) -> EngineError:
+def provider_failure(litellm: Any, model: str, error: Exception, counter: ReadCounter) -> EngineError:
     """What a provider, or LiteLLM in its place, failed with: errors of many kinds, each one failed call."""
-    if told.failure is not None:
-        return EngineError(f"{model}: {told.failure}")
+    if counter.failure is not None:
+        return EngineError(f"{model}: {counter.failure}")
     if isinstance(error, litellm.exceptions.Timeout):
         return EngineTimeout(f"{model} gave no answer in time")
     status = getattr(error, "status_code", None)
@@ -66,7 +66,7 @@ class ProviderStream(EngineStream):
         source: what ``opened`` found in it.
         litellm: the module.
         model: ``provider/model``.
-        told: what is read of the provider.
+        counter: how much was read from the provider.
         patience: how long the provider is waited for.
     """
 
@@ -77,9 +77,9 @@ class ProviderStream(EngineStream):
         *,
         litellm: Any,
         model: str,
-        told: Reading,
+        counter: ReadCounter,
         added: Sequence[str],
-        patience: Patience,
+        patience: StreamDeadline,
         finish: Finish,
     ) -> None:
         super().__init__(added=added, finish=finish)
@@ -87,7 +87,7 @@ class ProviderStream(EngineStream):
         self._source = source
         self._litellm = litellm
         self._model = model
-        self._told = told
+        self._counter = counter
         self._patience = patience
         self._chunks = _Chunks()
 
@@ -102,7 +102,7 @@ class ProviderStream(EngineStream):
         except (EngineError, GeneratorExit):
             raise
         except Exception as error:
-            raise provider_failure(self._litellm, self._model, error, self._told) from error
+            raise provider_failure(self._litellm, self._model, error, self._counter) from error
         finally:
             await self._response.aclose()
             self.close()

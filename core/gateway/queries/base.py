@@ -1,4 +1,4 @@
-"""What is asked besides answers: a question of the HTTP API that is no model call, so none of it is recorded."""
+"""Base class of HTTP endpoints that are no model call and are not recorded."""
 
 from __future__ import annotations
 
@@ -11,17 +11,26 @@ from urllib.parse import parse_qsl
 import orjson
 
 from core.errors import StudioError
+from core.gateway.calls.earlier_responses import readable_trajectory
 from core.gateway.calls.identity import Caller, presented_keys, resolve_caller
-from core.gateway.calls.recall import reach
 from core.gateway.deps import GatewayDeps
 from core.gateway.dialects import CHAT, BadRequest, Dialect
-from core.gateway.http.asgi import JSON, AgentGone, Receive, Scope, Send, read_request, send_whole, text_headers
-from core.gateway.http.fast_router import unmarked
+from core.gateway.http.asgi import (
+    JSON,
+    ClientDisconnected,
+    Receive,
+    Scope,
+    Send,
+    read_request,
+    send_whole,
+    text_headers,
+)
+from core.gateway.http.fast_router import decode_slashes
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """One request. ``path`` holds the parameters of its path, ``query`` those behind the question mark."""
+class HttpRequest:
+    """One HTTP request. ``path`` holds its path parameters, ``query`` its query parameters."""
 
     path: Mapping[str, str]
     query: Mapping[str, str]
@@ -30,11 +39,11 @@ class Question:
     max_body_bytes: int
 
     async def body(self) -> bytes:
-        """What was sent. Raises as ``read_request``."""
+        """The request body. Raises as ``read_request``."""
         return await read_request(self.receive, self.headers, self.max_body_bytes)
 
     def count(self, name: str, default: int, most: int) -> int:
-        """A number of things from the query. BadRequest where it is none from 1 to ``most``."""
+        """An integer query parameter. BadRequest unless it is from 1 to ``most``."""
         told = self.query.get(name)
         if told is None:
             return default
@@ -44,16 +53,16 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer in somebody else's words."""
+class HttpReply:
+    """An HTTP response that is sent as it is."""
 
     status: int
     body: bytes
     headers: tuple[tuple[bytes, bytes], ...] = (JSON,)
 
 
-class Query(ABC):
-    """One endpoint. Failures have the shape of its dialect."""
+class Endpoint(ABC):
+    """One ASGI endpoint. Errors have the shape of its dialect."""
 
     dialect: Dialect = CHAT
 
@@ -61,43 +70,45 @@ class Query(ABC):
         self._deps = deps
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one question."""
+        """Serve one request."""
         deps = self._deps
         headers = text_headers(scope["headers"])
         query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))
-        question = Question(unmarked(scope.get("path_params") or {}), query, headers, receive, deps.max_body_bytes)
+        http_request = HttpRequest(
+            decode_slashes(scope.get("path_params") or {}), query, headers, receive, deps.max_body_bytes
+        )
         dialect = self.dialect_of(headers)
         try:
-            answer = await self.answer(question)
+            answer = await self.answer(http_request)
         except StudioError as error:
             await send_whole(send, error.http_status, orjson.dumps(dialect.error(error)), [JSON])
-        except AgentGone:
+        except ClientDisconnected:
             return
         else:
-            reply = answer if isinstance(answer, Reply) else Reply(200, orjson.dumps(answer))
-            await send_whole(send, reply.status, reply.body, reply.headers)
+            http_reply = answer if isinstance(answer, HttpReply) else HttpReply(200, orjson.dumps(answer))
+            await send_whole(send, http_reply.status, http_reply.body, http_reply.headers)
 
     def dialect_of(self, headers: Mapping[str, str]) -> Dialect:
-        """The dialect that the agent speaks."""
+        """The dialect of the response."""
         return self.dialect
 
-    def caller(self, question: Question, request: Mapping[str, Any]) -> Caller:
-        """Who asks, and for which model. Raises as ``resolve_caller``."""
+    def caller(self, http_request: HttpRequest, request: Mapping[str, Any]) -> Caller:
+        """The caller and the requested model. Raises as ``resolve_caller``."""
         deps = self._deps
         return resolve_caller(
-            path=question.path,
-            headers=question.headers,
+            path=http_request.path,
+            headers=http_request.headers,
             model=request.get("model"),
-            presented=presented_keys(question.headers),
+            presented=presented_keys(http_request.headers),
             keys=deps.keys,
             api_key=deps.settings.api_key,
             channel=deps.settings.channel,
         )
 
-    def reach(self, headers: Mapping[str, str]) -> str | None:
-        """The only trajectory whose answers the caller may have back; None is any."""
-        return reach(presented_keys(headers), self._deps.keys, self._deps.settings.api_key)
+    def readable_trajectory(self, headers: Mapping[str, str]) -> str | None:
+        """The only trajectory whose stored responses the caller may read; None means any."""
+        return readable_trajectory(presented_keys(headers), self._deps.keys, self._deps.settings.api_key)
 
     @abstractmethod
-    async def answer(self, question: Question) -> Any:
-        """The body to send as JSON, or a ``Reply``. Raises StudioError."""
+    async def answer(self, http_request: HttpRequest) -> Any:
+        """The body to send as JSON, or a ``HttpReply``. Raises StudioError."""

@@ -9,17 +9,17 @@ from typing import Any, Final
 
 import orjson
 
-from core.blotting import blotted
-from core.dialects import Names
+from core.dialects import ResponseIds
 from core.dialects.messages_request import CONTINUE
 from core.errors import EngineError, NotFound
 from core.gateway.calls.capture import parse_request
-from core.gateway.calls.recall import recall
+from core.gateway.calls.earlier_responses import expand_input
 from core.gateway.deps import GatewayDeps
 from core.gateway.dialects import CHAT, MESSAGES, BadRequest, Dialect
 from core.gateway.engines.base import Engine
 from core.gateway.http.asgi import JSON
-from core.gateway.queries.base import Query, Question, Reply
+from core.gateway.queries.base import Endpoint, HttpReply, HttpRequest
+from core.scrub import scrubbed
 
 BYTES_PER_TOKEN: Final = 4
 """Of JSON, roughly; for engines that can't be asked."""
@@ -29,42 +29,42 @@ _PAGE: Final = 20
 _MAX_PAGE: Final = 1000
 
 
-class Models(Query):
+class ListModels(Endpoint):
     """``GET models`` and ``GET models/{model}``: in Anthropic's shape for who says ``anthropic-version``."""
 
     def dialect_of(self, headers: Mapping[str, str]) -> Dialect:
         """Both APIs have this path; the header tells them apart."""
         return MESSAGES if "anthropic-version" in headers else CHAT
 
-    async def answer(self, question: Question) -> Any:
+    async def answer(self, http_request: HttpRequest) -> Any:
         """List; an engine that does not answer is listed by the names it was configured with."""
         listed = await asyncio.gather(*(_models_of(engine) for engine in self._deps.engines.engines()))
         known = {entry["id"]: entry for entries in listed for entry in entries if "id" in entry}
-        anthropic = self.dialect_of(question.headers) is MESSAGES
+        anthropic = self.dialect_of(http_request.headers) is MESSAGES
         data = [_card(entry) for entry in known.values()] if anthropic else list(known.values())
-        if (asked := question.path.get("model")) is not None:
+        if (asked := http_request.path.get("model")) is not None:
             found = next((entry for entry in data if entry["id"] == asked), None)
             if found is None:
                 raise NotFound(f"no engine lists the model {asked!r}", field="model")
             return found
-        return _page(data, question) if anthropic else {"object": "list", "data": data}
+        return _page(data, http_request) if anthropic else {"object": "list", "data": data}
 
 
-class CountTokens(Query):
+class CountTokens(Endpoint):
     """``POST messages/count_tokens`` and ``POST responses/input_tokens``: how long the prompt of a request is."""
 
     def __init__(self, deps: GatewayDeps, dialect: Dialect) -> None:
         super().__init__(deps)
         self.dialect = dialect
 
-    async def answer(self, question: Question) -> Any:
+    async def answer(self, http_request: HttpRequest) -> Any:
         """``input_tokens`` by the engine's own tokenizer; with ``estimated: true`` where it can't be asked."""
-        deps, headers = self._deps, question.headers
-        request = parse_request(await question.body())
-        caller = self.caller(question, request)
-        within = self.reach(headers)
-        items = await recall(deps.journal.directory, self.dialect.name, request, within)
-        chat = self.dialect.wire.open(request, Names(""), items).asked
+        deps, headers = self._deps, http_request.headers
+        request = parse_request(await http_request.body())
+        caller = self.caller(http_request, request)
+        within = self.readable_trajectory(headers)
+        items = await expand_input(deps.journal.directory, self.dialect.name, request, within)
+        chat = self.dialect.wire.open(request, ResponseIds(""), items).asked
         prompt = {name: chat[name] for name in ("messages", "tools", *CONTINUE) if name in chat}
         try:
             engine = await deps.engines.pick(caller.model)
@@ -78,7 +78,7 @@ class CountTokens(Query):
         return {**body, "input_tokens": estimate, "estimated": True}
 
 
-class PassedOn(Query):
+class Passthrough(Endpoint):
     """A call that the engine answers as it likes: embeddings, its tokenizer. Passed on, and not recorded.
 
     Args:
@@ -89,25 +89,25 @@ class PassedOn(Query):
         super().__init__(deps)
         self._path = path
 
-    async def answer(self, question: Question) -> Any:
+    async def answer(self, http_request: HttpRequest) -> Any:
         """The engine's answer, whatever it is."""
-        request = parse_request(await question.body())
-        caller = self.caller(question, request)
+        request = parse_request(await http_request.body())
+        caller = self.caller(http_request, request)
         engine = await self._deps.engines.pick(caller.model)
         status, content_type, body = await engine.pass_on(self._path, request, caller.model, caller.foreign_key)
         kind = (b"content-type", content_type.encode("latin-1", "replace")) if content_type else JSON
-        return Reply(status, body, (kind, NOT_CAPTURED))
+        return HttpReply(status, body, (kind, NOT_CAPTURED))
 
 
-class EngineHealth(Query):
+class EngineHealth(Endpoint):
     """``GET /health`` as engines have it: whether the default engine is alive. One that starts when called is."""
 
-    async def answer(self, question: Question) -> Any:
+    async def answer(self, http_request: HttpRequest) -> Any:
         """200 or 503."""
         engine = self._deps.engines.resolve(None)
         alive = await engine.check() is not False
         body = {"status": "ok" if alive else "unavailable"}
-        return Reply(200 if alive else 503, orjson.dumps(body), (JSON, NOT_CAPTURED))
+        return HttpReply(200 if alive else 503, orjson.dumps(body), (JSON, NOT_CAPTURED))
 
 
 def _card(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,13 +125,13 @@ def _card(entry: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _page(cards: Sequence[dict[str, Any]], question: Question) -> dict[str, Any]:
+def _page(cards: Sequence[dict[str, Any]], http_request: HttpRequest) -> dict[str, Any]:
     """A page of Anthropic's list. BadRequest for a place that is not in it."""
-    limit = question.count("limit", _PAGE, _MAX_PAGE)
+    limit = http_request.count("limit", _PAGE, _MAX_PAGE)
     ids = [card["id"] for card in cards]
     places = {}
     for name in ("after_id", "before_id"):
-        if (told := question.query.get(name)) is not None:
+        if (told := http_request.query.get(name)) is not None:
             if told not in ids:
                 raise BadRequest(f"{name} {told!r} is no model of this list", field=name)
             places[name] = ids.index(told)
@@ -144,7 +144,7 @@ def _page(cards: Sequence[dict[str, Any]], question: Question) -> dict[str, Any]
 
 async def _models_of(engine: Engine) -> list[dict[str, Any]]:
     try:
-        listed: list[dict[str, Any]] = blotted(await engine.list_models(), engine.secrets())
+        listed: list[dict[str, Any]] = scrubbed(await engine.list_models(), engine.secrets())
         return listed
     except (EngineError, TimeoutError):
         return [

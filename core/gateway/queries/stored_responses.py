@@ -1,4 +1,4 @@
-"""Stored answers of the Responses API: found in the journal, and put out of reach without leaving it."""
+"""Endpoints for stored responses of the Responses API: get, delete, cancel, list input items."""
 
 from __future__ import annotations
 
@@ -9,53 +9,53 @@ from typing import Any, Final
 from core.dialects import Json
 from core.dialects.responses_request import input_items
 from core.errors import NotFound
-from core.gateway.calls.recall import find_response, forget_response, response_of
+from core.gateway.calls.earlier_responses import find_response, forget_response, response_of
 from core.gateway.dialects import RESPONSES, BadRequest
-from core.gateway.queries.base import Query, Question
+from core.gateway.queries.base import Endpoint, HttpRequest
 
 _PAGE: Final = 20
 _MAX_PAGE: Final = 100
 _MESSAGE_PARTS: Final = {"assistant": "output_text"}
 
 
-class _Stored(Query):
+class _StoredEndpoint(Endpoint):
     dialect = RESPONSES
 
-    async def find(self, question: Question) -> tuple[str, Json]:
+    async def find(self, http_request: HttpRequest) -> tuple[str, Json]:
         """(id, record) of the response that the path names. NotFound when the caller may have none of that id."""
-        response_id = question.path["response_id"]
-        within = self.reach(question.headers)
+        response_id = http_request.path["response_id"]
+        within = self.readable_trajectory(http_request.headers)
         record = await asyncio.to_thread(find_response, self._deps.journal.directory, response_id, within)
         if record is None:
             raise NotFound(f"Response with id {response_id!r} not found.", field="response_id")
         return response_id, record
 
 
-class StoredResponse(_Stored):
+class GetResponse(_StoredEndpoint):
     """``GET responses/{response_id}``: an answer of earlier."""
 
-    async def answer(self, question: Question) -> Any:
+    async def answer(self, http_request: HttpRequest) -> Any:
         """The response object as it was given."""
-        _, record = await self.find(question)
+        _, record = await self.find(http_request)
         return response_of(record)
 
 
-class DeletedResponse(_Stored):
+class DeleteResponse(_StoredEndpoint):
     """``DELETE responses/{response_id}``: from now on no request finds it. The step that it became stays a fact."""
 
-    async def answer(self, question: Question) -> Any:
+    async def answer(self, http_request: HttpRequest) -> Any:
         """That it is done."""
-        response_id, _ = await self.find(question)
+        response_id, _ = await self.find(http_request)
         await asyncio.to_thread(forget_response, self._deps.journal.directory, response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
 
-class CancelledResponse(_Stored):
+class CancelResponse(_StoredEndpoint):
     """``POST responses/{response_id}/cancel``: there is nothing to cancel, since none runs in the background."""
 
-    async def answer(self, question: Question) -> Any:
+    async def answer(self, http_request: HttpRequest) -> Any:
         """Raises what OpenAI answers for an answer that was waited for."""
-        await self.find(question)
+        await self.find(http_request)
         raise BadRequest(
             "Cannot cancel a synchronous response.",
             field="response_id",
@@ -63,26 +63,26 @@ class CancelledResponse(_Stored):
         )
 
 
-class InputItems(_Stored):
+class ListInputItems(_StoredEndpoint):
     """``GET responses/{response_id}/input_items``: what the answer was given to, the last first by default."""
 
-    async def answer(self, question: Question) -> Any:
+    async def answer(self, http_request: HttpRequest) -> Any:
         """A page: ``limit``, ``order`` and ``after`` as in OpenAI's API."""
-        response_id, record = await self.find(question)
+        response_id, record = await self.find(http_request)
         given = record.get("input_items") or input_items(record["request"])
         items = [_item(item, f"{response_id.removeprefix('resp_')}_in{number}") for number, item in enumerate(given)]
-        order = question.query.get("order", "desc")
+        order = http_request.query.get("order", "desc")
         if order not in ("asc", "desc"):
             raise BadRequest("order must be asc or desc", field="order")
         if order == "desc":
             items.reverse()
         start = 0
-        if (after := question.query.get("after")) is not None:
+        if (after := http_request.query.get("after")) is not None:
             places = [number for number, item in enumerate(items) if item["id"] == after]
             if not places:
                 raise BadRequest(f"no item {after!r} is in this list", field="after")
             start = places[0] + 1
-        shown = items[start : start + question.count("limit", _PAGE, _MAX_PAGE)]
+        shown = items[start : start + http_request.count("limit", _PAGE, _MAX_PAGE)]
         ends = [shown[0]["id"], shown[-1]["id"]] if shown else [None, None]
         more = start + len(shown) < len(items)
         return {"object": "list", "data": shown, "first_id": ends[0], "last_id": ends[1], "has_more": more}

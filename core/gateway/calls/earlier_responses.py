@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from core import records
-from core.dialects import RESPONSES, BadRequest, Json, Names
+from core.dialects import RESPONSES, BadRequest, Json, ResponseIds
 from core.dialects.responses import RESPONSE_PREFIX
 from core.dialects.responses_request import input_items
 from core.durable import sync_folder
@@ -36,7 +36,7 @@ class PreviousResponseNotFound(BadRequest):
     type = "previous_response_not_found"
 
 
-def reach(presented: Iterable[str], keys: KeyStore, api_key: str | None) -> str | None:
+def readable_trajectory(presented: Iterable[str], keys: KeyStore, api_key: str | None) -> str | None:
     """The only trajectory whose answers a caller may have back; None is any.
 
     Where a key is asked for, a session key opens what it is bound to and nothing else.
@@ -46,7 +46,7 @@ def reach(presented: Iterable[str], keys: KeyStore, api_key: str | None) -> str 
     return next((found.trajectory_uid for key in presented if (found := keys.resolve(key)) is not None), None)
 
 
-async def recall(directory: Path, dialect: str, request: Mapping[str, Any], within: str | None) -> list[Json]:
+async def expand_input(directory: Path, dialect: str, request: Mapping[str, Any], within: str | None) -> list[Json]:
     """The whole input of a ``responses`` request that names earlier parts of it; empty when it names none.
 
     Args:
@@ -62,7 +62,7 @@ async def recall(directory: Path, dialect: str, request: Mapping[str, Any], with
     items = input_items(request)
     if not previous and not any(_reference(item) or _bare_reasoning(item) for item in items):
         return []
-    return await asyncio.to_thread(_recall, directory, previous, items, within)
+    return await asyncio.to_thread(_expand_input, directory, previous, items, within)
 
 
 def find_response(directory: Path, response_id: Any, within: str | None = None) -> Json | None:
@@ -105,12 +105,12 @@ def response_of(record: Mapping[str, Any]) -> Json:
     """The response object that the agent was given for a record."""
     match = _TAIL.match(str(record["response_id"]).removeprefix(RESPONSE_PREFIX))
     assert match is not None
-    names = Names(match["step_uid"], record["started_at"], match["mark"])
+    names = ResponseIds(match["step_uid"], record["started_at"], match["mark"])
     translation = RESPONSES.open(record["request"], names, record.get("input_items") or ())
     return translation.whole(record["response"])
 
 
-def _recall(directory: Path, previous: Any, items: list[Json], within: str | None) -> list[Json]:
+def _expand_input(directory: Path, previous: Any, items: list[Json], within: str | None) -> list[Json]:
     earlier: list[Json] = []
     if previous:
         record = find_response(directory, previous, within)

@@ -1,6 +1,6 @@
 """Keys never get to disk: which fields hold them, and how they leave everything else.
 
-Only allow-listed headers are kept, key fields leave what was sent, and what stood in them is blotted out wherever it
+Only allow-listed headers are kept, key fields leave what was sent, and what stood in them is scrubbed out wherever it
 appears.
 """
 
@@ -105,7 +105,7 @@ HEADER_ALLOW: Final = frozenset(
 )
 """Request headers that say who called and how, and can hold no credential."""
 
-BLOT: Final = b"[secret]"
+SCRUBBED: Final = b"[secret]"
 _WORDS: Final = re.compile(r"[\s;,=\"']+")
 
 
@@ -137,7 +137,7 @@ def _without_key_fields(value: Any, where: str, names: list[str], texts: list[st
         return value
     kept = {}
     for name, inner in value.items():
-        if names_a_key(str(name)):
+        if is_secret_name(str(name)):
             names.append(f"{where}.{name}")
             texts.extend(_keys_in(inner))
         else:
@@ -145,18 +145,18 @@ def _without_key_fields(value: Any, where: str, names: list[str], texts: list[st
     return kept
 
 
-def names_a_key(field: str) -> bool:
+def is_secret_name(field: str) -> bool:
     """Whether what stands under this name is a key, or headers with one."""
     name = field.lower()
     return name in _LOGGED_SECRETS or name.replace("-", "_").endswith(_SECRET_ENDS)
 
 
-def keyless(value: Mapping[str, Any]) -> dict[str, Any]:
+def scrub_metadata(value: Mapping[str, Any]) -> dict[str, Any]:
     """What a caller says about itself (``metadata``) without the fields that hold keys, and without those keys."""
     names: list[str] = []
     texts: list[str] = []
     kept = _without_key_fields(dict(value), "metadata", names, texts)
-    cleaned: dict[str, Any] = blotted(kept, texts) if names else dict(value)
+    cleaned: dict[str, Any] = scrubbed(kept, texts) if names else dict(value)
     return cleaned
 
 
@@ -168,11 +168,11 @@ def split_login(url: str) -> tuple[str, str | None]:
     return (f"{scheme}{sign}{host}{slash}{path}", login) if sign and at else (url, None)
 
 
-def without_keys(step: Mapping[str, Any]) -> dict[str, Any]:
+def scrub_step(step: Mapping[str, Any]) -> dict[str, Any]:
     """A producer's step without the fields that hold keys, at any depth of what it says about itself.
 
     Logs of other programs, which are imported as steps, hold the headers and keys of the calls that they logged. What
-    stood in such a field is blotted out of the rest; ``metadata.dropped_fields`` names the fields.
+    stood in such a field is scrubbed out of the rest; ``metadata.dropped_fields`` names the fields.
     """
     names: list[str] = []
     texts: list[str] = []
@@ -189,32 +189,32 @@ def without_keys(step: Mapping[str, Any]) -> dict[str, Any]:
         texts += inner
     if not names:
         return dict(step)
-    cleaned: dict[str, Any] = blotted(found, texts)
+    cleaned: dict[str, Any] = scrubbed(found, texts)
     dropped = [*((step.get("metadata") or {}).get("dropped_fields") or ()), *names]
     cleaned["metadata"] = {**(cleaned.get("metadata") or {}), "dropped_fields": list(dict.fromkeys(dropped))}
     return cleaned
 
 
-def logged_keys(record: Any) -> list[str]:
+def logged_secrets(record: Any) -> list[str]:
     """The keys that a record of another program's log holds, in fields that are named for them, at any depth.
 
     What it tells of the conversation itself is not looked through.
     """
     if isinstance(record, list):
-        return [text for item in record for text in logged_keys(item)]
+        return [text for item in record for text in logged_secrets(item)]
     if not isinstance(record, Mapping):
         return []
     found: list[str] = []
     for name, value in record.items():
         field = str(name).lower()
-        if names_a_key(field):
+        if is_secret_name(field):
             found += _keys_in(value)
         elif field not in _SAID:
-            found += logged_keys(value)
+            found += logged_secrets(value)
     return found
 
 
-def blotted(value: Any, secrets: Iterable[str]) -> Any:
+def scrubbed(value: Any, secrets: Iterable[str]) -> Any:
     """A JSON value without any of these keys; ones that are too short to be keys stay."""
     long = {secret for secret in secrets if len(secret) >= MIN_SECRET_CHARS}
     if not long:
@@ -222,7 +222,7 @@ def blotted(value: Any, secrets: Iterable[str]) -> Any:
     body = orjson.dumps(value)
     # What holds another goes first, or its rest would stay.
     for secret in sorted(long, key=len, reverse=True):
-        body = blot(body, secret)
+        body = scrub_bytes(body, secret)
     return orjson.loads(body)
 
 
@@ -238,11 +238,11 @@ def _keys_in(value: Any) -> list[str]:
     return [text for name, item in value.items() if str(name).lower() not in harmless for text in _keys_in(item)]
 
 
-def blot(payload: bytes, secret: str) -> bytes:
+def scrub_bytes(payload: bytes, secret: str) -> bytes:
     """Replace a key, as it stands in JSON text, by ``[secret]``."""
     # Quotes and backslashes of a key are escaped in JSON.
     needle = orjson.dumps(secret)[1:-1]
-    return payload.replace(needle, BLOT) if needle in payload else payload
+    return payload.replace(needle, SCRUBBED) if needle in payload else payload
 
 
 def header_text(value: bytes) -> str:

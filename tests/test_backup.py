@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from core.backup import MANIFEST, backup, restore
 from core.batch.datasets import freeze_version, version_plan
 from core.batch.leases import Fetch, Leases
 from core.batch.recipe import parse_recipe
@@ -24,7 +25,6 @@ from core.pool.upkeep.retention import Retention
 from core.records import steps_record
 from core.trash import prune_journal
 from core.types import Annotation, View
-from core.upkeep import MANIFEST, backup, restore
 from tests.effort import settings
 
 T0 = 1_700_000_000.0

@@ -45,4 +45,4 @@ def canonical_request(dialect: str, request: Mapping[str, Any], items: Sequence[
     known = DIALECTS.get(dialect)
     if known is None:
         return request
-    return known.open(request, ResponseIds(""), items).asked
+    return known.open(request, ResponseIds(""), items).engine_request

@@ -1,6 +1,6 @@
 """What a wire dialect is: pure translation between what an agent speaks and OpenAI chat, the form used inside.
 
-No I/O here. The gateway asks engines with what ``Translation.asked`` says and sends agents what the others
+No I/O here. The gateway asks engines with what ``Translation.engine_request`` says and sends agents what the others
 return; ingest derives canonical messages and tools from a journal record by the same code.
 """
 
@@ -59,7 +59,7 @@ class Translation(Protocol):
     """One call: its request in the engine's words, and its answer in the agent's."""
 
     @property
-    def asked(self) -> Mapping[str, Any]:
+    def engine_request(self) -> Mapping[str, Any]:
         """The engine's request. Not to be changed by who reads it."""
         ...
 

@@ -37,7 +37,7 @@ class PlainTranslation:
     dropped: Sequence[str] = ()
 
     def __init__(self, body: Mapping[str, Any], stream: Stream) -> None:
-        self.asked = body
+        self.engine_request = body
         self._stream = stream
 
     def whole(self, answer: Mapping[str, Any]) -> Json:
@@ -46,11 +46,11 @@ class PlainTranslation:
 
     def stream(self, answer: Mapping[str, Any]) -> bytes:
         """The chunks of a whole answer."""
-        return self._stream(answer, self.asked)
+        return self._stream(answer, self.engine_request)
 
     def relay(self) -> PlainRelay:
         """For an engine that streams."""
-        return PlainRelay(self.asked)
+        return PlainRelay(self.engine_request)
 
 
 class PlainRelay:
@@ -87,7 +87,7 @@ class CompletionsTranslation(PlainTranslation):
         super().__init__(body, completions_stream)
         self._echoes = _echoed(body)
         if self._echoes:
-            self.asked = {name: value for name, value in body.items() if name != "echo"}
+            self.engine_request = {name: value for name, value in body.items() if name != "echo"}
 
     def whole(self, answer: Mapping[str, Any]) -> Json:
         """The answer, the prompt before it where it is wanted."""
@@ -105,11 +105,11 @@ class CompletionsTranslation(PlainTranslation):
 
     def relay(self) -> PlainRelay:
         """For an engine that streams."""
-        return EchoRelay(self.asked, self._prompt) if self._echoes else super().relay()
+        return EchoRelay(self.engine_request, self._prompt) if self._echoes else super().relay()
 
     def _prompt(self, index: Any) -> str:
         """The prompt of a choice."""
-        n = self.asked.get("n")
+        n = self.engine_request.get("n")
         position = index // (n if isinstance(n, int) and n > 0 else 1) if isinstance(index, int) else 0
         return self._echoes[min(position, len(self._echoes) - 1)]
 

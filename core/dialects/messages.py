@@ -36,7 +36,7 @@ class MessagesTranslation:
     """One call of the Messages API."""
 
     def __init__(self, body: Mapping[str, Any], names: ResponseIds, earlier: Sequence[Json] = ()) -> None:
-        self.asked, self.dropped = to_chat(body)
+        self.engine_request, self.dropped = to_chat(body)
         self.response_id = f"msg_{names.step_uid}"
         model = body.get("model")
         self._model = model if isinstance(model, str) else None

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from core.dialects.base import Json, content_text, maybe_text, named_event, reasoning_of
 from core.dialects.calls import own_choices
+from core.dialects.responses_items import ResponseItems
 from core.errors import StudioError
-
-if TYPE_CHECKING:
-    from core.dialects.responses import ResponsesTranslation
 
 
 class ResponsesRelay:
-    """Thinking and words go out as they come, tool calls when the engine has ended: an item has one place in the
-    output, and in a whole answer calls come after the words.
+    """Makes the events of one stream.
+
+    Reasoning and text are sent as they arrive. Tool calls are sent at the end of the engine's stream, because output
+    items are ordered and a whole answer lists calls after the text.
     """
 
-    def __init__(self, translation: ResponsesTranslation) -> None:
-        self._translation = translation
-        self._calls = translation.tool_calls()
+    def __init__(self, items: ResponseItems) -> None:
+        self._items = items
+        self._calls = items.tool_calls()
         self._n_events = 0
         self._started = False
         self._model: Any = None
@@ -43,7 +43,7 @@ class ResponsesRelay:
                 out += self._reasoning(reasoning)
             text = content_text(delta.get("content"))
             self._refusal += maybe_text(delta.get("refusal"))
-            self._logprobs += self._translation.text_logprobs(choice.get("logprobs"))
+            self._logprobs += self._items.text_logprobs(choice.get("logprobs"))
             if text:
                 out += self._said(text)
             self._calls.feed(delta)
@@ -51,24 +51,24 @@ class ResponsesRelay:
         return b"".join(out)
 
     def finish(self) -> bytes:
-        """What is open ends, tool calls, the whole response."""
+        """The end of the open item, tool calls, the whole response."""
         out = self._start()
         finish = self._finish or "stop"
-        final = self._translation.response(self._model, finish=finish)
+        final = self._items.response(self._model, finish=finish)
         status = "incomplete" if final["status"] == "incomplete" else "completed"
         out += self._close(status)
         if self._refusal:
             out += self._close_message(status)
         for call in self._calls.all():
-            out += self._called(self._translation.call_item(len(self._output), call))
-        final = self._translation.response(self._model, self._output, finish=finish, usage=self._usage)
+            out += self._called(self._items.call_item(len(self._output), call))
+        final = self._items.response(self._model, self._output, finish=finish, usage=self._usage)
         out.append(self._event(f"response.{final['status']}", response=final))
         return b"".join(out)
 
     def fail(self, error: StudioError) -> bytes:
         """``response.failed``, which ends the stream."""
         out = self._start()
-        failed = self._translation.response(self._model, self._output, failure=error)
+        failed = self._items.response(self._model, self._output, failure=error)
         out.append(self._event("response.failed", response=failed))
         return b"".join(out)
 
@@ -76,17 +76,17 @@ class ResponsesRelay:
         if self._started:
             return []
         self._started = True
-        begun = self._translation.response(self._model)
+        begun = self._items.response(self._model)
         return [self._event("response.created", response=begun), self._event("response.in_progress", response=begun)]
 
     def _reasoning(self, text: str) -> list[bytes]:
         out: list[bytes] = []
-        summarises = self._translation.summarises
+        summarises = self._items.summarises
         index = "summary_index" if summarises else "content_index"
         if self._open != "reasoning":
             out = self._close("completed")
             self._open = "reasoning"
-            empty = {**self._translation.reasoning_item(self._n_items, ""), "summary": []}
+            empty = {**self._items.reasoning_item(self._n_items, ""), "summary": []}
             empty.pop("encrypted_content", None)
             if "content" in empty:
                 empty["content"] = []
@@ -102,7 +102,7 @@ class ResponsesRelay:
         out: list[bytes] = []
         if self._open != "message":
             out = self._open_message()
-            part = self._translation.text_part("")
+            part = self._items.text_part("")
             out.append(self._piece("response.content_part.added", "msg", content_index=0, part=part))
         self._text += text
         out.append(self._piece("response.output_text.delta", "msg", content_index=0, delta=text, logprobs=[]))
@@ -111,7 +111,7 @@ class ResponsesRelay:
     def _open_message(self) -> list[bytes]:
         out = self._close("completed")
         self._open = "message"
-        empty = self._translation.message_item(self._n_items, [], "in_progress")
+        empty = self._items.message_item(self._n_items, [], "in_progress")
         return [*out, self._item("response.output_item.added", empty)]
 
     def _close(self, status: str) -> list[bytes]:
@@ -124,8 +124,8 @@ class ResponsesRelay:
         return out
 
     def _close_reasoning(self) -> list[bytes]:
-        summarises = self._translation.summarises
-        item = self._translation.reasoning_item(self._n_items, self._text)
+        summarises = self._items.summarises
+        item = self._items.reasoning_item(self._n_items, self._text)
         kind, index = ("summary", "summary_index") if summarises else ("content", "content_index")
         text = "response.reasoning_summary_text.done" if summarises else "response.reasoning_text.done"
         part = "response.reasoning_summary_part.done" if summarises else "response.content_part.done"
@@ -141,7 +141,7 @@ class ResponsesRelay:
         out = [] if self._open == "message" else self._open_message()
         parts: list[Json] = []
         if self._text:
-            part = self._translation.text_part(self._text, self._logprobs)
+            part = self._items.text_part(self._text, self._logprobs)
             done = {"content_index": 0, "text": self._text, "logprobs": self._logprobs}
             out += [
                 self._piece("response.output_text.done", "msg", **done),
@@ -158,7 +158,7 @@ class ResponsesRelay:
                 self._piece("response.content_part.done", "msg", content_index=index, part=part),
             ]
             parts.append(part)
-        item = self._translation.message_item(self._n_items, parts, status)
+        item = self._items.message_item(self._n_items, parts, status)
         out.append(self._item("response.output_item.done", item))
         self._output.append(item)
         self._logprobs, self._refusal = [], ""
@@ -191,7 +191,7 @@ class ResponsesRelay:
         return self._event(kind, output_index=self._n_items, item=item)
 
     def _piece(self, kind: str, prefix: str, **body: Any) -> bytes:
-        item_id = self._translation.item_id(prefix, self._n_items)
+        item_id = self._items.item_id(prefix, self._n_items)
         return self._event(kind, item_id=item_id, output_index=self._n_items, **body)
 
     def _event(self, kind: str, **body: Any) -> bytes:

@@ -56,14 +56,16 @@ def test_an_answer_sent_back_is_the_message_that_the_engine_gave(answer: Any) ->
         call["function"]["arguments"] = call["function"]["arguments"].strip() or "{}"
     got = MESSAGES.open(MESSAGES_BODY, NAMES, ()).whole(answer)
     history = [*MESSAGES_BODY["messages"], {"role": "assistant", "content": got["content"]}]
-    back = MESSAGES.open({**MESSAGES_BODY, "messages": history}, NAMES, ()).asked["messages"][1]
+    back = MESSAGES.open({**MESSAGES_BODY, "messages": history}, NAMES, ()).engine_request["messages"][1]
     # Arguments that are JSON are compared as JSON, texts without the blanks around them.
     assert normal_message(back) == normal_message(expected)
     thinking = message.get("reasoning") or message.get("reasoning_content")
     assert back.get("reasoning_content") == thinking
     for body in RESPONSES_BODIES:
         output = RESPONSES.open(body, NAMES, ()).whole(answer)["output"]
-        asked = RESPONSES.open({**body, "input": [{"role": "user", "content": "hi"}, *output]}, NAMES, ()).asked
+        asked = RESPONSES.open(
+            {**body, "input": [{"role": "user", "content": "hi"}, *output]}, NAMES, ()
+        ).engine_request
         if not output:
             assert len(asked["messages"]) == 1
             continue
@@ -134,7 +136,7 @@ def test_log_probs_of_the_text_for_who_includes_them() -> None:
     answer = chat({"content": "x"}, logprobs={"content": entries})
     body = {**RESPONSES_BODIES[0], "include": ["message.output_text.logprobs"], "top_logprobs": 2}
     translation = RESPONSES.open(body, NAMES, ())
-    assert (translation.asked["logprobs"], translation.asked["top_logprobs"]) == (True, 2)
+    assert (translation.engine_request["logprobs"], translation.engine_request["top_logprobs"]) == (True, 2)
     assert translation.whole(answer)["output"][0]["content"][0]["logprobs"] == entries
     assert response_of(translation.stream(answer))["output"][0]["content"][0]["logprobs"][0]["logprob"] == -0.5
     plain = RESPONSES.open(RESPONSES_BODIES[0], NAMES, ())

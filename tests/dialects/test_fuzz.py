@@ -66,7 +66,7 @@ def test_bodies(dialect: str, body: dict[str, Any]) -> None:
     assert orjson.dumps(body) == before
     if translation is None:
         return
-    asked = orjson.loads(orjson.dumps(translation.asked))
+    asked = orjson.loads(orjson.dumps(translation.engine_request))
     if dialect in ("messages", "responses"):
         assert all(isinstance(message["role"], str) for message in asked["messages"])
         orjson.dumps(translation.whole(ANSWER))

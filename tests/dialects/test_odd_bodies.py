@@ -104,7 +104,7 @@ def test_a_body_with_something_odd_in_it_is_translated_or_refused_by_name(dialec
     for at, odd, body in spoilt(BODIES[dialect]):
         try:
             translation = DIALECTS[dialect].open(body, ResponseIds("s" * 32, 1.0, "w0.1.8"), ())
-            orjson.dumps(translation.asked)
+            orjson.dumps(translation.engine_request)
             if dialect != "completions":
                 orjson.dumps(translation.whole(deepcopy(ANSWER)))
                 translation.stream(deepcopy(ANSWER))

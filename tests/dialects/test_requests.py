@@ -23,12 +23,12 @@ MESSAGE_PARAM: TypeAdapter[Any] = TypeAdapter(MessageParam)
 
 def messages_chat(body: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     translation = MESSAGES.open({"model": "m", "max_tokens": 9, "messages": [], **body}, NAMES, ())
-    return dict(translation.asked), list(translation.dropped)
+    return dict(translation.engine_request), list(translation.dropped)
 
 
 def responses_chat(body: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     translation = RESPONSES.open({"model": "m", "input": [], **body}, NAMES, ())
-    return dict(translation.asked), list(translation.dropped)
+    return dict(translation.engine_request), list(translation.dropped)
 
 
 def anthropic_part(part: dict[str, Any]) -> dict[str, Any]:
@@ -279,7 +279,7 @@ def test_responses_tools_and_their_calls_both_ways() -> None:
         {"type": "web_search"},
     ]
     translation = RESPONSES.open({"model": "m", "input": "x", "tools": tools}, NAMES, ())
-    functions = [tool["function"] for tool in translation.asked["tools"]]
+    functions = [tool["function"] for tool in translation.engine_request["tools"]]
     assert [function["name"] for function in functions] == ["shell", "apply_patch", "local_shell", "mcp__files__read"]
     assert "start: /x+/" in functions[1]["description"]
     assert list(translation.dropped) == ["tools.web_search"]
@@ -306,7 +306,9 @@ def test_responses_tools_and_their_calls_both_ways() -> None:
         {"type": item["type"].replace("_call", "_call_output"), "call_id": item["call_id"], "output": "done"}
         for item in output
     ]
-    again = RESPONSES.open({"model": "m", "tools": tools, "input": [*output, *results]}, NAMES, ()).asked["messages"]
+    again = RESPONSES.open({"model": "m", "tools": tools, "input": [*output, *results]}, NAMES, ()).engine_request[
+        "messages"
+    ]
     assert again[0]["tool_calls"] == calls
     assert [message["tool_call_id"] for message in again[1:]] == [call["id"] for call in calls]
 
@@ -407,7 +409,7 @@ def test_responses_that_are_none_name_their_field(body: dict[str, Any], field: s
 
 def test_the_recorded_request_gives_the_same_chat() -> None:
     body = {"model": "m", "max_tokens": 5, "system": "s", "messages": [{"role": "user", "content": "x"}]}
-    assert canonical_request("messages", body) == MESSAGES.open(body, NAMES, ()).asked
+    assert canonical_request("messages", body) == MESSAGES.open(body, NAMES, ()).engine_request
     assert canonical_request("chat", body) is body
     items = [{"role": "user", "content": "earlier"}, {"role": "user", "content": "x"}]
     assert len(canonical_request("responses", {"input": "x"}, items)["messages"]) == 2

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from core.gateway.dialects import CHAT
-from core.gateway.engines.base import EngineCall
+from core.gateway.engines.answer import EngineCall
 from core.gateway.engines.registry import EngineSet
 from core.gateway.engines.text_streams import TRIALS, TRY_AGAIN_S
 from core.ingest.drafts import drafts_of_call

@@ -23,10 +23,10 @@ from core.gateway.calls.policy import SyncInProgress
 from core.gateway.calls.relay import relay
 from core.gateway.deps import GatewayDeps
 from core.gateway.dialects import BadRequest, Dialect, strip_fields
-from core.gateway.engines.base import Engine, EngineAnswer
+from core.gateway.engines.answer import EngineAnswer, EngineStream
+from core.gateway.engines.base import Engine
 from core.gateway.engines.concurrency import EngineBusy
 from core.gateway.engines.routing import Attempts, affinity, ranked
-from core.gateway.engines.streams import EngineStream
 from core.gateway.http.asgi import (
     EVENT_STREAM,
     JSON,
@@ -121,7 +121,7 @@ class Capture:
             raise BadRequest(f"the body is not shaped like a {self._dialect.name} request", field="body") from error
         engines = await deps.engines.candidates(call.caller.model)
         if len(engines) > 1:
-            engines = ranked(engines, affinity(call.caller.identity.trajectory_uid, call.translation.asked))
+            engines = ranked(engines, affinity(call.caller.identity.trajectory_uid, call.translation.engine_request))
         call.attempts = Attempts(engines, deps.retries)
         if call.caller.binding is not None:
             await deps.ledger.enter(call.caller.binding)
@@ -137,7 +137,7 @@ class Capture:
         if answer.status != 200:
             body = self._refusal(answer)
         elif answer.engine_dialect is None and (
-            answer.added or self._dialect.translates or call.translation.asked is not call.request
+            answer.added or self._dialect.translates or call.translation.engine_request is not call.request
         ):
             strip_fields(answer.body, answer.added)
             body = orjson.dumps(call.translation.whole(answer.body))

@@ -45,7 +45,7 @@ class _ToolsInText(PlainTranslation):
 
 
 def _open(body: Mapping[str, Any], names: ResponseIds, earlier: Sequence[Json]) -> PlainTranslation:
-    return _ToolsInText(dialects.CHAT.open(body, names, earlier).asked, chat_stream)
+    return _ToolsInText(dialects.CHAT.open(body, names, earlier).engine_request, chat_stream)
 
 
 CHAT_TOOLS_IN_TEXT: Final = Dialect(replace(dialects.CHAT, open=_open), relays=False)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from core import records
 from core.dialects import RESPONSES, BadRequest, Json, ResponseIds
-from core.dialects.responses import RESPONSE_PREFIX
+from core.dialects.responses_items import RESPONSE_PREFIX
 from core.dialects.responses_request import input_items
 from core.durable import sync_folder
 from core.gateway.access.keys import KeyStore, is_studio_key

@@ -13,7 +13,8 @@ from core.gateway.calls.identity import Caller, presented_keys
 from core.gateway.calls.own_keys import TOKENS_REMOVED, StreamGuard, usable, without_own_keys
 from core.gateway.deps import GatewayDeps
 from core.gateway.dialects import ENGINE_DIALECTS, Dialect
-from core.gateway.engines.base import Engine, EngineAnswer, EngineCall
+from core.gateway.engines.answer import EngineAnswer, EngineCall
+from core.gateway.engines.base import Engine
 from core.gateway.engines.routing import Attempts
 from core.gateway.telemetry.stats import CallEvent
 from core.records import call_record
@@ -84,7 +85,7 @@ class Exchange:
         passed_on |= {name: self.headers[name] for name in _API_HEADERS if name in self.headers}
         return EngineCall(
             ENGINE_DIALECTS[dialect.wire.engine_dialect],
-            self.translation.asked,
+            self.translation.engine_request,
             self.caller.model,
             self.caller.foreign_key,
             passed_on,

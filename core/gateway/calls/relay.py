@@ -19,8 +19,7 @@ from core.gateway.calls.exchange import Exchange, Recorder
 from core.gateway.calls.outbox import Outbox
 from core.gateway.calls.own_keys import TOKENS_REMOVED
 from core.gateway.dialects import strip_fields
-from core.gateway.engines.base import EngineAnswer
-from core.gateway.engines.streams import EngineStream
+from core.gateway.engines.answer import EngineAnswer, EngineStream
 
 log = logging.getLogger(__name__)
 

@@ -1,26 +1,21 @@
-"""What an engine is to the gateway: what it is asked, what it answers, how it fares."""
+"""Base class of all engines: concurrency limit, health, counters and status."""
 
 from __future__ import annotations
 
 import base64
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 from core.errors import EngineError, EngineTimeout, NotFound
-from core.gateway.dialects import Dialect
+from core.gateway.engines.answer import EngineAnswer, EngineCall, EngineStream
 from core.gateway.engines.capabilities import WHOLE
 from core.gateway.engines.concurrency import ConcurrencyLimit
 from core.gateway.engines.health import Health
 from core.gateway.transport.connection_pool import Timeouts
 from core.scrub import scrubbed
-
-if TYPE_CHECKING:
-    from core.gateway.engines.streams import EngineStream
-
 
 BUSY: Final = frozenset({429, 503})
 """What an engine says that has no room now: asking again is right, and safe."""
@@ -39,60 +34,6 @@ class EngineUnreachable(EngineError):
 def basic(login: str) -> str:
     """``user:password``, percent-encoded as in a URL, for a header of the scheme Basic."""
     return base64.b64encode(unquote(login).encode()).decode()
-
-
-@dataclass(slots=True)
-class EngineAnswer:
-    """What an engine said.
-
-    Attributes:
-        status: HTTP status.
-        raw: the body as it came, valid JSON.
-        body: the same, parsed.
-        model: the model name that the engine was asked for.
-        added: names of request fields that the gateway added.
-        dropped: names of request fields that the engine was not given.
-        retry_after: the engine's ``Retry-After``, where it sent one.
-        tokenizer_hash: SHA-256 (hex) of the tokenizer that made the ids, where the engine tells it.
-        engine_dialect: the agent's own dialect, where the engine was asked and answered in it; None where ``body``
-            is in the dialect that the call asked in.
-        facts: what is known of the engine: ``flavour``, ``version``, ``logprobs`` (``raw`` or ``processed``), and
-            ``prompt_ids`` where it encoded the prompt again that it says it read; ``renamed_fields``, see
-            ``core.gateway.providers.fields.Sent``.
-    """
-
-    status: int
-    raw: bytes
-    body: Any
-    model: str
-    added: Sequence[str] = ()
-    dropped: Sequence[str] = ()
-    retry_after: str | None = None
-    tokenizer_hash: str | None = None
-    engine_dialect: str | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class EngineCall:
-    """One request on its way to an engine.
-
-    Attributes:
-        body: the agent's request, parsed; not to be changed.
-        model: the model that the agent named; None when it named none.
-        foreign_key: the agent's own provider key.
-        headers: harmless headers to pass on.
-        native: the agent's own body where ``body`` is a translation of it, for engines that speak its dialect.
-        native_dialect: the dialect that the agent speaks.
-    """
-
-    dialect: Dialect
-    body: Mapping[str, Any]
-    model: str | None
-    foreign_key: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-    native: Mapping[str, Any] | None = None
-    native_dialect: str | None = None
 
 
 class Engine(ABC):

@@ -11,7 +11,7 @@ import orjson
 
 from core.dialects.errors import openai_error
 from core.errors import InvalidInput
-from core.gateway.engines.base import EngineAnswer, EngineCall
+from core.gateway.engines.answer import EngineAnswer, EngineCall
 
 Ask = Callable[[EngineCall], Awaitable[EngineAnswer]]
 

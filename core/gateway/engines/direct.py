@@ -18,7 +18,8 @@ from core.dialects.chat import with_both_reasonings
 from core.dialects.messages_request import CONTINUE, PREFILL
 from core.errors import EngineError, EngineTimeout
 from core.gateway.dialects import add_fields, check_answer, fields_answered_for
-from core.gateway.engines.base import Engine, EngineAnswer, EngineCall, EngineUnreachable, basic
+from core.gateway.engines.answer import EngineAnswer, EngineCall, EngineStream
+from core.gateway.engines.base import Engine, EngineUnreachable, basic
 from core.gateway.engines.capabilities import (
     AUTO,
     KINDS,
@@ -36,7 +37,7 @@ from core.gateway.engines.probe import PROBE_TIMEOUT_S, Probe
 from core.gateway.engines.refusals import REFUSALS, is_about_the_request, is_too_long
 from core.gateway.engines.response_bodies import error_message, maybe_json, parse_body
 from core.gateway.engines.starter import EngineStarter
-from core.gateway.engines.streams import EngineStream, HttpStream, StreamDeadline
+from core.gateway.engines.streams import HttpStream, StreamDeadline
 from core.gateway.engines.text_streams import TextStreams
 from core.gateway.transport.connection import ConnectError, Disconnected, HttpError
 from core.gateway.transport.connection_pool import Connections, Timeouts

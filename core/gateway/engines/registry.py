@@ -12,8 +12,10 @@ from typing import Any
 from core.errors import EngineError, InvalidInput
 from core.gateway.engines.base import Engine
 from core.gateway.engines.capabilities import AUTO, STREAMING
+from core.gateway.engines.direct import DirectEngine
 from core.gateway.engines.health import CHECK_EVERY_S, watch
 from core.gateway.engines.merged_status import merge_statuses
+from core.gateway.providers.engine import ProviderEngine, names_provider
 from core.gateway.providers.litellm_import import LiteLLM
 from core.gateway.transport.connection import Bounds
 from core.gateway.transport.connection_pool import Connections, Timeouts
@@ -93,9 +95,6 @@ class EngineSet:
             InvalidInput: an unknown kind or way to stream, a base URL with a query, two logins, or neither
                 ``base_url`` nor ``ready``.
         """
-        from core.gateway.engines.direct import DirectEngine
-        from core.gateway.providers.engine import ProviderEngine
-
         if streaming not in STREAMING:
             raise InvalidInput(f"unknown streaming {streaming!r}", field="streaming", hint=", ".join(STREAMING))
         engine: Engine
@@ -184,8 +183,6 @@ class EngineSet:
 
     async def pick(self, model: str | None) -> Engine:
         """Like ``resolve``, and ``provider/model`` names that the default does not serve mean LiteLLM."""
-        from core.gateway.providers.engine import ProviderEngine, names_provider
-
         if model is None or not names_provider(model):
             return self.resolve(model)
         engine = self.resolve(model) if self.default is not None else None

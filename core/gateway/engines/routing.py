@@ -16,9 +16,9 @@ from typing import Any
 import orjson
 
 from core.errors import EngineError
-from core.gateway.engines.base import BUSY, Engine, EngineAnswer, EngineUnreachable
+from core.gateway.engines.answer import EngineAnswer, EngineStream
+from core.gateway.engines.base import BUSY, Engine, EngineUnreachable
 from core.gateway.engines.concurrency import EngineBusy
-from core.gateway.engines.streams import EngineStream
 
 
 @dataclass(frozen=True, slots=True)

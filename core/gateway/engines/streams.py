@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from typing import Any, TypeVar
 
 from core.errors import EngineError, EngineTimeout
-from core.gateway.engines.base import EngineAnswer
+from core.gateway.engines.answer import EngineStream, Finish
 from core.gateway.engines.response_bodies import error_message, parse_body
 from core.gateway.transport.connection import HttpError
 from core.gateway.transport.connection_pool import Timeouts
@@ -21,7 +20,6 @@ _LINGER_S = 0.05
 """An engine's connection can be used again once its last, empty chunk was read: it comes at once or never."""
 
 T = TypeVar("T")
-Finish = Callable[[dict[str, Any] | None, str | None], Awaitable[EngineAnswer | None]]
 
 
 class StreamDeadline:
@@ -52,53 +50,6 @@ class StreamDeadline:
             ) from error
         self._silence_s = self._idle_s
         return found
-
-
-class EngineStream(ABC):
-    """Made by ``Engine.open_stream``. Read ``batches`` to its end or its error, then call ``answer`` once.
-
-    Args:
-        added: names of request fields that the gateway added.
-        finish: what ``answer`` does.
-
-    Attributes:
-        engine_dialect: the agent's own dialect, where the engine streams in it; None where the chunks are of the
-            dialect that the call asked in.
-    """
-
-    def __init__(self, *, added: Sequence[str], finish: Finish, engine_dialect: str | None = None) -> None:
-        self.added = added
-        self.engine_dialect = engine_dialect
-        self._finish = finish
-        self._left: Callable[[], None] | None = None
-
-    @abstractmethod
-    def batches(self) -> AsyncGenerator[list[dict[str, Any]]]:
-        """Parsed chunks, as many at a time as have come. Closes the connection when left.
-
-        Raises:
-            EngineError: broken off, an error in the stream, something that is no chunk. EngineTimeout: silence, or
-                not ended in time.
-        """
-
-    def when_closed(self, left: Callable[[], None]) -> None:
-        """Have something called when the engine is done with."""
-        self._left = left
-
-    def close(self) -> None:
-        """The engine is done with. May be called twice."""
-        left, self._left = self._left, None
-        if left is not None:
-            left()
-
-    async def answer(self, body: dict[str, Any] | None, failure: str | None = None) -> EngineAnswer | None:
-        """The answer, with what is known of the engine, which is told how it went.
-
-        Args:
-            body: what the chunks were put together to; None where there was none to begin with.
-            failure: why it is not whole; None when it is.
-        """
-        return await self._finish(body, failure)
 
 
 class HttpStream(EngineStream):

@@ -13,8 +13,8 @@ from typing import Final
 import orjson
 
 from core.errors import EngineError, EngineTimeout
-from core.gateway.engines.base import EngineAnswer, EngineCall
-from core.gateway.engines.streams import EngineStream, Finish, HttpStream, StreamDeadline
+from core.gateway.engines.answer import EngineAnswer, EngineCall, EngineStream, Finish
+from core.gateway.engines.streams import HttpStream, StreamDeadline
 from core.gateway.transport.connection import HttpError
 from core.gateway.transport.connection_pool import Connections, Timeouts
 

@@ -19,9 +19,10 @@ from core.dialects.errors import openai_error
 from core.dialects.messages_request import CONTINUE, PREFILL
 from core.errors import EngineError, EngineTimeout
 from core.gateway.dialects import add_fields, check_answer
-from core.gateway.engines.base import BUSY, Engine, EngineAnswer, EngineCall
+from core.gateway.engines.answer import EngineAnswer, EngineCall, EngineStream
+from core.gateway.engines.base import BUSY, Engine
 from core.gateway.engines.capabilities import AUTO, KINDS, RELAY, WHOLE
-from core.gateway.engines.streams import EngineStream, StreamDeadline
+from core.gateway.engines.streams import StreamDeadline
 from core.gateway.providers.anthropic import ask_anthropic, speaks_natively
 from core.gateway.providers.fields import FIELDS, Sent, SentFields
 from core.gateway.providers.litellm_import import LiteLLM

@@ -11,7 +11,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from core.errors import EngineError, EngineTimeout
-from core.gateway.engines.streams import EngineStream, Finish, StreamDeadline
+from core.gateway.engines.answer import EngineStream, Finish
+from core.gateway.engines.streams import StreamDeadline
 from core.gateway.providers.read_counter import ReadCounter
 
 _END = object()

@@ -64,7 +64,7 @@ class CountTokens(Endpoint):
         caller = self.caller(http_request, request)
         within = self.readable_trajectory(headers)
         items = await expand_input(deps.journal.directory, self.dialect.name, request, within)
-        chat = self.dialect.wire.open(request, ResponseIds(""), items).asked
+        chat = self.dialect.wire.open(request, ResponseIds(""), items).engine_request
         prompt = {name: chat[name] for name in ("messages", "tools", *CONTINUE) if name in chat}
         try:
             engine = await deps.engines.pick(caller.model)

@@ -8,6 +8,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from cachetools import LRUCache
+
 from core.ingest.openings import MAX_OPEN, OpenTrajectories
 from core.linking import (
     Call,
@@ -45,9 +47,10 @@ class Linker:
         self._stored = trajectories
         self._max_bytes = max_bytes
         self._hasher = MessageHasher()
+        # What the batch in hand pinned must stay, and entries grow where they are: no case for cachetools.LRUCache.
         self._trajectories: OrderedDict[str, TrajectoryLinks] = OrderedDict()
         self._open: OpenTrajectories | None = None
-        self._traces: OrderedDict[str, str] = OrderedDict()
+        self._traces: LRUCache[str, str] = LRUCache(MAX_TRACES)
         self._new: set[str] = set()
         self._pinned: set[str] = set()
         self._held = 0
@@ -279,9 +282,6 @@ class Linker:
             trace = metadata.get(name)
             if isinstance(trace, str):
                 self._traces[trace] = trajectory_uid
-                self._traces.move_to_end(trace)
-                while len(self._traces) > MAX_TRACES:
-                    self._traces.popitem(last=False)
 
     def _begin(self, trajectory_uid: str) -> str:
         self._new.add(trajectory_uid)

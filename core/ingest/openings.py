@@ -21,7 +21,10 @@ MAX_ALIKE = 64
 
 
 class _Recent:
-    """Key -> the latest names, for at least the latest ``limit`` keys and at most twice as many."""
+    """Key -> the latest names, for at least the latest ``limit`` keys and at most twice as many.
+
+    Two plain dicts in place of cachetools.LRUCache: each call of unknown identity asks for each of its answers.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -49,6 +52,7 @@ class OpenTrajectories:
 
     def __init__(self, *, max_open: int = MAX_OPEN, max_answers: int = MAX_ANSWERS) -> None:
         self._max_open = max_open
+        # Read from the latest on, in the order of use, which cachetools.LRUCache does not tell.
         self._open: OrderedDict[str, None] = OrderedDict()
         self._answers = _Recent(max_answers)
         self._prompts = _Recent(max_answers)

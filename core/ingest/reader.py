@@ -81,6 +81,7 @@ class RecordReader:
     def __init__(self, *, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._held = 0
+        # The latest one is read whatever its trajectory, and stays however large: cachetools.LRUCache has neither.
         self._said: OrderedDict[str, _Said] = OrderedDict()
 
     def parse(self, payload: bytes) -> dict[str, Any]:

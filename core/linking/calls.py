@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from core.dialects.exact import exact_json
@@ -267,8 +268,7 @@ class MessageHasher:
     """Exact and normalised hashes of messages; the normalised one is remembered by the exact one."""
 
     def __init__(self, limit: int = 50_000) -> None:
-        self._normal: dict[int, int] = {}
-        self._limit = limit
+        self._normal: LRUCache[int, int] = LRUCache(limit)
 
     def hashes(self, message: Mapping[str, Any]) -> tuple[int, int]:
         """(exact, normalised)."""
@@ -282,8 +282,6 @@ class MessageHasher:
         exact = int.from_bytes(hashed(message)[1][:8], "little")
         normal = self._normal.get(exact)
         if normal is None:
-            if len(self._normal) >= self._limit:
-                self._normal.clear()
             normal = self._normal[exact] = _short(canonical(normal_message(message)))
         return exact, normal
 

@@ -7,9 +7,10 @@ object is the same and the tokens are not, so a prompt would no longer begin wit
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+
+from cachetools import LRUCache
 
 MAX_REMEMBERED: Final = 10_000
 
@@ -20,7 +21,7 @@ class Spellings:
     """The latest calls of all answers. A call is known by its id, and by name and arguments where ids are rewritten."""
 
     def __init__(self) -> None:
-        self._texts: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._texts: LRUCache[tuple[str, str], str] = LRUCache(MAX_REMEMBERED)
 
     def sampled(self, calls: Sequence[Json]) -> None:
         """Remember the calls of one answer, OpenAI's shape."""
@@ -30,9 +31,6 @@ class Spellings:
             if meant is not None:
                 for key in ((call["id"], meant), ("", meant)):
                     self._texts[key] = text
-                    self._texts.move_to_end(key)
-        while len(self._texts) > MAX_REMEMBERED:
-            self._texts.popitem(last=False)
 
     def respelled(self, messages: Sequence[Json]) -> Sequence[Json]:
         """The messages, calls among them that mean what was sampled spelled as it was."""

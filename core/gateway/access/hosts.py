@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import Final
 
+from cachetools import LRUCache
+
 from core.config import is_loopback
 
 WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})
@@ -45,16 +47,13 @@ class Hosts:
         names = {name.lower().rstrip(".") for name in (bound, *allowed)}
         self._names = frozenset(name for name in names if not name.startswith("*."))
         self._below = tuple(name[1:] for name in names if name.startswith("*."))
-        self._known: dict[bytes, bool] = {}
+        self._known: LRUCache[bytes, bool] = LRUCache(_MAX_KNOWN)
 
     def allow(self, authority: bytes) -> bool:
         """Whether a ``Host`` header names this server, at any port."""
         known = self._known.get(authority)
         if known is None:
-            known = self._allow(authority.decode("latin-1"))
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            self._known[authority] = known
+            known = self._known[authority] = self._allow(authority.decode("latin-1"))
         return known
 
     def _allow(self, authority: str) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 from typing import Final
+
+from cachetools import LRUCache
 
 from core.errors import TooManyAttempts
 
@@ -28,7 +29,7 @@ class WrongKeys:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._wrong: OrderedDict[str, dict[str, float]] = OrderedDict()
+        self._wrong: LRUCache[str, dict[str, float]] = LRUCache(_MAX_ADDRESSES)
         self._lock = threading.Lock()
 
     def check(self, address: str) -> None:
@@ -49,11 +50,8 @@ class WrongKeys:
             tried = self._recent(network)
             if tried is None:
                 tried = self._wrong[network] = {}
-            self._wrong.move_to_end(network)
             if key_sha256 in tried or len(tried) < MAX_WRONG:
                 tried[key_sha256] = self._clock()
-            while len(self._wrong) > _MAX_ADDRESSES:
-                self._wrong.popitem(last=False)
 
     def _recent(self, network: str) -> dict[str, float] | None:
         tried = self._wrong.get(network)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from cachetools import LRUCache
+
 from core.gateway.engines.flavours import Flavour, prompt_text
 from core.tokens import extract_tokens
 
@@ -29,7 +31,7 @@ class CapabilityFallback:
     def __init__(self, findings: dict[str, Any], clock: Callable[[], float]) -> None:
         self._findings = findings
         self._clock = clock
-        self._levels: dict[tuple[str, str], tuple[int, float]] = {}
+        self._levels: LRUCache[tuple[str, str], tuple[int, float]] = LRUCache(_MAX_REMEMBERED)
 
     def level(self, where: str, model: str) -> int:
         """How much to ask for: what went through before, or everything. ``where`` names what differs in that."""
@@ -52,8 +54,6 @@ class CapabilityFallback:
         known = self._levels.get(key)
         if known is not None and known[0] <= level:
             return
-        if len(self._levels) >= _MAX_REMEMBERED:
-            self._levels.clear()
         # A refusal may have been about that one request, so only success is remembered for good.
         self._levels[key] = (level, math.inf if level == 0 else self._clock() + ASK_AGAIN_S)
         found = extract_tokens(answer, 0, dialect, echoed=echoed) if isinstance(answer, dict) else None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
+from cachetools import LRUCache
 
 _CHAT = """
 messages frequency_penalty function_call functions logit_bias logprobs max_completion_tokens max_tokens metadata
@@ -48,7 +49,7 @@ class SentFields:
     """What LiteLLM makes of a request, found out by asking it with and without each field."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, Sent] = {}
+        self._known: LRUCache[bytes, Sent] = LRUCache(_MAX_REMEMBERED)
 
     def look(self, litellm: Any, model: str, dialect: str, arguments: Mapping[str, Any]) -> Sent:
         """What becomes of these fields.
@@ -62,8 +63,6 @@ class SentFields:
         key = orjson.dumps([model, dialect, asked], option=orjson.OPT_SORT_KEYS)
         found = self._known.get(key)
         if found is None:
-            if len(self._known) >= _MAX_REMEMBERED:
-                self._known.clear()
             found = self._known[key] = _found_out(litellm, model, dialect, asked)
         return found
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Final
 
+from cachetools import LRUCache
+
 from core.gateway.transport.connection import Bounds, ConnectError, Connection, HttpError
 from core.gateway.transport.decompression import Inflater, inflater
 from core.gateway.transport.request import Origin, Target, read_url, request_bytes
@@ -37,7 +39,7 @@ class HttpClient:
         self._idle: dict[Origin, deque[Connection]] = {}
         self._distrusted: set[Origin] = set()
         self._open: set[Connection] = set()
-        self._targets: dict[tuple[str, str], Target] = {}
+        self._targets: LRUCache[tuple[str, str], Target] = LRUCache(_MAX_ORIGINS)
         self._tls: ssl.SSLContext | None = None
         self._sweeping: asyncio.TimerHandle | None = None
 
@@ -102,8 +104,6 @@ class HttpClient:
         """Where a URL leads, and the request's first lines."""
         target = self._targets.get((method, url))
         if target is None:
-            if len(self._targets) >= _MAX_ORIGINS:
-                self._targets.clear()
             target = self._targets[method, url] = read_url(method, url)
         return target
 

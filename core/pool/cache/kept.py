@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import orjson
+from cachetools import LRUCache
 
 from core.types import View
 
@@ -23,7 +23,7 @@ class Kept:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._revision = -1
-        self._answers: OrderedDict[bytes, Any] = OrderedDict()
+        self._answers: LRUCache[bytes, Any] = LRUCache(N_KEPT)
 
     def get(self, revision: int, question: tuple[Any, ...], ask: Callable[[], Answer]) -> Answer:
         """The kept answer, else what ``ask`` says.
@@ -42,15 +42,12 @@ class Kept:
                 self._revision = revision
                 self._answers.clear()
             elif revision == self._revision and key in self._answers:
-                self._answers.move_to_end(key)
                 found: Answer = self._answers[key]
                 return found
         answer = ask()
         with self._lock:
             if revision == self._revision:
                 self._answers[key] = answer
-                if len(self._answers) > N_KEPT:
-                    self._answers.popitem(last=False)
         return answer
 
 

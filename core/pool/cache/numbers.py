@@ -7,7 +7,6 @@ out is of exactly the moment that its cursor reads.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
+from cachetools import LRUCache
 
 from core.pool.cache.facetindex import SETS, FacetIndex
 from core.pool.cache.kept import key_of
@@ -58,6 +58,10 @@ class _Kept:
 
     number: int
     values: np.ndarray | None
+
+    @property
+    def n_bytes(self) -> int:
+        return 0 if self.values is None else self.values.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,7 @@ class Numbers:
         self._db, self._reader, self._most_bytes = database, reader, most_bytes
         self._lock = threading.Lock()
         self._facets: tuple[int, FacetIndex] | None = None
-        self._columns: OrderedDict[str, _Kept] = OrderedDict()
+        self._columns: LRUCache[str, _Kept] = LRUCache(most_bytes, getsizeof=lambda kept: kept.n_bytes)
         self._groups = Groups()
         self._versions: tuple[int, dict[str, int | None]] | None = None
         self._everything: tuple[int, np.ndarray] | None = None
@@ -165,12 +169,7 @@ class Numbers:
         if values is not None and values.nbytes > self._most_bytes:
             values = None
         self._columns[name] = _Kept(number, values)
-        while self._bytes_of_columns() > self._most_bytes:
-            self._columns.popitem(last=False)
         return values
-
-    def _bytes_of_columns(self) -> int:
-        return sum(each.values.nbytes for each in self._columns.values() if each.values is not None)
 
     @property
     def n_bytes(self) -> int:
@@ -178,7 +177,7 @@ class Numbers:
         with self._lock:
             facets = 0 if self._facets is None else self._facets[1].n_bytes
             step_ids = 0 if self._everything is None else self._everything[1].nbytes
-            return self._bytes_of_columns() + facets + step_ids + self._groups.of.nbytes + self._views.n_bytes
+            return int(self._columns.currsize) + facets + step_ids + self._groups.of.nbytes + self._views.n_bytes
 
     def read_ahead(self, stop: Callable[[], bool]) -> None:
         """Make what isn't there yet and fits, and bring up to date what fell behind; readers don't wait for the first.
@@ -215,7 +214,7 @@ class Numbers:
                 return True
             values = _read(cursor, name)
             with self._lock:
-                fits = values is None or self._bytes_of_columns() + values.nbytes <= self._most_bytes
+                fits = values is None or self._columns.currsize + values.nbytes <= self._most_bytes
                 if fits and name not in self._columns:
                     self._columns[name] = _Kept(number, values)
                 return fits
@@ -246,7 +245,9 @@ class _Views:
     def __init__(self, database: Database) -> None:
         self._db = database
         self._lock = threading.Lock()
-        self._found: OrderedDict[bytes, tuple[int, np.ndarray]] = OrderedDict()
+        self._found: LRUCache[bytes, tuple[int, np.ndarray]] = LRUCache(
+            MOST_OF_VIEWS, getsizeof=lambda one: one[1].nbytes
+        )
 
     def get(self, view: View) -> np.ndarray | None:
         """The steps of a view as a snapshot that was opened before has them; None: not in memory."""
@@ -258,7 +259,6 @@ class _Views:
             if self._db.changes.any_since(number):
                 self._found.clear()
                 return None
-            self._found.move_to_end(key)
             return step_ids
 
     def keep(self, number: int, view: View, step_ids: np.ndarray) -> None:
@@ -268,17 +268,12 @@ class _Views:
             return
         with self._lock:
             self._found[key] = number, step_ids
-            while self._sum() > MOST_OF_VIEWS:
-                self._found.popitem(last=False)
 
     @property
     def n_bytes(self) -> int:
         """Memory for them."""
         with self._lock:
-            return self._sum()
-
-    def _sum(self) -> int:
-        return sum(step_ids.nbytes for _, step_ids in self._found.values())
+            return int(self._found.currsize)
 
 
 class _News:

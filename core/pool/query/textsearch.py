@@ -8,12 +8,12 @@ where ``textsigns`` says that it may stand, as far as signs were made (``prepare
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from cachetools import LRUCache
 
 from core.pool.query.textsigns import WINDOW, Signs, hashes_of
 from core.pool.store.content import to_json
@@ -119,7 +119,7 @@ class TextSearch:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._known: LRUCache[str, _Known] = LRUCache(N_KEPT)
         self._brought = _Brought(0, np.zeros(0, np.int32), np.zeros(0, np.int32))
         self._making = threading.Lock()
         self._signs: tuple[Signs, ...] = ()
@@ -167,9 +167,6 @@ class TextSearch:
                 known.steps = np.concatenate([known.steps, steps])
                 known.step_id = newest_step
             self._known[pattern] = known
-            self._known.move_to_end(pattern)
-            if len(self._known) > N_KEPT:
-                self._known.popitem(last=False)
             return pa.table({"step_id": known.steps})
 
     def _messages(self, cursor: Cursor, text: str, after: int, upto: int) -> Iterator[np.ndarray]:

@@ -163,6 +163,7 @@ class MessageStore:
     """Content hash -> message_id, with a bounded memory of the recent ones in front of the table."""
 
     def __init__(self) -> None:
+        # Each message of each step is looked up: cachetools.LRUCache takes two to five times as long as an OrderedDict.
         self._recent: OrderedDict[bytes, int] = OrderedDict()
 
     def forget(self) -> None:

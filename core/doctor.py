@@ -82,7 +82,7 @@ def diagnose(
 
 
 def deep_findings(report: Mapping[str, Any]) -> list[Finding]:
-    """What the deep check (``core.ingest.deep``, as JSON) found, a line per step of which something is wrong."""
+    """What the deep check (``core.ingest.deepcheck``, as JSON) found, a line per step of which something is wrong."""
     told = (
         f"{report['n_steps']} steps, {report['n_against_journal']} compared with the journal,"
         f" {report['n_without_record']} without a record"

@@ -1,4 +1,4 @@
-"""What retention lets go of: old journal segments, and the trash that holds them and the deleted steps for a while.
+"""The trash of retention: journal segments and deleted steps, kept for a while, restored or deleted for good.
 
 A segment of which the pool keeps no step is thinned: its records about what was deleted go, all others stay where they
 are. The pool can so be made anew from the journal and the opinions log, whatever becomes of the trash.
@@ -20,7 +20,7 @@ from core.errors import InvalidInput, NoRoom, NotFound, PoolError, is_full
 from core.journal import SUFFIX, Record, thin
 from core.pool import Pool
 from core.pool.upkeep.deletion import Deletions
-from core.pool.upkeep.trash import SEGMENTS, Uptime, read_note, uptime
+from core.pool.upkeep.trashedruns import SEGMENTS, Uptime, read_note, uptime
 from core.records import parse
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class TrashSweep:
     Args:
         days: how long a run is kept.
         clock: UTC seconds.
-        up: see ``core.pool.upkeep.trash.uptime``.
+        up: see ``core.pool.upkeep.trashedruns.uptime``.
     """
 
     def __init__(

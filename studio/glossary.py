@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.pool.state.rules import READY
+from core.pool.state.sharedsql import READY
 
 WORDS: dict[str, str] = {
     "step": "One model call: the state (prompt tokens), the action (response tokens), log-probs, reward.",

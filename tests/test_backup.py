@@ -18,7 +18,7 @@ from core.batch.leases import Fetch, Leases
 from core.batch.recipe import parse_recipe
 from core.errors import Conflict, InvalidInput, NotFound, PoolError
 from core.ingest import Ingest
-from core.ingest.deep import deep_check
+from core.ingest.deepcheck import deep_check
 from core.journal import Journal, read_records
 from core.pool import Pool
 from core.pool.upkeep.retention import Retention

@@ -21,9 +21,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from common import agent_groups, areal_planner, machine, timed, trl_samples, without_deltas
 
+from core.tree.balance import balance_rows
 from core.tree.build import build
 from core.tree.packing import pack
-from core.tree.ranks import balance_rows
 from core.tree.sequences import Sequences
 
 GROUP = {"groups": 2, "prompt": 2000, "response": 160, "observation": 240}

@@ -46,11 +46,11 @@ from core.batch.redact import texts_of
 from core.config import Settings
 from core.errors import InvalidInput, StudioError
 from core.export import export
-from core.ingest.deep import deep_check
+from core.ingest.deepcheck import deep_check
 from core.pool.agreement import KINDS, LEVELS
 from core.pool.redaction.rules import PATTERNS, parse_redaction
 from core.pool.upkeep.retention import Retention
-from core.pool.upkeep.trash import SEGMENTS
+from core.pool.upkeep.trashedruns import SEGMENTS
 from core.rewards.policy import RULES
 from core.trash import empty_trash, list_trash, prune_journal, restore_run
 

@@ -95,7 +95,7 @@ def freeze_version(
         "author": author,
         "note": note,
     }
-    return pool.versions.store(head, members, snapshot.said, snapshot.values)
+    return pool.versions.store(head, members, snapshot.source_rewards, snapshot.values)
 
 
 def _redacted(members: pa.Table, found: Redacted) -> pa.Table:

@@ -13,9 +13,9 @@ import numpy as np
 
 from core.credit.types import Ints
 from core.errors import NotFound
+from core.tree.balance import Balance, balance_rows
 from core.tree.build import PackedTree, concatenate, layout
 from core.tree.packing import Part, first_fit_decreasing, group_parts_of
-from core.tree.ranks import Balance, balance_rows
 from core.tree.sequences import Sequences
 
 CHUNK_TOKENS = 16_000_000

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from core.batch.frozen import freeze, thaw
 from core.batch.plan import Plan, PlanPool, plan
 from core.batch.recipe import Recipe, parse_recipe
+from core.batch.serialize import deserialize_plan, serialize_plan
 from core.pool.batches import Batches
 from core.pool.recipes import Recipes
 from core.pool.savedviews import SavedViews
@@ -169,7 +169,7 @@ class Leases:
 
     def plan_of(self, batch_uid: str) -> Plan:
         """The plan of a batch as it was leased. NotFound when there is no such batch."""
-        return thaw(self.pool.batches.plan(batch_uid), self.pool)
+        return deserialize_plan(self.pool.batches.plan(batch_uid), self.pool)
 
     def _again(self, batch: dict[str, Any]) -> Leased:
         made = self.plan_of(batch["batch_uid"])
@@ -193,7 +193,7 @@ class Leases:
             "leased_at": now,
             "expires_at": now + wanted.lease_s,
         }
-        self.pool.batches.lease(row, made.steps, freeze(made))
+        self.pool.batches.lease(row, made.steps, serialize_plan(made))
         return {"finished_at": None, "update_index": None, **row}
 
     def _view(self, wanted: Fetch) -> View:

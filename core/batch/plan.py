@@ -7,9 +7,9 @@ Semantics, in the order of ``funnel.REASONS``: candidates are the steps of the r
 view. Trajectories that other batches hold leave first. A step leaves when it is bad, not trainable, without trusted
 ids, or too long; its trajectory stays while another step does. A trajectory leaves whole when it is bad, incomplete,
 unscored (where rewards are needed), stale, or not selected. Staleness is the version in force
-(``core.pool.state.inforce``) minus the oldest among its steps still in. A group leaves when fewer trajectories are left
-than ``n_rollouts`` or the estimator's minimum. Of what is left the first ``n_rollouts`` trajectories of the first
-``batch_size`` groups are chosen, and advantages compare exactly those.
+(``core.pool.state.policyversion``) minus the oldest among its steps still in. A group leaves when fewer trajectories
+are left than ``n_rollouts`` or the estimator's minimum. Of what is left the first ``n_rollouts`` trajectories of the
+first ``batch_size`` groups are chosen, and advantages compare exactly those.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class PlanSource(TokenReader, Protocol):
         ...
 
     def version_in_force(self, channel: str) -> int | None:
-        """The policy version that staleness counts from (``core.pool.state.inforce``); None: unknown."""
+        """The policy version that staleness counts from (``core.pool.state.policyversion``); None: unknown."""
         ...
 
     def trajectory_rewards(self, policy: Any, *, channel: str) -> pa.Table:

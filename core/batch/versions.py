@@ -16,7 +16,7 @@ from core.batch.source import PlanPool
 from core.errors import InvalidInput
 from core.pool.redaction.cleaning import clean_conversation
 from core.pool.redaction.rules import parse_redaction
-from core.pool.state.inforce import reported_version
+from core.pool.state.policyversion import reported_version
 from core.pool.versions import LABELS
 from core.tree.sequences import Sequences
 from core.types import View

@@ -12,9 +12,9 @@ system messages are compared apart, because some agents write the time into them
 """
 
 from core.linking.calls import Call, MessageHasher, letters_of, normal_message, quotes, task_prompt_uid
-from core.linking.continuing import Continuation, continuation
+from core.linking.continuation import Continuation, continuation
 from core.linking.forest import TokenForest, shared_prefix
-from core.linking.placing import Link, TrajectoryLinks, is_side_task, opens_side_task
+from core.linking.placement import Link, TrajectoryLinks, is_side_task, opens_side_task
 
 __all__ = [
     "Call",

@@ -9,7 +9,7 @@ from core.errors import InvalidInput
 from core.pool.query import reads
 from core.pool.query.viewreader import ViewReader
 from core.pool.query.views import compile_view, source_sql
-from core.pool.state.rules import UNDONE
+from core.pool.state.sharedsql import UNDONE
 from core.pool.store.database import Database, rows
 from core.types import View
 

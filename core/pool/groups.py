@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from core.errors import NotFound
-from core.pool.cache.memory import Cache
+from core.pool.cache.cache import Cache
 from core.pool.query import reads
 from core.pool.query.viewreader import ViewReader
 from core.pool.query.views import NO_VIEW

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from core.pool.agreement import Agreement
 from core.pool.batches import Batches
-from core.pool.cache.memory import Cache
+from core.pool.cache.cache import Cache
 from core.pool.consumption import Consumption
 from core.pool.feedback import Feedback
 from core.pool.groups import PromptGroups
@@ -22,8 +22,8 @@ from core.pool.review import Review
 from core.pool.rewards import RewardPolicies
 from core.pool.savedviews import SavedViews
 from core.pool.sql.console import Console
+from core.pool.state.backfill import observe_all, unobserved
 from core.pool.state.derive import refresh
-from core.pool.state.observing import observe_all, unobserved
 from core.pool.stats import Stats
 from core.pool.steps import Steps
 from core.pool.store.database import Database

@@ -11,7 +11,7 @@ from core.errors import InvalidInput, NotFound
 from core.pool.query import reads
 from core.pool.query.viewreader import ViewReader
 from core.pool.query.views import compile_view, source_sql
-from core.pool.state.rules import UNDONE
+from core.pool.state.sharedsql import UNDONE
 from core.pool.store.database import Cursor, Database, arrow, rows
 from core.types import View
 

@@ -11,7 +11,7 @@ from core.errors import InvalidInput, NotFound
 from core.pool.state.adoption import adopted, set_newest_word
 from core.pool.state.derive import judge
 from core.pool.state.rewardrules import rule_sql
-from core.pool.state.said import SAID
+from core.pool.state.rewardsources import SOURCE_REWARDS
 from core.pool.state.workspace import Workspace
 from core.pool.store.changes import NOTHING
 from core.pool.store.content import canonical, decode
@@ -23,8 +23,8 @@ Spec = str | Sequence[str] | Mapping[str, Any] | RewardPolicy
 
 
 _PREVIEW = """
-WITH {said}, by_policy AS (
-    SELECT trajectory_id, {rule} AS reward FROM said GROUP BY trajectory_id
+WITH {source_rewards}, by_policy AS (
+    SELECT trajectory_id, {rule} AS reward FROM source_rewards GROUP BY trajectory_id
 ), compared AS (
     SELECT t.trajectory_uid, t.prompt_uid, t.n_steps, t.reward AS before, p.reward AS after
     FROM trajectory_state t LEFT JOIN by_policy p USING (trajectory_id)
@@ -110,7 +110,8 @@ class RewardPolicies:
             rule, parameters = rule_sql(parse_policy(_resolved(cursor, policy)))
             return arrow(
                 cursor,
-                f"WITH {SAID}, by_policy AS (SELECT trajectory_id, {rule} AS reward FROM said GROUP BY trajectory_id)"
+                f"WITH {SOURCE_REWARDS}, by_policy AS ("
+                f" SELECT trajectory_id, {rule} AS reward FROM source_rewards GROUP BY trajectory_id)"
                 " SELECT t.trajectory_uid, p.reward FROM by_policy p JOIN trajectory_state t USING (trajectory_id)"
                 " WHERE t.channel = $channel AND p.reward IS NOT NULL",
                 {**parameters, "channel": channel},
@@ -121,9 +122,9 @@ class RewardPolicies:
         with self._db.read() as cursor:
             return rows(
                 cursor,
-                f"WITH {SAID} SELECT said.source, count(*) AS n_trajectories, avg(last_reward) AS mean FROM said"
-                " JOIN trajectory_state t USING (trajectory_id) WHERE t.channel = ?"
-                " GROUP BY said.source ORDER BY n_trajectories DESC, said.source",
+                f"WITH {SOURCE_REWARDS} SELECT r.source, count(*) AS n_trajectories, avg(r.last_reward) AS mean"
+                " FROM source_rewards r JOIN trajectory_state t USING (trajectory_id) WHERE t.channel = ?"
+                " GROUP BY r.source ORDER BY n_trajectories DESC, r.source",
                 [channel],
             )
 
@@ -142,7 +143,7 @@ class RewardPolicies:
             resolved = _resolved(cursor, policy)
             rule, parameters = rule_sql(parse_policy(resolved))
             bound = {**parameters, "channel": channel}
-            base = _PREVIEW.format(said=SAID, rule=rule)
+            base = _PREVIEW.format(source_rewards=SOURCE_REWARDS, rule=rule)
             counts = rows(cursor, base + _COUNTS, bound)[0]
             counts |= rows(cursor, base + _GROUPS, bound)[0]
             low, high = counts.pop("low"), counts.pop("high")

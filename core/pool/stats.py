@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from core.pool.cache.memory import Cache
+from core.pool.cache.cache import Cache
 from core.pool.query import reads
+from core.pool.query.distribution import count_reach, distribution
 from core.pool.query.facets import check_columns, count_facets
 from core.pool.query.histogram import histogram
-from core.pool.query.spread import count_reach, spread
 from core.pool.query.viewreader import ViewReader
 from core.pool.query.views import NO_VIEW
 from core.pool.store.database import Cursor
@@ -37,8 +37,8 @@ class Stats:
         check_columns(columns)
 
         def count() -> dict[str, list[tuple[Any, int]]]:
-            with reads.explained(view), self._cache.columns.reading(view, facets=len(columns) > 1) as moment:
-                return count_facets(moment, columns, reads.MOST_VALUES)
+            with reads.explained(view), self._cache.columns.reading(view, facets=len(columns) > 1) as snapshot:
+                return count_facets(snapshot, columns, reads.MOST_VALUES)
 
         found = self._cache.kept(("facets", view, list(columns)), count)
         return {name: list(counts) for name, counts in found.items()}
@@ -50,9 +50,11 @@ class Stats:
             lambda: histogram(self._cache.columns, view, column, bins),
         )
 
-    def spread(self, view: View, column: str, *, by: str | None = None, bins: int = 24, parts: int = 6) -> pa.Table:
-        """Columns ``low``, ``high``, ``part``, ``n_steps``, see ``core.pool.query.spread.spread``."""
-        return spread(self._reader, view, column, by, bins, parts)
+    def distribution(
+        self, view: View, column: str, *, by: str | None = None, bins: int = 24, parts: int = 6
+    ) -> pa.Table:
+        """Columns ``low``, ``high``, ``part``, ``n_steps``, see ``core.pool.query.distribution.distribution``."""
+        return distribution(self._reader, view, column, by, bins, parts)
 
     def reach(self, view: View, target: str) -> dict[str, int]:
         """``n_groups``, ``n_trajectories``, ``n_steps``, ``n_tokens`` that a label on all of a view is about.

@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from core.pool.cache.memory import Cache
+from core.pool.cache.cache import Cache
 from core.pool.query import reads
-from core.pool.query.life import read_life
+from core.pool.query.lifecycle import read_lifecycle
 from core.pool.query.listing import list_steps, list_steps_after
 from core.pool.query.viewreader import ViewReader
 from core.pool.query.views import NO_VIEW
@@ -18,8 +18,8 @@ from core.pool.state.feedback_writer import feedback_targets
 from core.pool.store import bookkeeping
 from core.pool.store.append import insert_steps, prepare, stored_uids, trajectory_ids, uuid_text
 from core.pool.store.database import Database
+from core.pool.store.details import read_next_state, read_step
 from core.pool.store.restore import sequences
-from core.pool.store.whole import read_next_state, read_step
 from core.pool.store.writer import Writer
 from core.pool.upkeep.recovery import Recovery
 from core.tree.sequences import Sequences
@@ -155,4 +155,4 @@ class Steps:
     def life(self, step_uid: str) -> dict[str, float | None]:
         """When a step reached each of ``life.STAGES``, UTC seconds; None: not yet, or unknown. NotFound as ``get``."""
         with self._db.read() as cursor:
-            return read_life(cursor, step_uid)
+            return read_lifecycle(cursor, step_uid)

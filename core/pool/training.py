@@ -12,7 +12,7 @@ from core.pool.query.creditfields import credit_fields
 from core.pool.query.viewreader import ViewReader
 from core.pool.query.views import NO_VIEW
 from core.pool.rewards import RewardPolicies, Spec
-from core.pool.state.inforce import version_in_force
+from core.pool.state.policyversion import version_in_force
 from core.pool.steps import Steps
 from core.pool.store.database import Database
 from core.pool.trajectories import Trajectories
@@ -49,7 +49,7 @@ class TrainingData:
             return credit_fields(cursor, step_uids, fields)
 
     def version_in_force(self, channel: str) -> int | None:
-        """The policy version that staleness counts from (``core.pool.state.inforce``)."""
+        """The policy version that staleness counts from (``core.pool.state.policyversion``)."""
         with self._db.read() as cursor:
             return version_in_force(cursor, channel)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from core.pool.cache.memory import Cache
+from core.pool.cache.cache import Cache
 from core.pool.query import reads
 from core.pool.query.viewreader import ViewReader
 from core.pool.query.views import NO_VIEW
@@ -15,7 +15,7 @@ from core.pool.store import bookkeeping
 from core.pool.store.append import trajectory_ids
 from core.pool.store.content import decode
 from core.pool.store.database import Database
-from core.pool.store.whole import read_trajectory
+from core.pool.store.details import read_trajectory
 from core.types import View
 
 

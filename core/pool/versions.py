@@ -22,7 +22,7 @@ from core.pool.query import reads
 from core.pool.query.viewreader import ViewReader
 from core.pool.rewards import RewardPolicies, Spec
 from core.pool.state.rewardrules import rule_sql
-from core.pool.state.said import SAID
+from core.pool.state.rewardsources import SOURCE_REWARDS
 from core.pool.store.bookkeeping import list_policy_events
 from core.pool.store.changes import NOTHING
 from core.pool.store.content import canonical, decode
@@ -102,13 +102,13 @@ class Snapshot:
     Attributes:
         rows: members in plan order: place, step_uid, step_id, trajectory_id, trajectory_uid, content_hash, ``LABELS``,
             and what provenance counts.
-        said: what each source said of each trajectory (``dataset_rewards`` without its version).
+        source_rewards: the rewards that each source gave each trajectory (``dataset_rewards`` without its version).
         values: (step_id, value) of the recipe's critic; None where it names none.
         policy_events: what trainers had reported.
     """
 
     rows: pa.Table
-    said: pa.Table
+    source_rewards: pa.Table
     values: pa.Table | None
     policy_events: list[PolicyEvent]
 
@@ -130,10 +130,10 @@ class Versions:
                 table = arrow(cursor, _SNAPSHOT)
             owners = pa.table({"trajectory_id": pc.unique(table["trajectory_id"])})
             with registered(cursor, scope_trajectories=owners):
-                said = arrow(
+                source_rewards = arrow(
                     cursor,
-                    f"WITH {SAID} SELECT * FROM said SEMI JOIN scope_trajectories USING (trajectory_id)"
-                    " ORDER BY trajectory_id, source",
+                    f"WITH {SOURCE_REWARDS} SELECT * FROM source_rewards"
+                    " SEMI JOIN scope_trajectories USING (trajectory_id) ORDER BY trajectory_id, source",
                 )
             values = None
             if value_model is not None:
@@ -144,10 +144,10 @@ class Versions:
                         " JOIN wanted_rows w USING (step_uid) WHERE v.model = ? GROUP BY w.step_id ORDER BY w.step_id",
                         [value_model],
                     )
-            return Snapshot(table, said, values, list_policy_events(cursor))
+            return Snapshot(table, source_rewards, values, list_policy_events(cursor))
 
     def store(
-        self, head: Mapping[str, Any], members: pa.Table, said: pa.Table, values: pa.Table | None
+        self, head: Mapping[str, Any], members: pa.Table, source_rewards: pa.Table, values: pa.Table | None
     ) -> dict[str, Any]:
         """Write a version in one transaction; returns it as ``get`` does.
 
@@ -155,7 +155,7 @@ class Versions:
             head: name, parent (a name or uid, or None), channel, view, recipe, redaction, provenance, policy_events,
                 value_model, author, note.
             members: ``Snapshot.rows`` less what was left out, with ``MASK_COLUMNS`` where redaction masked something.
-            said, values: of the snapshot.
+            source_rewards, values: of the snapshot.
 
         Raises:
             Conflict: the name is taken, or a member was deleted meanwhile.
@@ -186,9 +186,9 @@ class Versions:
                     " ORDER BY place",
                     [number],
                 )
-                with registered(cursor, frozen_said=said):
+                with registered(cursor, frozen_rewards=source_rewards):
                     cursor.execute(
-                        "INSERT INTO dataset_rewards BY NAME SELECT ?::BIGINT AS version_id, * FROM frozen_said"
+                        "INSERT INTO dataset_rewards BY NAME SELECT ?::BIGINT AS version_id, * FROM frozen_rewards"
                         " WHERE trajectory_id IN (SELECT trajectory_id FROM frozen_members)",
                         [number],
                     )
@@ -396,9 +396,9 @@ _SINCE = ("correct", "trajectory_correct")
 
 def _first_hash(cursor: Cursor, version_id: int) -> str | None:
     """The hash as the first release made it; None for a version that holds what it could not have known."""
-    said = " OR ".join(f"{name} IS NOT NULL" for name in _SINCE)
+    changed = " OR ".join(f"{name} IS NOT NULL" for name in _SINCE)
     later = cursor.execute(
-        f"SELECT count(*) FROM dataset_steps WHERE version_id = ? AND ({said})", [version_id]
+        f"SELECT count(*) FROM dataset_steps WHERE version_id = ? AND ({changed})", [version_id]
     ).fetchall()[0][0]
     if later:
         return None

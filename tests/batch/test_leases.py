@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from core.batch.frozen import freeze, thaw
 from core.batch.leases import Fetch, Leases
 from core.batch.plan import plan
 from core.batch.recipe import parse_recipe
+from core.batch.serialize import deserialize_plan, serialize_plan
 from core.errors import Conflict, InvalidInput, NotFound
 from core.pool import Pool
 from core.types import Annotation, View
@@ -194,7 +194,7 @@ def test_a_stored_plan_comes_back_as_it_was(pool, leases):
     fill(pool, ["A", "B"])
     for recipe in (GRPO, {"algorithm": "reinforce_plus_plus"}, {"algorithm": "dpo"}, {"algorithm": "kto"}):
         made = plan(pool, View(where="step_index >= 0"), parse_recipe(recipe))
-        back = thaw(freeze(made), pool)
+        back = deserialize_plan(serialize_plan(made), pool)
         assert back.to_json() == made.to_json()
         assert back.steps.equals(made.steps) and back.trajectories.equals(made.trajectories)
     held = leases.fetch(ask())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from core.batch.plan import plan
 from core.batch.recipe import parse_recipe
-from core.ingest import openings
+from core.ingest import opentrajectories
 from core.records import complete_record, register_record
 from core.types import View
 from tests.effort import settings
@@ -207,14 +207,14 @@ def test_a_harness_call_with_nothing_before_it_is_auxiliary(bench: Bench) -> Non
 def test_thousands_of_open_trajectories_of_unknown_identity(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """None is split, however many are open; a call looks at those alone that share an answer with it."""
     looked: list[int] = []
-    original = openings.OpenTrajectories.candidates
+    original = opentrajectories.OpenTrajectories.candidates
 
     def spied(self: Any, asked: Any) -> Iterator[list[str]]:
         for found in original(self, asked):
             looked.append(len(found))
             yield found
 
-    monkeypatch.setattr(openings.OpenTrajectories, "candidates", spied)
+    monkeypatch.setattr(opentrajectories.OpenTrajectories, "candidates", spied)
     n, turns = 1200, 3
     talks = [[SYSTEM, user(f"task {number % 40}")] for number in range(n)]
     for turn in range(turns):
@@ -234,14 +234,14 @@ def test_thousands_of_open_trajectories_of_unknown_identity(bench: Bench, monkey
 
 
 def test_memory_of_open_trajectories_is_bounded() -> None:
-    opened = openings.OpenTrajectories(max_open=10, max_answers=20)
+    opened = opentrajectories.OpenTrajectories(max_open=10, max_answers=20)
     for number in range(1000):
         opened.touch(f"t{number}")
         opened.note_answers([(f"t{number}", number), (f"t{number}", -1)])
     assert len(opened) == 10
     answers = opened._answers
     assert len(answers._young) + len(answers._old) <= 40
-    assert len(answers.get(-1)) == openings.MAX_ALIKE
+    assert len(answers.get(-1)) == opentrajectories.MAX_ALIKE
 
 
 def test_links_survive_a_batch_that_is_bigger_than_memory(bench: Bench) -> None:

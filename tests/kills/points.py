@@ -74,7 +74,7 @@ class Finder(importlib.abc.MetaPathFinder):
 
 
 def commits(counter: Counter) -> Callable[[Any], None]:
-    """``core.pool.upkeep.logged``: its cursor is what transactions go through."""
+    """``core.pool.upkeep.loggedtables``: its cursor is what transactions go through."""
 
     def counted(module: Any) -> None:
         execute = module.Watched.execute
@@ -141,7 +141,7 @@ def install(own_role: str) -> None:
     elif point == "rename":
         os.replace, os.rename = counter.around(os.replace), counter.around(os.rename)
     elif point == "commit":
-        change("core.pool.upkeep.logged", commits(counter))
+        change("core.pool.upkeep.loggedtables", commits(counter))
     elif point == "reply":
         change("core.gateway.http.server", replies(counter))
     else:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from core.errors import InvalidInput
 from core.pool import Pool
-from core.pool.cache.kept import N_KEPT, Kept
+from core.pool.cache.answercache import MAX_ANSWERS, AnswerCache
 from core.pool.query.columns import STEP_COLUMNS
 from core.pool.query.facets import count_by_sql
 from core.types import Annotation, Step, View
@@ -127,7 +127,7 @@ def test_answers_follow_every_write() -> None:
 
 
 def test_an_answer_from_before_a_write_is_not_kept_for_after() -> None:
-    kept = Kept()
+    kept = AnswerCache()
     asked: list[int] = []
 
     def ask(value: int) -> int:
@@ -155,7 +155,7 @@ def test_an_answer_from_before_a_write_is_not_kept_for_after() -> None:
     thread.join()
     assert kept.get(3, ("slow",), lambda: ask(22)) == 22
     assert kept.get(3, ("q", object()), lambda: ask(23)) == 23, "what can't be compared is asked"
-    for number in range(N_KEPT + 1):
+    for number in range(MAX_ANSWERS + 1):
         kept.get(3, ("many", number), lambda: 0)
     assert kept.get(3, ("many", 0), lambda: ask(24)) == 24, "bounded"
 

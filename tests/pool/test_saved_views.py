@@ -47,7 +47,7 @@ QUESTIONS: dict[str, Callable[[Pool, View], Any]] = {
     "groups": lambda pool, view: pool.groups.page(view).to_pylist(),
     "facets": lambda pool, view: pool.stats.facets(view, ["agent", "quality", "n_steps"]),
     "histogram": lambda pool, view: pool.stats.histogram(view, "latency_s", 5).to_pylist(),
-    "spread": lambda pool, view: pool.stats.spread(view, "latency_s", by="quality").to_pylist(),
+    "spread": lambda pool, view: pool.stats.distribution(view, "latency_s", by="quality").to_pylist(),
     "reach": lambda pool, view: pool.stats.reach(view, "trajectory"),
     "review": lambda pool, view: pool.review.queue(view, "step", "newest", author="kim").to_pylist(),
     "agreement": lambda pool, view: pool.agreement.between("kim", "lee", view=view),

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from core.pool import Pool
-from core.pool.cache.memory import FEW_STEPS
+from core.pool.cache.cache import FEW_STEPS
 from core.pool.query.facets import count_by_sql
-from core.pool.query.textsearch import HOLDS, N_KEPT, TextSearch, pattern_of
-from core.pool.query.textsigns import LONGEST, WINDOW, Signs, hashes_of
+from core.pool.query.textsearch import HOLDS, MAX_ANSWERS, TextSearch, pattern_of
+from core.pool.query.trigrambloom import LONGEST, WINDOW, TrigramBloom, hashes_of
 from core.pool.upkeep.retention import Retention
 from core.types import Annotation, Step, View
 from tests.effort import settings
@@ -78,7 +78,7 @@ def test_few_texts_are_kept_and_labels_reach_them_all() -> None:
     )
     for i in range(20):
         assert pool.steps.page(View({"text": f"word{i}"}))["step_uid"].to_pylist()[-1] == f"s{i}"
-    assert len(pool.cache.texts._known) == N_KEPT
+    assert len(pool.cache.texts._known) == MAX_ANSWERS
     view = View({"text": "word1", "quality": "good"})
     pool.labels.annotate([Annotation("quality", "good", "a", "h", NOW, step_uid=f"s{i}") for i in (1, 5, 12)])
     assert set(pool.steps.page(view)["step_uid"].to_pylist()) == {"s1", "s12"}
@@ -109,7 +109,7 @@ def test_signs_never_leave_out_what_holds_a_text(bodies: list[str], data: st.Dat
     part = body[begin : begin + data.draw(st.integers(1, 12))]
     text = data.draw(st.sampled_from([part, part.upper(), part.lower(), part.swapcase(), part.casefold()]))
     for place in held(bodies, text):
-        signs = Signs.of(np.arange(1), pa.chunked_array([[bodies[place]]]))
+        signs = TrigramBloom.of(np.arange(1), pa.chunked_array([[bodies[place]]]))
         assert signs.windows(hashes_of(text)).tolist() == [0]
 
 
@@ -119,7 +119,7 @@ def test_windows_name_every_message_a_text_stands_in() -> None:
     sizes = [3, 40, 900, 5000, 3 * WINDOW, 10, 2 * WINDOW + 1]
     bodies = [" ".join(rng.choices(words, k=rng.choice(sizes) // 7 + 1)) for _ in range(120)]
     ids = np.cumsum([rng.randint(1, 5) for _ in bodies])
-    signs = Signs.of(ids, pa.chunked_array([bodies[:50], bodies[50:]]))
+    signs = TrigramBloom.of(ids, pa.chunked_array([bodies[:50], bodies[50:]]))
     everything = "".join(bodies)
     cuts = [rng.randrange(len(everything) - 400) for _ in range(150)]
     cuts += [k * WINDOW - back for k in range(1, len(everything) // WINDOW) for back in (0, 1, 2, 3, LONGEST - 1, 200)]

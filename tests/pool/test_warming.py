@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from core.pool import Pool
-from core.pool.cache.memory import FEW_STEPS, LOG_BYTES
-from core.pool.cache.numbers import AHEAD, FIRST, MOST_BEHIND, SORTED, VALUES, Numbers, _read
+from core.pool.cache.cache import FEW_STEPS, LOG_BYTES
+from core.pool.cache.columncache import AHEAD, FIRST, MOST_BEHIND, SORTED, VALUES, ColumnCache, _read
 from core.pool.cache.readahead import Warming
 from core.pool.query.facets import count_by_sql
 from core.pool.query.listing import list_steps, touch_rows
@@ -22,7 +22,7 @@ from core.pool.query.textsearch import TextSearch
 from core.pool.query.viewreader import ViewReader
 from core.pool.store.database import Cursor, Database
 from core.types import Annotation, Step, View
-from tests.pool.test_numbers import FACETS, NOW, Story, check
+from tests.pool.test_columncache import FACETS, NOW, Story, check
 
 
 class Busy(Database):
@@ -80,7 +80,7 @@ def test_columns_read_ahead_keep_within_their_memory() -> None:
     database = Database(":memory:", memory="1GB", threads=2, clock=lambda: NOW)
     pool = Pool(database)
     pool.steps.append(some(999))
-    numbers = Numbers(database, reader_of(database), most_bytes=3 * 8 * 1000)
+    numbers = ColumnCache(database, reader_of(database), most_bytes=3 * 8 * 1000)
     numbers.read_ahead(lambda: False)
     assert list(numbers._columns) == [*FIRST[1:3], FIRST[0]], "the first that fit; one was asked for once more"
     assert numbers.n_bytes <= 3 * 8 * 1000 + 3 * 4 * 1000 + 8 * 1000 + 8 * 1000
@@ -88,7 +88,7 @@ def test_columns_read_ahead_keep_within_their_memory() -> None:
         list_steps(numbers, View({"step_index": [0, 30]}), name, 5, 0)
         assert sum(kept.values.nbytes for kept in numbers._columns.values() if kept.values is not None) <= 3 * 8 * 1000
     asked = iter([False, False, True])
-    stopped = Numbers(database, reader_of(database))
+    stopped = ColumnCache(database, reader_of(database))
     stopped.read_ahead(lambda: next(asked, True))
     assert list(stopped._columns) == [FIRST[0]]
     pool.close()
@@ -98,7 +98,7 @@ def test_what_fell_behind_is_brought_up_to_date() -> None:
     database = Database(":memory:", memory="1GB", threads=2, clock=lambda: NOW)
     pool = Pool(database)
     pool.steps.append(some(300))
-    numbers = Numbers(database, reader_of(database))
+    numbers = ColumnCache(database, reader_of(database))
     numbers.read_ahead(lambda: False)
     before = {name: kept.number for name, kept in numbers._columns.items()}
     pool.steps.append(some(10, 300))

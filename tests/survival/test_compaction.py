@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from core.batch.frozen import freeze
 from core.batch.leases import Fetch
+from core.batch.serialize import serialize_plan
 from core.doctor import diagnose
 from core.errors import OpinionsError, PoolDamaged
 from core.journal import writer as journal_writer
 from core.pool.upkeep import compaction
-from core.pool.upkeep.logged import Watched
+from core.pool.upkeep.loggedtables import Watched
 from core.pool.upkeep.opinionlog import OpinionLog, generations
 from core.pool.upkeep.retention import Retention
 from core.rebuild import rebuild
@@ -235,7 +235,7 @@ def test_a_plan_is_stored_once_and_a_damaged_one_is_told(folder: Folder) -> None
     folder.pool.recovery.compact_log()
     leased = folder.leases.fetch(Fetch("other", recipe={**GRPO, "max_uses": 9}, shared=True))
     assert leased.batch is not None
-    uid, parts = leased.batch["batch_uid"], freeze(leased.plan)
+    uid, parts = leased.batch["batch_uid"], serialize_plan(leased.plan)
     body_of = parts["head"]
     assert folder.pool.batches.plan(uid) == parts
     log = folder.pool._db.log

@@ -13,7 +13,7 @@ import pytest
 from core.errors import Conflict, NotFound
 from core.pool import Pool
 from core.pool.trajectories import Trajectories
-from core.pool.upkeep.confirming import LASTS_S
+from core.pool.upkeep.confirmation import LASTS_S
 from core.pool.upkeep.retention import Retention
 from core.rebuild import rebuild
 from core.service import Service

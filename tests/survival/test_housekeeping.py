@@ -16,7 +16,7 @@ import pytest
 from core import trash
 from core.config import Settings
 from core.pool.upkeep.retention import Retention
-from core.pool.upkeep.trash import NOTE, uptime
+from core.pool.upkeep.trashedruns import NOTE, uptime
 from core.service import Service
 from core.trash import TrashSweep
 from tests.conftest import eventually

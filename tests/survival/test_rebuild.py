@@ -16,7 +16,7 @@ from core.batch.datasets import freeze_version
 from core.batch.recipe import parse_recipe
 from core.errors import NotFound, PoolDamaged
 from core.pool import Pool
-from core.pool.upkeep.logged import FROM_JOURNAL, LOGGED, OF_THE_FILE
+from core.pool.upkeep.loggedtables import FROM_JOURNAL, LOGGED, OF_THE_FILE
 from core.rebuild import rebuild
 from core.service import Service
 from core.types import Annotation, Step, View

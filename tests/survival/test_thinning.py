@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from core.ingest.deep import deep_check
+from core.ingest.deepcheck import deep_check
 from core.journal import Damage, Gap, Journal, JournalReader, Record, damages, read_records, thin
 from core.pool.upkeep.retention import Retention
 from core.rebuild import rebuild

@@ -1,8 +1,8 @@
-"""Facet columns as numbers in memory: one int32 per step and set of columns, made when asked for.
+"""The facet index: one int32 code per step and set of facet columns, in memory.
 
-A set's columns are replaced by the number of their combination, so that counting twenty facets of any selection is
-three passes over small integers. A million steps take 12 MB. An index is of one moment and never changes; the one of a
-later moment is made from it by what changed since (``grown``; ``core.pool.cache.numbers`` knows what did).
+A code numbers a combination of values of the set's columns, so counting twenty facets of any selection is three passes
+over small integers. A million steps take 12 MB. An index belongs to one snapshot and is immutable; ``grown`` makes the
+index of a later snapshot from it and the trajectories that changed (which ``core.pool.cache.columncache`` tracks).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ SETS: tuple[tuple[str, ...], ...] = (
     ("call_kind", "transition", "status", "finish_reason", "trainable", "quality", "correct", "is_last"),
     ("complete", "trajectory_quality", "trajectory_correct", "findings", "tags", "tool_names"),
 )
-"""Columns that are numbered together: those in a set have few combinations, since they go together."""
+"""Columns that are encoded together: correlated columns, which have few combinations."""
 
 MOST_COMBINATIONS = 50_000
-"""A set with more combinations is not numbered: its columns would have nearly as many values as there are steps."""
+"""A set with more combinations is not encoded: it would have nearly as many values as there are steps."""
 
 Counts = list[tuple[Any, int]]
 
@@ -50,7 +50,7 @@ class _Column:
         return sorted(found, key=lambda item: (-item[1], item[0] is None, item[0]))[:limit]
 
     def with_more(self, name: str, first: int, of_combination: list[Any]) -> _Column:
-        """The column with the values of further combinations, numbered from ``first``."""
+        """The column with the values of further combinations, whose codes start at ``first``."""
         if name == "findings":
             of_combination = [names_of(bits) for bits in of_combination]
         is_list = STEP_COLUMNS[name].kind == "list"
@@ -81,7 +81,7 @@ class _Set:
     columns: dict[str, _Column]
 
     def with_steps(self, cursor: Cursor, step_ids: np.ndarray, hashes: pa.ChunkedArray) -> _Set | None:
-        """The set with these steps' combinations in place of what it had of them; None when there are too many."""
+        """The set with these steps' combinations replaced; None when there are too many combinations."""
         encoded = hashes.combine_chunks().dictionary_encode()
         if self.hashes.size + len(encoded.dictionary) > 2 * MOST_COMBINATIONS:
             return None
@@ -112,7 +112,7 @@ class _Set:
 
 
 class FacetIndex:
-    """The numbers of one moment. ``names`` are the columns that it can count."""
+    """The codes of one snapshot. ``names`` are the columns that it can count."""
 
     def __init__(self, sets: Sequence[_Set | None]) -> None:
         self._sets = sets
@@ -120,7 +120,7 @@ class FacetIndex:
 
     @classmethod
     def build(cls, cursor: Cursor) -> FacetIndex:
-        """Read the columns as the cursor's snapshot has them."""
+        """Read the columns from the cursor's snapshot."""
         nothing = np.zeros(0, np.int32), np.zeros(0, np.uint64), np.zeros(0, np.int64)
         empty = [_Set(*nothing, dict.fromkeys(names, _EMPTY)) for names in SETS]
         made: list[_Set | None] = []
@@ -131,11 +131,11 @@ class FacetIndex:
 
     @property
     def n_bytes(self) -> int:
-        """Memory of the numbers by step; that of the few combinations is left out."""
+        """Bytes of the codes; the few combinations are not counted."""
         return sum(one.codes.nbytes for one in self._sets if one)
 
     def grown(self, cursor: Cursor, trajectory_ids: np.ndarray) -> FacetIndex:
-        """The index of the cursor's moment, when since this one's nothing but these trajectories changed."""
+        """The index of the cursor's snapshot, if only these trajectories changed since this one's."""
         columns = ", ".join(f"{_hash(names)} AS h{place}" for place, names in enumerate(SETS))
         with among(cursor, "s.trajectory_id", trajectory_ids) as (condition, bound):
             found = arrow(cursor, f"SELECT s.step_id, {columns} {_SOURCE} WHERE {condition}", bound)
@@ -145,7 +145,7 @@ class FacetIndex:
         )
 
     def keys(self, name: str, step_ids: np.ndarray) -> np.ndarray | None:
-        """A column of these steps as float64 that sorts as it does, NaN where it is unknown; None: it isn't here."""
+        """A column of these steps as float64 in the same order, NaN where it is unknown; None: not in the index."""
         one = next((one for one in self._sets if one and name in one.columns), None)
         if one is None or STEP_COLUMNS[name].kind == "list":
             return None
@@ -168,7 +168,7 @@ class FacetIndex:
         return sorted(value for value in column.values if value is not None)
 
     def counts(self, step_ids: np.ndarray | None, names: Iterable[str], limit: int) -> dict[str, Counts]:
-        """Counts of those of these columns that it has, over these steps of its moment; None: over all."""
+        """Counts by value of those of these columns that the index has, over these steps; None: over all."""
         wanted = set(names) & self.names
         found: dict[str, Counts] = {}
         for one in self._sets:
@@ -186,7 +186,7 @@ def _sql(name: str) -> str:
 
 
 def _hash(names: Sequence[str]) -> str:
-    # A hash of 64 bits stands for the values: of even 50,000 combinations two meet with a chance of one in 10^10.
+    # A 64-bit hash identifies a combination: among 50,000, a collision has a chance of one in 10^10.
     return f"hash({', '.join('s.tags_json' if name == 'tags' else _sql(name) for name in names)})"
 
 

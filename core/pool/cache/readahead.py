@@ -1,4 +1,4 @@
-"""A thread that reads ahead what pages of a big pool will ask for (``core.pool.cache.memory``)."""
+"""A thread that reads ahead what pages of a big pool will ask for (``core.pool.cache.cache``)."""
 
 from __future__ import annotations
 

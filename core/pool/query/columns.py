@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from core.errors import InvalidInput
 from core.pool.state.findings import names_sql
-from core.pool.state.inforce import version_in_force_sql
+from core.pool.state.policyversion import version_in_force_sql
 
 
 @dataclass(frozen=True, slots=True)

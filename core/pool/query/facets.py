@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from core.errors import InvalidInput
+from core.pool.cache.columncache import ReadSnapshot, holds_all
 from core.pool.cache.facetindex import SETS, Counts
-from core.pool.cache.numbers import Moment, holds_all
 from core.pool.query.columns import STEP_COLUMNS, Column
 from core.pool.query.views import compile_view, source_sql
 from core.pool.query.where import Condition
@@ -22,14 +22,14 @@ from core.pool.store.database import Cursor, rows
 from core.types import View
 
 
-def count_facets(moment: Moment, columns: Sequence[str], limit: int) -> dict[str, Counts]:
+def count_facets(snapshot: ReadSnapshot, columns: Sequence[str], limit: int) -> dict[str, Counts]:
     """Values of each column with their number of steps, most frequent first; lists count each element."""
     found: dict[str, Counts] = {}
-    if moment.facets is not None:
-        everything = holds_all(moment.view)
-        found = moment.facets.counts(None if everything else moment.step_ids(), columns, limit)
+    if snapshot.facets is not None:
+        everything = holds_all(snapshot.view)
+        found = snapshot.facets.counts(None if everything else snapshot.step_ids(), columns, limit)
     left = [name for name in columns if name not in found]
-    found |= count_by_sql(moment.cursor, moment.view, left, limit)
+    found |= count_by_sql(snapshot.cursor, snapshot.view, left, limit)
     return {name: found[name] for name in columns}
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from core.errors import InvalidInput
-from core.pool.cache.numbers import SORTED, Numbers
-from core.pool.cache.ranks import bins_of
+from core.pool.cache.arrayqueries import bins_of
+from core.pool.cache.columncache import SORTED, ColumnCache
 from core.pool.query.columns import STEP_COLUMNS
 from core.pool.query.reads import explained
 from core.pool.query.views import compile_view, source_sql
@@ -15,7 +15,7 @@ from core.pool.store.database import Cursor, arrow
 from core.types import View
 
 
-def histogram(numbers: Numbers, view: View, column: str, bins: int) -> pa.Table:
+def histogram(column_cache: ColumnCache, view: View, column: str, bins: int) -> pa.Table:
     """Equal bins from the least to the greatest known value: columns ``low``, ``high``, ``n_steps``.
 
     Number columns give float64 edges, time columns timestamps. The last bin includes its upper edge; empty bins
@@ -28,10 +28,10 @@ def histogram(numbers: Numbers, view: View, column: str, bins: int) -> pa.Table:
     if not 1 <= bins <= 10_000:
         raise InvalidInput("bins is between 1 and 10000.", field="bins")
     quick = column in SORTED
-    with explained(view), numbers.reading(view, columns=[column] if quick else []) as moment:
-        values = moment.keys(column, moment.step_ids()) if quick else None
+    with explained(view), column_cache.reading(view, columns=[column] if quick else []) as snapshot:
+        values = snapshot.keys(column, snapshot.step_ids()) if quick else None
         if values is None:
-            return by_sql(moment.cursor, moment.view, column, bins)
+            return by_sql(snapshot.cursor, snapshot.view, column, bins)
     return _table(values, bins, is_time=known.kind == "time")
 
 

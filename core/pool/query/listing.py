@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from core.errors import InvalidInput
-from core.pool.cache.numbers import SORTED, Moment, Numbers, holds_all
-from core.pool.cache.ranks import page_of
+from core.pool.cache.arrayqueries import page_of
+from core.pool.cache.columncache import SORTED, ColumnCache, ReadSnapshot, holds_all
 from core.pool.query.columns import STEP_COLUMNS, order_sql, parse_order
 from core.pool.query.reads import explained, page
 from core.pool.query.views import compile_view, source_sql
 from core.pool.state.findings import names_of
-from core.pool.state.inforce import versions_in_force
+from core.pool.state.policyversion import versions_in_force
 from core.pool.store.database import Cursor, among, arrow
 from core.types import View
 
@@ -37,27 +37,27 @@ TOP = 1000
 """The first so many rows of all steps by one of their own columns: the database finds them without reading much."""
 
 
-def list_steps(numbers: Numbers, view: View, order: str, limit: int | None, offset: int) -> pa.Table:
+def list_steps(column_cache: ColumnCache, view: View, order: str, limit: int | None, offset: int) -> pa.Table:
     """One page of steps with all step columns."""
     parsed = parse_order(order, _SQL)
     page(limit, offset)
     name = parsed[0][0] if len(parsed) == 1 else ""
     quick = name in SORTED and limit is not None and not _is_top(name, view, offset + limit)
-    with explained(view), numbers.reading(view, columns=[name] if quick else [], versions=True) as moment:
-        found = _in_memory(moment, parsed, limit or 0, offset) if quick else None
+    with explained(view), column_cache.reading(view, columns=[name] if quick else [], versions=True) as snapshot:
+        found = _in_memory(snapshot, parsed, limit or 0, offset) if quick else None
         if found is None:
-            found = _by_sql(moment.cursor, moment.view, parsed, limit, offset)
-        return rows_of(moment.cursor, found, moment.versions)
+            found = _by_sql(snapshot.cursor, snapshot.view, parsed, limit, offset)
+        return rows_of(snapshot.cursor, found, snapshot.versions)
 
 
 def _is_top(name: str, view: View, n: int) -> bool:
     return holds_all(view) and n <= TOP and not STEP_COLUMNS[name].needs_trajectory
 
 
-def _in_memory(moment: Moment, parsed: Order, limit: int, offset: int) -> np.ndarray | None:
+def _in_memory(snapshot: ReadSnapshot, parsed: Order, limit: int, offset: int) -> np.ndarray | None:
     name, _, descending = parsed[0]
-    step_ids = moment.step_ids()
-    keys = moment.keys(name, step_ids)
+    step_ids = snapshot.step_ids()
+    keys = snapshot.keys(name, step_ids)
     return None if keys is None else page_of(step_ids, keys, descending=descending, offset=offset, limit=limit)
 
 

@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 from cachetools import LRUCache
 
-from core.pool.query.textsigns import WINDOW, Signs, hashes_of
+from core.pool.query.trigrambloom import WINDOW, TrigramBloom, hashes_of
 from core.pool.store.content import to_json
 from core.pool.store.database import Cursor, arrow, registered
 
-N_KEPT = 4
+MAX_ANSWERS = 4
 """Texts whose steps are kept; each takes 8 bytes per message and step found."""
 MOST_BYTES = 256 << 20
 """Memory for signs: enough for 2.6 GiB of messages. What comes after is looked through."""
@@ -122,7 +122,7 @@ class TextSearch:
         self._known: LRUCache[str, _Known] = LRUCache(N_KEPT)
         self._brought = _Brought(0, np.zeros(0, np.int32), np.zeros(0, np.int32))
         self._making = threading.Lock()
-        self._signs: tuple[Signs, ...] = ()
+        self._signs: tuple[TrigramBloom, ...] = ()
         self._messages_at_once = 256
 
     @property
@@ -142,7 +142,7 @@ class TextSearch:
             if not found.num_rows:  # deleted, all of them
                 upto = cursor.execute(_NEXT, [upto]).fetchall()[0][0]
                 found = arrow(cursor, _BODIES, [upto - 1, upto])
-            signs = Signs.of(found["message_id"].to_numpy(), found["body"])
+            signs = TrigramBloom.of(found["message_id"].to_numpy(), found["body"])
             here = AT_ONCE * found.num_rows // max(1, found["body"].nbytes)
             self._messages_at_once = min(max(here, 64), 1 << 16, 2 * self._messages_at_once)
             self._signs = (*self._signs, signs)
@@ -182,7 +182,7 @@ class TextSearch:
         yield arrow(cursor, _MESSAGES, [after, upto, pattern])["message_id"].to_numpy()
 
 
-def _may_hold(signs: Sequence[Signs], text: str) -> list[np.ndarray] | None:
+def _may_hold(signs: Sequence[TrigramBloom], text: str) -> list[np.ndarray] | None:
     """``message_id`` of all that may hold a text, in parts to read; None where signs tell too little."""
     wanted = hashes_of(escaped(text))
     if not signs or not wanted.size:

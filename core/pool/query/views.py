@@ -14,8 +14,8 @@ from core.pool.query.columns import FINDING_BITS, STEP_COLUMNS
 from core.pool.query.textsearch import HOLDS, Hits, pattern_of
 from core.pool.query.where import Condition, compile_where
 from core.pool.state.findings import FINDINGS, mask
-from core.pool.state.inforce import version_in_force_sql
-from core.pool.state.rules import READY, UNDONE, settled_sql
+from core.pool.state.policyversion import version_in_force_sql
+from core.pool.state.sharedsql import READY, UNDONE, settled_sql
 from core.pool.store.database import timestamp
 from core.types import View
 

@@ -27,7 +27,7 @@ import duckdb
 from core.errors import InvalidInput, PoolError
 from core.pool.query.columns import STEP_COLUMNS, Column
 from core.pool.store.database import Cursor, Database
-from core.pool.store.memory import database_memory, own_memory
+from core.pool.store.memoryuse import database_memory, own_memory
 
 MAX_LENGTH = 10_000
 MAX_DEPTH = 100

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from core.errors import InvalidInput
 from core.pool.query.columns import STEP_COLUMNS
-from core.pool.sql.box import Box, write_table
+from core.pool.sql.runner import QueryRunner, write_table
 from core.pool.store.database import Database, migrations, rows
 
 MAX_ROWS = 10_000
@@ -60,7 +60,7 @@ class Console:
 
     def __init__(self, database: Database) -> None:
         self._db = database
-        self._box = Box(database.stopping)
+        self._box = QueryRunner(database.stopping)
 
     def run(self, text: str, *, limit: int = 1000, timeout_s: float = TIMEOUT_S) -> SqlResult:
         """Run one SELECT.

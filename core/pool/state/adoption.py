@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from core.pool.state.rewardrules import rule_sql
-from core.pool.state.said import NEWEST_WORD, SAID_IN_SCOPE
+from core.pool.state.rewardsources import NEWEST_REWARD, SOURCE_REWARDS_IN_SCOPE
 from core.pool.state.workspace import Workspace
 from core.pool.store.content import decode
 from core.pool.store.database import Cursor, rows
@@ -35,8 +35,8 @@ def apply_adopted(work: Workspace) -> None:
         rule, parameters = rule_sql(parse_policy(row["policy"]))
         work.fill(
             "by_scope",
-            f"WITH {SAID_IN_SCOPE}, by_policy AS ("
-            f" SELECT trajectory_id, {rule} AS reward FROM said GROUP BY trajectory_id"
+            f"WITH {SOURCE_REWARDS_IN_SCOPE}, by_policy AS ("
+            f" SELECT trajectory_id, {rule} AS reward FROM source_rewards GROUP BY trajectory_id"
             ") SELECT t.trajectory_id, p.reward FROM (FROM trajectory_state SEMI JOIN scope USING (trajectory_id)) t"
             " LEFT JOIN by_policy p USING (trajectory_id) WHERE t.channel = $channel",
             {**parameters, "channel": row["channel"]},
@@ -46,5 +46,5 @@ def apply_adopted(work: Workspace) -> None:
 
 def set_newest_word(work: Workspace) -> None:
     """The rewards of the trajectories in ``scope`` as they are where nothing is adopted."""
-    work.fill("by_scope", f"WITH {NEWEST_WORD} SELECT * FROM by_policy")
+    work.fill("by_scope", f"WITH {NEWEST_REWARD} SELECT * FROM by_policy")
     work.cursor.execute(_SET)

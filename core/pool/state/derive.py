@@ -25,13 +25,13 @@ from collections.abc import Iterable
 
 from core.pool.state.adoption import apply_adopted
 from core.pool.state.findings import BIT, CHECKS, FAILED_OUTCOMES
-from core.pool.state.rules import trainable_sql
+from core.pool.state.sharedsql import trainable_sql
 from core.pool.state.workspace import Workspace
 from core.pool.store.database import Cursor
 
 DEFAULT_CHANNEL = "train"
 
-_SAID = """
+_REPORTED = """
 WITH event AS (
     SELECT trajectory_id,
         arg_max(prompt_uid, event_id) AS prompt_uid,
@@ -71,19 +71,19 @@ WITH continued AS (
     WHERE n_tools > 0 AND transition IN ('extends', 'realigned', 'tail_replaced')
 ), kind AS (
     SELECT f.*,
-        CASE WHEN f.call_kind = 'main' AND f.source = 'blackbox' AND said.has_tools
+        CASE WHEN f.call_kind = 'main' AND f.source = 'blackbox' AND reported.has_tools
                 AND coalesce(f.n_tools, 0) = 0 AND continued.step_id IS NULL
                 AND coalesce(f.transition, 'forked') IN ('forked', 'compacted')
             THEN 'auxiliary' ELSE f.call_kind END AS effective_kind
     FROM (FROM steps SEMI JOIN scope USING (trajectory_id)) f
-    JOIN said USING (trajectory_id)
+    JOIN reported USING (trajectory_id)
     LEFT JOIN continued ON continued.step_id = f.step_id
 ), last AS (
     SELECT trajectory_id, arg_max(step_id, (step_index, step_id)) AS step_id
     FROM kind WHERE effective_kind = 'main' AND status = 'ok' GROUP BY trajectory_id
 ), observed AS (
     SELECT step_id, bits, tool_failed, answer_hash FROM step_findings SEMI JOIN scope USING (trajectory_id)
-), said_before AS (
+), answers_before AS (
     SELECT step_id, answer_hash,
         lag(answer_hash) OVER (PARTITION BY trajectory_id ORDER BY step_index, step_id) AS before,
         row_number() OVER (PARTITION BY trajectory_id, answer_hash ORDER BY step_index, step_id) AS nth
@@ -93,7 +93,7 @@ WITH continued AS (
     WHERE tool_failed AND transition IS DISTINCT FROM 'compacted'
 )
 SELECT
-    f.step_id, f.trajectory_id, f.parent_step_id, f.step_uid, said.prompt_uid, f.step_index, said.channel,
+    f.step_id, f.trajectory_id, f.parent_step_id, f.step_uid, reported.prompt_uid, f.step_index, reported.channel,
     f.source, f.agent, f.model, f.engine, f.policy_version, f.policy_version_end, f.token_source,
     f.transition, f.effective_kind AS call_kind, f.identity_source, f.status, f.error, f.mismatch,
     f.finish_reason, f.n_prompt_tokens, f.n_response_tokens, f.n_shared_tokens, f.has_logprobs,
@@ -106,21 +106,21 @@ SELECT
     coalesce(opinion.tags_json, '[]') AS tags_json,
     coalesce(opinion.n_notes, 0)::INTEGER AS n_notes,
     opinion.correct = 1 AS correct,
-    f.is_last OR (said.complete AND last.step_id IS NOT NULL) AS is_last,
+    f.is_last OR (reported.complete AND last.step_id IS NOT NULL) AS is_last,
     f.tool_names, f.preview,
     coalesce(observed.bits, 0)
-        | CASE WHEN said_before.before = said_before.answer_hash THEN $repeated_step ELSE 0 END
-        | CASE WHEN said_before.answer_hash IS NOT NULL AND said_before.nth >= 3 THEN $looping ELSE 0 END
+        | CASE WHEN answers_before.before = answers_before.answer_hash THEN $repeated_step ELSE 0 END
+        | CASE WHEN answers_before.answer_hash IS NOT NULL AND answers_before.nth >= 3 THEN $looping ELSE 0 END
         | CASE WHEN tool_error.step_id IS NOT NULL THEN $tool_error ELSE 0 END
         | CASE WHEN f.mismatch IS NOT NULL OR f.status = 'mismatch' THEN $length_mismatch ELSE 0 END
         | CASE WHEN f.transition IN ('realigned', 'tail_replaced') THEN $drift ELSE 0 END AS finding_bits
 FROM kind f
-JOIN said USING (trajectory_id)
+JOIN reported USING (trajectory_id)
 LEFT JOIN step_opinions opinion ON opinion.step_id = f.step_id
 LEFT JOIN trajectory_opinions whole ON whole.trajectory_id = f.trajectory_id
 LEFT JOIN last ON last.step_id = f.step_id
 LEFT JOIN observed ON observed.step_id = f.step_id
-LEFT JOIN said_before ON said_before.step_id = f.step_id
+LEFT JOIN answers_before ON answers_before.step_id = f.step_id
 LEFT JOIN tool_error ON tool_error.step_id = f.step_id
 ORDER BY f.step_id
 """
@@ -145,24 +145,25 @@ WITH step AS (
     FROM effective GROUP BY trajectory_id
 )
 SELECT
-    t.trajectory_id, t.trajectory_uid, said.prompt_uid, said.channel, step.source, said.agent, step.model,
+    t.trajectory_id, t.trajectory_uid, reported.prompt_uid, reported.channel, step.source, reported.agent, step.model,
     step.identity_source,
     coalesce(step.n_steps, 0) AS n_steps,
     coalesce(step.n_prompt_tokens, 0) AS n_prompt_tokens,
     coalesce(step.n_response_tokens, 0) AS n_response_tokens,
     coalesce(step.n_unique_tokens, 0) AS n_unique_tokens,
-    coalesce(opinion.reward, said.reward, step.reward) AS reward,
+    coalesce(opinion.reward, reported.reward, step.reward) AS reward,
     opinion.quality,
     coalesce(opinion.trainable = 1, step.trainable, FALSE) AS trainable,
-    said.complete, said.outcome, step.policy_version_min, step.policy_version_max, step.started_at, step.ended_at,
+    reported.complete, reported.outcome, step.policy_version_min, step.policy_version_max, step.started_at,
+    step.ended_at,
     coalesce(opinion.tags_json, '[]') AS tags_json,
     coalesce(opinion.n_notes, 0)::INTEGER AS n_notes,
-    said.prompt_preview, said.metadata,
+    reported.prompt_preview, reported.metadata,
     opinion.correct = 1 AS correct,
     coalesce(step.finding_bits, 0) AS step_finding_bits,
     0 AS finding_bits, NULL::DOUBLE AS difficulty   -- made by _GROUPS and _HACKING
 FROM (FROM trajectories SEMI JOIN scope USING (trajectory_id)) t
-JOIN said USING (trajectory_id)
+JOIN reported USING (trajectory_id)
 LEFT JOIN step USING (trajectory_id)
 LEFT JOIN trajectory_opinions opinion ON opinion.trajectory_id = t.trajectory_id
 ORDER BY t.trajectory_id
@@ -244,7 +245,7 @@ def _derive(work: Workspace) -> None:
     work.live_in_scope()
     work.step_opinions()
     work.trajectory_opinions()
-    work.fill("said", _SAID, {"default_channel": DEFAULT_CHANNEL})
+    work.fill("reported", _REPORTED, {"default_channel": DEFAULT_CHANNEL})
     names = ("repeated_step", "looping", "tool_error", "length_mismatch", "drift")
     work.fill("effective", _STEPS, {name: BIT[name] for name in names})
     work.fill("effective_trajectories", _TRAJECTORIES)

@@ -6,7 +6,7 @@ The rules are those of ``core.pool.state.derive``; facts, and what follows from 
 from __future__ import annotations
 
 from core.pool.state.derive import judge, update_steps
-from core.pool.state.rules import trainable_sql
+from core.pool.state.sharedsql import trainable_sql
 from core.pool.state.workspace import Workspace
 from core.pool.store.database import Cursor
 
@@ -23,7 +23,7 @@ _JOINS: dict[str, str] = {
     "trainable": "LEFT JOIN trajectory_opinions whole ON whole.trajectory_id = s.trajectory_id",
 }
 _TRAJECTORIES = """
-WITH said AS (
+WITH reported AS (
     SELECT trajectory_id, arg_max(reward, event_id) AS reward
     FROM trajectory_events SEMI JOIN scope USING (trajectory_id) GROUP BY trajectory_id
 ), step AS (
@@ -32,14 +32,14 @@ WITH said AS (
     FROM step_state SEMI JOIN scope USING (trajectory_id) GROUP BY trajectory_id
 )
 SELECT scope.trajectory_id,
-    coalesce(opinion.reward, said.reward, step.reward) AS reward,
+    coalesce(opinion.reward, reported.reward, step.reward) AS reward,
     opinion.quality,
     coalesce(opinion.trainable = 1, step.trainable, FALSE) AS trainable,
     opinion.correct = 1 AS correct,
     coalesce(opinion.tags_json, '[]') AS tags_json,
     coalesce(opinion.n_notes, 0)::INTEGER AS n_notes
 FROM scope
-LEFT JOIN said USING (trajectory_id)
+LEFT JOIN reported USING (trajectory_id)
 LEFT JOIN step USING (trajectory_id)
 LEFT JOIN trajectory_opinions opinion ON opinion.trajectory_id = scope.trajectory_id
 """

@@ -1,4 +1,4 @@
-"""The rule of a reward policy as SQL over what each source said (``core.pool.state.said``)."""
+"""The rule of a reward policy as SQL over the rewards that each source gave (``core.pool.state.rewardsources``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from core.rewards.policy import RewardPolicy
 
 
 def rule_sql(policy: RewardPolicy) -> tuple[str, dict[str, Any]]:
-    """The reward as an aggregate over ``said`` grouped by trajectory, with its parameters; NULL: unscored."""
+    """The reward as an aggregate over ``source_rewards`` grouped by trajectory, with its parameters; NULL: unscored."""
     if policy.rule == "weighted":
         names, weights = list(policy.weights), list(policy.weights.values())
         weight = "list_extract($weights::DOUBLE[], list_position($names::VARCHAR[], source))"

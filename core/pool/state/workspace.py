@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from core.pool.state.rules import UNDONE
+from core.pool.state.sharedsql import UNDONE
 from core.pool.store.database import Cursor, registered
 
 TABLES = {
@@ -21,7 +21,7 @@ TABLES = {
     "live": "annotations that nobody has undone: the columns of ``annotations``",
     "step_opinions": "the latest live opinion of each kind on a step, by step_id",
     "trajectory_opinions": "the same on a trajectory as a whole, by trajectory_id",
-    "said": "what producers said of the trajectories in ``scope``: group, channel, agent, closed, reward, outcome",
+    "reported": "producers' reports on the trajectories in ``scope``: group, channel, agent, closed, reward, outcome",
     "effective": "the new state of steps: step_id and the columns of ``step_state`` that are made anew",
     "effective_trajectories": "the new state of trajectories: trajectory_id and columns of ``trajectory_state``",
     "regrouped": "prompt groups whose members or rewards may have changed: prompt_uid, channel",

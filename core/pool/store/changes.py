@@ -1,4 +1,4 @@
-"""What the latest writes touched, so that what is kept in memory can grow by that and need not be made anew."""
+"""The change sets of the latest writes, so that caches can be updated instead of read anew."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from collections import deque
 from dataclasses import dataclass
 
 MOST_KEPT = 1000
-"""Writes remembered."""
+"""Writes whose change sets are kept."""
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class ChangeSet:
     """Trajectories whose state, or whose steps' state, a write may have changed.
 
-    What follows for others from their being in the same prompt group is not said.
+    Other trajectories of the same prompt group, whose state may follow from it, are not included.
 
     Attributes:
         trajectories: their ``trajectory_id``.
-        actions: ``action_id`` of labels made, undone or redone: all that these are about.
+        actions: ``action_id`` of labels made, undone or redone: it stands for all trajectories that they label.
     """
 
     trajectories: frozenset[int] = frozenset()
     actions: frozenset[int] = frozenset()
 
-    def __or__(self, other: Touched) -> Touched:
+    def __or__(self, other: ChangeSet) -> ChangeSet:
         """Both together."""
-        return Touched(self.trajectories | other.trajectories, self.actions | other.actions)
+        return ChangeSet(self.trajectories | other.trajectories, self.actions | other.actions)
 
     def __bool__(self) -> bool:
         """False when nothing was touched."""
         return bool(self.trajectories or self.actions)
 
 
-NOTHING = Touched()
+NOTHING = ChangeSet()
 
 
 class Changes:
@@ -41,23 +41,23 @@ class Changes:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._writes: deque[tuple[int, Touched | None]] = deque()
+        self._writes: deque[tuple[int, ChangeSet | None]] = deque()
         self._forgotten = 0
 
-    def add(self, number: int, touched: Touched | None) -> None:
-        """Note a write, before anybody can read it. None: it may have changed anything."""
+    def add(self, number: int, touched: ChangeSet | None) -> None:
+        """Add a write before it is visible to readers. None: it may have changed anything."""
         with self._lock:
             self._writes.append((number, touched))
             if len(self._writes) > MOST_KEPT:
                 self._forgotten = self._writes.popleft()[0]
 
     def any_since(self, number: int) -> bool:
-        """True when there may have been a write after this number, one being committed now included."""
+        """True when there may be a write after this number; one being committed counts."""
         with self._lock:
             return bool(self._writes) and self._writes[-1][0] > number
 
-    def since(self, number: int) -> Touched | None:
-        """What the writes after this number touched, one being committed now included; None when that isn't known."""
+    def since(self, number: int) -> ChangeSet | None:
+        """The union of the change sets after this number, one being committed included; None: not known."""
         with self._lock:
             if number < self._forgotten:
                 return None

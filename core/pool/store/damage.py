@@ -68,7 +68,7 @@ def is_damage(error: BaseException) -> bool:
 
 
 def may_be_false(error: BaseException) -> bool:
-    """Whether the library also says this of a whole file, where a read meets a write (``core.pool.store.turns``)."""
+    """Whether DuckDB also raises this for an undamaged file, when a read meets a commit (see ``readcommitlock``)."""
     return isinstance(error, duckdb.Error) and str(error).lower().startswith("corrupted ")
 
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from core.errors import InvalidInput, PoolError
 from core.pool.store import damage
-from core.pool.store.changes import NOTHING, Changes, Touched
-from core.pool.store.turns import Lists, Reading
-from core.pool.upkeep.logged import LOGGED, Watched, changes
+from core.pool.store.changes import NOTHING, Changes, ChangeSet
+from core.pool.store.readcommitlock import Lists, Reading
+from core.pool.upkeep.loggedtables import LOGGED, Watched, changes
 from core.pool.upkeep.opinionlog import OpinionLog
 
 Cursor = Any
@@ -97,7 +97,7 @@ class Database:
         self.lock = threading.RLock()
         self.n_writes = 0
         self.changes = Changes()
-        self._touched: Touched | None = None
+        self._touched: ChangeSet | None = None
         self.stopping = threading.Event()
         self._opening = threading.Condition()
         self._reading: dict[int, Cursor] = {}
@@ -146,7 +146,7 @@ class Database:
             raise
 
     @contextmanager
-    def write(self, touches: Touched | None = None) -> Iterator[Cursor]:
+    def write(self, touches: ChangeSet | None = None) -> Iterator[Cursor]:
         """A cursor inside a transaction: committed on success, rolled back on any failure.
 
         Args:
@@ -248,7 +248,7 @@ class Database:
 
     def touch(self, *, trajectories: Iterable[int] = (), actions: Iterable[int] = ()) -> None:
         """Say, inside ``write``, what it changes; all that is said together is all that it changes."""
-        self._touched = (self._touched or NOTHING) | Touched(frozenset(trajectories), frozenset(actions))
+        self._touched = (self._touched or NOTHING) | ChangeSet(frozenset(trajectories), frozenset(actions))
 
     @contextmanager
     def supposing(self) -> Iterator[Cursor]:

@@ -18,7 +18,7 @@ from core.errors import OpinionsError, PoolDamaged, StudioError
 from core.pool.store.damage import MEND
 from core.pool.store.database import Cursor, Database
 from core.pool.upkeep.deletion import DELETING
-from core.pool.upkeep.logged import snapshot
+from core.pool.upkeep.loggedtables import snapshot
 from core.pool.upkeep.opinionlog import (
     OpinionLog,
     beginning,

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import duckdb
 
 from core.errors import StudioError
+from core.pool.state.backfill import observe_all
 from core.pool.state.derive import rebuild
-from core.pool.state.observing import observe_all
 from core.pool.store.append import prepare, uuid_text
 from core.pool.store.database import Database
-from core.pool.store.whole import read_trajectory
+from core.pool.store.details import read_trajectory
 from core.pool.store.writer import Writer
 from core.types import Step
 

@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from core.errors import JournalError, OpinionsError
 from core.journal import SUFFIX, Damage, Journal, JournalReader, Position, Record, read_after, read_segment
-from core.pool.upkeep.logged import Parts
+from core.pool.upkeep.loggedtables import Parts
 
 VERSION = 1
 SEGMENT_BYTES = 64 << 20

@@ -34,9 +34,9 @@ from core.pool.store.writer import Writer
 from core.pool.upkeep import opinionlog
 from core.pool.upkeep.compaction import compact, note_position, pays, settle_generations
 from core.pool.upkeep.deletion import DELETING, Deletions, forget
-from core.pool.upkeep.logged import put_back, snapshot
+from core.pool.upkeep.loggedtables import put_back, snapshot
 from core.pool.upkeep.opinionlog import Entry, OpinionLog
-from core.pool.upkeep.trash import put_run_back, read_note
+from core.pool.upkeep.trashedruns import put_run_back, read_note
 
 log = logging.getLogger(__name__)
 

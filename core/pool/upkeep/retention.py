@@ -17,9 +17,9 @@ from core.pool.store.content import canonical, decode
 from core.pool.store.database import Cursor, Database, rows, seconds, timestamp
 from core.pool.store.file import PoolFile
 from core.pool.store.writer import Writer
-from core.pool.upkeep.confirming import Confirmations
+from core.pool.upkeep.confirmation import Confirmations
 from core.pool.upkeep.deletion import Deletions, forget, name_deleted, read_deletions
-from core.pool.upkeep.trash import keep_run, put_run_back, read_note, uptime
+from core.pool.upkeep.trashedruns import keep_run, put_run_back, read_note, uptime
 
 MAX_CHANGES = 8
 """Deletions and restorations whose trajectories are remembered."""

@@ -31,7 +31,7 @@ def distributions(view: View) -> None:
     pool = state.service().pool
     by = facet_choice()
     n_steps = pool.steps.count(view)
-    spreads = {name: pool.stats.spread(view, name, by=by, bins=BINS).to_pylist() for name in DISTRIBUTIONS}
+    spreads = {name: pool.stats.distribution(view, name, by=by, bins=BINS).to_pylist() for name in DISTRIBUTIONS}
     totals: dict[str | None, int] = {}
     for row in max(spreads.values(), key=len):
         totals[row["part"]] = totals.get(row["part"], 0) + row["n_steps"]

@@ -11,7 +11,7 @@ import numpy as np
 import streamlit as st
 
 from core.pool import Pool
-from core.pool.query.life import STAGES
+from core.pool.query.lifecycle import STAGES
 from studio import components, state
 from studio.glossary import define
 from studio.kit.figures import section

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from core.pool.store.turns import Turns
+from core.pool.store.readcommitlock import ReadCommitLock
 from tests.left_out import missing
 
 ROOT = Path(__file__).parents[2]
@@ -119,7 +119,7 @@ def meet(slow: Path, who: str, path: Path, *, most_ms: int = 30_000) -> list[str
 
 
 def test_the_library_still_says_corrupted_of_a_whole_file(slow: Path, tmp_path: Path) -> None:
-    """Once this fails, the library is mended, and ``core.pool.store.turns`` can go."""
+    """Once this fails, the library is mended, and ``core.pool.store.readcommitlock`` can go."""
     said = meet(slow, "library", tmp_path)
     assert said[0].endswith("Corrupted fixed-size segment: array count extends past the end of the segment")
     assert said[1] == "[(281, 281)]"
@@ -137,7 +137,7 @@ def test_a_false_alarm_is_not_taken_for_damage(slow: Path, tmp_path: Path) -> No
 
 
 def test_reads_are_together_and_a_commit_is_alone() -> None:
-    turns, inside, seen = Turns(), [], []
+    turns, inside, seen = ReadCommitLock(), [], []
     together = threading.Barrier(3)
 
     def read() -> None:

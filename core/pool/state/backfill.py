@@ -1,4 +1,4 @@
-"""Observing the calls that a pool already holds: after an update, and on a rebuild."""
+"""Backfill of ``step_findings`` for steps that are already stored: after an update, and on a rebuild."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEFT JOIN (FROM step_messages WHERE step_id BETWEEN $first AND $last) m ON m.ste
 LEFT JOIN (FROM step_tokens WHERE step_id BETWEEN $first AND $last) k ON k.step_id = c.step_id
 ORDER BY c.step_id
 """
-# Bounds beside the list: messages are many gigabytes, and only the rows between are read.
+# With the bounds, DuckDB reads only the rows between: messages are many gigabytes.
 _BODIES = """
 SELECT message_id, body FROM messages
 WHERE message_id BETWEEN $first AND $last AND message_id IN (SELECT message_id FROM wanted_messages)
@@ -31,7 +31,7 @@ WHERE message_id BETWEEN $first AND $last AND message_id IN (SELECT message_id F
 
 
 def unobserved(cursor: Cursor) -> int:
-    """Steps that nothing was observed of yet."""
+    """The number of steps without a row in ``step_findings``."""
     n = cursor.execute("SELECT (SELECT count(*) FROM steps) - (SELECT count(*) FROM step_findings)").fetchall()
     return int(n[0][0])
 

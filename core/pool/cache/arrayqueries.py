@@ -1,4 +1,4 @@
-"""Places in an order and counts in bins, over a column in memory: what ORDER BY, LIMIT and GROUP BY would say."""
+"""Sorted pages and histogram bins of a column in memory, equal to ORDER BY with LIMIT, and GROUP BY, in SQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which open trajectories of unknown identity a call may go on from: found by the answers that it holds.
+"""An index of open trajectories of unknown identity by their answers: which of them a call may continue.
 
 Thousands may be open at once, so none is looked at that shares nothing with the call. Memory is bounded: the oldest
 answers are forgotten first.

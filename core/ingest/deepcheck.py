@@ -1,4 +1,4 @@
-"""Every step against its journal record and its own hash: what ``claw-studio doctor --deep`` does.
+"""Compares every step with its journal record and its own hash, for ``claw-studio doctor --deep``.
 
 Two questions for each step. Does the pool still give back what its content hash was made of? And does the journal's
 record, read and taken apart again, give that very hash? The first finds rot in the pool, the second in either.

@@ -6,7 +6,7 @@ import pytest
 
 from core.errors import NotFound
 from core.pool import Pool
-from core.pool.query.life import STAGES
+from core.pool.query.lifecycle import STAGES
 from core.types import Annotation, Step
 
 START = 1_790_000_000.0

@@ -1,4 +1,4 @@
-"""Where a call belongs among the earlier calls of its trajectory."""
+"""The parent of a call among the earlier calls of its trajectory."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""A step's life: when it was generated, captured, ingested, scored, curated, ready, leased and consumed."""
+"""A step's life cycle: when it was generated, captured, ingested, scored, curated, ready, leased and consumed."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from core.errors import NotFound
-from core.pool.state.rules import READY, UNDONE, settled_sql
+from core.pool.state.sharedsql import READY, UNDONE, settled_sql
 from core.pool.store.database import Cursor, rows, seconds
 
 STAGES: dict[str, str] = {
@@ -33,7 +33,7 @@ FROM trajectory_events WHERE trajectory_id = ?
 """
 _CLOSED = "SELECT min(ingested_at) FROM steps WHERE trajectory_id = ? AND is_last"
 _REWARDS = "SELECT min(ingested_at) FROM steps WHERE trajectory_id = ? AND reward IS NOT NULL"
-_SAID = f"""
+_CURATION = f"""
 SELECT min(created_at) FILTER (kind = 'reward' AND value_number IS NOT NULL) AS scored,
     max(created_at) FILTER (kind <> 'reward') AS curated
 FROM annotations WHERE trajectory_id = ? AND (step_id IS NULL OR step_id = ?) AND action_id NOT IN (
@@ -46,7 +46,7 @@ FROM batch_steps s JOIN batches b USING (batch_uid) WHERE s.step_uid = ?
 """
 
 
-def read_life(cursor: Cursor, step_uid: str) -> dict[str, float | None]:
+def read_lifecycle(cursor: Cursor, step_uid: str) -> dict[str, float | None]:
     """When a step reached each of ``STAGES``, UTC seconds; None: not yet, or not known.
 
     Rewards count when they were first known, labels when they were last given; what was undone counts for nothing.
@@ -58,12 +58,12 @@ def read_life(cursor: Cursor, step_uid: str) -> dict[str, float | None]:
     fact = found[0]
     owner = fact["trajectory_id"]
     event = rows(cursor, _EVENTS, [owner])[0]
-    said = rows(cursor, _SAID, [owner, fact["step_id"]])[0]
+    labels = rows(cursor, _CURATION, [owner, fact["step_id"]])[0]
     taken = rows(cursor, _TAKEN, [step_uid])[0]
     closed = cursor.execute(_CLOSED, [owner]).fetchall()[0][0]
     rewarded = cursor.execute(_REWARDS, [owner]).fetchall()[0][0]
     known = fact["reward"] is not None or fact["trajectory_reward"] is not None
-    scored = _first(event["scored"], said["scored"], rewarded) if known else None
+    scored = _first(event["scored"], labels["scored"], rewarded) if known else None
     completed = _first(event["completed"], closed) if fact["complete"] else None
     ingested = seconds(fact["ingested_at"])
     ready = None
@@ -77,7 +77,7 @@ def read_life(cursor: Cursor, step_uid: str) -> dict[str, float | None]:
         "ingested": ingested,
         "scored": scored,
         "completed": completed,
-        "curated": seconds(said["curated"]),
+        "curated": seconds(labels["curated"]),
         "ready": ready,
         "leased": seconds(taken["leased"]),
         "consumed": seconds(taken["consumed"]),

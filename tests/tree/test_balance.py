@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import InvalidInput
+from core.tree.balance import CostModel, balance, balance_rows
 from core.tree.packing import pack
-from core.tree.ranks import CostModel, balance, balance_rows
 from core.tree.sequences import Sequences
 from tests.effort import settings
 

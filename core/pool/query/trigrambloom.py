@@ -1,11 +1,11 @@
-"""Signs of texts: which stretches of all messages may hold a text, from a tenth of the messages' own size in memory.
+"""Bloom filters over the trigrams of messages: which messages may contain a text, in a tenth of their own size.
 
-All bodies stand one after the other as a stream of bytes, cut into windows. A window has a bit for the hash of each
-three bytes that follow each other in it (a Bloom filter with one hash). A text can stand only where all its threes have
-their bit: some thousandths of the windows for a word that is rare. What may hold it is then read and matched.
+All bodies are concatenated to a stream of bytes, cut into windows. A window has a bit for the hash of each of its byte
+trigrams (a Bloom filter with one hash). A text can occur only in windows that have the bits of all its trigrams: some
+thousandths of the windows for a rare word. These messages are then read and matched.
 
-A text that begins in a window may end in the next: a window has the threes that begin in the first ``OVERLAP`` bytes
-after it too.
+A text that begins in a window may end in the next one. A window therefore also has the trigrams that begin in the first
+``OVERLAP`` bytes after it.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import pyarrow.compute as pc
 WINDOW = 1 << 13
 """Bytes of a window."""
 BITS = 6144
-"""Bits of a window's signs: a quarter of them is set by text of ordinary variety."""
+"""Bits of a window's filter: ordinary text sets a quarter of them."""
 OVERLAP = 128
 LONGEST = OVERLAP + 3
-"""Bytes of a text that are looked at."""
+"""Bytes of a searched text whose trigrams are used."""
 
 _THREE = np.uint32(0xFFFFFF)
 _SPREAD = np.uint32(0x9E3779B1)
 _HALF = np.uint32(16)
 _FOLDED = (("ſ", "s"), ("\u212a", "k"))
-"""What is no ASCII and yet the same as an ASCII letter where case is ignored: the long s and the sign of Kelvin."""
+"""The non-ASCII letters that equal an ASCII letter when case is ignored: the long s and the Kelvin sign."""
 
 
 @dataclass(frozen=True, slots=True)
-class Signs:
-    """Signs of messages that follow each other.
+class TrigramBloom:
+    """The filters of consecutive messages.
 
     Attributes:
         bits: uint8 ``[BITS, windows / 8]``: for each hash, which windows have it.
@@ -46,8 +46,8 @@ class Signs:
     last: int
 
     @classmethod
-    def of(cls, message_ids: np.ndarray, bodies: pa.ChunkedArray) -> Signs:
-        """Of at least one message, ids ascending; their bodies are less than 2 GiB together."""
+    def of(cls, message_ids: np.ndarray, bodies: pa.ChunkedArray) -> TrigramBloom:
+        """The filters of at least one message, ids ascending; the bodies are less than 2 GiB together."""
         one = bodies.combine_chunks()
         stream = _stream(one)
         if _is_folded(stream):
@@ -78,11 +78,11 @@ class Signs:
 
 
 def hashes_of(text: str) -> np.ndarray:
-    """Hashes that a window must have for a text to begin in it, case ignored; none where nothing can be told."""
+    """Hashes that a window must have for a text to begin in it, ignoring case; empty if the text has no usable trigram."""
     stream, certain = bytearray(), bytearray()
     for letter in text:
         spelled = letter.encode("utf-8")
-        # Letters beyond ASCII that have a case may stand in another: nothing is told by them.
+        # A non-ASCII letter may occur in another case, with other bytes: its trigrams are not used.
         same = len(spelled) == 1 or letter.lower() == letter == letter.upper()
         stream += spelled
         certain += bytes([same]) * len(spelled)
@@ -96,7 +96,7 @@ def hashes_of(text: str) -> np.ndarray:
 
 
 def _hashes(stream: np.ndarray, n: int) -> np.ndarray:
-    """uint32 ``[n]``, n a multiple of 4: the hash of the three bytes from each place on, ASCII in lower case."""
+    """uint32 ``[n]``, n a multiple of 4: the hash of the trigram at each place, ASCII in lower case."""
     lower = np.zeros(n + 8, np.uint8)
     lower[: stream.size] = stream | ((stream - np.uint8(65) < 26).astype(np.uint8) << 5)
     hashes = np.empty(n, np.uint32)

@@ -1,11 +1,11 @@
-"""What is kept in memory beside the file: answers, columns, what text search knows; read ahead before pages ask.
+"""The pool's caches in memory: query results, columns and the text search index; filled before pages need them.
 
-The first page by a column, or the first facets, would wait for a million rows. Here the facet index, the columns and
-some of every stretch of rows are read when the pool is opened, and what was kept is brought up to date now and then:
-columns that nobody asked for while a thousand writes came in would have to be read anew. Signs for text search are
-made after that (``query.textsigns``). A pool at rest takes its write-ahead log in, so that bulk labels seldom have
-to. Nobody waits for it, and no answer is another than without it. Its memory is bounded: ``numbers.MOST_BYTES``,
-``textsearch.MOST_BYTES``, and what the database keeps of ``MOST_ROWS`` rows within its own limit.
+Without it, the first page sorted by a column, or the first facets, waits for a million rows. ``warm`` reads the facet
+index, the columns and parts of the rows when the pool is opened. Later it brings the columns up to date: the change
+sets of only so many writes are remembered, and a column older than that has to be read anew. Then it makes the Bloom
+filters for text search (``query.trigrambloom``). When the pool is idle, ``warm`` also checkpoints the write-ahead log,
+so that bulk labels seldom have to. It changes no result. Memory is bounded by ``columncache.MOST_BYTES``,
+``textsearch.MOST_BYTES``, and the database's own limit for ``MOST_ROWS`` rows.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from core.pool.cache.kept import Answer, Kept
-from core.pool.cache.numbers import Numbers
+from core.pool.cache.answercache import Answer, AnswerCache
+from core.pool.cache.columncache import ColumnCache
 from core.pool.query.listing import touch_rows
 from core.pool.query.textsearch import TextSearch
 from core.pool.query.viewreader import ViewReader
@@ -24,36 +24,36 @@ from core.pool.store.writer import Writer
 from core.types import View
 
 FEW_STEPS = 20_000
-"""A pool of fewer steps answers at once as it is."""
+"""A pool with fewer steps needs no reading ahead."""
 MOST_ROWS = 1_000_000
-"""Steps, the newest, whose rows are read ahead: some 95 bytes each of the database's memory."""
+"""The newest steps, whose rows are read ahead: some 95 bytes each of the database's memory."""
 LOG_BYTES = 8 << 20
-"""A write-ahead log of this size is taken in where nobody wrote since the last look."""
+"""A write-ahead log of this size is checkpointed when nothing was written since the last look."""
 
 
 class Cache:
-    """``pool.cache``: what is kept in memory. Safe in any thread.
+    """``pool.cache``: the caches in memory. Thread-safe.
 
     Attributes:
         columns: columns of steps as numbers, and the facet index.
-        texts: what text search knows of the messages.
+        texts: the text search index of the messages.
     """
 
     def __init__(self, database: Database, writer: Writer, reader: ViewReader, texts: TextSearch) -> None:
         self._db, self._writer, self._reader = database, writer, reader
-        self.columns, self.texts = Numbers(database, reader), texts
-        self._answers = Kept()
+        self.columns, self.texts = ColumnCache(database, reader), texts
+        self._answers = AnswerCache()
         self._rows_are_read = False
         self._n_writes_seen = -1
 
     def kept(self, question: tuple[Any, ...], ask: Callable[[], Answer]) -> Answer:
-        """What ``ask`` says, kept until something is written; ``question`` tells it from others."""
+        """The result of ``ask``, cached under ``question`` until the next write."""
         if self._db.is_supposing:
             return ask()
         return self._answers.get(self._db.n_writes, question, ask)
 
     def ask(self, question: Callable[..., Answer], view: View, *more: Any) -> Answer:
-        """Answer of a function in ``query`` about a view, kept until something is written."""
+        """The result of a function in ``query`` for a view, cached until the next write."""
 
         def ask() -> Answer:
             with self._reader.reading(view) as (cursor, seen):
@@ -62,10 +62,10 @@ class Cache:
         return self.kept((question.__name__, view, *more), ask)
 
     def warm(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Read what pages of a big pool need before they ask, and again what fell behind.
+        """Fill the caches of a big pool, and bring up to date what is old.
 
         Args:
-            stop: asked now and then; True ends it.
+            stop: called between parts; True ends it.
         """
         if self._writer.next["step_id"] < FEW_STEPS or stop():
             return
@@ -81,12 +81,12 @@ class Cache:
             began = time.perf_counter()
             if not self.prepare_search():
                 return
-            time.sleep(time.perf_counter() - began)  # half of one core: the first minute is others' too
+            time.sleep(time.perf_counter() - began)  # use half of one core: others need it in the first minute too
 
     def prepare_search(self) -> bool:
-        """Make text search quick for some more messages: False when none are left for now. Some 100 ms of one core.
+        """Index some more messages for text search, some 100 ms of one core; False when none are left for now.
 
-        A search is exact however often this was called.
+        A search is exact however much is indexed.
         """
         with self._db.read() as cursor:
             return self.texts.prepare(cursor)

@@ -1,4 +1,4 @@
-"""What retention deleted, as files beside the pool, until its time is over: steps, and what was said of them.
+"""The rows that a retention run deleted, kept as files beside the pool until the trash is emptied.
 
 A run's folder holds an Arrow file per table, the journal segments that went with it, and a note, which is written last:
 a folder without one is what an interrupted run left.

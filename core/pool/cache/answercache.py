@@ -1,4 +1,4 @@
-"""Answers kept while nothing is written: a page drawn again asks the same again."""
+"""A cache of query results, cleared by each write."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from cachetools import LRUCache
 
 from core.types import View
 
-N_KEPT = 256
-"""Answers kept; they are small: counts, not rows."""
+MAX_ANSWERS = 256
+"""Entries of the cache. They are small: counts, not rows."""
 
 Answer = TypeVar("Answer")
 
 
-class Kept:
-    """The newest answers by question, forgotten with the first write after them. Safe in any thread."""
+class AnswerCache:
+    """Results by query, least recently used first out, cleared by the first write after them. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -26,13 +26,13 @@ class Kept:
         self._answers: LRUCache[bytes, Any] = LRUCache(N_KEPT)
 
     def get(self, revision: int, question: tuple[Any, ...], ask: Callable[[], Answer]) -> Answer:
-        """The kept answer, else what ``ask`` says.
+        """The cached result, or the result of ``ask``.
 
         Args:
-            revision: number of writes when the question was put, read before ``ask`` opens its snapshot: an answer
-                may so be newer than it says, and never older.
-            question: what tells it from others; views are compared by value.
-            ask: computes it. The answer is shared: treat it as immutable.
+            revision: the number of writes before ``ask`` opens its snapshot. A result may be newer than its revision,
+                never older.
+            question: the cache key. Views are compared by value.
+            ask: computes the result. It is shared between callers: treat it as immutable.
         """
         key = key_of(question)
         if key is None:
@@ -52,7 +52,7 @@ class Kept:
 
 
 def key_of(question: Any) -> bytes | None:
-    """What tells a question from others; None for a filter's value of an odd type: the query says what is wrong."""
+    """The cache key of a query; None if a filter's value has an unsupported type. The query reports that error."""
     try:
         return orjson.dumps(question, default=_plain, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
     except (TypeError, ValueError):

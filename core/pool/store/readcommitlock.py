@@ -1,10 +1,10 @@
-"""Reads of lists and commits that add rows take turns.
+"""A lock that keeps reads of list columns and commits that add rows apart.
 
-DuckDB 2.0 asks for more rows of a list column than there are where it passes over rows that a filter left out
-(``ListColumnData::Skip``). Where a commit fills the column's last segment and begins another at that very moment, the
-read looks for the rows in the wrong one and says "Corrupted fixed-size segment", though the file is whole. Nothing
-else goes wrong: a read that is not cut short by this error is right. So a statement that reads lists and a commit that
-adds rows to tables with lists never run at the same time. Other statements and commits don't wait.
+DuckDB 2.0 requests more rows of a list column than there are when it skips rows that a filter left out
+(``ListColumnData::Skip``). If a commit fills the column's last segment and begins another at that moment, the read
+looks for the rows in the wrong segment and raises "Corrupted fixed-size segment", though the file is undamaged. Reads
+that don't raise are right. So a statement that reads lists and a commit that adds rows to tables with lists never run
+at the same time. Other statements and commits don't wait.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ WHERE NOT internal AND database_name = current_database() AND data_type LIKE '%[
 _ADDS = re.compile(r"\bINSERT(?:\s+OR\s+REPLACE)?\s+INTO\s+(\w+)", re.IGNORECASE)
 
 
-class Turns:
-    """Many reads at once, or one commit. A commit that waits goes before the reads that come after it."""
+class ReadCommitLock:
+    """Many readers or one commit. A waiting commit has priority over readers that arrive later."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -33,7 +33,7 @@ class Turns:
 
     @contextmanager
     def read(self) -> Iterator[None]:
-        """Beside other reads."""
+        """Hold the lock shared with other readers."""
         with self._changed:
             self._changed.wait_for(lambda: not self._committing and not self._n_waiting)
             self._n_reading += 1
@@ -46,7 +46,7 @@ class Turns:
 
     @contextmanager
     def commit(self) -> Iterator[None]:
-        """Alone."""
+        """Hold the lock exclusively."""
         with self._changed:
             self._n_waiting += 1
             self._changed.wait_for(lambda: not self._committing and not self._n_reading)
@@ -65,7 +65,7 @@ class Lists:
 
     def __init__(self, cursor: Any) -> None:
         found = cursor.execute(_STORED_LISTS).fetchall()
-        self.turns = Turns()
+        self.turns = ReadCommitLock()
         self._tables = frozenset(table for table, _ in found)
         columns = "|".join(sorted({column for _, column in found}))
         # A star after a parenthesis is the one of count(*).

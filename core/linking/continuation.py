@@ -1,4 +1,4 @@
-"""Whether and how well a call of unknown identity goes on from a trajectory."""
+"""Whether a call of unknown identity continues a trajectory, and how good the evidence is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core.linking.calls import Call, holds_ids
-from core.linking.placing import Node, TrajectoryLinks, likeness, sampled_at, shared_messages
+from core.linking.placement import Node, TrajectoryLinks, likeness, sampled_at, shared_messages
 
 
 @dataclass(frozen=True, slots=True)

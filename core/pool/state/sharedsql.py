@@ -1,4 +1,4 @@
-"""Rules that several statements share, each said once."""
+"""SQL conditions that several statements share, each defined once."""
 
 from __future__ import annotations
 

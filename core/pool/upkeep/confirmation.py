@@ -1,4 +1,4 @@
-"""Tokens that say that somebody saw what a deletion would take, and meant just that."""
+"""Confirmation tokens: a deletion runs only with the token that its preview returned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One step or trajectory with everything known about it, in the shape of the HTTP contract."""
+"""All details of one step or trajectory, in the shape of the HTTP contract."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def iso(value: datetime | None) -> str | None:
 
 
 def _step_rows(cursor: Cursor, trajectory_id: int, step_ids: Collection[int] | None = None) -> list[dict[str, Any]]:
-    """Steps of a trajectory in order; without ``step_ids`` all. A parent's name is told if it is among them."""
+    """Steps of a trajectory in order; without ``step_ids`` all. ``parent_step_uid`` is set if that is among them."""
     owner = rows(cursor, _OWNER, [trajectory_id])[0]
     of_owner = owner.pop("finding_bits")
     with ExitStack() as stack:
@@ -106,10 +106,10 @@ ORDER BY step_index, step_id
 
 
 def read_next_state(cursor: Cursor, step_uid: str) -> dict[str, Any] | None:
-    """What came back on a step's answer: the messages behind it in the prompt of the step that goes on from it.
+    """The messages that follow a step's answer in the prompt of the step that continues it.
 
-    A user's next words, or the results of the tools that it called: what a live service says of an answer without
-    being asked. None where nothing went on from it, or its messages are unknown.
+    These are the user's next message, or the results of the tools that the answer called. None if no step continues
+    it, or its messages are unknown.
     """
     places = cursor.execute(_PLACE, [step_uid]).fetchall()
     children = cursor.execute(_CHILD, list(places[0][:2])).fetchall() if places else []

@@ -1,4 +1,4 @@
-"""Rows over k ranks so that no rank waits: the same number of rows each, and nearly the same work.
+"""Deals packed rows to k ranks: the same number of rows each, and nearly the same work.
 
 Work isn't tokens: a row's linear layers cost by its tokens, its attention by its visible pairs, Σ (depth + 1). Rows
 are dealt by Karmarkar and Karp's largest differencing in its balanced k-way form: sorted rows start as k-tuples, and

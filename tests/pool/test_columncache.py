@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.pool import Pool
-from core.pool.cache.numbers import SORTED
-from core.pool.cache.ranks import bins_of, page_of
+from core.pool.cache.arrayqueries import bins_of, page_of
+from core.pool.cache.columncache import SORTED
 from core.pool.query.columns import STEP_COLUMNS
 from core.pool.query.facets import count_by_sql
 from core.pool.query.histogram import by_sql
 from core.pool.query.views import compile_view, source_sql
-from core.pool.store.changes import MOST_KEPT, NOTHING, Changes, Touched
+from core.pool.store.changes import MOST_KEPT, NOTHING, Changes, ChangeSet
 from core.pool.store.database import rows
 from core.types import Annotation, PolicyEvent, Step, View
 
@@ -55,7 +55,7 @@ def test_bins_leave_out_what_is_unknown_or_infinite() -> None:
 
 def test_writes_are_remembered_by_what_they_touched() -> None:
     changes = Changes()
-    one, two = Touched(frozenset({1})), Touched(actions=frozenset({7}))
+    one, two = ChangeSet(frozenset({1})), ChangeSet(actions=frozenset({7}))
     changes.add(1, one)
     changes.add(2, NOTHING)
     changes.add(3, two)

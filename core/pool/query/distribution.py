@@ -1,4 +1,4 @@
-"""How a column spreads over the steps of a view, apart by the values of another."""
+"""The distribution of a numeric column over the steps of a view, split by the values of another column."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from core.types import View
 
 REACHED = ("n_groups", "n_trajectories", "n_steps", "n_tokens")
 KINDS = ("text", "boolean")
-"""Columns that steps can be told apart by."""
+"""Kinds of columns that a distribution can be split by."""
 
 
 def count_reach(reader: ViewReader, view: View, target: str) -> dict[str, int]:
@@ -38,7 +38,7 @@ def count_reach(reader: ViewReader, view: View, target: str) -> dict[str, int]:
     return dict(zip(REACHED, (int(n or 0) for n in found), strict=True))
 
 
-def spread(reader: ViewReader, view: View, column: str, by: str | None, bins: int, parts: int) -> pa.Table:
+def distribution(reader: ViewReader, view: View, column: str, by: str | None, bins: int, parts: int) -> pa.Table:
     """Columns ``low``, ``high``, ``part``, ``n_steps``: equal bins over the known values of a number column.
 
     Whole numbers that reach no further than ``4 * bins`` get bins of whole width around them. ``part`` is the text
@@ -48,7 +48,7 @@ def spread(reader: ViewReader, view: View, column: str, by: str | None, bins: in
     known = STEP_COLUMNS.get(column)
     if known is None or known.kind != "number":
         names = ", ".join(c.name for c in STEP_COLUMNS.values() if c.kind == "number")
-        raise InvalidInput(f"No spread of {column!r}.", field="column", hint=f"Columns: {names}.")
+        raise InvalidInput(f"No distribution of {column!r}.", field="column", hint=f"Columns: {names}.")
     apart = None if by is None else STEP_COLUMNS.get(by)
     if by is not None and (apart is None or apart.kind not in KINDS):
         names = ", ".join(c.name for c in STEP_COLUMNS.values() if c.kind in KINDS)

@@ -26,7 +26,7 @@ import pyarrow as pa
 from core.errors import Conflict, InvalidInput, PoolError
 from core.pool.sql.worker import LENGTH, MAX_BYTES, MAX_MESSAGE, send
 from core.pool.store.database import Cursor
-from core.pool.store.memory import own_memory
+from core.pool.store.memoryuse import own_memory
 
 AT_ONCE = 2
 MAX_GROWTH = 3 << 29
@@ -176,8 +176,8 @@ def _told(answer: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-class Box:
-    """The processes: one is kept for the next query, and as many run at once as queries are let."""
+class QueryRunner:
+    """Runs queries in worker processes, at most ``AT_ONCE`` at a time. One idle worker is kept for the next query."""
 
     def __init__(self, stopping: threading.Event) -> None:
         self._stopping = stopping

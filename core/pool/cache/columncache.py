@@ -1,7 +1,7 @@
-"""Columns kept in memory as numbers, by step: made when first asked for, grown by what writes change.
+"""A cache of step columns as float64 arrays: filled at first use, updated by the change sets of writes.
 
-Sorting a million rows to show fifty, or counting twenty facets, is a few passes over such a column. What is handed
-out is of exactly the moment that its cursor reads.
+Sorting a million rows to show fifty, or counting twenty facets, is a few passes over such an array. Results match the
+cursor's snapshot.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import numpy as np
 import pyarrow as pa
 from cachetools import LRUCache
 
+from core.pool.cache.answercache import key_of
 from core.pool.cache.facetindex import SETS, FacetIndex
-from core.pool.cache.kept import key_of
-from core.pool.cache.members import Groups
+from core.pool.cache.promptgroups import PromptGroups
 from core.pool.query.columns import STEP_COLUMNS
 from core.pool.query.viewreader import ViewReader
 from core.pool.query.views import compile_view, source_sql
-from core.pool.state.inforce import versions_in_force
+from core.pool.state.policyversion import versions_in_force
 from core.pool.store.changes import MOST_KEPT
 from core.pool.store.database import Cursor, Database, among, arrow
 from core.types import View
 
 IN_SETS = frozenset(name for names in SETS for name in names if STEP_COLUMNS[name].kind != "list")
-"""Columns whose numbers the facet index has."""
+"""Columns that the facet index holds."""
 OF_SETS = IN_SETS | {"staleness"}
 VALUES = frozenset(
     column.name for column in STEP_COLUMNS.values() if column.kind in ("number", "time") and column.name not in OF_SETS
@@ -37,24 +37,24 @@ SORTED = OF_SETS | VALUES
 """Columns that steps can be sorted by in memory."""
 
 MOST_BYTES = 128 << 20
-"""Memory for columns of values; those not asked for longest go first. A column that is bigger alone isn't kept."""
+"""Bytes for columns of values; the least recently used is evicted first. A column that is bigger alone isn't cached."""
 MOST_OF_VIEWS = 32 << 20
-"""Memory for the steps of views."""
+"""Bytes for the step ids of views."""
 FIRST = ("created_at", "trajectory_reward", "reward", "latency_s", "n_tokens", "difficulty", "n_steps", "step_index")
 AHEAD = (*FIRST, *sorted(VALUES.difference(FIRST)))
 """Columns in the order in which they are read ahead, as long as they fit."""
 MOST_BEHIND = MOST_KEPT // 4
-"""Writes after which a column that nobody asked for is brought up to date: before what they touched is forgotten."""
+"""Writes after which an unused column is brought up to date: before their change sets are forgotten."""
 MOST_EXACT = 2.0**53
-"""Whole numbers from here on don't fit a float64."""
+"""From here on, float64 does not hold every whole number."""
 MOST_TOUCHED = 0.2
 FEW = 100
-"""Where a greater share of the trajectories changed, and not few, all is read anew: that is quicker."""
+"""If more than this share of the trajectories, and more than ``FEW``, changed, a column is read anew: it is quicker."""
 
 
 @dataclass(slots=True)
-class _Kept:
-    """A column as it was after write ``number``; None: it can't be kept as float64."""
+class _CachedColumn:
+    """A column as of write ``number``; ``values`` None: float64 can't hold it exactly."""
 
     number: int
     values: np.ndarray | None
@@ -65,15 +65,15 @@ class _Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """One moment of the pool: a cursor, the view to read by it, and columns in memory.
+class ReadSnapshot:
+    """A read snapshot of the pool: a cursor, the resolved view, and the cached columns of the same snapshot.
 
     Attributes:
-        facets: the facet index, if it was asked for.
+        facets: the facet index, if requested.
         columns: float64 ``[greatest step_id + 1]`` by name, NaN where the value is unknown.
-        versions: the policy version that staleness counts from, by channel; if it was asked for.
-        known: int64, ascending: the steps of the view, if they are in memory.
-        keep: is told them if they are not.
+        versions: the policy version that staleness counts from, by channel; if requested.
+        known: int64, ascending: the steps of the view, if cached.
+        keep: stores them in the cache.
     """
 
     cursor: Cursor
@@ -85,7 +85,7 @@ class Moment:
     keep: Callable[[np.ndarray], None]
 
     def step_ids(self) -> np.ndarray:
-        """int64, ascending: the steps of the view. Not to be written to."""
+        """int64, ascending: the steps of the view. Read-only."""
         if self.known is not None:
             return self.known
         condition = compile_view(self.view)
@@ -95,9 +95,9 @@ class Moment:
         return step_ids
 
     def keys(self, name: str, step_ids: np.ndarray) -> np.ndarray | None:
-        """A column of these steps as float64, NaN where it is unknown; texts by their rank. None: not in memory.
+        """A column of these steps as float64, NaN where it is unknown; texts by their rank. None: not cached.
 
-        Not to be written to, nor kept for longer than the moment.
+        Read-only, and valid only while the snapshot is open.
         """
         if name in self.columns:
             return taken(self.columns[name], step_ids)
@@ -114,8 +114,8 @@ class Moment:
         return staleness
 
 
-class Numbers:
-    """What is kept. Safe in any thread: arrays handed out are never written to again."""
+class ColumnCache:
+    """The cached columns. Thread-safe: an array is never written to after it was returned."""
 
     def __init__(self, database: Database, reader: ViewReader, *, most_bytes: int = MOST_BYTES) -> None:
         self._db, self._reader, self._most_bytes = database, reader, most_bytes
@@ -130,12 +130,12 @@ class Numbers:
     @contextmanager
     def reading(
         self, view: View, *, facets: bool = False, columns: Sequence[str] = (), versions: bool = False
-    ) -> Iterator[Moment]:
-        """A moment with the facet index if wanted, and with what it takes to have the ``keys`` of these columns."""
-        assert not self._db.is_supposing, "columns in memory are of what is stored"
+    ) -> Iterator[ReadSnapshot]:
+        """A snapshot with the facet index if requested, and with all that ``keys`` of these columns needs."""
+        assert not self._db.is_supposing, "cached columns hold committed state only"
         with ExitStack() as stack:
-            # Under the lock snapshots follow one another, so that no column is ever newer than one it is wanted for.
-            # What is kept is named by the last write that is surely in it; one being committed is read again later.
+            # The lock orders the snapshots, so a cached column is never newer than the snapshot that reads it.
+            # A column carries the number of the last write that it surely contains; a later one may be read twice.
             with self._lock:
                 number = self._db.n_writes
                 cursor = stack.enter_context(self._db.read())
@@ -146,7 +146,7 @@ class Numbers:
                 known = self._known(news, number, view, columns)
             seen = stack.enter_context(self._reader.resolved(cursor, view))
             found = {name: values for name, values in kept.items() if values is not None}
-            yield Moment(cursor, seen, index, found, current, known, partial(self._views.keep, number, view))
+            yield ReadSnapshot(cursor, seen, index, found, current, known, partial(self._views.keep, number, view))
 
     def _index(self, news: _News, number: int) -> FacetIndex:
         changed = None if self._facets is None else news.since(self._facets[0])
@@ -173,17 +173,17 @@ class Numbers:
 
     @property
     def n_bytes(self) -> int:
-        """Memory for all that is kept."""
+        """Memory of all cached arrays, bytes."""
         with self._lock:
             facets = 0 if self._facets is None else self._facets[1].n_bytes
             step_ids = 0 if self._everything is None else self._everything[1].nbytes
             return int(self._columns.currsize) + facets + step_ids + self._groups.of.nbytes + self._views.n_bytes
 
     def read_ahead(self, stop: Callable[[], bool]) -> None:
-        """Make what isn't there yet and fits, and bring up to date what fell behind; readers don't wait for the first.
+        """Read the columns that are missing and fit, without blocking readers; then bring old ones up to date.
 
         Args:
-            stop: asked before each part.
+            stop: called before each part; True ends it.
         """
         for name in (None, *AHEAD):
             if stop() or not self._made(name):
@@ -198,9 +198,9 @@ class Numbers:
                 pass
 
     def _made(self, name: str | None) -> bool:
-        """Make a column, or the facet index, if it isn't there; False when there is no room for it."""
+        """Read a column, or the facet index (None), if it is missing; False when there is no room for it."""
         with ExitStack() as stack:
-            # As in ``reading``, but it is read when others may go on: they have it, or make it, of a later moment.
+            # As in ``reading``, but the column is read outside the lock. Others may meanwhile read a newer one.
             with self._lock:
                 if self._facets is not None if name is None else name in self._columns:
                     return True
@@ -216,7 +216,7 @@ class Numbers:
             with self._lock:
                 fits = values is None or self._columns.currsize + values.nbytes <= self._most_bytes
                 if fits and name not in self._columns:
-                    self._columns[name] = _Kept(number, values)
+                    self._columns[name] = _CachedColumn(number, values)
                 return fits
 
     def _current_versions(self, cursor: Cursor, number: int) -> dict[str, int | None]:
@@ -240,7 +240,7 @@ class Numbers:
 
 
 class _Views:
-    """The steps of the views asked for last, while nothing is written: facets, a page and the next one ask for them."""
+    """A cache of the step ids of recent views, cleared by each write. Facets and successive pages share them."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -250,7 +250,7 @@ class _Views:
         )
 
     def get(self, view: View) -> np.ndarray | None:
-        """The steps of a view as a snapshot that was opened before has them; None: not in memory."""
+        """The steps of a view in a snapshot that was opened before; None: not cached."""
         key = key_of(view)
         with self._lock:
             if key is None or key not in self._found:
@@ -262,7 +262,7 @@ class _Views:
             return step_ids
 
     def keep(self, number: int, view: View, step_ids: np.ndarray) -> None:
-        """Steps of a view as a snapshot has them, in which this write is surely."""
+        """Store the steps of a view, read from a snapshot that contains the write ``number``."""
         key = key_of(view)
         if key is None or step_ids.nbytes > MOST_OF_VIEWS:
             return
@@ -271,26 +271,26 @@ class _Views:
 
     @property
     def n_bytes(self) -> int:
-        """Memory for them."""
+        """Memory, bytes."""
         with self._lock:
             return int(self._found.currsize)
 
 
 class _News:
-    """What a cursor sees changed since earlier writes."""
+    """The trajectories that changed between earlier writes and a cursor's snapshot."""
 
-    def __init__(self, database: Database, cursor: Cursor, groups: Groups) -> None:
+    def __init__(self, database: Database, cursor: Cursor, groups: PromptGroups) -> None:
         self.cursor = cursor
         self._db, self._groups, self._looked = database, groups, False
 
     def look(self) -> None:
-        """Take in the prompt groups of this moment: what is read at it is grown by who left one of them after."""
+        """Read the prompt groups of this snapshot, so that later moves out of a group are noticed."""
         if not self._looked:
             self._groups.look(self.cursor)
             self._looked = True
 
     def since(self, number: int) -> np.ndarray | None:
-        """``trajectory_id`` of all that may have changed after this write; None when it may be all, or nearly."""
+        """``trajectory_id`` of all that may have changed after this write; None when it may be all or most."""
         touched = self._db.changes.since(number)
         if touched is not None and not touched:
             return np.zeros(0, np.int64)
@@ -302,12 +302,12 @@ class _News:
 
 
 def holds_all(view: View) -> bool:
-    """True when nothing narrows the view."""
+    """True when the view has no filter."""
     return not view.where.strip() and not any(value is not None for value in view.filters.values())
 
 
 def taken(values: np.ndarray, step_ids: np.ndarray) -> np.ndarray:
-    """``values[step_ids]`` for ascending ids; without a copy where they follow one another."""
+    """``values[step_ids]`` for ascending ids; a slice without a copy where they are consecutive."""
     if step_ids.size and step_ids[-1] - step_ids[0] + 1 == step_ids.size:
         return values[step_ids[0] : step_ids[-1] + 1]
     found: np.ndarray = values[step_ids]
@@ -326,7 +326,7 @@ def _ascending(step_ids: np.ndarray) -> np.ndarray:
 
 
 def _with_new(cursor: Cursor, step_ids: np.ndarray, trajectory_ids: np.ndarray) -> np.ndarray:
-    """These steps, ascending, and those of the trajectories; a write that deletes steps may have changed all."""
+    """These steps and those of the trajectories, ascending. (A write that deletes steps counts as changing all.)"""
     with among(cursor, "trajectory_id", trajectory_ids) as (condition, bound):
         found = arrow(cursor, f"SELECT step_id FROM step_state WHERE {condition}", bound)["step_id"].to_numpy()
     places = np.minimum(np.searchsorted(step_ids, found), max(step_ids.size - 1, 0))
@@ -356,7 +356,7 @@ def _grown(cursor: Cursor, name: str, values: np.ndarray | None, trajectory_ids:
 
 
 def _placed(before: np.ndarray, found: pa.Table) -> np.ndarray | None:
-    """A copy with these steps' values put in place; None when one is not exact, or NaN without being unknown."""
+    """A copy with these steps' values set; None when float64 can't hold one exactly, or a known value is NaN."""
     step_ids, value = found["step_id"].to_numpy(), found["value"]
     new = value.to_numpy()
     if int(np.isnan(new).sum()) != value.null_count or np.any(np.abs(new) >= MOST_EXACT):

@@ -1,4 +1,4 @@
-"""Which trajectories' state may differ from what it was: those touched, and their prompt groups' others."""
+"""The prompt group of every trajectory, in memory, to find all trajectories that a write may have changed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from core.pool.store.changes import Touched
+from core.pool.store.changes import ChangeSet
 from core.pool.store.database import Cursor, arrow
 
 _GROUPS = "SELECT trajectory_id, hash(prompt_uid, channel) AS prompt_group FROM trajectory_state"
@@ -14,20 +14,20 @@ _ACTIONS = "SELECT DISTINCT trajectory_id FROM annotations WHERE action_id IN (S
 
 
 @dataclass(slots=True)
-class Groups:
-    """Prompt groups by trajectory, and those that one was in before. A group is known by its hash.
+class PromptGroups:
+    """Prompt groups by trajectory, and the groups that a trajectory was in before. A group is identified by its hash.
 
-    A trajectory that moves changes what is derived for the group it leaves too. Let every snapshot that is looked at
-    be as late as the one before, or later.
+    When a trajectory moves to another group, the derived state of the group it leaves changes too. Each snapshot given
+    to ``look`` must be as new as the one before, or newer.
     """
 
     of: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
-    """uint64 ``[greatest trajectory_id + 1]``; 0 is none."""
+    """uint64 ``[greatest trajectory_id + 1]``; 0: no such trajectory."""
     left: set[tuple[int, int]] = field(default_factory=set)
-    """(trajectory_id, a group that it has left)."""
+    """(trajectory_id, a group that it was in before)."""
 
     def look(self, cursor: Cursor) -> None:
-        """Take in the groups as the cursor's snapshot has them."""
+        """Read the groups from the cursor's snapshot."""
         found = arrow(cursor, _GROUPS)
         trajectory_ids, groups = found["trajectory_id"].to_numpy(), found["prompt_group"].to_numpy()
         size = max(self.of.size, int(trajectory_ids.max()) + 1 if trajectory_ids.size else 0)
@@ -38,10 +38,10 @@ class Groups:
         self.left.update((int(one), int(before[one])) for one in moved)
         self.of = now
 
-    def touched_with(self, cursor: Cursor, touched: Touched) -> np.ndarray:
-        """``trajectory_id`` of all that a write may have changed: those touched and whoever shares a group with them.
+    def touched_with(self, cursor: Cursor, touched: ChangeSet) -> np.ndarray:
+        """``trajectory_id`` of all that a write may have changed: those in the change set and their groups' others.
 
-        ``look`` has taken in the cursor's snapshot before.
+        ``look`` must have read the cursor's snapshot before.
         """
         ids = set(touched.trajectories)
         if touched.actions:

@@ -1,4 +1,4 @@
-"""Which tables hold what people and trainers said, and what a transaction changed in them.
+"""The tables that the opinions log covers, and what a transaction changed in them.
 
 These tables can't be made again from the journal, so every change of them goes to the opinions log
 (``opinionlog``) before it is committed. ``Database.write`` is the one place where that happens: it reads what
@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from core.pool.store.turns import added_to
+from core.pool.store.readcommitlock import added_to
 
 _ADDED = 36_028_797_018_960_000
 """DuckDB numbers the rows that a transaction added and did not commit yet from here on (its ``MAX_ROW_ID``)."""

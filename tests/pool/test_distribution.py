@@ -36,7 +36,7 @@ def spread(tmp_path):
 
 def test_every_known_value_is_in_its_bin_and_part(spread):
     pool, steps = spread
-    rows = pool.stats.spread(View(), "reward", by="agent", bins=10).to_pylist()
+    rows = pool.stats.distribution(View(), "reward", by="agent", bins=10).to_pylist()
     known = [step for step in steps if step.reward is not None]
     counted: Counter = Counter()
     for step in known:
@@ -51,14 +51,14 @@ def test_every_known_value_is_in_its_bin_and_part(spread):
 
 def test_whole_numbers_stand_in_the_middle_of_their_bins(spread):
     pool, steps = spread
-    rows = pool.stats.spread(View(), "step_index").to_pylist()
+    rows = pool.stats.distribution(View(), "step_index").to_pylist()
     assert [(row["low"], row["high"]) for row in rows] == [(k - 0.5, k + 0.5) for k in range(5)]
     assert [row["n_steps"] for row in rows] == [sum(step.step_index == k for step in steps) for k in range(5)]
 
 
 def test_rare_parts_are_the_others_and_the_view_counts(spread):
     pool, steps = spread
-    rows = pool.stats.spread(View({"trajectory_uid": "t1"}), "step_index", by="agent", parts=2).to_pylist()
+    rows = pool.stats.distribution(View({"trajectory_uid": "t1"}), "step_index", by="agent", parts=2).to_pylist()
     own = Counter(step.agent for step in steps if step.trajectory_uid == "t1")
     assert sum(row["n_steps"] for row in rows) == own.total()
     assert {row["part"] for row in rows} <= {"(others)", None, *own}
@@ -67,9 +67,9 @@ def test_rare_parts_are_the_others_and_the_view_counts(spread):
 
 def test_one_value_and_none_at_all(spread):
     pool, steps = spread
-    (row,) = pool.stats.spread(View(), "latency_s").to_pylist()
+    (row,) = pool.stats.distribution(View(), "latency_s").to_pylist()
     assert row["low"] <= 0.5 <= row["high"] and row["n_steps"] == len(steps)
-    assert len(pool.stats.spread(View({"agent": "nobody"}), "reward")) == 0
+    assert len(pool.stats.distribution(View({"agent": "nobody"}), "reward")) == 0
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_one_value_and_none_at_all(spread):
 )
 def test_what_cannot_be_spread_is_refused(spread, column, by):
     with pytest.raises(InvalidInput):
-        spread[0].stats.spread(View(), column, by=by)
+        spread[0].stats.distribution(View(), column, by=by)
 
 
 @pytest.mark.parametrize("view", [View(), View({"agent": ["a"]}), View({"step_index": [0, 1], "agent": ["b", "c"]})])

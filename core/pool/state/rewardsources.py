@@ -1,20 +1,21 @@
-"""What each source said about a trajectory's reward: the ground that reward policies stand on.
+"""The rewards that each source gave a trajectory, as SQL: the input of reward policies.
 
-A source is an annotation's (verifier, judge, human, service, ...), ``complete`` (what was said at completion) or
-``steps`` (the sum of the steps' known rewards). Per source there is a first and a last word, and their places in the
-order of all words: ``steps`` before ``complete`` before annotations. A source whose last word withdraws has none.
+A source is an annotation's (verifier, judge, human, service, ...), ``complete`` (the reward given at completion) or
+``steps`` (the sum of the steps' known rewards). Each source has a first and a last reward, and their places in the
+order of all rewards: ``steps`` before ``complete`` before annotations. A source that withdrew its last reward has no
+row.
 """
 
 from __future__ import annotations
 
-from core.pool.state.rules import UNDONE
+from core.pool.state.sharedsql import UNDONE
 
 _UNDONE = f"""
 undone_actions AS (
     {UNDONE}
 )
 """
-_SAID = """
+_SOURCE_REWARDS = """
 {undone}, annotated AS (
     SELECT trajectory_id, source,
         arg_min(value_number, annotation_id) FILTER (value_number IS NOT NULL) AS first_reward,
@@ -23,7 +24,7 @@ _SAID = """
     FROM annotations
     WHERE kind = 'reward' AND step_id IS NULL AND action_id NOT IN (FROM undone_actions) {within}
     GROUP BY trajectory_id, source
-), said AS (
+), source_rewards AS (
     SELECT trajectory_id, source, first_reward, first_place, last_reward, last_place FROM annotated
     WHERE last_reward IS NOT NULL
     UNION ALL
@@ -36,21 +37,22 @@ _SAID = """
 """
 _IN_SCOPE = "AND trajectory_id IN (SELECT trajectory_id FROM scope)"
 
-SAID = _SAID.format(undone=_UNDONE, within="")
-"""Common table expressions, ``said`` last: a row per trajectory and source with its first and last word and places."""
-SAID_IN_SCOPE = _SAID.format(undone=_UNDONE, within=_IN_SCOPE)
-"""The same of the trajectories in the table ``scope``."""
+SOURCE_REWARDS = _SOURCE_REWARDS.format(undone=_UNDONE, within="")
+"""Common table expressions. ``source_rewards``, the last, has a row per trajectory and source: its first and last
+reward and their places."""
+SOURCE_REWARDS_IN_SCOPE = _SOURCE_REWARDS.format(undone=_UNDONE, within=_IN_SCOPE)
+"""The same for the trajectories in the table ``scope``."""
 
-NEWEST_WORD = f"""
-{SAID_IN_SCOPE}, newest AS (
+NEWEST_REWARD = f"""
+{SOURCE_REWARDS_IN_SCOPE}, newest AS (
     SELECT trajectory_id, arg_max_null(value_number, annotation_id) AS reward FROM annotations
     WHERE kind = 'reward' AND step_id IS NULL AND action_id NOT IN (FROM undone_actions) {_IN_SCOPE}
     GROUP BY trajectory_id
 ), by_policy AS (
     SELECT scope.trajectory_id, coalesce(newest.reward, complete.last_reward, steps.last_reward) AS reward
     FROM scope LEFT JOIN newest USING (trajectory_id)
-    LEFT JOIN (FROM said WHERE source = 'complete') complete USING (trajectory_id)
-    LEFT JOIN (FROM said WHERE source = 'steps') steps USING (trajectory_id)
+    LEFT JOIN (FROM source_rewards WHERE source = 'complete') complete USING (trajectory_id)
+    LEFT JOIN (FROM source_rewards WHERE source = 'steps') steps USING (trajectory_id)
 )
 """
 """``by_policy`` where no policy is adopted: the rule of ``core.pool.state.derive``."""

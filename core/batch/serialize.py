@@ -1,4 +1,4 @@
-"""A plan as bytes, and back: what a trainer was handed stays what it was, whatever is labelled later."""
+"""A plan serialized to bytes and back, so that a leased plan stays the same whatever is labelled later."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from core.types import View
 TABLES = ("steps", "trajectories", "pairs")
 
 
-def freeze(plan: Plan) -> dict[str, bytes]:
+def serialize_plan(plan: Plan) -> dict[str, bytes]:
     """The plan by part: ``head`` is JSON, the tables are compressed Arrow streams. Token ids stay in the pool."""
     head = {
         "view": plan.view_json(),
@@ -39,8 +39,8 @@ def freeze(plan: Plan) -> dict[str, bytes]:
     return parts
 
 
-def thaw(parts: Mapping[str, bytes], pool: PlanPool) -> Plan:
-    """The plan that was frozen. PoolError when a part is missing."""
+def deserialize_plan(parts: Mapping[str, bytes], pool: PlanPool) -> Plan:
+    """The plan that was serialized. PoolError when a part is missing."""
     if not {"head", "steps", "trajectories"} <= parts.keys():
         raise PoolError(f"a stored plan holds only {', '.join(sorted(parts)) or 'nothing'}", field="batch_uid")
     head = orjson.loads(parts["head"])

@@ -174,7 +174,7 @@ def test_a_prepared_search_says_what_reading_says_beside_arrivals_and_retention(
     pool._writer.next["step_id"] = next_step
     assert not pool.cache.prepare_search()
     search: TextSearch = pool.cache.texts
-    assert 1000 < search._signs[-1].last <= 2400
+    assert 1000 < search._blooms[-1].last <= 2400
     assert 0 < search.n_bytes < 1 << 22
     for text in ("needle0107", "NEEDLE0", "WÖRTER", "still", "30k", "answer 11", "zzqqzz", "rh", "eta", "needle12"):
         assert found(text) == told(steps, text), text

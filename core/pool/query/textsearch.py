@@ -1,8 +1,8 @@
-"""Text search in messages: where a text may stand is known from its signs, and read; what was found is kept.
+"""Text search in messages: candidates by trigram Bloom filters, then an exact match; results are cached by text.
 
-Messages never change, so a step that brought a text always will have. Steps found stay in memory by text; asking again,
-or the next page, or a facet of the same search, reads only messages that came since. A text that is new is looked for
-where ``textsigns`` says that it may stand, as far as signs were made (``prepare``); beyond, in every message.
+Messages never change, so a step that contains a text always does. The steps found are cached by text; a repeated
+search, its next page and its facets read only the messages added since. A new text is matched in the messages that
+``trigrambloom`` returns as candidates, and in every message that is not indexed yet (``prepare``).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from core.pool.store.database import Cursor, arrow, registered
 MAX_ANSWERS = 4
 """Texts whose steps are kept; each takes 8 bytes per message and step found."""
 MOST_BYTES = 256 << 20
-"""Memory for signs: enough for 2.6 GiB of messages. What comes after is looked through."""
+"""Bytes for Bloom filters: enough for 2.6 GiB of messages. Later messages are searched without an index."""
 AT_ONCE = 8 << 20
-"""Bytes of messages whose signs are made together, about."""
+"""Bytes of messages that are indexed together, about."""
 READ_AT_ONCE = 64 << 20
 """Bytes of messages that are read and matched together, about."""
 MOST_READ = 0.4
@@ -122,19 +122,19 @@ class TextSearch:
         self._known: LRUCache[str, _Known] = LRUCache(N_KEPT)
         self._brought = _Brought(0, np.zeros(0, np.int32), np.zeros(0, np.int32))
         self._making = threading.Lock()
-        self._signs: tuple[TrigramBloom, ...] = ()
+        self._blooms: tuple[TrigramBloom, ...] = ()
         self._messages_at_once = 256
 
     @property
     def n_bytes(self) -> int:
-        """Memory of the signs and of which step brought which message, bytes."""
-        return sum(signs.n_bytes for signs in self._signs) + self._brought.steps.nbytes * 2
+        """Memory of the Bloom filters and of which step brought which message, bytes."""
+        return sum(bloom.n_bytes for bloom in self._blooms) + self._brought.steps.nbytes * 2
 
     def prepare(self, cursor: Cursor) -> bool:
-        """Make signs of the next messages, if there are enough; whether any were made. Some 50 ms of one core."""
+        """Index the next messages, if there are enough; whether any were indexed. Some 50 ms of one core."""
         with self._making:
             newest = cursor.execute(_NEWEST).fetchall()[0][0]
-            after = self._signs[-1].last if self._signs else 0
+            after = self._blooms[-1].last if self._blooms else 0
             upto = after + self._messages_at_once
             if newest < upto or self.n_bytes >= MOST_BYTES:
                 return False
@@ -142,10 +142,10 @@ class TextSearch:
             if not found.num_rows:  # deleted, all of them
                 upto = cursor.execute(_NEXT, [upto]).fetchall()[0][0]
                 found = arrow(cursor, _BODIES, [upto - 1, upto])
-            signs = TrigramBloom.of(found["message_id"].to_numpy(), found["body"])
+            bloom = TrigramBloom.of(found["message_id"].to_numpy(), found["body"])
             here = AT_ONCE * found.num_rows // max(1, found["body"].nbytes)
             self._messages_at_once = min(max(here, 64), 1 << 16, 2 * self._messages_at_once)
-            self._signs = (*self._signs, signs)
+            self._blooms = (*self._blooms, bloom)
             return True
 
     def steps(self, cursor: Cursor, text: str) -> pa.Table:
@@ -172,29 +172,29 @@ class TextSearch:
     def _messages(self, cursor: Cursor, text: str, after: int, upto: int) -> Iterator[np.ndarray]:
         """``message_id`` of the messages from ``after`` (exclusive) to ``upto`` that hold the text."""
         pattern = pattern_of(text)
-        signs = [each for each in self._signs if each.last > after]
-        may_hold = _may_hold(signs, text)
+        blooms = [each for each in self._blooms if each.last > after]
+        may_hold = _may_hold(blooms, text)
         if may_hold is not None:
             for named in may_hold:
                 with registered(cursor, named_messages=pa.table({"message_id": named[named > after]})):
                     yield arrow(cursor, _NAMED, [pattern])["message_id"].to_numpy()
-            after = signs[-1].last
+            after = blooms[-1].last
         yield arrow(cursor, _MESSAGES, [after, upto, pattern])["message_id"].to_numpy()
 
 
-def _may_hold(signs: Sequence[TrigramBloom], text: str) -> list[np.ndarray] | None:
-    """``message_id`` of all that may hold a text, in parts to read; None where signs tell too little."""
+def _may_hold(blooms: Sequence[TrigramBloom], text: str) -> list[np.ndarray] | None:
+    """``message_id`` of all that may contain a text, in parts to read; None if the filters exclude too few."""
     wanted = hashes_of(escaped(text))
-    if not signs or not wanted.size:
+    if not blooms or not wanted.size:
         return None
-    windows = [each.windows(wanted) for each in signs]
+    windows = [each.windows(wanted) for each in blooms]
     n_windows = sum(found.size for found in windows)
-    if n_windows > MOST_READ * sum(each.firsts.size - 1 for each in signs):
+    if n_windows > MOST_READ * sum(each.firsts.size - 1 for each in blooms):
         return None
     if not n_windows:
         return []
-    first = np.concatenate([each.firsts[found] for each, found in zip(signs, windows, strict=True)])
-    last = np.concatenate([each.firsts[found + 1] for each, found in zip(signs, windows, strict=True)])
+    first = np.concatenate([each.firsts[found] for each, found in zip(blooms, windows, strict=True)])
+    last = np.concatenate([each.firsts[found + 1] for each, found in zip(blooms, windows, strict=True)])
     counts = last - first + 1
     begins = np.cumsum(counts) - counts
     named = np.unique(np.repeat(first - begins, counts) + np.arange(int(counts.sum())))

@@ -78,7 +78,7 @@ class TrigramBloom:
 
 
 def hashes_of(text: str) -> np.ndarray:
-    """Hashes that a window must have for a text to begin in it, ignoring case; empty if the text has no usable trigram."""
+    """Hashes that a window must have for a text to begin in it, ignoring case; empty: no trigram is usable."""
     stream, certain = bytearray(), bytearray()
     for letter in text:
         spelled = letter.encode("utf-8")

@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from core.batch.source import PlanSource
 from core.errors import InvalidInput
-from core.pool.redaction.cleaning import Found, over_border
-from core.pool.redaction.rules import Hit, Redaction
+from core.pool.redaction.cleaning import over_border
+from core.pool.redaction.hits import Hit, HitSummary
+from core.pool.redaction.rules import Redaction
 from core.pool.redaction.screening import Screening
 
 Progress = Callable[[int, int], None]
@@ -177,7 +178,7 @@ def _suspects(
     """Trajectories with a hit in a text or an answer's tokens, and those whose tokens have to be read in full."""
 
     def hit(body: str) -> bool:
-        told = Found()
+        told = HitSummary()
         rules.clean(json.loads(body), told)
         return bool(told.counts)
 
@@ -237,7 +238,7 @@ def _spelled_hashes(known: Mapping[str | None, TokenText | None]) -> pa.Array:
 def _trajectory(
     found: Redacted, steps: list[dict[str, Any]], rules: Redaction, known: Mapping[str | None, TokenText | None]
 ) -> None:
-    seen: dict[tuple[int, ...], Found] = {}
+    seen: dict[tuple[int, ...], HitSummary] = {}
     said = [_text_hits(step, rules, seen) for step in steps]
     texts = [known[step["tokenizer_hash"]] for step in steps]
     ids = [_ids(step, text) for step, text in zip(steps, texts, strict=True)]
@@ -268,7 +269,7 @@ def _trajectory(
             _mask(found, step, runs[i], texts[i])
 
 
-def _unlocated(step: Mapping[str, Any], said: Said, runs: Iterable[Hit]) -> list[tuple[str, str]]:
+def _unlocated(step: Mapping[str, Any], said: StepHits, runs: Iterable[Hit]) -> list[tuple[str, str]]:
     """What the step's texts say and the runs of its tokens don't cover; what it has no tokens of is not expected."""
     wanted = {} if step["prompt_ids"] is None else said.context.said
     if step["response_ids"] is not None:
@@ -368,12 +369,12 @@ def _ids(step: Mapping[str, Any], text: TokenText | None) -> NDArray[np.int64] |
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class StepHits:
     """What was found in a step's texts: in what its prompt was made from, in its answer, and beside both."""
 
-    context: Found
-    answer: Found
-    beside: Found
+    context: HitSummary
+    answer: HitSummary
+    beside: HitSummary
 
     @property
     def counts(self) -> Counter[str]:
@@ -381,15 +382,15 @@ class Said:
         return self.context.counts + self.answer.counts + self.beside.counts
 
 
-def _text_hits(step: Mapping[str, Any], rules: Redaction, seen: dict[tuple[int, ...], Found]) -> Said:
+def _text_hits(step: Mapping[str, Any], rules: Redaction, seen: dict[tuple[int, ...], HitSummary]) -> StepHits:
     """Hits in the step's texts; what several steps share is read once (``seen``, by identity)."""
-    said = Said(Found(), Found(), Found())
+    said = StepHits(HitSummary(), HitSummary(), HitSummary())
 
-    def look(place: Found, part: Any) -> None:
+    def look(place: HitSummary, part: Any) -> None:
         key = (id(part), place is said.answer)
         if key not in seen:
             # Chat templates leave the reasoning of earlier turns out.
-            seen[key] = Found(thoughts=place is said.answer)
+            seen[key] = HitSummary(thoughts=place is said.answer)
             rules.clean(part, seen[key])
         place.include(seen[key])
 
@@ -406,7 +407,7 @@ def _text_hits(step: Mapping[str, Any], rules: Redaction, seen: dict[tuple[int, 
     for first, second in pairwise(whole):
         pair = (id(first), id(second), -1)
         if pair not in seen:
-            seen[pair] = Found()
+            seen[pair] = HitSummary()
             for hit in over_border(rules.plain_hits, first, second)[0]:
                 seen[pair].add(hit)
         said.context.include(seen[pair])

@@ -16,7 +16,7 @@ from core.scrub import logged_secrets, scrubbed
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ConvertedRecord:
     """One record of a file, read.
 
     Attributes:
@@ -43,8 +43,8 @@ class Problem:
         return {"where": self.where, "field": self.field, "message": self.message}
 
 
-Found = Taken | Problem
-Read = Callable[[Path], Iterator[Found]]
+ReadResult = ConvertedRecord | Problem
+Read = Callable[[Path], Iterator[ReadResult]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Format:
     own_uids: bool = False
 
 
-def taken(where: str, record: Any, convert: Callable[[], Taken]) -> Found:
+def convert_record(where: str, record: Any, convert: Callable[[], ConvertedRecord]) -> ReadResult:
     """What a record was converted to; a Problem that names the place where it is not what its format says.
 
     Keys that the record holds beside the conversation are scrubbed out of it, also where the format leaves them behind.

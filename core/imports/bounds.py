@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from core.errors import InvalidInput
-from core.imports.base import Found, Problem
+from core.imports.base import Problem, ReadResult
 
 MAX_MEMBERS = 100_000
 MAX_UNPACKED = 8 << 30
@@ -50,7 +50,7 @@ UNREADABLE = (
 """What readers of JSON, gzip, zip, pickle, Parquet and SQLite raise for bytes that are not what they should be."""
 
 
-def bounded(path: Path, found: Iterator[Found]) -> Iterator[Found]:
+def bounded(path: Path, found: Iterator[ReadResult]) -> Iterator[ReadResult]:
     """The same; a file that can't be read on is a Problem that says behind which record, and ends."""
     where = path.name
     while True:

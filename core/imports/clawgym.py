@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import InvalidInput
-from core.imports.base import Format, Found, Repeats, Taken, conversation, finished, number, objects, text
+from core.imports.base import (
+    ConvertedRecord,
+    Format,
+    ReadResult,
+    Repeats,
+    conversation,
+    finished,
+    number,
+    objects,
+    text,
+)
 from core.imports.files import by_session, converted, first_record
 
 NAME = "clawgym"
@@ -21,7 +31,7 @@ _THINK = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
 _END = re.compile(r"(?:<\|im_end\|>|<\|endoftext\|>|\s)+\Z")
 
 
-def read(path: Path) -> Iterator[Found]:
+def read(path: Path) -> Iterator[ReadResult]:
     """Whichever of the two it is."""
     if _is_record(first_record(path)):
         return by_session(path, lambda record: text(record, "session_id"), _call)
@@ -29,7 +39,7 @@ def read(path: Path) -> Iterator[Found]:
     return converted(path, lambda where, record: _rollout(where, record, repeats))
 
 
-def _call(record: Mapping[str, Any], session: str, index: int, last: bool) -> Taken:
+def _call(record: Mapping[str, Any], session: str, index: int, last: bool) -> ConvertedRecord:
     messages = objects(record.get("messages"), "messages")
     said = record.get("response_text")
     if messages is None or not isinstance(said, str):
@@ -48,7 +58,7 @@ def _call(record: Mapping[str, Any], session: str, index: int, last: bool) -> Ta
         "is_last": last,
         "metadata": {"response_text": said, **({} if state is None else {"next_state": state})},
     }
-    return Taken("", [finished(step, NAME)])
+    return ConvertedRecord("", [finished(step, NAME)])
 
 
 def _answer(said: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
@@ -67,7 +77,7 @@ def _answer(said: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
     return message
 
 
-def _rollout(where: str, record: Mapping[str, Any], repeats: Repeats) -> Taken:
+def _rollout(where: str, record: Mapping[str, Any], repeats: Repeats) -> ConvertedRecord:
     prompts = record.get("raw_prompts") or {}
     turns = objects(record.get("steps"), "steps")
     if not isinstance(prompts, Mapping) or not turns:
@@ -101,7 +111,7 @@ def _rollout(where: str, record: Mapping[str, Any], repeats: Repeats) -> Taken:
     }
     tools = objects(prompts.get("tools"), "raw_prompts.tools")
     steps = conversation(messages, tools, common, reward=number(record, "reward", "score"))
-    return Taken(where, [finished(step, NAME) for step in steps])
+    return ConvertedRecord(where, [finished(step, NAME) for step in steps])
 
 
 def _seconds(stamp: Any) -> float | None:

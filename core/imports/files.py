@@ -15,7 +15,7 @@ from typing import IO, Any
 import orjson
 
 from core.errors import InvalidInput
-from core.imports.base import Found, Problem, Taken, taken
+from core.imports.base import ConvertedRecord, Problem, ReadResult, convert_record
 
 MAX_VALUE_CHARS = 256 << 20
 READ_CHARS = 1 << 20
@@ -136,7 +136,7 @@ def first_record(path: Path) -> Any:
     return None
 
 
-def converted(path: Path, convert: Callable[[str, Mapping[str, Any]], Taken]) -> Iterator[Found]:
+def converted(path: Path, convert: Callable[[str, Mapping[str, Any]], ConvertedRecord]) -> Iterator[ReadResult]:
     """Each record through ``convert``; what it refuses becomes a Problem that names the place."""
     for where, record in records(path):
         if isinstance(record, Problem):
@@ -144,14 +144,14 @@ def converted(path: Path, convert: Callable[[str, Mapping[str, Any]], Taken]) ->
         elif not isinstance(record, Mapping):
             yield Problem(where, None, "not a JSON object")
         else:
-            yield taken(where, record, partial(convert, where, record))
+            yield convert_record(where, record, partial(convert, where, record))
 
 
 def by_session(
     path: Path,
     key: Callable[[Mapping[str, Any]], str | None],
-    convert: Callable[[Mapping[str, Any], str, int, bool], Taken],
-) -> Iterator[Found]:
+    convert: Callable[[Mapping[str, Any], str, int, bool], ConvertedRecord],
+) -> Iterator[ReadResult]:
     """Calls of mixed sessions: read once to count them, and again to convert each with its place in its session.
 
     ``convert`` gets the record, its session, how many steps the session has so far, and whether the record is its last.
@@ -163,14 +163,14 @@ def by_session(
             n_calls[session] = n_calls.get(session, 0) + 1
     n_steps: dict[str, int] = {}
 
-    def place(where: str, record: Mapping[str, Any]) -> Taken:
+    def place(where: str, record: Mapping[str, Any]) -> ConvertedRecord:
         session = key(record)
         if session is None:
             raise InvalidInput("nothing says which session this call belongs to", field="session")
         n_calls[session] -= 1
         index = n_steps.get(session, 0)
-        taken = convert(record, session, index, n_calls[session] == 0)
-        n_steps[session] = index + len(taken.steps)
-        return Taken(where, taken.steps, taken.rewards)
+        converted_call = convert(record, session, index, n_calls[session] == 0)
+        n_steps[session] = index + len(converted_call.steps)
+        return ConvertedRecord(where, converted_call.steps, converted_call.rewards)
 
     yield from converted(path, place)

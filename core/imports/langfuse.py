@@ -10,13 +10,13 @@ from typing import Any
 import orjson
 
 from core.errors import InvalidInput
-from core.imports.base import Format, Found, Taken, finished, objects
+from core.imports.base import ConvertedRecord, Format, ReadResult, finished, objects
 from core.imports.files import by_session
 
 NAME = "langfuse"
 
 
-def read(path: Path) -> Iterator[Found]:
+def read(path: Path) -> Iterator[ReadResult]:
     """Generations of one trace are a trajectory, each choice a step; spans and events are passed over."""
     return by_session(path, _trace, _generation)
 
@@ -34,9 +34,9 @@ def _trace(record: Mapping[str, Any]) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _generation(record: Mapping[str, Any], trace: str, index: int, last: bool) -> Taken:
+def _generation(record: Mapping[str, Any], trace: str, index: int, last: bool) -> ConvertedRecord:
     if not trace:
-        return Taken("", [])
+        return ConvertedRecord("", [])
     messages, tools = _prompt(_loose(record.get("input")))
     started = _seconds(_either(record, "startTime", "start_time"))
     ended = _seconds(_either(record, "endTime", "end_time"))
@@ -64,7 +64,7 @@ def _generation(record: Mapping[str, Any], trace: str, index: int, last: bool) -
         {**common, "response_message": answer, "step_index": index + k, "is_last": last and k == len(answers) - 1}
         for k, answer in enumerate(answers)
     ]
-    return Taken("", [finished(step, NAME) for step in steps])
+    return ConvertedRecord("", [finished(step, NAME) for step in steps])
 
 
 def _loose(value: Any) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import InvalidInput
-from core.imports.base import Format, Found, Taken, finished, number, objects, text
+from core.imports.base import ConvertedRecord, Format, ReadResult, finished, number, objects, text
 from core.imports.files import by_session
 from core.tokens import extract_tokens
 
@@ -16,12 +16,12 @@ NEEDED = {"call_type", "messages", "response", "model_parameters", "startTime"}
 KEPT = ("request_tags", "response_cost", "custom_llm_provider", "model_group", "end_user")
 
 
-def read(path: Path) -> Iterator[Found]:
+def read(path: Path) -> Iterator[ReadResult]:
     """Calls of one session, or of one trace, are a trajectory; each choice of a call is a step of it."""
     return by_session(path, lambda record: text(record, "session_id", "trace_id", "id"), _call)
 
 
-def _call(record: Mapping[str, Any], session: str, index: int, last: bool) -> Taken:
+def _call(record: Mapping[str, Any], session: str, index: int, last: bool) -> ConvertedRecord:
     kind = text(record, "call_type") or ""
     if "completion" not in kind:
         raise InvalidInput(f"calls of type {kind!r} are not read", field="call_type")
@@ -46,14 +46,14 @@ def _call(record: Mapping[str, Any], session: str, index: int, last: bool) -> Ta
     if failed:
         error = text(record, "error_str") or "the call failed"
         step = {**common, "step_index": index, "status": "error", "error": error, "is_last": last}
-        return Taken("", [finished(step, NAME)])
+        return ConvertedRecord("", [finished(step, NAME)])
     assert isinstance(response, Mapping)
     choices = response.get("choices")
     if not isinstance(choices, list) or not choices or not all(isinstance(choice, Mapping) for choice in choices):
         raise InvalidInput("the response has no choices", field="response.choices")
     steps = [{**common, **_answer(response, place), "step_index": index + place} for place in range(len(choices))]
     steps[-1]["is_last"] = last
-    return Taken("", [finished(step, NAME) for step in steps])
+    return ConvertedRecord("", [finished(step, NAME) for step in steps])
 
 
 def _answer(response: Mapping[str, Any], place: int) -> dict[str, Any]:

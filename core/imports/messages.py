@@ -7,7 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import InvalidInput
-from core.imports.base import Format, Found, Repeats, Taken, conversation, finished, number, objects, text
+from core.imports.base import (
+    ConvertedRecord,
+    Format,
+    ReadResult,
+    Repeats,
+    conversation,
+    finished,
+    number,
+    objects,
+    text,
+)
 from core.imports.files import converted
 
 NAME = "messages"
@@ -16,11 +26,11 @@ OWN = frozenset(
 )
 
 
-def read(path: Path) -> Iterator[Found]:
+def read(path: Path) -> Iterator[ReadResult]:
     """Each assistant turn is a step; a ``reward`` or ``score`` of the line goes to the last one."""
     repeats = Repeats()
 
-    def convert(where: str, record: Mapping[str, Any]) -> Taken:
+    def convert(where: str, record: Mapping[str, Any]) -> ConvertedRecord:
         messages, tools = objects(record.get("messages"), "messages"), objects(record.get("tools"), "tools")
         if messages is None:
             raise InvalidInput("a conversation needs its messages", field="messages")
@@ -33,7 +43,7 @@ def read(path: Path) -> Iterator[Found]:
             "metadata": {**{name: value for name, value in record.items() if name not in OWN}, **metadata},
         }
         steps = conversation(messages, tools, common, reward=number(record, "reward", "score"))
-        return Taken(where, [finished(step, NAME) for step in steps])
+        return ConvertedRecord(where, [finished(step, NAME) for step in steps])
 
     return converted(path, convert)
 

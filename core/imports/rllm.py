@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from core.imports.base import Format, Found, Problem, Taken, finished, objects, taken, text
+from core.imports.base import ConvertedRecord, Format, Problem, ReadResult, convert_record, finished, objects, text
 from core.imports.bounds import MAX_LINE
 from core.tokens import extract_tokens
 
@@ -24,7 +24,7 @@ ORDER BY s.session_id, CASE WHEN json_valid(t.data) THEN json_extract(t.data, '$
 """
 
 
-def read(path: Path) -> Iterator[Found]:
+def read(path: Path) -> Iterator[ReadResult]:
     """Trace by trace, session by session; the file is opened read-only and may be in use."""
     with closing(_opened(path)) as connection:
         if not _has_tables(connection):
@@ -38,16 +38,16 @@ def read(path: Path) -> Iterator[Found]:
             last = following is None or following[0] != row[0]
             found = _trace(f"{path.name}:{row[1]}", row[0], index, last, row[2])
             yield found
-            index = 0 if last else index + (len(found.steps) if isinstance(found, Taken) else 1)
+            index = 0 if last else index + (len(found.steps) if isinstance(found, ConvertedRecord) else 1)
             row = following
 
 
-def _trace(where: str, session: str, index: int, last: bool, data: str) -> Found:
+def _trace(where: str, session: str, index: int, last: bool, data: str) -> ReadResult:
     try:
         record = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         return Problem(where, "data", f"not JSON: {error}")
-    return taken(where, record, lambda: Taken(where, _steps(session, index, last, record)))
+    return convert_record(where, record, lambda: ConvertedRecord(where, _steps(session, index, last, record)))
 
 
 def _steps(session: str, index: int, last: bool, record: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 
 from core.api.wire import StepIn, check
 from core.errors import Conflict, InvalidInput
-from core.imports.base import Format, Found, Problem, Taken
+from core.imports.base import ConvertedRecord, Format, Problem, ReadResult
 from core.imports.bounds import UNREADABLE, bounded
 from core.imports.files import first_record
+from core.imports.registry import FORMATS
 from core.records import MAX_DEPTH, too_deep
 
 BATCH_STEPS = 200
@@ -75,8 +76,6 @@ class Report:
 
 def recognise(path: Path) -> Format:
     """The format of a file. Raises InvalidInput when it looks like none."""
-    from core.imports import FORMATS
-
     if not path.is_file():
         raise InvalidInput(f"{path} is not a file", field="path")
     with path.open("rb") as stream:
@@ -115,8 +114,6 @@ def run(
     Raises:
         InvalidInput: an unknown format, or the first problem when it is all or nothing.
     """
-    from core.imports import FORMATS
-
     if format is not None and format not in FORMATS:
         raise InvalidInput(f"no format {format!r}", field="format", hint=", ".join(FORMATS))
     chosen = [(path, recognise(path) if format is None else FORMATS[format]) for path in paths]
@@ -143,7 +140,7 @@ def _refuse_problems(chosen: Sequence[tuple[Path, Format]], defaults: Mapping[st
         raise InvalidInput(f"{first.where}: {first.message}{more}", field=first.field, hint="nothing was imported")
 
 
-def _checked(found: Iterator[Found], defaults: Mapping[str, str]) -> Iterator[Found]:
+def _checked(found: Iterator[ReadResult], defaults: Mapping[str, str]) -> Iterator[ReadResult]:
     """The same with every step held against the wire's form, so that what is wrong is named by its place."""
     for item in found:
         if isinstance(item, Problem):
@@ -161,7 +158,7 @@ def _checked(found: Iterator[Found], defaults: Mapping[str, str]) -> Iterator[Fo
         except RecursionError:
             yield Problem(item.where, None, "nested too deeply")
             continue
-        yield Taken(item.where, steps, item.rewards)
+        yield ConvertedRecord(item.where, steps, item.rewards)
 
 
 def _import_file(

@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import InvalidInput
-from core.imports.base import Format, Found, Problem, Repeats, Taken, finished, number, taken, text
+from core.imports.base import (
+    ConvertedRecord,
+    Format,
+    Problem,
+    ReadResult,
+    Repeats,
+    convert_record,
+    finished,
+    number,
+    text,
+)
 from core.imports.bounds import load_torch
 from core.imports.files import Raw, records
 
@@ -38,7 +48,7 @@ class _Rollout:
     n_steps: int = 0
 
 
-def read(path: Path) -> Iterator[Found]:
+def read(path: Path) -> Iterator[ReadResult]:
     """Lines, or the samples of a ``.pt`` file; the latter is read whole, and without running anything in it.
 
     The file is gone through twice: only then is it known which sample is a rollout's last.
@@ -54,7 +64,7 @@ def read(path: Path) -> Iterator[Found]:
     yield from _read(lambda: ((f"{path.name}[{index}]", sample) for index, sample in enumerate(samples)))
 
 
-def _read(samples: Callable[[], Iterator[Raw]]) -> Iterator[Found]:
+def _read(samples: Callable[[], Iterator[Raw]]) -> Iterator[ReadResult]:
     rollouts: dict[tuple[Any, Any], _Rollout] = {}
     for _, record in samples():
         if isinstance(record, Mapping) and (key := _rollout_of(record)) is not None:
@@ -72,7 +82,7 @@ def _read(samples: Callable[[], Iterator[Raw]]) -> Iterator[Found]:
             key = _rollout_of(record)
             rollout = _Rollout(left=1) if key is None else rollouts[key]
             rollout.left -= 1
-            yield taken(where, record, partial(_sample, where, record, rollout, repeats))
+            yield convert_record(where, record, partial(_sample, where, record, rollout, repeats))
 
 
 def _rollout_of(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
@@ -81,7 +91,7 @@ def _rollout_of(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
     return None if rollout is None else (group, rollout)
 
 
-def _sample(where: str, record: Mapping[str, Any], rollout: _Rollout, repeats: Repeats) -> Taken:
+def _sample(where: str, record: Mapping[str, Any], rollout: _Rollout, repeats: Repeats) -> ConvertedRecord:
     tokens, n_response = record.get("tokens"), record.get("response_length")
     if not isinstance(tokens, list) or not isinstance(n_response, int) or not 0 < n_response <= len(tokens):
         raise InvalidInput("a sample needs tokens and how many of them are its response", field="response_length")
@@ -126,7 +136,7 @@ def _sample(where: str, record: Mapping[str, Any], rollout: _Rollout, repeats: R
         }
         rollout.n_steps += 1
         steps.append(finished(step, NAME))
-    return Taken(where, steps)
+    return ConvertedRecord(where, steps)
 
 
 def _reward(record: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ import orjson
 import pyarrow.parquet as pq
 
 from core.errors import InvalidInput
-from core.imports.base import Format, Found, Taken, taken
+from core.imports.base import ConvertedRecord, Format, ReadResult, convert_record
 from core.imports.bounds import MAX_BATCH
 from core.imports.files import converted
 
@@ -25,15 +25,15 @@ PLAIN_COLUMNS = (
 NEEDED = {"step_uid", "trajectory_uid", "step_index", "response_ids", "trajectory_reward", "token_source"}
 
 
-def _line(where: str, record: Mapping[str, Any]) -> Taken:
+def _line(where: str, record: Mapping[str, Any]) -> ConvertedRecord:
     step = {"source": "import", **record}
     if step.get("step_uid") is None:
         # As the service names it.
         step["step_uid"] = f"{step.get('trajectory_uid')}:{step.get('step_index')}"
-    return Taken(where, [step])
+    return ConvertedRecord(where, [step])
 
 
-def read_lines(path: Path) -> Iterator[Found]:
+def read_lines(path: Path) -> Iterator[ReadResult]:
     """One step per line, taken as it stands."""
     return converted(path, _line)
 
@@ -42,7 +42,7 @@ def _is_step(path: Path, first: Any) -> bool:
     return isinstance(first, Mapping) and {"trajectory_uid", "step_index"} <= first.keys()
 
 
-def read_parquet(path: Path) -> Iterator[Found]:
+def read_parquet(path: Path) -> Iterator[ReadResult]:
     """Rows in small batches. Uids, ids, log-probs and rewards are what was exported: nothing is made anew."""
     number = 0
     with pq.ParquetFile(path) as file:
@@ -53,10 +53,10 @@ def read_parquet(path: Path) -> Iterator[Found]:
             for row in batch.to_pylist():
                 number += 1
                 where = f"{path.name}:{number}"
-                yield taken(where, row, partial(_row, where, row))
+                yield convert_record(where, row, partial(_row, where, row))
 
 
-def _row(where: str, row: dict[str, Any]) -> Taken:
+def _row(where: str, row: dict[str, Any]) -> ConvertedRecord:
     step = {name: row[name] for name in PLAIN_COLUMNS if row.get(name) is not None}
     step |= {name: orjson.loads(row[name]) for name in JSON_COLUMNS if row.get(name) is not None}
     step["source"] = "import"
@@ -64,7 +64,7 @@ def _row(where: str, row: dict[str, Any]) -> Taken:
         for name in ("prompt_ids", "response_ids", "response_logprobs", "response_mask"):
             step.pop(name, None)
     total = row["trajectory_reward"]
-    return Taken(where, [step], {} if total is None else {step["trajectory_uid"]: total})
+    return ConvertedRecord(where, [step], {} if total is None else {step["trajectory_uid"]: total})
 
 
 def _is_parquet(path: Path, first: Any) -> bool:

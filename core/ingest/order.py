@@ -14,14 +14,14 @@ from itertools import chain
 from operator import itemgetter
 from typing import Final
 
-from core.journal import Found, JournalReader, Record
+from core.journal import JournalItem, JournalReader, Record
 
 _AT: Final = re.compile(rb'\{"kind":"[a-z]+","v":\d+,"at":(\d[0-9.eE+-]*)')
 _SKEW_S: Final = 5.0
 """A record from further in the future was written before the clock was set back; waiting for it would stop ingest."""
 
 
-def read_in_order(reader: JournalReader, after: Mapping[str, int], *, now: float) -> Iterator[Found]:
+def read_in_order(reader: JournalReader, after: Mapping[str, int], *, now: float) -> Iterator[JournalItem]:
     """Every whole record past the given positions, and what is none; of several writers merged by time, up to ``now``.
 
     Args:
@@ -38,19 +38,19 @@ def read_in_order(reader: JournalReader, after: Mapping[str, int], *, now: float
         yield one
 
 
-def time_of(found: Found) -> float | None:
+def time_of(found: JournalItem) -> float | None:
     """When a record was written, UTC seconds; None where it doesn't say."""
     match = _AT.match(found.payload) if isinstance(found, Record) else None
     return float(match[1]) if match is not None else None
 
 
-def _peeked(found: Iterator[Found]) -> Iterator[Found] | None:
+def _peeked(found: Iterator[JournalItem]) -> Iterator[JournalItem] | None:
     """The same; None when there is nothing."""
     first = next(found, None)
     return None if first is None else chain([first], found)
 
 
-def _timed(found: Iterator[Found], now: float) -> Iterator[tuple[float, Found]]:
+def _timed(found: Iterator[JournalItem], now: float) -> Iterator[tuple[float, JournalItem]]:
     """With each record's time; what has none stands beside what is before it."""
     at = 0.0
     for one in found:

@@ -19,7 +19,7 @@ from core.ingest.linker import Linker
 from core.ingest.order import read_in_order
 from core.ingest.reader import RecordReader
 from core.ingest.retokenize import Retokenizer
-from core.journal import Damage, Found, Gap, JournalReader, Record, keep_aside
+from core.journal import Damage, Gap, JournalItem, JournalReader, Record, keep_aside
 from core.pool import Pool
 from core.types import PolicyEvent, Step
 
@@ -187,8 +187,8 @@ class Ingest:
         self.n_ingested += sum(isinstance(one, Record) for one in found)
         return len(found)
 
-    def _read(self) -> list[Found]:
-        found: list[Found] = []
+    def _read(self) -> list[JournalItem]:
+        found: list[JournalItem] = []
         n_bytes = 0
         for one in islice(read_in_order(self._journal, self._positions, now=self._clock()), MAX_RECORDS):
             found.append(one)
@@ -197,7 +197,7 @@ class Ingest:
                 break
         return found
 
-    def _store_one_by_one(self, records: Sequence[Found]) -> None:
+    def _store_one_by_one(self, records: Sequence[JournalItem]) -> None:
         """After a batch failed: find the record that can't be stored, and store its position and reason instead."""
         for record in records:
             try:
@@ -220,7 +220,7 @@ class Ingest:
                 self._linker.drop(*changed)
             self._n_deletions = n
 
-    def _store(self, records: Sequence[Found]) -> None:
+    def _store(self, records: Sequence[JournalItem]) -> None:
         batch = Batch()
         drafted: list[tuple[str, Any]] = []
         for record in records:

@@ -2,8 +2,8 @@
 
 from core.journal.layout import MAGIC, SUFFIX, head_bytes
 from core.journal.reader import (
-    Found,
     Gap,
+    JournalItem,
     JournalReader,
     Record,
     cut_unfinished,
@@ -24,9 +24,9 @@ __all__ = [
     "SUFFIX",
     "THIN",
     "Damage",
-    "Found",
     "Gap",
     "Journal",
+    "JournalItem",
     "JournalReader",
     "Position",
     "Record",

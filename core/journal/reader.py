@@ -45,7 +45,7 @@ class Gap(NamedTuple):
     next_offset: int
 
 
-Found = Record | Damage | Gap
+JournalItem = Record | Damage | Gap
 
 
 class JournalReader:
@@ -57,7 +57,7 @@ class JournalReader:
         self._finished: dict[str, int] = {}
         self._idle: dict[str, tuple[int, int]] = {}
 
-    def read(self, after: Mapping[str, int]) -> list[Iterator[Found]]:
+    def read(self, after: Mapping[str, int]) -> list[Iterator[JournalItem]]:
         """What stands past the given positions, each writer's by itself.
 
         Args:
@@ -70,7 +70,7 @@ class JournalReader:
             self._folder = layout.folder_id(self._dir)
         return [self._writer(names, after) for names in by_writer.values()]
 
-    def _writer(self, names: list[str], after: Mapping[str, int]) -> Iterator[Found]:
+    def _writer(self, names: list[str], after: Mapping[str, int]) -> Iterator[JournalItem]:
         for name, following in zip(names, [*names[1:], None], strict=True):
             offset = after.get(name, 0)
             if offset >= self._finished.get(name, offset + 1):
@@ -94,7 +94,7 @@ class JournalReader:
         head = layout.read_head(self._dir / name)
         return (0, 0) if head is None or _refusal(head, name, self._folder) else head.before
 
-    def _segment(self, name: str, following: str | None, offset: int) -> Iterator[Found]:
+    def _segment(self, name: str, following: str | None, offset: int) -> Iterator[JournalItem]:
         path = self._dir / name
         sealed, end = following is not None, None
         try:
@@ -124,7 +124,7 @@ class JournalReader:
 
 def read_all(
     path: Path, offset: int, *, sealed: bool, end: int | None = None, folder: bytes | None = None
-) -> Iterator[Found]:
+) -> Iterator[JournalItem]:
     """Everything in one segment from a record's offset on.
 
     Args:
@@ -186,7 +186,7 @@ def _seek(file: IO[bytes], salt: bytes, key: int, offset: int) -> int | None:
 
 def _walk(
     file: IO[bytes], name: str, salt: bytes, begin: int, at: int, offset: int, *, sealed: bool, end: int | None
-) -> Iterator[Found]:
+) -> Iterator[JournalItem]:
     """Records one after another, as long as each is where it should be; from the first that is not, what is left.
 
     Args:
@@ -220,7 +220,7 @@ def _walk(
     yield from _salvaged(file, name, places(file, salt, key, begin, at), begin, at, offset, sealed=sealed, end=end)
 
 
-def _version_1(file: IO[bytes], name: str, offset: int) -> Iterator[Found]:
+def _version_1(file: IO[bytes], name: str, offset: int) -> Iterator[JournalItem]:
     file.seek(0)
     whole_head = file.read(len(layout.MAGIC_1)) == layout.MAGIC_1
     begin = offset or (len(layout.MAGIC_1) if whole_head else 0)
@@ -237,7 +237,7 @@ def _salvaged(
     *,
     sealed: bool,
     end: int | None,
-) -> Iterator[Found]:
+) -> Iterator[JournalItem]:
     """Records that are whole, in their writer's order, and between them what is not."""
     for place in found:
         if place.offset >= offset or (place.gap and place.next_offset > offset):

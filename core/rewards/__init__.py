@@ -13,17 +13,8 @@ from core.errors import InvalidInput
 from core.rewards import csv_sum, every, file_contains, final_number, json_equals, lines_equal
 from core.rewards.base import Score, Verifier
 
-REGISTRY: dict[str, Verifier] = {
-    "csv_sum": csv_sum.verify,
-    "every": every.verify,
-    "file_contains": file_contains.verify,
-    "final_number": final_number.verify,
-    "json_equals": json_equals.verify,
-    "lines_equal": lines_equal.verify,
-}
-
 TEXT_VERIFIERS: frozenset[str] = frozenset({"final_number"})
-"""Those that judge a text by itself (``check["text"]``) and open no file."""
+"""Verifiers that read only ``check["text"]`` and open no file."""
 
 __all__ = ["REGISTRY", "TEXT_VERIFIERS", "Score", "Verifier", "score"]
 
@@ -31,7 +22,7 @@ __all__ = ["REGISTRY", "TEXT_VERIFIERS", "Score", "Verifier", "score"]
 def score(workspace: Path, check: Mapping[str, Any]) -> Score:
     """Run the verifier that ``check["verifier"]`` names.
 
-    A verifier that raises has not judged the agent: its score is None with the reason in ``error``.
+    If the verifier raises, the score is None and ``error`` holds the reason.
 
     Raises:
         InvalidInput: no such verifier.
@@ -45,5 +36,15 @@ def score(workspace: Path, check: Mapping[str, Any]) -> Score:
         return REGISTRY[name](workspace, check)
     except InvalidInput:
         raise
-    except Exception as error:  # a verifier is plugged-in code: its failure is data
+    except Exception as error:  # verifiers are plugged in: a failure becomes data
         return Score(None, error=f"{type(error).__name__}: {error}")
+
+
+REGISTRY: dict[str, Verifier] = {
+    "csv_sum": csv_sum.verify,
+    "every": every.averaging(score),
+    "file_contains": file_contains.verify,
+    "final_number": final_number.verify,
+    "json_equals": json_equals.verify,
+    "lines_equal": lines_equal.verify,
+}

@@ -15,7 +15,7 @@ import pytest
 
 from core.api.wire import StepIn, check
 from core.imports import FORMATS, recognise
-from core.imports.base import Problem, Taken
+from core.imports.base import ConvertedRecord, Problem
 from core.serving.process import EngineProcess
 
 DATA = Path(__file__).parent / "data"
@@ -104,8 +104,8 @@ def read(path: Path, name: str) -> list[dict[str, Any]]:
     """The steps of a file that is recognised as this format."""
     assert recognise(path).name == name
     found = list(FORMATS[name].read(path))
-    assert all(isinstance(item, Taken) for item in found), found
-    return [dict(step) for item in found if isinstance(item, Taken) for step in item.steps]
+    assert all(isinstance(item, ConvertedRecord) for item in found), found
+    return [dict(step) for item in found if isinstance(item, ConvertedRecord) for step in item.steps]
 
 
 def test_both_choices_of_a_real_litellm_call(engine: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from core.api.wire import StepIn, check
 from core.errors import InvalidInput
-from core.imports import FORMATS, Problem, Taken, recognise
+from core.imports import FORMATS, ConvertedRecord, Problem, recognise
 
 from .test_formats import CALL, CHAT, DATA, TOOLS
 
@@ -84,10 +84,10 @@ def test_what_is_odd_costs_its_own_record(tmp_path: Path, name: str) -> None:
     assert len(read) == len(odd) + 2
     # The good ones are there whatever stands between them.
     for one in (read[0], read[-1]):
-        assert isinstance(one, Taken)
+        assert isinstance(one, ConvertedRecord)
         assert one.steps
     for one in read:
-        steps = one.steps if isinstance(one, Taken) else ()
+        steps = one.steps if isinstance(one, ConvertedRecord) else ()
         for step in steps:
             try:
                 check(StepIn, step)
@@ -116,10 +116,10 @@ def test_rllms_odd_traces_cost_themselves(tmp_path: Path) -> None:
         connection.commit()
     read = list(FORMATS["rllm"].read(path))
     assert len(read) == n_good + len(odd)
-    good = [one for one in read if isinstance(one, Taken) and not one.where.startswith("rllm.db:odd")]
+    good = [one for one in read if isinstance(one, ConvertedRecord) and not one.where.startswith("rllm.db:odd")]
     assert len(good) == n_good
     for one in read:
-        for step in one.steps if isinstance(one, Taken) else ():
+        for step in one.steps if isinstance(one, ConvertedRecord) else ():
             try:
                 check(StepIn, step)
             except InvalidInput as error:

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
-if TYPE_CHECKING:
-    from core.pool.redaction.rules import Hit
+from core.pool.redaction.hits import Hit, HitSummary
 
 AT_BORDER: Final = 4096
 """Characters of each of two messages that are searched as one."""
@@ -32,32 +29,7 @@ _OWN_KEYS: Final = frozenset(
 _THOUGHTS: Final = frozenset({"reasoning", "reasoning_content", "thinking"})
 
 
-@dataclass(slots=True)
-class Found:
-    """What was found.
-
-    Attributes:
-        counts: rule -> hits.
-        said: (rule, what was found), each once.
-        thoughts: whether what stands in an answer's reasoning is in ``said``; chat templates leave earlier ones out.
-    """
-
-    counts: Counter[str] = field(default_factory=Counter)
-    said: dict[tuple[str, str], None] = field(default_factory=dict)
-    thoughts: bool = True
-
-    def add(self, hit: Hit) -> None:
-        """One more."""
-        self.counts[hit.rule] += 1
-        self.said.update(dict.fromkeys((hit.rule, said) for said in hit.said))
-
-    def include(self, other: Found) -> None:
-        """And what another found."""
-        self.counts += other.counts
-        self.said |= other.said
-
-
-Hits = Callable[[str], "list[Hit]"]
+Hits = Callable[[str], list[Hit]]
 
 
 class Cleaner:
@@ -68,9 +40,9 @@ class Cleaner:
         found: told of each.
     """
 
-    def __init__(self, hits: Hits, found: Found | None) -> None:
+    def __init__(self, hits: Hits, found: HitSummary | None) -> None:
         self._hits = hits
-        self._found = Found() if found is None else found
+        self._found = HitSummary() if found is None else found
 
     def clean(self, value: Any, key: str | None = None) -> Any:
         """JSON cleaned, the very same object where nothing was found.
@@ -121,7 +93,7 @@ class Cleaner:
             if key == "arguments" and isinstance(item, str):
                 cleaned: Any = self._arguments(item)
             elif key in _THOUGHTS and not self._found.thoughts:
-                inner = Cleaner(self._hits, Found())
+                inner = Cleaner(self._hits, HitSummary())
                 cleaned = inner.clean(item)
                 self._found.counts += inner._found.counts
             else:
@@ -264,7 +236,7 @@ def over_border(plain_hits: Hits, first: Any, second: Any) -> tuple[list[Hit], l
 class Rules(Protocol):
     """``core.pool.redaction.rules.Redaction``."""
 
-    def clean(self, value: Any, found: Found | None = None) -> Any: ...  # noqa: D102
+    def clean(self, value: Any, found: HitSummary | None = None) -> Any: ...  # noqa: D102
     def plain_hits(self, text: str) -> list[Hit]: ...  # noqa: D102
 
 

@@ -15,13 +15,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from core.errors import InvalidInput
-from core.pool.redaction.cleaning import Cleaner, Found
+from core.pool.redaction.cleaning import Cleaner
+from core.pool.redaction.hits import Hit, HitSummary
 from core.pool.redaction.spellings import SIGNS, decodings
 
 PATTERNS: dict[str, str] = {
@@ -55,15 +56,6 @@ SECRETS = tuple(name for name in PATTERNS if name != "email")
 Action = Literal["mask", "drop"]
 DEPTH = 8
 """How many encodings inside each other are undone."""
-
-
-class Hit(NamedTuple):
-    """A place of a text that must not leave, (begin, end) in characters; ``said`` is what patterns matched in there."""
-
-    begin: int
-    end: int
-    rule: str
-    said: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -166,7 +158,7 @@ class Redaction:
         """``hits`` as (begin, end, rule)."""
         return [hit[:3] for hit in self.hits(text)]
 
-    def clean(self, value: Any, found: Found | None = None) -> Any:
+    def clean(self, value: Any, found: HitSummary | None = None) -> Any:
         """JSON with every hit in its texts, keys and values replaced; the very same object where there is none."""
         return Cleaner(self.hits, found).clean(value)
 

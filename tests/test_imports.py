@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,11 @@ SAME_LEVEL = {
 FORBIDDEN = {("core.gateway", "core.pool")}
 FORBIDDEN_LIBRARIES = {"core": {"streamlit", "plotly"}}
 OWNED_LIBRARIES = {"duckdb": "core.pool"}
+KNOWN_CIRCLES: list[set[str]] = [
+    {"core.dialects.responses", "core.dialects.responses_stream"},
+    {"core.gateway.engines.base", "core.gateway.engines.streams"},
+]
+"""Import circles that are still to be removed."""
 LAZY_LIBRARIES = {"torch", "transformers", "litellm"}
 
 
@@ -87,30 +93,70 @@ def level_of(part: str) -> int:
 
 
 def sources() -> list[tuple[str, Path]]:
-    found = []
+    modules = []
     for top in ("core", "studio", "pages"):
         for path in sorted((ROOT / top).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
-            found.append((".".join(parts[:-1] if parts[-1] == "__init__" else parts), path))
-    return found
+            modules.append((".".join(parts[:-1] if parts[-1] == "__init__" else parts), path))
+    return modules
 
 
 def imports(path: Path) -> list[tuple[str, bool]]:
     """Every imported module (dotted, with the names of ``from x import y`` appended) and whether at module level."""
     tree = ast.parse(path.read_text(), str(path))
-    top_level = set()
-    for node in tree.body:
-        top_level.add(node)
-        if isinstance(node, ast.If):  # typing-only imports still show a dependency, but cost nothing at run time
-            continue
-    found = []
+    top_level = set(tree.body)
+    names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [(alias.name, node in top_level) for alias in node.names]
+            names += [(alias.name, node in top_level) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            found += [(f"{node.module}.{alias.name}", node in top_level) for alias in node.names]
-    return found
+            names += [(f"{node.module}.{alias.name}", node in top_level) for alias in node.names]
+    return names
+
+
+def dependencies(modules: Sequence[tuple[str, Path]]) -> dict[str, set[str]]:
+    """The modules of this list that each module imports.
+
+    Imports inside functions and under ``if TYPE_CHECKING`` count: two modules that can't be understood without each
+    other are a circle, also where Python loads them in some order. ``from package import name`` counts as an import of
+    the module ``name`` if there is one, else of the package's ``__init__``. That a submodule loads its package's
+    ``__init__`` first does not count.
+    """
+    known = {module for module, _ in modules}
+    return {
+        module: {name if name in known else name.rpartition(".")[0] for name, _ in imports(path)} & known
+        for module, path in modules
+    }
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """The strongly connected components of more than one node, or of one that depends on itself (Tarjan)."""
+    index: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    components: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = lowest[node] = len(index)
+        stack.append(node)
+        for target in sorted(graph[node]):
+            if target not in index:
+                visit(target)
+                lowest[node] = min(lowest[node], lowest[target])
+            elif target in stack:
+                lowest[node] = min(lowest[node], index[target])
+        if lowest[node] == index[node]:
+            place = stack.index(node)
+            component = sorted(stack[place:])
+            del stack[place:]
+            if len(component) > 1 or node in graph[node]:
+                components.append(component)
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return components
 
 
 @pytest.mark.parametrize(("module", "path"), sources(), ids=lambda value: str(value))
@@ -133,6 +179,33 @@ def test_import_direction(module: str, path: Path) -> None:
         assert lower < higher or (part, target) in SAME_LEVEL, f"{module} ({part}) imports {name}: wrong way"
 
 
+def test_no_module_imports_itself_through_others() -> None:
+    """No import circle, inside a part or between parts."""
+    assert [one for one in circles(dependencies(sources())) if set(one) not in KNOWN_CIRCLES] == []
+    assert [one for one in KNOWN_CIRCLES if sorted(one) not in circles(dependencies(sources()))] == [], (
+        "gone: take it out"
+    )
+
+
+def test_circles_are_found(tmp_path: Path) -> None:
+    """Lazy imports and those for type checkers close a circle; a package that names its own modules doesn't."""
+    texts = {
+        "p": "from p import a\n",
+        "p.a": "from p.b import f\n",
+        "p.b": "def f():\n    from p.c import g\n    return g\n",
+        "p.c": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p import a\n",
+        "p.d": "import p.a\nimport os\n",
+    }
+    modules = []
+    for number, (module, text) in enumerate(texts.items()):
+        path = tmp_path / f"{number}.py"
+        path.write_text(text)
+        modules.append((module, path))
+    assert dependencies(modules)["p.d"] == {"p.a"}
+    assert circles(dependencies(modules)) == [["p.a", "p.b", "p.c"]]
+    assert circles({"x": {"x"}, "y": {"x"}}) == [["x"]]
+
+
 def test_the_test_can_fail(tmp_path: Path) -> None:
     """A lazy, upward import inside a function is seen."""
     file = tmp_path / "x.py"
@@ -140,30 +213,6 @@ def test_the_test_can_fail(tmp_path: Path) -> None:
     assert imports(file) == [("core.pool.Pool", False)]
     assert part_of("core.pool.Pool") == "core.pool"
     assert level_of("core.pool") > level_of("core.journal")
-
-
-def circles(tops: set[str]) -> list[list[str]]:
-    """Groups of modules below ``tops`` that import each other, imports inside functions included."""
-    paths = {module: path for module, path in sources() if module.split(".")[0] in tops}
-    targets = {
-        module: {name if name in paths else name.rpartition(".")[0] for name, _ in imports(path)} & paths.keys()
-        for module, path in paths.items()
-    }
-    reachable: dict[str, set[str]] = {}
-    for module in paths:
-        waiting, reached = list(targets[module]), set()
-        while waiting:
-            one = waiting.pop()
-            if one not in reached:
-                reached.add(one)
-                waiting += targets[one]
-        reachable[module] = reached
-    members = {m: frozenset(x for x in reachable[m] if m in reachable[x]) for m in paths if m in reachable[m]}
-    return sorted(sorted(group) for group in set(members.values()))
-
-
-def test_no_circles_in_studio_and_pages() -> None:
-    assert circles({"studio", "pages"}) == []
 
 
 PAGE_FOLDERS = {

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from core.backup import backup, restore
-from core.ingest.deep import deep_check
+from core.ingest.deepcheck import deep_check
 from core.journal import Journal, damages, read_records
 from core.pool.upkeep import compaction
 from core.pool.upkeep.retention import Retention

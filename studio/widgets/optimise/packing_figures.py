@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from core.batch.plan import Plan
-from core.tree.ranks import CostModel
+from core.tree.balance import CostModel
 from studio import kit
 from studio.widgets.plans.packing import Sample
 

@@ -71,11 +71,6 @@ SAME_LEVEL = {
 FORBIDDEN = {("core.gateway", "core.pool")}
 FORBIDDEN_LIBRARIES = {"core": {"streamlit", "plotly"}}
 OWNED_LIBRARIES = {"duckdb": "core.pool"}
-KNOWN_CIRCLES: list[set[str]] = [
-    {"core.dialects.responses", "core.dialects.responses_stream"},
-    {"core.gateway.engines.base", "core.gateway.engines.streams"},
-]
-"""Import circles that are still to be removed."""
 LAZY_LIBRARIES = {"torch", "transformers", "litellm"}
 
 
@@ -181,8 +176,7 @@ def test_import_direction(module: str, path: Path) -> None:
 
 def test_no_module_imports_itself_through_others() -> None:
     """No import circle, inside a part or between parts."""
-    assert [one for one in circles(dependencies(sources())) if set(one) not in KNOWN_CIRCLES] == []
-    assert [one for one in KNOWN_CIRCLES if sorted(one) not in circles(dependencies(sources()))] == [], (
+    assert circles(dependencies(sources())) == []
         "gone: take it out"
     )
 

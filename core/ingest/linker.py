@@ -10,7 +10,7 @@ from typing import Any
 
 from cachetools import LRUCache
 
-from core.ingest.openings import MAX_OPEN, OpenTrajectories
+from core.ingest.opentrajectories import MAX_OPEN, OpenTrajectories
 from core.linking import (
     Call,
     Continuation,

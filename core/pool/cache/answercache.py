@@ -23,7 +23,7 @@ class AnswerCache:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._revision = -1
-        self._answers: LRUCache[bytes, Any] = LRUCache(N_KEPT)
+        self._answers: LRUCache[bytes, Any] = LRUCache(MAX_ANSWERS)
 
     def get(self, revision: int, question: tuple[Any, ...], ask: Callable[[], Answer]) -> Answer:
         """The cached result, or the result of ``ask``.

@@ -121,8 +121,8 @@ class ColumnCache:
         self._db, self._reader, self._most_bytes = database, reader, most_bytes
         self._lock = threading.Lock()
         self._facets: tuple[int, FacetIndex] | None = None
-        self._columns: LRUCache[str, _Kept] = LRUCache(most_bytes, getsizeof=lambda kept: kept.n_bytes)
-        self._groups = Groups()
+        self._columns: LRUCache[str, _CachedColumn] = LRUCache(most_bytes, getsizeof=lambda kept: kept.n_bytes)
+        self._groups = PromptGroups()
         self._versions: tuple[int, dict[str, int | None]] | None = None
         self._everything: tuple[int, np.ndarray] | None = None
         self._views = _Views(database)
@@ -168,7 +168,7 @@ class ColumnCache:
             values = _grown(news.cursor, name, kept.values, changed) if changed.size else kept.values
         if values is not None and values.nbytes > self._most_bytes:
             values = None
-        self._columns[name] = _Kept(number, values)
+        self._columns[name] = _CachedColumn(number, values)
         return values
 
     @property

@@ -119,7 +119,7 @@ class TextSearch:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: LRUCache[str, _Known] = LRUCache(N_KEPT)
+        self._known: LRUCache[str, _Known] = LRUCache(MAX_ANSWERS)
         self._brought = _Brought(0, np.zeros(0, np.int32), np.zeros(0, np.int32))
         self._making = threading.Lock()
         self._blooms: tuple[TrigramBloom, ...] = ()

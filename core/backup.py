@@ -124,11 +124,11 @@ def restore(source: Path, data_dir: Path) -> dict[str, Any]:
         raise Conflict(
             f"{data_dir} holds a pool or a journal.", field="data_dir", hint="Restore into another folder, or move it."
         )
-    for name, told in files.items():
+    for name, entry in files.items():
         path = source / name
         if path.is_symlink() or path.parent.is_symlink():
             raise InvalidInput(f"{path} is a link.", field="source", hint="A backup holds files.")
-        if not path.is_file() or path.stat().st_size != told.get("n_bytes") or _sha256(path) != told.get("sha256"):
+        if not path.is_file() or path.stat().st_size != entry.get("n_bytes") or _sha256(path) != entry.get("sha256"):
             raise PoolError(f"{path} is not what was backed up.", field="source", hint="Use another backup.")
     partial = data_dir / ".restoring"
     if partial.exists():
@@ -175,8 +175,8 @@ def _named(manifest: Any) -> dict[str, dict[str, Any]]:
     files = manifest.get("files")
     if not isinstance(files, dict) or POOL_FILE not in files:
         raise InvalidInput(f"The {MANIFEST} names no {POOL_FILE}.", field="source")
-    for name, told in files.items():
-        if not _PART.fullmatch(name) or not isinstance(told, dict):
+    for name, entry in files.items():
+        if not _PART.fullmatch(name) or not isinstance(entry, dict):
             raise InvalidInput(
                 f"The {MANIFEST} names {name!r}, which is no part of a backup.",
                 field="source",

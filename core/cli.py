@@ -116,10 +116,10 @@ def await_end() -> Callable[[], int]:
     A handler runs in the main thread between any two of its instructions, also in the midst of a wait. An Event's lock
     is held there now and then, and ``set`` would wait for it for good; a SimpleQueue is made for this.
     """
-    told: queue.SimpleQueue[int] = queue.SimpleQueue()
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
     for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda number, _: told.put(number))
-    return told.get
+        signal.signal(name, lambda number, _: signals.put(number))
+    return signals.get
 
 
 @contextmanager
@@ -187,9 +187,9 @@ def import_(
         print(printable(f"{problem.where}: {field}{problem.message}"), file=sys.stderr)
     if report.n_problems > len(report.problems):
         print(f"... and {report.n_problems - len(report.problems)} more", file=sys.stderr)
-    told = report.as_dict()
-    del told["problems"]
-    print_json({"imported": report.n_steps, **told})
+    summary = report.as_dict()
+    del summary["problems"]
+    print_json({"imported": report.n_steps, **summary})
     raise typer.Exit(1 if report.n_problems else 0)
 
 

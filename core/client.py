@@ -145,10 +145,8 @@ class StudioClient:
 
     def known(self, step_uids: Sequence[str]) -> set[str]:
         """Those of these steps that the service holds already."""
-        found: list[str] = self.call("POST", "/api/v1/steps/known", {"step_uids": list(step_uids)}, repeat=True)[
-            "known"
-        ]
-        return set(found)
+        uids: list[str] = self.call("POST", "/api/v1/steps/known", {"step_uids": list(step_uids)}, repeat=True)["known"]
+        return set(uids)
 
     def rollout(
         self,
@@ -332,8 +330,8 @@ class StudioClient:
         except BaseException:
             self.close()
             raise
-        told = answer.getheader("retry-after") or ""
-        return answer.status, raw, float(told) if told.isdecimal() else 0.0
+        wait_s = answer.getheader("retry-after") or ""
+        return answer.status, raw, float(wait_s) if wait_s.isdecimal() else 0.0
 
     def close(self) -> None:
         """Close this thread's connection; the next call opens one."""
@@ -361,23 +359,23 @@ def trusting(certificate: Path) -> ssl.SSLContext:
 
 def _first_certificate(path: Path) -> str:
     end = "-----END CERTIFICATE-----"
-    found, separator, _ = path.read_text().partition(end)
+    certificate, separator, _ = path.read_text().partition(end)
     if not separator:
         raise InvalidInput(f"{path} holds no certificate", field="tls_cert", hint="a PEM file")
-    return found + separator
+    return certificate + separator
 
 
 def error_of(status: int, raw: bytes) -> StudioError:
     """The error that a failed answer means: its type, field and hint where it told them."""
     try:
-        told = json.loads(raw)
+        body = json.loads(raw)
     except ValueError:
-        told = None
-    if not isinstance(told, dict) or not isinstance(told.get("message"), str):
-        told = {"message": f"HTTP {status}: {raw[:200].decode('utf-8', 'replace')}"}
-    kind = Unauthorized if status in (401, 403) else _ERRORS.get(str(told.get("type")), StudioError)
-    error = kind(told["message"], field=told.get("field"), hint=told.get("hint"))
-    error.type, error.http_status = str(told.get("type", error.type)), status
+        body = None
+    if not isinstance(body, dict) or not isinstance(body.get("message"), str):
+        body = {"message": f"HTTP {status}: {raw[:200].decode('utf-8', 'replace')}"}
+    kind = Unauthorized if status in (401, 403) else _ERRORS.get(str(body.get("type")), StudioError)
+    error = kind(body["message"], field=body.get("field"), hint=body.get("hint"))
+    error.type, error.http_status = str(body.get("type", error.type)), status
     return error
 
 

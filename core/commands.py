@@ -48,15 +48,15 @@ def add_to(app: typer.Typer, connect: Connect) -> None:
                         print(f"    {column['name']:22} {column['type']:14} {column['doc']}".rstrip())
                 return
             body = {"sql": query, "limit": limit, "timeout_s": timeout}
-            found = client.call("POST", "/api/v1/sql", body)
-        names = [column["name"] for column in found["columns"]]
+            answer = client.call("POST", "/api/v1/sql", body)
+        names = [column["name"] for column in answer["columns"]]
         if json_:
-            for row in found["rows"]:
+            for row in answer["rows"]:
                 print_json(dict(zip(names, row, strict=True)))
         else:
-            print_table(names, found["rows"])
-        if found["truncated"]:
-            print(f"... more than {found['n_rows']} rows", file=sys.stderr)
+            print_table(names, answer["rows"])
+        if answer["truncated"]:
+            print(f"... more than {answer['n_rows']} rows", file=sys.stderr)
 
     @app.command()
     def views(data: DataOption = None) -> None:
@@ -148,9 +148,16 @@ def add_upkeep_to(app: typer.Typer, connect: Connect, own: Own) -> None:
     ) -> None:
         """Copy pool and journal while the studio runs; prints what was copied."""
         with connect(data) as client:
-            told = client.call("POST", "/api/v1/backup", {"out": str(out.absolute())})
-        n_bytes = sum(one["n_bytes"] for one in told["files"].values())
-        print_json({"out": told["out"], "n_steps": told["n_steps"], "n_files": len(told["files"]), "n_bytes": n_bytes})
+            manifest = client.call("POST", "/api/v1/backup", {"out": str(out.absolute())})
+        n_bytes = sum(one["n_bytes"] for one in manifest["files"].values())
+        print_json(
+            {
+                "out": manifest["out"],
+                "n_steps": manifest["n_steps"],
+                "n_files": len(manifest["files"]),
+                "n_bytes": n_bytes,
+            }
+        )
 
     @app.command()
     def restore(
@@ -161,8 +168,8 @@ def add_upkeep_to(app: typer.Typer, connect: Connect, own: Own) -> None:
         from core.backup import restore as put_back
 
         with own(data) as data_dir:
-            told = put_back(source, data_dir)
-        print_json({"data": str(data_dir), "n_steps": told["n_steps"], "created_at": told["created_at"]})
+            manifest = put_back(source, data_dir)
+        print_json({"data": str(data_dir), "n_steps": manifest["n_steps"], "created_at": manifest["created_at"]})
 
     @app.command()
     def retain(
@@ -186,10 +193,10 @@ def add_upkeep_to(app: typer.Typer, connect: Connect, own: Own) -> None:
             "author": author,
         }
         with connect(data) as client:
-            told = client.call("POST", "/api/v1/retention", {**body, "apply": False})
+            report = client.call("POST", "/api/v1/retention", {**body, "apply": False})
             if apply:
-                told = client.call("POST", "/api/v1/retention", {**body, "confirm": told["confirm"]})
-            print_json(told)
+                report = client.call("POST", "/api/v1/retention", {**body, "confirm": report["confirm"]})
+            print_json(report)
 
     trash = typer.Typer(help="What was deleted and can still be restored.", no_args_is_help=True)
 

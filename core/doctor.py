@@ -83,11 +83,11 @@ def diagnose(
 
 def deep_findings(report: Mapping[str, Any]) -> list[Finding]:
     """What the deep check (``core.ingest.deepcheck``, as JSON) found, a line per step of which something is wrong."""
-    told = (
+    counts = (
         f"{report['n_steps']} steps, {report['n_against_journal']} compared with the journal,"
         f" {report['n_without_record']} without a record"
     )
-    findings = [Finding("steps", "bad" if report["n_mismatches"] else "ok", told)]
+    findings = [Finding("steps", "bad" if report["n_mismatches"] else "ok", counts)]
     mend = "restore a backup; the journal or the pool was changed or damaged"
     findings += [Finding(f"step {one['step_uid']}", "bad", one["what"], mend) for one in report["mismatches"]]
     for one in report["missing"]:
@@ -141,16 +141,16 @@ def check_data_dir(data_dir: Path) -> Iterator[Finding]:
 def check_journal(journal_dir: Path) -> Iterator[Finding]:
     """What ingest met in the journal that is no record: a copy of it lies beside the segment."""
     try:
-        found = kept_aside(journal_dir)
+        damage = kept_aside(journal_dir)
     except OSError as error:
         yield Finding("journal", "bad", f"{journal_dir} can't be read: {error.strerror}", "make the folder readable")
         return
-    if not found:
+    if not damage:
         yield Finding("journal", "ok", "no damage was met")
         return
-    places = ", ".join(f"{one.segment} at byte {one.offset}" for one in found[:3])
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    message = f"damaged in {len(found)} places: {places}{more}; the bytes are kept in *.bad beside the segments"
+    places = ", ".join(f"{one.segment} at byte {one.offset}" for one in damage[:3])
+    more = f" and {len(damage) - 3} more" if len(damage) > 3 else ""
+    message = f"damaged in {len(damage)} places: {places}{more}; the bytes are kept in *.bad beside the segments"
     yield Finding("journal", "bad", message, DAMAGE_MEND + "; then remove the *.bad files")
 
 
@@ -178,8 +178,8 @@ def check_exposure(settings: Settings, pages_address: str | None = None) -> Iter
     elif settings.api_key:
         yield Finding("pages", "ok", f"{pages_address}: open to the network, visitors need the admin key")
     else:
-        told = f"{pages_address}: open to the network, and closed to every visitor until there is an admin key"
-        yield Finding("pages", "bad", told, f"{key_mend}, or STREAMLIT_SERVER_ADDRESS to 127.0.0.1")
+        message = f"{pages_address}: open to the network, and closed to every visitor until there is an admin key"
+        yield Finding("pages", "bad", message, f"{key_mend}, or STREAMLIT_SERVER_ADDRESS to 127.0.0.1")
 
 
 def check_certificate(tls: tuple[Path, Path]) -> Iterator[Finding]:
@@ -197,13 +197,13 @@ def check_sync(sync: Mapping[str, Any] | None) -> Iterator[Finding]:
     """A weight sync that nobody finishes: calls wait for it, and go on with doubtful versions once it has expired."""
     if sync is None:
         return
-    told = f"version {sync['version']}, begun {sync['elapsed_s']:.0f} s ago"
+    described = f"version {sync['version']}, begun {sync['elapsed_s']:.0f} s ago"
     mend = "the trainer posts sync_finished; if it died, end the sync on Consume or with DELETE /api/v1/policy/sync"
     if sync["state"] == "expired":
-        message = f"{told}, was never finished; calls are stamped with the versions before and after it"
+        message = f"{described}, was never finished; calls are stamped with the versions before and after it"
         yield Finding("weight sync", "bad", message, mend)
     else:
-        yield Finding("weight sync", "warn", f"{told}: calls wait, {sync['timeout_s']:.0f} s at most", mend)
+        yield Finding("weight sync", "warn", f"{described}: calls wait, {sync['timeout_s']:.0f} s at most", mend)
 
 
 def check_port(host: str, port: int) -> Iterator[Finding]:
@@ -293,20 +293,20 @@ def check_pool(settings: Settings, *, running: bool) -> Iterator[Finding]:
     if not settings.opinions_dir.exists():
         return
     try:
-        told = inspect(settings.opinions_dir, known=None if running else read_place(path))
+        opinions = inspect(settings.opinions_dir, known=None if running else read_place(path))
     except StudioError as error:
         yield Finding("opinions log", "bad", error.message, error.hint)
         return
-    if told.generation is None:
+    if opinions.generation is None:
         mend = (
             "start the studio: it begins one" if not running else "claw-studio doctor --renew-log, the studio stopped"
         )
         yield Finding("opinions log", "warn", "there is none that is whole", mend)
-    elif told.missing:
-        what = f"{told.missing} of {told.last} records are damaged or gone"
+    elif opinions.missing:
+        what = f"{opinions.missing} of {opinions.last} records are damaged or gone"
         yield Finding("opinions log", "bad", what, "stop the studio and run claw-studio doctor --renew-log")
-    elif told.plans_damaged:
-        what = f"plans of batches are damaged at {told.plans_damaged} places; all else is whole"
+    elif opinions.plans_damaged:
+        what = f"plans of batches are damaged at {opinions.plans_damaged} places; all else is whole"
         yield Finding("opinions log", "bad", what, "a backup of the data folder may hold them")
     else:
-        yield Finding("opinions log", "ok", f"{told.n_records} records, none missing")
+        yield Finding("opinions log", "ok", f"{opinions.n_records} records, none missing")

@@ -53,14 +53,14 @@ class Health:
 
     def problems(self) -> list[dict[str, Any]]:
         """What is wrong now: ``{part, message, stops}``; ``stops``: calls are not captured, or do not arrive."""
-        found = [("journal", self._journal.error, True)]
-        found += [("gateway", line, True) for line in self._elsewhere()]
-        found += [("ingest", self._ingest.last_error or self._stall(), True)]
-        found += [("pool", self._pool_damage(), True)]
-        found += [("thread", line, False) for line in self._ended()]
+        checks = [("journal", self._journal.error, True)]
+        checks += [("gateway", line, True) for line in self._elsewhere()]
+        checks += [("ingest", self._ingest.last_error or self._stall(), True)]
+        checks += [("pool", self._pool_damage(), True)]
+        checks += [("thread", line, False) for line in self._ended()]
         if n := self._ingest.n_damages:
-            found.append(("journal", f"damaged in {n} places; `claw-studio doctor` says where", False))
-        return [{"part": part, "message": text, "stops": stops} for part, text, stops in found if text is not None]
+            checks.append(("journal", f"damaged in {n} places; `claw-studio doctor` says where", False))
+        return [{"part": part, "message": text, "stops": stops} for part, text, stops in checks if text is not None]
 
     def _stall(self) -> str | None:
         now, n = time.monotonic(), self._ingest.n_ingested

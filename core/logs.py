@@ -99,13 +99,13 @@ def set_up(level: int, form: str) -> None:
     sys.unraisablehook = _unraisable
 
 
-def _thread_failed(told: threading.ExceptHookArgs) -> None:
-    name = told.thread.name if told.thread is not None else "?"
-    error = told.exc_value or told.exc_type()
-    _log.critical("not caught in thread %s", name, exc_info=(told.exc_type, error, told.exc_traceback))
+def _thread_failed(hook: threading.ExceptHookArgs) -> None:
+    name = hook.thread.name if hook.thread is not None else "?"
+    error = hook.exc_value or hook.exc_type()
+    _log.critical("not caught in thread %s", name, exc_info=(hook.exc_type, error, hook.exc_traceback))
 
 
-def _unraisable(told: sys.UnraisableHookArgs) -> None:
-    error = told.exc_value or told.exc_type()
-    what = told.err_msg or "not caught in"
-    _log.error("%s %r", what, told.object, exc_info=(told.exc_type, error, told.exc_traceback))
+def _unraisable(hook: sys.UnraisableHookArgs) -> None:
+    error = hook.exc_value or hook.exc_type()
+    what = hook.err_msg or "not caught in"
+    _log.error("%s %r", what, hook.object, exc_info=(hook.exc_type, error, hook.exc_traceback))

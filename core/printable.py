@@ -20,7 +20,7 @@ def printable(text: str) -> str:
 
 def as_json(text: str) -> str:
     """JSON text with such characters in its strings spelt as JSON has them, ``\\u001b``."""
-    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def print_json(value: Any) -> None:
@@ -28,8 +28,8 @@ def print_json(value: Any) -> None:
     print(as_json(json.dumps(value)))
 
 
-def _spelt(found: re.Match[str]) -> str:
-    char = found[0]
+def _spelt(match: re.Match[str]) -> str:
+    char = match[0]
     if char in _SHORT:
         return _SHORT[char]
     return f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{ord(char):04x}"

@@ -40,11 +40,11 @@ def put_back(pool: Pool, ingest: Ingest, trash: Path) -> None:
         return
     while ingest.run_once():
         pass
-    told = pool.recovery.recover(trash)
+    recovery = pool.recovery.recover(trash)
     log.warning(
         "the pool missed %d records of the opinions log; they are back (%d rows about what is not there left out)",
-        told.n_records,
-        told.n_without_target,
+        recovery.n_records,
+        recovery.n_without_target,
     )
 
 
@@ -105,11 +105,11 @@ def _fill(pool: Pool, settings: Settings, clock: Callable[[], float], n_bytes: i
         if progress is not None:
             progress("journal", sum(pool.journal.positions().values()), n_bytes)
 
-    def told(done: int, total: int) -> None:
+    def report(done: int, total: int) -> None:
         if progress is not None:
             progress("opinions", done, total)
 
-    return pool.recovery.finish_rebuild(settings.opinions_dir, generation, progress=told), generation
+    return pool.recovery.finish_rebuild(settings.opinions_dir, generation, progress=report), generation
 
 
 def _keep_aside(path: Path, clock: Callable[[], float]) -> Path | None:

@@ -177,19 +177,19 @@ def scrub_step(step: Mapping[str, Any]) -> dict[str, Any]:
     names: list[str] = []
     texts: list[str] = []
 
-    found = dict(step)
+    cleaned_step = dict(step)
     for field in ("sampling", "metadata"):
-        if found.get(field):
-            found[field] = _without_key_fields(found[field], field, names, texts)
-    if isinstance(found.get("tools"), list):
+        if cleaned_step.get(field):
+            cleaned_step[field] = _without_key_fields(cleaned_step[field], field, names, texts)
+    if isinstance(cleaned_step.get("tools"), list):
         # Beside a tool's own fields only: its schema may well have a property of such a name.
-        found["tools"] = [dict(tool) if isinstance(tool, dict) else tool for tool in found["tools"]]
-        taken, inner = take_secrets({"tools": found["tools"]})
+        cleaned_step["tools"] = [dict(tool) if isinstance(tool, dict) else tool for tool in cleaned_step["tools"]]
+        taken, inner = take_secrets({"tools": cleaned_step["tools"]})
         names += taken
         texts += inner
     if not names:
         return dict(step)
-    cleaned: dict[str, Any] = scrubbed(found, texts)
+    cleaned: dict[str, Any] = scrubbed(cleaned_step, texts)
     dropped = [*((step.get("metadata") or {}).get("dropped_fields") or ()), *names]
     cleaned["metadata"] = {**(cleaned.get("metadata") or {}), "dropped_fields": list(dict.fromkeys(dropped))}
     return cleaned
@@ -204,14 +204,14 @@ def logged_secrets(record: Any) -> list[str]:
         return [text for item in record for text in logged_secrets(item)]
     if not isinstance(record, Mapping):
         return []
-    found: list[str] = []
+    secrets: list[str] = []
     for name, value in record.items():
         field = str(name).lower()
         if is_secret_name(field):
-            found += _keys_in(value)
+            secrets += _keys_in(value)
         elif field not in _SAID:
-            found += logged_secrets(value)
-    return found
+            secrets += logged_secrets(value)
+    return secrets
 
 
 def scrubbed(value: Any, secrets: Iterable[str]) -> Any:

@@ -322,13 +322,13 @@ class Service:
 
     def health(self) -> list[dict[str, Any]]:
         """The doctor's findings about this running service."""
-        told = [
+        running = [
             Finding(one["part"], "bad" if one["stops"] else "warn", one["message"], HEALTH_MEND)
             for one in self.problems()
         ]
         sync = self.policy.sync_json()
-        found = diagnose(self.settings, port_is_ours=True, sync=sync, pages_address=self.pages_address)
-        return [finding.as_dict() for finding in [*told, *found]]
+        diagnosed = diagnose(self.settings, port_is_ours=True, sync=sync, pages_address=self.pages_address)
+        return [finding.as_dict() for finding in [*running, *diagnosed]]
 
     def end_sync(self) -> None:
         """End the weight sync that nobody finishes; the version before it stays in force. Conflict without one."""

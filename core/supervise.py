@@ -78,16 +78,16 @@ class Supervisor:
         """What has ended, a line each: parts that are not back yet, and those that ended in the last minute."""
         self.look()
         now = time.monotonic()
-        told = []
+        problems = []
         for name, part in self._parts.items():
             if part.failure is not None:
-                told.append(f"{name} has ended and can't be started again: {part.failure}")
+                problems.append(f"{name} has ended and can't be started again: {part.failure}")
             elif part.ended_at is not None and now - part.ended_at < TOLD_S:
-                told.append(f"{name} had ended {now - part.ended_at:.0f} s ago and was started again")
+                problems.append(f"{name} had ended {now - part.ended_at:.0f} s ago and was started again")
         if self._thread is not None and not self._thread.is_alive() and not self._stopping.is_set():
-            told.append("the supervisor's thread has ended; it was started again")
+            problems.append("the supervisor's thread has ended; it was started again")
             self.start(self._also)
-        return told
+        return problems
 
     def _run(self) -> None:
         while not self._stopping.wait(self._every_s):

@@ -56,9 +56,9 @@ def extract_tokens(response: Mapping[str, Any], choice_index: int, dialect: str,
             ("response", response_ids, "completion_tokens"),
             ("prompt", prompt_ids, "prompt_tokens"),
         ):
-            told = usage.get(name)
-            if ids is not None and isinstance(told, int) and told != len(ids):
-                problems.append(f"{len(ids)} {what} ids, usage says {told}")
+            n_reported = usage.get(name)
+            if ids is not None and isinstance(n_reported, int) and n_reported != len(ids):
+                problems.append(f"{len(ids)} {what} ids, usage says {n_reported}")
     return Tokens(prompt_ids, response_ids, logprobs, source, "; ".join(problems) or None)
 
 
@@ -96,12 +96,12 @@ def _response_ids(
     problems: list[str],
 ) -> tuple[Sequence[int] | None, str]:
     """Ids, and how far to trust them."""
-    told, where = _told_ids(response, choice)
+    listed, where = _told_ids(response, choice)
     named = _named_ids(entries.tokens) if entries is not None and entries.values else None
-    if told is None and pairs is not None:
-        told, where = [pair[1] for pair in pairs], "meta_info.output_token_logprobs"
-    if told is not None:
-        ids = _ids(told, where, problems)
+    if listed is None and pairs is not None:
+        listed, where = [pair[1] for pair in pairs], "meta_info.output_token_logprobs"
+    if listed is not None:
+        ids = _ids(listed, where, problems)
         if ids is not None and named is not None and len(ids) == len(named) and ids != named:
             problems.append(f"{where} and the log-prob entries name different ids")
         return ids, TokenSource.ENGINE if ids is not None else TokenSource.NONE
@@ -113,8 +113,8 @@ def _response_ids(
 def _told_ids(response: Mapping[str, Any], choice: Mapping[str, Any]) -> tuple[Any, str]:
     """What the engine gives as the sampled ids, and where; None where it gives none."""
     for name in ("token_ids", "response_token_ids"):
-        if (told := _extra(choice, name)) is not None:
-            return told, name
+        if (ids := _extra(choice, name)) is not None:
+            return ids, name
     # llama.cpp has one drawer for the whole answer: it is the first choice's.
     drawer = response.get("__verbose")
     if isinstance(drawer, dict) and len(response["choices"]) == 1:
@@ -132,12 +132,12 @@ def _sglang_pairs(choice: Mapping[str, Any]) -> list[list[Any]] | None:
 
 
 def _prompt_ids(response: Mapping[str, Any], choice: Mapping[str, Any], problems: list[str]) -> Sequence[int] | None:
-    told = _extra(choice, "prompt_token_ids")
-    if told is None:
-        told = _extra(response, "prompt_token_ids")
-    if told is None and isinstance(meta := choice.get("meta_info"), dict):
-        told = meta.get("prompt_token_ids")
-    return _ids(told, "prompt_token_ids", problems) if told is not None else None
+    ids = _extra(choice, "prompt_token_ids")
+    if ids is None:
+        ids = _extra(response, "prompt_token_ids")
+    if ids is None and isinstance(meta := choice.get("meta_info"), dict):
+        ids = meta.get("prompt_token_ids")
+    return _ids(ids, "prompt_token_ids", problems) if ids is not None else None
 
 
 def _extra(holder: Mapping[str, Any], name: str) -> Any:
@@ -161,8 +161,10 @@ def _logprob_entries(choice: Mapping[str, Any], dialect: str) -> _Entries | None
     if not isinstance(content, list):
         return None
     # Most engines name no ids here, which their first entry shows: the tokens are not made into a list.
-    told = [entry if isinstance(entry, dict) else {} for entry in content]
-    return _Entries((entry.get("id", entry.get("token")) for entry in told), [entry.get("logprob") for entry in told])
+    entries = [entry if isinstance(entry, dict) else {} for entry in content]
+    return _Entries(
+        (entry.get("id", entry.get("token")) for entry in entries), [entry.get("logprob") for entry in entries]
+    )
 
 
 def _logprob_values(values: list[Any], problems: list[str]) -> list[float] | None:
@@ -195,14 +197,14 @@ def _named_id(token: Any) -> int | None:
     return None
 
 
-def _ids(told: Any, where: str, problems: list[str]) -> Sequence[int] | None:
-    if isinstance(told, np.ndarray):
-        return cast("Sequence[int]", told)  # made of checked ids
-    if not isinstance(told, list):
+def _ids(values: Any, where: str, problems: list[str]) -> Sequence[int] | None:
+    if isinstance(values, np.ndarray):
+        return cast("Sequence[int]", values)  # made of checked ids
+    if not isinstance(values, list):
         problems.append(f"{where} is not a list")
         return None
     # Prompts hold tens of thousands of ids: both checks run without a Python loop.
-    if set(map(type, told)) - {int} or min(told, default=0) < 0:
+    if set(map(type, values)) - {int} or min(values, default=0) < 0:
         problems.append(f"{where} holds something else than token ids")
         return None
-    return told
+    return values

@@ -52,8 +52,8 @@ class Batch:
     @property
     def groups(self) -> list[dict[str, Any]]:
         """Prompt groups with their trajectories and step uids."""
-        found: list[dict[str, Any]] = self.head["groups"]
-        return found
+        groups: list[dict[str, Any]] = self.head["groups"]
+        return groups
 
     def ack(
         self,

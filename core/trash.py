@@ -105,15 +105,15 @@ def _put_in_place(copy: Path, path: Path, trash: Path | None) -> None:
 
 def list_trash(trash_dir: Path, *, days: float) -> list[dict[str, Any]]:
     """What can be restored, newest first: ``{run_uid, at, until, author, rule, deleted, n_segments, n_bytes}``."""
-    found = []
+    notes = []
     for folder in trash_dir.glob("run-*") if trash_dir.is_dir() else ():
         note = read_note(folder)
         if note is not None:
             sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
             segments = sum(1 for _ in (folder / SEGMENTS).glob("*" + SUFFIX))
             more = {"until": note["at"] + days * 86400, "n_segments": segments, "n_bytes": sum(sizes)}
-            found.append({**note, **more})
-    return sorted(found, key=lambda note: note["at"], reverse=True)
+            notes.append({**note, **more})
+    return sorted(notes, key=lambda note: note["at"], reverse=True)
 
 
 def empty_trash(trash_dir: Path) -> list[str]:

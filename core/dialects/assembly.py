@@ -167,14 +167,14 @@ class _Choice:
         texts = {name: "".join(pieces) for name, pieces in self._texts.items()}
         content = texts.pop("content", "")
         said: Json = {"role": message.get("role") or "assistant"}
-        told = {name: text for name, text in texts.items() if text}
+        filled = {name: text for name, text in texts.items() if text}
         rest = {name: value for name, value in message.items() if name not in said}
         if self._legacy:
             rest["function_call"] = _joined(self._legacy)["function"]
         # No words at all are null beside something else, as engines say it in one piece.
-        bare = bool(self._calls or told or rest)
+        bare = bool(self._calls or filled or rest)
         said["content"] = content or (None if bare else "")
-        said |= {**told, **rest}
+        said |= {**filled, **rest}
         if self._calls:
             said["tool_calls"] = [_joined(self._calls[index]) for index in sorted(self._calls)]
         for holder in (said, said.get(_FIELDS_OF_PROVIDERS)):

@@ -150,8 +150,8 @@ def first_choice(answer: Mapping[str, Any]) -> tuple[Json, Json]:
 def reasoning_of(message: Mapping[str, Any]) -> str:
     """The thinking in a chat message or delta, whichever way the engine names it."""
     for name in ("reasoning_content", "reasoning"):
-        if isinstance(told := message.get(name), str) and told:
-            return told
+        if isinstance(text := message.get(name), str) and text:
+            return text
     return ""
 
 

@@ -34,8 +34,8 @@ class ToolCalls:
 
     def feed(self, delta: Mapping[str, Any]) -> None:
         """Take what a message or delta says of calls, the legacy ``function_call`` included."""
-        told = delta.get("tool_calls")
-        for position, piece in enumerate(told if isinstance(told, list) else ()):
+        pieces = delta.get("tool_calls")
+        for position, piece in enumerate(pieces if isinstance(pieces, list) else ()):
             if not isinstance(piece, dict):
                 continue
             index = piece.get("index")
@@ -88,8 +88,8 @@ def chunks_of(answer: Mapping[str, Any]) -> Iterator[Json]:
     """The first choice of a whole chat answer as the chunks of a stream: thinking, content, calls, the end."""
     choices = answer.get("choices")
     choice: Mapping[str, Any] = choices[0] if isinstance(choices, list) and choices else {}
-    told = choice.get("message")
-    message: Mapping[str, Any] = told if isinstance(told, dict) else {}
+    maybe_message = choice.get("message")
+    message: Mapping[str, Any] = maybe_message if isinstance(maybe_message, dict) else {}
 
     def chunk(delta: Json, **more: Any) -> Json:
         return {"choices": [{"index": 0, "delta": delta, **more}]}
@@ -108,17 +108,17 @@ def chunks_of(answer: Mapping[str, Any]) -> Iterator[Json]:
 
 def usage_counts(usage: Any) -> tuple[int, int, int, int]:
     """(prompt, cached prompt, completion, reasoning) tokens; 0 where the engine told none."""
-    told = usage if isinstance(usage, dict) else {}
+    counts = usage if isinstance(usage, dict) else {}
 
     def count(holder: Any, name: str) -> int:
         value = holder.get(name) if isinstance(holder, dict) else None
         return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
     return (
-        count(told, "prompt_tokens"),
-        count(told.get("prompt_tokens_details"), "cached_tokens"),
-        count(told, "completion_tokens"),
-        count(told.get("completion_tokens_details"), "reasoning_tokens"),
+        count(counts, "prompt_tokens"),
+        count(counts.get("prompt_tokens_details"), "cached_tokens"),
+        count(counts, "completion_tokens"),
+        count(counts.get("completion_tokens_details"), "reasoning_tokens"),
     )
 
 

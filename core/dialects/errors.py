@@ -55,14 +55,16 @@ def anthropic_error(error: StudioError) -> dict[str, Any]:
 def engine_refusal(status: int, body: Mapping[str, Any]) -> EngineError:
     """What an engine answered instead of an answer, OpenAI's error shape or a bare message, as a failure."""
     said = body.get("error")
-    told = said if isinstance(said, dict) else body
-    message, kind = told.get("message"), told.get("type") if isinstance(said, dict) else None
+    details = said if isinstance(said, dict) else body
+    message, kind = details.get("message"), details.get("type") if isinstance(said, dict) else None
     refusal = EngineError(
-        str(message or said or f"the engine answered {status}"), upstream_status=status, field=_text(told.get("param"))
+        str(message or said or f"the engine answered {status}"),
+        upstream_status=status,
+        field=_text(details.get("param")),
     )
     if status >= 500:
         refusal.http_status = status
-    if code := _text(told.get("code")) or _text(kind):
+    if code := _text(details.get("code")) or _text(kind):
         refusal.type = code
     return refusal
 

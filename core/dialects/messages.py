@@ -254,15 +254,15 @@ def _input(call: ToolCall) -> Json:
 
 def _stop(choice: Mapping[str, Any], called: bool, refused: bool) -> tuple[str, str | None]:
     """(stop_reason, stop_sequence)."""
-    told = choice.get("stop_reason") or choice.get("matched_stop")
+    stop_text = choice.get("stop_reason") or choice.get("matched_stop")
     reason = _STOP_REASONS.get(str(choice.get("finish_reason")), "end_turn")
     if reason == "end_turn":
         if refused:
             return "refusal", None
         if called:
             return "tool_use", None
-        if isinstance(told, str):
-            return "stop_sequence", told
+        if isinstance(stop_text, str):
+            return "stop_sequence", stop_text
     return reason, None
 
 

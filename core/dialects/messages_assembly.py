@@ -96,8 +96,8 @@ def _index(event: Mapping[str, Any]) -> int:
 
 
 def _object(holder: Mapping[str, Any], name: str) -> Json:
-    found = holder.get(name)
-    return found if isinstance(found, dict) else {}
+    value = holder.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def _told(values: Json) -> Json:

@@ -21,12 +21,12 @@ def chat_answer(engine_dialect: str, response: Mapping[str, Any]) -> Mapping[str
     if reader is None:
         return response
     try:
-        found = reader(response)
+        chat = reader(response)
     except InvalidInput:
         return response
-    if found is None:
+    if chat is None:
         return response
-    message, finish_reason = found
+    message, finish_reason = chat
     choice = {"index": 0, "message": message, "finish_reason": finish_reason}
     return {"id": response.get("id"), "model": response.get("model"), "choices": [choice]}
 

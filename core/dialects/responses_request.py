@@ -165,8 +165,8 @@ class _Talk:
             if item.get("encrypted_content"):
                 self._dropped.add("input.reasoning.encrypted_content")
             for name, joiner in (("content", ""), ("summary", "\n\n")):
-                told = item.get(name)
-                parts = [p for p in told if isinstance(p, dict)] if isinstance(told, list) else []
+                listed = item.get(name)
+                parts = [p for p in listed if isinstance(p, dict)] if isinstance(listed, list) else []
                 text = joiner.join(str(part.get("text", "")) for part in parts)
                 if text:
                     break
@@ -243,8 +243,8 @@ class _Talk:
                 image = {"url": part["image_url"], "detail": part.get("detail")}
                 parts.append({"type": "image_url", "image_url": chat_request(image)})
             elif kind == "input_file" and (part.get("file_data") or part.get("file_id")):
-                told = {name: part.get(name) for name in ("filename", "file_data", "file_id")}
-                parts.append({"type": "file", "file": chat_request(told)})
+                file = {name: part.get(name) for name in ("filename", "file_data", "file_id")}
+                parts.append({"type": "file", "file": chat_request(file)})
             elif kind == "input_audio" and isinstance(part.get("input_audio"), dict):
                 parts.append({"type": "input_audio", "input_audio": part["input_audio"]})
             else:
@@ -270,5 +270,5 @@ def _text_format(text: Any) -> tuple[Json | None, Any]:
         return {"type": "json_object"}, verbosity
     if kind != "json_schema":
         raise BadRequest(f"unknown text.format {kind!r}", field="text.format", hint="text, json_object, json_schema")
-    told = {name: form.get(name) for name in ("name", "description", "schema", "strict")}
-    return {"type": "json_schema", "json_schema": chat_request(told)}, verbosity
+    schema = {name: form.get(name) for name in ("name", "description", "schema", "strict")}
+    return {"type": "json_schema", "json_schema": chat_request(schema)}, verbosity

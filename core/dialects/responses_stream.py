@@ -166,7 +166,7 @@ class ResponsesRelay:
 
     def _called(self, item: Json) -> list[bytes]:
         index = self._n_items
-        told = {"item_id": item["id"], "output_index": index}
+        place = {"item_id": item["id"], "output_index": index}
         out: list[bytes] = []
         if item["type"] == "local_shell_call":
             out.append(self._item("response.output_item.added", {**item, "status": "in_progress"}))
@@ -177,8 +177,8 @@ class ResponsesRelay:
             more = {"name": item["name"]} if name == "arguments" else {}
             out.append(self._item("response.output_item.added", begun))
             if item[name]:
-                out.append(self._event(f"response.{word}.delta", **told, delta=item[name]))
-            out.append(self._event(f"response.{word}.done", **told, **more, **{name: item[name]}))
+                out.append(self._event(f"response.{word}.delta", **place, delta=item[name]))
+            out.append(self._event(f"response.{word}.done", **place, **more, **{name: item[name]}))
         out.append(self._item("response.output_item.done", item))
         self._output.append(item)
         return out

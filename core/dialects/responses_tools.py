@@ -151,8 +151,8 @@ class ToolNames:
         self._tools[flat] = _Tool(kind, name, namespace)
         if kind == "custom":
             return {"name": flat, "description": _custom_description(tool), "parameters": _CUSTOM_PARAMETERS}
-        told = {key: tool.get(key) for key in ("description", "parameters", "strict")}
-        return chat_request({"name": flat, **told})
+        details = {key: tool.get(key) for key in ("description", "parameters", "strict")}
+        return chat_request({"name": flat, **details})
 
 
 _CUSTOM_PARAMETERS: Final[Json] = {
@@ -177,5 +177,5 @@ def _shell_action(arguments: str) -> Json | None:
     command = given.get("command") if given is not None else None
     if given is None or not isinstance(command, list) or not all(isinstance(word, str) for word in command):
         return None
-    told = {key: given[key] for key in ("working_directory", "timeout_ms") if given.get(key)}
-    return {"type": "exec", "command": command, "env": {}, **told}
+    options = {key: given[key] for key in ("working_directory", "timeout_ms") if given.get(key)}
+    return {"type": "exec", "command": command, "env": {}, **options}

@@ -365,8 +365,8 @@ class Engine:
             reason = "length"
         if reason is not None:
             if not isinstance(stop, str):
-                tail, found = sequence.scanner.feed(sequence.detokenizer.close())
-                text += tail if found else tail + sequence.scanner.close()
+                tail, stopped = sequence.scanner.feed(sequence.detokenizer.close())
+                text += tail if stopped else tail + sequence.scanner.close()
             sequence.finish_reason = reason
         sequence.sink(sequence, Emission(token_id, logprob, top, text, reason, stop))
         if reason is not None:

@@ -32,8 +32,8 @@ def answer_grammar(response_format: Any) -> str | None:
         return None
     if kind == "json_object":
         return _json({"type": "object"})
-    told = form.get("json_schema")
-    schema = told.get("schema") if isinstance(told, dict) else None
+    json_schema = form.get("json_schema")
+    schema = json_schema.get("schema") if isinstance(json_schema, dict) else None
     if kind != "json_schema" or not isinstance(schema, dict):
         raise InvalidInput(
             "response_format must be text, json_object or json_schema with a schema", field="response_format"

@@ -52,12 +52,12 @@ def make_model(directory: Path, *, seed: int = 0) -> Path:
     """
     config_path, weights_path = directory / CONFIG_FILE, directory / WEIGHTS_FILE
     if config_path.exists() and weights_path.exists():
-        found = json.loads(config_path.read_text(encoding="utf-8")).get(SEED_KEY, seed)
-        if found != seed:
+        known_seed = json.loads(config_path.read_text(encoding="utf-8")).get(SEED_KEY, seed)
+        if known_seed != seed:
             raise Conflict(
-                f"{directory} holds the model of seed {found}",
+                f"{directory} holds the model of seed {known_seed}",
                 field="seed",
-                hint=f"use seed={found} or another folder",
+                hint=f"use seed={known_seed} or another folder",
             )
         return directory
     from safetensors.numpy import save_file

@@ -82,8 +82,8 @@ class MessageParser:
         """Deltas that became certain with ``text``, in order."""
         self._text += text
         deltas: list[dict[str, Any]] = []
-        while (found := self._step()) is not None:
-            deltas += found
+        while (step := self._step()) is not None:
+            deltas += step
         return deltas
 
     def close(self) -> list[dict[str, Any]]:
@@ -162,10 +162,10 @@ class MessageParser:
             return None
         inside, self._text = self._text[:end], self._text[end + len(END_CALL) :]
         self._step = self._content_step
-        found = parse_call(inside)
-        if found is None:
+        call = parse_call(inside)
+        if call is None:
             return self._add_content(self._glue + CALL + inside + END_CALL)
-        return self._add_call(*found)
+        return self._add_call(*call)
 
     def _add_content(self, text: str) -> list[dict[str, Any]]:
         if not text:
@@ -202,9 +202,9 @@ class StopScanner:
         if not self._stops:
             return text, None
         text = self._held + text
-        found = [(text.find(s), s) for s in self._stops if s in text]
-        if found:
-            at, stop = min(found)
+        matches = [(text.find(s), s) for s in self._stops if s in text]
+        if matches:
+            at, stop = min(matches)
             self._held = ""
             return text[:at], stop
         keep = _held_back(text, self._stops)

@@ -149,10 +149,10 @@ class EngineProcess:
 
     def _read_stdout(self) -> None:
         for line in _lines(self._process.stdout):
-            found = _ready_line(line)
-            if found is not None and self.base_url is None:
-                self.model = found["model"]
-                self.base_url = found["base_url"]
+            ready = _ready_line(line)
+            if ready is not None and self.base_url is None:
+                self.model = ready["model"]
+                self.base_url = ready["base_url"]
                 self._settled.set()
         code = self._process.wait()
         if self.base_url is None:
@@ -177,7 +177,7 @@ def _ready_line(line: str) -> dict[str, Any] | None:
     if not line.startswith("{"):
         return None
     try:
-        found = json.loads(line)
+        values = json.loads(line)
     except ValueError:
         return None
-    return found if isinstance(found, dict) and found.get("ready") else None
+    return values if isinstance(values, dict) and values.get("ready") else None

@@ -63,6 +63,6 @@ def draw(logits_V: Any, sampling: Sampling, rng: random.Random, banned: Sequence
         probs_V = torch.zeros_like(probs_V).scatter_(0, order, ranked)
     cumulative_V = probs_V.cumsum(0)
     at = rng.random() * float(cumulative_V[-1])
-    found = int(torch.searchsorted(cumulative_V, at, right=True))
+    index = int(torch.searchsorted(cumulative_V, at, right=True))
     # rounding may land past the last token that can come
-    return found if found < cumulative_V.numel() and probs_V[found] > 0 else int(probs_V.nonzero()[-1])
+    return index if index < cumulative_V.numel() and probs_V[index] > 0 else int(probs_V.nonzero()[-1])

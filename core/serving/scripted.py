@@ -136,8 +136,8 @@ class ScriptedEngine:
     ) -> web.StreamResponse:
         """Bytes of the first alike request, so that the engine costs a benchmark as little as it can."""
         asked = ("n", "stream", "logprobs", "top_logprobs", "return_token_ids", "max_tokens", "echo")
-        told = (repr(body.get(name)) for name in ("stream_options", "tool_choice", "response_format"))
-        options = (*told, bool(body.get("tools")), body.get("max_completion_tokens"))
+        values = (repr(body.get(name)) for name in ("stream_options", "tool_choice", "response_format"))
+        options = (*values, bool(body.get("tools")), body.get("max_completion_tokens"))
         key = (route, match.index, match.variants, *map(body.get, asked), *options)
         payload = self._fast.get(key)
         if payload is None:

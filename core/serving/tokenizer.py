@@ -61,8 +61,8 @@ class ChatTokenizer:
 
     def token_id(self, token: str) -> int | None:
         """Id of a token by its name, None when the vocabulary lacks it."""
-        found: int | None = self._tokenizer.token_to_id(token)
-        return found
+        token_id: int | None = self._tokenizer.token_to_id(token)
+        return token_id
 
     def encode(self, text: str) -> list[int]:
         """Ids of ``text``; names of special tokens in it become those tokens.

@@ -157,8 +157,8 @@ class Fleet:
         """Workers that can't write, or do not take calls, a line each."""
         with self._news:
             away = [name for name in self.names if name not in self._processes or not self._processes[name].ready]
-        told = [f"gateway process {name} takes no calls" for name in away if not self._stopping.is_set()]
-        return told + [f"gateway process {name}: {error}" for name, error in dict(self._journal_errors).items()]
+        problems = [f"gateway process {name} takes no calls" for name in away if not self._stopping.is_set()]
+        return problems + [f"gateway process {name}: {error}" for name, error in dict(self._journal_errors).items()]
 
     def add_engine(self, name: str, base_url: str, *, models: Sequence[str]) -> None:
         """Make an engine known to every worker, those of later included."""
@@ -307,11 +307,11 @@ class Fleet:
         with self._news:
             self._said += 1
             number = self._said
-            told = list(self._processes.values())
-            for process in told:
+            processes = list(self._processes.values())
+            for process in processes:
                 process.sender.send({**message, "n": number})
             deadline = time.monotonic() + ACK_TIMEOUT_S
-            while late := [p.name for p in told if p.ready and p.acked < number]:
+            while late := [p.name for p in processes if p.ready and p.acked < number]:
                 if not self._news.wait(max(0.0, deadline - time.monotonic())):
                     log.error("gateway processes %s did not take %r in time", ", ".join(late), message["do"])
                     return

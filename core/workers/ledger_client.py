@@ -31,11 +31,11 @@ class OwnersLedger(Ledger):
         self._asked[number] = (loop, answer)
         try:
             self._tell({"want": "call", "key": binding.key_sha256, "id": number})
-            told = await answer
+            reply = await answer
         finally:
             del self._asked[number]
-        if told.get("refused") is not None:
-            raise KeySpent(told["refused"], retry_after_s=told.get("retry_after_s"))
+        if reply.get("refused") is not None:
+            raise KeySpent(reply["refused"], retry_after_s=reply.get("retry_after_s"))
 
     def spend(self, key_sha256: str, n_tokens: int) -> None:
         """A call of the key took so many tokens."""

@@ -172,7 +172,7 @@ class Worker:
         self._teller.join()
 
     def _tell_news(self) -> None:
-        told: dict[str, Any] = {"engines": [], "journal_error": None}
+        last_sent: dict[str, Any] = {"engines": [], "journal_error": None}
         looked_at = 0.0
         last = False
         while not last:
@@ -185,8 +185,8 @@ class Worker:
                 if not last:
                     self._look_after()
                 for name, value in (("engines", self.engines.status()), ("journal_error", self.journal.error)):
-                    if told[name] != value:
-                        told[name] = value
+                    if last_sent[name] != value:
+                        last_sent[name] = value
                         self._tell({name: value})
 
     def _look_after(self) -> None:

@@ -159,14 +159,14 @@ def _check_media(headers: dict[str, str], path: str) -> None:
     """Raises UnsupportedMedia for a body that does not say that it is JSON."""
     if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
         return
-    told = headers.get("content-type", "")
-    media = told.partition(";")[0].strip().lower().encode("latin-1")
+    content_type = headers.get("content-type", "")
+    media = content_type.partition(";")[0].strip().lower().encode("latin-1")
     if path == _LINES_PATH and media in _LINES_TYPES:
         return
     if path == _LINES_PATH or not _JSON_TYPE.fullmatch(media):
         wanted = "application/jsonl" if path == _LINES_PATH else "application/json"
         raise UnsupportedMedia(
-            f"the body is declared as {told[:100]!r}" if told else "the body has no type",
+            f"the body is declared as {content_type[:100]!r}" if content_type else "the body has no type",
             field="Content-Type",
             hint=f"send 'Content-Type: {wanted}' (curl: -H 'Content-Type: {wanted}')",
         )

@@ -50,8 +50,8 @@ class Limits:
     @classmethod
     def of(cls, row: Mapping[str, Any] | None) -> Limits:
         """From JSON, as ``session`` records have it."""
-        told = dict(row or {})
-        return cls(**{**told, "models": tuple(told.get("models") or ())})
+        values = dict(row or {})
+        return cls(**{**values, "models": tuple(values.get("models") or ())})
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,16 +175,16 @@ class KeyStore:
     def find(self, name: str) -> list[str]:
         """Hashes of the keys of a trajectory, or of the key with this id, revoked ones too. NotFound for neither."""
         with self._lock:
-            found = [
+            hashes = [
                 key_sha256
                 for key_sha256, binding in self._bindings.items()
                 if binding.trajectory_uid == name or name in (key_sha256, key_id(key_sha256))
             ]
-        if not found:
+        if not hashes:
             raise NotFound(
                 f"no session key {name!r}", field="name", hint="a key_id or trajectory_uid of GET /api/v1/sessions"
             )
-        return found
+        return hashes
 
     def is_revoked(self, key_sha256: str) -> bool:
         """True once the key was taken back."""
@@ -208,16 +208,16 @@ class KeyStore:
 
 def presented_keys(headers: Mapping[str, str]) -> tuple[str, ...]:
     """Keys in ``Authorization`` and ``x-api-key``, the bearer first."""
-    found: list[str] = []
+    keys: list[str] = []
     authorization = headers.get("authorization", "")
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() == "bearer" and token.strip():
-        found.append(token.strip())
+        keys.append(token.strip())
     elif authorization and not token:
-        found.append(authorization)
+        keys.append(authorization)
     if key := headers.get("x-api-key", "").strip():
-        found.append(key)
-    return tuple(dict.fromkeys(found))
+        keys.append(key)
+    return tuple(dict.fromkeys(keys))
 
 
 def is_studio_key(key: str, api_key: str | None) -> bool:
@@ -247,9 +247,9 @@ def authorize(
     binding: Binding | None = None
     others: list[str] = []
     for key in presented:
-        found = keys.resolve(key)
-        if found is not None:
-            binding = binding or found
+        bound = keys.resolve(key)
+        if bound is not None:
+            binding = binding or bound
         elif _OURS.fullmatch(key) and not is_studio_key(key, api_key):
             raise Unauthorized(
                 "this session key was revoked, has expired or was never given out",

@@ -68,9 +68,9 @@ class WrongKeys:
 
 def _network(address: str) -> str:
     try:
-        found = ip_address(address)
+        ip = ip_address(address)
     except ValueError:
         return address
-    if isinstance(found, IPv6Address):
-        return str(found.ipv4_mapped) if found.ipv4_mapped else found.exploded[:19]
+    if isinstance(ip, IPv6Address):
+        return str(ip.ipv4_mapped) if ip.ipv4_mapped else ip.exploded[:19]
     return address

@@ -43,7 +43,7 @@ def readable_trajectory(presented: Iterable[str], keys: KeyStore, api_key: str |
     """
     if api_key is None or any(is_studio_key(key, api_key) for key in presented):
         return None
-    return next((found.trajectory_uid for key in presented if (found := keys.resolve(key)) is not None), None)
+    return next((binding.trajectory_uid for key in presented if (binding := keys.resolve(key)) is not None), None)
 
 
 async def expand_input(directory: Path, dialect: str, request: Mapping[str, Any], within: str | None) -> list[Json]:
@@ -142,10 +142,10 @@ def _resolved(directory: Path, item: Json, within: str | None) -> Json:
     match = _ITEM.match(str(item.get("id")))
     record = find_response(directory, RESPONSE_PREFIX + match["tail"], within) if match is not None else None
     output = response_of(record)["output"] if record is not None else ()
-    found: Json | None = next((made for made in output if made["id"] == item["id"]), None)
-    if found is None and _bare_reasoning(item):
+    resolved: Json | None = next((made for made in output if made["id"] == item["id"]), None)
+    if resolved is None and _bare_reasoning(item):
         # The agent has it from elsewhere; the translation says that it is left out.
         return item
-    if found is None:
+    if resolved is None:
         raise BadRequest(f"no item {item.get('id')!r} was found", field="input", hint="send the item itself")
-    return found
+    return resolved

@@ -261,10 +261,10 @@ def _error_of(answer: EngineAnswer | None, failure: StudioError | None) -> dict[
 def _usage(answer: EngineAnswer | None, *names: str) -> int | None:
     """A count under the first of its names that the engine uses."""
     usage = answer.body.get("usage") if answer is not None else None
-    told = (usage.get(name) for name in names) if isinstance(usage, dict) else ()
-    return next((count for count in told if isinstance(count, int)), None)
+    counts = (usage.get(name) for name in names) if isinstance(usage, dict) else ()
+    return next((count for count in counts if isinstance(count, int)), None)
 
 
 def _retry_count(headers: Mapping[str, str]) -> int:
-    told = headers.get("x-stainless-retry-count", "")
-    return int(told) if told.isdecimal() and len(told) < 6 else 0
+    count = headers.get("x-stainless-retry-count", "")
+    return int(count) if count.isdecimal() and len(count) < 6 else 0

@@ -92,7 +92,7 @@ def resolve_caller(
         InvalidInput: a uid that is too long or holds blanks or control characters.
         Forbidden: a key is asked for, and the session key that let the call in is bound to something else.
     """
-    binding = next((found for key in presented if (found := keys.resolve(key)) is not None), None)
+    binding = next((bound for key in presented if (bound := keys.resolve(key)) is not None), None)
     known: dict[str, Any] = dict(binding.metadata) if binding is not None else {}
     turn = _TURN_MODEL.match(model) if model else None
     if turn is not None:
@@ -159,18 +159,18 @@ def _sessions(headers: Mapping[str, str], metadata: Any) -> Iterator[str]:
         if user_id.startswith("{"):
             uid = _session_id(user_id)
         else:
-            found = _SESSION_OF_USER.search(user_id)
-            uid = found["session"] if found is not None else None
+            match = _SESSION_OF_USER.search(user_id)
+            uid = match["session"] if match is not None else None
         if uid:
             yield uid
 
 
 def _session_id(user_id: str) -> str | None:
     try:
-        found = orjson.loads(user_id).get("session_id")
+        session_id = orjson.loads(user_id).get("session_id")
     except orjson.JSONDecodeError:
         return None
-    return found if isinstance(found, str) else None
+    return session_id if isinstance(session_id, str) else None
 
 
 def _source(named: str | None) -> str:

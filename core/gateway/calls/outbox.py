@@ -140,14 +140,14 @@ class _MergedEvents:
     def feed(self, chunk: Json) -> None:
         if chunk.get("type") == "ping":
             return
-        told = _text_of(chunk)
-        where = (chunk.get("index"), *told[:2]) if told is not None else None
-        if told is None or where != self._last:
+        piece = _text_of(chunk)
+        where = (chunk.get("index"), *piece[:2]) if piece is not None else None
+        if piece is None or where != self._last:
             self._close()
             self._events.append(chunk)
             self._last = where
-        if told is not None:
-            self._pieces.append(told[2])
+        if piece is not None:
+            self._pieces.append(piece[2])
 
     def chunks(self) -> list[Json]:
         self._close()

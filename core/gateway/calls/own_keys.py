@@ -144,12 +144,12 @@ def _stripped(chunk: Json) -> Json:
     return chunk
 
 
-def _texts(value: Any, place: tuple[Any, ...], found: list[tuple[tuple[Any, ...], Json, str]]) -> None:
+def _texts(value: Any, place: tuple[Any, ...], texts: list[tuple[tuple[Any, ...], Json, str]]) -> None:
     """The pieces of texts in a chunk, each with the place that the pieces of one text share."""
     if isinstance(value, list):
         for i, item in enumerate(value):
             index = item.get("index", i) if isinstance(item, dict) else i
-            _texts(item, (*place, index), found)
+            _texts(item, (*place, index), texts)
     elif isinstance(value, dict):
         if "index" in value and not place:
             place = (value["index"],)
@@ -158,6 +158,6 @@ def _texts(value: Any, place: tuple[Any, ...], found: list[tuple[tuple[Any, ...]
                 continue
             if isinstance(item, str):
                 if name in _TEXT_FIELDS and item:
-                    found.append(((*place, name), value, name))
+                    texts.append(((*place, name), value, name))
             elif isinstance(item, dict | list):
-                _texts(item, (*place, name), found)
+                _texts(item, (*place, name), texts)

@@ -159,10 +159,10 @@ class PolicyState:
             "timeout_s": self.sync_timeout_s,
         }
 
-    def resume_sync(self, told: Mapping[str, Any] | None) -> None:
+    def resume_sync(self, sync: Mapping[str, Any] | None) -> None:
         """Take over what ``sync_json`` of another process says."""
-        if told is not None:
-            self._sync = Sync(told["version"], told["started_at"], self._monotonic() - told["elapsed_s"])
+        if sync is not None:
+            self._sync = Sync(sync["version"], sync["started_at"], self._monotonic() - sync["elapsed_s"])
 
     def history_json(self) -> list[dict[str, Any]]:
         """The events as JSON objects, newest first."""

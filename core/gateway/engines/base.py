@@ -154,7 +154,7 @@ class Engine(ABC):
 
     def status(self) -> dict[str, Any]:
         """What the pages show. ``ok`` is None until the first call."""
-        told: dict[str, Any] = {
+        status: dict[str, Any] = {
             "name": self.name,
             "kind": self.kind,
             "base_url": self.address,
@@ -173,7 +173,7 @@ class Engine(ABC):
             "replica_of": self.replica_of,
         }
         # Engines repeat keys in what they say of themselves and of their failures.
-        return {**told, **scrubbed({name: told[name] for name in ("error", "findings")}, self.secrets())}
+        return {**status, **scrubbed({name: status[name] for name in ("error", "findings")}, self.secrets())}
 
     @property
     def address(self) -> str | None:

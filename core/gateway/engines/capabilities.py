@@ -56,14 +56,15 @@ class CapabilityFallback:
             return
         # A refusal may have been about that one request, so only success is remembered for good.
         self._levels[key] = (level, math.inf if level == 0 else self._clock() + ASK_AGAIN_S)
-        found = extract_tokens(answer, 0, dialect, echoed=echoed) if isinstance(answer, dict) else None
+        tokens = extract_tokens(answer, 0, dialect, echoed=echoed) if isinstance(answer, dict) else None
         several = len({name for _, name in self._levels}) > 1
         self._findings[f"{where}:{model}" if several else where] = {
             "asked": list(added),
             "refused": sorted(set(asks[0]) - set(asks[level])),
-            "token_ids": found is not None and found.response_ids is not None,
-            "prompt_token_ids": found is not None and (found.prompt_ids is not None or prompt_text(answer) is not None),
-            "logprobs": found is not None and found.response_logprobs is not None,
+            "token_ids": tokens is not None and tokens.response_ids is not None,
+            "prompt_token_ids": tokens is not None
+            and (tokens.prompt_ids is not None or prompt_text(answer) is not None),
+            "logprobs": tokens is not None and tokens.response_logprobs is not None,
         }
 
 
@@ -97,12 +98,12 @@ class Streams:
 
     def status(self, flavour: Flavour, version: str | None) -> dict[str, str]:
         """``{"mode": ...}``, and for each kind of call how it is streamed and why not otherwise."""
-        told = {"mode": self.mode}
+        modes = {"mode": self.mode}
         for kind in KINDS:
             how = RELAY if self.relays(flavour, version, kind) else WHOLE
             why = self._spoilt.get(kind) if self.mode == AUTO else None
-            told[kind] = f"{how}: {why}" if why else how
-        return told
+            modes[kind] = f"{how}: {why}" if why else how
+        return modes
 
 
 def lost_tokens(answer: Mapping[str, Any], dialect: str) -> str | None:
@@ -112,10 +113,10 @@ def lost_tokens(answer: Mapping[str, Any], dialect: str) -> str | None:
     if None in ids:
         return "its stream told no ids"
     usage = answer.get("usage")
-    told = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    n_tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
     n_ids = sum(len(known) for known in ids if known is not None)
-    if isinstance(told, int) and told != n_ids:
-        return f"its stream told {n_ids} ids of {told} tokens"
+    if isinstance(n_tokens, int) and n_tokens != n_ids:
+        return f"its stream told {n_ids} ids of {n_tokens} tokens"
     return next((tokens.mismatch for tokens in choices if tokens.mismatch is not None), None)
 
 

@@ -92,11 +92,11 @@ def _single(call: EngineCall, number: int) -> EngineCall:
 
 def _summed_usage(usages: list[Any]) -> dict[str, Any]:
     """The prompt counts once, as where an engine makes all choices itself."""
-    told = [usage for usage in usages if isinstance(usage, dict)]
-    total = dict(told[0])
+    known = [usage for usage in usages if isinstance(usage, dict)]
+    total = dict(known[0])
     for name in _SUMMED:
         if isinstance(total.get(name), int):
-            total[name] = sum(usage[name] for usage in told if isinstance(usage.get(name), int))
+            total[name] = sum(usage[name] for usage in known if isinstance(usage.get(name), int))
     if isinstance(total.get("prompt_tokens"), int) and isinstance(total.get("completion_tokens"), int):
         total["total_tokens"] = total["prompt_tokens"] + total["completion_tokens"]
     return total

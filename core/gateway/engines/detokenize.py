@@ -23,9 +23,9 @@ async def detokenize(engine: Engine, ids: Sequence[int], model: str | None) -> s
     try:
         async with asyncio.timeout(TIMEOUT_S):
             status, _, raw = await engine.pass_on("/detokenize", body, model, None)
-        told = orjson.loads(raw) if status == 200 else None
+        answer = orjson.loads(raw) if status == 200 else None
     except (EngineError, NotFound, TimeoutError, orjson.JSONDecodeError):
         return None
-    if not isinstance(told, dict):
+    if not isinstance(answer, dict):
         return None
-    return next((told[name] for name in TEXT_FIELDS if isinstance(told.get(name), str)), None)
+    return next((answer[name] for name in TEXT_FIELDS if isinstance(answer.get(name), str)), None)

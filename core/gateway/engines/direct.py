@@ -112,13 +112,13 @@ class DirectEngine(Engine):
 
     def streaming(self) -> dict[str, str]:
         """Mode, and how each kind of call is streamed now."""
-        told = self._streams.status(self._probe.flavour, self._probe.version)
+        modes = self._streams.status(self._probe.flavour, self._probe.version)
         if self._streams.mode == AUTO:
             for kind in KINDS:
                 why_not = self._text_streams.why_not(kind)
-                if why_not is not None and told[kind] != RELAY:
-                    told[kind] = f"{WHOLE}: {why_not}" if why_not else RELAY
-        return told
+                if why_not is not None and modes[kind] != RELAY:
+                    modes[kind] = f"{WHOLE}: {why_not}" if why_not else RELAY
+        return modes
 
     async def _in_time(self, call: EngineCall, *, stream: bool) -> EngineStream | EngineAnswer:
         deadline = asyncio.get_running_loop().time() + self.timeouts.total
@@ -202,12 +202,12 @@ class DirectEngine(Engine):
             return answer
         if answer.status == 200 and len(answer.body["choices"]) >= n:
             return answer
-        found = await one_by_one(call, n, self._ask_whole, answer if answer.status == 200 else None)
-        if found.status != 200 and n <= MAX_CHOICES:
+        combined = await one_by_one(call, n, self._ask_whole, answer if answer.status == 200 else None)
+        if combined.status != 200 and n <= MAX_CHOICES:
             # What is wrong with one choice is wrong with several, in the words that fit the request.
             return answer
         self._one_at_a_time.add(dialect)
-        return found if n <= MAX_CHOICES or answer.status == 200 else answer
+        return combined if n <= MAX_CHOICES or answer.status == 200 else answer
 
     async def _ask_whole(self, call: EngineCall) -> EngineAnswer:
         answer = await self._complete(call, None)

@@ -162,8 +162,8 @@ def by_refusal(body: Any) -> Flavour | None:
 
 def _numbers(version: str) -> tuple[int, ...]:
     """The leading numbers of a version: ``0.32.0rc1`` is (0, 32, 0)."""
-    found = re.match(r"v?(\d+(?:\.\d+)*)", version)
-    return tuple(map(int, found[1].split("."))) if found else ()
+    match = re.match(r"v?(\d+(?:\.\d+)*)", version)
+    return tuple(map(int, match[1].split("."))) if match else ()
 
 
 TEMPERATURES: Final = (0.25, 2.0)
@@ -200,8 +200,8 @@ def _likeliest(answer: Any) -> float | None:
 def prompt_text(answer: Mapping[str, Any]) -> str | None:
     """The prompt as llama.cpp rendered it, where it was asked for it."""
     drawer = answer.get("__verbose")
-    told = drawer.get("prompt") if isinstance(drawer, Mapping) else None
-    return told if isinstance(told, str) else None
+    prompt = drawer.get("prompt") if isinstance(drawer, Mapping) else None
+    return prompt if isinstance(prompt, str) else None
 
 
 def findings_line(findings: Mapping[str, Any]) -> str:
@@ -216,17 +216,17 @@ def findings_line(findings: Mapping[str, Any]) -> str:
     models = findings.get("models")
     if models:
         parts.append(f"models: {', '.join(map(str, models))}" if isinstance(models, list) else f"models {models}")
-    for name, found in findings.items():
-        if isinstance(found, Mapping):
-            parts.append(f"{name}: {_told(found)}")
+    for name, finding in findings.items():
+        if isinstance(finding, Mapping):
+            parts.append(f"{name}: {_told(finding)}")
     known = {"flavour", "version", "logprobs", "measured", "models"}
     rest = {k: v for k, v in findings.items() if k not in known and not isinstance(v, Mapping)}
     parts += [name if value is True else f"{name}: {value}" for name, value in rest.items() if value]
     return " · ".join(parts)
 
 
-def _told(found: Mapping[str, Any]) -> str:
+def _told(finding: Mapping[str, Any]) -> str:
     words = {"token_ids": "ids", "prompt_token_ids": "prompt ids", "logprobs": "log-probs"}
-    told = [word for name, word in words.items() if found.get(name)]
-    refused = found.get("refused") or ()
-    return ", ".join(told or ["text only"]) + (f" (refused: {', '.join(refused)})" if refused else "")
+    returned = [word for name, word in words.items() if finding.get(name)]
+    refused = finding.get("refused") or ()
+    return ", ".join(returned or ["text only"]) + (f" (refused: {', '.join(refused)})" if refused else "")

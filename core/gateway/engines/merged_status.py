@@ -10,13 +10,13 @@ Status = dict[str, Any]
 _SUMS: Final = ("n_calls", "n_errors", "in_flight", "waiting")
 
 
-def merge_statuses(told: Sequence[Sequence[Status]]) -> list[Status]:
+def merge_statuses(by_process: Sequence[Sequence[Status]]) -> list[Status]:
     """``EngineSet.status()`` of each process, added up by engine; in the first one's order, others behind.
 
     An engine is not ok while one process finds so, and unknown (None) while none has called it.
     """
     by_name: dict[str, list[Status]] = {}
-    for statuses in told:
+    for statuses in by_process:
         for status in statuses:
             by_name.setdefault(status["name"], []).append(status)
     return [_one(statuses) for statuses in by_name.values()]

@@ -72,8 +72,8 @@ class Probe:
     def tokenizer_hash(self, model: str) -> str | None:
         """What the model's card says of its tokenizer; engines that ship here do, others may not."""
         cards = (card for card in self.cards or () if card.get("id") == model)
-        told = next((card.get("tokenizer_hash") for card in cards), None)
-        return told if isinstance(told, str) else None
+        digest = next((card.get("tokenizer_hash") for card in cards), None)
+        return digest if isinstance(digest, str) else None
 
     def see_refusal(self, flavour: Flavour | None, findings: dict[str, Any]) -> None:
         """Take note of a kind that a refusal gave away; what an engine said itself counts more."""
@@ -151,9 +151,9 @@ class Probe:
 
     async def _version(self, root: str, headers: Headers, flavour: Flavour) -> str | None:
         for path, name in flavour.version:
-            told = await self._ask("GET", root + path, headers)
-            if isinstance(told, dict) and isinstance(told.get(name), str):
-                return str(told[name])
+            answer = await self._ask("GET", root + path, headers)
+            if isinstance(answer, dict) and isinstance(answer.get(name), str):
+                return str(answer[name])
         return None
 
     async def _measure(self, base_url: str, headers: Headers, model: str, findings: dict[str, Any]) -> None:
@@ -176,10 +176,10 @@ class Probe:
         body = {"content": text, **self.flavour.tokenize}
         try:
             async with asyncio.timeout(TOKENIZE_TIMEOUT_S):
-                told = await self._ask("POST", f"{base_url.removesuffix('/v1')}/tokenize", headers, body)
+                answer = await self._ask("POST", f"{base_url.removesuffix('/v1')}/tokenize", headers, body)
         except TimeoutError:
             return None
-        ids = told.get("tokens") if isinstance(told, dict) else None
+        ids = answer.get("tokens") if isinstance(answer, dict) else None
         return ids if isinstance(ids, list) and all(type(token) is int for token in ids) else None
 
     async def _ask(self, method: str, url: str, headers: Headers, body: Mapping[str, Any] | None = None) -> Any:

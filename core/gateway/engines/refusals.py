@@ -37,12 +37,12 @@ def foreign_fields(body: Any, added: Sequence[str]) -> bool:
     named = [error.get("param")] if isinstance(error, Mapping) else []
     named += [_field(entry.get("loc")) for entry in _entries(detail)]
     named += [_field(entry.get("loc")) for entry in _entries(error)]
-    told = [name for name in named if isinstance(name, str) and name]
-    return bool(told) and not any(name.split(".")[0] in added for name in told)
+    fields = [name for name in named if isinstance(name, str) and name]
+    return bool(fields) and not any(name.split(".")[0] in added for name in fields)
 
 
-def _entries(told: Any) -> list[Mapping[str, Any]]:
-    return [entry for entry in told if isinstance(entry, Mapping)] if isinstance(told, list) else []
+def _entries(value: Any) -> list[Mapping[str, Any]]:
+    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
 
 
 def _field(place: Any) -> Any:

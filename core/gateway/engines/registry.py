@@ -210,14 +210,14 @@ class EngineSet:
         first = await self.pick(model)
         listed = list(self._engines.values())
         globs = [glob for glob in first.models if glob != "*" and model is not None and fnmatchcase(model, glob)]
-        found = [
+        others = [
             engine
             for engine in listed
             if engine is not first and (engine.replica_of == first.name or any(glob in engine.models for glob in globs))
         ]
-        if found:
+        if others:
             self._watch()
-        return [first, *found]
+        return [first, *others]
 
     def _watch(self) -> None:
         """Ask after engines from now on; ends with the event loop."""

@@ -45,13 +45,13 @@ def _without_prompt_ids(raw: bytes) -> bytes:
     """Long lists of prompt ids cut behind the first, where all that is cut is certainly JSON."""
     pieces: list[bytes] = []
     at = 0
-    while (found := _PROMPT_IDS.search(raw, at)) is not None:
-        end = raw.find(b"]", found.end())
-        first = raw.find(b",", found.end(), end)
+    while (match := _PROMPT_IDS.search(raw, at)) is not None:
+        end = raw.find(b"]", match.end())
+        first = raw.find(b",", match.end(), end)
         long = first >= 0 and end - first >= _MIN_CHARS
-        if not long or not raw[found.end() : first].strip() or not _are_numbers(raw[first:end]):
-            pieces.append(raw[at : found.end()])
-            at = found.end()
+        if not long or not raw[match.end() : first].strip() or not _are_numbers(raw[first:end]):
+            pieces.append(raw[at : match.end()])
+            at = match.end()
             continue
         pieces.append(raw[at:first])
         at = end

@@ -41,7 +41,7 @@ class StreamDeadline:
         now = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout_at(min(self._deadline, now + self._silence_s)):
-                found = await coming
+                result = await coming
         except TimeoutError as error:
             late = asyncio.get_running_loop().time() >= self._deadline
             what = "did not end its answer in time" if late else f"was silent for {self._silence_s:g} s"
@@ -49,7 +49,7 @@ class StreamDeadline:
                 f"engine {self._name!r} {what}", hint="CLAW_STUDIO_ENGINE_TIMEOUT_S sets the limit" if late else None
             ) from error
         self._silence_s = self._idle_s
-        return found
+        return result
 
 
 class HttpStream(EngineStream):

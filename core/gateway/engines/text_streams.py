@@ -97,8 +97,8 @@ class TextStreams:
 
     def why_not(self, kind: str) -> str | None:
         """Why a kind of call is not relayed, in words; "" where it is, None where nothing is known."""
-        found = [why for (_, known), why in self._found.items() if known == kind]
-        return next((why for why in found if why is not None), "" if found else None)
+        reasons = [why for (_, known), why in self._found.items() if known == kind]
+        return next((why for why in reasons if why is not None), "" if reasons else None)
 
     async def _try(self, model: str, kind: str, send: Send) -> None:
         question = {"model": model, **_QUESTIONS[kind]}
@@ -147,8 +147,8 @@ async def _nothing(body: Json | None, failure: str | None) -> None:
 
 def tells_no_ids(answer: Json, kind: str) -> bool:
     """Whether an answer tells neither the ids that were sampled nor those of the prompt."""
-    found = extract_tokens(answer, 0, _dialect(kind))
-    return found.response_ids is None and found.prompt_ids is None and prompt_text(answer) is None
+    tokens = extract_tokens(answer, 0, _dialect(kind))
+    return tokens.response_ids is None and tokens.prompt_ids is None and prompt_text(answer) is None
 
 
 def difference(whole: Json, streamed: Json, kind: str) -> str | None:
@@ -162,16 +162,16 @@ def difference(whole: Json, streamed: Json, kind: str) -> str | None:
     one, other = whole["choices"][0], streamed["choices"][0]
     if kind == TOOLS and not _calls(one):
         return "it called no tool when it was tried out"
-    for what, told in _TOLD.items():
-        if told(one) != told(other):
+    for what, part_of in _TOLD.items():
+        if part_of(one) != part_of(other):
             return f"its stream tells {what}"
     return None
 
 
 def _counts(answer: Json) -> tuple[Any, Any]:
     usage = answer.get("usage")
-    told = usage if isinstance(usage, dict) else {}
-    return told.get("prompt_tokens"), told.get("completion_tokens")
+    counts = usage if isinstance(usage, dict) else {}
+    return counts.get("prompt_tokens"), counts.get("completion_tokens")
 
 
 def _texts(choice: Json) -> Json:
@@ -188,8 +188,8 @@ def _calls(choice: Json) -> list[tuple[Any, Any]]:
 
 
 def _parsed(arguments: Any) -> Any:
-    found = maybe_json(arguments.encode()) if isinstance(arguments, str) else None
-    return arguments if found is None else found
+    parsed = maybe_json(arguments.encode()) if isinstance(arguments, str) else None
+    return arguments if parsed is None else parsed
 
 
 def _entries(choice: Json) -> list[Any]:

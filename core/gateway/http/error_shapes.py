@@ -29,7 +29,7 @@ def refusal(path: str, headers: Iterable[tuple[bytes, bytes]], error: StudioErro
         body = anthropic_error(error)
     else:
         body = openai_error(error)
-    told = [JSON]
+    reply_headers = [JSON]
     if (wait_s := getattr(error, "retry_after_s", None)) is not None:
-        told.append((b"retry-after", f"{wait_s:.0f}".encode()))
-    return orjson.dumps(body), told
+        reply_headers.append((b"retry-after", f"{wait_s:.0f}".encode()))
+    return orjson.dumps(body), reply_headers

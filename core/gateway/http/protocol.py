@@ -112,8 +112,10 @@ class HttpProtocol(HttpToolsProtocol):
             return self._declined(data[offered.args[0] :])
         except httptools.HttpParserError as error:
             cause = error.__context__
-            told = cause.error if isinstance(cause, _Refused) else MalformedHttp(f"this is no HTTP request: {error}")
-            self._refuse(told)
+            refusal_error = (
+                cause.error if isinstance(cause, _Refused) else MalformedHttp(f"this is no HTTP request: {error}")
+            )
+            self._refuse(refusal_error)
             return b""
         if self._reading == _HEAD and not self._begun:
             # The parser keeps an unfinished line, however long it grows, and tells nothing of it.
@@ -234,8 +236,8 @@ class HttpProtocol(HttpToolsProtocol):
                 # It is not the sender who is waited for.
                 self._since = now
             elif now - self._since > self._limits.body_timeout_s + self._body_bytes / MIN_BYTES_PER_S:
-                told = f"the body did not come within {self._limits.body_timeout_s:g} s"
-                self._refuse(RequestTimeout(told, field="body"))
+                message = f"the body did not come within {self._limits.body_timeout_s:g} s"
+                self._refuse(RequestTimeout(message, field="body"))
         elif self._n_open:
             return
         elif self._reading == _HEAD:
@@ -276,10 +278,10 @@ class HttpProtocol(HttpToolsProtocol):
         if method not in METHODS:
             raise _Refused(UnsupportedHttp(f"the method {method.decode()} is not served"))
         if self._codings and (version == "1.0" or [one.strip().lower() for one in self._codings] != [b"chunked"]):
-            told = b", ".join(self._codings)[:100].decode("latin-1")
+            codings = b", ".join(self._codings)[:100].decode("latin-1")
             raise _Refused(
                 UnsupportedHttp(
-                    f"the transfer coding {told!r} is not served", field="Transfer-Encoding", hint="chunked"
+                    f"the transfer coding {codings!r} is not served", field="Transfer-Encoding", hint="chunked"
                 )
             )
         if not self.url.startswith(b"/") and not self._is_for_told_host():
@@ -344,16 +346,16 @@ class HttpProtocol(HttpToolsProtocol):
         self._held = 0
 
     def _long_head(self) -> StudioError:
-        told = f"the request's headers are over {self._limits.max_header_bytes} bytes"
-        return HeadersTooLarge(told, field="headers", hint="CLAW_STUDIO_MAX_HEADER_BYTES raises the limit")
+        message = f"the request's headers are over {self._limits.max_header_bytes} bytes"
+        return HeadersTooLarge(message, field="headers", hint="CLAW_STUDIO_MAX_HEADER_BYTES raises the limit")
 
     def _slow_head(self) -> StudioError:
-        told = f"the request's headers did not come within {self._limits.header_timeout_s:g} s"
-        return RequestTimeout(told, field="headers")
+        message = f"the request's headers did not come within {self._limits.header_timeout_s:g} s"
+        return RequestTimeout(message, field="headers")
 
     def _long_body(self) -> StudioError:
-        told = f"the request is over {self._limits.max_body_bytes} bytes"
-        return TooLarge(told, field="body", hint="CLAW_STUDIO_MAX_BODY_BYTES raises the limit")
+        message = f"the request is over {self._limits.max_body_bytes} bytes"
+        return TooLarge(message, field="body", hint="CLAW_STUDIO_MAX_BODY_BYTES raises the limit")
 
     def _overloaded(self) -> StudioError:
         return Overloaded("more is asked at a time than can be served", hint="try again")

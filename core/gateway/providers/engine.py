@@ -219,9 +219,9 @@ class ProviderEngine(Engine):
         return f"{WHOLE}: {'not asked yet' if self._tells_ids is None else 'ids would be lost'}"
 
     def _see_ids(self, answer: Mapping[str, Any]) -> None:
-        found = extract_tokens(answer, 0, "chat")
-        told = found.response_ids is not None or found.prompt_ids is not None
-        self._tells_ids = bool(self._tells_ids) or told
+        tokens = extract_tokens(answer, 0, "chat")
+        has_ids = tokens.response_ids is not None or tokens.prompt_ids is not None
+        self._tells_ids = bool(self._tells_ids) or has_ids
 
     async def list_models(self) -> list[dict[str, Any]]:
         """The model that stands behind it; a provider's whole catalogue is not listed."""
@@ -230,8 +230,8 @@ class ProviderEngine(Engine):
 
     def secrets(self) -> Sequence[str]:
         """Its own key, and those that LiteLLM finds in the environment."""
-        found = [value for name, value in os.environ.items() if name.endswith(_KEY_NAMES)]
-        return [*super().secrets(), *found]
+        from_environment = [value for name, value in os.environ.items() if name.endswith(_KEY_NAMES)]
+        return [*super().secrets(), *from_environment]
 
     def _arguments(self, litellm: Any, call: EngineCall, model: str) -> tuple[dict[str, Any], list[str], Sent]:
         fields = FIELDS[call.dialect.name]
@@ -268,5 +268,5 @@ class ProviderEngine(Engine):
         """The agent's own key, unless the environment has the provider's."""
         if foreign_key is None:
             return None
-        found = litellm.validate_environment(model=model)
-        return None if found.get("keys_in_environment") else foreign_key
+        environment = litellm.validate_environment(model=model)
+        return None if environment.get("keys_in_environment") else foreign_key

@@ -61,10 +61,10 @@ class SentFields:
         if asked.get("tools"):
             asked["tools"] = [_TOOL]
         key = orjson.dumps([model, dialect, asked], option=orjson.OPT_SORT_KEYS)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = _found_out(litellm, model, dialect, asked)
-        return found
+        sent = self._known.get(key)
+        if sent is None:
+            sent = self._known[key] = _found_out(litellm, model, dialect, asked)
+        return sent
 
 
 def _found_out(litellm: Any, model: str, dialect: str, asked: Mapping[str, Any]) -> Sent:
@@ -75,10 +75,10 @@ def _found_out(litellm: Any, model: str, dialect: str, asked: Mapping[str, Any])
         plain, provider, *_ = litellm.get_llm_provider(model=model)
 
         def sent(fields: Mapping[str, Any]) -> dict[str, Any]:
-            found = litellm.utils.get_optional_params(
+            params = litellm.utils.get_optional_params(
                 model=plain, custom_llm_provider=provider, drop_params=True, messages=[], **fields
             )
-            return {**found, "extra_body": found.get("extra_body") or {}}
+            return {**params, "extra_body": params.get("extra_body") or {}}
 
         everything = sent(asked)
         because = {name: _difference(everything, sent({k: v for k, v in asked.items() if k != name})) for name in asked}

@@ -40,8 +40,8 @@ def retry_after(error: Exception) -> str | None:
     response = getattr(error, "response", None)
     for holder, name in ((error, "litellm_response_headers"), (error, "headers"), (response, "headers")):
         headers = getattr(holder, name, None)
-        if isinstance(headers, Mapping) and isinstance(told := headers.get("retry-after"), str):
-            return told
+        if isinstance(headers, Mapping) and isinstance(seconds := headers.get("retry-after"), str):
+            return seconds
     return None
 
 
@@ -95,8 +95,8 @@ class ProviderStream(EngineStream):
     async def batches(self) -> AsyncGenerator[list[dict[str, Any]]]:
         """One chunk at a time, as they come."""
         try:
-            while (found := await self._patience.wait(anext(self._source, _END))) is not _END:
-                if (chunk := self._chunks.read(found)) is not None:
+            while (piece := await self._patience.wait(anext(self._source, _END))) is not _END:
+                if (chunk := self._chunks.read(piece)) is not None:
                     yield [chunk]
             if last := self._chunks.last():
                 yield last
@@ -119,13 +119,13 @@ class _Chunks:
         self._usage: dict[str, Any] | None = None
         self._plain = False
 
-    def read(self, found: Any) -> dict[str, Any] | None:
+    def read(self, piece: Any) -> dict[str, Any] | None:
         """The chunk; None where nothing is said that can't wait for the end."""
-        if hasattr(found, "model_dump"):
+        if hasattr(piece, "model_dump"):
             self._plain = True
-            chunk = found.model_dump(mode="json", exclude_none=True)
-        elif isinstance(found, Mapping):
-            chunk = self._of_generic(found)
+            chunk = piece.model_dump(mode="json", exclude_none=True)
+        elif isinstance(piece, Mapping):
+            chunk = self._of_generic(piece)
         else:
             return None
         self._usage = chunk.pop("usage", None) or self._usage
@@ -158,15 +158,15 @@ class _Chunks:
         extras = choice.keys() - {"index", "delta", "finish_reason"}
         return any(value not in ("", [], {}) for value in delta.values()) or any(choice[name] for name in extras)
 
-    def _of_generic(self, found: Mapping[str, Any]) -> dict[str, Any]:
+    def _of_generic(self, piece: Mapping[str, Any]) -> dict[str, Any]:
         """LiteLLM's own shape, of providers that have none like chat's; of others it only fills gaps."""
-        index = found.get("index") or 0
+        index = piece.get("index") or 0
         delta: dict[str, Any] = {}
-        if found.get("text"):
-            delta["content"] = found["text"]
-        if found.get("tool_use"):
-            delta["tool_calls"] = [found["tool_use"]]
-        reason = found.get("finish_reason") if found.get("is_finished") and not self._plain else None
+        if piece.get("text"):
+            delta["content"] = piece["text"]
+        if piece.get("tool_use"):
+            delta["tool_calls"] = [piece["tool_use"]]
+        reason = piece.get("finish_reason") if piece.get("is_finished") and not self._plain else None
         if not delta and not reason:
-            return {"usage": found.get("usage")}
-        return {"usage": found.get("usage"), "choices": [{"index": index, "delta": delta, "finish_reason": reason}]}
+            return {"usage": piece.get("usage")}
+        return {"usage": piece.get("usage"), "choices": [{"index": index, "delta": delta, "finish_reason": reason}]}

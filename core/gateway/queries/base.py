@@ -44,12 +44,12 @@ class HttpRequest:
 
     def count(self, name: str, default: int, most: int) -> int:
         """An integer query parameter. BadRequest unless it is from 1 to ``most``."""
-        told = self.query.get(name)
-        if told is None:
+        value = self.query.get(name)
+        if value is None:
             return default
-        if not told.isdecimal() or not 1 <= int(told) <= most:
+        if not value.isdecimal() or not 1 <= int(value) <= most:
             raise BadRequest(f"{name} must be a whole number from 1 to {most}", field=name)
-        return int(told)
+        return int(value)
 
 
 @dataclass(frozen=True, slots=True)

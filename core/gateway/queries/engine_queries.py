@@ -43,10 +43,10 @@ class ListModels(Endpoint):
         anthropic = self.dialect_of(http_request.headers) is MESSAGES
         data = [_card(entry) for entry in known.values()] if anthropic else list(known.values())
         if (asked := http_request.path.get("model")) is not None:
-            found = next((entry for entry in data if entry["id"] == asked), None)
-            if found is None:
+            model = next((entry for entry in data if entry["id"] == asked), None)
+            if model is None:
                 raise NotFound(f"no engine lists the model {asked!r}", field="model")
-            return found
+            return model
         return _page(data, http_request) if anthropic else {"object": "list", "data": data}
 
 
@@ -131,10 +131,10 @@ def _page(cards: Sequence[dict[str, Any]], http_request: HttpRequest) -> dict[st
     ids = [card["id"] for card in cards]
     places = {}
     for name in ("after_id", "before_id"):
-        if (told := http_request.query.get(name)) is not None:
-            if told not in ids:
-                raise BadRequest(f"{name} {told!r} is no model of this list", field=name)
-            places[name] = ids.index(told)
+        if (model := http_request.query.get(name)) is not None:
+            if model not in ids:
+                raise BadRequest(f"{name} {model!r} is no model of this list", field=name)
+            places[name] = ids.index(model)
     start, end = places.get("after_id", -1) + 1, places.get("before_id", len(ids))
     backwards = "before_id" in places and "after_id" not in places
     shown = cards[max(end - limit, 0) : end] if backwards else cards[start : min(start + limit, end)]

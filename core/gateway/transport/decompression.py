@@ -32,8 +32,8 @@ class Inflater:
     @property
     def waiting(self) -> bytes:
         """What was given and is not decompressed yet; it is to be given again."""
-        found: bytes = self._decoder.unconsumed_tail
-        return found
+        tail: bytes = self._decoder.unconsumed_tail
+        return tail
 
     def inflate(self, piece: bytes) -> bytes:
         """At most a mebibyte; empty where more of the body is needed. ValueError: it is not compressed like this."""

@@ -12,7 +12,16 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Lower levels first. A module may import from lower levels, and inside its own part.
 LEVELS: list[set[str]] = [
-    {"core.types", "core.errors", "core.config", "core.logs", "core.scrub", "core.durable", "core.printable"},
+    {
+        "core.types",
+        "core.errors",
+        "core.config",
+        "core.checked",
+        "core.logs",
+        "core.scrub",
+        "core.durable",
+        "core.printable",
+    },
     {
         "core.journal",
         "core.records",
@@ -44,6 +53,7 @@ LEVELS: list[set[str]] = [
 ]
 # Parts of one level that stand on another of the same level; everything else is refused.
 SAME_LEVEL = {
+    ("core.checked", "core.errors"),
     ("core.config", "core.errors"),
     ("core.logs", "core.printable"),
     ("core.client", "core.rollout"),

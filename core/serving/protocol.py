@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import Meta, Struct
+
+from core.checked import checked
 from core.errors import InvalidInput, StudioError
 from core.serving.grammar import answer_grammar, call_grammar, forced_tools
 from core.serving.spelling import Spellings
@@ -18,6 +21,57 @@ MAX_ANSWERS = 4096
 MAX_TOP_LOGPROBS = 20
 NOT_SERVED = ("prompt_logprobs", "structured_outputs", "guided_json", "allowed_token_ids", "suffix")
 """Fields that are refused; the model's card names them."""
+
+
+_Count = Annotated[int, Meta(ge=1)]
+_Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
+_Text = Annotated[str, Meta(min_length=1)]
+_TopLogprobs = Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)]
+
+
+class _Asked(Struct, kw_only=True):
+    """Fields that both dialects have."""
+
+    temperature: Annotated[float, Meta(ge=0.0, le=100.0)] = 1.0
+    top_p: Annotated[float, Meta(ge=1e-9, le=1.0)] = 1.0
+    top_k: Annotated[int, Meta(ge=-1)] = 0
+    min_p: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] = 1
+    max_tokens: _Count | None = None
+    min_tokens: Annotated[int, Meta(ge=0)] = 0
+    stop: str | list[_Text] = ""
+    stop_token_ids: list[int] = []
+    ignore_eos: bool = False
+    presence_penalty: _Penalty = 0.0
+    frequency_penalty: _Penalty = 0.0
+    repetition_penalty: Annotated[float, Meta(ge=1e-3, le=100.0)] = 1.0
+    logit_bias: dict[int, Annotated[float, Meta(ge=-100.0, le=100.0)]] = {}
+    stream: bool = False
+    stream_options: dict[str, Any] = {}
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
+
+
+class _Chat(_Asked, kw_only=True):
+    messages: list[dict[str, Any]]
+    tools: list[Any] = []
+    chat_template_kwargs: dict[str, Any] = {}
+    max_completion_tokens: _Count | None = None
+    logprobs: bool = False
+    top_logprobs: _TopLogprobs = 0
+
+
+class _Completion(_Asked, kw_only=True):
+    logprobs: _TopLogprobs | None = None
+    echo: bool = False
+
+
+class _Turn(Struct):
+    """How a chat prompt ends."""
+
+    continue_final_message: bool = False
+    add_generation_prompt: bool | None = None
 
 
 class ContextTooLong(InvalidInput):
@@ -90,32 +144,26 @@ def parse_chat(body: Mapping[str, Any], tokenizer: ChatTokenizer, spellings: Spe
         InvalidInput: a field that does not fit; ``field`` names it.
     """
     _refuse_unsupported(body)
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
-        raise InvalidInput("messages must be a list of objects", field="messages")
-    tools = body.get("tools")
-    if tools is not None and not isinstance(tools, list):
-        raise InvalidInput("tools must be a list", field="tools")
-    kwargs = body.get("chat_template_kwargs") or {}
-    if not isinstance(kwargs, dict) or {"messages", "tools"} & kwargs.keys():
+    asked = checked(_Chat, body)
+    kwargs = asked.chat_template_kwargs
+    if {"messages", "tools"} & kwargs.keys():
         raise InvalidInput("chat_template_kwargs must be an object of options", field="chat_template_kwargs")
-    offered = tools if body.get("tool_choice") != "none" else None
-    prompt = tokenizer.encode(render_body(spellings.respelled(messages), offered, kwargs, body, tokenizer))
-    n_top = _integer(body, "top_logprobs", 0, 0, MAX_TOP_LOGPROBS)
-    limit = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
-    max_tokens = None if body.get(limit) is None else _integer(body, limit, 1, 1, None)
-    forced = forced_tools(body.get("tool_choice"), tools or ())
-    grammar = call_grammar(forced, tools or ()) if forced else answer_grammar(body.get("response_format"))
+    tools = asked.tools
+    offered = None if body.get("tools") is None or body.get("tool_choice") == "none" else tools
+    prompt = tokenizer.encode(render_body(spellings.respelled(asked.messages), offered, kwargs, body, tokenizer))
+    max_tokens = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
+    forced = forced_tools(body.get("tool_choice"), tools)
+    grammar = call_grammar(forced, tools) if forced else answer_grammar(body.get("response_format"))
     return Call(
         dialect="chat",
         body=body,
         prompts=(tuple(prompt),),
-        sampling=replace(_sampling(body, max_tokens, tokenizer), grammar=grammar),
+        sampling=replace(_sampling(asked, max_tokens, tokenizer), grammar=grammar),
         forced=forced,
-        wants_logprobs=_flag(body, "logprobs", False),
-        n_top_logprobs=n_top,
+        wants_logprobs=asked.logprobs,
+        n_top_logprobs=asked.top_logprobs,
         parse_tools=bool(offered),
-        **_delivery(body),
+        **_delivery(asked),
     )
 
 
@@ -131,8 +179,9 @@ def render_body(
     Raises:
         InvalidInput: both are asked for, or the last message has no text to go on with.
     """
-    goes_on = _flag(body, "continue_final_message", False)
-    begins = _flag(body, "add_generation_prompt", not goes_on)
+    turn = checked(_Turn, body)
+    goes_on = turn.continue_final_message
+    begins = not goes_on if turn.add_generation_prompt is None else turn.add_generation_prompt
     text = tokenizer.render(messages, tools, **{"add_generation_prompt": begins, **kwargs})
     if not goes_on:
         return text
@@ -159,10 +208,9 @@ def parse_completion(body: Mapping[str, Any], tokenizer: ChatTokenizer) -> Call:
         InvalidInput: a field that does not fit; ``field`` names it.
     """
     _refuse_unsupported(body)
-    logprobs = body.get("logprobs")
-    n_top = 0 if logprobs is None else _integer(body, "logprobs", 0, 0, MAX_TOP_LOGPROBS)
-    max_tokens = _integer(body, "max_tokens", COMPLETIONS_MAX_TOKENS, 1, None)
-    sampling = _sampling(body, max_tokens, tokenizer)
+    asked = checked(_Completion, body)
+    max_tokens = COMPLETIONS_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
+    sampling = _sampling(asked, max_tokens, tokenizer)
     prompts = _prompts(body.get("prompt"), tokenizer)
     if sampling.n * len(prompts) > MAX_ANSWERS:
         raise InvalidInput(f"n times the number of prompts is over {MAX_ANSWERS}", field="prompt")
@@ -171,10 +219,10 @@ def parse_completion(body: Mapping[str, Any], tokenizer: ChatTokenizer) -> Call:
         body=body,
         prompts=prompts,
         sampling=sampling,
-        wants_logprobs=logprobs is not None and logprobs is not False,
-        echo=_flag(body, "echo", False),
-        n_top_logprobs=n_top,
-        **_delivery(body),
+        wants_logprobs=asked.logprobs is not None,
+        echo=asked.echo,
+        n_top_logprobs=asked.logprobs or 0,
+        **_delivery(asked),
     )
 
 
@@ -204,56 +252,37 @@ def error_body(error: StudioError) -> tuple[int, dict[str, Any]]:
     return status, {"error": {"message": message, "type": kind, "param": error.field, "code": code}}
 
 
-def _delivery(body: Mapping[str, Any]) -> dict[str, Any]:
-    options = body.get("stream_options") or {}
-    if not isinstance(options, dict):
-        raise InvalidInput("stream_options must be an object", field="stream_options")
+def _delivery(asked: _Asked) -> dict[str, Any]:
     return {
-        "stream": _flag(body, "stream", False),
-        "include_usage": bool(options.get("include_usage")),
-        "wants_ids": _flag(body, "return_token_ids", False),
-        "tokens_as_ids": _flag(body, "return_tokens_as_token_ids", False),
+        "stream": asked.stream,
+        "include_usage": bool(asked.stream_options.get("include_usage")),
+        "wants_ids": asked.return_token_ids,
+        "tokens_as_ids": asked.return_tokens_as_token_ids,
     }
 
 
-def _sampling(body: Mapping[str, Any], max_tokens: int | None, tokenizer: ChatTokenizer) -> Sampling:
-    stop = body.get("stop") or ()
-    stop = (stop,) if isinstance(stop, str) else tuple(stop)
-    if not all(isinstance(s, str) and s for s in stop):
-        raise InvalidInput("stop must be a text or a list of texts", field="stop")
-    stop_ids = tuple(body.get("stop_token_ids") or ())
-    if not all(_is_id(i, tokenizer) for i in stop_ids):
-        raise InvalidInput("stop_token_ids must be token ids", field="stop_token_ids")
+def _sampling(asked: _Asked, max_tokens: int | None, tokenizer: ChatTokenizer) -> Sampling:
+    for field, ids in (("stop_token_ids", asked.stop_token_ids), ("logit_bias", asked.logit_bias)):
+        if not all(_is_id(token, tokenizer) for token in ids):
+            raise InvalidInput(f"{field} must name token ids below {tokenizer.n_vocab}", field=field)
+    stop = [asked.stop] if isinstance(asked.stop, str) else asked.stop
     return Sampling(
-        temperature=_number(body, "temperature", 1.0, 0.0, 100.0),
-        top_p=_number(body, "top_p", 1.0, 1e-9, 1.0),
-        top_k=max(_integer(body, "top_k", 0, -1, None), 0),
-        min_p=_number(body, "min_p", 0.0, 0.0, 1.0),
-        seed=None if body.get("seed") is None else _integer(body, "seed", 0, -(2**63), 2**63 - 1),
-        n=_integer(body, "n", 1, 1, MAX_CHOICES),
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        top_k=max(asked.top_k, 0),
+        min_p=asked.min_p,
+        seed=asked.seed,
+        n=asked.n,
         max_tokens=max_tokens,
-        min_tokens=_integer(body, "min_tokens", 0, 0, None),
-        stop=stop,
-        stop_token_ids=stop_ids,
-        ignore_eos=_flag(body, "ignore_eos", False),
-        presence_penalty=_number(body, "presence_penalty", 0.0, -2.0, 2.0),
-        frequency_penalty=_number(body, "frequency_penalty", 0.0, -2.0, 2.0),
-        repetition_penalty=_number(body, "repetition_penalty", 1.0, 1e-3, 100.0),
-        logit_bias=_logit_bias(body.get("logit_bias"), tokenizer),
+        min_tokens=asked.min_tokens,
+        stop=tuple(text for text in stop if text),
+        stop_token_ids=tuple(asked.stop_token_ids),
+        ignore_eos=asked.ignore_eos,
+        presence_penalty=asked.presence_penalty,
+        frequency_penalty=asked.frequency_penalty,
+        repetition_penalty=asked.repetition_penalty,
+        logit_bias=tuple(asked.logit_bias.items()),
     )
-
-
-def _logit_bias(bias: Any, tokenizer: ChatTokenizer) -> tuple[tuple[int, float], ...]:
-    """``{"id": bias}`` as pairs."""
-    if not bias:
-        return ()
-    try:
-        pairs = [(int(token), float(value)) for token, value in bias.items()]
-    except (AttributeError, TypeError, ValueError):
-        pairs = [(-1, 0.0)]
-    if not all(_is_id(token, tokenizer) and -100 <= value <= 100 for token, value in pairs):
-        raise InvalidInput("logit_bias must map token ids to numbers from -100 to 100", field="logit_bias")
-    return tuple(pairs)
 
 
 def _prompts(prompt: Any, tokenizer: ChatTokenizer) -> tuple[tuple[int, ...], ...]:
@@ -281,32 +310,3 @@ def _refuse_unsupported(body: Mapping[str, Any]) -> None:
 
 def _is_id(value: Any, tokenizer: ChatTokenizer) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < tokenizer.n_vocab
-
-
-def _flag(body: Mapping[str, Any], field: str, default: bool) -> bool:
-    value = body.get(field)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise InvalidInput(f"{field} must be true or false", field=field)
-    return value
-
-
-def _number(body: Mapping[str, Any], field: str, default: float, low: float, high: float) -> float:
-    value = body.get(field)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise InvalidInput(f"{field} must be a number from {low:g} to {high:g}", field=field)
-    return float(value)
-
-
-def _integer(body: Mapping[str, Any], field: str, default: int, low: int, high: int | None) -> int:
-    value = body.get(field)
-    if value is None:
-        return default
-    bounded = isinstance(value, int) and not isinstance(value, bool) and value >= low
-    if not bounded or (high is not None and value > high):
-        span = f"at least {low}" if high is None else f"from {low} to {high}"
-        raise InvalidInput(f"{field} must be an integer, {span}", field=field)
-    return int(value)

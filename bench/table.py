@@ -56,6 +56,22 @@ def gateway_rows() -> Iterator[Row]:
         )
 
 
+def client_rows() -> Iterator[Row]:
+    """The client for engines beside general ones."""
+    result = load("http_client")
+    for case, by in result["cases"].items():
+        (_, ours), *others = by.items()
+        peers = ", ".join(
+            f"{name} {one['requests_per_s']:,.0f} (CPU {one['cpu_us_per_request'] / ours['cpu_us_per_request']:.0f}×)"
+            for name, one in others
+        )
+        yield (
+            f"HTTP client, answers of {case} (load {result['machine']['load_before']:.0f})",
+            f"{ours['requests_per_s']:,.0f} requests/s, {ours['cpu_us_per_request']:.0f} µs of processor each",
+            peers,
+        )
+
+
 GATEWAY_CASES = ("small, 1 connections", "small, 16 connections", "agentic, 16 connections")
 """What the page tells of the gateway's cases."""
 
@@ -140,7 +156,7 @@ def ingest_rows() -> Iterator[Row]:
 
 def table() -> str:
     """The markdown between the page's marks."""
-    rows = [*gateway_rows(), *tree_rows(), *packing_rows(), *step_rows(), *pool_rows(), *ingest_rows()]
+    rows = [*gateway_rows(), *client_rows(), *tree_rows(), *packing_rows(), *step_rows(), *pool_rows(), *ingest_rows()]
     lines = ["| what | measured | beside it, in the same run |", "|---|---|---|"]
     return "\n".join(lines + [f"| {what} | {ours} | {peers} |" for what, ours, peers in rows]) + "\n"
 

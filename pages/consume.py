@@ -74,8 +74,8 @@ def overview(channel: str) -> None:
     offer_to_end_sync(service)
     going = pace(rows, service.clock())
     starves = going.starves_in_s(ready)
-    told = pool.consumption.consumers(channel=channel)
-    total = {name: sum(one[name] for one in told) for name in ("n_batches", "n_leased", "n_acked", "n_steps")}
+    consumers = pool.consumption.consumers(channel=channel)
+    total = {name: sum(one[name] for one in consumers) for name in ("n_batches", "n_leased", "n_acked", "n_steps")}
     held = [row for row in rows if row["state"] == "leased"]
     held_steps = f"{kit.count(sum(row['n_steps'] for row in held))} steps" if len(held) == total["n_leased"] else ""
     rate = going.groups_per_s
@@ -166,13 +166,13 @@ def fetchable(recipe: Recipe) -> Fetchable:
 
 def offer_to_end_sync(service: Any) -> None:
     """A weight sync that is not finished, and the ways out of it for when the trainer died."""
-    told = service.policy.sync_json()
-    if told is None:
+    sync = service.policy.sync_json()
+    if sync is None:
         return
-    before, after = service.policy.version, told["version"]
-    begun = f"The sync to version {after} began {kit.seconds(told['elapsed_s'])} ago"
-    if told["state"] == "running":
-        st.warning(f"{begun}. Calls wait for it, {kit.seconds(told['timeout_s'])} at most.", icon=":material/sync:")
+    before, after = service.policy.version, sync["version"]
+    begun = f"The sync to version {after} began {kit.seconds(sync['elapsed_s'])} ago"
+    if sync["state"] == "running":
+        st.warning(f"{begun}. Calls wait for it, {kit.seconds(sync['timeout_s'])} at most.", icon=":material/sync:")
     else:
         st.warning(
             f"{begun} and was never finished. Calls go on; which weights sample them is not known, so they are "
@@ -290,7 +290,7 @@ def metric_charts(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def consumer_table(channel: str) -> None:
     """Who fetched."""
-    found = state.service().pool.consumption.consumers(channel=channel)
+    consumers = state.service().pool.consumption.consumers(channel=channel)
     html_table(
         ["Consumer", "Batches", "Leased", "Consumed", "Given back", "Expired", "Groups", "Steps", "Tokens", "Seen"],
         [
@@ -302,20 +302,20 @@ def consumer_table(channel: str) -> None:
                 kit.compact(one["n_tokens"]),
                 kit.ago(one["seen_at"], state.service().clock()),
             )
-            for one in found
+            for one in consumers
         ],
     )
 
 
 def sync_table() -> None:
     """Exchanges of weights, newest first."""
-    found = syncs(state.service().pool.journal.policy_events())
-    if not found:
+    reported = syncs(state.service().pool.journal.policy_events())
+    if not reported:
         kit.empty_state(
             "No weight sync was reported", "POST /api/v1/policy with sync_started and sync_finished.", icon="sync"
         )
         return
-    first = (min(asked_page(), -(-len(found) // batch_view.SYNC_ROWS)) - 1) * batch_view.SYNC_ROWS
+    first = (min(asked_page(), -(-len(reported) // batch_view.SYNC_ROWS)) - 1) * batch_view.SYNC_ROWS
     html_table(
         ["Version", "Started", "Took"],
         [
@@ -324,11 +324,11 @@ def sync_table() -> None:
                 kit.ago(sync.started_at, state.service().clock()),
                 kit.seconds(sync.duration_s) if sync.duration_s is not None else mark("not finished", "warn"),
             )
-            for sync in found[::-1][first : first + batch_view.SYNC_ROWS]
+            for sync in reported[::-1][first : first + batch_view.SYNC_ROWS]
         ],
     )
-    if len(found) > batch_view.SYNC_ROWS:
-        page_of(len(found), key="syncs", size=batch_view.SYNC_ROWS, noun="weight syncs, newest first")
+    if len(reported) > batch_view.SYNC_ROWS:
+        page_of(len(reported), key="syncs", size=batch_view.SYNC_ROWS, noun="weight syncs, newest first")
 
 
 def next_fetch(channel: str) -> None:

@@ -149,8 +149,8 @@ def picker(made: Plan) -> str:
 
 def row_number(text: str) -> int | None:
     """The number in ``row:12`` or ``row 12``; None where it says no row."""
-    found = re.fullmatch(r"row[: ]\s*(\d{1,9})", text.strip(), re.IGNORECASE)
-    return None if found is None else int(found[1])
+    match = re.fullmatch(r"row[: ]\s*(\d{1,9})", text.strip(), re.IGNORECASE)
+    return None if match is None else int(match[1])
 
 
 def tree_of(made: Plan, shown: str) -> tuple[PackedTree, Sequences, dict[str, dict[str, Any]]]:
@@ -302,8 +302,10 @@ def groups_tab(made: Plan) -> None:
     layout = made.layout
     names = group_names(made)
     each = bar_of(len(names))
-    told = "separate, and with each shared prefix once"
-    kit.section("Tokens by prompt group", told if each == 1 else f"{told}; a bar is the mean of {each} groups in a row")
+    subtitle = "separate, and with each shared prefix once"
+    kit.section(
+        "Tokens by prompt group", subtitle if each == 1 else f"{subtitle}; a bar is the mean of {each} groups in a row"
+    )
     kit.plot(
         group_tokens(names, layout.group_tokens, layout.group_packed),
         key="group-tokens",

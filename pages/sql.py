@@ -81,16 +81,16 @@ def show(text: str | None, limit: int) -> None:
         with st.spinner("Running…", show_time=True):
             kept = Asked(text, limit, state.service().pool.sql.run(text, limit=limit))
         st.session_state["sql-asked"] = kept
-    found = kept.result
+    result = kept.result
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         tab = choose("Answer", TABS, "tab")
-        more = " (there are more)" if found.truncated else ""
-        st.caption(f"{kit.count(len(found.table))} rows{more} in {kit.seconds(found.elapsed_s)}")
+        more = " (there are more)" if result.truncated else ""
+        st.caption(f"{kit.count(len(result.table))} rows{more} in {kit.seconds(result.elapsed_s)}")
         st.space("stretch")
         if st.button("Run again", icon=":material/refresh:", type="tertiary", key="sql-again"):
             del st.session_state["sql-asked"]
             st.rerun()
-    {"table": as_table, "chart": as_chart, "view": as_view}[tab](found.table)
+    {"table": as_table, "chart": as_chart, "view": as_view}[tab](result.table)
 
 
 def examples() -> None:

@@ -39,7 +39,7 @@ def _path() -> Path:
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        settings = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return settings if isinstance(settings, dict) else {}

@@ -77,9 +77,9 @@ def group_strip(
     for i in kept:
         alike.setdefault((groups[i], rewards[i]), []).append(i)
     beside = {
-        i: 0.0 if len(found) == 1 else 0.7 * at / (len(found) - 1) - 0.35
-        for found in alike.values()
-        for at, i in enumerate(found)
+        i: 0.0 if len(tied) == 1 else 0.7 * at / (len(tied) - 1) - 0.35
+        for tied in alike.values()
+        for at, i in enumerate(tied)
     }
     known = [abs(value) for value in advantages if value is not None]
     reach = max(known, default=1.0) or 1.0

@@ -32,14 +32,14 @@ def lights() -> list[Light]:
     lag = service.ingest.lag_s
     error = service.ingest.last_error
     problems = service.problems()
-    told = "\n".join(one["message"] for one in problems if one["part"] != "ingest")
+    messages = "\n".join(one["message"] for one in problems if one["part"] != "ingest")
     stops = any(one["stops"] for one in problems)
     return [
         Light(
             "Gateway",
             service.base_url.removeprefix("http://"),
-            "bad" if stops else "warn" if told else "good",
-            told or "Agents call this address.",
+            "bad" if stops else "warn" if messages else "good",
+            messages or "Agents call this address.",
         ),
         _engine_light(service.engines.status()),
         Light(
@@ -67,8 +67,8 @@ def engine_state(engine: dict[str, Any]) -> str:
     if engine.get("error"):
         waits = "" if engine.get("healthy", True) else " · left alone for a moment"
         return f"{engine['error']}{waits}"
-    found = findings_line(engine.get("findings") or {})
-    parts = [found or ("answers" if engine.get("ok") else "not asked yet")]
+    findings = findings_line(engine.get("findings") or {})
+    parts = [findings or ("answers" if engine.get("ok") else "not asked yet")]
     if engine.get("ok"):
         parts.append(streaming_line(engine.get("streaming") or {}))
     if engine.get("in_flight") or engine.get("waiting"):

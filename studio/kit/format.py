@@ -30,7 +30,7 @@ def verbatim(value: Any) -> str:
     if value is None:
         return DASH
     line = " ".join(str(value).split())
-    return _MARKUP.sub(r"\\\1", _ADDRESS.sub(lambda found: found[0] + _WORD_JOINER, line))
+    return _MARKUP.sub(r"\\\1", _ADDRESS.sub(lambda match: match[0] + _WORD_JOINER, line))
 
 
 def quiet(value: Any) -> str:

@@ -33,7 +33,7 @@ class Job(ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """All of it, in the thread; calls ``told`` now and then."""
+        """All of it, in the thread; calls ``report`` now and then."""
 
     @property
     def running(self) -> bool:
@@ -50,7 +50,7 @@ class Job(ABC):
         self._thread.start()
 
     def cancel(self) -> None:
-        """Stop at the next ``told``."""
+        """Stop at the next ``report``."""
         self._stop.set()
 
     def join(self, timeout_s: float) -> None:
@@ -58,7 +58,7 @@ class Job(ABC):
         if self._thread is not None:
             self._thread.join(timeout_s)
 
-    def told(self, done: int, total: int) -> None:
+    def report(self, done: int, total: int) -> None:
         """Progress of the work. Raises Cancelled when someone asked for the end."""
         self.done, self.total = done, total
         if self._stop.is_set():

@@ -123,12 +123,12 @@ def test_a_mask_of_32k_tokens_answers_as_the_definition_does(big, watch):
             page.mouse.move(box["x"] + chance.uniform(60, 500), box["y"] + chance.uniform(40, 530))
             expect(page.locator(".tip")).to_contain_text("visible")
             cells = page.locator(".tip td").all_inner_texts()
-            told = dict(zip(cells[::2], cells[1::2], strict=True))
-            query, key = (int(re.match(r"[\d,]+", told[name]).group().replace(",", "")) for name in ("query", "key"))
+            facts = dict(zip(cells[::2], cells[1::2], strict=True))
+            query, key = (int(re.match(r"[\d,]+", facts[name]).group().replace(",", "")) for name in ("query", "key"))
             seen = key <= query < int(tree.end[key])
-            assert told["mask"].startswith("visible") == seen, told
-            assert ("comes after" in told["mask"]) == (key > query)
+            assert facts["mask"].startswith("visible") == seen, facts
+            assert ("comes after" in facts["mask"]) == (key > query)
             asked[seen] += 1
             for name, position in (("query", query), ("key", key)):
-                assert f"id {tree.tokens[position]}" in told[name]
+                assert f"id {tree.tokens[position]}" in facts[name]
     assert min(asked.values()) > 0

@@ -122,7 +122,7 @@ def addresses() -> list[str]:
     """Every page, each of its tabs, and what a crafted link can put into it."""
     channel = planted("channel")
     recipe = '{"algorithm":"grpo","n_rollouts":2,"channel":' + repr(channel).replace("'", '"') + "}"
-    found = [info.url_path for info in PAGES.values()]
+    paths = [info.url_path for info in PAGES.values()]
     queries: dict[str, list[dict[str, str]]] = {
         "inspect": [
             *({"level": level} for level in ("trajectories", "steps", "groups")),
@@ -147,8 +147,8 @@ def addresses() -> list[str]:
         "collect": [{"agent": planted("agent")}, {"model": planted("elsewhere")}],
     }
     for page, asked in queries.items():
-        found += [f"{page}?{urlencode(query)}" for query in asked]
-    return found
+        paths += [f"{page}?{urlencode(query)}" for query in asked]
+    return paths
 
 
 ACTIVE = f"""() => [...document.querySelectorAll('[src], [href], [action], [data], #planted')].filter(
@@ -177,10 +177,10 @@ def test_no_page_shows_or_loads_what_captured_text_names(hostile, browser) -> No
             page.wait_for_selector(".cs-head")
             idle(page)
             page.wait_for_timeout(150)
-            if found := page.evaluate(ACTIVE):
-                active.append((address, found))
-            if found := page.evaluate("window.refused"):
-                refused.append((address, found))
+            if hits := page.evaluate(ACTIVE):
+                active.append((address, hits))
+            if hits := page.evaluate("window.refused"):
+                refused.append((address, hits))
             shown += page.locator(f"text={OUTSIDE}").count()
             assert page.evaluate("window.planted") is None, address
             assert page.locator("[data-testid=stException]").count() == 0, address

@@ -42,10 +42,10 @@ def million(tmp_path_factory, browser):
 def test_everyday_moves_answer_at_once(million, watch):
     page = watch(f"{million.url}/inspect").page
     page.set_default_timeout(60_000)
-    found = percentiles(Walk(page, million.url, 5, lambda n: f"g{100 + n}").run())
-    assert set(found) == {
+    timings = percentiles(Walk(page, million.url, 5, lambda n: f"g{100 + n}").run())
+    assert set(timings) == {
         "page turn", "filter", "open a trajectory", "next step", "token view", "bulk label", "undo",
         "review: verdict and next",
     }  # fmt: skip
-    slow = {name: row for name, row in found.items() if row["p50_ms"] > LIMIT_MS}
-    assert not slow, found
+    slow = {name: row for name, row in timings.items() if row["p50_ms"] > LIMIT_MS}
+    assert not slow, timings

@@ -166,14 +166,14 @@ class Walk:
 
 def percentiles(times: dict[str, Iterable[float]]) -> dict[str, dict[str, float]]:
     """Move -> n, p50, p95 and the longest, in milliseconds."""
-    found = {}
+    summary = {}
     for name, values in times.items():
         ordered = sorted(values)
         rank = min(len(ordered) - 1, round(0.95 * (len(ordered) - 1)))
-        found[name] = {
+        summary[name] = {
             "n": len(ordered),
             "p50_ms": round(statistics.median(ordered), 1),
             "p95_ms": round(ordered[rank], 1),
             "max_ms": round(ordered[-1], 1),
         }
-    return found
+    return summary

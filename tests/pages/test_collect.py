@@ -49,9 +49,9 @@ def test_feedback_stands_with_what_it_is_about(talked_about, open_page):
     assert page.failures == []
     assert "&lt;b&gt;wrong&lt;/b&gt; file" in page.html
     assert "waits for chatcmpl-later" in page.html
-    found = [parse_qs(urlsplit(link).query) for link in links(page.html) if link.startswith("inspect?")]
-    assert {"step": [steps[0].step_uid]} in found
-    assert {"trajectory": [steps[1].trajectory_uid]} in found
+    targets = [parse_qs(urlsplit(link).query) for link in links(page.html) if link.startswith("inspect?")]
+    assert {"step": [steps[0].step_uid]} in targets
+    assert {"trajectory": [steps[1].trajectory_uid]} in targets
 
 
 def test_a_count_that_needs_a_look_leads_to_its_steps(service, open_page):

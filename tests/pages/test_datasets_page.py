@@ -40,10 +40,10 @@ def test_every_tab_opens(service, request, open_page, tab, full):
 
 def written_sum(page) -> str | None:
     """The sha256 of the file, once the export is done and the page drawn again."""
-    found = re.search(r"<dt[^>]*>sha256</dt><dd>(\w+)", page.html)
-    if found is None:
+    match = re.search(r"<dt[^>]*>sha256</dt><dd>(\w+)", page.html)
+    if match is None:
         page.app.run()
-    return None if found is None else found[1]
+    return None if match is None else match[1]
 
 
 def test_freeze_then_label_then_compare_and_export(filled, open_page):
@@ -55,8 +55,8 @@ def test_freeze_then_label_then_compare_and_export(filled, open_page):
     freeze(open_page, "two", agent="opencode")
     page = open_page("datasets", tab="diff", a="one", b="two")
     assert page.failures == []
-    found = filled.pool.versions.diff("one", "two")["counts"]
-    assert figure(page, "Changed") == str(found["changed"]) and found["changed"] > 0
+    counts = filled.pool.versions.diff("one", "two")["counts"]
+    assert figure(page, "Changed") == str(counts["changed"]) and counts["changed"] > 0
     assert figure(page, "Added") == "0" and "trajectory_quality" in page.html
     sums = []
     for _ in range(2):
@@ -105,9 +105,9 @@ def test_reviewers_are_compared(filled, open_page):
         say(filled, "quality", other, uid, author="ben")
     page = open_page("curate", tab="reviewers")
     assert page.failures == []
-    told = filled.pool.agreement.between("anna", "ben", "quality", "trajectory")
+    agreement = filled.pool.agreement.between("anna", "ben", "quality", "trajectory")
     assert figure(page, "Both labelled") == "3" and float(figure(page, "Kappa (Cohen)")) == pytest.approx(
-        told["kappa"], abs=1e-3
+        agreement["kappa"], abs=1e-3
     )
     assert [button.label for button in page.app.button if (button.key or "").startswith("torn-")] == ["traj-0-1"]
     assert figure(open_page("curate", tab="reviewers", agent="opencode"), "Both labelled") == "1"

@@ -63,13 +63,13 @@ def plainly(one, other) -> Parting | None:
 @settings(max_examples=300, deadline=None)
 @given(rollout(), rollout())
 def test_the_parting_is_the_first_step_whose_tokens_differ(one, other):
-    found = part(Tokens(a=one, b=other), rows("a", one), rows("b", other))
-    assert found == plainly(one, other)
+    divergence = part(Tokens(a=one, b=other), rows("a", one), rows("b", other))
+    assert divergence == plainly(one, other)
 
 
 @settings(max_examples=60, deadline=None)
 @given(rollout(), st.data())
 def test_a_rollout_and_its_beginning_part_where_it_ends(one, data):
     cut = data.draw(st.integers(1, len(one)))
-    found = part(Tokens(a=one, b=one[:cut]), rows("a", one), rows("b", one[:cut]))
-    assert found == (None if cut == len(one) else Parting(cut, None))
+    divergence = part(Tokens(a=one, b=one[:cut]), rows("a", one), rows("b", one[:cut]))
+    assert divergence == (None if cut == len(one) else Parting(cut, None))

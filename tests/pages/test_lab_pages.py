@@ -22,9 +22,9 @@ STEP = "traj-0-0-s1"
 
 def figure(page, label: str) -> str:
     """The text of one number in a row of figures."""
-    found = re.search(rf'<div class="l">{re.escape(label)}</div><div class="v">(.*?)</div>', page.html)
-    assert found, f"no figure {label!r}"
-    return unescape(found.group(1))
+    match = re.search(rf'<div class="l">{re.escape(label)}</div><div class="v">(.*?)</div>', page.html)
+    assert match, f"no figure {label!r}"
+    return unescape(match.group(1))
 
 
 def components(page, name: str) -> list[dict]:

@@ -33,14 +33,14 @@ def text_of(part: dict) -> str:
 
 def texts(entries: list[dict]) -> list[str]:
     """Every text that the entries show, folded ones included."""
-    found = []
+    collected = []
     for entry in entries:
-        found += texts(entry.get("entries", []))
-        found += [text_of(part) for part in entry.get("parts", [])]
-        found += [entry.get("reasoning", "")]
+        collected += texts(entry.get("entries", []))
+        collected += [text_of(part) for part in entry.get("parts", [])]
+        collected += [entry.get("reasoning", "")]
         for made in entry.get("calls", []):
-            found += [made["arguments"], *(text_of(part) for part in (made["result"] or {"parts": []})["parts"])]
-    return found
+            collected += [made["arguments"], *(text_of(part) for part in (made["result"] or {"parts": []})["parts"])]
+    return collected
 
 
 def test_results_stand_beside_their_calls():

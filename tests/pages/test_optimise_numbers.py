@@ -24,9 +24,9 @@ RECIPE = {"token_budget": 1024}
 
 
 def shown(page, label: str) -> str:
-    found = re.search(rf'<div class="l">{re.escape(label)}</div><div class="v">(.*?)</div>', page.html)
-    assert found, f"no figure {label!r}"
-    return unescape(found.group(1))
+    match = re.search(rf'<div class="l">{re.escape(label)}</div><div class="v">(.*?)</div>', page.html)
+    assert match, f"no figure {label!r}"
+    return unescape(match.group(1))
 
 
 def test_page_plan_and_file_have_the_same_numbers(filled, open_page, tmp_path):

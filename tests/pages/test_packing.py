@@ -51,8 +51,8 @@ def test_a_big_plan_is_estimated_then_packed_when_asked(big, open_page):
     assert figure(page, "Steps") == str(len(big.steps))
     assert figure(page, "Token ratio").startswith("≈ ")
     assert float(figure(page, "Token ratio")[2:]) == pytest.approx(exact.token_ratio, rel=0.15)
-    told = re.search(r"from (\d+) of 40 groups", page.app.caption[0].value)
-    assert told and 3 <= int(told[1]) <= 6
+    match = re.search(r"from (\d+) of 40 groups", page.app.caption[0].value)
+    assert match and 3 <= int(match[1]) <= 6
     assert components(page, "tree")  # a group's tree needs no packing
 
     page = open_page("optimise", recipe='{"token_budget": 1024}', tab="rows")

@@ -83,7 +83,7 @@ def test_the_chosen_come_by_the_page(service, open_page, monkeypatch):
     rows = made.trajectories.to_pylist()
     assert trajectories["trajectory_uid"].tolist() == [row["trajectory_uid"] for row in rows if row["group"] >= 200]
     assert any("201–205 of 205 groups" in one.value for one in page.app.caption)
-    told = open_page("batch", tab="json")
-    shown = json.loads(told.app.json[0].value)
+    json_page = open_page("batch", tab="json")
+    shown = json.loads(json_page.app.json[0].value)
     assert shown == {**made.to_json(), "groups": made.to_json()["groups"][:20]}
-    assert any("first 20 of 205" in one.value for one in told.app.caption)
+    assert any("first 20 of 205" in one.value for one in json_page.app.caption)

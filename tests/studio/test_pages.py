@@ -17,9 +17,9 @@ OWN_PAGES = ("overview", "collect", "settings")
 
 def figure(html: str, label: str) -> str:
     """The text of one number in a row of figures."""
-    found = re.search(rf'<div class="l">{re.escape(label)}</div><div class="v">(.*?)</div>', html)
-    assert found, f"no figure {label!r}"
-    return found.group(1)
+    match = re.search(rf'<div class="l">{re.escape(label)}</div><div class="v">(.*?)</div>', html)
+    assert match, f"no figure {label!r}"
+    return match.group(1)
 
 
 @pytest.mark.parametrize("key", OWN_PAGES)

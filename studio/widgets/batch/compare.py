@@ -47,11 +47,11 @@ def side_by_side(made: Plan) -> None:
         names = st.multiselect("Estimators", able, usual, format_func=lambda name: REGISTRY[name].title)
     with st.spinner("Planning with each…", show_time=True):
         pool = state.service().pool
-        found = as_of_now(
+        credits = as_of_now(
             "credit", made.view, made.recipe, [names, uid], lambda: credit_of(pool, made.view, made.recipe, names, uid)
         )
     part = made.part([uids.index(uid)])
-    drawn = [one for one in found if one.error is None and one.tokens is not None]
+    drawn = [one for one in credits if one.error is None and one.tokens is not None]
     kit.section("Credit", "each row in its own scale, from below zero to above; hover for the number")
     if drawn:
         n_response = part.steps["n_response_tokens"].to_pylist()
@@ -59,7 +59,7 @@ def side_by_side(made: Plan) -> None:
         figure = credit_map(titles, [one.tokens for one in drawn if one.tokens is not None], n_response)
         kit.plot(figure, key="credit-map", alt="Advantages of each estimator over the trajectory's tokens")
         step_table(part, drawn)
-    missing = [one for one in found if one.error is not None]
+    missing = [one for one in credits if one.error is not None]
     if missing:
         kit.section("Not assigned", "what these estimators need and the trajectory does not have")
         rows = [(mark(REGISTRY[one.algorithm].title, "warn"), kit.escape(one.error)) for one in missing]
@@ -89,16 +89,16 @@ def pick_trajectory(uids: Sequence[str]) -> str:
     return standing
 
 
-def step_table(part: Plan, found: Sequence[TrajectoryCredit]) -> None:
+def step_table(part: Plan, credits: Sequence[TrajectoryCredit]) -> None:
     """The numbers, a row per step."""
     rewards, indices = part.steps["reward"].to_pylist(), part.steps["step_index"].to_pylist()
     n_response = part.steps["n_response_tokens"].to_pylist()
     rows = []
     for place, index in enumerate(indices):
-        advantages = (cell(one, n_response, place) for one in found)
+        advantages = (cell(one, n_response, place) for one in credits)
         rows.append((kit.count(index), kit.count(n_response[place]), kit.number(rewards[place]), *advantages))
-    titles = [f"{REGISTRY[one.algorithm].title} ({one.level})" for one in found]
-    html_table(["Step", "Tokens", "Reward", *titles], rows, numeric=range(1, 3 + len(found)))
+    titles = [f"{REGISTRY[one.algorithm].title} ({one.level})" for one in credits]
+    html_table(["Step", "Tokens", "Reward", *titles], rows, numeric=range(1, 3 + len(credits)))
 
 
 def cell(one: TrajectoryCredit, n_response: Sequence[int], place: int) -> str:
@@ -122,7 +122,7 @@ def what_if(made: Plan) -> None:
         values = sorted({*values, standing} - {None}) + ([None] if None in values else [])
     with st.spinner("Planning with each…", show_time=True):
         pool = state.service().pool
-        found = as_of_now(
+        results = as_of_now(
             "sweep", made.view, made.recipe, [name, values], lambda: sweep(pool, made.view, made.recipe, name, values)
         )
     with left:
@@ -132,10 +132,10 @@ def what_if(made: Plan) -> None:
     with right:
         kit.section(SWEEPS[name][0], f"{NOUNS[what]} that the same view would give")
         figure = outcomes(
-            [text(v) for v in values], [getattr(o, what) for o in found], values.index(standing), noun=NOUNS[what]
+            [text(v) for v in values], [getattr(o, what) for o in results], values.index(standing), noun=NOUNS[what]
         )
         kit.plot(figure, key=f"sweep-{name}-{what}", alt=f"{NOUNS[what]} by {SWEEPS[name][0]}")
-        for one in found:
+        for one in results:
             if one.error is not None:
                 st.html(kit.quiet(f"{text(one.value)}: {one.error}"))
 

@@ -86,7 +86,7 @@ def freeze(name: str, view: View, recipe: Recipe, parent: str | None, note: str,
     service = state.service()
     bar = st.progress(0.0, "Freezing…")
 
-    def told(done: int, total: int) -> None:
+    def report(done: int, total: int) -> None:
         bar.progress(done / total if total else 1.0, f"{done:,} of {total:,}")
 
     head = freeze_version(
@@ -100,7 +100,7 @@ def freeze(name: str, view: View, recipe: Recipe, parent: str | None, note: str,
         redaction=redaction,
         texts=texts_of(service.settings.local_model_dir),
         templates=templates(service.settings),
-        progress=told,
+        progress=report,
     )
     st.toast(f"Frozen: {kit.verbatim(head['name'])}, {head['n_steps']:,} steps", icon=":material/ac_unit:")
     state.set_view(View())

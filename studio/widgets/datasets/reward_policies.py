@@ -69,8 +69,8 @@ def rule(sources: list[str]) -> dict[str, Any] | None:
 
 def preview(policy: Mapping[str, Any], channel: str) -> None:
     """Rewards before and after, without writing anything."""
-    found = state.service().pool.rewards.preview(policy, channel=channel)
-    counts = found["counts"]
+    effect = state.service().pool.rewards.preview(policy, channel=channel)
+    counts = effect["counts"]
     kit.section("What it would change", "nothing is written before you adopt it")
     kit.figures(
         [
@@ -90,9 +90,9 @@ def preview(policy: Mapping[str, Any], channel: str) -> None:
         ],
         dense=True,
     )
-    if found["histogram"]:
-        kit.plot(histogram(found["histogram"]), key="policy-histogram", alt="Trajectory rewards before and after")
-    if found["changes"]:
+    if effect["histogram"]:
+        kit.plot(histogram(effect["histogram"]), key="policy-histogram", alt="Trajectory rewards before and after")
+    if effect["changes"]:
         kit.section("Greatest changes")
         html_table(
             ("trajectory", "group", "before", "after"),
@@ -103,7 +103,7 @@ def preview(policy: Mapping[str, Any], channel: str) -> None:
                     kit.number(row["before"]),
                     kit.number(row["after"]),
                 )
-                for row in found["changes"][:12]
+                for row in effect["changes"][:12]
             ],
             numeric=(2, 3),
         )

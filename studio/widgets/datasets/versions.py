@@ -115,12 +115,12 @@ def one_version(head: Head) -> None:
             st.html(f'<div class="cs-callout {"good" if intact else "bad"}"><div class="m">{said}</div></div>')
 
 
-def redaction(told: Mapping[str, Any] | None) -> None:
+def redaction(applied: Mapping[str, Any] | None) -> None:
     """What was taken out at the freeze."""
-    if told is None:
+    if applied is None:
         return
-    kit.section("Redacted", f"a step with a hit is {'masked' if told['action'] == 'mask' else 'dropped'}")
-    report = told.get("report") or {}
+    kit.section("Redacted", f"a step with a hit is {'masked' if applied['action'] == 'mask' else 'dropped'}")
+    report = applied.get("report") or {}
     kit.facts([(key, value) for key, value in report.items() if not isinstance(value, Mapping | list)])
     for key, value in report.items():
         if isinstance(value, Mapping) and value:
@@ -174,8 +174,8 @@ def diff_tab() -> None:
         st.rerun()
     uids = {head["name"]: head["version_uid"] for head in heads}
     with st.spinner("Comparing…", show_time=True):
-        found = _diff(str(state.service().settings.pool_path), uids[a], uids[b], a, b)
-    counts = found["counts"]
+        difference = _diff(str(state.service().settings.pool_path), uids[a], uids[b], a, b)
+    counts = difference["counts"]
     kit.figures(
         [
             kit.Figure("Added", kit.count(counts["added"]), tone="good" if counts["added"] else ""),
@@ -187,18 +187,18 @@ def diff_tab() -> None:
     )
     left, right = st.columns([6, 4], gap="medium")
     with left:
-        changes(found["changes"], found["truncated"])
+        changes(difference["changes"], difference["truncated"])
     with right:
         kit.section("Changed labels", "how many steps")
         bars(list(counts["by_label"].items())) if counts["by_label"] else st.caption("None.")
-        settings(found["recipe"], (a, b))
+        settings(difference["recipe"], (a, b))
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
 def _diff(pool_path: str, a_uid: str, b_uid: str, _a: str, _b: str) -> Mapping[str, Any]:
     """What differs between two versions; neither ever changes, so they are compared once."""
-    found: Mapping[str, Any] = state.service().pool.versions.diff(_a, _b, limit=SHOWN_CHANGES)
-    return found
+    difference: Mapping[str, Any] = state.service().pool.versions.diff(_a, _b, limit=SHOWN_CHANGES)
+    return difference
 
 
 def picked(names: Sequence[str], param: str, default: str) -> str:

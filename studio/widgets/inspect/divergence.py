@@ -60,10 +60,10 @@ def part(reader: Reader, one: Sequence[Row], other: Sequence[Row]) -> Parting | 
     ends = sorted(
         {place for steps in (one, other) for place in _chain_ends(steps) if place < n} | ({n - 1} if n else set())
     )
-    found = reader.sequences([steps[place]["step_uid"] for place in ends for steps in (one, other)])
+    sequences = reader.sequences([steps[place]["step_uid"] for place in ends for steps in (one, other)])
     begin = 0
     for number, end in enumerate(ends):
-        token = first_divergent(_ids(found, 2 * number), _ids(found, 2 * number + 1))
+        token = first_divergent(_ids(sequences, 2 * number), _ids(sequences, 2 * number + 1))
         for place in range(begin, end + 1):
             at = _differ_at(one[place], other[place], token)
             if at is not None:
@@ -74,14 +74,14 @@ def part(reader: Reader, one: Sequence[Row], other: Sequence[Row]) -> Parting | 
 
 def _differ_at(a: Row, b: Row, token: int | None) -> int | None:
     """The first token of two steps that differs in id or in being sampled; ``token``: first difference of the chain."""
-    found = []
+    positions = []
     if _prompt(a) != _prompt(b):
-        found.append(min(_prompt(a), _prompt(b)))
+        positions.append(min(_prompt(a), _prompt(b)))
     if _length(a) != _length(b):
-        found.append(min(_length(a), _length(b)))
+        positions.append(min(_length(a), _length(b)))
     if token is not None and token < min(_length(a), _length(b)):
-        found.append(token)
-    return min(found) if found else None
+        positions.append(token)
+    return min(positions) if positions else None
 
 
 def _chain_ends(steps: Sequence[Row]) -> list[int]:
@@ -90,8 +90,8 @@ def _chain_ends(steps: Sequence[Row]) -> list[int]:
     ]
 
 
-def _ids(found: Sequences, number: int) -> Any:
-    return found.ids[found.offsets[number] : found.offsets[number + 1]]
+def _ids(sequences: Sequences, number: int) -> Any:
+    return sequences.ids[sequences.offsets[number] : sequences.offsets[number + 1]]
 
 
 def _length(step: Row) -> int:

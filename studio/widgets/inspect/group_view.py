@@ -105,10 +105,10 @@ def figures(group: Row, members: Sequence[Row]) -> None:
 def steps_of(pool: Pool, trajectory_uids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
     """Main steps of each trajectory in order (all steps where none is main)."""
     rows = pool.steps.page(View({"trajectory_uid": list(trajectory_uids)}), order="step_index", limit=None).to_pylist()
-    found: dict[str, list[dict[str, Any]]] = {uid: [] for uid in trajectory_uids}
+    by_trajectory: dict[str, list[dict[str, Any]]] = {uid: [] for uid in trajectory_uids}
     for row in rows:
-        found[row["trajectory_uid"]].append(row)
-    return {uid: [row for row in own if row["call_kind"] == "main"] or own for uid, own in found.items()}
+        by_trajectory[row["trajectory_uid"]].append(row)
+    return {uid: [row for row in own if row["call_kind"] == "main"] or own for uid, own in by_trajectory.items()}
 
 
 def sibling_rows(

@@ -89,8 +89,8 @@ def show_facts(step: Mapping[str, Any]) -> None:
         section("Identity")
         _facts(step, ("step_uid", "trajectory_uid", "prompt_uid", "step_index", "parent_step_uid", "response_id"))
         doubt = (step.get("metadata") or {}).get("uncertain")
-        told = {**step, "uncertain": doubt} if doubt and step.get("identity_source") == "inferred" else step
-        _facts(told, ("channel", "source", "agent", "identity_source", "uncertain"))
+        identity = {**step, "uncertain": doubt} if doubt and step.get("identity_source") == "inferred" else step
+        _facts(identity, ("channel", "source", "agent", "identity_source", "uncertain"))
         section("Tokens")
         _facts(
             step,
@@ -143,12 +143,12 @@ def life(step: Mapping[str, Any]) -> None:
 def _consumption(step: Mapping[str, Any]) -> None:
     """Every batch that held the step: who, what became of it, and a way to it."""
     service = state.service()
-    found = service.pool.consumption.of_step(step["step_uid"])
-    if not found:
+    batches = service.pool.consumption.of_step(step["step_uid"])
+    if not batches:
         return
     section("Consumed", "batches that held this step")
     rows = []
-    for one in found:
+    for one in batches:
         link = state.link("consume", batch=one["batch_uid"])
         rows.append(
             (

@@ -83,17 +83,17 @@ def against_picker(step: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def neighbours(pool: Pool, step: Mapping[str, Any]) -> dict[str, str]:
     """Steps that one would compare with: the step before, and those at the same place of its siblings."""
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     if step.get("parent_step_uid"):
-        found[step["parent_step_uid"]] = "the step before"
+        labels[step["parent_step_uid"]] = "the step before"
     if step.get("prompt_uid") is None:
-        return found
+        return labels
     index = step["step_index"]
     view = View({"prompt_uid": step["prompt_uid"], "step_index": [index, index]})
     for row in pool.steps.page(view, order="trajectory_uid", limit=NEAR).to_pylist():
         if row["trajectory_uid"] != step["trajectory_uid"]:
-            found[row["step_uid"]] = f"{row['trajectory_uid']}, step {index}"
-    return found
+            labels[row["step_uid"]] = f"{row['trajectory_uid']}, step {index}"
+    return labels
 
 
 def entropies(step: Mapping[str, Any], n_response: int) -> NDArray[np.float32] | None:

@@ -21,22 +21,22 @@ def reviewers_tab(view: View) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         kind = pick("Opinion", {one: one for one in KINDS}, "kind", width=150)
         level = pick("Of", {one: one for one in LEVELS}, "of", standing="trajectory", width=150)
-        found = pool.agreement.reviewers(kind, level)
-        names = [row["author"] for row in found]
+        reviewers = pool.agreement.reviewers(kind, level)
+        names = [row["author"] for row in reviewers]
         a = st.selectbox("Reviewer", names, index=0 if names else None, key=f"agree-a-{kind}-{level}", width=200)
         rest = [name for name in names if name != a]
         b = st.selectbox("and", rest, index=0 if rest else None, key=f"agree-b-{kind}-{level}-{a}", width=200)
     if a is None or b is None:
         kit.empty_state("Two reviewers are compared", f"So far {len(names)} labelled here.", icon="group")
         return
-    told = pool.agreement.between(a, b, kind, level, view)
+    agreement = pool.agreement.between(a, b, kind, level, view)
     kit.figures(
         [
-            kit.Figure("Both labelled", kit.count(told["n"])),
-            kit.Figure("Agree", kit.percent(told["n_agree"], told["n"]), sub=kit.count(told["n_agree"])),
+            kit.Figure("Both labelled", kit.count(agreement["n"])),
+            kit.Figure("Agree", kit.percent(agreement["n_agree"], agreement["n"]), sub=kit.count(agreement["n_agree"])),
             kit.Figure(
                 "Kappa (Cohen)",
-                kit.number(told["kappa"]),
+                kit.number(agreement["kappa"]),
                 help="Agreement beyond chance: 1 is full, 0 is chance; unknown where both gave one label only",
             ),
         ],
@@ -45,33 +45,36 @@ def reviewers_tab(view: View) -> None:
     left, right = st.columns([4, 6], gap="medium")
     with left:
         kit.section("Labels", f"rows {a}, columns {b}")
-        matrix(told)
+        matrix(agreement)
     with right:
         apart(view, kind, level, [a, b])
 
 
-def matrix(told: dict[str, Any]) -> None:
+def matrix(agreement: dict[str, Any]) -> None:
     """Counts of each pair of labels."""
-    if not told["labels"]:
+    if not agreement["labels"]:
         st.caption("Nothing that both have labelled matches the filters.")
         return
     rows = []
-    for label, counts in zip(told["labels"], told["matrix"], strict=True):
+    for label, counts in zip(agreement["labels"], agreement["matrix"], strict=True):
         cells = [
-            f"<b>{n}</b>" if label == other else kit.escape(n) for other, n in zip(told["labels"], counts, strict=True)
+            f"<b>{n}</b>" if label == other else kit.escape(n)
+            for other, n in zip(agreement["labels"], counts, strict=True)
         ]
         rows.append((kit.escape(label), *cells))
-    html_table(("", *map(str, told["labels"])), rows, numeric=range(1, 1 + len(told["labels"])))
+    html_table(("", *map(str, agreement["labels"])), rows, numeric=range(1, 1 + len(agreement["labels"])))
 
 
 def apart(view: View, kind: str, level: str, authors: list[str]) -> None:
     """What the two say differently, each a click from its review."""
-    found = state.service().pool.agreement.disagreements(kind, level, authors=authors, view=view, limit=SHOWN)
-    kit.section("Disagreements", f"the newest {SHOWN}" if len(found) == SHOWN else kit.count(len(found)))
-    if not found:
+    disagreements = state.service().pool.agreement.disagreements(kind, level, authors=authors, view=view, limit=SHOWN)
+    kit.section(
+        "Disagreements", f"the newest {SHOWN}" if len(disagreements) == SHOWN else kit.count(len(disagreements))
+    )
+    if not disagreements:
         st.caption("None.")
         return
-    for row in found:
+    for row in disagreements:
         uid = row["step_uid"] if level == "step" else row["trajectory_uid"]
         said = " · ".join(f"{kit.escape(one['author'])} <b>{kit.escape(one['value'])}</b>" for one in row["opinions"])
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):

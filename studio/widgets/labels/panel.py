@@ -79,9 +79,9 @@ def latest(annotations: Sequence[Mapping[str, Any]], target: Target, kind: str) 
     Of a group: one of its members' newest, if they all say the same.
     """
     if target.kind == "group":
-        found = [latest(annotations, Target("trajectory", uid), kind) for uid in target.members]
-        values = {None if one is None else one["value"] for one in found}
-        return found[-1] if len(values) == 1 else None
+        newest = [latest(annotations, Target("trajectory", uid), kind) for uid in target.members]
+        values = {None if one is None else one["value"] for one in newest}
+        return newest[-1] if len(values) == 1 else None
     standing = [
         row
         for row in annotations

@@ -86,9 +86,9 @@ def standing_queue(view: View, level: str, order: str, skip: bool, again: bool) 
     kept: Queue | None = st.session_state.get("review-queue")
     if kept is not None and kept.key == key and not again:
         return kept
-    found = state.service().pool.review.queue(view, level, order, author=state.author(), limit=LIMIT).to_pylist()
+    listed = state.service().pool.review.queue(view, level, order, author=state.author(), limit=LIMIT).to_pylist()
     asked = None if again else state.query("item")
-    rows = [row for row in found if not skip or row["mine"] is None or row["uid"] == asked]
+    rows = [row for row in listed if not skip or row["mine"] is None or row["uid"] == asked]
     uids = [row["uid"] for row in rows]
     if asked is not None and asked not in uids and known(level, asked):
         uids.insert(0, asked)
@@ -217,8 +217,8 @@ def others(annotations: list[dict[str, Any]], target: Target) -> None:
 
 def quick_tags(target: Target, standing: list[str]) -> None:
     """The pool's most used tags under the digits."""
-    found = state.service().pool.stats.facets(View(), ["tags"])["tags"]
-    names = [str(tag) for tag, _ in found if tag][:QUICK_TAGS]
+    counted = state.service().pool.stats.facets(View(), ["tags"])["tags"]
+    names = [str(tag) for tag, _ in counted if tag][:QUICK_TAGS]
     if not names:
         return
     with st.container(horizontal=True, gap="xsmall", key="review-tags"):

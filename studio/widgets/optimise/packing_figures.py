@@ -15,27 +15,27 @@ LAYER = CostModel()
 def statistics(made: Plan) -> None:
     """Tokens and attention before and after sharing."""
     layout = made.layout
-    told = Told(
+    totals = Told(
         tokens=layout.n_tokens,
         once=layout.n_packed_tokens,
         separate=layout.attention_pairs_separate,
         pairs=layout.attention_pairs,
         n_rows=len(layout.rows),
     )
-    draw_statistics(made, told, "")
+    draw_statistics(made, totals, "")
 
 
 def estimates(made: Plan, part: Sample) -> None:
     """The same figures of a plan that is not packed: what is not known from lengths is scaled up from a sample."""
     layout = part.layout
-    told = Told(
+    totals = Told(
         tokens=made.counts["n_tokens"],
         once=layout.n_packed_tokens * part.scale,
         separate=part.separate,
         pairs=layout.attention_pairs * part.separate / max(layout.attention_pairs_separate, 1),
         n_rows=max(round(len(layout.rows) * part.scale), 1),
     )
-    draw_statistics(made, told, "≈ ")
+    draw_statistics(made, totals, "≈ ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class Told:
     n_rows: int
 
 
-def draw_statistics(made: Plan, told: Told, near: str) -> None:
+def draw_statistics(made: Plan, totals: Told, near: str) -> None:
     """The row of figures; ``near`` stands before each that is estimated."""
-    tokens, once, separate, pairs = told.tokens, told.once, told.separate, told.pairs
+    tokens, once, separate, pairs = totals.tokens, totals.once, totals.separate, totals.pairs
     budget = made.recipe.token_budget
-    capacity = told.n_rows * budget
+    capacity = totals.n_rows * budget
     padding = capacity - once
-    rows = kit.count(told.n_rows) if not near else kit.compact(told.n_rows)
+    rows = kit.count(totals.n_rows) if not near else kit.compact(totals.n_rows)
     kit.figures(
         [
             kit.Figure("Steps", kit.count(len(made.steps)), sub=f"{kit.count(made.n_groups)} groups", help="step"),

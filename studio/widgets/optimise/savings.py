@@ -54,12 +54,12 @@ def _agents(made: Plan) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Agents by name, and each plan step's number; asked agent by agent, since whole rows take seconds to read."""
     pool, channel = state.service().pool, made.recipe.channel
     uids = made.steps["step_uid"]
-    found = pool.stats.facets(View({"channel": channel}), ["agent"])["agent"]
-    known = sorted(str(agent) for agent, _ in found if agent is not None)
+    counted = pool.stats.facets(View({"channel": channel}), ["agent"])["agent"]
+    known = sorted(str(agent) for agent, _ in counted if agent is not None)
     number = np.full(len(uids), len(known))
     for place, agent in enumerate(known):
         own = pool.training.plan_rows(View({"agent": agent}), channel=channel)["step_uid"]
         number[pc.is_in(uids, value_set=own.combine_chunks()).to_numpy(zero_copy_only=False)] = place
     used, number = np.unique(number, return_inverse=True)
-    rest = "unknown" if len(found) < MOST_VALUES else "others, and unknown"
+    rest = "unknown" if len(counted) < MOST_VALUES else "others, and unknown"
     return np.array([*known, rest])[used], number

@@ -67,10 +67,10 @@ def texts_of(sequences: Sequences) -> Texts:
     rows = service.pool.steps.page(View({"step_uid": sequences.step_uids}), limit=None)
     makers = zip(rows["model"].to_pylist(), rows["engine"].to_pylist(), strict=True)
     examples = dict(zip(makers, rows["step_uid"].to_pylist(), strict=True)).values()
-    found = [texts_for(service.pool.steps.get(uid), service.settings) for uid in examples]
-    if any(texts.tokenizer is not found[0].tokenizer for texts in found):
+    candidates = [texts_for(service.pool.steps.get(uid), service.settings) for uid in examples]
+    if any(texts.tokenizer is not candidates[0].tokenizer for texts in candidates):
         return MIXED
-    return found[0]
+    return candidates[0]
 
 
 def branch_points(tree: PackedTree, nodes: TreeNodes, texts: Texts) -> None:
@@ -131,29 +131,29 @@ def drifts(
         before[trajectory] = i
     lost = lost_sharing(sequences, previous)
     row_of = {int(member): row for row, member in enumerate(tree.members)}
-    found = [
+    drifted = [
         Drift(uids[i], said[uids[i]], int(lost[i]), node_of_turn(tree, nodes, row_of[i], shared))
         for i in np.flatnonzero(lost > 0).tolist()
         for shared in [int(sequences.lengths[previous[i]] - lost[i])]
     ]
-    return sorted(found, key=lambda drift: -drift.lost)
+    return sorted(drifted, key=lambda drift: -drift.lost)
 
 
-def drift_by_node(found: Sequence[Drift]) -> dict[int, int]:
+def drift_by_node(drifted: Sequence[Drift]) -> dict[int, int]:
     """Tokens lost by the steps that part at each node."""
     total: dict[int, int] = {}
-    for drift in found:
+    for drift in drifted:
         if drift.node >= 0:
             total[drift.node] = total.get(drift.node, 0) + drift.lost
     return total
 
 
-def drift_list(found: Sequence[Drift], facts: Mapping[str, dict[str, Any]]) -> None:
+def drift_list(drifted: Sequence[Drift], facts: Mapping[str, dict[str, Any]]) -> None:
     """What drift costs this tree, and the steps that cost most."""
-    if not found:
+    if not drifted:
         return
-    section("Drift", f"{count(sum(one.lost for one in found))} tokens of sharing lost in {count(len(found))} steps")
-    for one in found[:8]:
+    section("Drift", f"{count(sum(one.lost for one in drifted))} tokens of sharing lost in {count(len(drifted))} steps")
+    for one in drifted[:8]:
         fact = facts[one.step_uid]
         what = "re-encoded" if one.transition == "realigned" else "tail replaced"
         if st.button(
@@ -253,7 +253,7 @@ def owner_line(order: Sequence[str], nodes: TreeNodes, node: int, facts: Mapping
     steps: dict[str, list[int]] = {}
     for uid in owners[:HOVER_STEPS]:
         steps.setdefault(facts[uid]["trajectory_uid"], []).append(facts[uid]["step_index"])
-    named = [f"{_numbers(found)} of {uid}" for uid, found in list(steps.items())[:HOVER_TRAJECTORIES]]
+    named = [f"{_numbers(indices)} of {uid}" for uid, indices in list(steps.items())[:HOVER_TRAJECTORIES]]
     if len(owners) == 1:
         return f"step {named[0]}"
     n = len(steps)
@@ -263,10 +263,10 @@ def owner_line(order: Sequence[str], nodes: TreeNodes, node: int, facts: Mapping
     return f"{len(owners)} steps: {', '.join(named)}"
 
 
-def _numbers(found: Sequence[int]) -> str:
+def _numbers(indices: Sequence[int]) -> str:
     """``0–4, 7``: step indices with what follows one another joined."""
     runs: list[list[int]] = []
-    for index in sorted(found):
+    for index in sorted(indices):
         if runs and index == runs[-1][1] + 1:
             runs[-1][1] = index
         else:

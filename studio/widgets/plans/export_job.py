@@ -27,4 +27,4 @@ class ExportJob(Job):
 
     def work(self) -> None:
         """Write the file."""
-        self.result = export(*self._arguments, progress=self.told, clock=self._clock, **self._options)
+        self.result = export(*self._arguments, progress=self.report, clock=self._clock, **self._options)

@@ -35,9 +35,9 @@ def export_progress(job: ExportJob) -> None:
         job.cancel()
 
 
-def show_differences(found: Iterable[Mapping[str, str | None]]) -> None:
+def show_differences(differences: Iterable[Mapping[str, str | None]]) -> None:
     """What the trainer does otherwise than the plan, a line each, with what stops it."""
-    for one in found:
+    for one in differences:
         stops = f" <code>{kit.escape(one['flag'])}</code> stops it." if one["flag"] else ""
         st.html(f'<div class="cs-note">{kit.escape(one["what"])}.{stops}</div>')
 

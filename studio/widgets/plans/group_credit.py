@@ -34,9 +34,9 @@ class StepCredit:
 
 def group_recipe(channel: str) -> tuple[Recipe, str]:
     """The URL's recipe, else the channel's active one, else the defaults; and where it is from."""
-    found, origin = standing_recipe(channel)
+    recipe, origin = standing_recipe(channel)
     # A batch size would leave the group out where others come first; here it is looked at by itself.
-    return found.model_copy(update={"channel": channel, "batch_size": None}), origin
+    return recipe.model_copy(update={"channel": channel, "batch_size": None}), origin
 
 
 def group_plan(prompt_uid: str, channel: str) -> tuple[Plan, str]:

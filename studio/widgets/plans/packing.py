@@ -42,7 +42,7 @@ class PackingJob(Job):
     def work(self) -> None:
         """Pack; a cancel is no failure, it may begin again."""
         try:
-            self.plan.pack(self.told)
+            self.plan.pack(self.report)
         except Cancelled:
             self.done = 0
 

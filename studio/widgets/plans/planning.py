@@ -86,8 +86,8 @@ def current_plan(view: View, recipe: Recipe) -> Plan:
 
 def as_of_now(name: str, view: View, recipe: Recipe, more: Any, ask: Callable[[], T]) -> T:
     """What ``ask`` tells about view and recipe; asked again only once something was written. ``more`` as JSON."""
-    found: T = _told_at(*_moment(view, recipe), name, json.dumps(more, sort_keys=True, default=str), ask)
-    return found
+    answer: T = _told_at(*_moment(view, recipe), name, json.dumps(more, sort_keys=True, default=str), ask)
+    return answer
 
 
 def _moment(view: View, recipe: Recipe) -> tuple[str, int, str]:

@@ -70,8 +70,8 @@ def folder_sizes(settings: Settings) -> list[FolderSize]:
     )
     sizes = []
     for name, path, files in parts:
-        found = _files(path) if files is None else files
-        sizes.append(FolderSize(name, path, len(found), sum(_size(file) for file in found)))
+        existing = _files(path) if files is None else files
+        sizes.append(FolderSize(name, path, len(existing), sum(_size(file) for file in existing)))
     return sizes
 
 

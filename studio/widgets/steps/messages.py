@@ -120,16 +120,16 @@ def cards(messages: Sequence[Message], *, before: Sequence[Message] = ()) -> lis
 
 def calls_of(message: Message) -> list[dict[str, Any]]:
     """The tool calls of a message: id, name, arguments as indented JSON text, and what is wrong with them."""
-    found = []
+    calls = []
     for call in message.get("tool_calls") or []:
         function = call.get("function") or {}
         text, problem = _arguments(function.get("arguments"))
-        found.append({"id": call.get("id"), "name": function.get("name"), "arguments": text, "problem": problem})
+        calls.append({"id": call.get("id"), "name": function.get("name"), "arguments": text, "problem": problem})
     for block in _blocks(message):
         if block.get("type") == "tool_use":
             text, problem = _arguments(block.get("input"))
-            found.append({"id": block.get("id"), "name": block.get("name"), "arguments": text, "problem": problem})
-    return found
+            calls.append({"id": block.get("id"), "name": block.get("name"), "arguments": text, "problem": problem})
+    return calls
 
 
 def reasoning_of(message: Message) -> str:

@@ -1,4 +1,4 @@
-"""Batch: recipe to plan to file. What stands here is the plan itself, the one that fetch and export use."""
+"""The Batch page: from recipe to plan to file. It shows the same plan that fetch and export use."""
 
 from __future__ import annotations
 
@@ -14,23 +14,18 @@ from core.export import EXPORTERS, estimate_bytes
 from core.types import View
 from studio import kit, state
 from studio.frame.header import page_header
-from studio.kit.data_tables import asked_page, page_of
+from studio.kit.data_tables import page_from_query, pagination
 from studio.kit.filters import active_filters, filter_panel
-from studio.kit.url_choices import choose, pick
+from studio.kit.url_choices import list_choice, segmented_choice
 from studio.widgets.agents.demo import demo_actions
 from studio.widgets.batch.compare import side_by_side, what_if
-from studio.widgets.batch.credit import credit
+from studio.widgets.batch.credit import credit_tab
+from studio.widgets.plans.current_plan import current_plan, plan_totals
 from studio.widgets.plans.export_job import ExportJob
 from studio.widgets.plans.export_view import show_differences, show_job
 from studio.widgets.plans.funnel import funnel_table
-from studio.widgets.plans.planning import (
-    current_plan,
-    link_params,
-    recipe_editor,
-    recipe_to_query,
-    safe_recipe,
-    totals_row,
-)
+from studio.widgets.plans.recipe_editor import recipe_editor
+from studio.widgets.plans.recipe_query import link_params, recipe_to_query, safe_recipe
 
 TABS = {
     "chosen": "Chosen",
@@ -57,7 +52,7 @@ def batch_page() -> None:
         return
     left, right = st.columns([2.3, 9], gap="medium")
     with left, kit.error_boundary():
-        side = choose("Side", {"recipe": "Recipe", "view": "View"}, "side")
+        side = segmented_choice("Side", {"recipe": "Recipe", "view": "View"}, "side")
         recipe = safe_recipe()
         if side == "view":
             filter_panel("batch")
@@ -71,12 +66,12 @@ def batch_page() -> None:
 
 
 def saved_recipes(recipe: Recipe) -> None:
-    """Load or keep a recipe under a name."""
+    """Load or save a recipe by name."""
     pool = state.service().pool
     saved = {row["name"]: row["recipe"] for row in pool.recipes.all()}
     with st.popover("Saved recipes", icon=":material/bookmark:", width="stretch"):
         for name, fields in saved.items():
-            if st.button(kit.verbatim(name), key=f"load-recipe-{name}", width="stretch"):
+            if st.button(kit.escape_markdown(name), key=f"load-recipe-{name}", width="stretch"):
                 state.set_query(recipe=json.dumps(fields, sort_keys=True, separators=(",", ":")))
                 st.rerun()
         with st.form("save-recipe", border=False, clear_on_submit=True):
@@ -87,20 +82,20 @@ def saved_recipes(recipe: Recipe) -> None:
 
 
 def show_plan(view: View, recipe: Recipe) -> None:
-    """Totals, then the tab that is open."""
+    """Totals, then the chosen tab."""
     with st.spinner("Planning…", show_time=True):
         made = current_plan(view, recipe)
-        totals_row(made)
+        plan_totals(made)
     if len(made.steps) == 0:
         reason = max(made.excluded, key=lambda item: item.n_steps, default=None)
         text = (
-            f"No step of channel {recipe.channel} matches the view: choose another channel, or take a filter off."
+            f"No step of channel {recipe.channel} matches the view: choose another channel, or remove a filter."
             if reason is None
             else f"{reason.label}: {kit.count(reason.n_steps)} steps."
         )
         kit.empty_state("The plan is empty", text, icon="filter_alt_off")
     with st.container(horizontal=True, vertical_alignment="center"):
-        tab = choose("Tab", TABS, "tab")
+        tab = segmented_choice("Tab", TABS, "tab")
         st.space("stretch")
         st.caption(f"`{made.uid}`" + ("" if made.policy_version is None else f" · policy {made.policy_version}"))
         if st.button("Packing", icon=":material/account_tree:", help="Trees, rows and mask of this plan"):
@@ -108,12 +103,12 @@ def show_plan(view: View, recipe: Recipe) -> None:
     DRAW[tab](made)
 
 
-def chosen(made: Plan) -> None:
-    """Groups, and the trajectories of all or of one of them; of an empty plan, what was taken out and why."""
+def chosen_tab(made: Plan) -> None:
+    """Groups, and trajectories of all of them or of one; for an empty plan, the exclusions."""
     if len(made.steps) == 0:
-        excluded(made)
+        excluded_tab(made)
         return
-    first = (min(asked_page(), -(-made.n_groups // GROUP_ROWS)) - 1) * GROUP_ROWS
+    first = (min(page_from_query(), -(-made.n_groups // GROUP_ROWS)) - 1) * GROUP_ROWS
     here = made.first_groups(first, GROUP_ROWS)
     groups = [
         {
@@ -149,7 +144,7 @@ def chosen(made: Plan) -> None:
             },
         )
         if made.n_groups > GROUP_ROWS:
-            page_of(made.n_groups, key="plan-groups", size=GROUP_ROWS, noun="groups")
+            pagination(made.n_groups, key="plan-groups", size=GROUP_ROWS, noun="groups")
     cells = event["selection"]["cells"]
     only = groups[cells[0][0]]["prompt_uid"] if cells else None
     matching = [
@@ -157,13 +152,13 @@ def chosen(made: Plan) -> None:
     ]
     shown = matching[:TRAJECTORY_ROWS]
     if only:
-        said = f"of {only}"
+        subtitle = f"of {only}"
     else:
         of = "all groups" if len(here) == made.n_groups else f"these {kit.count(len(here))} groups"
         cut = f"first {kit.count(len(shown))} of {kit.count(len(matching))} " if len(shown) < len(matching) else ""
-        said = f"{cut}of {of}; pick a group to narrow, a row to open"
+        subtitle = f"{cut}of {of}; click a group to narrow, a row to open"
     with right:
-        kit.section("Trajectories", said)
+        kit.section("Trajectories", subtitle)
         opened = st.dataframe(
             [
                 {
@@ -204,16 +199,16 @@ def mean(values: list[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def excluded(made: Plan) -> None:
-    """Why each candidate that is not in the plan is not, with its rows one click away."""
+def excluded_tab(made: Plan) -> None:
+    """The funnel of exclusions, and missing inputs."""
     funnel_table(made)
-    missing(made)
+    missing_inputs(made)
 
 
-def missing(made: Plan) -> None:
-    """What the algorithm reads and steps don't have, by uid."""
+def missing_inputs(made: Plan) -> None:
+    """Fields that the algorithm needs and steps lack, by uid."""
     if made.lacks:
-        kit.section("Not fit for the algorithm", f"what {made.recipe.estimator.title} reads and these steps don't have")
+        kit.section("Not fit for the algorithm", f"{made.recipe.estimator.title} needs these fields")
         for text in made.lacks:
             st.html(f'<div class="cs-note">{kit.escape(text)}</div>')
 
@@ -224,7 +219,7 @@ def export_tab(made: Plan) -> None:
     left, right = st.columns([3, 5], gap="medium")
     job: ExportJob | None = st.session_state.get("export-job")
     with left:
-        name = pick("Format", {key: one.title for key, one in EXPORTERS.items()}, "format")
+        name = list_choice("Format", {key: one.title for key, one in EXPORTERS.items()}, "format")
         exporter = EXPORTERS[name]
         st.caption(exporter.description)
         options = {
@@ -232,7 +227,7 @@ def export_tab(made: Plan) -> None:
         }
         if len(made.steps):
             show_differences(one.to_json() for one in exporter.differences(made, options))
-        size = size_text(made, name, options)
+        size = size_estimate(made, name, options)
         st.caption(f"{kit.count(len(made.steps))} steps, {kit.compact(int(made.lengths.sum()))} tokens to write{size}")
         busy = job is not None and job.running
         if st.button(
@@ -250,8 +245,8 @@ def export_tab(made: Plan) -> None:
             show_job(job)
 
 
-def size_text(made: Plan, name: str, options: dict[str, str]) -> str:
-    """About how big the file will be; nothing where that can't be known before it is written."""
+def size_estimate(made: Plan, name: str, options: dict[str, str]) -> str:
+    """The estimated size of the file; empty when it can't be known before writing."""
     try:
         n_bytes = estimate_bytes(EXPORTERS[name], made, state.service().pool, options)
     except StudioError as error:
@@ -260,7 +255,7 @@ def size_text(made: Plan, name: str, options: dict[str, str]) -> str:
 
 
 def as_json(made: Plan) -> None:
-    """The body that ``POST /api/v1/plans`` answers with for this view and recipe."""
+    """The response of ``POST /api/v1/plans`` for this view and recipe."""
     body = {"view": made.view_json(), "recipe": json.loads(recipe_to_query(made.recipe) or "{}")}
     st.caption("The same plan by HTTP:")
     address = f"{state.service().base_url}/api/v1/plans"
@@ -274,7 +269,7 @@ def as_json(made: Plan) -> None:
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         st.caption(
             f"Below, groups (and pairs) are the first {JSON_GROUPS} of {kit.count(made.n_groups)}; "
-            "the request and the file tell all."
+            "the request and the file contain all."
         )
         st.download_button(
             "Download the whole plan",
@@ -287,9 +282,9 @@ def as_json(made: Plan) -> None:
 
 
 DRAW = {
-    "chosen": chosen,
-    "excluded": excluded,
-    "credit": credit,
+    "chosen": chosen_tab,
+    "excluded": excluded_tab,
+    "credit": credit_tab,
     "compare": side_by_side,
     "whatif": what_if,
     "export": export_tab,

@@ -1,4 +1,4 @@
-"""Collect: calls as they arrive. Every read is bounded, so that it stays quick at none and at hundreds of calls/s."""
+"""The Collect page: calls as they arrive. Every read is bounded, so it stays fast at hundreds of calls per second."""
 
 from typing import Any
 from urllib.parse import urlencode
@@ -13,7 +13,7 @@ from studio.frame.header import page_header
 from studio.frame.status import engine_state
 from studio.glossary import define
 from studio.kit.figures import Tone
-from studio.kit.html_tables import bars, html_table, mark
+from studio.kit.html_tables import bars, dot_label, html_table
 from studio.widgets.agents.connect_panel import connect_panel
 from studio.widgets.agents.demo import demo_actions, demo_control
 
@@ -35,7 +35,7 @@ def percentile(values: list[float], share: float) -> float | None:
 
 
 @kit.live(1.0)
-def pulse() -> None:
+def traffic() -> None:
     service = state.service()
     live = service.stats.snapshot(n_recent=0)
     latency = [event.latency_s for event in list(service.stats.recent)]
@@ -77,13 +77,13 @@ def pulse() -> None:
 
 
 def newest_view() -> View:
-    """What the newest calls are narrowed to, from the URL."""
+    """The filters of the newest calls."""
     chosen = {name: st.session_state.get(name) for name in NARROW}
     return View({name: value for name, value in chosen.items() if value is not None})
 
 
 def controls() -> bool:
-    """The line above the newest calls. Returns whether the table follows."""
+    """The controls above the newest calls. Returns whether the table follows."""
     facets = state.service().pool.stats.facets(View(), NARROW)
     with st.container(horizontal=True, vertical_alignment="center", key="newest-head"):
         kit.section("Newest calls", f"the last {N_NEWEST}; click one to inspect it")
@@ -107,7 +107,7 @@ def controls() -> bool:
 
 
 def open_clicked() -> None:
-    """Remember the step under the click; rows shift, so the uid comes from what was on the screen."""
+    """Store the clicked step; rows shift, so its uid is taken from the table that was shown."""
     cells = st.session_state["newest-table"]["selection"]["cells"]
     if cells:
         st.session_state["open-step"] = st.session_state["newest-uids"][cells[0][0]]
@@ -177,7 +177,7 @@ COLUMNS = {
 @kit.live(2.0)
 def breakdown() -> None:
     live = state.service().stats.snapshot(n_recent=0)
-    kit.section("Who is calling", "calls since the start")
+    kit.section("Callers", "calls since the start")
     columns = st.columns(4, gap="small")
     for column, (name, title) in zip(
         columns, (("agent", "Agent"), ("model", "Model"), ("source", "Source"), ("channel", "Channel")), strict=True
@@ -197,7 +197,7 @@ def health() -> None:
     live = service.stats.snapshot(n_recent=0)
     left, right = st.columns([3, 2], gap="small")
     with left.container(border=True, key="panel-engines", height="stretch"):
-        kit.section("Engines", "what was probed")
+        kit.section("Engines", "probed capabilities")
         rows = [engine_row(engine) for engine in service.engines.status()]
         html_table(["Engine", "Kind", "Address", "Calls", "Finding"], rows, numeric=(3,))
     with right.container(border=True, key="panel-attention", height="stretch"):
@@ -205,20 +205,22 @@ def health() -> None:
         inferred = live["by"]["identity_source"].get("inferred", 0)
         facets = dict(service.pool.stats.facets(View(), ["status"])["status"])
         rows = [
-            attention("Dropped", live["n_dropped"], "answered, not captured", "bad"),
-            attention("Errors", live["n_errors"], "engine or request failed", "bad", View({"status": ["error"]})),
-            attention(
+            attention_row("Dropped", live["n_dropped"], "answered, not captured", "bad"),
+            attention_row("Errors", live["n_errors"], "engine or request failed", "bad", View({"status": ["error"]})),
+            attention_row(
                 "Mismatched",
                 facets.get("mismatch", 0),
                 "token counts disagree (whole pool)",
                 "bad",
                 View({"status": ["mismatch"]}),
             ),
-            attention("Aborted", live["n_aborted"], "the agent went away", "warn", View({"status": ["aborted"]})),
-            attention(
+            attention_row(
+                "Aborted", live["n_aborted"], "the client disconnected", "warn", View({"status": ["aborted"]})
+            ),
+            attention_row(
                 "Inferred",
                 inferred,
-                "nobody named the trajectory; found by shared prefix",
+                "trajectory not named; inferred by shared prefix",
                 "warn",
                 View({"identity_source": ["inferred"]}),
             ),
@@ -228,13 +230,13 @@ def health() -> None:
 
 @kit.live(2.0)
 def feedback() -> None:
-    """What people and services said of answers, newest first."""
+    """Feedback of people and services on answers, newest first."""
     pool = state.service().pool
     counts = pool.feedback.counts()
     with st.container(border=True, key="panel-feedback"):
-        kit.section("Feedback", "what people and services said of answers")
+        kit.section("Feedback", "by people and services, on answers")
         if not counts["n_feedback"]:
-            st.caption("None yet. A thumb, score, correction or comment is sent to /api/v1/feedback, early or late.")
+            st.caption("None yet. Send thumbs, scores, corrections or comments to /api/v1/feedback, at any time.")
             return
         left, right = st.columns([1, 3], gap="medium")
         with left:
@@ -245,12 +247,12 @@ def feedback() -> None:
             newest = pool.feedback.find(limit=N_FEEDBACK)
             now = state.service().clock()
             html_table(
-                ["When", "Kind", "Said", "By", "About"], [feedback_row(item, now) for item in newest], numeric=()
+                ["When", "Kind", "Value", "By", "About"], [feedback_row(item, now) for item in newest], numeric=()
             )
 
 
 def feedback_row(item: dict[str, Any], now: float) -> tuple[str, ...]:
-    """One feedback as table cells; what it is about is a link."""
+    """One feedback entry as table cells; its step or trajectory is a link."""
     value = item["value"] if item["note"] is None else f"{item['value']}: {item['note']}"
     if item["step_uid"] is not None:
         about = link(item["step_uid"], step=item["step_uid"])
@@ -260,7 +262,7 @@ def feedback_row(item: dict[str, Any], now: float) -> tuple[str, ...]:
         about = f"waits for {kit.escape(' '.join(map(str, item['target'].values())))}"
     return (
         kit.escape(kit.ago(item["received_at"], now)),
-        mark(item["kind"], TONES.get(str(item["value"]), "")),
+        dot_label(item["kind"], TONES.get(str(item["value"]), "")),
         kit.escape(str(value)[:SAID_CHARS]),
         kit.escape(item["author"]),
         about,
@@ -275,7 +277,7 @@ def link(label: str, **params: object) -> str:
 def engine_row(engine: dict[str, Any]) -> tuple[str, ...]:
     """One engine as table cells."""
     return (
-        mark(engine["name"], ENGINE_TONE[engine["ok"]]),
+        dot_label(engine["name"], ENGINE_TONE[engine["ok"]]),
         kit.escape(engine["kind"]),
         f"<code>{kit.escape(engine['base_url'] or 'starts at the first call')}</code>",
         kit.count(engine["n_calls"]),
@@ -283,17 +285,17 @@ def engine_row(engine: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def attention(label: str, n: int, meaning: str, tone: Tone, view: View | None = None) -> tuple[str, str, str]:
-    """One row of what needs a look; quiet when the count is 0. The count leads to the steps of the view."""
+def attention_row(label: str, n: int, meaning: str, tone: Tone, view: View | None = None) -> tuple[str, str, str]:
+    """One row of problems; grey when the count is 0. The count links to the steps of the view."""
     count = kit.count(n)
     if n and view is not None:
         count = link(count, level="steps", **state.view_to_query(view))
-    return mark(label, tone if n else "good"), count, f'<span class="q">{kit.escape(meaning)}</span>'
+    return dot_label(label, tone if n else "good"), count, f'<span class="q">{kit.escape(meaning)}</span>'
 
 
 def page() -> None:
     page_header("collect")
-    pulse()
+    traffic()
     with kit.error_boundary():
         follow = controls()
         kit.live(1.0 if follow else None)(newest)()

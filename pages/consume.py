@@ -1,4 +1,4 @@
-"""Consume: what trainers took, what they hold, how old it was and what came of it; and the recipe of the next fetch."""
+"""The Consume page: batches of trainers, their staleness and metrics; and the recipe of the next fetch."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from core.types import View
 from studio import kit, state
 from studio.charts import consume as charts
 from studio.frame.header import page_header
-from studio.kit.data_tables import asked_page, page_of
-from studio.kit.html_tables import html_table, mark
-from studio.kit.url_choices import choose
+from studio.kit.data_tables import page_from_query, pagination
+from studio.kit.html_tables import dot_label, html_table
+from studio.kit.url_choices import segmented_choice
 from studio.widgets.consume import batch_view
 from studio.widgets.consume.batch_view import one_batch
 from studio.widgets.plans.batches import recipe_name
-from studio.widgets.plans.planning import as_of_now, query_fields, recipe_editor
+from studio.widgets.plans.current_plan import cached_answer
+from studio.widgets.plans.recipe_editor import recipe_editor
+from studio.widgets.plans.recipe_query import query_fields
 
 TABS = {"batches": "Batches", "metrics": "Trainer metrics", "consumers": "Consumers", "syncs": "Weight syncs"}
 SNIPPET = """from core.trainer import Trainer
@@ -37,7 +39,7 @@ with Trainer("{base_url}", consumer="trainer-1") as trainer:
 
 
 def consume_page() -> None:
-    """One batch, or all of them beside the recipe that makes the next."""
+    """One batch, or all batches beside the recipe of the next."""
     uid = state.query("batch")
     if uid is not None:
         try:
@@ -51,17 +53,17 @@ def consume_page() -> None:
     channel = channel_choice()
     left, right = st.columns([9, 3.2], gap="medium")
     with left, kit.error_boundary():
-        kit.live(kit.pace(state.service().pool.stats.totals()["n_steps"], 3.0))(overview)(channel)
+        kit.live(kit.refresh_interval(state.service().pool.stats.totals()["n_steps"], 3.0))(overview)(channel)
         tables(channel)
     with right, kit.error_boundary():
         next_fetch(channel)
 
 
 def channel_choice() -> str:
-    """The channel in the URL; ``train`` unless told."""
+    """The channel in the URL; ``train`` by default."""
     pool = state.service().pool
     known = list(dict.fromkeys([DEFAULT_CHANNEL, *pool.stats.totals()["by_channel"], *pool.recipes.all_active()]))
-    return choose("Channel", {name: kit.verbatim(name) for name in known}, "channel")
+    return segmented_choice("Channel", {name: kit.escape_markdown(name) for name in known}, "channel")
 
 
 def overview(channel: str) -> None:
@@ -70,7 +72,7 @@ def overview(channel: str) -> None:
     pool = service.pool
     pool.batches.expire()
     rows = pool.consumption.batches(channel=channel, limit=batch_view.BATCHES)
-    ready, wanted = waiting(channel)
+    ready, wanted = ready_groups(channel)
     offer_to_end_sync(service)
     going = pace(rows, service.clock())
     starves = going.starves_in_s(ready)
@@ -84,17 +86,17 @@ def overview(channel: str) -> None:
             kit.Figure(
                 "Ready groups",
                 kit.count(ready),
-                sub=f"{kit.count(wanted)} make a batch" if wanted else "any number makes a batch",
+                sub=f"{kit.count(wanted)} per batch" if wanted else "any number per batch",
                 tone="bad" if ready < (wanted or 1) else "",
                 help="Groups that the channel's recipe would lease now: queue depth",
             ),
             kit.Figure(
-                "Starves in",
+                "Runs out in",
                 kit.seconds(starves) if starves is not None else kit.DASH,
                 sub=f"{rate * 60:.3g} groups a minute" if rate is not None else "nothing consumed lately",
-                help="How long the ready groups last at the pace of the last ten minutes",
+                help="How long the ready groups last at the rate of the last ten minutes",
             ),
-            kit.Figure("Leased", kit.count(total["n_leased"]), sub=held_steps, help="Batches that a consumer holds"),
+            kit.Figure("Leased", kit.count(total["n_leased"]), sub=held_steps, help="Batches leased to a consumer"),
             kit.Figure(
                 "Consumed",
                 kit.count(total["n_acked"]),
@@ -124,48 +126,50 @@ def overview(channel: str) -> None:
     done = syncs(pool.journal.policy_events())
     with left:
         kit.section("Batches", f"{newest}one dot each; pick one to open it")
-        picked(kit.plot(charts.batches_over_time(rows, done), key="batches", alt="Batches over time", **SELECT))
+        open_clicked_batch(
+            kit.plot(charts.batches_over_time(rows, done), key="batches", alt="Batches over time", **SELECT)
+        )
     with right:
-        kit.section("Staleness", "versions behind the policy in force at the fetch")
-        picked(kit.plot(charts.staleness(rows), key="staleness", alt="Staleness of each batch", **SELECT))
+        kit.section("Staleness", "versions behind the current policy at the fetch")
+        open_clicked_batch(kit.plot(charts.staleness(rows), key="staleness", alt="Staleness of each batch", **SELECT))
 
 
 SELECT: dict[str, Any] = {"on_select": "rerun", "selection_mode": "points"}
 
 
-def picked(event: Any) -> None:
+def open_clicked_batch(event: Any) -> None:
     """Open the batch of a clicked point."""
     points = event["selection"]["points"] if event else []
     if points and points[0].get("customdata"):
         state.goto("consume", batch=points[0]["customdata"][0])
 
 
-def waiting(channel: str) -> tuple[int, int | None]:
-    """(groups that are ready for the channel's recipe, groups of a batch)."""
+def ready_groups(channel: str) -> tuple[int, int | None]:
+    """(groups ready for the channel's recipe, groups per batch or None)."""
     recipe = state.service().leases.choose(Fetch("studio", channel=channel)).recipe
     return fetchable(recipe.model_copy(update={"batch_size": None})).counts["n_groups"], recipe.batch_size
 
 
 @dataclass(frozen=True, slots=True)
 class Fetchable:
-    """What a new consumer's fetch would get: counts, and why the rest is not in it."""
+    """What a new consumer's fetch would get: counts, and exclusions."""
 
     counts: Mapping[str, int]
     excluded: Sequence[Excluded]
 
 
 def fetchable(recipe: Recipe) -> Fetchable:
-    """What a fetch with this recipe would lease now; planned again only once something was written."""
+    """What a fetch with this recipe would lease now; cached until the pool is written to."""
 
     def ask() -> Fetchable:
         made = state.service().leases.preview(Fetch("studio", recipe=recipe.to_json()))
         return Fetchable(made.counts, made.excluded)
 
-    return as_of_now("fetch", View(), recipe, None, ask)
+    return cached_answer("fetch", View(), recipe, None, ask)
 
 
 def offer_to_end_sync(service: Any) -> None:
-    """A weight sync that is not finished, and the ways out of it for when the trainer died."""
+    """An unfinished weight sync, with buttons that end it in case the trainer failed."""
     sync = service.policy.sync_json()
     if sync is None:
         return
@@ -175,24 +179,24 @@ def offer_to_end_sync(service: Any) -> None:
         st.warning(f"{begun}. Calls wait for it, {kit.seconds(sync['timeout_s'])} at most.", icon=":material/sync:")
     else:
         st.warning(
-            f"{begun} and was never finished. Calls go on; which weights sample them is not known, so they are "
-            "stamped with both versions.",
+            f"{begun} and was never finished. Calls continue; which weights sample them is unknown, so they are "
+            "recorded with both versions.",
             icon=":material/sync_problem:",
         )
     left, right = st.columns(2)
-    stays = "The old weights stay" if before is None else f"The old weights stay: version {before}"
-    if left.button(stays, key="end-sync", help="Ends the sync; calls go on at once", width="stretch"):
+    stays = "Keep the old weights" if before is None else f"Keep the old weights: version {before}"
+    if left.button(stays, key="end-sync", help="Ends the sync; calls continue at once", width="stretch"):
         service.end_sync()
         st.rerun()
-    if right.button(f"The new weights are in: version {after}", key="finish-sync", width="stretch"):
+    if right.button(f"The new weights are loaded: version {after}", key="finish-sync", width="stretch"):
         service.finish_sync(after)
         st.rerun()
 
 
 def sync_text(service: Any) -> str:
-    """The newest weight sync in words."""
+    """The newest weight sync as text."""
     if service.policy.syncing:
-        return "weights are being exchanged"
+        return "weight sync in progress"
     if service.policy.sync_expired:
         return "a weight sync was never finished"
     lasted = [sync.duration_s for sync in syncs(service.pool.journal.policy_events()) if sync.duration_s is not None]
@@ -205,19 +209,19 @@ def tables(channel: str) -> None:
     total = sum(one["n_batches"] for one in pool.consumption.consumers(channel=channel))
     if not total:
         return
-    tab = choose("Table", TABS, "tab")
+    tab = segmented_choice("Table", TABS, "tab")
     if tab == "consumers":
         consumer_table(channel)
     elif tab == "syncs":
         sync_table()
     else:
-        page = min(asked_page(), -(-total // batch_view.BATCHES))
+        page = min(page_from_query(), -(-total // batch_view.BATCHES))
         rows = pool.consumption.batches(channel=channel, limit=batch_view.BATCHES * page)[
             batch_view.BATCHES * (page - 1) :
         ]
         {"batches": batch_table, "metrics": metric_charts}[tab](rows)
         if total > batch_view.BATCHES:
-            page_of(total, key=f"consume-{tab}", size=batch_view.BATCHES, noun="batches, newest first")
+            pagination(total, key=f"consume-{tab}", size=batch_view.BATCHES, noun="batches, newest first")
 
 
 def batch_table(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -226,7 +230,7 @@ def batch_table(rows: Sequence[Mapping[str, Any]]) -> None:
     event = st.dataframe(
         [
             {
-                "batch": kit.uid(row["batch_uid"]),
+                "batch": kit.short_uid(row["batch_uid"]),
                 "state": row["state"],
                 "consumer": row["consumer"],
                 "groups": row["n_groups"],
@@ -285,19 +289,21 @@ def metric_charts(rows: Sequence[Mapping[str, Any]]) -> None:
     for place, (name, values) in enumerate(by_name.items()):
         with columns[place % 3]:
             kit.section(name)
-            picked(kit.plot(charts.metric(values, name, height=160), key=f"metric-{name}", alt=name, **SELECT))
+            open_clicked_batch(
+                kit.plot(charts.metric(values, name, height=160), key=f"metric-{name}", alt=name, **SELECT)
+            )
 
 
 def consumer_table(channel: str) -> None:
-    """Who fetched."""
+    """Table of consumers."""
     consumers = state.service().pool.consumption.consumers(channel=channel)
     html_table(
-        ["Consumer", "Batches", "Leased", "Consumed", "Given back", "Expired", "Groups", "Steps", "Tokens", "Seen"],
+        ["Consumer", "Batches", "Leased", "Consumed", "Released", "Expired", "Groups", "Steps", "Tokens", "Seen"],
         [
             (
                 kit.escape(one["consumer"]),
                 *(kit.count(one[name]) for name in ("n_batches", "n_leased", "n_acked", "n_released")),
-                mark(kit.count(one["n_expired"]), "warn" if one["n_expired"] else ""),
+                dot_label(kit.count(one["n_expired"]), "warn" if one["n_expired"] else ""),
                 *(kit.count(one[name]) for name in ("n_groups", "n_steps")),
                 kit.compact(one["n_tokens"]),
                 kit.ago(one["seen_at"], state.service().clock()),
@@ -308,27 +314,27 @@ def consumer_table(channel: str) -> None:
 
 
 def sync_table() -> None:
-    """Exchanges of weights, newest first."""
+    """Weight syncs, newest first."""
     reported = syncs(state.service().pool.journal.policy_events())
     if not reported:
         kit.empty_state(
             "No weight sync was reported", "POST /api/v1/policy with sync_started and sync_finished.", icon="sync"
         )
         return
-    first = (min(asked_page(), -(-len(reported) // batch_view.SYNC_ROWS)) - 1) * batch_view.SYNC_ROWS
+    first = (min(page_from_query(), -(-len(reported) // batch_view.SYNC_ROWS)) - 1) * batch_view.SYNC_ROWS
     html_table(
         ["Version", "Started", "Took"],
         [
             (
                 kit.count(sync.version),
                 kit.ago(sync.started_at, state.service().clock()),
-                kit.seconds(sync.duration_s) if sync.duration_s is not None else mark("not finished", "warn"),
+                kit.seconds(sync.duration_s) if sync.duration_s is not None else dot_label("not finished", "warn"),
             )
             for sync in reported[::-1][first : first + batch_view.SYNC_ROWS]
         ],
     )
     if len(reported) > batch_view.SYNC_ROWS:
-        page_of(len(reported), key="syncs", size=batch_view.SYNC_ROWS, noun="weight syncs, newest first")
+        pagination(len(reported), key="syncs", size=batch_view.SYNC_ROWS, noun="weight syncs, newest first")
 
 
 def next_fetch(channel: str) -> None:
@@ -366,7 +372,7 @@ def text_of(value: Any) -> str:
 
 
 def edited_recipe(standing: Recipe) -> Recipe:
-    """The standing recipe with the URL's changes; changes that don't fit are explained and left out."""
+    """The active recipe with the URL's changes; invalid changes are explained and left out."""
     try:
         return standing if state.query("recipe") is None else parse_recipe({**standing.to_json(), **query_fields()})
     except StudioError as error:
@@ -381,7 +387,7 @@ EFFECTS = (("n_groups", "Groups"), ("n_trajectories", "Trajectories"), ("n_steps
 
 
 def effect(now: Fetchable, then: Fetchable, batch_size: int | None) -> None:
-    """What a fetch would get, and with the changes what it would get instead."""
+    """What a fetch would get now, and with the changes."""
     cells = []
     for name, label in EFFECTS:
         before, after = now.counts[name], then.counts[name]

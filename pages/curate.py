@@ -1,4 +1,4 @@
-"""Curate: filter the pool, label one, some or all of what matches, and see the plan that follows."""
+"""The Curate page: filter the pool, label one, some or all matching rows, and preview the plan."""
 
 from __future__ import annotations
 
@@ -15,22 +15,17 @@ from studio import kit, state
 from studio.frame.header import page_header
 from studio.kit import data_tables, selection
 from studio.kit.figures import Tone
-from studio.kit.filters import active_filters, change, filter_panel, selected_values, signature
-from studio.kit.html_tables import html_table, mark
-from studio.kit.url_choices import choose
+from studio.kit.filters import active_filters, apply_view, filter_panel, selected_values, view_hash
+from studio.kit.html_tables import dot_label, html_table
+from studio.kit.url_choices import segmented_choice
 from studio.widgets.agents.demo import demo_actions
 from studio.widgets.curate.distributions import distributions
 from studio.widgets.labels.agreement import reviewers_tab
 from studio.widgets.labels.panel import QUALITIES, SOURCE
 from studio.widgets.labels.queue import review_tab
+from studio.widgets.plans.current_plan import counts_now, current_plan, plan_counts
 from studio.widgets.plans.funnel import funnel_table
-from studio.widgets.plans.planning import (
-    counts_now,
-    current_plan,
-    link_params,
-    plan_counts,
-    standing_recipe,
-)
+from studio.widgets.plans.recipe_query import effective_recipe, link_params
 
 TABS = {
     "label": "Label",
@@ -55,7 +50,7 @@ LIVE_PREVIEW_STEPS = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What the bar is set to do: an opinion, on these uids (None: on all that the view matches)."""
+    """The action of the bar: a label on these uids (None: on all that the view matches)."""
 
     target: str
     kind: str
@@ -66,13 +61,13 @@ class Action:
     @property
     def label(self) -> str:
         """The entry in the history."""
-        said = "withdrawn" if self.value is None else self.value
+        value = "withdrawn" if self.value is None else self.value
         scope = "selected" if self.uids is not None else "all matching"
-        return f"{self.kind}: {said} on {self.n} {scope} {'trajectories' if self.target == 'trajectory' else 'steps'}"
+        return f"{self.kind}: {value} on {self.n} {scope} {'trajectories' if self.target == 'trajectory' else 'steps'}"
 
 
 def curate_page() -> None:
-    """Filters on the left; label, look or go back on the right."""
+    """Filters on the left; the chosen tab on the right."""
     pool = state.service().pool
     if pool.stats.totals()["n_steps"] == 0:
         kit.empty_state(
@@ -80,8 +75,8 @@ def curate_page() -> None:
         )
         return
     if state.query("tab") == "history":
-        # The history is of the whole pool, so it has no filters beside it.
-        choose("Tab", TABS, "tab")
+        # The history covers the whole pool, so it is shown without filters.
+        segmented_choice("Tab", TABS, "tab")
         with kit.error_boundary():
             history()
         return
@@ -94,8 +89,8 @@ def curate_page() -> None:
         if view is None:
             return
         with st.container(horizontal=True, vertical_alignment="center"):
-            tab = choose("Tab", TABS, "tab")
-            target = choose("Level", LEVELS, "level") if tab == "label" else ""
+            tab = segmented_choice("Tab", TABS, "tab")
+            target = segmented_choice("Level", LEVELS, "level") if tab == "label" else ""
             active_filters(view, key="curate")
         if tab == "label":
             label_tab(view, target)
@@ -110,14 +105,14 @@ def curate_page() -> None:
 
 
 def saved_views(view: View) -> None:
-    """Open, keep or forget a view under a name."""
+    """Open, save or delete a view by name."""
     pool = state.service().pool
     with st.popover("Saved views", icon=":material/bookmark:", width="stretch"):
         for row in pool.views.all():
             with st.container(horizontal=True, gap="xsmall"):
-                if st.button(kit.verbatim(row["name"]), key=f"view-{row['name']}", width="stretch"):
-                    change(row["view"])
-                if st.button("", icon=":material/delete:", key=f"forget-{row['name']}", help="Forget this view"):
+                if st.button(kit.escape_markdown(row["name"]), key=f"view-{row['name']}", width="stretch"):
+                    apply_view(row["view"])
+                if st.button("", icon=":material/delete:", key=f"forget-{row['name']}", help="Delete this view"):
                     pool.views.delete(row["name"])
                     st.rerun()
         with st.form("save-view", border=False, clear_on_submit=True):
@@ -128,31 +123,31 @@ def saved_views(view: View) -> None:
 
 
 def label_tab(view: View, target: str) -> None:
-    """The action bar with its preview above the table that picks its rows."""
+    """The action bar with its preview, above the table in which rows are selected."""
     pool = state.service().pool
     n_rows = pool.trajectories.count(view) if target == "trajectory" else pool.steps.count(view)
     if n_rows == 0:
-        kit.empty_state("Nothing matches", "Take a filter off to see more.", icon="filter_alt_off")
+        kit.empty_state("Nothing matches", "Remove a filter to see more.", icon="filter_alt_off")
         return
-    picked = selection.picks(target)
+    picked = selection.selected_uids(target)
     bar = st.container(border=True, key="action-bar")
     with st.container(key="curate-table"):
         slot = st.container()
-        offset = data_tables.page_of(n_rows, key=f"curate-{target}-{signature(view)}", noun=LEVELS[target].lower())
+        offset = data_tables.pagination(n_rows, key=f"curate-{target}-{view_hash(view)}", noun=LEVELS[target].lower())
         fetch = pool.trajectories if target == "trajectory" else pool.steps
         spec = data_tables.trajectory_table() if target == "trajectory" else data_tables.step_table()
         with slot:
             rows = fetch.page(view, limit=data_tables.PAGE_SIZE, offset=offset)
-            key = f"curate-{target}-{signature(view)}-{offset}-{selection.epoch()}"
-            now_picked = data_tables.pick_table(rows, spec, key=key, picked=picked, height=470)
+            key = f"curate-{target}-{view_hash(view)}-{offset}-{selection.epoch()}"
+            now_picked = data_tables.selectable_table(rows, spec, key=key, picked=picked, height=470)
     if now_picked != picked:
-        selection.remember(target, now_picked)
+        selection.set_selected(target, now_picked)
     with bar:
         action_bar(view, target, now_picked, n_rows)
 
 
 def action_bar(view: View, target: str, picked: set[str], n_rows: int) -> None:
-    """Scope, kind, value, what it would do to the plan, and the button that does it."""
+    """Scope, kind and value of a label, its effect on the plan, and the button that applies it."""
     noun = LEVELS[target].lower()
     scopes = {"picked": f"Selected: {kit.count(len(picked))}", "all": f"All {kit.count(n_rows)} matching"}
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
@@ -164,7 +159,7 @@ def action_bar(view: View, target: str, picked: set[str], n_rows: int) -> None:
             required=True,
             key=f"scope-{target}",
         )
-        kind = st.selectbox("Opinion", list(KINDS), format_func=KINDS.__getitem__, key="kind", width=130)
+        kind = st.selectbox("Label", list(KINDS), format_func=KINDS.__getitem__, key="kind", width=130)
         value, ready = value_input(kind)
         chosen = tuple(sorted(picked)) if scope == "picked" else None
         n = len(picked) if scope == "picked" else n_rows
@@ -176,7 +171,7 @@ def action_bar(view: View, target: str, picked: set[str], n_rows: int) -> None:
             disabled=not ready or n == 0,
             key="apply",
         ):
-            run(action, view)
+            apply_action(action, view)
         if picked and st.button("Deselect all", type="tertiary", key="clear-picks"):
             selection.clear(target)
             st.rerun()
@@ -205,14 +200,14 @@ def value_input(kind: str) -> tuple[Any, bool]:
     text = st.text_input(
         "Value",
         key=f"value-{kind}",
-        placeholder="name, or -name to take it off" if kind == "tag" else "text",
+        placeholder="name, or -name to remove it" if kind == "tag" else "text",
         width=240,
     )
     return text.strip(), bool(text.strip())
 
 
-def run(action: Action, view: View) -> None:
-    """Append the opinions as one entry of the history."""
+def apply_action(action: Action, view: View) -> None:
+    """Append the labels as one entry of the history."""
     service = state.service()
     author = state.author()
     if action.uids is None:
@@ -222,26 +217,26 @@ def run(action: Action, view: View) -> None:
     else:
         service.pool.labels.annotate(opinions(action, author), label=action.label)
     selection.clear(action.target)
-    st.toast(f"{kit.verbatim(action.label)}. Undo is under History.", icon=":material/check:")
+    st.toast(f"{kit.escape_markdown(action.label)}. Undo is under History.", icon=":material/check:")
     st.rerun()
 
 
 def opinions(action: Action, author: str) -> list[Annotation]:
-    """What the action says of each item that was picked."""
+    """The annotations of the action on the selected items."""
     field, at = f"{action.target}_uid", state.service().clock()
     return [Annotation(action.kind, action.value, author, SOURCE, at, **{field: uid}) for uid in action.uids or ()]
 
 
 def preview(action: Action, view: View, ready: bool) -> None:
-    """The active plan before and after the action, by the very function that plans."""
+    """The active plan before and after the action, by the function that makes plans."""
     pool = state.service().pool
-    recipe, origin = standing_recipe(channel_of(view))
+    recipe, origin = effective_recipe(channel_of(view))
     before = plan_counts(counts_now(View(), recipe))
     line = f"Active plan: {recipe.estimator.title} ({origin}), channel {recipe.channel}, whole pool"
     if not ready:
-        show_change(before, None, f"{line}. Select rows, or apply to all that match.")
+        show_change(before, None, f"{line}. Select rows, or apply to all matching rows.")
         return
-    reached(action, view)
+    affected(action, view)
     if recipe.dataset is not None:
         show_change(
             before, None, f"{line}. Version {recipe.dataset} is trained on as it was frozen: no label changes it."
@@ -259,14 +254,14 @@ def preview(action: Action, view: View, ready: bool) -> None:
     show_change(before, plan_counts(after), line)
 
 
-def reached(action: Action, view: View) -> None:
-    """What the label is about, counted whole: not what stands on the page."""
+def affected(action: Action, view: View) -> None:
+    """Counts of everything that the label affects, not only of the rows on this page."""
     name = f"{action.target}_uid"
     own = view if action.uids is None else View({name: list(action.uids)})
     counts = state.service().pool.stats.reach(own, action.target)
     kit.figures(
         [
-            kit.Figure("Touches groups", kit.count(counts["n_groups"])),
+            kit.Figure("Affects groups", kit.count(counts["n_groups"])),
             kit.Figure("Trajectories", kit.count(counts["n_trajectories"])),
             kit.Figure("Steps", kit.count(counts["n_steps"])),
             kit.Figure("Tokens", kit.compact(counts["n_tokens"])),
@@ -276,7 +271,7 @@ def reached(action: Action, view: View) -> None:
 
 
 def show_change(before: dict[str, int], after: dict[str, int] | None, line: str) -> None:
-    """Counts of the plan, and what they would become."""
+    """Counts of the plan now and after the action."""
     cells = []
     for name, now in before.items():
         then = now if after is None else after[name]
@@ -286,30 +281,30 @@ def show_change(before: dict[str, int], after: dict[str, int] | None, line: str)
         label = "Ready groups" if name == "groups" else f"Plan: {name}"
         cells.append(kit.Figure(label, value, sub=diff, tone=tone))
     kit.figures(cells, dense=True)
-    st.html(kit.quiet(line))
+    st.html(kit.caption_html(line))
 
 
 def funnel(view: View) -> None:
-    """From captured to ready: what each reason takes out of the active plan."""
+    """The funnel from captured to ready: what each reason excludes from the active plan."""
     pool = state.service().pool
     counts = pool.groups.count(view), pool.trajectories.count(view), pool.steps.count(view)
-    recipe, origin = standing_recipe(channel_of(view))
+    recipe, origin = effective_recipe(channel_of(view))
     made = current_plan(view, recipe)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.caption(f"{recipe.estimator.title} ({origin}), channel {kit.verbatim(recipe.channel)}.")
+        st.caption(f"{recipe.estimator.title} ({origin}), channel {kit.escape_markdown(recipe.channel)}.")
         if st.button("Open it in Batch", icon=":material/inventory_2:", type="tertiary", key="funnel-batch"):
             state.goto("batch", **link_params(view, recipe))
     funnel_table(made, counts)
 
 
 def channel_of(view: View) -> str:
-    """The one channel that the filters name; ``train`` where they name none or several."""
+    """The channel that the filters name; ``train`` when they name none or several."""
     named = selected_values(view, "channel")
     return str(named[0]) if len(named) == 1 and named[0] is not None else DEFAULT_CHANNEL
 
 
 def history() -> None:
-    """Every bulk or single opinion, newest first, with its way back."""
+    """Every labelling action, newest first, with undo and redo."""
     service = state.service()
     pool = service.pool
     actions = pool.labels.actions(limit=100)
@@ -326,7 +321,7 @@ def history() -> None:
             pool.labels.redo(undone[-1]["action_uid"])
             st.rerun()
         if st.button("Open the plan", icon=":material/inventory_2:", key="to-batch"):
-            state.goto("batch", **link_params(View(), standing_recipe(DEFAULT_CHANNEL)[0]))
+            state.goto("batch", **link_params(View(), effective_recipe(DEFAULT_CHANNEL)[0]))
     names = {row["action_uid"]: f"{row['label'] or row['action_uid']}" for row in actions}
     with st.container(horizontal=True, vertical_alignment="bottom"):
         chosen = st.selectbox("One entry", list(names), format_func=names.__getitem__, key="one-action", width=460)
@@ -338,7 +333,7 @@ def history() -> None:
         ("state", "action", "kinds", "annotations", "author", "when"),
         [
             (
-                mark("undone", "muted") if row["undone"] else mark("counts", "good"),
+                dot_label("undone", "muted") if row["undone"] else dot_label("counts", "good"),
                 kit.escape(row["label"] or row["action_uid"]),
                 kit.escape(", ".join(row["kinds"] or [])),
                 kit.count(row["n_annotations"]),

@@ -1,4 +1,4 @@
-"""Inspect: from the pool's trajectories down to one token. Every level is a URL."""
+"""The Inspect page: from the pool's trajectories down to one token. Every level has a URL."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from studio.frame.header import page_header
 from studio.kit import data_tables
 from studio.kit.figures import Tone
 from studio.kit.filters import filter_panel
-from studio.kit.url_choices import choose
+from studio.kit.url_choices import segmented_choice
 from studio.widgets.agents.demo import demo_actions
 from studio.widgets.inspect import step_view
 from studio.widgets.inspect.group_view import group_page
 from studio.widgets.inspect.listing import listing
 from studio.widgets.inspect.pair import pair_page
-from studio.widgets.inspect.token_view import against_picker, show_tokens
-from studio.widgets.labels.panel import Target, history, label_panel
+from studio.widgets.inspect.token_view import comparison_picker, show_tokens
+from studio.widgets.labels.panel import Target, annotation_history, label_panel
 
 TABS = {
     "messages": ":material/forum: Messages",
@@ -56,14 +56,14 @@ def trajectory_page(uid: str) -> None:
     summary = service.pool.trajectories.get(uid, tokens=False)
     steps = summary["steps"]
     with crumbs:
-        where(uid, summary)
+        breadcrumbs(uid, summary)
     summary_row(summary)
     if not steps:
         kit.empty_state("No step yet", "The trajectory is registered; its first call has not arrived.")
         return
     uids = [step["step_uid"] for step in steps]
-    asked = state.query("step")
-    chosen = asked if asked is not None and asked in uids else uids[0]
+    requested = state.query("step")
+    chosen = requested if requested is not None and requested in uids else uids[0]
     left, middle, right = st.columns([2.7, 6.6, 2.4], gap="small")
     with left, kit.error_boundary():
         key = components.mount_key("timeline", uid)
@@ -80,25 +80,25 @@ def trajectory_page(uid: str) -> None:
         labels(uid, chosen, summary)
 
 
-def where(uid: str, summary: dict[str, Any]) -> None:
-    """The group, the trajectory and its task, in one line."""
+def breadcrumbs(uid: str, summary: dict[str, Any]) -> None:
+    """The group, the trajectory and its task on one line."""
     group = summary.get("prompt_uid")
     if group and st.button(
-        f"Group {kit.verbatim(kit.uid(group, 22))}",
+        f"Group {kit.escape_markdown(kit.short_uid(group, 22))}",
         icon=":material/groups:",
         key="open-group",
         type="tertiary",
-        help=kit.verbatim(group),
+        help=kit.escape_markdown(group),
     ):
         state.set_query(trajectory=None, step=None, tab=None, group=group)
         st.rerun()
     st.html(f"<code title='{kit.escape(uid)}'>{kit.escape(uid)}</code>", width="content")
-    st.html(kit.quiet(str(summary.get("prompt_preview") or "")[:90]))
+    st.html(kit.caption_html(str(summary.get("prompt_preview") or "")[:90]))
 
 
 def summary_row(summary: dict[str, Any]) -> None:
-    """The trajectory in one row of numbers."""
-    policy = data_tables.span(summary.get("policy_version_min"), summary.get("policy_version_max"))
+    """Figures of the trajectory."""
+    policy = data_tables.version_span(summary.get("policy_version_min"), summary.get("policy_version_max"))
     quality = summary.get("quality")
     tones: dict[str, Tone] = {"good": "good", "bad": "bad", "unsure": "warn"}
     tone = tones.get(quality or "", "")
@@ -125,17 +125,17 @@ def summary_row(summary: dict[str, Any]) -> None:
 
 
 def open_step(uid: str) -> None:
-    """Make a step the selected one, before the page is drawn: one key press is one drawing."""
+    """Select a step. It is a callback, so that a key press draws the page once."""
     state.set_query(step=uid)
 
 
 def chosen_step(chosen: str, uids: list[str], steps: list[dict[str, Any]]) -> None:
-    """The chosen step under its tabs, with the keys J and K to walk."""
+    """The chosen step under its tabs; the keys J and K move to the next and previous step."""
     service = state.service()
     step = service.pool.steps.get(chosen)
     place = uids.index(chosen)
     with st.container(horizontal=True, vertical_alignment="center", gap="xsmall"):
-        tab = choose("Step", TABS, "tab")
+        tab = segmented_choice("Step", TABS, "tab")
         st.space("stretch")
         last = place + 1 == len(uids)
         before, after = uids[max(place - 1, 0)], uids[min(place + 1, len(uids) - 1)]
@@ -145,7 +145,7 @@ def chosen_step(chosen: str, uids: list[str], steps: list[dict[str, Any]]) -> No
     if tab == "messages":
         step_view.show_messages(step, steps, service.pool)
     elif tab == "tokens":
-        other = against_picker(step)
+        other = comparison_picker(step)
         show_tokens(step, service.settings, other=other, height=470)
     elif tab == "facts":
         step_view.show_facts(step)
@@ -153,13 +153,13 @@ def chosen_step(chosen: str, uids: list[str], steps: list[dict[str, Any]]) -> No
         step_view.show_raw(step)
     else:
         rows = service.pool.labels.annotations(trajectory_uid=step["trajectory_uid"])
-        history(rows, now=service.clock())
+        annotation_history(rows, now=service.clock())
 
 
 def labels(trajectory_uid: str, step_uid: str, summary: dict[str, Any]) -> None:
     """Label controls for the step or for the whole trajectory."""
     service = state.service()
-    about = choose("Label", {"trajectory": "Trajectory", "step": "Step"}, "about")
+    about = segmented_choice("Label", {"trajectory": "Trajectory", "step": "Step"}, "about")
     current = service.pool.review.standing("step", step_uid) if about == "step" else summary
     target = Target(about, step_uid if about == "step" else trajectory_uid)
     label_panel(
@@ -172,7 +172,7 @@ def labels(trajectory_uid: str, step_uid: str, summary: dict[str, Any]) -> None:
 
 
 def inspect_page() -> None:
-    """What the URL names, most special first; the list where it names nothing."""
+    """The item that the URL names, or the list."""
     trajectory = state.query("trajectory")
     if trajectory is None and (step := state.query("step")) is not None:
         trajectory = state.service().pool.steps.get(step)["trajectory_uid"]
@@ -186,11 +186,11 @@ def inspect_page() -> None:
         list_page()
 
 
-def absent(error: NotFound) -> None:
-    """What the URL names is not in the pool: say so, and lead to what is."""
+def not_found(error: NotFound) -> None:
+    """The item in the URL is not in the pool: show the error and a link to the list."""
     kit.show_error(error)
-    st.caption("The link may be of another pool, or retention took it. Search by text or uid in the list.")
-    if st.button("All that is here", icon=":material/table_rows:", key="absent-list"):
+    st.caption("The link may be from another pool, or retention deleted it. Search by text or uid in the list.")
+    if st.button("Show all", icon=":material/table_rows:", key="absent-list"):
         state.set_query(**dict.fromkeys(("trajectory", "step", "group", "compare", "tab", "place")))
         st.rerun()
 
@@ -199,4 +199,4 @@ page_header("inspect")
 try:
     inspect_page()
 except NotFound as missing:
-    absent(missing)
+    not_found(missing)

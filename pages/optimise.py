@@ -1,4 +1,4 @@
-"""Optimise: the prefix trees, packed rows and attention masks of the plan, exactly as it is exported."""
+"""The Optimise page: prefix trees, packed rows and attention masks of the plan, exactly as exported."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from core.tree.nodes import tree_nodes
 from core.tree.sequences import Sequences
 from studio import components, kit, state
 from studio.charts.mask import HEATMAP_TOKENS, mask_heatmap, mask_nodes
-from studio.charts.plan import bar_of, group_tokens
-from studio.charts.tree import member_steps, rows_drawing, tree_drawing
+from studio.charts.plan import group_tokens, groups_per_bar
+from studio.charts.tree import rows_drawing, step_order, tree_drawing
 from studio.frame.header import page_header
-from studio.kit.data_tables import asked_page, page_of
+from studio.kit.data_tables import page_from_query, pagination
 from studio.kit.filters import active_filters
-from studio.kit.url_choices import choose
+from studio.kit.url_choices import segmented_choice
 from studio.widgets.agents.demo import demo_actions
-from studio.widgets.optimise.packing_figures import estimates, statistics
+from studio.widgets.optimise.packing_figures import estimated_figures, exact_figures
 from studio.widgets.optimise.savings import group_names, savings
 from studio.widgets.optimise.tree_details import (
     branch_points,
@@ -31,16 +31,17 @@ from studio.widgets.optimise.tree_details import (
     drifts,
     node_panel,
     owner_line,
+    shared_tokenizer,
     step_facts,
-    texts_of,
 )
-from studio.widgets.plans.packing import not_packed, packed, packing_line, sample
-from studio.widgets.plans.planning import current_plan, link_params, recipe_to_query, safe_recipe
+from studio.widgets.plans.current_plan import current_plan
+from studio.widgets.plans.packing import packed_layout, packing_controls, packing_needed, sample_packing
+from studio.widgets.plans.recipe_query import link_params, recipe_to_query, safe_recipe
 
 TABS = {"tree": "Prefix tree", "mask": "Attention mask", "rows": "Packed rows", "groups": "Savings"}
 BUDGETS = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144)
 ROW = "row:"
-# Packed rows on one page; groups, and rows, that the list offers, of which more are found by typing.
+# Packed rows per page; groups and rows offered in the list (others are entered by name).
 ROWS, LISTED = 100, 200
 SAVED_BY = {"group": "Prompt group", "step": "Step of the trajectory", "agent": "Agent"}
 
@@ -57,12 +58,12 @@ def optimise_page() -> None:
     active_filters(view, key="optimise")
     with st.spinner("Planning and packing…", show_time=True):
         made = current_plan(view, recipe)
-        layout = packed(made)
+        layout = packed_layout(made)
         if layout is not None or len(made.steps) == 0:
-            statistics(made)
+            exact_figures(made)
         else:
-            estimates(made, sample(made))
-            packing_line(made)
+            estimated_figures(made, sample_packing(made))
+            packing_controls(made)
     if len(made.steps) == 0:
         reason = max(made.excluded, key=lambda item: item.n_steps, default=None)
         text = "No step matches view and channel." if reason is None else f"{reason.label}: {reason.n_steps} steps."
@@ -71,7 +72,7 @@ def optimise_page() -> None:
             state.goto("batch", **link_params(view, recipe))
         return
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-        tab = choose("Drawing", TABS, "tab")
+        tab = segmented_choice("Drawing", TABS, "tab")
         shown = picker(made) if tab in ("tree", "mask") else ""
         st.space("stretch")
         budget_slider(recipe)
@@ -102,7 +103,7 @@ def replan(recipe: Recipe, **changed: int) -> None:
 
 
 def picker(made: Plan) -> str:
-    """Which tree is on the screen: one prompt group's, or one packed row's. The choice stands in the URL."""
+    """The choice of a tree: of a prompt group, or of a packed row. It is kept in the URL."""
     names = group_names(made)
     n_of = np.bincount(made.trajectories["group"].to_numpy(), minlength=len(names)).tolist()
     number = {uid: place for place, uid in enumerate(names)}
@@ -119,8 +120,8 @@ def picker(made: Plan) -> str:
     def there(one: str | None) -> bool:
         return one is not None and (one in number or title(one) != one)
 
-    asked = state.query("show")
-    standing = asked if asked is not None and there(asked) else names[0]
+    requested = state.query("show")
+    standing = requested if requested is not None and there(requested) else names[0]
     listed = names[:LISTED] + [f"{ROW}{index}" for index in range(len(row_tokens))][:LISTED]
     cut = len(names) > LISTED or len(row_tokens) > LISTED
     options = list(dict.fromkeys([standing, *listed] if standing not in listed else listed))
@@ -132,14 +133,14 @@ def picker(made: Plan) -> str:
         width=290,
         label_visibility="collapsed",
         accept_new_options=cut,
-        help=f"The first {LISTED} groups and rows are listed; of the others type the group's id, or row and its number."
+        help=f"The first {LISTED} groups and rows are listed; for others, type the group's id, or row and its number."
         if cut
         else None,
     )
     index = row_number(chosen or standing)
     wanted = (chosen or standing).strip() if index is None else f"{ROW}{index}"
     if not there(wanted):
-        st.caption(f":orange[No group or row {kit.verbatim(wanted)} in this plan.]")
+        st.caption(f":orange[No group or row {kit.escape_markdown(wanted)} in this plan.]")
         return standing
     if wanted != standing:
         state.set_query(show=wanted, node=None)
@@ -148,13 +149,13 @@ def picker(made: Plan) -> str:
 
 
 def row_number(text: str) -> int | None:
-    """The number in ``row:12`` or ``row 12``; None where it says no row."""
+    """The number in ``row:12`` or ``row 12``; None for other texts."""
     match = re.fullmatch(r"row[: ]\s*(\d{1,9})", text.strip(), re.IGNORECASE)
     return None if match is None else int(match[1])
 
 
 def tree_of(made: Plan, shown: str) -> tuple[PackedTree, Sequences, dict[str, dict[str, Any]]]:
-    """The arrays of what the picker says, and what colours its steps: a row as packed, or a group as one tree."""
+    """The chosen tree (a packed row, or a group as one tree), its sequences, and values that colour its steps."""
     pool = state.service().pool
     names = group_names(made)
     if shown in names:
@@ -168,14 +169,14 @@ def tree_of(made: Plan, shown: str) -> tuple[PackedTree, Sequences, dict[str, di
 
 
 def tree_tab(made: Plan, shown: str) -> None:
-    """The tree, and beside it what the clicked node holds."""
+    """The tree, and details of the clicked node."""
     tree, sequences, facts = tree_of(made, shown)
     nodes = tree_nodes(tree)
-    texts = texts_of(sequences)
+    texts = shared_tokenizer(sequences)
     drifted = drifts(tree, nodes, sequences, facts)
     drawing = tree_drawing(tree, nodes, sequences, facts, texts.decode, drift_by_node(drifted))
-    asked = state.query("node")
-    node = int(asked) if asked and asked.isdigit() and int(asked) < len(nodes) else None
+    requested = state.query("node")
+    node = int(requested) if requested and requested.isdigit() and int(requested) < len(nodes) else None
     left, right = st.columns([7, 3], gap="medium")
     with left:
         clicked = components.tree_canvas(
@@ -207,8 +208,8 @@ def mask_tab(made: Plan, shown: str) -> None:
     """The attention mask as blocks on canvas, and as a plotly heat map beside it."""
     tree, sequences, facts = tree_of(made, shown)
     nodes = tree_nodes(tree)
-    texts = texts_of(sequences)
-    order = member_steps(tree, nodes, sequences)
+    texts = shared_tokenizer(sequences)
+    order = step_order(tree, nodes, sequences)
     left, right = st.columns([6.4, 3.6], gap="medium")
     with left:
         components.mask_canvas(
@@ -247,14 +248,14 @@ def mask_tab(made: Plan, shown: str) -> None:
 
 
 def rows_tab(made: Plan) -> None:
-    """What fills each packed row."""
+    """The packed rows."""
     if not made.is_packed:
-        not_packed(made, "No packed rows yet")
+        packing_needed(made, "No packed rows yet")
         return
     layout = made.layout
     kit.section("Packed rows", "one colour per trajectory; hatched is padding; click a row for its tree")
     n_rows = len(layout.rows)
-    first = (min(asked_page(), -(-n_rows // ROWS)) - 1) * ROWS
+    first = (min(page_from_query(), -(-n_rows // ROWS)) - 1) * ROWS
     rows = layout.rows[first : first + ROWS]
     facts = step_facts(made, np.concatenate([part.order for row in rows for part in row]))
     detail = {
@@ -279,9 +280,11 @@ def rows_tab(made: Plan) -> None:
     if clicked is not None:
         state.set_query(show=f"{ROW}{clicked}", node=None, tab="tree", page=None)
         st.rerun()
-    page_of(n_rows, key="packed-rows", size=ROWS, noun="rows")
+    pagination(n_rows, key="packed-rows", size=ROWS, noun="rows")
     n_ranks = made.recipe.n_ranks
-    ranks = int(st.number_input("Ranks", 1, 65536, n_ranks, width=120, help="Rows are dealt to them evenly by work"))
+    ranks = int(
+        st.number_input("Ranks", 1, 65536, n_ranks, width=120, help="Rows are distributed over ranks by equal work")
+    )
     if ranks != n_ranks:
         replan(made.recipe, n_ranks=ranks)
     if n_ranks > 1:
@@ -291,17 +294,17 @@ def rows_tab(made: Plan) -> None:
             f"Over {n_ranks} ranks: {shares}; the busiest has {dealt.imbalance:.3f} × the mean work, attention counted."
         )
     if len(layout.over_budget):
-        st.caption(f":orange[{len(layout.over_budget)} steps are longer than a row and lie in none.]")
+        st.caption(f":orange[{len(layout.over_budget)} steps are longer than a row and are in none.]")
 
 
 def groups_tab(made: Plan) -> None:
-    """What sharing saves: by group, by step of a trajectory, by agent."""
+    """Tokens saved by sharing: by group, by step index, by agent."""
     if not made.is_packed:
-        not_packed(made, "No savings by group, step or agent yet")
+        packing_needed(made, "No savings by group, step or agent yet")
         return
     layout = made.layout
     names = group_names(made)
-    each = bar_of(len(names))
+    each = groups_per_bar(len(names))
     subtitle = "separate, and with each shared prefix once"
     kit.section(
         "Tokens by prompt group", subtitle if each == 1 else f"{subtitle}; a bar is the mean of {each} groups in a row"
@@ -311,7 +314,7 @@ def groups_tab(made: Plan) -> None:
         key="group-tokens",
         alt="Tokens per prompt group before and after sharing",
     )
-    by = choose("Savings by", SAVED_BY, "by")
+    by = segmented_choice("Savings by", SAVED_BY, "by")
     rows = savings(made, by)
     config = st.column_config
     event = st.dataframe(
@@ -333,8 +336,8 @@ def groups_tab(made: Plan) -> None:
         },
     )
     st.caption(
-        "A shared token counts for the first step that has it in its row, so a prefix that several rows need counts in "
-        "each of them; the columns' sums are the plan's."
+        "A shared token counts for the first step of its row that contains it, so a prefix used in several rows "
+        "counts in each of them. The sums of the columns equal the plan's totals."
     )
     cells = event["selection"]["cells"]
     if cells and by == "group":

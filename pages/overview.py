@@ -1,4 +1,4 @@
-"""Overview: the pool at a glance, and how to point an agent at it."""
+"""The Overview page: counts of the pool, its funnel, and how to connect an agent."""
 
 from typing import Any
 
@@ -19,10 +19,10 @@ STAGES: tuple[tuple[str, View, str], ...] = (
     (
         "Linked",
         View(where="transition IS NOT NULL OR step_index = 0"),
-        "first of its trajectory, or joined to a parent",
+        "first of its trajectory, or linked to a parent",
     ),
     ("Scored", View({"trajectory_reward_state": "scored"}), "its trajectory has a reward"),
-    ("Trainable", View({"trajectory_reward_state": "scored", "trainable": True}), "scored, and nobody took it out"),
+    ("Trainable", View({"trajectory_reward_state": "scored", "trainable": True}), "scored and not excluded by a label"),
     (
         "Ready",
         View({"trajectory_reward_state": "scored", "trainable": True, "complete": True}),
@@ -33,17 +33,17 @@ EXACT_TONES: dict[str, Tone] = {"bytes": "warn", "retokenized": "warn", "none": 
 N_BINS = 24
 
 
-def troubles(service: Service) -> None:
-    """What keeps calls from being captured or from arriving, a line each; nothing where all is well."""
+def problems(service: Service) -> None:
+    """Problems that prevent calls from being captured or ingested, a line each."""
     for one in service.problems():
         (st.error if one["stops"] else st.warning)(
-            kit.verbatim(f"{one['part']}: {one['message']}"), icon=":material/error:"
+            kit.escape_markdown(f"{one['part']}: {one['message']}"), icon=":material/error:"
         )
 
 
-def glance() -> None:
+def summary() -> None:
     service = state.service()
-    troubles(service)
+    problems(service)
     stats = service.pool.stats.totals()
     if (stats["n_steps"] == 0) != st.session_state.get("overview-empty"):
         st.rerun()
@@ -53,7 +53,7 @@ def glance() -> None:
         funnel(service)
     with right.container(border=True, key="panel-reward"):
         rewards(service)
-    origins(service)
+    by_origin(service)
 
 
 def figures(service: Service, stats: dict[str, Any]) -> None:
@@ -127,7 +127,7 @@ def rewards(service: Service) -> None:
         state.goto("curate", **state.view_to_query(View({"trajectory_reward": [one["low"], one["high"]]})))
 
 
-def origins(service: Service) -> None:
+def by_origin(service: Service) -> None:
     names = (("channel", "Channel"), ("source", "Source"), ("agent", "Agent"), ("token_source", "Token source"))
     facets = service.pool.stats.facets(View(), [name for name, _ in names])
     for column, (name, title) in zip(st.columns(4, gap="small"), names, strict=True):
@@ -144,7 +144,7 @@ def page() -> None:
     if n_steps == 0:
         wait_for_steps()
     else:
-        kit.live(kit.pace(n_steps, 3.0))(glance)()
+        kit.live(kit.refresh_interval(n_steps, 3.0))(summary)()
     with kit.error_boundary():
         connect_panel()
 

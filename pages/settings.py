@@ -1,4 +1,4 @@
-"""Settings: every setting with its source, what is wrong and how to mend it, engines, policy, folder, versions."""
+"""The Settings page: settings with their source, the doctor's findings, engines, policy, data folder, versions."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ from studio import kit, state
 from studio.frame.header import page_header
 from studio.frame.status import engine_state
 from studio.kit.figures import Tone
-from studio.kit.html_tables import html_table, mark
+from studio.kit.html_tables import dot_label, html_table
 from studio.widgets.settings import provenance
 
 PACKAGES = (
@@ -35,11 +35,15 @@ ORIGIN_TONE: dict[str, Tone] = {"environment": "good", "argument": "good", "defa
 def findings(service: Service) -> None:
     checks = service.health()
     n_wrong = sum(check["state"] != "ok" for check in checks)
-    kit.section("Doctor", "nothing is wrong" if n_wrong == 0 else f"{n_wrong} of {len(checks)} checks need a look")
+    kit.section("Doctor", "no problems" if n_wrong == 0 else f"{n_wrong} of {len(checks)} checks report a problem")
     order = {"bad": 0, "warn": 1, "ok": 2}
     tone: dict[str, Tone] = {"bad": "bad", "warn": "warn", "ok": "good"}
     rows = [
-        (mark(check["check"], tone[check["state"]]), kit.escape(check["message"]), kit.escape(check.get("mend") or ""))
+        (
+            dot_label(check["check"], tone[check["state"]]),
+            kit.escape(check["message"]),
+            kit.escape(check.get("mend") or ""),
+        )
         for check in sorted(checks, key=lambda check: order[check["state"]])
         if not check["check"].startswith("package ") or check["state"] != "ok"
     ]
@@ -48,7 +52,7 @@ def findings(service: Service) -> None:
 
 def settings_table(service: Service) -> None:
     path = provenance.toml_path(os.environ)
-    kit.section("Settings", f"Environment wins over {path.name}; changes take effect at the next start.")
+    kit.section("Settings", f"The environment overrides {path.name}; changes take effect at the next start.")
     rows = []
     for row in provenance.setting_rows(service.settings, os.environ):
         origin = f'<span class="cs-tag {ORIGIN_TONE.get(row.origin, "good")}">{kit.escape(row.origin)}</span>'
@@ -67,13 +71,13 @@ def readable(name: str, value: Any) -> Any:
 
 
 def engines(service: Service) -> None:
-    kit.section("Policy engines", "Calls go to the engine whose model pattern fits, else to the default.")
+    kit.section("Policy engines", "A call goes to the engine whose model pattern matches, else to the default.")
     rows = []
     for engine in service.engines.status():
         name = engine["name"] + (" (default)" if engine["default"] else "")
         rows.append(
             (
-                mark(name, ENGINE_TONE[engine["ok"]]),
+                dot_label(name, ENGINE_TONE[engine["ok"]]),
                 kit.escape(engine["kind"]),
                 f"<code>{kit.escape(engine['base_url'] or 'starts at the first call')}</code>",
                 " ".join(f'<span class="cs-tag">{kit.escape(glob)}</span>' for glob in engine["models"]),
@@ -113,9 +117,11 @@ def folder(service: Service) -> None:
 def trash(service: Service) -> None:
     runs = service.trash()
     days = service.settings.trash_days
-    kit.section("Trash", f"What retention deleted; gone for good after {days:g} {'day' if days == 1 else 'days'}.")
+    kit.section(
+        "Trash", f"Data deleted by retention; removed permanently after {days:g} {'day' if days == 1 else 'days'}."
+    )
     if not runs:
-        st.html(kit.quiet("Nothing lies in it."))
+        st.html(kit.caption_html("The trash is empty."))
         return
     rows = [
         (
@@ -127,7 +133,7 @@ def trash(service: Service) -> None:
         for run in runs
     ]
     html_table(["Run", "Trajectories", "Size", "Until"], rows, numeric=(1, 2))
-    st.caption("Put a run back:")
+    st.caption("Restore a run:")
     st.code(f"claw-studio trash restore {runs[0]['run_uid']}", language="bash", wrap_lines=True)
 
 

@@ -1,4 +1,4 @@
-"""SQL: one SELECT over the pool, its schema beside it; the answer as a table, a chart or a view."""
+"""The SQL page: one SELECT over the pool, its schema, and the result as a table, a chart or a view."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import streamlit as st
 from core.pool.sql.console import MAX_ROWS, SqlResult
 from studio import kit, state
 from studio.frame.header import page_header
-from studio.kit.url_choices import choose
+from studio.kit.url_choices import segmented_choice
 from studio.widgets.sql.result import as_chart, as_table, as_view
 
 EXAMPLES = {
@@ -30,13 +30,13 @@ EXAMPLES = {
         "SELECT date_trunc('hour', created_at) AS hour, count(*) AS steps FROM step_state GROUP BY hour ORDER BY hour"
     ),
 }
-FIRST = ("trajectory_state", "step_state", "annotations", "actions", "messages")
+FIRST_TABLES = ("trajectory_state", "step_state", "annotations", "actions", "messages")
 TABS = {"table": "Table", "chart": "Chart", "view": "As a view"}
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A query with its answer, kept while a person looks at it."""
+class QueryResult:
+    """A query and its result, kept in the session."""
 
     text: str
     limit: int
@@ -44,7 +44,7 @@ class Asked:
 
 
 def sql_page() -> None:
-    """Schema on the left; query and answer on the right. The query stands in the URL as ``q``."""
+    """Schema on the left; query and result on the right. The query is in the URL as ``q``."""
     left, right = st.columns([2.6, 8.4], gap="medium")
     with left:
         schema()
@@ -72,18 +72,18 @@ def sql_page() -> None:
 
 
 def show(text: str | None, limit: int) -> None:
-    """The answer; asked again only when the query is another."""
+    """The result; the query runs again only when it changes."""
     if not text:
         examples()
         return
-    kept: Asked | None = st.session_state.get("sql-asked")
+    kept: QueryResult | None = st.session_state.get("sql-asked")
     if kept is None or (kept.text, kept.limit) != (text, limit):
         with st.spinner("Running…", show_time=True):
-            kept = Asked(text, limit, state.service().pool.sql.run(text, limit=limit))
+            kept = QueryResult(text, limit, state.service().pool.sql.run(text, limit=limit))
         st.session_state["sql-asked"] = kept
     result = kept.result
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        tab = choose("Answer", TABS, "tab")
+        tab = segmented_choice("Answer", TABS, "tab")
         more = " (there are more)" if result.truncated else ""
         st.caption(f"{kit.count(len(result.table))} rows{more} in {kit.seconds(result.elapsed_s)}")
         st.space("stretch")
@@ -94,8 +94,8 @@ def show(text: str | None, limit: int) -> None:
 
 
 def examples() -> None:
-    """Queries to begin with."""
-    kit.section("To begin with", "a click puts it into the box and runs it")
+    """Example queries."""
+    kit.section("Examples", "a click runs the query")
     for title, text in EXAMPLES.items():
         if st.button(title, key=f"example-{title}", type="tertiary", icon=":material/arrow_forward:"):
             state.set_query(q=text)
@@ -103,13 +103,15 @@ def examples() -> None:
 
 
 def schema() -> None:
-    """Tables and their columns, with what each means; those with the steps first."""
+    """Tables and columns with their meaning; the most used tables first."""
     wanted = st.text_input(
         "Find a column", placeholder="Find a table or column", label_visibility="collapsed", icon=":material/search:"
     ).lower()
     tables = state.service().pool.sql.schema()
     blocks = []
-    for table in sorted(tables, key=lambda one: FIRST.index(one["table"]) if one["table"] in FIRST else len(FIRST)):
+    for table in sorted(
+        tables, key=lambda one: FIRST_TABLES.index(one["table"]) if one["table"] in FIRST_TABLES else len(FIRST_TABLES)
+    ):
         columns = [c for c in table["columns"] if wanted in c["name"].lower() or wanted in table["table"].lower()]
         if not columns:
             continue
@@ -117,7 +119,7 @@ def schema() -> None:
             f'<dt title="{kit.escape(c["doc"])}">{kit.escape(c["name"])}</dt><dd>{kit.escape(c["type"].lower())}</dd>'
             for c in columns
         )
-        is_open = " open" if wanted or table["table"] in FIRST[:2] else ""
+        is_open = " open" if wanted or table["table"] in FIRST_TABLES[:2] else ""
         blocks.append(
             f'<details{is_open}><summary title="{kit.escape(table["doc"])}">{kit.escape(table["table"])}</summary>'
             f'<dl class="cs-schema">{rows}</dl></details>'

@@ -1,4 +1,4 @@
-"""Definitions of the project's words, for tooltips: one spelling and one meaning on every page."""
+"""The glossary: definitions of terms, shown as tooltips on pages and as docs/glossary.md."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Opening and closing the service for the app, and remembering why it could not open.
+"""Opens and closes the service for the app, and stores why it could not open.
 
-The failure is kept outside ``core.service`` because only the app outlives it: the CLI ends instead.
+The failure is stored here and not in ``core.service`` because only the app keeps running after it; the CLI exits.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = [
 ]
 
 wrong_keys = WrongKeys()
-"""Of visitors of the pages."""
+"""Wrong admin keys entered on the pages."""
 _lock = threading.Lock()
 _failure: StudioError | None = None
 _settings: Settings | None = None
 
 
 def open_service() -> None:
-    """Open the service of this process, or remember the failure that pages show."""
+    """Open the service of this process, or store the failure for the pages to show."""
     from pydantic import ValidationError
 
     from core import service
@@ -72,24 +72,24 @@ def failure() -> StudioError | None:
 
 
 def pages_address() -> str:
-    """The address that the pages are served at; Streamlit's own default is every one."""
+    """The address that the pages listen on; Streamlit's default is every interface."""
     from streamlit import config
 
     return config.get_option("server.address") or "::"
 
 
 def allowed_hosts() -> tuple[str, ...]:
-    """Further names that requests may be for."""
+    """Additional host names that requests may use."""
     return _settings.allowed_hosts if _settings is not None else ()
 
 
 def admin_key() -> str | None:
-    """What visitors have to know where the pages can be reached from the network."""
+    """The admin key that visitors from the network must enter, or None."""
     return _settings.api_key if _settings is not None else None
 
 
 def count_refusal(reason: str) -> None:
-    """A visitor was turned away: one of the requests that the metrics count."""
+    """Count a refused request in the metrics."""
     from core import service
 
     current = service.current()
@@ -98,6 +98,6 @@ def count_refusal(reason: str) -> None:
 
 
 def import_heavy() -> None:
-    """Import what the first page needs, so that no visitor waits for it."""
+    """Import what the first page needs, so that the first visitor does not wait for it."""
     for name in ("pandas", "plotly.graph_objects", "pyarrow", "studio.charts.theme"):
         importlib.import_module(name)

@@ -1,4 +1,4 @@
-"""The pages ask for the admin key where others than this machine's user can reach them."""
+"""Login: pages that can be reached from the network ask for the admin key."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import streamlit as st
 from core.errors import TooManyAttempts
 from core.gateway.access.keys import hash_key, is_studio_key
 from studio import lifecycle
-from studio.border import is_exposed
+from studio.access import is_exposed
 
 ADMITTED = "admitted_by"
-"""In the session's state: the hash of the key that let it in, so that a changed key asks again."""
+"""Session state: the hash of the accepted key, so that a changed key asks again."""
 
 
 def admitted() -> bool:
-    """Whether this browser session may see the pages; where not, the page that asks has been drawn."""
+    """Whether this browser session may see the pages; if not, the login form or the reason has been drawn."""
     address = st.context.ip_address
     if not is_exposed(st.context.headers.get("host"), address):
         return True

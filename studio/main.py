@@ -1,4 +1,4 @@
-"""The frame around every page: navigation, theme sheet, pool summary, and the boundary that a failing page stays in."""
+"""Runs the current page inside the frame: navigation, style sheet, pool summary, error boundary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages, declared once: navigation, headers and links between pages all read this table."""
+"""The table of pages, read by navigation, headers and links between pages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
-# A wheel holds the pages inside this package, a checkout beside it (setup.py).
+# In a wheel the pages are inside this package, in a checkout beside it (setup.py).
 PAGES_DIR = _HERE / "pages" if (_HERE / "pages").is_dir() else _HERE.parent / "pages"
 
 
@@ -48,7 +48,7 @@ PAGES: dict[str, PageInfo] = {
             "Collect",
             ":material/sensors:",
             "Capture",
-            "Calls as they arrive: rate, latency, errors, and who makes them.",
+            "Calls as they arrive: rate, latency, errors, and callers.",
         ),
         PageInfo(
             "inspect",
@@ -62,21 +62,21 @@ PAGES: dict[str, PageInfo] = {
             "Curate",
             ":material/filter_alt:",
             "Refine",
-            "Filter the pool, label what matters, decide what is trained.",
+            "Filter the pool, label steps and trajectories, decide what is trained.",
         ),
         PageInfo(
             "datasets",
             "Datasets",
             ":material/inventory:",
             "Refine",
-            "Immutable versions of what was chosen: freeze, compare, export; and which reward counts.",
+            "Immutable versions of selected steps: freeze, compare, export; and which reward counts.",
         ),
         PageInfo(
             "sql",
             "SQL",
             ":material/database_search:",
             "Refine",
-            "Ask the pool anything, read-only; keep the answer as a chart or a view.",
+            "Query the pool, read-only; show the result as a chart or save it as a view.",
         ),
         PageInfo(
             "optimise",
@@ -90,21 +90,21 @@ PAGES: dict[str, PageInfo] = {
             "Batch",
             ":material/inventory_2:",
             "Train",
-            "Recipe to plan to file: what would be trained, and what not and why.",
+            "Recipe to plan to file: what would be trained, what would not, and why.",
         ),
         PageInfo(
             "consume",
             "Consume",
             ":material/outbox:",
             "Train",
-            "What trainers took, how old it was, what came of it; and the recipe of the next fetch.",
+            "What trainers fetched, its staleness and results; and the recipe of the next fetch.",
         ),
         PageInfo(
             "settings",
             "Settings",
             ":material/tune:",
             "Studio",
-            "Every setting with its source, the engine, the folder, and what is wrong.",
+            "Every setting with its source, engines, the data folder, and problems.",
         ),
     )
 }

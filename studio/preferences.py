@@ -1,6 +1,6 @@
-"""What a person set for themselves (columns, for instance): one small file beside the pool, by author.
+"""Display preferences by author (table columns, for instance), in one small file beside the pool.
 
-Not in the URL: a link shows a colleague the data and not one's habits. Not in the pool: it is not data.
+They are not in the URL, since a link is for other people, and not in the pool, since they are not data.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ FILE = "preferences.json"
 _lock = threading.Lock()
 
 
-def get(name: str, default: Any = None) -> Any:
-    """This author's setting, or the default. An unreadable file holds no settings."""
+def read(name: str, default: Any = None) -> Any:
+    """This author's setting, or the default. An unreadable file counts as empty."""
     return _read(_path()).get(state.author(), {}).get(name, default)
 
 
-def put(name: str, value: Any) -> None:
-    """Keep a setting; None forgets it. The file is replaced whole, so a crash leaves the old one."""
+def write(name: str, value: Any) -> None:
+    """Store a setting; None removes it. The file is replaced atomically."""
     path = _path()
     with _lock:
         kept = _read(path)

@@ -1,4 +1,4 @@
-"""What every page shares: the running service, the URL as the only selection state, links between pages.
+"""State that pages share: the running service, selections in the URL, links between pages.
 
 For page authors::
 
@@ -11,7 +11,7 @@ For page authors::
     state.goto("inspect", step=uid)                # in-app switch; stops the script
     state.author()                                 # who annotates from this browser
 
-Selections live in the URL, never only in session state, so that every view of the data can be sent to a colleague.
+Selections are kept in the URL, never only in session state, so that every view can be sent as a link.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class ServiceAbsent(StudioError):
-    """The page runs, the service behind it does not."""
+    """The service is not open in this process."""
 
     type = "service_absent"
     http_status = 503
@@ -61,7 +61,7 @@ def query(name: str, default: str | None = None) -> str | None:
 
 
 def set_query(**params: Any) -> None:
-    """Set URL parameters; None removes one. Writes only what differs, so that nothing reruns in a loop."""
+    """Set URL parameters; None removes one. Writes only what differs, to avoid rerun loops."""
     for name, value in params.items():
         if value is None:
             if name in st.query_params:
@@ -113,7 +113,7 @@ def decode_filter(values: Sequence[str], kind: str) -> Any:
 
 
 def _special(text: str) -> bool:
-    """Texts that would be read as something else: null is the unknown, JSON forms are objects and quoted texts."""
+    """Whether a text must be quoted as JSON: null, objects and quoted texts are decoded as JSON."""
     return text in {"", "null"} or text[0] in '"[{'
 
 
@@ -130,7 +130,7 @@ def _is_json(text: str) -> bool:
 
 
 def view_from_query(params: Mapping[str, Any] | None = None) -> View:
-    """The view that the URL spells: parameters named like a pool filter, and ``where``."""
+    """The view in the URL: parameters named like a pool filter, and ``where``."""
     from core.pool.query.views import FILTERS
 
     source = st.query_params if params is None else params
@@ -159,7 +159,7 @@ def view_to_query(view: View) -> dict[str, list[str]]:
 
 
 def set_view(view: View) -> None:
-    """Make the URL spell this view, and no other filter."""
+    """Write this view to the URL and remove all other filters."""
     from core.pool.query.views import FILTERS
 
     params = view_to_query(view)
@@ -167,6 +167,6 @@ def set_view(view: View) -> None:
 
 
 def author() -> str:
-    """Who annotates from this browser: the signed-in user of the machine unless the session says otherwise."""
+    """The author of annotations from this browser: the session's author, else the user of this machine."""
     name: str = st.session_state.get("author") or getpass.getuser()
     return name

@@ -1,8 +1,8 @@
 """Entry point of ``streamlit run studio``: the ASGI app whose lifespan opens and closes the service.
 
-The lifespan starts before any browser connects and ends on SIGTERM and SIGINT, so capture never depends on
-a page. A service that can't open (port taken, folder owned by another process) leaves the app running: every
-page then shows the failure and its mend.
+The lifespan starts before any browser connects and ends on SIGTERM and SIGINT, so capture does not depend on
+a page. If the service can't open (port taken, folder in use by another process), the app keeps running and every
+page shows the failure and how to fix it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from starlette.middleware import Middleware
 
 from core.logs import set_up, spell_everywhere
 from studio import lifecycle
-from studio.border import PagesBorder
+from studio.access import AccessMiddleware
 
 
 @asynccontextmanager
@@ -37,4 +37,4 @@ async def lifespan(_: st.App) -> AsyncIterator[None]:
         await asyncio.to_thread(lifecycle.close_service)
 
 
-app = st.App(Path(__file__).parent / "main.py", lifespan=lifespan, middleware=[Middleware(PagesBorder)])
+app = st.App(Path(__file__).parent / "main.py", lifespan=lifespan, middleware=[Middleware(AccessMiddleware)])

@@ -1,1 +1,1 @@
-"""Data to plotly figures. No Streamlit in here; one template (``theme``) follows light and dark."""
+"""Charts: functions from data to plotly figures or HTML, without Streamlit, in one theme."""

@@ -1,4 +1,4 @@
-"""Consumption over time and by update: what was handed out, how old it was, what the trainer measured."""
+"""Charts of consumption: batches over time, staleness, trainer metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TONES = {"acked": theme.GOOD, "leased": theme.SERIES[1], "released": theme.MUTED
 
 
 SYNC_LINES = 400
-"""Most weight syncs that are drawn: more stand closer than a pixel."""
+"""Maximum of weight syncs drawn: more would be closer than a pixel."""
 
 
 def _time(at: float | None) -> datetime | None:
@@ -39,17 +39,17 @@ def batches_over_time(rows: Sequence[Mapping[str, Any]], syncs: Sequence[Any], *
             name=state,
             mode="markers",
             marker={"size": 9, "color": tone},
-            customdata=[[row["batch_uid"], theme.plain(row["consumer"]), row["n_groups"]] for row in chosen],
+            customdata=[[row["batch_uid"], theme.escape(row["consumer"]), row["n_groups"]] for row in chosen],
             hovertemplate="%{y:,} steps, %{customdata[2]:,} groups<br>%{customdata[1]}<br>%{x}<extra>"
             + state
             + "</extra>",
         )
     since = min((row["leased_at"] for row in rows), default=None)
     ends = [sync.finished_at for sync in syncs if sync.finished_at is not None]
-    if since is not None:  # those before the first dot only push the dots together
+    if since is not None:  # earlier syncs would only compress the dots
         ends = [at for at in ends if at >= since]
     if ends:
-        # One trace for all, from edge to edge on an axis of its own: single shapes cost minutes when there are many.
+        # One trace for all, on a separate axis: many single shapes take plotly minutes.
         each = -(-len(ends) // SYNC_LINES)
         places = [_time(at) for at in ends[::-1][::each]]
         made.add_scatter(
@@ -68,10 +68,10 @@ def batches_over_time(rows: Sequence[Mapping[str, Any]], syncs: Sequence[Any], *
 
 
 def staleness(rows: Sequence[Mapping[str, Any]], *, height: int = 200) -> go.Figure:
-    """Versions behind the policy in force, per batch from first to last: the mean as a dot, the oldest as a bar."""
+    """Versions behind the current policy, per batch from first to last: the mean as a dot, the oldest as a bar."""
     known = [row for row in reversed(rows) if row["staleness_max"] is not None]
     places = list(range(1, len(known) + 1))
-    data = [[row["batch_uid"], theme.plain(row["consumer"]), row["policy_version"]] for row in known]
+    data = [[row["batch_uid"], theme.escape(row["consumer"]), row["policy_version"]] for row in known]
     made = theme.figure(
         go.Bar(
             x=places,
@@ -111,7 +111,7 @@ def metric(rows: Sequence[Mapping[str, Any]], name: str, *, height: int = 200) -
             line={"width": 1.5, "color": theme.GOOD},
             marker={"size": 7},
             customdata=[[row["batch_uid"]] for row in known],
-            hovertemplate=f"{theme.plain(name)} %{{y:.4g}}<br>at %{{x}}<extra></extra>",
+            hovertemplate=f"{theme.escape(name)} %{{y:.4g}}<br>at %{{x}}<extra></extra>",
         ),
         height=height,
         xaxis_title="update" if by_update else "posting",

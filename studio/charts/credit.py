@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from studio.charts import theme
 
 MAX_CELLS = 1500
-"""Most columns that are drawn; beyond it neighbouring tokens of a step share one, by their mean."""
+"""Maximum of columns; for longer trajectories neighbouring tokens of a step share a column, as their mean."""
 
 
 def credit_map(
@@ -21,7 +21,7 @@ def credit_map(
     *,
     height: int | None = None,
 ) -> go.Figure:
-    """A row per estimator, a column per response token; lines part the steps. Each row has its own colour scale.
+    """A row per estimator, a column per response token; lines separate the steps. Each row has its own colour scale.
 
     Args:
         names: [e] estimators.
@@ -54,17 +54,17 @@ def credit_map(
             "<extra></extra>",
         ),
         height=height or 60 + 44 * len(names),
-        xaxis_title="response tokens of the trajectory; lines part its steps",
+        xaxis_title="response tokens of the trajectory; lines separate its steps",
     )
-    # All at once: plotly checks the whole figure anew at every line that is added by itself.
+    # Added together: plotly validates the whole figure for every line added alone.
     line = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": {"width": 1, "color": theme.MUTED}}
     made.update_layout(shapes=[{**line, "x0": float(edge), "x1": float(edge)} for edge in edges[1:-1]])
     made.update_yaxes(autorange="reversed", showgrid=False, nticks=None)
     return made
 
 
-def outcomes(values: Sequence[str], counts: Sequence[int], standing: int | None, *, noun: str) -> go.Figure:
-    """A bar per value of a recipe's field; the standing one is full, the others are paler."""
+def sweep_bars(values: Sequence[str], counts: Sequence[int], standing: int | None, *, noun: str) -> go.Figure:
+    """A bar per value of a recipe's field; the current value is opaque, the others are paler."""
     made = theme.figure(
         go.Bar(
             x=list(values),

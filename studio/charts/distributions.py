@@ -34,7 +34,7 @@ def histogram(
 
 
 def funnel(stages: Sequence[tuple[str, int]], *, notes: Sequence[str], height: int = 220) -> go.Figure:
-    """How much of what was captured reaches each later stage: bars of counts with the share of the first.
+    """Counts that reach each stage, as bars with their share of the first stage.
 
     ``stages``: label and count, first to last; ``notes``: what each stage means, for the tooltip.
     """
@@ -53,7 +53,7 @@ def funnel(stages: Sequence[tuple[str, int]], *, notes: Sequence[str], height: i
         ),
         height=height,
     )
-    # Not the bars' own text: plotly fails on a click when a selectable bar carries text.
+    # Annotations, not the bars' text: plotly fails on a click on a selectable bar with text.
     for label, n in stages:
         text = f"{n:,}  ·  {100 * n / first:.0f} %" if first else f"{n:,}"
         made.add_annotation(x=n, y=label, text=text, showarrow=False, xanchor="left", xshift=6)
@@ -63,7 +63,7 @@ def funnel(stages: Sequence[tuple[str, int]], *, notes: Sequence[str], height: i
 
 
 def stacked(rows: Sequence[dict[str, Any]], *, noun: str, parts: Sequence[str | None], height: int = 200) -> go.Figure:
-    """Bars over bins, one colour per part, one on the other.
+    """Stacked bars over bins, one colour per part.
 
     ``rows``: ``{"low", "high", "part", "n_steps"}`` of ``pool.stats.spread``; ``parts``: the parts in the order of
     their colours, so that several charts agree on them; None is the unknown.
@@ -74,22 +74,22 @@ def stacked(rows: Sequence[dict[str, Any]], *, noun: str, parts: Sequence[str | 
         own = [row for row in rows if row["part"] == part]
         if not own:
             continue
-        name = "unknown" if part is None else theme.plain(part)
-        said = f"{name}: " if apart else ""
+        name = "unknown" if part is None else theme.escape(part)
+        prefix = f"{name}: " if apart else ""
         made.add_trace(
             go.Bar(
                 x=[(row["low"] + row["high"]) / 2 for row in own],
                 y=[row["n_steps"] for row in own],
                 width=[(row["high"] - row["low"]) * 0.94 for row in own],
                 name=name,
-                # Alone it is no unknown beside others: it is everything.
+                # If it is the only part, it is all rows, not the unknown ones.
                 marker={"color": theme.MUTED if part is None and apart else theme.SERIES[place % len(theme.SERIES)]},
                 customdata=[(row["low"], row["high"]) for row in own],
-                hovertemplate=f"{said}%{{y:,}} {noun}<br>{HOVER_BIN}<extra></extra>",
+                hovertemplate=f"{prefix}%{{y:,}} {noun}<br>{HOVER_BIN}<extra></extra>",
             )
         )
     made.update_layout(barmode="stack", bargap=0)
     if rows and all(row["high"] - row["low"] == 1 for row in rows):
-        theme.whole_ticks(made, min(row["low"] for row in rows), max(row["high"] for row in rows))
+        theme.integer_ticks(made, min(row["low"] for row in rows), max(row["high"] for row in rows))
     made.update_yaxes(rangemode="tozero")
     return made

@@ -1,4 +1,4 @@
-"""Figures of a plan: how reward and advantage spread, and what each prompt group gives."""
+"""Charts of a plan: histograms of reward and advantage, rewards and tokens by prompt group."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from core.credit.types import Floats, Ints
 from studio.charts import theme
 
 
-def spread(
+def value_histogram(
     values: Sequence[float | None], *, noun: str, bins: int = 24, height: int = 180, counted: bool = False
 ) -> go.Figure:
-    """Histogram of the known values; the unknown are counted in the corner, never drawn as 0.
+    """Histogram of the known values; unknown ones are counted in the corner, never drawn as 0.
 
-    ``counted``: the values are whole numbers, so each has a bar of its own where there are few.
+    ``counted``: the values are integers, so each has its own bar when there are few.
     """
     given = np.array(values, dtype=np.float64)
     known = given[~np.isnan(given)]
@@ -29,18 +29,18 @@ def spread(
         elif low == high:
             low, high = low - 0.5, high + 0.5
         counts, edges = np.histogram(known, bins=bins, range=(low, high))
-        said = edges[:-1] + 0.5 if whole else edges[:-1]
+        lows = edges[:-1] + 0.5 if whole else edges[:-1]
         between = "%{customdata[0]:d}" if whole else "%{customdata[0]:.3g} to %{customdata[1]:.3g}"
         made.add_bar(
             x=(edges[:-1] + edges[1:]) / 2,
             y=counts,
             width=np.diff(edges) * 0.94,
             marker={"color": theme.GOOD},
-            customdata=np.stack([said, edges[1:]], axis=1),
+            customdata=np.stack([lows, edges[1:]], axis=1),
             hovertemplate=f"%{{y:,}} {noun}<br>{between}<extra></extra>",
         )
         if counted:
-            theme.whole_ticks(made, low, high)
+            theme.integer_ticks(made, low, high)
     n_unknown = len(values) - len(known)
     if n_unknown:
         made.add_annotation(
@@ -50,8 +50,8 @@ def spread(
     return made
 
 
-DOTS = 2000
-"""Most dots of a drawing: more lie on one another and hide their colour."""
+MAX_DOTS = 2000
+"""Maximum of dots in a chart: more would overlap and hide their colour."""
 CELLS = (120, 24)
 """Columns and rows of a density."""
 
@@ -67,7 +67,7 @@ def group_strip(
 ) -> go.Figure:
     """One dot per trajectory: its group on x, its reward on y, its advantage as colour (red below 0, teal above).
 
-    Siblings with one reward stand side by side in their group's column, so that each is seen. All four are ``[n]``, in
+    Siblings with equal rewards are placed side by side in their group's column. All four are ``[n]``, in
     plan order; unknown rewards are left out. ``first`` is the place of the first group.
     """
     names = list(dict.fromkeys(groups))
@@ -99,8 +99,8 @@ def group_strip(
             },
             customdata=[
                 [
-                    theme.plain(uids[i]),
-                    theme.plain(groups[i]),
+                    theme.escape(uids[i]),
+                    theme.escape(groups[i]),
                     "none" if advantages[i] is None else f"{advantages[i]:+.3f}",
                 ]
                 for i in kept
@@ -113,13 +113,13 @@ def group_strip(
         yaxis_title="reward",
     )
     made.update_xaxes(
-        range=[first - 0.5, first + max(len(names) - 0.5, 0.5)], dtick=step_of(len(names)), tickformat=",d"
+        range=[first - 0.5, first + max(len(names) - 0.5, 0.5)], dtick=tick_step(len(names)), tickformat=",d"
     )
     return made
 
 
 def group_density(group: Ints, rewards: Floats, advantages: Floats, *, height: int = 240) -> go.Figure:
-    """Trajectories counted in cells: some groups in a row on x, a stretch of rewards on y, colour how many.
+    """Density of trajectories: consecutive groups on x, rewards on y, the count as colour.
 
     Args:
         group: int64 [n], place of each trajectory's group in plan order.
@@ -134,7 +134,7 @@ def group_density(group: Ints, rewards: Floats, advantages: Floats, *, height: i
     low, high = (float(rewards[known].min()), float(rewards[known].max())) if known.any() else (0.0, 0.0)
     if low == high:
         low, high = low - 0.5, high + 0.5
-    width = (high - low) / (CELLS[1] - 1)  # the least and the greatest reward are the middles of the outer rows
+    width = (high - low) / (CELLS[1] - 1)  # the lowest and highest reward are the centres of the outer rows
     row = np.rint((rewards[known] - low) / width).astype(np.int64)
     shape = (CELLS[1], -(-n_groups // each) or 1)
     counts, sums, n_given = np.zeros(shape, np.int64), np.zeros(shape), np.zeros(shape, np.int64)
@@ -145,7 +145,7 @@ def group_density(group: Ints, rewards: Floats, advantages: Floats, *, height: i
     means = np.where(n_given > 0, sums / np.maximum(n_given, 1), np.nan)
     firsts = np.arange(shape[1]) * each
     lasts = np.minimum(firsts + each, n_groups) - 1
-    said = [
+    tooltips = [
         [
             f"groups {a:,} to {b:,}<br>{counts[r, c]:,} trajectories<br>mean advantage "
             + ("none" if np.isnan(means[r, c]) else f"{means[r, c]:+.3f}")
@@ -161,7 +161,7 @@ def group_density(group: Ints, rewards: Floats, advantages: Floats, *, height: i
             zmin=0,
             zmax=int(counts.max(initial=1)),
             colorscale=theme.SEQUENTIAL,
-            text=said,
+            text=tooltips,
             hoverongaps=False,
             hovertemplate="%{text}<br>reward about %{y:.3g}<extra></extra>",
             colorbar={"thickness": 8, "outlinewidth": 0, "tickfont": {"size": 11}, "nticks": 4},
@@ -170,29 +170,29 @@ def group_density(group: Ints, rewards: Floats, advantages: Floats, *, height: i
         xaxis_title="prompt group, plan order",
         yaxis_title="reward",
     )
-    made.update_xaxes(dtick=step_of(n_groups), tick0=0, tickformat=",d")
+    made.update_xaxes(dtick=tick_step(n_groups), tick0=0, tickformat=",d")
     return made
 
 
-BARS = 300
-"""Bars of a drawing: more are thinner than a pixel, and a browser then draws some of them and not others."""
+MAX_BARS = 300
+"""Maximum of bars: more would be thinner than a pixel, and browsers draw only some of those."""
 
 
-def bar_of(n: int) -> int:
-    """How many neighbours one bar stands for."""
-    return -(-n // BARS)
+def groups_per_bar(n: int) -> int:
+    """Number of consecutive groups per bar."""
+    return -(-n // MAX_BARS)
 
 
 def group_tokens(names: Sequence[str], tokens: Ints, packed: Ints, *, height: int = 240) -> go.Figure:
-    """Tokens of each group before and after sharing prefixes: two bars per group, or per ``bar_of`` groups their mean.
+    """Tokens of each group before and after sharing prefixes: two bars per group, or the mean of ``groups_per_bar`` groups.
 
     int64 ``[g]`` each.
     """
-    each = bar_of(len(names))
+    each = groups_per_bar(len(names))
     places = np.arange(0, len(names), each)
     counts = np.diff(np.append(places, len(names)))
     ends = [names[place + n - 1] for place, n in zip(places.tolist(), counts.tolist(), strict=True)]
-    said = [
+    tooltips = [
         names[place] if names[place] == end else f"{names[place]} to {end}, mean"
         for place, end in zip(places.tolist(), ends, strict=True)
     ]
@@ -203,19 +203,19 @@ def group_tokens(names: Sequence[str], tokens: Ints, packed: Ints, *, height: in
             width=counts * 0.92,
             name=name,
             marker={"color": colour, "line": {"width": 0}},
-            customdata=[theme.plain(text) for text in said],
+            customdata=[theme.escape(text) for text in tooltips],
             hovertemplate=f"%{{customdata}}<br>%{{y:,.0f}} tokens {name}<extra></extra>",
         )
         for name, values, colour in (("separate", tokens, theme.MUTED), ("packed", packed, theme.GOOD))
     ]
     made = theme.figure(*bars, height=height, xaxis_title="prompt group, plan order")
     made.update_layout(barmode="overlay", showlegend=True)
-    made.update_xaxes(dtick=step_of(len(names)), tickformat=",d")
+    made.update_xaxes(dtick=tick_step(len(names)), tickformat=",d")
     return made
 
 
-def step_of(n: int, most: int = 12) -> int:
-    """The least of 1, 2, 5, 10, 20, 50, … that marks ``n`` places with at most ``most`` ticks."""
+def tick_step(n: int, most: int = 12) -> int:
+    """The least of 1, 2, 5, 10, 20, 50, … that gives at most ``most`` ticks for ``n`` places."""
     step = 1
     while n > step * most:
         step = {1: 2, 2: 5, 5: 10}[int(str(step)[0])] * 10 ** (len(str(step)) - 1)

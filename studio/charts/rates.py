@@ -1,8 +1,8 @@
 """Live traffic as HTML: calls, tokens and latencies, redrawn every second.
 
-A plotly chart is taken down and built again whenever its data change, which blanks it for a frame: fine for a click,
-a blink on a page that redraws every second. So the live charts are bars of HTML, replaced in one go; their look
-stands in ``assets/studio.css`` (``.cs-live``), and their tooltips are ``title`` attributes.
+A plotly chart is rebuilt whenever its data change, which blanks it for a frame. On a page that redraws every second
+this flickers. So the live charts are bars of HTML, replaced at once; their style is in ``assets/studio.css``
+(``.cs-live``), and their tooltips are ``title`` attributes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 WINDOW_S = 60
 DECADES = (-3, 3)
-"""Latencies from 1 ms to 1000 s; the ends take what lies beyond."""
+"""Latencies from 1 ms to 1000 s; values beyond are counted in the outer bins."""
 PER_DECADE = 4
 
 
@@ -46,11 +46,11 @@ def token_rate(series: Sequence[dict[str, Any]]) -> str:
 
 
 def latencies(seconds: Sequence[float]) -> str:
-    """Distribution of call latencies in seconds; the axis is logarithmic, answers span milliseconds to minutes."""
+    """Distribution of call latencies in seconds; the axis is logarithmic."""
     counts = latency_bins(seconds)
     edges = [DECADES[0] + place / PER_DECADE for place in range(len(counts) + 1)]
     used = [place for place, n in enumerate(counts) if n]
-    # Whole decades around what was seen, at least two, so that the axis seldom moves.
+    # Whole decades around the values, at least two, so that the axis rarely changes.
     first = (used[0] // PER_DECADE if used else 1) * PER_DECADE
     last = max((used[-1] // PER_DECADE + 1) * PER_DECADE if used else 0, first + 2 * PER_DECADE)
     last = min(last, len(counts))
@@ -74,7 +74,7 @@ def latency_bins(seconds: Sequence[float]) -> list[int]:
 
 
 def axis_top(value: float) -> float:
-    """The least of 1, 2, 4, 6, 8 times a power of ten that is not below ``value``: it halves well.
+    """The least of 1, 2, 4, 6, 8 times a power of ten that is not below ``value``.
 
     >>> [axis_top(value) for value in (3, 4, 47, 130, 0.5)]
     [4, 4, 60, 200, 0.6]

@@ -1,7 +1,7 @@
-"""The one chart template, and the colours that follow light and dark.
+"""The chart template, and colours for light and dark mode.
 
-The browser swaps these placeholder colours for the palette of ``.streamlit/config.toml`` when a chart is drawn
-with Streamlit's theme, so a figure needs no knowledge of the mode. The palette's first seven places are series,
+The browser replaces these placeholder colours by the palette of ``.streamlit/config.toml`` when a chart is drawn
+with Streamlit's theme, so figures do not depend on the mode. The palette's first seven colours are series,
 the last three are reserved: warning, bad, muted.
 """
 
@@ -21,18 +21,18 @@ DIVERGING = [[place / 9, f"#0000{21 + place}"] for place in range(10)]
 FONT_SIZE = 12
 
 
-def plain(text: Any) -> str:
-    """Text from outside for a name, label or tooltip: plotly reads those as HTML with links."""
+def escape(text: Any) -> str:
+    """Captured text escaped for a name, label or tooltip, which plotly renders as HTML with links."""
     return html.escape(str(text), quote=False)
 
 
-def whole_ticks(made: go.Figure, low: float, high: float) -> None:
-    """Ticks at whole numbers only, for an x axis that counts: no half step between two versions."""
+def integer_ticks(made: go.Figure, low: float, high: float) -> None:
+    """Ticks at integers only, for an x axis of counts or versions."""
     made.update_xaxes(dtick=max(1, round((high - low) / 8)), tick0=0, tickformat=",d")
 
 
 def figure(*traces: Any, height: int = 220, **layout: Any) -> go.Figure:
-    """A figure in the studio's template: tight margins, quiet grid, unified hover, no title."""
+    """A figure in the studio's template: narrow margins, light grid, no title."""
     made = go.Figure(data=list(traces))
     made.update_layout(
         height=height,

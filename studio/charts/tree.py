@@ -50,7 +50,7 @@ def tree_drawing(
         decode: ids -> text, or None where no tokenizer fits.
         drift: node -> tokens of sharing lost by the steps that part there from the step before them.
     """
-    order = member_steps(tree, nodes, sequences)
+    order = step_order(tree, nodes, sequences)
     colours = {
         name: owner_means([_number(facts.get(uid, {}).get(name)) for uid in order], nodes)
         for name in ("reward", "advantage", "policy")
@@ -88,7 +88,7 @@ def tree_drawing(
     )
 
 
-def member_steps(tree: PackedTree, nodes: TreeNodes, sequences: Sequences) -> list[str]:
+def step_order(tree: PackedTree, nodes: TreeNodes, sequences: Sequences) -> list[str]:
     """step_uid at each rank, top lane first."""
     return [sequences.step_uids[int(tree.members[row])] for row in nodes.member_of_rank.tolist()]
 

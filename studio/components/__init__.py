@@ -1,4 +1,4 @@
-"""Components of the studio: drawings that Streamlit has no element for.
+"""Custom components: drawings that Streamlit has no element for.
 
 Plain HTML, CSS and JavaScript through ``st.components.v2``: no build step, no iframe, colours from the theme's
 variables. Each function here takes data and returns what the user clicked, or None::

@@ -1,4 +1,4 @@
-"""How a component is made: one script and one sheet beside this file, the common ones in front, registered once."""
+"""Registration of components: each has one script and one style sheet in this folder, after the common ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _source(name: str) -> str:
 def mount_key(what: str, *uids: str) -> str:
     """The key of a component that belongs to these uids.
 
-    Streamlit parts the ids of a component's events at ``__``, which uids hold (``django__django-11099``).
+    Streamlit splits the ids of a component's events at ``__``, which uids may contain (``django__django-11099``).
 
     >>> mount_key("timeline", "django__django-11099")
     'timeline-f79ddff92cb26fd3'

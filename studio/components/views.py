@@ -1,4 +1,4 @@
-"""The components as functions: data in, the user's click out."""
+"""The components as functions: each draws its data and returns the user's click."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def token_view(
         vocab: token id -> (text, is it a special token), for the ids whose text is known.
         n_shared: leading prompt tokens shared with the parent step.
         in_loss: whether the response counts in the loss.
-        notes: what the status line says beside counts: where the texts come from, whose advantages these are.
+        notes: shown in the status line: where the texts come from, and which estimator gave the advantages.
         entropy: float32 [R], of the distribution that each token was drawn from, nats, NaN where unknown.
         advantages: float32 [R].
         diverges: the first token that differs from another step's; ``against`` says which.
@@ -84,7 +84,7 @@ def timeline(
 ) -> str | None:
     """The steps of a trajectory as rows; returns the step_uid that was clicked, once.
 
-    ``stepped`` is called before the page is drawn; the click stands in ``st.session_state[key]["step"]`` then.
+    ``stepped`` is called before the page is drawn; the click is in ``st.session_state[key]["step"]``.
     """
     result = renderer("timeline")(
         data={"steps": list(steps), "selected": selected, "height": height}, key=key, on_step_change=stepped
@@ -98,7 +98,7 @@ def facet_list(
 ) -> dict[str, Any] | None:
     """Facets with counts; returns ``{"column", "value"}`` of the value that was clicked, once.
 
-    ``toggled`` is called before the page is drawn; the click stands in ``st.session_state[key]["toggle"]`` then.
+    ``toggled`` is called before the page is drawn; the click is in ``st.session_state[key]["toggle"]``.
 
     Each facet is ``{"column", "label", "help", "values": [[value, n], ...], "selected": [value, ...],
     "hints": {value: text}}``.
@@ -127,7 +127,7 @@ def tree_canvas(
     """The prefix tree; returns the index of the node that was clicked, once.
 
     ``nodes`` holds, per node in depth-first order: start, stop, parent, position, lane_from, lane_to, n_owners
-    (int32) and sampled, reward, advantage, policy, drift (float32, NaN unknown, None when nobody knows any).
+    (int32) and sampled, reward, advantage, policy, drift (float32, NaN unknown, None when all are unknown).
     """
     result = renderer("tree")(
         data={

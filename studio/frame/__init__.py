@@ -1,1 +1,1 @@
-"""What stands around every page: the head with its status lights, and the foot of the sidebar."""
+"""The frame around every page: the head with its status lights, and the foot of the sidebar."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from studio.frame.status import Light, lights
+from studio.frame.status import StatusLight, status_lights
 from studio.kit.callouts import live
 from studio.kit.format import escape
 from studio.nav import PAGES
@@ -20,10 +20,10 @@ def page_header(key: str) -> None:
 
 @live(2.0)
 def _status_strip() -> None:
-    st.html(strip_html(lights()), width="content")
+    st.html(strip_html(status_lights()), width="content")
 
 
-def strip_html(items: list[Light]) -> str:
+def strip_html(items: list[StatusLight]) -> str:
     """Status lights as one strip of chips."""
     chips = "".join(
         f'<span class="cs-light {item.tone}" title="{escape(item.detail)}"><i></i>{escape(item.label)}'

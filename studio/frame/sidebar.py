@@ -1,18 +1,18 @@
-"""The foot of the sidebar: what the pool holds."""
+"""The foot of the sidebar: counts of the pool and its folder."""
 
 from __future__ import annotations
 
 import streamlit as st
 
 from studio import state
-from studio.kit.callouts import error_boundary, live, pace
+from studio.kit.callouts import error_boundary, live, refresh_interval
 from studio.kit.format import compact, count, escape
 
 
 def pool_summary() -> None:
     """Counts of the pool, refreshed while the page is open."""
     with error_boundary():
-        live(pace(state.service().pool.steps.count(), 3.0))(_summary)()
+        live(refresh_interval(state.service().pool.steps.count(), 3.0))(_summary)()
 
 
 def _summary() -> None:

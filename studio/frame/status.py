@@ -1,4 +1,4 @@
-"""The few facts that every page shows about the running service: gateway, engine, ingest lag, dropped calls."""
+"""Status lights of the running service in the head of every page: gateway, engine, ingest lag, dropped calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LAG_BAD_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Light:
+class StatusLight:
     """One status chip: ``tone`` is good, warn, bad or muted."""
 
     label: str
@@ -25,8 +25,8 @@ class Light:
     detail: str
 
 
-def lights() -> list[Light]:
-    """The chips of the page head, best known facts only."""
+def status_lights() -> list[StatusLight]:
+    """The lights of the page head, in order."""
     service = state.service()
     dropped = service.stats.n_dropped
     lag = service.ingest.lag_s
@@ -35,37 +35,37 @@ def lights() -> list[Light]:
     messages = "\n".join(one["message"] for one in problems if one["part"] != "ingest")
     stops = any(one["stops"] for one in problems)
     return [
-        Light(
+        StatusLight(
             "Gateway",
             service.base_url.removeprefix("http://"),
             "bad" if stops else "warn" if messages else "good",
             messages or "Agents call this address.",
         ),
         _engine_light(service.engines.status()),
-        Light(
+        StatusLight(
             "Ingest lag",
             "failed" if error else seconds(lag),
             "bad" if error or (lag or 0.0) > LAG_BAD_S else "warn" if (lag or 0.0) > LAG_WARN_S else "good",
             str(error) if error else WORDS["ingest lag"],
         ),
-        Light("Dropped", count(dropped), "bad" if dropped else "good", WORDS["dropped"]),
+        StatusLight("Dropped", count(dropped), "bad" if dropped else "good", WORDS["dropped"]),
     ]
 
 
-def _engine_light(engines: list[dict[str, Any]]) -> Light:
+def _engine_light(engines: list[dict[str, Any]]) -> StatusLight:
     if not engines:
-        return Light("Engine", "none", "bad", "No policy engine is configured; see Settings.")
+        return StatusLight("Engine", "none", "bad", "No policy engine is configured; see Settings.")
     default = next((engine for engine in engines if engine.get("default")), engines[0])
     detail = "\n".join(f"{engine['name']}: {engine_state(engine)}" for engine in engines)
     tone = {True: "good", False: "bad", None: "muted"}[default["ok"]]
     value = f"{default['name']} failing" if default["ok"] is False else str(default["name"])
-    return Light("Engine", value, tone, detail)
+    return StatusLight("Engine", value, tone, detail)
 
 
 def engine_state(engine: dict[str, Any]) -> str:
-    """One line about an engine of ``engines.status()``: its failure, or what was probed and how it is used now."""
+    """One line about an engine of ``engines.status()``: its error, or its probed capabilities and its load."""
     if engine.get("error"):
-        waits = "" if engine.get("healthy", True) else " · left alone for a moment"
+        waits = "" if engine.get("healthy", True) else " · paused before the next attempt"
         return f"{engine['error']}{waits}"
     findings = findings_line(engine.get("findings") or {})
     parts = [findings or ("answers" if engine.get("ok") else "not asked yet")]

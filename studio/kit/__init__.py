@@ -8,13 +8,14 @@ For page authors::
         ...                                        # main.py wraps each page in one; wrap your own fragments too
     @kit.live(2.0)                                 # st.fragment(run_every=2.0) with an error boundary inside
     def table(): ...
-    kit.live(kit.pace(n_steps, 3.0))(draw)()       # for parts that query the whole pool: slower when it is large
+    kit.live(kit.refresh_interval(n_steps, 3.0))(draw)()  # for parts that query the whole pool: slower when large
     kit.empty_state("No step matches", "…what to do next…", actions=demo_actions)  # actions draws buttons below
     kit.figures([kit.Figure("Steps", kit.count(n), help="step")])   # row of numbers, help = glossary word
     kit.count(12_345)  kit.compact(1_234_567)  kit.percent(0.31)  kit.bytes_text(n)  kit.seconds(0.21)
     kit.ago(unix)  kit.number(x)
-    kit.uid(text)                                  # short uid for display; kit.uid_html for a chip inside HTML
-    kit.verbatim(text)                             # captured text in a label, help or toast; kit.quiet for st.html
+    kit.short_uid(text)                            # short uid for display; kit.uid_html for a chip inside HTML
+    kit.escape_markdown(text)                      # captured text in a label, help or toast
+    kit.caption_html(text)                         # captured text as a line of small type, for st.html
     kit.section("Title", "one line of help")       # heading inside a page
     kit.facts([("label", value), ...])             # definition list, two columns
     kit.plot(figure, key="…", alt="…")             # plotly with the studio's theme, no mode bar
@@ -25,22 +26,22 @@ The other modules are imported by name: ``data_tables`` (rows of the pool), ``ht
 None is drawn as an em dash everywhere: unknown is never 0.
 """
 
-from studio.kit.callouts import empty_state, error_boundary, live, pace, show_error
+from studio.kit.callouts import empty_state, error_boundary, live, refresh_interval, show_error
 from studio.kit.figures import Figure, facts, figures, plot, section
 from studio.kit.format import (
     DASH,
     ago,
     bytes_text,
+    caption_html,
     compact,
     count,
     escape,
+    escape_markdown,
     number,
     percent,
-    quiet,
     seconds,
-    uid,
+    short_uid,
     uid_html,
-    verbatim,
 )
 
 __all__ = [
@@ -48,23 +49,23 @@ __all__ = [
     "Figure",
     "ago",
     "bytes_text",
+    "caption_html",
     "compact",
     "count",
     "empty_state",
     "error_boundary",
     "escape",
+    "escape_markdown",
     "facts",
     "figures",
     "live",
     "number",
-    "pace",
     "percent",
     "plot",
-    "quiet",
+    "refresh_interval",
     "seconds",
     "section",
+    "short_uid",
     "show_error",
-    "uid",
     "uid_html",
-    "verbatim",
 ]

@@ -17,7 +17,7 @@ P = ParamSpec("P")
 
 
 def show_error(error: Exception) -> None:
-    """A call-out: what failed, which field, and the mend; an unforeseen failure shows its trace too."""
+    """A call-out with the error's message, field and hint; an unexpected exception also shows its trace."""
     if isinstance(error, StudioError):
         field = f"<code>{escape(error.field)}</code>" if error.field else ""
         hint = f'<div class="h">{escape(error.hint)}</div>' if error.hint else ""
@@ -30,7 +30,7 @@ def show_error(error: Exception) -> None:
     st.html(
         '<div class="cs-callout bad" role="alert"><div class="t">This part of the page failed</div>'
         f'<div class="m">{escape(type(error).__name__)}: {escape(error)}</div>'
-        '<div class="h">Capture and the other pages go on. The trace below names the place.</div></div>'
+        '<div class="h">Capture and the other pages keep working. The trace is below.</div></div>'
     )
     with st.expander("Trace", icon=":material/bug_report:"):
         st.code("".join(traceback.format_exception(error)), language="python")
@@ -38,7 +38,7 @@ def show_error(error: Exception) -> None:
 
 @contextmanager
 def error_boundary() -> Iterator[None]:
-    """Keep a failure inside its part of the page and show it. Reruns and stops of Streamlit pass through."""
+    """Show an exception in place of its part of the page. Streamlit's rerun and stop pass through."""
     try:
         yield
     except Exception as error:
@@ -46,7 +46,7 @@ def error_boundary() -> Iterator[None]:
 
 
 def live(run_every: float | None) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
-    """A fragment that redraws itself every so many seconds, inside its own error boundary."""
+    """A fragment that reruns every ``run_every`` seconds inside its own error boundary."""
 
     def decorate(draw: Callable[P, Any]) -> Callable[P, Any]:
         @st.fragment(run_every=run_every)
@@ -63,8 +63,8 @@ def live(run_every: float | None) -> Callable[[Callable[P, Any]], Callable[P, An
 LARGE_POOL = 100_000
 
 
-def pace(n_steps: int, every_s: float) -> float:
-    """How often a part that asks the whole pool may redraw: five times less often once the pool is large."""
+def refresh_interval(n_steps: int, every_s: float) -> float:
+    """Seconds between redraws of a part that queries the whole pool: five times longer for large pools."""
     return every_s if n_steps < LARGE_POOL else 5 * every_s
 
 
@@ -76,7 +76,7 @@ def empty_state(
     actions: Callable[[str], None] | None = None,
     then: tuple[str, Callable[[], None]] | None = None,
 ) -> None:
-    """What to do next where there is nothing to show.
+    """What to do next when there is nothing to show.
 
     ``actions`` draws more buttons below; its argument is a prefix for their keys. ``then`` is the label of a button and
     the callback that runs before the page is drawn again.

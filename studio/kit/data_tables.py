@@ -1,4 +1,4 @@
-"""Tables over the pool: one page of rows at a time from the server, rows picked by uid and never by position."""
+"""Tables over the pool: rows are read page by page and selected by uid, never by position."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEADER_HEIGHT = 36
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """What a table shows: its uid column, its columns in order, and how each looks."""
+    """The columns of a table: the one that holds the uid, the order, and the Streamlit configuration of each."""
 
     uid: str
     columns: Sequence[str]
@@ -53,8 +53,8 @@ def trajectory_table() -> TableSpec:
             "started_at": c.DatetimeColumn("Started", width=128, format="MMM D, HH:mm:ss"),
             "tags": c.ListColumn("Tags", width=90),
             "outcome": c.TextColumn("Outcome", width=80),
-            "findings": c.ListColumn("Findings", width=110, help="What a machine noticed"),
-            "correct": c.CheckboxColumn("Correct", width=66, help="As people labelled it; empty is unlabelled"),
+            "findings": c.ListColumn("Findings", width=110, help="Findings of automatic checks"),
+            "correct": c.CheckboxColumn("Correct", width=66, help="Label set by people; empty is unlabelled"),
             "difficulty": c.NumberColumn("Difficulty", width=70, format="%.2f", help="1 - the group's success rate"),
             "trainable": c.CheckboxColumn("Trainable", width=70),
             "source": c.TextColumn("Source", width=76),
@@ -84,7 +84,7 @@ def group_table() -> TableSpec:
             "reward_min": c.NumberColumn("Min", width=52, format="%.3g"),
             "reward_max": c.NumberColumn("Max", width=52, format="%.3g"),
             "success_rate": c.ProgressColumn("Success", width=92, format="percent", min_value=0, max_value=1),
-            "zero_variance": c.CheckboxColumn("No variance", width=82, help="All rewards equal: GRPO learns nothing"),
+            "zero_variance": c.CheckboxColumn("No variance", width=82, help="All rewards are equal"),
         },
     )  # fmt: skip
 
@@ -117,8 +117,8 @@ def step_table() -> TableSpec:
             "finish_reason": c.TextColumn("Finish", width=76),
             "latency_s": c.NumberColumn("Latency", width=68, format="%.2f s"),
             "created_at": c.DatetimeColumn("At", width=128, format="MMM D, HH:mm:ss"),
-            "findings": c.ListColumn("Findings", width=110, help="What a machine noticed"),
-            "correct": c.CheckboxColumn("Correct", width=66, help="As people labelled it; empty is unlabelled"),
+            "findings": c.ListColumn("Findings", width=110, help="Findings of automatic checks"),
+            "correct": c.CheckboxColumn("Correct", width=66, help="Label set by people; empty is unlabelled"),
             "staleness": c.NumberColumn("Staleness", width=70, help="Policy version in force, minus the step's"),
             "difficulty": c.NumberColumn("Difficulty", width=70, format="%.2f", help="1 - the group's success rate"),
             "policy_version": c.NumberColumn("Policy", width=56),
@@ -138,13 +138,13 @@ def step_table() -> TableSpec:
     )  # fmt: skip
 
 
-def displayable(rows: pa.Table) -> Any:
-    """Rows as a data frame, with the columns that are made of two: tokens once stored, policy span."""
+def to_frame(rows: pa.Table) -> Any:
+    """Rows as a data frame, with two derived columns: stored tokens and the range of policy versions."""
     frame = rows.to_pandas()
     if "n_unique_tokens" in frame:
         frame["tokens"] = frame["n_unique_tokens"]
     if "policy_version_min" in frame:
-        frame["policy"] = [span(a, b) for a, b in zip(*_versions(rows), strict=True)]
+        frame["policy"] = [version_span(a, b) for a, b in zip(*_versions(rows), strict=True)]
     return frame
 
 
@@ -152,8 +152,8 @@ def _versions(rows: pa.Table) -> tuple[list[int | None], list[int | None]]:
     return rows["policy_version_min"].to_pylist(), rows["policy_version_max"].to_pylist()
 
 
-def span(low: int | None, high: int | None) -> str | None:
-    """A policy version span: one number when both ends are equal, None when unknown.
+def version_span(low: int | None, high: int | None) -> str | None:
+    """A range of policy versions as text: one number when both ends are equal, None when unknown.
 
     >>> span(3, 3), span(3, 5), span(None, None)
     ('3', '3–5', None)
@@ -163,16 +163,16 @@ def span(low: int | None, high: int | None) -> str | None:
     return str(low) if low == high else f"{low}–{high}"
 
 
-def asked_page() -> int:
-    """The URL's page, from 1."""
-    asked = state.query("page", "1") or "1"
-    return max(int(asked), 1) if asked.isdigit() else 1
+def page_from_query() -> int:
+    """The page number in the URL, from 1."""
+    requested = state.query("page", "1") or "1"
+    return max(int(requested), 1) if requested.isdigit() else 1
 
 
-def page_of(n_rows: int, *, key: str, size: int = PAGE_SIZE, noun: str = "rows") -> int:
-    """The pagination bar; returns the offset of the first row. The page stands in the URL."""
+def pagination(n_rows: int, *, key: str, size: int = PAGE_SIZE, noun: str = "rows") -> int:
+    """Draw the pagination bar; return the offset of the first row. The page number is kept in the URL."""
     n_pages = max(1, -(-n_rows // size))
-    page = min(asked_page(), n_pages)
+    page = min(page_from_query(), n_pages)
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         first = (page - 1) * size
         last = min(n_rows, first + size)
@@ -185,12 +185,12 @@ def page_of(n_rows: int, *, key: str, size: int = PAGE_SIZE, noun: str = "rows")
 
 
 def _turn(key: str) -> None:
-    # Before the page is drawn, not while: one click is one drawing.
+    # A callback runs before the page is drawn, so one click draws it once.
     chosen = st.session_state[key]
     state.set_query(page=chosen if chosen > 1 else None)
 
 
-def pick_table(
+def selectable_table(
     rows: pa.Table,
     spec: TableSpec,
     *,
@@ -199,17 +199,17 @@ def pick_table(
     height: int = 520,
     opened: Callable[[str], None] | None = None,
 ) -> set[str]:
-    """A table with check marks: what is picked, on this page and on those not in sight.
+    """Draw a table with check boxes; return the selected uids of this page and of all other pages.
 
-    ``opened`` hears the uid of the row whose cell is clicked, before the page is drawn.
+    ``opened`` is called with the uid of a clicked row before the page is drawn.
 
-    ``key`` must change with page and filter: Streamlit remembers positions, and positions mean other rows there.
+    ``key`` must change with page and filter: Streamlit remembers selected positions, not rows.
     """
-    frame = displayable(rows)
+    frame = to_frame(rows)
     here = [str(uid) for uid in frame[spec.uid]]
     mount = f"{key}-mount"
     if mount not in st.session_state or key not in st.session_state:
-        # Seen for the first time, or again: then its check marks are those of now, not of when it was left.
+        # The table is mounted anew: its check boxes start from the current selection.
         st.session_state[mount] = [place for place, uid in enumerate(here) if uid in picked]
     event = st.dataframe(
         frame,

@@ -31,9 +31,9 @@ def figures_html(items: Iterable[Figure], *, dense: bool = False) -> str:
     for item in items:
         word = item.label.lower()
         tip = define(item.help) or item.help or define(word) or define(word.removesuffix("s")) or ""
-        said = f' title="{escape(tip)}"' if tip else ""
+        tooltip = f' title="{escape(tip)}"' if tip else ""
         cells.append(
-            f'<div class="cs-fig {item.tone}"{said}>'
+            f'<div class="cs-fig {item.tone}"{tooltip}>'
             f'<div class="l">{escape(item.label)}</div><div class="v">{escape(item.value)}</div>'
             + (f'<div class="s">{escape(item.sub)}</div>' if item.sub else "")
             + "</div>"
@@ -47,7 +47,7 @@ def figures(items: Sequence[Figure], *, dense: bool = False) -> None:
 
 
 def section(title: str, help_text: str = "") -> None:
-    """A heading inside a page with one quiet line beside it."""
+    """A heading inside a page with one line of help beside it."""
     st.html(
         f'<div class="cs-section"><h3>{escape(title)}</h3>'
         + (f"<span>{escape(help_text)}</span>" if help_text else "")
@@ -60,8 +60,8 @@ def facts(rows: Iterable[tuple[str, Any]]) -> None:
     cells = ""
     for label, value in rows:
         tip = define(label)
-        said = "" if tip is None else f' title="{escape(tip)}"'
-        cells += f"<dt{said}>{escape(label)}</dt><dd>{escape(value)}</dd>"
+        tooltip = "" if tip is None else f' title="{escape(tip)}"'
+        cells += f"<dt{tooltip}>{escape(label)}</dt><dd>{escape(value)}</dd>"
     st.html(f'<dl class="cs-facts">{cells}</dl>')
 
 

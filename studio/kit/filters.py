@@ -1,9 +1,9 @@
-"""Filters over the pool: facets with counts, ranges, text search, the WHERE box. The URL holds what is chosen.
+"""Filters over the pool: facets with counts, ranges, text search, the WHERE box. The filters are kept in the URL.
 
 For pages::
 
-    view = filter_panel("inspect")     # draws the column; the view of the URL, or None where it doesn't compile
-    active_filters(view)               # the chips above a table, each taken off with a click
+    view = filter_panel("inspect")     # draws the column; returns the URL's view, or None if it does not compile
+    active_filters(view)               # a chip per filter above a table; a click removes it
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from core.types import View
 from studio import components, state
 from studio.glossary import define
 from studio.kit.callouts import show_error
-from studio.kit.format import verbatim
+from studio.kit.format import escape_markdown
 
 FACETS: dict[str, str] = {
     "channel": "Channel",
@@ -49,11 +49,11 @@ FACETS: dict[str, str] = {
 }
 """Facet column -> label, in the order shown."""
 
-CLOSED = ("source", "transition", "token_source", "finish_reason", "policy_version", "identity_source", "engine")
-"""Facets that start folded where there are many."""
+CLOSED_FACETS = ("source", "transition", "token_source", "finish_reason", "policy_version", "identity_source", "engine")
+"""Facets that start closed when there are more than FEW_FACETS."""
 
 FEW_FACETS = 5
-"""Up to so many facets all start open."""
+"""Up to this many facets all start open."""
 
 RANGES: dict[str, str] = {
     "trajectory_reward": "Trajectory reward",
@@ -67,17 +67,17 @@ RANGES: dict[str, str] = {
     "difficulty": "Difficulty",
     "policy_version": "Policy version",
 }
-MORE = ("tags", "has_notes", "notes", "ready", "correct_state", "created_at")
-"""Filters of the popover beside ranges and states."""
+OTHER_FILTERS = ("tags", "has_notes", "notes", "ready", "correct_state", "created_at")
+"""Filters of the popover that are neither ranges nor states."""
 STATES: dict[str, str] = {"trajectory_reward_state": "Trajectory", "reward_state": "Step"}
 WHERE_HELP = (
     "A condition over the step columns, for instance `n_response_tokens > 200 and trajectory_reward < 1`. "
-    "It filters and nothing else; a bad one is explained."
+    "It can only filter; errors are explained."
 )
 
 
-def signature(view: View) -> str:
-    """A short hash of a view: part of widget keys, so that no selection outlives the rows it was made on."""
+def view_hash(view: View) -> str:
+    """A short hash of a view. Part of widget keys, so that a selection is dropped when the rows change."""
     text = json.dumps({"filters": dict(view.filters), "where": view.where}, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
@@ -117,7 +117,7 @@ def selected_values(view: View, name: str) -> list[Any]:
 
 
 def filter_panel(key: str) -> View | None:
-    """Draw the filter column. Changes go to the URL and rerun; None when the URL's view doesn't compile."""
+    """Draw the filter column. Changes go to the URL and rerun. Returns None when the URL's view does not compile."""
     view = state.view_from_query()
     _search(view, key)
     _where(view, key)
@@ -126,11 +126,11 @@ def filter_panel(key: str) -> View | None:
     except StudioError as error:
         show_error(error)
         if st.button("Clear filters", key=f"{key}-clear-bad", width="stretch"):
-            change(View())
+            apply_view(View())
         return None
     _ranges(view, key)
     rows = facet_rows(view)
-    closed = CLOSED if len(rows) > FEW_FACETS else ()
+    closed = CLOSED_FACETS if len(rows) > FEW_FACETS else ()
     components.facet_list(
         facets=rows, closed=closed, key=f"{key}-facets", toggled=partial(_toggle, view, f"{key}-facets")
     )
@@ -138,7 +138,7 @@ def filter_panel(key: str) -> View | None:
 
 
 def _toggle(view: View, key: str) -> None:
-    # Before the page is drawn, not while: one click is one drawing.
+    # A callback runs before the page is drawn, so one click draws it once.
     clicked = st.session_state[key]["toggle"]
     if clicked is not None:
         state.set_view(toggled(view, clicked["column"], clicked["value"]))
@@ -146,7 +146,7 @@ def _toggle(view: View, key: str) -> None:
 
 
 def facet_rows(view: View) -> list[dict[str, Any]]:
-    """Facets for the component. A facet's own filter is left out of its counts, so its other values stay in sight."""
+    """Facets for the component. Counts of a facet ignore its own filter, so that its other values stay visible."""
     pool = state.service().pool
     own = [name for name in FACETS if name in view.filters]
     counted = pool.stats.facets(view, [name for name in FACETS if name not in own])
@@ -155,7 +155,7 @@ def facet_rows(view: View) -> list[dict[str, Any]]:
     rows = []
     for name, label in FACETS.items():
         kind = FILTERS[name].kind
-        # A flag is on or off; what nobody said is found by its state filter, not by a value.
+        # A flag is true or false; unlabelled rows are selected by the state filter, not by a value.
         values = [[value, n] for value, n in counted.get(name, []) if value is not None or kind != "flag"]
         chosen = selected_values(view, name)
         values += [[value, 0] for value in chosen if value not in [shown for shown, _ in values]]
@@ -175,26 +175,28 @@ def facet_rows(view: View) -> list[dict[str, Any]]:
 
 
 def active_filters(view: View, *, key: str) -> None:
-    """What narrows the view, as buttons that take it off."""
+    """The filters of the view, each a button that removes it."""
     if not view.filters and not view.where:
         return
     with st.container(horizontal=True, gap="xsmall", key=f"{key}-chips"):
         for name, value in view.filters.items():
             if st.button(
-                verbatim(describe(name, value)),
+                escape_markdown(describe(name, value)),
                 icon=":material/close:",
                 key=f"{key}-off-{name}",
-                help="Take this filter off",
+                help="Remove this filter",
             ):
-                change(with_filter(view, name, None))
-        if view.where and st.button(f"where {verbatim(view.where)}", icon=":material/close:", key=f"{key}-off-where"):
-            change(View(view.filters, ""))
+                apply_view(with_filter(view, name, None))
+        if view.where and st.button(
+            f"where {escape_markdown(view.where)}", icon=":material/close:", key=f"{key}-off-where"
+        ):
+            apply_view(View(view.filters, ""))
         if st.button("Clear all", type="tertiary", key=f"{key}-off-all"):
-            change(View())
+            apply_view(View())
 
 
 def describe(name: str, value: Any) -> str:
-    """One filter in words.
+    """One filter as text.
 
     >>> describe("reward", [0.5, None]), describe("agent", ["a", None]), describe("complete", True)
     ('reward ≥ 0.5', 'agent: a, none', 'complete: yes')
@@ -210,8 +212,8 @@ def describe(name: str, value: Any) -> str:
     return f"{name}: {shown}" + (f" and {len(values) - 4} more" if len(values) > 4 else "")
 
 
-def change(view: View) -> None:
-    """Put a view into the URL, start at its first page, redraw."""
+def apply_view(view: View) -> None:
+    """Put a view into the URL, go to its first page, rerun."""
     state.set_view(view)
     state.set_query(page=None)
     st.rerun()
@@ -222,31 +224,31 @@ def _search(view: View, key: str) -> None:
     text = st.text_input(
         "Search messages",
         value=standing,
-        key=f"{key}-text-{signature(View({'text': standing}))}",
+        key=f"{key}-text-{view_hash(View({'text': standing}))}",
         placeholder="Search messages",
         label_visibility="collapsed",
         icon=":material/search:",
     )
     if text.strip() != standing:
-        change(with_filter(view, "text", text.strip() or None))
+        apply_view(with_filter(view, "text", text.strip() or None))
 
 
 def _where(view: View, key: str) -> None:
     typed = st.text_input(
         "WHERE",
         value=view.where,
-        key=f"{key}-where-{signature(View(where=view.where))}",
+        key=f"{key}-where-{view_hash(View(where=view.where))}",
         placeholder="WHERE reward < 0.5",
         label_visibility="collapsed",
         icon=":material/code:",
         help=WHERE_HELP,
     )
     if typed.strip() != view.where:
-        change(View(view.filters, typed.strip()))
+        apply_view(View(view.filters, typed.strip()))
 
 
 def _ranges(view: View, key: str) -> None:
-    n_on = sum(name in view.filters for name in (*RANGES, *STATES, *MORE))
+    n_on = sum(name in view.filters for name in (*RANGES, *STATES, *OTHER_FILTERS))
     label = f"More filters · {n_on}" if n_on else "More filters"
     with st.popover(label, icon=":material/tune:", width="stretch"), st.form(f"{key}-more", border=False):
         chosen = view
@@ -270,7 +272,7 @@ def _ranges(view: View, key: str) -> None:
         )
         chosen = with_filter(chosen, "correct_state", labelled)
         ready = view.filters.get("ready")
-        said = st.segmented_control(
+        readiness = st.segmented_control(
             "Ready to train",
             ["yes", "no"],
             default=None if not isinstance(ready, bool) else "yes" if ready else "no",
@@ -278,7 +280,7 @@ def _ranges(view: View, key: str) -> None:
             help=FILTERS["ready"].doc,
         )
         if not isinstance(ready, dict):
-            chosen = with_filter(chosen, "ready", None if said is None else said == "yes")
+            chosen = with_filter(chosen, "ready", None if readiness is None else readiness == "yes")
         chosen = _dates(chosen, key)
         tags = view.filters.get("tags")
         typed = st.text_input("Tags, any of", value=", ".join(_texts(tags)), key=f"{key}-tags")
@@ -288,11 +290,11 @@ def _ranges(view: View, key: str) -> None:
         notes = st.checkbox("Has a note", value=bool(view.filters.get("has_notes")), key=f"{key}-notes")
         chosen = with_filter(chosen, "has_notes", True if notes else None)
         if st.form_submit_button("Apply", type="primary", width="stretch"):
-            change(chosen)
+            apply_view(chosen)
 
 
 def _dates(view: View, key: str) -> View:
-    """Two moments, ISO 8601; either may stay empty."""
+    """A time range, ISO 8601; either end may stay empty."""
     standing = view.filters.get("created_at")
     bounds = list(standing) if isinstance(standing, list | tuple) and len(standing) == 2 else [None, None]
     left, right = st.columns(2)

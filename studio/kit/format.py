@@ -17,15 +17,15 @@ def escape(value: Any) -> str:
 
 
 _MARKUP = re.compile(r"(^-|[\\`*_{}\[\]()<>#+.!|~:$&@=])")
-# An address becomes a link although each of its signs is escaped; a word joiner, which takes no room, prevents it.
+# Markdown turns an address into a link although its characters are escaped; a zero-width word joiner prevents it.
 _ADDRESS = re.compile(r"(https?|ftp|mailto|xmpp|www)(?=[:.])|(?<=\S)(?=@\S)", re.IGNORECASE)
 _WORD_JOINER = "\u2060"
 
 
-def verbatim(value: Any) -> str:
-    """Text for a label, help or toast, which Streamlit reads as Markdown, shown to the letter; None is the dash.
+def escape_markdown(value: Any) -> str:
+    """Text with its Markdown escaped, for labels, help and toasts; None is the dash.
 
-    No image, link, colour, icon or formula in it is active. For a body of its own use ``st.html`` with ``escape``.
+    Images, links, colours, icons and formulas are shown as text. For larger bodies use ``st.html`` with ``escape``.
     """
     if value is None:
         return DASH
@@ -33,8 +33,8 @@ def verbatim(value: Any) -> str:
     return _MARKUP.sub(r"\\\1", _ADDRESS.sub(lambda match: match[0] + _WORD_JOINER, line))
 
 
-def quiet(value: Any) -> str:
-    """A line of captured text as HTML, in the small quiet type of a caption."""
+def caption_html(value: Any) -> str:
+    """A line of captured text as HTML, in the small grey type of a caption."""
     return f'<div class="cs-quiet">{escape(value)}</div>'
 
 
@@ -43,7 +43,7 @@ def _known(value: float | None) -> TypeGuard[float]:
 
 
 def count(value: int | None) -> str:
-    """A count with thin grouping: 12 345 678 reads 12,345,678."""
+    """A count with thousands separators: 12345678 reads 12,345,678."""
     return f"{value:,.0f}" if _known(value) else DASH
 
 
@@ -84,7 +84,7 @@ def bytes_text(value: int | None) -> str:
 
 
 def percent(part: float | None, whole: float | None = 1.0) -> str:
-    """A share; unknown when there is no whole to share.
+    """``part`` as a percentage of ``whole``; the dash when ``whole`` is 0 or unknown.
 
     >>> percent(0.314), percent(1, 3), percent(1, 0)
     ('31.4 %', '33.3 %', '—')
@@ -114,14 +114,14 @@ def seconds(value: float | None) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A real number with so many significant decimals; never an exponent for ordinary sizes."""
+    """A real number with at most ``digits`` decimals, without an exponent."""
     if not _known(value):
         return DASH
     return f"{value:,.{digits}f}".rstrip("0").rstrip(".") if digits else f"{value:,.0f}"
 
 
 def ago(at: float | datetime | None, now: float) -> str:
-    """How long ago a moment was, in one unit.
+    """The time since ``at``, in one unit.
 
     >>> ago(100.0, 100.4), ago(40.0, 100.0), ago(None, 1.0)
     ('now', '1 min ago', '—')
@@ -138,14 +138,14 @@ def ago(at: float | datetime | None, now: float) -> str:
     return f"{int(age // 86400)} d ago"
 
 
-def uid(value: str | None, length: int = 12) -> str:
-    """A uid short enough for a table; the whole one belongs in the tooltip or the URL."""
+def short_uid(value: str | None, length: int = 12) -> str:
+    """A uid short enough for a table; show the full one in a tooltip or the URL."""
     if value is None:
         return DASH
     return value if len(value) <= length else f"{value[: length - 5]}…{value[-4:]}"
 
 
 def uid_html(value: str | None, *, href: str | None = None, length: int = 12) -> str:
-    """A uid chip for HTML, the whole uid in its tooltip."""
-    chip = f'<code class="cs-uid" title="{escape(value)}">{escape(uid(value, length))}</code>'
+    """A shortened uid as HTML, the full uid in its tooltip."""
+    chip = f'<code class="cs-uid" title="{escape(value)}">{escape(short_uid(value, length))}</code>'
     return f'<a href="{escape(href)}" target="_self">{chip}</a>' if href else chip

@@ -1,4 +1,4 @@
-"""Small HTML tables for a few rows with marks; rows of the pool use ``st.dataframe``."""
+"""Small HTML tables and bars, for a few rows with coloured labels; rows of the pool use ``st.dataframe``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from studio.kit.figures import Tone
 from studio.kit.format import escape
 
 
-def mark(label: str, tone: Tone) -> str:
+def dot_label(label: str, tone: Tone) -> str:
     """A label with a coloured dot, as HTML."""
     return f'<span style="white-space:nowrap"><i class="cs-dot {tone}"></i>{escape(label)}</span>'
 
@@ -18,9 +18,9 @@ def mark(label: str, tone: Tone) -> str:
 def html_table(
     headers: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Sequence[int] = (), wide: Sequence[int] = ()
 ) -> None:
-    """Draw a table whose cells are HTML already (``escape`` what comes from outside).
+    """Draw a table whose cells are HTML (``escape`` captured text first).
 
-    ``numeric`` columns sit right; ``wide`` ones keep room for a path or a name without spaces.
+    ``numeric`` columns are right-aligned; ``wide`` columns leave room for paths and names without spaces.
     """
     head = "".join(f"<th{_align(place, numeric, wide)}>{escape(header)}</th>" for place, header in enumerate(headers))
     body = "".join(

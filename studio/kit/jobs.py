@@ -1,4 +1,4 @@
-"""Long work in a thread of its own while the page lives on: progress, cancel, and why it failed."""
+"""Background jobs of pages: each runs in its own thread, reports progress and can be cancelled."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from core.errors import StudioError
 
 
 class Cancelled(StudioError):
-    """Someone asked for the end of the work; nothing is left of it."""
+    """The job was cancelled; partial results were removed."""
 
     type = "cancelled"
 
 
 class Job(ABC):
-    """Attributes are read by pages, written by the thread.
+    """One background job. Pages read its attributes; its thread writes them.
 
     Attributes:
-        done, total: how far it is, in units of the work.
-        error: why it ended without a result.
+        done, total: progress, in units that the subclass chooses.
+        error: the exception that ended it, or None.
     """
 
     def __init__(self, name: str, total: int, cancelled: str) -> None:
@@ -33,15 +33,15 @@ class Job(ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """All of it, in the thread; calls ``report`` now and then."""
+        """The whole work, run in the thread; calls ``report`` regularly."""
 
     @property
     def running(self) -> bool:
-        """Whether it still works."""
+        """Whether the thread is alive."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Begin, or begin again; nothing where it runs."""
+        """Start, or start again; does nothing while it runs."""
         if self.running:
             return
         self.done, self.error = 0, None
@@ -50,16 +50,16 @@ class Job(ABC):
         self._thread.start()
 
     def cancel(self) -> None:
-        """Stop at the next ``report``."""
+        """Make the next ``report`` raise Cancelled."""
         self._stop.set()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for its end."""
+        """Wait until the thread ends, at most ``timeout_s`` seconds."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 
     def report(self, done: int, total: int) -> None:
-        """Progress of the work. Raises Cancelled when someone asked for the end."""
+        """Set the progress. Raises Cancelled after :meth:`cancel`."""
         self.done, self.total = done, total
         if self._stop.is_set():
             raise Cancelled(self._cancelled)
@@ -68,5 +68,5 @@ class Job(ABC):
         try:
             self.work()
         except Exception as error:
-            # The page shows it; a thread has nobody else to tell.
+            # The page shows it: an exception in a thread is reported nowhere else.
             self.error = error

@@ -1,4 +1,4 @@
-"""Choices that stand in the URL: a few named things side by side, or one of many in a list."""
+"""Choices that are kept in the URL: a segmented control, or a select box."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import streamlit as st
 from studio import state
 
 
-def choose(label: str, options: Mapping[str, str], name: str) -> str:
+def segmented_choice(label: str, options: Mapping[str, str], name: str) -> str:
     """A segmented control over ``options`` (key -> text) whose key is the URL parameter ``name``."""
-    asked = state.query(name)
-    standing = asked if asked is not None and asked in options else next(iter(options))
+    requested = state.query(name)
+    standing = requested if requested is not None and requested in options else next(iter(options))
     key = f"choose-{name}"
-    # The URL decides, whoever changed it; a key that stays keeps the control mounted.
+    # The URL is the only source of the value; a constant key keeps the control mounted.
     st.session_state[key] = standing
     st.segmented_control(
         label,
@@ -30,14 +30,14 @@ def choose(label: str, options: Mapping[str, str], name: str) -> str:
     return standing
 
 
-def pick(label: str, options: Mapping[str, str], name: str, *, standing: str | None = None, **look: Any) -> str:
-    """A list to choose from, ``options`` (key -> text), whose key is the URL parameter ``name``.
+def list_choice(label: str, options: Mapping[str, str], name: str, *, standing: str | None = None, **look: Any) -> str:
+    """A select box over ``options`` (key -> text) whose key is the URL parameter ``name``.
 
-    ``standing`` is chosen where the URL says nothing: the first unless told. ``look`` goes to ``st.selectbox``.
+    ``standing`` is the default (the first option if None). ``look`` is passed to ``st.selectbox``.
     """
     first = standing if standing is not None and standing in options else next(iter(options))
-    asked = state.query(name)
-    chosen = asked if asked is not None and asked in options else first
+    requested = state.query(name)
+    chosen = requested if requested is not None and requested in options else first
     key = f"pick-{name}"
     st.session_state[key] = chosen
     st.selectbox(
@@ -53,5 +53,5 @@ def pick(label: str, options: Mapping[str, str], name: str, *, standing: str | N
 
 
 def _chosen(name: str, key: str) -> None:
-    # Before the page is drawn, not while: one click is one drawing.
+    # A callback runs before the page is drawn, so one click draws it once.
     state.set_query(**{name: st.session_state[key], "page": None})

@@ -110,8 +110,8 @@ def attacker() -> Iterator[int]:
 def victim(engine: str, tmp_path: Path, browser: Browser) -> Iterator[Studio]:
     """A studio with one captured call, open on this machine."""
     studio = start_studio(tmp_path, env={"CLAW_STUDIO_ENGINE": engine, "CLAW_STUDIO_GATEWAYS": "2"})
-    said = {"model": "scripted-1", "messages": [{"role": "user", "content": SECRET}]}
-    httpx.post(f"{studio.gateway_url}/planted/group/v1/chat/completions", json=said, timeout=60).raise_for_status()
+    request = {"model": "scripted-1", "messages": [{"role": "user", "content": SECRET}]}
+    httpx.post(f"{studio.gateway_url}/planted/group/v1/chat/completions", json=request, timeout=60).raise_for_status()
     eventually(lambda: httpx.get(f"{studio.gateway_url}/api/v1/stats", timeout=120).json()["n_steps"] == 1)
     yield studio
     studio.stop()

@@ -72,8 +72,8 @@ def big(tmp_path_factory, browser):
 
 def drawn_ms(page: Page) -> int:
     """What the canvas says of its last drawing."""
-    said = page.locator(".status", has_text="drawn in").inner_text()
-    return int(re.search(r"drawn in (\d+) ms", said).group(1))
+    status = page.locator(".status", has_text="drawn in").inner_text()
+    return int(re.search(r"drawn in (\d+) ms", status).group(1))
 
 
 def test_ten_thousand_nodes(big, watch):
@@ -112,7 +112,7 @@ def test_a_mask_of_32k_tokens_answers_as_the_definition_does(big, watch):
     assert drawn_ms(page) <= DRAWN_MS
     box = canvas.bounding_box()
     chance = random.Random(0)
-    asked = {True: 0, False: 0}
+    n_checked = {True: 0, False: 0}
     for zoomed in (False, True):
         if zoomed:
             page.mouse.move(box["x"] + 260, box["y"] + 300)
@@ -128,7 +128,7 @@ def test_a_mask_of_32k_tokens_answers_as_the_definition_does(big, watch):
             seen = key <= query < int(tree.end[key])
             assert facts["mask"].startswith("visible") == seen, facts
             assert ("comes after" in facts["mask"]) == (key > query)
-            asked[seen] += 1
+            n_checked[seen] += 1
             for name, position in (("query", query), ("key", key)):
                 assert f"id {tree.tokens[position]}" in facts[name]
-    assert min(asked.values()) > 0
+    assert min(n_checked.values()) > 0

@@ -85,7 +85,7 @@ def hostile(shared_studio) -> Iterator[Any]:
     with httpx.Client(base_url=f"{shared_studio.gateway_url}/api/v1", timeout=60) as api:
         steps = [wire_step(uid, index) for uid in (UID, OTHER) for index in range(2)]
         ok(api.post("/steps", json={"steps": steps}))
-        said = [("tag", planted("tag")), ("note", planted("note")), ("quality", "good"), ("reward", 0.5)]
+        opinions = [("tag", planted("tag")), ("note", planted("note")), ("quality", "good"), ("reward", 0.5)]
         for author in (planted("author"), planted("colleague")):
             ok(
                 api.post(
@@ -100,7 +100,7 @@ def hostile(shared_studio) -> Iterator[Any]:
                                 "source": planted("source"),
                                 "note": planted("remark"),
                             }
-                            for kind, value in said
+                            for kind, value in opinions
                         ]
                     },
                 )
@@ -146,8 +146,8 @@ def addresses() -> list[str]:
         "consume": [{"channel": channel}, {"channel": channel, "tab": "consumers"}, {"channel": planted("none")}],
         "collect": [{"agent": planted("agent")}, {"model": planted("elsewhere")}],
     }
-    for page, asked in queries.items():
-        paths += [f"{page}?{urlencode(query)}" for query in asked]
+    for page, page_queries in queries.items():
+        paths += [f"{page}?{urlencode(query)}" for query in page_queries]
     return paths
 
 
@@ -164,8 +164,8 @@ REFUSED = """window.refused = []; document.addEventListener('securitypolicyviola
 def test_no_page_shows_or_loads_what_captured_text_names(hostile, browser) -> None:
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     page = context.new_page()
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    requested: list[str] = []
+    page.on("request", lambda request: requested.append(request.url))
     page.set_default_timeout(60_000)
     page.add_init_script(REFUSED)
     refused: list[tuple[str, Any]] = []
@@ -189,7 +189,7 @@ def test_no_page_shows_or_loads_what_captured_text_names(hostile, browser) -> No
     assert active == []
     assert refused == []  # the pages themselves need nothing that the policy refuses
     assert shown > 50  # it was there to be read
-    outside = {httpx.URL(url).host for url in asked if url.startswith("http")} - {"127.0.0.1"}
+    outside = {httpx.URL(url).host for url in requested if url.startswith("http")} - {"127.0.0.1"}
     assert outside == set()
 
 

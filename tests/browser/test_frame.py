@@ -40,13 +40,13 @@ def test_every_page_opens_by_its_link(shared_studio, watch, scheme):
 
 
 def test_own_fonts_load_from_the_studio_itself(shared_studio, watch):
-    asked: list[str] = []
+    requested: list[str] = []
     watched = watch(shared_studio.url)
-    watched.page.on("request", lambda request: asked.append(request.url))
+    watched.page.on("request", lambda request: requested.append(request.url))
     watched.page.goto(f"{shared_studio.url}/settings")
     expect(watched.page.locator(".cs-head h1")).to_have_text("Settings")
     eventually(lambda: watched.page.evaluate("document.fonts.check('14px Inter')"))
-    assert {httpx.URL(url).host for url in asked if url.startswith("http")} == {"127.0.0.1"}
+    assert {httpx.URL(url).host for url in requested if url.startswith("http")} == {"127.0.0.1"}
 
 
 def test_steps_arrive_on_open_pages_and_in_every_tab(studio, watch):

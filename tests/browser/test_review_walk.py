@@ -81,7 +81,7 @@ def test_from_a_group_to_the_token_where_two_siblings_part(desk, watch):
     expect(page.locator(".line")).to_have_count(4)
     expect(page.locator(".cell.parts")).to_have_count(3)
     page.locator(".acts button", has_text="compare").first.click()
-    expect(page.get_by_text("They part")).to_be_visible()
+    expect(page.get_by_text("First difference")).to_be_visible()
     page.get_by_role("radio", name="Tokens", exact=False).first.click()
     expect(page.locator(".t.parts")).to_have_count(2)
     one, other = page.locator(".t.parts").all_inner_texts()

@@ -26,7 +26,7 @@ def test_an_empty_pool_offers_a_connection_and_no_feedback(service, open_page):
 @pytest.fixture
 def talked_about(filled):
     steps, _ = agent_steps()
-    said = [
+    feedback = [
         {
             "kind": "thumbs",
             "value": "down",
@@ -37,7 +37,7 @@ def talked_about(filled):
         {"kind": "score", "value": 0.5, "trajectory_uid": steps[1].trajectory_uid},
         {"kind": "comment", "value": "later", "response_id": "chatcmpl-later"},
     ]
-    for one in said:
+    for one in feedback:
         httpx.post(f"{filled.base_url}/api/v1/feedback", json=one, timeout=120).raise_for_status()
     assert filled.ingest.catch_up(120)
     return filled, steps

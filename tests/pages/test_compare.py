@@ -66,7 +66,7 @@ def test_two_trajectories_open_where_they_part(filled, open_page):
     page = open_page("inspect", compare=["traj-0-0", "traj-0-1"])
     assert page.failures == []
     parts = components(page, "siblings")[0]["rows"][1]["parts"]
-    assert figure(page, "They part") == f"at step {parts}"
+    assert figure(page, "First difference") == f"at step {parts}"
     assert f"Step {parts + 1} of" in " ".join(caption.value for caption in page.app.caption)
     steps = (
         len(filled.pool.trajectories.get("traj-0-0")["steps"]),
@@ -78,7 +78,7 @@ def test_two_trajectories_open_where_they_part(filled, open_page):
 
 def test_a_trajectory_with_itself_parts_nowhere(filled, open_page):
     page = open_page("inspect", compare=["traj-0-0", "traj-0-0"])
-    assert page.failures == [] and figure(page, "They part") == "nowhere"
+    assert page.failures == [] and figure(page, "First difference") == "none"
 
 
 def test_a_step_beside_a_trajectory_is_its_trajectory(filled, open_page):

@@ -59,9 +59,9 @@ def test_one_batch_shows_its_life_and_can_be_given_back(consumed, open_page):
     assert page.failures == []
     assert figure(page, "Update") == "3"
     assert "loss" in page.html and "acked" in page.html
-    assert "Give back" not in [button.label for button in page.app.button]
+    assert "Release" not in [button.label for button in page.app.button]
     held = open_page("consume", batch=uids[2])
-    next(button for button in held.app.button if button.label == "Give back").click()
+    next(button for button in held.app.button if button.label == "Release").click()
     held.app.run()
     assert held.failures == []
     assert service.pool.batches.get(uids[2])["state"] == "released"

@@ -12,7 +12,7 @@ from core.batch.datasets import freeze_version
 from core.batch.plan import plan
 from core.batch.recipe import Recipe
 from core.types import Annotation, View
-from studio.widgets.sql.result import chart
+from studio.widgets.sql.result import chart_figure
 from tests.conftest import eventually
 from tests.pages.test_lab_pages import figure
 
@@ -148,7 +148,7 @@ def test_sql_as_a_chart(filled, open_page):
     assert open_page("sql", q=QUERY, tab="chart").failures == []
     assert open_page("sql", q="SELECT 1 AS x", tab="chart").failures == []
     table = filled.pool.sql.run(QUERY).table
-    figure_of = chart(table, "trajectory_uid", "n_steps", "agent", "bar")
+    figure_of = chart_figure(table, "trajectory_uid", "n_steps", "agent", "bar")
     assert {trace.name for trace in figure_of.data} == {"demo-agent", "opencode"}
     assert sum(len(trace.x) for trace in figure_of.data) == len(table)
     assert json.loads(figure_of.to_json())

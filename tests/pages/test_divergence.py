@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.tree.sequences import Sequences
-from studio.widgets.inspect.divergence import Parting, part
+from studio.widgets.inspect.divergence import Divergence, find_divergence
 from tests.effort import settings
 
 ids = st.lists(st.integers(0, 2), min_size=1, max_size=3)
@@ -51,19 +51,19 @@ def rows(name: str, steps) -> list[dict]:
     ]
 
 
-def plainly(one, other) -> Parting | None:
+def plainly(one, other) -> Divergence | None:
     for place, pair in enumerate(zip(one, other, strict=False)):
         a, b = ([(i, False) for i in prompt] + [(i, True) for i in answer] for prompt, answer, _ in pair)
         for token in range(max(len(a), len(b))):
             if a[token : token + 1] != b[token : token + 1]:
-                return Parting(place, token)
-    return None if len(one) == len(other) else Parting(min(len(one), len(other)), None)
+                return Divergence(place, token)
+    return None if len(one) == len(other) else Divergence(min(len(one), len(other)), None)
 
 
 @settings(max_examples=300, deadline=None)
 @given(rollout(), rollout())
 def test_the_parting_is_the_first_step_whose_tokens_differ(one, other):
-    divergence = part(Tokens(a=one, b=other), rows("a", one), rows("b", other))
+    divergence = find_divergence(Tokens(a=one, b=other), rows("a", one), rows("b", other))
     assert divergence == plainly(one, other)
 
 
@@ -71,5 +71,5 @@ def test_the_parting_is_the_first_step_whose_tokens_differ(one, other):
 @given(rollout(), st.data())
 def test_a_rollout_and_its_beginning_part_where_it_ends(one, data):
     cut = data.draw(st.integers(1, len(one)))
-    divergence = part(Tokens(a=one, b=one[:cut]), rows("a", one), rows("b", one[:cut]))
-    assert divergence == (None if cut == len(one) else Parting(cut, None))
+    divergence = find_divergence(Tokens(a=one, b=one[:cut]), rows("a", one), rows("b", one[:cut]))
+    assert divergence == (None if cut == len(one) else Divergence(cut, None))

@@ -12,7 +12,7 @@ from core.tree.nodes import tree_nodes
 from core.tree.packing import pack
 from core.tree.sequences import Sequences
 from studio.charts.mask import mask_heatmap, mask_nodes
-from studio.charts.tree import member_steps, owner_means, rows_drawing, sampled_share, tree_drawing
+from studio.charts.tree import owner_means, rows_drawing, sampled_share, step_order, tree_drawing
 from studio.widgets.optimise.tree_details import owner_line
 from tests.effort import settings
 
@@ -47,7 +47,7 @@ def test_share_of_sampled_tokens_and_owner_means(pairs):
     sequences, tree, nodes = made(pairs)
     share = sampled_share(tree, nodes, sequences)
     values = np.arange(len(sequences), dtype=float)
-    by_rank = [values[int(uid)] for uid in member_steps(tree, nodes, sequences)]
+    by_rank = [values[int(uid)] for uid in step_order(tree, nodes, sequences)]
     means = owner_means(by_rank, nodes)
     for node in range(len(nodes)):
         tokens = range(int(nodes.start[node]), int(nodes.start[node] + nodes.length[node]))
@@ -101,7 +101,7 @@ def test_the_hover_names_the_steps_of_a_node():
         str(i): {"trajectory_uid": uid, "step_index": index}
         for i, (uid, index) in enumerate([("a", 0), ("a", 1), ("a", 2), ("b", 4), ("c", 0)])
     }
-    order = member_steps(tree, nodes, sequences)
+    order = step_order(tree, nodes, sequences)
     lines = {
         tuple(tree.tokens[nodes.start[i] : nodes.start[i] + nodes.length[i]].tolist()): owner_line(
             order, nodes, i, facts

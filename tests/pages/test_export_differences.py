@@ -19,7 +19,7 @@ FLAGS = {
 def test_a_line_says_what_differs_and_the_flag_that_stops_it(filled, open_page, name):
     page = open_page("batch", tab="export", format=name)
     assert page.failures == []
-    notes = [line for line in page.html.split("\n") if "cs-note" in line and "stops it" in line]
+    notes = [line for line in page.html.split("\n") if "cs-note" in line and "prevents it" in line]
     for flag in FLAGS[name]:
         (note,) = [line for line in notes if escape(flag) in line]
         what, _, stops = note.partition("<code>")

@@ -34,7 +34,7 @@ def test_a_page_beyond_the_end_is_the_first(filled, open_page):
 
 def test_picks_of_the_url_lead_to_the_comparison(filled, open_page):
     page = open_page("inspect", picked=["traj-0-0", "traj-1-0"])
-    assert "<b>2</b> picked" in page.html
+    assert "<b>2</b> selected" in page.html
     page.app.button(key="pick-compare").click().run()
     assert page.failures == []
     assert page.app.query_params["compare"] == ["traj-0-0", "traj-1-0"]

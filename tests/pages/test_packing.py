@@ -11,7 +11,7 @@ import pytest
 from core.batch.plan import plan
 from core.batch.recipe import parse_recipe
 from core.types import View
-from studio.charts.plan import bar_of, group_tokens, step_of
+from studio.charts.plan import group_tokens, groups_per_bar, tick_step
 from studio.widgets.plans import packing
 from studio.widgets.plans.packing import PackingJob
 from tests.conftest import eventually
@@ -113,7 +113,7 @@ def test_bars_that_stand_for_several_groups_lose_no_token(n):
     rng = np.random.default_rng(n)
     tokens = rng.integers(100, 9000, n)
     drawn = group_tokens([f"g{i}" for i in range(n)], tokens, tokens // 3)
-    each = bar_of(n)
+    each = groups_per_bar(n)
     assert len(drawn.data[0].y) == -(-n // each) <= 300
     weights = np.minimum(each, n - np.arange(0, n, each))
     assert np.sum(np.asarray(drawn.data[0].y) * weights) == pytest.approx(tokens.sum())
@@ -122,4 +122,4 @@ def test_bars_that_stand_for_several_groups_lose_no_token(n):
 
 @pytest.mark.parametrize(("n", "step"), [(3, 1), (12, 1), (13, 2), (60, 5), (120, 10), (121, 20), (2375, 200)])
 def test_ticks_are_round(n, step):
-    assert step_of(n) == step
+    assert tick_step(n) == step

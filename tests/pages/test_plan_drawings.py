@@ -57,7 +57,7 @@ def test_siblings_with_one_reward_hide_none_of_them():
 def test_a_plan_of_many_trajectories_is_a_density_and_dots_by_the_page(service, open_page, monkeypatch):
     steps, completions = agent_steps(50, 2)
     service.pool.steps.append(steps, completions=completions)
-    monkeypatch.setattr(credit, "DOTS", 60)
+    monkeypatch.setattr(credit, "MAX_DOTS", 60)
     page = open_page("batch", tab="credit", page="2")
     assert page.failures == []
     density, dots = (json.loads(chart.proto.spec) for chart in page.app.get("plotly_chart")[-2:])

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from core.batch.recipe import Recipe, parse_recipe
 from core.pool import Pool
 from core.types import View
-from studio.kit.data_tables import span
-from studio.kit.filters import describe, selected_values, signature, toggled, with_filter
-from studio.widgets.plans.planning import recipe_to_query
+from studio.kit.data_tables import version_span
+from studio.kit.filters import describe, selected_values, toggled, view_hash, with_filter
+from studio.widgets.plans.recipe_query import recipe_to_query
 from tests.effort import settings
 from tests.pages.samples import START, agent_steps, title_step
 
@@ -67,7 +67,7 @@ def test_facet_clicks():
 
 def test_a_view_in_words_and_in_keys():
     assert describe("latency_s", [None, 2.5]) == "latency_s ≤ 2.5"
-    assert signature(View({"a": 1, "b": 2})) == signature(View({"b": 2, "a": 1}))
-    assert signature(View({"a": 1})) != signature(View({"a": 1}, "x > 1"))
+    assert view_hash(View({"a": 1, "b": 2})) == view_hash(View({"b": 2, "a": 1}))
+    assert view_hash(View({"a": 1})) != view_hash(View({"a": 1}, "x > 1"))
     assert with_filter(View({"agent": "a"}, "x > 1"), "agent", None) == View({}, "x > 1")
-    assert span(None, 3) is None
+    assert version_span(None, 3) is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from studio.charts import theme
 from studio.charts.distributions import stacked
-from studio.charts.plan import spread
+from studio.charts.plan import value_histogram
 from tests.effort import settings
 
 
@@ -17,7 +17,7 @@ from tests.effort import settings
 @given(st.lists(st.one_of(st.none(), st.integers(0, 12)), min_size=1, max_size=40))
 def test_counted_values_have_a_bar_each(values):
     """Versions behind: a bar at 0, 1, 2, …, and unknown is in none of them."""
-    bars = spread(values, noun="trajectories", counted=True).data
+    bars = value_histogram(values, noun="trajectories", counted=True).data
     known = Counter(value for value in values if value is not None)
     drawn = {float(x): int(y) for bar in bars for x, y in zip(bar.x, bar.y, strict=True) if y}
     assert drawn == {float(value): n for value, n in known.items()}
@@ -27,7 +27,7 @@ def test_counted_values_have_a_bar_each(values):
 @settings(deadline=None)
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=40))
 def test_every_measured_value_is_in_a_bar(values):
-    (bar,) = spread(values, noun="trajectories").data
+    (bar,) = value_histogram(values, noun="trajectories").data
     assert int(sum(bar.y)) == len(values)
 
 

@@ -152,7 +152,7 @@ def test_settings_names_every_field_and_hides_the_key(tmp_path, open_page, monke
 
 
 def test_settings_tell_what_can_be_restored_and_until_when(service, open_page):
-    assert "Nothing lies in it" in open_page("settings").html
+    assert "The trash is empty" in open_page("settings").html
     run, at = "run-" + "7" * 32, time.time()
     folder = service.settings.trash_dir / run
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Connecting an agent: lines to copy with a fresh session key, and the tick when its first call arrives."""
+"""The panel that connects an agent: snippets with a new session key, and a sign when its first call arrives."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import streamlit as st
 from core.types import View
 from studio import kit, state
 from studio.kit.figures import Tone
-from studio.kit.html_tables import mark
+from studio.kit.html_tables import dot_label
 from studio.widgets.agents import snippets
 
 
 def connect_panel() -> None:
-    """The panel: an agent to choose, its lines, its key, and whether it has called."""
+    """Draw the panel: choice of agent, its snippets, its session key, and whether it has called."""
     kit.section(
-        "Connect an agent", "every call is captured before it is answered; the session key names the trajectory"
+        "Connect an agent", "every call is stored before it is answered; the session key identifies the trajectory"
     )
     agents = {agent.label: agent for agent in snippets.AGENTS.values()}
     with st.container(border=True, key="panel-connect"):
@@ -46,13 +46,13 @@ def connect_panel() -> None:
                     ("Dialect", agent.dialect.path),
                 ]
             )
-            if st.button("New key", icon=":material/key:", help="A fresh key begins a new trajectory."):
+            if st.button("New key", icon=":material/key:", help="A new key starts a new trajectory."):
                 st.session_state["sessions"].pop(agent.key)
                 st.rerun()
 
 
 def session_of(agent: snippets.Agent) -> dict[str, Any]:
-    """The session minted for this agent in this browser tab; minted when first shown."""
+    """The session of this agent in this browser tab, created when first shown."""
     sessions = st.session_state.setdefault("sessions", {})
     if agent.key not in sessions:
         sessions[agent.key] = state.service().mint_session(agent=agent.key)
@@ -61,7 +61,7 @@ def session_of(agent: snippets.Agent) -> dict[str, Any]:
 
 
 def show_snippets(agent: snippets.Agent, session: dict[str, Any]) -> None:
-    """What to copy."""
+    """Draw the snippets of an agent."""
     service = state.service()
     filled = snippets.Session(service.base_url, session["api_key"], snippets.model_for(service.settings.engine))
     for snippet in agent.write(filled):
@@ -71,14 +71,16 @@ def show_snippets(agent: snippets.Agent, session: dict[str, Any]) -> None:
 
 @kit.live(1.0)
 def first_call(trajectory_uid: str) -> None:
-    """The tick."""
+    """Whether a call with this session key has arrived, and a link to the newest."""
     table = state.service().pool.steps.page(View({"trajectory_uid": trajectory_uid}), order="created_at desc", limit=1)
     if table.num_rows == 0:
-        st.html(f'<div class="cs-wait">{mark("Waiting for the first call with this key", "")}</div>')
+        st.html(f'<div class="cs-wait">{dot_label("Waiting for the first call with this key", "")}</div>')
         return
     step = table.to_pylist()[0]
     tone: Tone = "good" if step["status"] == "ok" else "bad"
     when = kit.ago(step["created_at"], time.time())
-    st.html(f'<div class="cs-wait {tone}">{mark("First call seen", tone)} <span>newest {kit.escape(when)}</span></div>')
+    st.html(
+        f'<div class="cs-wait {tone}">{dot_label("First call seen", tone)} <span>newest {kit.escape(when)}</span></div>'
+    )
     if st.button("Inspect it", icon=":material/frame_inspect:", key=f"inspect-{trajectory_uid}"):
         state.goto("inspect", step=step["step_uid"])

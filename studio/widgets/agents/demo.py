@@ -1,4 +1,4 @@
-"""The demo agent: start it, and watch it run."""
+"""The demo: load the demo data, start the demo agent, show its progress."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ N_ROLLOUTS = 4
 
 
 def start_demo() -> None:
-    """Start the demo agent in the background; the engine it talks to takes a moment the first time."""
+    """Start the demo agent in the background; its engine takes some seconds to start the first time."""
     with st.spinner("Starting the demo engine…", show_time=True):
         state.service().run_demo(n_rollouts=N_ROLLOUTS)
 
 
 def demo_button(*, key: str, disabled: bool = False) -> None:
-    """The button that starts the demo agent and shows its calls arriving."""
+    """The button that starts the demo agent and opens Collect."""
     if st.button(
         "Run the demo agent live",
         icon=":material/play_arrow:",
@@ -32,7 +32,7 @@ def demo_button(*, key: str, disabled: bool = False) -> None:
 
 
 def demo_actions(key: str) -> None:
-    """The two ways to fill an empty pool: load the demo steps, or run the demo agent against the engine."""
+    """Two buttons that fill an empty pool: load the demo steps, or run the demo agent against the engine."""
     with st.container(horizontal=True, horizontal_alignment="center", gap="small", key=f"demo-actions-{key}"):
         if st.button("Load demo data", icon=":material/download:", type="primary", key=f"{key}-load"):
             with st.spinner("Loading demo data…"):
@@ -43,7 +43,7 @@ def demo_actions(key: str) -> None:
 
 @live(1.0)
 def demo_control() -> None:
-    """The start button, or the progress of the run in the button's place."""
+    """The start button, or the progress of a run."""
     status = state.service().demo_status()
     done, total = status["done"], status["total"]
     if status["running"]:

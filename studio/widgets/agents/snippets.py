@@ -1,6 +1,6 @@
-"""Copy-paste lines that point an agent at the gateway. Pure text; the shapes are those each agent documents.
+"""Snippets that configure an agent to use the gateway, in the format that each agent documents.
 
-Every agent authenticates with its session key, and the key names the trajectory: no header is needed.
+Every agent authenticates with its session key, which identifies the trajectory: no header is needed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Snippet:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """One kind of agent: how it is called, the dialect it speaks, and the lines that connect it."""
+    """One kind of agent: its name, its API dialect, and the snippets that connect it."""
 
     key: str
     label: str
@@ -66,7 +66,7 @@ answer = client.chat.completions.create(
 print(answer.choices[0].message.content)""",
         ),
         Snippet(
-            "Or leave the program as it is",
+            "Or by environment, without changes to the program",
             "bash",
             f'export OPENAI_BASE_URL="{s.v1_url}"\nexport OPENAI_API_KEY="{s.api_key}"',
         ),
@@ -180,7 +180,7 @@ AGENTS: dict[str, Agent] = {
 
 
 def model_for(settings_engine: str) -> str:
-    """A model name that reaches the configured engine: the embedded one by name, any other takes every name."""
+    """A model name that is routed to the configured engine."""
     if settings_engine.startswith("litellm:"):
         return settings_engine.removeprefix("litellm:")
     return "local" if settings_engine == "local" else "default"

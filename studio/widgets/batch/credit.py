@@ -1,4 +1,4 @@
-"""How reward and advantage spread over a plan's trajectories, in all and by prompt group."""
+"""The Credit tab: distributions of reward, advantage and staleness of a plan, and rewards by prompt group."""
 
 from __future__ import annotations
 
@@ -8,51 +8,57 @@ import streamlit as st
 
 from core.batch.plan import Plan
 from studio import kit
-from studio.charts.plan import CELLS, DOTS, group_density, group_strip, spread
-from studio.kit.data_tables import asked_page, page_of
+from studio.charts.plan import CELLS, MAX_DOTS, group_density, group_strip, value_histogram
+from studio.kit.data_tables import page_from_query, pagination
 
 DOT_GROUPS = 40
-"""Prompt groups whose dots stand on one page."""
+"""Prompt groups per page of dots."""
 
 
-def credit(made: Plan) -> None:
-    """How reward and advantage spread over the chosen trajectories."""
+def credit_tab(made: Plan) -> None:
+    """Histograms of staleness, reward and advantage of the chosen trajectories."""
     if len(made.steps) == 0:
         return
     rows = made.trajectories
     rewards, advantages = rows["reward"].to_pylist(), rows["advantage"].to_pylist()
     left, right, third = st.columns(3, gap="medium")
     with third:
-        current = service_version(made)
+        current = staleness_version(made)
         kit.section("Staleness", "versions behind, oldest step" + ("" if current is None else f"; now {current}"))
         oldest = rows["policy_version_min"].to_pylist()
         behind = [None if current is None or one is None else current - one for one in oldest]
         kit.plot(
-            spread(behind, noun="trajectories", counted=True), key="staleness-spread", alt="Histogram of staleness"
+            value_histogram(behind, noun="trajectories", counted=True),
+            key="staleness-spread",
+            alt="Histogram of staleness",
         )
     with left:
         kit.section("Reward", "of the chosen trajectories")
-        kit.plot(spread(rewards, noun="trajectories"), key="reward-spread", alt="Histogram of trajectory rewards")
+        kit.plot(
+            value_histogram(rewards, noun="trajectories"), key="reward-spread", alt="Histogram of trajectory rewards"
+        )
     with right:
         kit.section("Advantage", f"by {made.recipe.estimator.title}")
         if made.recipe.estimator.compute is None:
             st.caption("Supervised use: no advantage is assigned.")
         else:
-            kit.plot(spread(advantages, noun="trajectories"), key="advantage-spread", alt="Histogram of advantages")
+            kit.plot(
+                value_histogram(advantages, noun="trajectories"), key="advantage-spread", alt="Histogram of advantages"
+            )
     by_group(made)
     group = rows["group"].to_numpy()
     flat = int(np.sum(np.bincount(group, np.array(advantages, dtype=np.float64) != 0) == 0))
     if flat:
-        st.caption(f"Groups whose rewards are equal: {kit.count(flat)}. Their advantages are 0 and teach nothing.")
+        st.caption(f"Groups whose rewards are equal: {kit.count(flat)}. Their advantages are 0.")
 
 
 def by_group(made: Plan) -> None:
-    """Rewards of each group: a dot per trajectory; of many, how many lie where, and the dots by the page."""
+    """Rewards by group: a dot per trajectory; for large plans a density, with dots page by page."""
     rows = made.trajectories
     dots = "one dot per trajectory, colour is its advantage"
-    if len(rows) <= DOTS:
+    if len(rows) <= MAX_DOTS:
         kit.section("By prompt group", dots)
-        strip(rows, 0)
+        dot_strip(rows, 0)
         return
     each = -(-made.n_groups // CELLS[0])
     many = "each prompt group" if each == 1 else f"{kit.count(each)} prompt groups in a row"
@@ -60,21 +66,21 @@ def by_group(made: Plan) -> None:
     group, rewards, advantages = (rows[name].cast("float64").to_numpy() for name in ("group", "reward", "advantage"))
     figure = group_density(group.astype(np.int64), rewards, advantages)
     kit.plot(figure, key="group-density", alt="How many trajectories have which reward, along the prompt groups")
-    first = (min(asked_page(), -(-made.n_groups // DOT_GROUPS)) - 1) * DOT_GROUPS
+    first = (min(page_from_query(), -(-made.n_groups // DOT_GROUPS)) - 1) * DOT_GROUPS
     last = min(first + DOT_GROUPS, made.n_groups)
     kit.section(f"Groups {kit.count(first)} to {kit.count(last - 1)}", dots)
-    strip(rows.filter(pa.array((group >= first) & (group < last))), first)
-    page_of(made.n_groups, key="dot-groups", size=DOT_GROUPS, noun="groups")
+    dot_strip(rows.filter(pa.array((group >= first) & (group < last))), first)
+    pagination(made.n_groups, key="dot-groups", size=DOT_GROUPS, noun="groups")
 
 
-def strip(rows: pa.Table, first: int) -> None:
-    """Dots of these trajectories, whose groups begin at ``first``."""
+def dot_strip(rows: pa.Table, first: int) -> None:
+    """Dots of these trajectories; ``first`` is the index of their first group."""
     names = ("prompt_uid", "reward", "advantage", "trajectory_uid")
     figure = group_strip(*(rows[name].to_pylist() for name in names), first=first)
     kit.plot(figure, key="group-strip", alt="Rewards of each prompt group, coloured by advantage")
 
 
-def service_version(made: Plan) -> int | None:
-    """What staleness counts from: the plan's version, else the one in force."""
+def staleness_version(made: Plan) -> int | None:
+    """The policy version that staleness is counted from: the plan's, else the current one."""
     named = made.policy_version
     return made.reader.version_in_force(made.recipe.channel) if named is None else named

@@ -1,4 +1,4 @@
-"""One batch: what it held, what happened to it, what was measured."""
+"""Display of one batch: its trajectories, its events, its metrics."""
 
 from __future__ import annotations
 
@@ -9,29 +9,28 @@ import streamlit as st
 
 from core.types import View
 from studio import kit, state
-from studio.kit.html_tables import mark
+from studio.kit.html_tables import dot_label
 from studio.widgets.plans.batches import STATE_TONE, recipe_name
 
 BATCHES, SYNC_ROWS = 300, 100
-"""Batches that are drawn and listed at once; weight syncs on one page of their table."""
+"""Batches drawn and listed at once; weight syncs per page of their table."""
 
 
 def one_batch(uid: str) -> None:
-    """A batch: what it held, what happened to it, what was measured."""
+    """Draw a batch: trajectories, events, metrics, recipe."""
     service = state.service()
     batch, made = service.pool.batches.get(uid), service.leases.plan_of(uid)
     with st.container(horizontal=True, vertical_alignment="center"):
         if st.button("All batches", icon=":material/arrow_back:"):
             state.goto("consume", channel=batch["channel"])
-        st.html(
-            f"{mark(batch['state'], STATE_TONE[batch['state']])} {kit.uid_html(uid)} {kit.escape(batch['consumer'])}"
-        )
+        state_label = dot_label(batch["state"], STATE_TONE[batch["state"]])
+        st.html(f"{state_label} {kit.uid_html(uid)} {kit.escape(batch['consumer'])}")
         st.space("stretch")
         trajectories = made.trajectories["trajectory_uid"].to_pylist()
         view = state.view_to_query(View({"trajectory_uid": trajectories[:500]}))
         if st.button("Its steps", icon=":material/frame_inspect:", help="The batch's trajectories in Inspect"):
             state.goto("inspect", level="steps", **view)
-        if batch["state"] == "leased" and st.button("Give back", icon=":material/undo:", help="End the lease now"):
+        if batch["state"] == "leased" and st.button("Release", icon=":material/undo:", help="End the lease now"):
             service.pool.batches.finish(uid, "released", detail={"by": state.author()})
             st.rerun()
     counts = made.counts
@@ -52,7 +51,7 @@ def one_batch(uid: str) -> None:
     left, right = st.columns([5, 4], gap="medium")
     config = st.column_config
     with left:
-        kit.section("Trajectories", "as they were handed out")
+        kit.section("Trajectories", "as they were leased")
         event = st.dataframe(
             made.trajectories.select(
                 ["prompt_uid", "trajectory_uid", "n_steps", "n_tokens", "reward", "advantage", "policy_version_min"]
@@ -96,6 +95,6 @@ def one_batch(uid: str) -> None:
 
 
 def lived(event: Mapping[str, Any]) -> str:
-    """When something happened to a batch, and what was said of it."""
+    """The time of an event of a batch, and its details."""
     detail = ", ".join(f"{name} {value}" for name, value in (event["detail"] or {}).items() if name != "expires_at")
     return f"{kit.ago(event['created_at'], state.service().clock())}{', ' + detail if detail else ''}"

@@ -1,4 +1,4 @@
-"""How the matching steps spread, column by column, apart by any facet; a drag across a plot filters."""
+"""Histograms of the matching steps, one per column, split by a facet; a drag across a plot filters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import streamlit as st
 from core.types import View
 from studio import kit, state
 from studio.charts.distributions import stacked
-from studio.kit.filters import FACETS, change, signature, with_filter
+from studio.kit.filters import FACETS, apply_view, view_hash, with_filter
 
 DISTRIBUTIONS = {
     "trajectory_reward": "Trajectory reward",
@@ -27,7 +27,7 @@ COLUMNS = 3
 
 
 def distributions(view: View) -> None:
-    """A grid of histograms. The facet that tells steps apart stands in the URL as ``by``."""
+    """A grid of histograms. The facet that splits them is in the URL as ``by``."""
     pool = state.service().pool
     by = facet_choice()
     n_steps = pool.steps.count(view)
@@ -41,22 +41,22 @@ def distributions(view: View) -> None:
     if by is not None:
         legend(parts)
     for place, (name, title) in enumerate(DISTRIBUTIONS.items()):
-        if place % COLUMNS == 0:  # row by row, so that a plot without values moves none below it
+        if place % COLUMNS == 0:  # row by row, so that an empty plot does not shift those below
             columns = st.columns(COLUMNS, gap="medium")
         with columns[place % COLUMNS]:
-            one(view, name, title, spreads[name], parts, by)
+            one_histogram(view, name, title, spreads[name], parts, by)
 
 
 def facet_choice() -> str | None:
-    """Which column tells the steps apart."""
-    asked = state.query("by")
+    """The facet that splits the histograms, or None."""
+    requested = state.query("by")
     options = [None, *FACETS]
-    standing = asked if asked in FACETS else None
+    standing = requested if requested in FACETS else None
     chosen = st.selectbox(
-        "Apart by",
+        "Split by",
         options,
         index=options.index(standing),
-        format_func=lambda name: "All steps together" if name is None else f"Apart by {FACETS[name].lower()}",
+        format_func=lambda name: "All steps together" if name is None else f"Split by {FACETS[name].lower()}",
         label_visibility="collapsed",
         width=260,
         key=f"by-{standing}",
@@ -76,15 +76,15 @@ def legend(parts: list[str | None]) -> None:
     st.html(f'<div class="cs-legend">{"".join(marks)}</div>')
 
 
-def one(view: View, name: str, title: str, rows: list[Any], parts: list[str | None], by: str | None) -> None:
-    """One histogram; what is brushed becomes a filter."""
+def one_histogram(view: View, name: str, title: str, rows: list[Any], parts: list[str | None], by: str | None) -> None:
+    """One histogram; a selected range becomes a filter."""
     kit.section(title)
     if not rows:
         st.caption("No known value among the matching steps.")
         return
     event = kit.plot(
         stacked(rows, noun="steps", parts=parts, height=176),
-        key=f"hist-{name}-{by}-{signature(view)}",
+        key=f"hist-{name}-{by}-{view_hash(view)}",
         alt=f"Histogram of {title.lower()}",
         on_select="rerun",
         selection_mode="box",
@@ -92,4 +92,4 @@ def one(view: View, name: str, title: str, rows: list[Any], parts: list[str | No
     box = event["selection"]["box"]
     if box:
         low, high = sorted(float(x) for x in box[0]["x"])
-        change(with_filter(view, name, [round(low, 6), round(high, 6)]))
+        apply_view(with_filter(view, name, [round(low, 6), round(high, 6)]))

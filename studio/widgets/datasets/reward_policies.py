@@ -1,4 +1,4 @@
-"""Which reward counts: a named rule over what verifiers, judges, people and services said; previewed, then adopted."""
+"""Reward policies: rules that combine rewards of verifiers, judges, people and services; preview and adoption."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from studio.kit.html_tables import bars, html_table
 
 
 def rewards_tab() -> None:
-    """Who has spoken, a rule, what it would change, and the button that adopts it."""
+    """Sources of rewards, the rule editor, a preview, and the form that adopts the rule."""
     pool = state.service().pool
     channels = [str(value) for value, _ in pool.stats.facets(View(), ["channel"])["channel"]] or ["train"]
     left, right = st.columns([3, 7], gap="medium")
@@ -25,43 +25,45 @@ def rewards_tab() -> None:
         standing = pool.rewards.adopted(channel)
         st.html(
             '<div class="cs-said">In effect: <b>'
-            + (kit.escape(f"{standing['name']} v{standing['version']}") if standing else "the newest word")
+            + (kit.escape(f"{standing['name']} v{standing['version']}") if standing else "the newest reward")
             + "</b></div>"
         )
-        if standing and st.button("Back to the newest word", key="policy-none"):
+        if standing and st.button("Back to the newest reward", key="policy-none"):
             pool.rewards.adopt(channel, None, author=state.author())
             st.rerun()
         spoken = pool.rewards.sources(channel=channel)
-        kit.section("Who has spoken", "trajectories by source of reward")
-        bars([(row["source"], row["n_trajectories"]) for row in spoken]) if spoken else st.caption("Nobody.")
-        policy = rule([row["source"] for row in spoken])
+        kit.section("Sources", "trajectories by source of reward")
+        bars([(row["source"], row["n_trajectories"]) for row in spoken]) if spoken else st.caption("None.")
+        policy = rule_editor([row["source"] for row in spoken])
     with right:
         if policy is None:
-            kit.empty_state("Name a source", "This rule needs to know whom to hear.", icon="hearing")
+            kit.empty_state("Name a source", "This rule needs at least one source.", icon="hearing")
             return
         preview(policy, channel)
-        adopt(policy, channel)
+        adopt_form(policy, channel)
 
 
-def rule(sources: list[str]) -> dict[str, Any] | None:
-    """The rule being tried; None while it lacks something."""
+def rule_editor(sources: list[str]) -> dict[str, Any] | None:
+    """The edited rule; None while it is incomplete."""
     name = st.selectbox("Rule", list(RULES), format_func=lambda key: f"{key}: {RULES[key]}", key="policy-rule")
     if name == "weighted":
         weights = {
-            source: st.number_input(kit.verbatim(source), min_value=0.0, value=1.0, step=0.1, key=f"weight-{source}")
+            source: st.number_input(
+                kit.escape_markdown(source), min_value=0.0, value=1.0, step=0.1, key=f"weight-{source}"
+            )
             for source in sources
         }
         missing = st.segmented_control(
-            "Where one has not spoken", ["skip", "unscored"], default="skip", required=True, key="policy-missing"
+            "If a source is missing", ["skip", "unscored"], default="skip", required=True, key="policy-missing"
         )
         kept = {source: weight for source, weight in weights.items() if weight > 0}
         return {"rule": name, "weights": kept, "missing": missing} if kept else None
     chosen = st.multiselect(
-        "In this order" if name == "precedence" else "Hear only",
+        "In this order" if name == "precedence" else "Only from",
         sources,
         default=sources if name == "precedence" else [],
         accept_new_options=True,
-        placeholder="everybody",
+        placeholder="all sources",
         key=f"policy-sources-{name}",
     )
     return None if name == "precedence" and not chosen else {"rule": name, "sources": chosen}
@@ -71,21 +73,23 @@ def preview(policy: Mapping[str, Any], channel: str) -> None:
     """Rewards before and after, without writing anything."""
     effect = state.service().pool.rewards.preview(policy, channel=channel)
     counts = effect["counts"]
-    kit.section("What it would change", "nothing is written before you adopt it")
+    kit.section("What it would change", "nothing is written until you adopt it")
     kit.figures(
         [
             kit.Figure(
-                "Trajectories changed", kit.count(counts["n_trajectories_changed"]), sub=of(counts["n_trajectories"])
+                "Trajectories changed",
+                kit.count(counts["n_trajectories_changed"]),
+                sub=out_of(counts["n_trajectories"]),
             ),
-            kit.Figure("Steps changed", kit.count(counts["n_steps_changed"]), sub=of(counts["n_steps"])),
-            kit.Figure("Groups changed", kit.count(counts["n_groups_changed"]), sub=of(counts["n_groups"])),
-            kit.Figure("Scored", change(counts, "n_scored_before", "n_scored_after", kit.count)),
-            kit.Figure("Mean", change(counts, "mean_before", "mean_after", kit.number)),
+            kit.Figure("Steps changed", kit.count(counts["n_steps_changed"]), sub=out_of(counts["n_steps"])),
+            kit.Figure("Groups changed", kit.count(counts["n_groups_changed"]), sub=out_of(counts["n_groups"])),
+            kit.Figure("Scored", before_after(counts, "n_scored_before", "n_scored_after", kit.count)),
+            kit.Figure("Mean", before_after(counts, "mean_before", "mean_after", kit.number)),
             kit.Figure(
                 "Flat groups",
                 f"+{counts['n_newly_flat']} −{counts['n_no_longer_flat']}",
                 sub="newly, no longer",
-                help="All rewards of a flat group are equal, so it gives no advantage: newly so, and no longer so",
+                help="Groups that become flat, or stop being flat. All rewards of a flat group are equal.",
             ),
         ],
         dense=True,
@@ -109,12 +113,12 @@ def preview(policy: Mapping[str, Any], channel: str) -> None:
         )
 
 
-def of(n: int) -> str:
-    """The whole that a count is a part of."""
+def out_of(n: int) -> str:
+    """``of N``: the total that a count belongs to."""
     return f"of {kit.count(n)}"
 
 
-def change(counts: Mapping[str, Any], before: str, after: str, text: Callable[[Any], str]) -> str:
+def before_after(counts: Mapping[str, Any], before: str, after: str, text: Callable[[Any], str]) -> str:
     """One value, or two with an arrow."""
     one, other = text(counts[before]), text(counts[after])
     return one if one == other else f"{one} → {other}"
@@ -129,19 +133,19 @@ def histogram(rows: list[dict[str, Any]]) -> go.Figure:
     return made
 
 
-def adopt(policy: Mapping[str, Any], channel: str) -> None:
-    """Save under a name, and let it decide from now on."""
+def adopt_form(policy: Mapping[str, Any], channel: str) -> None:
+    """The form that saves the rule under a name and adopts it."""
     pool = state.service().pool
     with st.form("adopt", border=False), st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         name = st.text_input("Name", placeholder="verifier-first", width=240)
         if (
-            st.form_submit_button(f"Adopt in {kit.verbatim(channel)}", type="primary", icon=":material/gavel:")
+            st.form_submit_button(f"Adopt in {kit.escape_markdown(channel)}", type="primary", icon=":material/gavel:")
             and name.strip()
         ):
             version = pool.rewards.save(name.strip(), policy, author=state.author())
             pool.rewards.adopt(channel, name.strip(), version, author=state.author())
             st.toast(
-                f"{kit.verbatim(name.strip())} v{version} decides rewards in {kit.verbatim(channel)}",
+                f"{kit.escape_markdown(name.strip())} v{version} decides rewards in {kit.escape_markdown(channel)}",
                 icon=":material/gavel:",
             )
             st.rerun()

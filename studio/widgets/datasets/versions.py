@@ -1,4 +1,4 @@
-"""Dataset versions: the list, one of them with where it came from, and what differs between two."""
+"""Dataset versions: the list, one version with its provenance and export, and the difference of two."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import streamlit as st
 from core.batch.datasets import version_plan
 from core.export import EXPORTERS
 from studio import kit, state
-from studio.kit.data_tables import span
+from studio.kit.data_tables import version_span
 from studio.kit.figures import Tone
-from studio.kit.html_tables import bars, html_table, mark
+from studio.kit.html_tables import bars, dot_label, html_table
 from studio.widgets.plans.export_job import ExportJob
 from studio.widgets.plans.export_view import show_job
 
@@ -22,13 +22,13 @@ Head = Mapping[str, Any]
 
 
 def versions_tab() -> None:
-    """All versions; the chosen one below."""
+    """The list of versions; the chosen one below."""
     service = state.service()
     heads = service.pool.versions.all()
     if not heads:
         kit.empty_state(
             "No version yet",
-            "Filter on Curate or here, then freeze: what it holds never changes again.",
+            "Filter on Curate or here, then freeze: the content of a version never changes.",
             icon="inventory",
             then=("Freeze a view", partial(state.set_query, tab="freeze")),
         )
@@ -70,15 +70,15 @@ def versions_tab() -> None:
     )
     names = [head["name"] for head in heads]
     cells = event["selection"]["cells"]
-    asked = state.query("version")
-    chosen = names[cells[0][0]] if cells else asked if asked in names else names[0]
-    if chosen != asked and cells:
+    requested = state.query("version")
+    chosen = names[cells[0][0]] if cells else requested if requested in names else names[0]
+    if chosen != requested and cells:
         state.set_query(version=chosen)
     one_version(next(head for head in heads if head["name"] == chosen))
 
 
 def one_version(head: Head) -> None:
-    """What a version holds, where it came from, and its ways out."""
+    """One version: counts, provenance, redaction, export, verification."""
     pool = state.service().pool
     origin = head["provenance"]
     kit.section(head["name"], head["note"] or "")
@@ -89,49 +89,53 @@ def one_version(head: Head) -> None:
             kit.Figure("Trajectories", kit.count(head["n_trajectories"]), help="trajectory"),
             kit.Figure("Steps", kit.count(head["n_steps"]), sub=f"{kit.count(origin.get('n_trainable'))} trainable"),
             kit.Figure("Tokens", kit.compact(head["n_tokens"])),
-            kit.Figure("Policy", span(origin.get("policy_version_min"), origin.get("policy_version_max")) or kit.DASH),
-            kit.Figure("Reward", str((policy or {}).get("name") or (policy or {}).get("rule") or "newest word")),
+            kit.Figure(
+                "Policy", version_span(origin.get("policy_version_min"), origin.get("policy_version_max")) or kit.DASH
+            ),
+            kit.Figure("Reward", str((policy or {}).get("name") or (policy or {}).get("rule") or "newest reward")),
             kit.Figure("Parent", str(head["parent"] or kit.DASH)),
         ],
         dense=True,
     )
     left, right = st.columns(2, gap="medium")
     with left:
-        kit.section("What it is made of", "steps by source")
+        kit.section("Provenance", "steps by origin")
         for name in ("sources", "agents", "models", "token_sources"):
             if origin.get(name):
-                st.html(kit.quiet(name.replace("_", " ")))
+                st.html(kit.caption_html(name.replace("_", " ")))
                 bars(list(origin[name].items()))
         hashes = list(origin.get("tokenizer_hashes") or {})
         kit.facts([("tokenizer", text) for text in hashes] + [("content hash", head["content_hash"])])
-        redaction(head["redaction"])
+        redaction_report(head["redaction"])
     with right:
-        ways_out(head)
+        export_section(head)
         with st.expander("View and recipe", icon=":material/tune:"):
             st.json({"view": head["view"], "recipe": head["recipe"]}, expanded=2)
         if st.button("Check its hash", icon=":material/verified:", key="version-verify"):
             intact = pool.versions.verify(head["name"])
-            said = "Intact: what is stored has the hash it was frozen with." if intact else "Its content has changed."
-            st.html(f'<div class="cs-callout {"good" if intact else "bad"}"><div class="m">{said}</div></div>')
+            verdict = (
+                "Intact: the stored content has the hash it was frozen with." if intact else "Its content has changed."
+            )
+            st.html(f'<div class="cs-callout {"good" if intact else "bad"}"><div class="m">{verdict}</div></div>')
 
 
-def redaction(applied: Mapping[str, Any] | None) -> None:
-    """What was taken out at the freeze."""
+def redaction_report(applied: Mapping[str, Any] | None) -> None:
+    """What was redacted when the version was frozen."""
     if applied is None:
         return
-    kit.section("Redacted", f"a step with a hit is {'masked' if applied['action'] == 'mask' else 'dropped'}")
+    kit.section("Redacted", f"a step with a match is {'masked' if applied['action'] == 'mask' else 'dropped'}")
     report = applied.get("report") or {}
     kit.facts([(key, value) for key, value in report.items() if not isinstance(value, Mapping | list)])
     for key, value in report.items():
         if isinstance(value, Mapping) and value:
-            st.html(kit.quiet(key.replace("_", " ")))
+            st.html(kit.caption_html(key.replace("_", " ")))
             bars([(str(name), int(n)) for name, n in value.items()])
 
 
-def ways_out(head: Head) -> None:
-    """Export by the frozen recipe."""
+def export_section(head: Head) -> None:
+    """Export of the version by its frozen recipe."""
     service = state.service()
-    kit.section("Export", "the same version gives the same bytes, whatever happens in the pool")
+    kit.section("Export", "the same version always gives the same bytes")
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         name = st.selectbox(
             "Format",
@@ -152,12 +156,12 @@ def ways_out(head: Head) -> None:
     if job is not None:
         of = (job.plan.dataset_version or {}).get("name")
         if of != head["name"]:
-            st.html(kit.quiet(f"The export of version {of}:"))
+            st.html(kit.caption_html(f"The export of version {of}:"))
         show_job(job)
 
 
 def diff_tab() -> None:
-    """What came, went and changed from one version to another. Both stand in the URL: ``a`` and ``b``."""
+    """Steps added, removed and changed between two versions, which are in the URL as ``a`` and ``b``."""
     pool = state.service().pool
     heads = pool.versions.all()
     names = [head["name"] for head in heads]
@@ -165,7 +169,7 @@ def diff_tab() -> None:
         then = ("Freeze a view", partial(state.set_query, tab="freeze"))
         kit.empty_state("Two versions are compared", "Freeze another one first.", icon="compare", then=then)
         return
-    a, b = picked(names, "a", names[1]), picked(names, "b", names[0])
+    a, b = version_from_query(names, "a", names[1]), version_from_query(names, "b", names[0])
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         chosen_a = st.selectbox("From", names, index=names.index(a), key=f"diff-a-{a}")
         chosen_b = st.selectbox("to", names, index=names.index(b), key=f"diff-b-{b}")
@@ -187,38 +191,38 @@ def diff_tab() -> None:
     )
     left, right = st.columns([6, 4], gap="medium")
     with left:
-        changes(difference["changes"], difference["truncated"])
+        step_changes(difference["changes"], difference["truncated"])
     with right:
         kit.section("Changed labels", "how many steps")
         bars(list(counts["by_label"].items())) if counts["by_label"] else st.caption("None.")
-        settings(difference["recipe"], (a, b))
+        recipe_differences(difference["recipe"], (a, b))
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
 def _diff(pool_path: str, a_uid: str, b_uid: str, _a: str, _b: str) -> Mapping[str, Any]:
-    """What differs between two versions; neither ever changes, so they are compared once."""
+    """The difference of two versions, cached since versions never change."""
     difference: Mapping[str, Any] = state.service().pool.versions.diff(_a, _b, limit=SHOWN_CHANGES)
     return difference
 
 
-def picked(names: Sequence[str], param: str, default: str) -> str:
-    """A version that the URL names, else the default."""
-    asked = state.query(param)
-    return asked if asked is not None and asked in names else default
+def version_from_query(names: Sequence[str], param: str, default: str) -> str:
+    """The version in the URL, else the default."""
+    requested = state.query(param)
+    return requested if requested is not None and requested in names else default
 
 
-def changes(rows: Sequence[Mapping[str, Any]], truncated: bool) -> None:
-    """Each step that came, went or changed."""
+def step_changes(rows: Sequence[Mapping[str, Any]], truncated: bool) -> None:
+    """The added, removed and changed steps."""
     tones: dict[str, Tone] = {"added": "good", "removed": "bad", "changed": "warn"}
     kit.section("Steps", f"the first {SHOWN_CHANGES}" if truncated else "")
     if not rows:
-        st.caption("Both hold the same steps with the same labels.")
+        st.caption("Both contain the same steps with the same labels.")
         return
     html_table(
         ("", "step", "what changed"),
         [
             (
-                mark(row["change"], tones[row["change"]]),
+                dot_label(row["change"], tones[row["change"]]),
                 kit.uid_html(row["step_uid"], length=28),
                 kit.escape("; ".join(f"{name}: {old} → {new}" for name, (old, new) in row["labels"].items())),
             )
@@ -227,8 +231,8 @@ def changes(rows: Sequence[Mapping[str, Any]], truncated: bool) -> None:
     )
 
 
-def settings(recipes: Sequence[Mapping[str, Any]], names: tuple[str, str]) -> None:
-    """Where the two recipes differ."""
+def recipe_differences(recipes: Sequence[Mapping[str, Any]], names: tuple[str, str]) -> None:
+    """The fields in which the two recipes differ."""
     one, other = recipes
     differ = [key for key in {**one, **other} if one.get(key) != other.get(key)]
     kit.section("Recipe")

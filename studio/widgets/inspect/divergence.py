@@ -1,4 +1,4 @@
-"""Where two trajectories, or two token sequences, part."""
+"""The first difference between two trajectories, or between two token sequences."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from core.tree.sequences import Sequences
 Row = Mapping[str, Any]
 
 
-class Reader(Protocol):
-    """What is read of the pool."""
+class SequenceReader(Protocol):
+    """The part of the pool that is read."""
 
     def sequences(self, step_uids: Sequence[str]) -> Sequences:
-        """Prompt and response of each step."""
+        """Prompt and response tokens of each step."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
-    """The first place (from 0, among the steps given) where two trajectories differ.
+class Divergence:
+    """The first step (``place``, from 0, among the steps given) at which two trajectories differ.
 
-    ``token`` is the first one there that differs in its id or in being sampled, counted over prompt and response; None
-    when one of the two has no step at that place.
+    ``token`` is the first token of that step that differs in its id or in being sampled, counted over prompt and
+    response; None when one of the two has no step at that place.
     """
 
     place: int
@@ -35,7 +35,7 @@ class Parting:
 
 
 def first_divergent(one: ArrayLike, other: ArrayLike) -> int | None:
-    """Index of the first token that differs; where one ends, that is its end. None: equal.
+    """Index of the first token that differs; the shorter length if one is a prefix of the other; None if equal.
 
     >>> first_divergent([1, 2, 3], [1, 9, 3]), first_divergent([1], [1, 2]), first_divergent([1], [1])
     (1, 1, None)
@@ -48,12 +48,12 @@ def first_divergent(one: ArrayLike, other: ArrayLike) -> int | None:
     return None if len(a) == len(b) else n
 
 
-def part(reader: Reader, one: Sequence[Row], other: Sequence[Row]) -> Parting | None:
-    """Where two trajectories part; None when they are equal step by step, token by token.
+def find_divergence(reader: SequenceReader, one: Sequence[Row], other: Sequence[Row]) -> Divergence | None:
+    """The first difference of two trajectories; None when all steps and tokens are equal.
 
     Args:
-        reader: gives the tokens; read only where a chain of extended prompts ends, since that context holds all
-            that came before it.
+        reader: reads the tokens. Only the last step of each chain of extended prompts is read, since its context
+            contains all earlier ones.
         one, other: their steps in order: step_uid, transition, n_prompt_tokens, n_response_tokens.
     """
     n = min(len(one), len(other))
@@ -67,13 +67,13 @@ def part(reader: Reader, one: Sequence[Row], other: Sequence[Row]) -> Parting | 
         for place in range(begin, end + 1):
             at = _differ_at(one[place], other[place], token)
             if at is not None:
-                return Parting(place, at)
+                return Divergence(place, at)
         begin = end + 1
-    return None if len(one) == len(other) else Parting(n, None)
+    return None if len(one) == len(other) else Divergence(n, None)
 
 
 def _differ_at(a: Row, b: Row, token: int | None) -> int | None:
-    """The first token of two steps that differs in id or in being sampled; ``token``: first difference of the chain."""
+    """The first token of two steps that differs in id or in being sampled; ``token``: the chain's first difference."""
     positions = []
     if _prompt(a) != _prompt(b):
         positions.append(min(_prompt(a), _prompt(b)))

@@ -1,4 +1,4 @@
-"""A prompt group: its trajectories side by side, what each earned, and where they part."""
+"""A prompt group: its trajectories side by side, with rewards, advantages and first differences."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from core.pool import Pool
 from core.types import View
 from studio import components, kit, state
 from studio.kit import data_tables
-from studio.kit.filters import change
-from studio.widgets.inspect.divergence import part
-from studio.widgets.plans.group_credit import group_plan, reason
+from studio.kit.filters import apply_view
+from studio.widgets.inspect.divergence import find_divergence
+from studio.widgets.plans.group_credit import exclusion_reason, group_plan
 from studio.widgets.steps.messages import headline
 
 Row = Mapping[str, Any]
 
 
 def group_page(uid: str) -> None:
-    """Figures of the group, its trajectories as rows of steps, and ways on."""
+    """Draw the group: figures, its trajectories as rows of steps, and links."""
     pool = state.service().pool
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="crumbs"):
         if st.button("All groups", icon=":material/arrow_back:", key="back", type="tertiary"):
@@ -28,11 +28,11 @@ def group_page(uid: str) -> None:
             st.rerun()
         group = pool.groups.get(uid)
         st.html(f"<code title='{kit.escape(uid)}'>{kit.escape(uid)}</code>", width="content")
-        st.html(kit.quiet(str(group.get("prompt_preview") or "")[:110]))
+        st.html(kit.caption_html(str(group.get("prompt_preview") or "")[:110]))
         st.space("stretch")
         if st.button("Its trajectories", icon=":material/table_rows:", type="tertiary", key="group-rows"):
             state.set_query(group=None, level=None)
-            change(View({"prompt_uid": [uid]}))
+            apply_view(View({"prompt_uid": [uid]}))
         if st.button("Review", icon=":material/rate_review:", type="tertiary", key="group-review"):
             state.goto("curate", tab="review", level="group", item=uid)
     members = group["trajectories"]
@@ -41,9 +41,9 @@ def group_page(uid: str) -> None:
     made, name = group_plan(uid, channel)
     chosen = {row["trajectory_uid"]: row for row in made.trajectories.to_pylist()}
     steps = steps_of(pool, [member["trajectory_uid"] for member in members])
-    asked = state.query("reference")
+    requested = state.query("reference")
     uids = [member["trajectory_uid"] for member in members]
-    reference = asked if asked is not None and asked in uids else uids[0]
+    reference = requested if requested is not None and requested in uids else uids[0]
     advantages = {one: row["advantage"] for one, row in chosen.items()}
     clicked = components.siblings(
         rows=sibling_rows(pool, members, steps, reference, advantages),
@@ -51,13 +51,13 @@ def group_page(uid: str) -> None:
         height=520,
     )
     missing = [one for one in uids if one not in chosen]
-    why = f" {len(missing)} not in it: {reason(made, steps[missing[0]][0]['step_uid'])}." if missing else ""
-    st.html(kit.quiet(f"Advantages by {name}.{why}"))
-    follow(clicked, reference)
+    why = f" {len(missing)} not in it: {exclusion_reason(made, steps[missing[0]][0]['step_uid'])}." if missing else ""
+    st.html(kit.caption_html(f"Advantages by {name}.{why}"))
+    handle_click(clicked, reference)
 
 
-def follow(clicked: Mapping[str, str] | None, reference: str) -> None:
-    """Go where a click in the rows leads."""
+def handle_click(clicked: Mapping[str, str] | None, reference: str) -> None:
+    """Open what was clicked in the rows."""
     if clicked is None:
         return
     what, uid = clicked["what"], clicked["uid"]
@@ -74,7 +74,7 @@ def follow(clicked: Mapping[str, str] | None, reference: str) -> None:
 
 
 def figures(group: Row, members: Sequence[Row]) -> None:
-    """The group in one row of numbers."""
+    """Figures of the group."""
     versions = [
         m[name] for m in members for name in ("policy_version_min", "policy_version_max") if m[name] is not None
     ]
@@ -91,10 +91,10 @@ def figures(group: Row, members: Sequence[Row]) -> None:
                 "Variance",
                 "none" if flat else kit.DASH if group["n_scored"] < 2 else "some",
                 tone="warn" if flat else "",
-                help="All rewards equal: group-relative advantages are 0, so it teaches nothing",
+                help="All rewards are equal: group-relative advantages are 0",
             ),
             kit.Figure(
-                "Policy", data_tables.span(min(versions, default=None), max(versions, default=None)) or kit.DASH
+                "Policy", data_tables.version_span(min(versions, default=None), max(versions, default=None)) or kit.DASH
             ),
             kit.Figure("Tokens", kit.compact(group["n_tokens"]), sub=f"{kit.count(group['n_steps'])} steps"),
         ],
@@ -119,15 +119,15 @@ def sibling_rows(
     advantages: Mapping[str, float | None],
     selected: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows for ``components.siblings``."""
+    """Rows for ``components.siblings``, one per trajectory."""
     rows = []
     for member in members:
         uid = member["trajectory_uid"]
-        parting = None if uid == reference else part(pool.steps, steps[reference], steps[uid])
+        parting = None if uid == reference else find_divergence(pool.steps, steps[reference], steps[uid])
         rows.append(
             {
                 "uid": uid,
-                "name": kit.uid(uid, 24),
+                "name": kit.short_uid(uid, 24),
                 "reward": member["reward"],
                 "advantage": advantages.get(uid),
                 "quality": member["quality"],
@@ -135,13 +135,13 @@ def sibling_rows(
                 "reference": uid == reference,
                 "parts": None if parting is None else parting.place,
                 "token": None if parting is None else parting.token,
-                "cells": [cell(step, selected) for step in steps[uid]],
+                "cells": [step_cell(step, selected) for step in steps[uid]],
             }
         )
     return rows
 
 
-def cell(step: Row, selected: str | None) -> dict[str, Any]:
+def step_cell(step: Row, selected: str | None) -> dict[str, Any]:
     """One step as a cell of its row."""
     return {
         "uid": step["step_uid"],

@@ -1,4 +1,4 @@
-"""Inspect's table of trajectories, groups or steps: rows first, the count after, columns as each person keeps them."""
+"""Inspect's table of trajectories, groups or steps, with columns and order chosen by the user."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from core.pool.trajectories import Trajectories
 from core.types import View
 from studio import kit, preferences, state
 from studio.kit import data_tables, selection
-from studio.kit.filters import active_filters, change, signature, with_filter
-from studio.kit.url_choices import choose
+from studio.kit.filters import active_filters, apply_view, view_hash, with_filter
+from studio.kit.url_choices import segmented_choice
 
 LEVELS = {"trajectories": "Trajectories", "groups": "Prompt groups", "steps": "Steps"}
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """How one level is listed: its table, what can order it, and its key among the picks."""
+    """How one level is listed: its table, its sortable columns, its default order, its name in ``selection``."""
 
     table: Callable[[], data_tables.TableSpec]
     orders: Sequence[str]
@@ -40,16 +40,16 @@ TABLES = {
 
 
 def listing(view: View) -> None:
-    """The chosen level as a table: a click on a cell opens the row, a check mark picks it."""
+    """The chosen level as a table: a click on a cell opens the row, a check box selects it."""
     pool = state.service().pool
     with st.container(horizontal=True, vertical_alignment="center", key="listing-bar"):
-        level = choose("Level", LEVELS, "level")
+        level = segmented_choice("Level", LEVELS, "level")
         info = TABLES[level]
-        order = asked_order(info)
+        order = order_from_query(info)
         spec = with_columns(info.table(), level)
         st.space("stretch")
         bar = st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key="pick-bar", width="content")
-        settings(info, spec, level, order)
+        table_settings(info, spec, level, order)
     active_filters(view, key="inspect")
     lists: dict[str, Steps | Trajectories | PromptGroups] = {
         "trajectories": pool.trajectories,
@@ -57,18 +57,18 @@ def listing(view: View) -> None:
         "steps": pool.steps,
     }
     listed = lists[level]
-    page = data_tables.asked_page()
+    page = data_tables.page_from_query()
     rows = listed.page(view, order=order, limit=data_tables.PAGE_SIZE, offset=(page - 1) * data_tables.PAGE_SIZE)
     if len(rows) == 0 and page > 1:
         state.set_query(page=None)
         st.rerun()
     if len(rows) == 0:
-        kit.empty_state(f"No {LEVELS[level].lower()} match", "Take a filter off to see more.", icon="filter_alt_off")
+        kit.empty_state(f"No {LEVELS[level].lower()} match", "Remove a filter to see more.", icon="filter_alt_off")
         return
-    picked = selection.picks(info.pick)
+    picked = selection.selected_uids(info.pick)
     with st.container(key="inspect-table"):
-        shown = f"{signature(view)}-{order}-{page}-{selection.epoch()}-{'.'.join(spec.columns)}"
-        now = data_tables.pick_table(
+        shown = f"{view_hash(view)}-{order}-{page}-{selection.epoch()}-{'.'.join(spec.columns)}"
+        now = data_tables.selectable_table(
             rows,
             spec,
             key=f"inspect-{level}-{shown}",
@@ -76,17 +76,17 @@ def listing(view: View) -> None:
             height=640,
             opened=lambda uid: open_row(level, uid),
         )
-        # Counted after the rows are on the screen: a slow count holds up nobody.
-        data_tables.page_of(listed.count(view), key=f"inspect-{level}-{signature(view)}", noun=LEVELS[level].lower())
+        # Counted after the rows are drawn, so that a slow count does not delay them.
+        data_tables.pagination(listed.count(view), key=f"inspect-{level}-{view_hash(view)}", noun=LEVELS[level].lower())
     if now != picked:
-        selection.remember(info.pick, now)
+        selection.set_selected(info.pick, now)
     if now:
         with bar:
-            pick_bar(view, level, info, now)
+            selection_bar(view, level, info, now)
 
 
 def open_row(level: str, uid: str) -> None:
-    """Go from a row to its page; called before that is drawn."""
+    """Open a row; called before the page is drawn."""
     if level == "trajectories":
         state.set_query(trajectory=uid, step=None, page=None)
     elif level == "groups":
@@ -95,29 +95,29 @@ def open_row(level: str, uid: str) -> None:
         state.set_query(trajectory=state.service().pool.steps.get(uid)["trajectory_uid"], step=uid, page=None)
 
 
-def asked_order(info: Level) -> str:
-    """The URL's order; one that does not fit the level is left aside."""
-    asked = state.query("order")
-    if asked is None:
+def order_from_query(info: Level) -> str:
+    """The order in the URL; the default when it does not fit the level."""
+    requested = state.query("order")
+    if requested is None:
         return info.newest
     try:
-        parsed = parse_order(asked, {name: name for name in info.orders})
+        parsed = parse_order(requested, {name: name for name in info.orders})
     except InvalidInput:
         return info.newest
-    return asked if parsed else info.newest
+    return requested if parsed else info.newest
 
 
 def with_columns(spec: data_tables.TableSpec, level: str) -> data_tables.TableSpec:
-    """The columns that this person keeps, in their order; those of the table where they keep none."""
-    kept = preferences.get(f"columns.{level}")
+    """The table with the columns that this author chose, or its own columns."""
+    kept = preferences.read(f"columns.{level}")
     if not isinstance(kept, list):
         return spec
     known = [name for name in kept if name in spec.config]
     return replace(spec, columns=known or spec.columns)
 
 
-def settings(info: Level, spec: data_tables.TableSpec, level: str, order: str) -> None:
-    """Columns and order, in a popover."""
+def table_settings(info: Level, spec: data_tables.TableSpec, level: str, order: str) -> None:
+    """Choice of columns and order, in a popover."""
     labels = {name: title(spec, name) for name in spec.config}
     with st.popover("Columns", icon=":material/view_column:"):
         chosen = st.multiselect(
@@ -128,10 +128,10 @@ def settings(info: Level, spec: data_tables.TableSpec, level: str, order: str) -
             key=f"columns-{level}-{'.'.join(spec.columns)}",
         )
         if chosen and chosen != list(spec.columns):
-            preferences.put(f"columns.{level}", chosen)
+            preferences.write(f"columns.{level}", chosen)
             st.rerun()
-        if preferences.get(f"columns.{level}") is not None and st.button("As it came", key=f"columns-reset-{level}"):
-            preferences.put(f"columns.{level}", None)
+        if preferences.read(f"columns.{level}") is not None and st.button("Reset", key=f"columns-reset-{level}"):
+            preferences.write(f"columns.{level}", None)
             st.rerun()
         name, _, direction = order.partition(" ")
         first = st.selectbox(
@@ -162,16 +162,16 @@ def title(spec: data_tables.TableSpec, name: str) -> str:
     return str(config.get("label") or name)
 
 
-def pick_bar(view: View, level: str, info: Level, picked: set[str]) -> None:
-    """What can be done with the picked rows, wherever in the table they are."""
+def selection_bar(view: View, level: str, info: Level, picked: set[str]) -> None:
+    """Actions on the selected rows of all pages."""
     filter_name = "prompt_uid" if level == "groups" else f"{info.pick}_uid"
-    st.html(f'<div class="cs-said"><b>{len(picked):,}</b> picked</div>', width="content")
+    st.html(f'<div class="cs-said"><b>{len(picked):,}</b> selected</div>', width="content")
     two = len(picked) == 2
     if level != "groups" and st.button("Compare", key="pick-compare", disabled=not two, help="Two, side by side"):
         state.set_query(compare=sorted(picked), page=None)
         st.rerun()
-    if st.button("Only these", key="pick-only", help="Filter by what is picked"):
-        change(with_filter(view, filter_name, sorted(picked)))
+    if st.button("Only these", key="pick-only", help="Filter by the selection"):
+        apply_view(with_filter(view, filter_name, sorted(picked)))
     if level != "groups" and st.button("Label", key="pick-label", help="In Curate"):
         params = state.view_to_query(view)
         state.goto("curate", **params, level=info.pick, picked=sorted(picked)[: selection.URL_PICKS])

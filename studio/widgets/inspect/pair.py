@@ -1,4 +1,4 @@
-"""Two steps, or two trajectories, side by side. Their uids stand in the URL: ``?compare=…&compare=…``."""
+"""Two steps, or two trajectories, side by side. Their uids are in the URL: ``?compare=…&compare=…``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import streamlit as st
 from core.errors import NotFound
 from core.pool import Pool
 from studio import components, kit, state
-from studio.kit.data_tables import span
+from studio.kit.data_tables import version_span
 from studio.kit.html_tables import html_table
-from studio.kit.url_choices import choose
-from studio.widgets.inspect.divergence import first_divergent, part
+from studio.kit.url_choices import segmented_choice
+from studio.widgets.inspect.divergence import find_divergence, first_divergent
 from studio.widgets.inspect.group_view import sibling_rows, steps_of
-from studio.widgets.inspect.token_view import show_tokens, whole
+from studio.widgets.inspect.token_view import all_ids, show_tokens
 from studio.widgets.plans.group_credit import group_plan
 from studio.widgets.steps.continuation import continuation
 from studio.widgets.steps.messages import answer, cards
@@ -30,7 +30,7 @@ Row = Mapping[str, Any]
 
 
 def pair_page(uids: Sequence[str]) -> None:
-    """The two things of the URL, each a step or a trajectory; a step beside a trajectory is its trajectory."""
+    """Draw the two items in the URL, each a step or a trajectory; a step beside a trajectory means its trajectory."""
     pool = state.service().pool
     crumbs = st.container(horizontal=True, vertical_alignment="center", gap="small", key="crumbs")
     if crumbs.button("Back", icon=":material/arrow_back:", key="back", type="tertiary"):
@@ -38,7 +38,7 @@ def pair_page(uids: Sequence[str]) -> None:
         st.rerun()
     if len(uids) != 2:
         kit.empty_state(
-            "Two things are compared", "Pick two rows of a table, or two siblings of a group.", icon="compare"
+            "Two items are compared", "Select two rows of a table, or two siblings of a group.", icon="compare"
         )
         return
     steps = set(pool.steps.existing(uids))
@@ -55,18 +55,18 @@ def pair_page(uids: Sequence[str]) -> None:
 
 
 def trajectory_pair(pool: Pool, uids: Sequence[str]) -> None:
-    """Both as rows of steps, and the step where they part side by side; J and K go on and back."""
+    """Both as rows of steps, and the step of the first difference side by side; J and K go forward and back."""
     members = [pool.trajectories.get(uid, tokens=False) for uid in uids]
     steps = steps_of(pool, uids)
     one, other = (steps[uid] for uid in uids)
     if not one or not other:
         raise NotFound("One of the two has no step yet.", field="compare")
-    parting = part(pool.steps, one, other)
+    parting = find_divergence(pool.steps, one, other)
     trajectory_figures(members, one, other, None if parting is None else parting.place)
     last = max(len(one), len(other)) - 1
-    asked = state.query("place")
+    requested = state.query("place")
     first = 0 if parting is None else parting.place
-    place = min(int(asked), last) if asked and asked.isdigit() else min(first, last)
+    place = min(int(requested), last) if requested and requested.isdigit() else min(first, last)
     advantages: dict[str, float | None] = {}
     for member in members:
         made, _ = group_plan(str(member["prompt_uid"]), str(member["channel"]))
@@ -96,30 +96,30 @@ def trajectory_pair(pool: Pool, uids: Sequence[str]) -> None:
 
 
 def side_by_side(one: Row | None, other: Row | None) -> None:
-    """Messages, tokens or facts of two steps in two columns; None is a trajectory that has ended."""
-    tab = choose("Shown", TABS, "tab")
+    """Messages, tokens or facts of two steps in two columns; None where a trajectory has no such step."""
+    tab = segmented_choice("Shown", TABS, "tab")
     if tab == "facts":
-        facts(one, other)
+        facts_table(one, other)
         return
     folded = 0 if one is None or other is None else shared_messages(one, other)
     for place, (column, step) in enumerate(zip(st.columns(2, gap="small"), (one, other), strict=True)):
         with column:
             if step is None:
-                kit.empty_state("No step here", "This trajectory has ended before.", icon="block")
+                kit.empty_state("No step here", "This trajectory ends earlier.", icon="block")
                 continue
-            title(step, "AB"[place])
+            step_title(step, "AB"[place])
             if tab == "tokens":
                 against = other if place == 0 else one
                 show_tokens(step, state.service().settings, other=against, key=f"pair-tokens-{place}", height=480)
             else:
-                entries = after(step, folded, continuation(state.service().pool, step))
+                entries = step_cards(step, folded, continuation(state.service().pool, step))
                 components.messages_view(
                     uid=f"{step['step_uid']}-{folded}", entries=entries, key=f"pair-messages-{place}"
                 )
 
 
-def title(step: Row, letter: str) -> None:
-    """Which step a column shows, with the way to it."""
+def step_title(step: Row, letter: str) -> None:
+    """The step that a column shows, with a button that opens it."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.html(f"<b>{letter}</b> <code>{kit.escape(step['step_uid'])}</code>", width="content")
         if st.button("Open", icon=":material/open_in_new:", type="tertiary", key=f"open-{letter}"):
@@ -130,7 +130,7 @@ def title(step: Row, letter: str) -> None:
 
 
 def shared_messages(one: Row, other: Row) -> int:
-    """Leading messages that both prompts have."""
+    """Number of leading messages that both prompts share."""
     shared = 0
     for mine, theirs in zip(one.get("messages") or [], other.get("messages") or [], strict=False):
         if mine != theirs:
@@ -139,20 +139,20 @@ def shared_messages(one: Row, other: Row) -> int:
     return shared
 
 
-def after(step: Row, folded: int, later: Sequence[Row]) -> list[dict[str, Any]]:
-    """The step's cards, the first ``folded`` messages folded; the results of its calls stand in ``later``."""
+def step_cards(step: Row, folded: int, later: Sequence[Row]) -> list[dict[str, Any]]:
+    """The step's cards, the first ``folded`` messages folded; results of its calls are read from ``later``."""
     messages = list(step.get("messages") or [])
     entries: list[dict[str, Any]] = []
     if folded:
-        label = "that both prompts begin with"
+        label = "shared by both prompts"
         entries.append({"kind": "folded", "n": folded, "label": label, "entries": cards(messages[:folded])})
     entries += cards(messages[folded:], before=messages[:folded])
     return entries + answer(step, later)
 
 
 def step_figures(one: Row, other: Row) -> None:
-    """Where two steps part, and what each is like."""
-    a, b = whole(one), whole(other)
+    """Figures of two steps: the first difference, and values of each."""
+    a, b = all_ids(one), all_ids(other)
     at = first_divergent(a, b)
     n_prompt = min(_n(one, "n_prompt_tokens"), _n(other, "n_prompt_tokens"))
     where = "equal" if at is None else "in the prompt" if at < n_prompt else "in the answer"
@@ -161,25 +161,29 @@ def step_figures(one: Row, other: Row) -> None:
         [
             kit.Figure("First difference", "none" if at is None else f"token {kit.count(at)}", sub=where),
             kit.Figure("Shared", kit.count(shared), sub=f"{kit.percent(shared, max(len(a), len(b)))} of the longer"),
-            kit.Figure("Prompt tokens", both(one, other, "n_prompt_tokens")),
-            kit.Figure("Answer tokens", both(one, other, "n_response_tokens")),
-            kit.Figure("Reward", both(one, other, "reward"), sub=f"trajectory {both(one, other, 'trajectory_reward')}"),
-            kit.Figure("Policy", both(one, other, "policy_version")),
+            kit.Figure("Prompt tokens", both_values(one, other, "n_prompt_tokens")),
+            kit.Figure("Answer tokens", both_values(one, other, "n_response_tokens")),
+            kit.Figure(
+                "Reward",
+                both_values(one, other, "reward"),
+                sub=f"trajectory {both_values(one, other, 'trajectory_reward')}",
+            ),
+            kit.Figure("Policy", both_values(one, other, "policy_version")),
         ],
         dense=True,
     )
 
 
 def trajectory_figures(members: Sequence[Row], one: Sequence[Row], other: Sequence[Row], parts: int | None) -> None:
-    """Where two trajectories part, and what each is like."""
+    """Figures of two trajectories: the first difference, and values of each."""
     a, b = members
-    versions = [span(m["policy_version_min"], m["policy_version_max"]) or kit.DASH for m in members]
+    versions = [version_span(m["policy_version_min"], m["policy_version_max"]) or kit.DASH for m in members]
     kit.figures(
         [
-            kit.Figure("They part", "nowhere" if parts is None else f"at step {kit.count(parts)}"),
+            kit.Figure("First difference", "none" if parts is None else f"at step {kit.count(parts)}"),
             kit.Figure("Main steps", f"{len(one)} | {len(other)}"),
-            kit.Figure("Reward", both(a, b, "reward")),
-            kit.Figure("Sampled", both(a, b, "n_response_tokens")),
+            kit.Figure("Reward", both_values(a, b, "reward")),
+            kit.Figure("Sampled", both_values(a, b, "n_response_tokens")),
             kit.Figure("Quality", f"{a['quality'] or kit.DASH} | {b['quality'] or kit.DASH}"),
             kit.Figure("Policy", " | ".join(versions)),
             kit.Figure("Same task", "yes" if a["prompt_uid"] == b["prompt_uid"] else "no"),
@@ -188,8 +192,8 @@ def trajectory_figures(members: Sequence[Row], one: Sequence[Row], other: Sequen
     )
 
 
-def facts(one: Row | None, other: Row | None) -> None:
-    """The two records, what differs marked."""
+def facts_table(one: Row | None, other: Row | None) -> None:
+    """Fields of the two steps; those that differ are marked."""
     rows = []
     for name in STEP_FACTS:
         a, b = (None if step is None else step.get(name) for step in (one, other))
@@ -198,8 +202,8 @@ def facts(one: Row | None, other: Row | None) -> None:
     html_table(("field", "A", "B", ""), rows)
 
 
-def both(one: Row, other: Row, name: str) -> str:
-    """A number of each."""
+def both_values(one: Row, other: Row, name: str) -> str:
+    """A number of each step or trajectory."""
     return " | ".join(kit.number(row.get(name)) if row.get(name) is not None else kit.DASH for row in (one, other))
 
 

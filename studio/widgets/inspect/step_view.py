@@ -1,4 +1,4 @@
-"""One step on the screen: its messages as a delta, its facts, its raw record."""
+"""Display of one step: messages, facts, raw record."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from core.pool.query.lifecycle import STAGES
 from studio import components, state
 from studio.glossary import define
 from studio.kit.figures import section
-from studio.kit.format import DASH, ago, count, escape, number, seconds, uid, verbatim
-from studio.kit.html_tables import html_table, mark
+from studio.kit.format import DASH, ago, count, escape, escape_markdown, number, seconds, short_uid
+from studio.kit.html_tables import dot_label, html_table
 from studio.widgets.plans.batches import STATE_TONE, recipe_name
 from studio.widgets.steps.messages import delta, headline
 
@@ -30,8 +30,8 @@ TOKEN_SOURCE_TEXT = {
 }
 TRANSITION_TEXT = {
     "extends": "its prompt continues the parent's prompt and answer token by token",
-    "realigned": "the same conversation in other tokens",
-    "tail_replaced": "the end of the parent's context was exchanged",
+    "realigned": "the same conversation in different tokens",
+    "tail_replaced": "the end of the parent's context was replaced",
     "compacted": "the history was rewritten into a shorter one",
     "forked": "continues from an earlier point than its predecessor",
 }
@@ -65,9 +65,9 @@ def timeline_rows(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def show_messages(step: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], pool: Pool) -> None:
-    """The step's delta: folded history, new messages, the answer with its results.
+    """Draw the folded history, new messages and the answer with results of its calls.
 
-    ``steps`` are the trajectory's, without messages; of them the parent and the first child are read whole.
+    ``steps`` are the trajectory's, without messages; the parent and the first child are read with messages.
     """
     uid = step["step_uid"]
     parent = pool.steps.get(step["parent_step_uid"]) if step.get("parent_step_uid") else None
@@ -77,13 +77,13 @@ def show_messages(step: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], p
     tools = step.get("tools")
     if tools:
         names = ", ".join(str((tool.get("function") or tool).get("name", "?")) for tool in tools)
-        with st.expander(f"{len(tools)} tools offered: {verbatim(names)}", icon=":material/build:"):
+        with st.expander(f"{len(tools)} tools offered: {escape_markdown(names)}", icon=":material/build:"):
             st.code(json.dumps(tools, ensure_ascii=False, indent=2), language="json")
 
 
 def show_facts(step: Mapping[str, Any]) -> None:
-    """All that is known about the call, each with what it means."""
-    life(step)
+    """All fields of the call, each with its meaning."""
+    stage_times(step)
     left, right = st.columns(2, gap="medium")
     with left:
         section("Identity")
@@ -114,8 +114,8 @@ def show_facts(step: Mapping[str, Any]) -> None:
             st.caption("none recorded")
 
 
-def life(step: Mapping[str, Any]) -> None:
-    """When the step reached each stage, with what passed since the one before."""
+def stage_times(step: Mapping[str, Any]) -> None:
+    """When the step reached each stage, with the time since the previous one."""
     service = state.service()
     at = service.pool.steps.life(str(step["step_uid"]))
     cells = []
@@ -136,24 +136,24 @@ def life(step: Mapping[str, Any]) -> None:
             f"<small>{escape(since or day or 'not yet')}</small></div>"
         )
         before = moment if moment is not None else before
-    section("Life", "UTC; each with the time since the stage before it")
+    section("Life", "UTC; each with the time since the previous stage")
     st.html(f'<div class="cs-life">{"".join(cells)}</div>')
 
 
 def _consumption(step: Mapping[str, Any]) -> None:
-    """Every batch that held the step: who, what became of it, and a way to it."""
+    """Every batch that contained the step: consumer, state, and a link."""
     service = state.service()
     batches = service.pool.consumption.of_step(step["step_uid"])
     if not batches:
         return
-    section("Consumed", "batches that held this step")
+    section("Consumed", "batches that contained this step")
     rows = []
     for one in batches:
         link = state.link("consume", batch=one["batch_uid"])
         rows.append(
             (
-                f'<a href="{escape(link)}" target="_self">{uid(one["batch_uid"])}</a>',
-                mark(one["state"], STATE_TONE[one["state"]]),
+                f'<a href="{escape(link)}" target="_self">{short_uid(one["batch_uid"])}</a>',
+                dot_label(one["state"], STATE_TONE[one["state"]]),
                 escape(one["consumer"]),
                 escape(recipe_name(one)),
                 number(one["advantage"]),
@@ -164,13 +164,13 @@ def _consumption(step: Mapping[str, Any]) -> None:
 
 
 def show_raw(step: Mapping[str, Any]) -> None:
-    """The step as the API gives it."""
+    """The step as the API returns it."""
     wire = {name: _plain(value) for name, value in step.items()}
     text = json.dumps(wire, ensure_ascii=False, indent=2, default=str)
     uid = step["step_uid"]
     components.plain_text(
         text=_ids_on_one_line(text),
-        label=f"As GET /api/v1/steps/{uid} gives it · {count(len(text))} characters",
+        label=f"As GET /api/v1/steps/{uid} returns it · {count(len(text))} characters",
         name=f"{uid}.json",
         key="step-raw",
     )
@@ -212,7 +212,7 @@ def _plain(value: Any) -> Any:
 
 
 def _ids_on_one_line(text: str) -> str:
-    """Lists of numbers as lines, so that ten thousand ids are not ten thousand lines."""
+    """Put lists of numbers on one line each, so that ten thousand ids are not ten thousand lines."""
     lines: list[str] = []
     run: list[str] = []
     for line in text.split("\n"):

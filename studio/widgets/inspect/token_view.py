@@ -1,4 +1,4 @@
-"""A step's tokens on the screen, with what the plan makes of them and where they part from another step's."""
+"""Display of a step's tokens, with advantages, loss mask and the first difference from another step."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from studio.widgets.plans.group_credit import step_credit
 from studio.widgets.steps.token_texts import texts_for
 
 ENTROPY_FIELD = "token_entropies"
-"""Producers that know the entropy of each sampled token's distribution send it in the step's metadata."""
-NEAR = 24
+"""Metadata field in which producers send the entropy of each sampled token's distribution."""
+MAX_SIBLINGS = 24
 
 
 def show_tokens(
@@ -30,12 +30,12 @@ def show_tokens(
     key: str = "step-tokens",
     height: int = 520,
 ) -> None:
-    """Every token of the step; ``other``: mark the first one that differs from that step's."""
+    """Draw every token of the step; with ``other``, mark the first token that differs from that step."""
     prompt, response = ids_of(step.get("prompt_ids")), ids_of(step.get("response_ids"))
     texts, credit = texts_for(step, settings), step_credit(step)
     diverges, against = None, ""
     if other is not None:
-        diverges = first_divergent(whole(step), whole(other))
+        diverges = first_divergent(all_ids(step), all_ids(other))
         against = f"first token that differs from {other['step_uid']}"
     components.token_view(
         uid=str(step["step_uid"]),
@@ -55,14 +55,14 @@ def show_tokens(
     )
 
 
-def against_picker(step: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Which step to mark the first difference from; stands in the URL as ``against``."""
+def comparison_picker(step: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The choice of the step to compare with, in the URL as ``against``; None when no step is chosen."""
     pool = state.service().pool
-    asked = state.query("against")
-    options = neighbours(pool, step)
-    if asked and asked not in options and asked != step["step_uid"] and pool.steps.existing([asked]):
-        options[asked] = asked
-    standing = asked if asked in options else None
+    requested = state.query("against")
+    options = comparable_steps(pool, step)
+    if requested and requested not in options and requested != step["step_uid"] and pool.steps.existing([requested]):
+        options[requested] = requested
+    standing = requested if requested in options else None
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="token-against"):
         chosen = st.selectbox(
             "Mark the first difference from",
@@ -81,8 +81,8 @@ def against_picker(step: Mapping[str, Any]) -> dict[str, Any] | None:
     return pool.steps.get(standing) if standing else None
 
 
-def neighbours(pool: Pool, step: Mapping[str, Any]) -> dict[str, str]:
-    """Steps that one would compare with: the step before, and those at the same place of its siblings."""
+def comparable_steps(pool: Pool, step: Mapping[str, Any]) -> dict[str, str]:
+    """Steps offered for comparison, uid -> label: the step before, and siblings' steps at the same index."""
     labels: dict[str, str] = {}
     if step.get("parent_step_uid"):
         labels[step["parent_step_uid"]] = "the step before"
@@ -90,7 +90,7 @@ def neighbours(pool: Pool, step: Mapping[str, Any]) -> dict[str, str]:
         return labels
     index = step["step_index"]
     view = View({"prompt_uid": step["prompt_uid"], "step_index": [index, index]})
-    for row in pool.steps.page(view, order="trajectory_uid", limit=NEAR).to_pylist():
+    for row in pool.steps.page(view, order="trajectory_uid", limit=MAX_SIBLINGS).to_pylist():
         if row["trajectory_uid"] != step["trajectory_uid"]:
             labels[row["step_uid"]] = f"{row['trajectory_uid']}, step {index}"
     return labels
@@ -106,11 +106,11 @@ def entropies(step: Mapping[str, Any], n_response: int) -> NDArray[np.float32] |
     return np.asarray([np.nan if value is None else value for value in values], dtype=np.float32)
 
 
-def whole(step: Mapping[str, Any]) -> NDArray[np.int32]:
-    """Prompt and response in one: int32 [P + R]."""
+def all_ids(step: Mapping[str, Any]) -> NDArray[np.int32]:
+    """Ids of prompt and response: int32 [P + R]."""
     return np.concatenate([ids_of(step.get("prompt_ids")), ids_of(step.get("response_ids"))])
 
 
 def ids_of(ids: Any) -> NDArray[np.int32]:
-    """Token ids as int32; unknown ones are none."""
+    """Token ids as int32; an empty array when unknown."""
     return np.asarray(ids if ids is not None else [], dtype=np.int32)

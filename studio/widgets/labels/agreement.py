@@ -1,4 +1,4 @@
-"""Two reviewers: how far they agree, and what they say differently."""
+"""Agreement of two reviewers: Cohen's kappa, confusion matrix, disagreements."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from core.pool.agreement import KINDS, LEVELS
 from core.types import View
 from studio import kit, state
 from studio.kit.html_tables import html_table
-from studio.kit.url_choices import pick
+from studio.kit.url_choices import list_choice
 
 SHOWN = 50
 
 
 def reviewers_tab(view: View) -> None:
-    """Kind, level and two names; their table of counts, and the items they part on."""
+    """Choice of kind, level and two reviewers; their confusion matrix and their disagreements."""
     pool = state.service().pool
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-        kind = pick("Opinion", {one: one for one in KINDS}, "kind", width=150)
-        level = pick("Of", {one: one for one in LEVELS}, "of", standing="trajectory", width=150)
+        kind = list_choice("Label", {one: one for one in KINDS}, "kind", width=150)
+        level = list_choice("Of", {one: one for one in LEVELS}, "of", standing="trajectory", width=150)
         reviewers = pool.agreement.reviewers(kind, level)
         names = [row["author"] for row in reviewers]
         a = st.selectbox("Reviewer", names, index=0 if names else None, key=f"agree-a-{kind}-{level}", width=200)
@@ -37,7 +37,7 @@ def reviewers_tab(view: View) -> None:
             kit.Figure(
                 "Kappa (Cohen)",
                 kit.number(agreement["kappa"]),
-                help="Agreement beyond chance: 1 is full, 0 is chance; unknown where both gave one label only",
+                help="Agreement beyond chance: 1 is full, 0 is chance; unknown when both gave one label only",
             ),
         ],
         dense=True,
@@ -45,15 +45,15 @@ def reviewers_tab(view: View) -> None:
     left, right = st.columns([4, 6], gap="medium")
     with left:
         kit.section("Labels", f"rows {a}, columns {b}")
-        matrix(agreement)
+        confusion_matrix(agreement)
     with right:
-        apart(view, kind, level, [a, b])
+        disagreement_list(view, kind, level, [a, b])
 
 
-def matrix(agreement: dict[str, Any]) -> None:
-    """Counts of each pair of labels."""
+def confusion_matrix(agreement: dict[str, Any]) -> None:
+    """Draw counts of each pair of labels."""
     if not agreement["labels"]:
-        st.caption("Nothing that both have labelled matches the filters.")
+        st.caption("No item labelled by both matches the filters.")
         return
     rows = []
     for label, counts in zip(agreement["labels"], agreement["matrix"], strict=True):
@@ -65,8 +65,8 @@ def matrix(agreement: dict[str, Any]) -> None:
     html_table(("", *map(str, agreement["labels"])), rows, numeric=range(1, 1 + len(agreement["labels"])))
 
 
-def apart(view: View, kind: str, level: str, authors: list[str]) -> None:
-    """What the two say differently, each a click from its review."""
+def disagreement_list(view: View, kind: str, level: str, authors: list[str]) -> None:
+    """Draw the items that the two labelled differently, each a link to its review."""
     disagreements = state.service().pool.agreement.disagreements(kind, level, authors=authors, view=view, limit=SHOWN)
     kit.section(
         "Disagreements", f"the newest {SHOWN}" if len(disagreements) == SHOWN else kit.count(len(disagreements))
@@ -76,10 +76,13 @@ def apart(view: View, kind: str, level: str, authors: list[str]) -> None:
         return
     for row in disagreements:
         uid = row["step_uid"] if level == "step" else row["trajectory_uid"]
-        said = " · ".join(f"{kit.escape(one['author'])} <b>{kit.escape(one['value'])}</b>" for one in row["opinions"])
+        values = " · ".join(f"{kit.escape(one['author'])} <b>{kit.escape(one['value'])}</b>" for one in row["opinions"])
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             if st.button(
-                kit.verbatim(kit.uid(uid, 30)), key=f"torn-{uid}", type="tertiary", icon=":material/rate_review:"
+                kit.escape_markdown(kit.short_uid(uid, 30)),
+                key=f"torn-{uid}",
+                type="tertiary",
+                icon=":material/rate_review:",
             ):
                 state.goto("curate", tab="review", level=level, order="disagreeing", item=uid)
-            st.html(f'<div class="cs-said">{said}</div>', width="content")
+            st.html(f'<div class="cs-said">{values}</div>', width="content")

@@ -1,6 +1,6 @@
-"""Opinions from the screen: quality, trainable, reward overlay, tags and notes on a step, a trajectory or a group.
+"""The label panel: quality, correctness, trainable, reward, tags and notes of a step, a trajectory or a group.
 
-Facts never change here: each button appends one annotation, which the history lists and can undo.
+Each control appends annotations, which are listed in the history and can be undone. Facts are not changed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from streamlit.errors import StreamlitAPIException
 from core.types import Annotation, AnnotationKind
 from studio import state
 from studio.kit.figures import section
-from studio.kit.format import ago, escape, number, quiet, verbatim
-from studio.kit.html_tables import html_table, mark
+from studio.kit.format import ago, caption_html, escape, escape_markdown, number
+from studio.kit.html_tables import dot_label, html_table
 
 SOURCE = "studio"
 QUALITIES = {
@@ -30,14 +30,14 @@ TRAINABLE = {"rule": None, "on": True, "off": False}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What an opinion is about: a step, a trajectory, or a prompt group, which means each of its ``members``."""
+    """The target of a label: a step, a trajectory, or a prompt group (each of its ``members``)."""
 
     kind: str
     uid: str
     members: tuple[str, ...] = ()
 
     def annotations(self, kind: str, value: Any, *, at: float, note: str | None = None) -> list[Annotation]:
-        """The annotations that say it, by the author of this browser session."""
+        """The annotations of this label, by the author of this browser session."""
         field = "step_uid" if self.kind == "step" else "trajectory_uid"
         uids = self.members if self.kind == "group" else (self.uid,)
         return [
@@ -48,35 +48,37 @@ class Target:
         ]
 
 
-def say(target: Target, opinions: Sequence[tuple[str, Any]], *, label: str) -> str:
-    """Append opinions (kind, value) as one entry of the history; returns its action_uid."""
+def annotate(target: Target, opinions: Sequence[tuple[str, Any]], *, label: str) -> str:
+    """Append labels (kind, value) as one entry of the history; return its action_uid."""
     service = state.service()
     at = service.clock()
-    said = [one for kind, value in opinions for one in target.annotations(kind, value, at=at)]
-    return service.pool.labels.annotate(said, label=f"{label} on {target.kind} {target.uid}")
+    annotations = [one for kind, value in opinions for one in target.annotations(kind, value, at=at)]
+    return service.pool.labels.annotate(annotations, label=f"{label} on {target.kind} {target.uid}")
 
 
 def redraw() -> None:
-    """Draw the fragment anew where one runs, else the page."""
+    """Rerun the fragment if one is running, else the page."""
     try:
         st.rerun(scope="fragment")
     except StreamlitAPIException:
         st.rerun()
 
 
-def apply(target: Target, kind: str, value: Any, *, label: str, said: Callable[[str], None] | None = None) -> None:
-    """Append one opinion and redraw; ``said`` hears the action_uid."""
-    action = say(target, [(kind, value)], label=label)
-    if said is not None:
-        said(action)
-    st.toast(f"{verbatim(label)} on {target.kind} {verbatim(target.uid)}")
+def annotate_and_redraw(
+    target: Target, kind: str, value: Any, *, label: str, on_annotated: Callable[[str], None] | None = None
+) -> None:
+    """Append one label and redraw; ``on_annotated`` is called with the action_uid before."""
+    action = annotate(target, [(kind, value)], label=label)
+    if on_annotated is not None:
+        on_annotated(action)
+    st.toast(f"{escape_markdown(label)} on {target.kind} {escape_markdown(target.uid)}")
     redraw()
 
 
 def latest(annotations: Sequence[Mapping[str, Any]], target: Target, kind: str) -> Mapping[str, Any] | None:
-    """The newest standing annotation of a kind about exactly this target, or None.
+    """The newest annotation of a kind on exactly this target that is not undone, or None.
 
-    Of a group: one of its members' newest, if they all say the same.
+    For a group: the newest of a member, if all members have the same value.
     """
     if target.kind == "group":
         newest = [latest(annotations, Target("trajectory", uid), kind) for uid in target.members]
@@ -90,7 +92,7 @@ def latest(annotations: Sequence[Mapping[str, Any]], target: Target, kind: str) 
     return standing[-1] if standing else None
 
 
-Said = Callable[[str], None]
+OnAnnotated = Callable[[str], None]
 
 
 def label_panel(
@@ -101,7 +103,7 @@ def label_panel(
     captured_reward: float | None,
     shortcuts: bool,
     quality: bool = True,
-    said: Said | None = None,
+    on_annotated: OnAnnotated | None = None,
 ) -> None:
     """All label controls of one target.
 
@@ -109,23 +111,23 @@ def label_panel(
         target: what the labels are about.
         current: its effective state: quality, trainable, reward, tags.
         annotations: its annotations, oldest first, as ``pool.labels.annotations`` gives them.
-        captured_reward: the reward that came with the data; an edit lies over it and never replaces it.
+        captured_reward: the reward that came with the data; a label overrides it and never replaces it.
         shortcuts: whether G, B and U label this target.
         quality: whether to draw the buttons of quality and correctness.
-        said: hears the action_uid of each change, before the redraw.
+        on_annotated: called with the action_uid of each change, before the redraw.
     """
     key = f"label-{target.kind}-{target.uid}"
     tags = [str(tag) for tag in current["tags"] if tag] if current.get("tags") is not None else []
     if quality:
-        _quality(target, current.get("quality"), key, shortcuts, said)
-        _correct(target, current.get("correct"), key, said)
-    _trainable(target, bool(current.get("trainable")), annotations, key, said)
-    _reward(target, current.get("reward"), captured_reward, annotations, key, said)
-    _tags(target, tags, key, said)
-    _note(target, key, said)
+        _quality(target, current.get("quality"), key, shortcuts, on_annotated)
+        _correct(target, current.get("correct"), key, on_annotated)
+    _trainable(target, bool(current.get("trainable")), annotations, key, on_annotated)
+    _reward(target, current.get("reward"), captured_reward, annotations, key, on_annotated)
+    _tags(target, tags, key, on_annotated)
+    _note(target, key, on_annotated)
 
 
-def _quality(target: Target, standing: str | None, key: str, shortcuts: bool, said: Said | None) -> None:
+def _quality(target: Target, standing: str | None, key: str, shortcuts: bool, on_annotated: OnAnnotated | None) -> None:
     with st.container(horizontal=True, gap="xsmall", key="label-quality"):
         for value, (label, letter) in QUALITIES.items():
             on = standing == value
@@ -138,10 +140,12 @@ def _quality(target: Target, standing: str | None, key: str, shortcuts: bool, sa
                 width="stretch",
             ):
                 text = "quality withdrawn" if on else f"quality: {value}"
-                apply(target, AnnotationKind.QUALITY, None if on else value, label=text, said=said)
+                annotate_and_redraw(
+                    target, AnnotationKind.QUALITY, None if on else value, label=text, on_annotated=on_annotated
+                )
 
 
-def _correct(target: Target, standing: bool | None, key: str, said: Said | None) -> None:
+def _correct(target: Target, standing: bool | None, key: str, on_annotated: OnAnnotated | None) -> None:
     with st.container(horizontal=True, gap="xsmall"):
         for value, (label, icon) in CORRECT.items():
             on = standing == value
@@ -150,15 +154,21 @@ def _correct(target: Target, standing: bool | None, key: str, said: Said | None)
                 icon=icon,
                 key=f"{key}-correct-{value}",
                 type="primary" if on else "secondary",
-                help="Click again to withdraw" if on else "Whether the task was solved, whatever the reward says",
+                help="Click again to withdraw" if on else "Whether the task was solved, independent of the reward",
                 width="stretch",
             ):
                 text = "correctness withdrawn" if on else label.lower()
-                apply(target, AnnotationKind.CORRECT, None if on else value, label=text, said=said)
+                annotate_and_redraw(
+                    target, AnnotationKind.CORRECT, None if on else value, label=text, on_annotated=on_annotated
+                )
 
 
 def _trainable(
-    target: Target, effective: bool, annotations: Sequence[Mapping[str, Any]], key: str, said: Said | None
+    target: Target,
+    effective: bool,
+    annotations: Sequence[Mapping[str, Any]],
+    key: str,
+    on_annotated: OnAnnotated | None,
 ) -> None:
     opinion = latest(annotations, target, AnnotationKind.TRAINABLE)
     value = None if opinion is None else opinion["value"]
@@ -170,11 +180,13 @@ def _trainable(
         format_func=lambda name: {"rule": "By rule", "on": "On", "off": "Off"}[name],
         required=True,
         key=f"{key}-trainable-{standing}-{len(annotations)}",
-        help="By rule: main calls sampled without fault are trainable.",
+        help="By rule: main calls sampled without errors are trainable.",
         width="stretch",
     )
     if chosen != standing:
-        apply(target, AnnotationKind.TRAINABLE, TRAINABLE[chosen], label=f"trainable: {chosen}", said=said)
+        annotate_and_redraw(
+            target, AnnotationKind.TRAINABLE, TRAINABLE[chosen], label=f"trainable: {chosen}", on_annotated=on_annotated
+        )
 
 
 def _reward(
@@ -183,7 +195,7 @@ def _reward(
     captured: float | None,
     annotations: Sequence[Mapping[str, Any]],
     key: str,
-    said: Said | None,
+    on_annotated: OnAnnotated | None,
 ) -> None:
     opinion = latest(annotations, target, AnnotationKind.REWARD)
     overlay = opinion is not None and opinion["value"] is not None
@@ -194,18 +206,22 @@ def _reward(
             placeholder="unscored",
             format="%.4g",
             key=f"{key}-reward-{len(annotations)}",
-            help="An edit lies over the captured reward and can be withdrawn.",
+            help="A label overrides the captured reward and can be withdrawn.",
         )
         if st.button("Set", key=f"{key}-set", disabled=entered is None or entered == effective):
-            apply(target, AnnotationKind.REWARD, entered, label=f"reward: {number(entered)}", said=said)
+            annotate_and_redraw(
+                target, AnnotationKind.REWARD, entered, label=f"reward: {number(entered)}", on_annotated=on_annotated
+            )
         if overlay and st.button("Withdraw", key=f"{key}-withdraw"):
-            apply(target, AnnotationKind.REWARD, None, label="reward withdrawn", said=said)
+            annotate_and_redraw(
+                target, AnnotationKind.REWARD, None, label="reward withdrawn", on_annotated=on_annotated
+            )
     if overlay and opinion is not None:
         before = f"captured {number(captured)} · " if target.kind == "step" else ""
-        st.html(quiet(f"{before}{opinion['author']} says {number(opinion['value'])}"))
+        st.html(caption_html(f"{before}{opinion['author']} says {number(opinion['value'])}"))
 
 
-def _tags(target: Target, standing: list[str], key: str, said: Said | None) -> None:
+def _tags(target: Target, standing: list[str], key: str, on_annotated: OnAnnotated | None) -> None:
     chosen = st.multiselect(
         "Tags",
         standing,
@@ -216,24 +232,24 @@ def _tags(target: Target, standing: list[str], key: str, said: Said | None) -> N
     )
     changed = [tag for tag in chosen if tag not in standing] + [f"-{tag}" for tag in standing if tag not in chosen]
     if changed:
-        action = say(target, [(AnnotationKind.TAG, tag) for tag in changed], label=f"tags: {', '.join(changed)}")
-        if said is not None:
-            said(action)
+        action = annotate(target, [(AnnotationKind.TAG, tag) for tag in changed], label=f"tags: {', '.join(changed)}")
+        if on_annotated is not None:
+            on_annotated(action)
         redraw()
 
 
-def _note(target: Target, key: str, said: Said | None) -> None:
+def _note(target: Target, key: str, on_annotated: OnAnnotated | None) -> None:
     with st.form(f"{key}-note-form", border=False, clear_on_submit=True):
         text = st.text_area("Note", key=f"{key}-note", height=68, placeholder="What should a colleague know?")
         if st.form_submit_button("Add note", width="stretch") and text.strip():
-            apply(target, AnnotationKind.NOTE, text.strip(), label="note", said=said)
+            annotate_and_redraw(target, AnnotationKind.NOTE, text.strip(), label="note", on_annotated=on_annotated)
 
 
-def history(annotations: Sequence[Mapping[str, Any]], *, now: float) -> None:
-    """Every opinion about a trajectory and its steps, newest first, with its author and time."""
-    section("Annotations", "appended, never overwritten; undo is in Curate")
+def annotation_history(annotations: Sequence[Mapping[str, Any]], *, now: float) -> None:
+    """Every annotation of a trajectory and its steps, newest first, with its author and time."""
+    section("Annotations", "appended, never overwritten; undo them in Curate")
     if not annotations:
-        st.caption("Nobody has labelled this yet.")
+        st.caption("No label yet.")
         return
     rows = []
     for row in reversed(annotations):
@@ -242,7 +258,7 @@ def history(annotations: Sequence[Mapping[str, Any]], *, now: float) -> None:
         about = f"step {row['step_uid'][:12]}" if row.get("step_uid") else "trajectory"
         rows.append(
             (
-                mark("undone", "muted") if row.get("undone") else mark(row["kind"], "good"),
+                dot_label("undone", "muted") if row.get("undone") else dot_label(row["kind"], "good"),
                 escape(shown),
                 escape(about),
                 escape(row["author"]),

@@ -1,7 +1,7 @@
-"""The review queue: one item after another, by keyboard, the next one read ahead.
+"""The review queue: one item at a time, driven by keys, with the next item prefetched.
 
-The queue is fixed when it is made (a label must not move what comes next), so it is made anew by a button or by
-another view, level or order. Everything below the controls is one fragment: a key press never asks the facets again.
+The queue is fixed when it is made, so that a label does not change what comes next. A button, or another view, level
+or order, makes a new one. Everything below the controls is one fragment: a key press does not query the facets again.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from core.errors import NotFound
 from core.pool.review import ORDERS
 from core.types import AnnotationKind, View
 from studio import kit, state
-from studio.kit.filters import signature
-from studio.kit.url_choices import choose
-from studio.widgets.labels.panel import CORRECT, QUALITIES, Target, label_panel, latest, say
-from studio.widgets.labels.queue_item import Item, draw_item, load_item
+from studio.kit.filters import view_hash
+from studio.kit.url_choices import segmented_choice
+from studio.widgets.labels.panel import CORRECT, QUALITIES, Target, annotate, label_panel, latest
+from studio.widgets.labels.queue_item import ReviewItem, draw_item, load_item
 
 LEVELS = {"trajectory": "Trajectories", "step": "Steps", "group": "Prompt groups"}
 CORRECT_KEYS = {True: "Y", False: "X"}
 LIMIT = 1000
 QUICK_TAGS = 5
-AHEAD = 8
+CACHED_ITEMS = 8
 
 
 @dataclass(slots=True)
-class Queue:
-    """A queue as it was made, and where the reviewer stands.
+class ReviewQueue:
+    """A queue and the reviewer's position in it.
 
     Attributes:
         key: the settings it was made for.
-        uids: the items in order; ``done`` of them have the reviewer's label.
-        said: what to undo: (action_uid, place, whether it was the reviewer's first label of the item).
-        items: those that were read, the next one among them.
+        uids: the items in order.
+        done: the items that have a label of this reviewer.
+        actions: labels that can be undone: (action_uid, place, whether it was the reviewer's first label of the item).
+        items: loaded items, including the next one.
     """
 
     key: str
@@ -44,23 +45,23 @@ class Queue:
     uids: list[str]
     done: set[str]
     place: int = 0
-    said: list[tuple[str, int, bool]] = field(default_factory=list)
-    items: dict[str, Item] = field(default_factory=dict)
+    actions: list[tuple[str, int, bool]] = field(default_factory=list)
+    items: dict[str, ReviewItem] = field(default_factory=dict)
 
     @property
     def uid(self) -> str:
-        """The item in sight."""
+        """The current item."""
         return self.uids[self.place]
 
     def move(self, by: int) -> None:
-        """Go on or back; the ends hold."""
+        """Go forward or back, within the queue."""
         self.place = min(max(self.place + by, 0), len(self.uids) - 1)
 
-    def item(self, uid: str) -> Item:
-        """An item, read once; the oldest are let go."""
+    def item(self, uid: str) -> ReviewItem:
+        """An item, cached; the oldest are dropped."""
         if uid not in self.items:
             self.items[uid] = load_item(state.service().pool, self.level, uid)
-            while len(self.items) > AHEAD:
+            while len(self.items) > CACHED_ITEMS:
                 self.items.pop(next(iter(self.items)))
         return self.items[uid]
 
@@ -68,38 +69,38 @@ class Queue:
 def review_tab(view: View) -> None:
     """Level, order and what to skip; then the queue."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-        level = choose("Level", LEVELS, "level")
-        order = choose("Order", {name: one.label for name, one in ORDERS.items()}, "order")
+        level = segmented_choice("Level", LEVELS, "level")
+        order = segmented_choice("Order", {name: one.label for name, one in ORDERS.items()}, "order")
         skip = st.toggle("Skip mine", key="review-skip", value=True, help="Leave out what I have labelled already")
-        again = st.button("", icon=":material/refresh:", type="tertiary", key="review-again", help="Queue anew")
+        again = st.button("", icon=":material/refresh:", type="tertiary", key="review-again", help="Make a new queue")
     st.caption(ORDERS[order].doc)
-    queue = standing_queue(view, level, order, skip, again)
+    queue = queue_for(view, level, order, skip, again)
     if not queue.uids:
-        kit.empty_state("Nothing to review", "Take a filter off, or include what you have labelled.", icon="task_alt")
+        kit.empty_state("Nothing to review", "Remove a filter, or include what you have labelled.", icon="task_alt")
         return
-    desk(queue)
+    draw_queue(queue)
 
 
-def standing_queue(view: View, level: str, order: str, skip: bool, again: bool) -> Queue:
-    """This session's queue for these settings, made on first sight; the URL's item is where it starts."""
-    key = f"{signature(view)}-{level}-{order}-{skip}-{state.author()}"
-    kept: Queue | None = st.session_state.get("review-queue")
+def queue_for(view: View, level: str, order: str, skip: bool, again: bool) -> ReviewQueue:
+    """The session's queue for these settings, made when first needed; it starts at the item in the URL."""
+    key = f"{view_hash(view)}-{level}-{order}-{skip}-{state.author()}"
+    kept: ReviewQueue | None = st.session_state.get("review-queue")
     if kept is not None and kept.key == key and not again:
         return kept
     listed = state.service().pool.review.queue(view, level, order, author=state.author(), limit=LIMIT).to_pylist()
-    asked = None if again else state.query("item")
-    rows = [row for row in listed if not skip or row["mine"] is None or row["uid"] == asked]
+    requested = None if again else state.query("item")
+    rows = [row for row in listed if not skip or row["mine"] is None or row["uid"] == requested]
     uids = [row["uid"] for row in rows]
-    if asked is not None and asked not in uids and known(level, asked):
-        uids.insert(0, asked)
-    made = Queue(key, level, uids, {row["uid"] for row in rows if row["mine"] is not None})
-    made.place = uids.index(asked) if asked in uids else 0
+    if requested is not None and requested not in uids and item_exists(level, requested):
+        uids.insert(0, requested)
+    made = ReviewQueue(key, level, uids, {row["uid"] for row in rows if row["mine"] is not None})
+    made.place = uids.index(requested) if requested in uids else 0
     st.session_state["review-queue"] = made
     return made
 
 
-def known(level: str, uid: str) -> bool:
-    """Whether the URL's item is one of this level."""
+def item_exists(level: str, uid: str) -> bool:
+    """Whether an item of this level with this uid exists."""
     try:
         state.service().pool.review.standing(level, uid)
     except NotFound:
@@ -108,23 +109,23 @@ def known(level: str, uid: str) -> bool:
 
 
 @st.fragment
-def desk(queue: Queue) -> None:
-    """The item in sight, its labels, and the keys."""
+def draw_queue(queue: ReviewQueue) -> None:
+    """Draw the current item, its label controls, and the navigation."""
     with kit.error_boundary():
         state.set_query(item=queue.uid)
         progress(queue)
         item = queue.item(queue.uid)
         left, right = st.columns([7, 2.6], gap="medium")
         with right:
-            labels(queue, item)
+            label_controls(queue, item)
         with left, st.container(height=620, border=False, key="review-item"):
             draw_item(item)
         if queue.place + 1 < len(queue.uids):
             queue.item(queue.uids[queue.place + 1])
 
 
-def progress(queue: Queue) -> None:
-    """Where the reviewer stands, with the keys that move."""
+def progress(queue: ReviewQueue) -> None:
+    """Draw the position in the queue, and the buttons that move."""
     n = len(queue.uids)
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="review-progress"):
         st.html(
@@ -134,20 +135,20 @@ def progress(queue: Queue) -> None:
             width="stretch",
         )
         at = queue.place
-        st.button("Previous", key="review-previous", shortcut="K", disabled=at == 0, on_click=step, args=(at, -1))
-        st.button("Next", key="review-next", shortcut="J", disabled=at + 1 == n, on_click=step, args=(at, 1))
+        st.button("Previous", key="review-previous", shortcut="K", disabled=at == 0, on_click=move, args=(at, -1))
+        st.button("Next", key="review-next", shortcut="J", disabled=at + 1 == n, on_click=move, args=(at, 1))
         st.button(
-            "Undo", key="review-undo", shortcut="Z", disabled=not queue.said, on_click=undo, help="Undo and go back"
+            "Undo", key="review-undo", shortcut="Z", disabled=not queue.actions, on_click=undo, help="Undo and go back"
         )
 
 
-def target_of(item: Item) -> Target:
-    """What a label of the item is about."""
+def target_of(item: ReviewItem) -> Target:
+    """The target of the item's labels."""
     return Target(item.level, item.uid, item.members)
 
 
-def labels(queue: Queue, item: Item) -> None:
-    """Quality and trainable by key, the rest below."""
+def label_controls(queue: ReviewQueue, item: ReviewItem) -> None:
+    """Draw buttons with shortcuts for quality, correctness, trainable and tags, and the other labels below."""
     pool = state.service().pool
     current = pool.review.standing(item.level, item.uid)
     annotations: list[dict[str, Any]] = []
@@ -161,23 +162,23 @@ def labels(queue: Queue, item: Item) -> None:
                 key=f"review-{value}",
                 type="primary" if current["quality"] == value else "secondary",
                 shortcut=letter,
-                on_click=rate,
+                on_click=set_quality,
                 args=(target, value),
                 width="stretch",
-                help="Say it and go on",
+                help="Label and go to the next item",
             )
-    others(annotations, target)
+    other_opinions(annotations, target)
     with st.container(horizontal=True, gap="xsmall", key="review-correctness"):
-        for said, (label, icon) in CORRECT.items():
-            on = current["correct"] == said
+        for correct, (label, icon) in CORRECT.items():
+            on = current["correct"] == correct
             st.button(
                 label,
                 icon=icon,
                 key=f"review-{label.lower()}",
                 type="primary" if on else "secondary",
-                shortcut=CORRECT_KEYS[said],
-                on_click=solve,
-                args=(target, None if on else said),
+                shortcut=CORRECT_KEYS[correct],
+                on_click=set_correct,
+                args=(target, None if on else correct),
                 width="stretch",
             )
     st.button(
@@ -186,7 +187,7 @@ def labels(queue: Queue, item: Item) -> None:
         key="review-trainable",
         shortcut="T",
         width="stretch",
-        on_click=switch,
+        on_click=set_trainable,
         args=(target, not current["trainable"]),
     )
     quick_tags(target, [str(tag) for tag in current["tags"]])
@@ -198,25 +199,25 @@ def labels(queue: Queue, item: Item) -> None:
             captured_reward=current.get("original_reward"),
             shortcuts=False,
             quality=False,
-            said=remember,
+            on_annotated=record_action,
         )
 
 
-def others(annotations: list[dict[str, Any]], target: Target) -> None:
-    """What each reviewer says of the item, if anybody does."""
+def other_opinions(annotations: list[dict[str, Any]], target: Target) -> None:
+    """Draw the quality label of each reviewer, if there is one."""
     authors = list(dict.fromkeys(row["author"] for row in annotations))
-    said = []
+    opinions = []
     for author in authors:
         own = [row for row in annotations if row["author"] == author]
         row: Mapping[str, Any] | None = latest(own, target, AnnotationKind.QUALITY)
         if row is not None and row["value"] is not None:
-            said.append(f"{kit.escape(author)} says <b>{kit.escape(row['value'])}</b>")
-    if said:
-        st.html(f'<div class="cs-said">{" · ".join(said)}</div>')
+            opinions.append(f"{kit.escape(author)} says <b>{kit.escape(row['value'])}</b>")
+    if opinions:
+        st.html(f'<div class="cs-said">{" · ".join(opinions)}</div>')
 
 
 def quick_tags(target: Target, standing: list[str]) -> None:
-    """The pool's most used tags under the digits."""
+    """Draw buttons for the most used tags of the pool, with digits as shortcuts."""
     counted = state.service().pool.stats.facets(View(), ["tags"])["tags"]
     names = [str(tag) for tag, _ in counted if tag][:QUICK_TAGS]
     if not names:
@@ -225,67 +226,69 @@ def quick_tags(target: Target, standing: list[str]) -> None:
         for place, name in enumerate(names):
             on = name in standing
             st.button(
-                kit.verbatim(name),
+                kit.escape_markdown(name),
                 key=f"review-tag-{place}",
                 shortcut=str(place + 1),
                 type="primary" if on else "secondary",
-                on_click=tag,
+                on_click=add_tag,
                 args=(target, f"-{name}" if on else name),
             )
 
 
-# Callbacks: they run before the fragment is drawn, so that one key press is one drawing.
+# Callbacks run before the fragment is drawn, so one key press draws it once.
 
 
-def current_queue() -> Queue:
+def session_queue() -> ReviewQueue:
     """The queue of this session."""
-    queue: Queue = st.session_state["review-queue"]
+    queue: ReviewQueue = st.session_state["review-queue"]
     return queue
 
 
-def step(place: int, by: int) -> None:
-    """J and K, once for each drawing: a press that comes again while the last one is being drawn is the same press."""
-    queue = current_queue()
+def move(place: int, by: int) -> None:
+    """J and K. A repeated key press that arrives before the redraw still has the old ``place`` and is ignored."""
+    queue = session_queue()
     if queue.place == place:
         queue.move(by)
 
 
-def remember(action_uid: str, labelled: bool = False) -> None:
-    """Keep what was said, to undo it; ``labelled``: it is the reviewer's first label of the item."""
-    queue = current_queue()
-    queue.said.append((action_uid, queue.place, labelled))
+def record_action(action_uid: str, labelled: bool = False) -> None:
+    """Store an action for undo; ``labelled``: it is the reviewer's first label of the item."""
+    queue = session_queue()
+    queue.actions.append((action_uid, queue.place, labelled))
 
 
-def rate(target: Target, value: str) -> None:
-    """G, B and U: say it, and go on; once for each drawing."""
-    queue = current_queue()
+def set_quality(target: Target, value: str) -> None:
+    """G, B and U: label the quality and go to the next item; a repeated press before the redraw is ignored."""
+    queue = session_queue()
     if queue.uid != target.uid:
         return
-    remember(say(target, [(AnnotationKind.QUALITY, value)], label=f"quality: {value}"), target.uid not in queue.done)
+    record_action(
+        annotate(target, [(AnnotationKind.QUALITY, value)], label=f"quality: {value}"), target.uid not in queue.done
+    )
     queue.done.add(target.uid)
     queue.move(1)
 
 
-def solve(target: Target, value: bool | None) -> None:
-    """Y and X."""
+def set_correct(target: Target, value: bool | None) -> None:
+    """Y and X: label the correctness."""
     label = "correctness withdrawn" if value is None else "correct" if value else "wrong"
-    remember(say(target, [(AnnotationKind.CORRECT, value)], label=label))
+    record_action(annotate(target, [(AnnotationKind.CORRECT, value)], label=label))
 
 
-def switch(target: Target, value: bool) -> None:
-    """T."""
-    remember(say(target, [(AnnotationKind.TRAINABLE, value)], label=f"trainable: {'on' if value else 'off'}"))
+def set_trainable(target: Target, value: bool) -> None:
+    """T: switch trainable."""
+    record_action(annotate(target, [(AnnotationKind.TRAINABLE, value)], label=f"trainable: {'on' if value else 'off'}"))
 
 
-def tag(target: Target, name: str) -> None:
-    """A digit."""
-    remember(say(target, [(AnnotationKind.TAG, name)], label=f"tag: {name}"))
+def add_tag(target: Target, name: str) -> None:
+    """A digit: add a tag, or remove it (``-name``)."""
+    record_action(annotate(target, [(AnnotationKind.TAG, name)], label=f"tag: {name}"))
 
 
 def undo() -> None:
-    """Z: take the last one back and stand where it was said."""
-    queue = current_queue()
-    action_uid, place, labelled = queue.said.pop()
+    """Z: undo the last label and go back to its item."""
+    queue = session_queue()
+    action_uid, place, labelled = queue.actions.pop()
     state.service().pool.labels.undo(action_uid)
     queue.place = place
     if labelled:

@@ -1,4 +1,4 @@
-"""One item of the review queue: what is read of it, and how it looks."""
+"""One item of the review queue: loaded from the pool, and drawn."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from studio import components, kit, state
 from studio.widgets.steps.continuation import continuation
 from studio.widgets.steps.messages import answer, cards, delta, headline
 
-IN_SIGHT = 8
-"""Of a trajectory's conversation so many last messages are open, the earlier ones folded."""
+OPEN_MESSAGES = 8
+"""Number of messages at the end of a conversation that are open; earlier ones are folded."""
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """A step, trajectory or group as the queue shows it.
+class ReviewItem:
+    """A step, trajectory or group in the queue.
 
     Attributes:
-        level, uid: what it is.
-        trajectory_uid: of a step or trajectory; of a group the first member's.
+        level, uid: identity of the item.
+        trajectory_uid: of a step or trajectory; for a group that of its first member.
         members: trajectories of a group, else empty.
-        facts: figures above it.
-        entries: cards for ``components.messages_view``, per column with its title and trajectory.
+        facts: figures shown above it.
+        columns: title, and cards for ``components.messages_view``, of each column.
     """
 
     level: str
@@ -38,13 +38,13 @@ class Item:
     columns: list[tuple[str, list[dict[str, Any]]]] = field(default_factory=list)
 
 
-def load_item(pool: Pool, level: str, uid: str) -> Item:
-    """Read an item. NotFound when there is none."""
+def load_item(pool: Pool, level: str, uid: str) -> ReviewItem:
+    """Load an item. NotFound when it does not exist."""
     return {"step": _step, "trajectory": _trajectory, "group": _group}[level](pool, uid)
 
 
-def draw_item(item: Item) -> None:
-    """Figures, a way to Inspect, and the conversation; a group's members side by side."""
+def draw_item(item: ReviewItem) -> None:
+    """Draw figures, a link to Inspect, and the conversation; members of a group side by side."""
     kit.figures(item.facts, dense=True)
     link = {"trajectory": item.uid} if item.level == "trajectory" else {"step": item.uid}
     if item.level == "group":
@@ -66,9 +66,9 @@ def draw_item(item: Item) -> None:
 
 
 def conversation(step: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The whole conversation up to and with a step's answer, its beginning folded."""
+    """The conversation up to a step's answer, with early messages folded."""
     messages = list(step.get("messages") or [])
-    early, late = messages[:-IN_SIGHT], messages[-IN_SIGHT:]
+    early, late = messages[:-OPEN_MESSAGES], messages[-OPEN_MESSAGES:]
     entries: list[dict[str, Any]] = []
     if early:
         entries.append({"kind": "folded", "n": len(early), "label": "before", "entries": cards(early)})
@@ -76,14 +76,14 @@ def conversation(step: Mapping[str, Any]) -> list[dict[str, Any]]:
     return entries + answer(step)
 
 
-def _answering(steps: Sequence[Mapping[str, Any]]) -> str | None:
-    """The trajectory's last main step: its context holds the most of it."""
+def _last_main_step(steps: Sequence[Mapping[str, Any]]) -> str | None:
+    """The trajectory's last main step, whose context contains most of the conversation."""
     main = [step["step_uid"] for step in steps if step.get("call_kind") == "main"]
     uids: list[str] = main or [step["step_uid"] for step in steps]
     return uids[-1] if uids else None
 
 
-def _step(pool: Pool, uid: str) -> Item:
+def _step(pool: Pool, uid: str) -> ReviewItem:
     step = pool.steps.get(uid)
     parent = pool.steps.get(step["parent_step_uid"]) if step.get("parent_step_uid") else None
     facts = [
@@ -94,7 +94,7 @@ def _step(pool: Pool, uid: str) -> Item:
         ),
         kit.Figure("Finish", str(step.get("finish_reason") or kit.DASH), sub=str(step.get("status") or "")),
     ]
-    return Item(
+    return ReviewItem(
         "step",
         uid,
         step["trajectory_uid"],
@@ -104,9 +104,9 @@ def _step(pool: Pool, uid: str) -> Item:
     )
 
 
-def _trajectory(pool: Pool, uid: str) -> Item:
+def _trajectory(pool: Pool, uid: str) -> ReviewItem:
     whole = pool.trajectories.get(uid, tokens=False)
-    last = _answering(whole["steps"])
+    last = _last_main_step(whole["steps"])
     facts = [
         kit.Figure("Steps", kit.count(whole["n_steps"]), sub="complete" if whole["complete"] else "open"),
         kit.Figure("Reward", kit.number(whole["reward"]), sub=str(whole.get("outcome") or "")),
@@ -114,10 +114,10 @@ def _trajectory(pool: Pool, uid: str) -> Item:
         kit.Figure("Agent", str(whole.get("agent") or kit.DASH), sub=str(whole.get("prompt_uid") or "")),
     ]
     entries = conversation(pool.steps.get(last)) if last else []
-    return Item("trajectory", uid, uid, (), facts, [("", entries)])
+    return ReviewItem("trajectory", uid, uid, (), facts, [("", entries)])
 
 
-def _group(pool: Pool, uid: str) -> Item:
+def _group(pool: Pool, uid: str) -> ReviewItem:
     row = pool.groups.get(uid)
     members = row["trajectories"]
     columns = []
@@ -125,7 +125,7 @@ def _group(pool: Pool, uid: str) -> Item:
         steps = pool.steps.page(
             View({"trajectory_uid": member["trajectory_uid"]}), order="step_index", limit=None
         ).to_pylist()
-        last = _answering(steps)
+        last = _last_main_step(steps)
         entries = answer(pool.steps.get(last)) if last else []
         reward = f"reward <b>{kit.number(member['reward'])}</b>"
         title = f"{kit.escape(member['trajectory_uid'])} · {reward} · {len(steps)} steps"
@@ -136,4 +136,6 @@ def _group(pool: Pool, uid: str) -> Item:
         kit.Figure("Reward", kit.number(row["reward_mean"]), sub=f"± {kit.number(row['reward_std'])}"),
         kit.Figure("Task", str(row.get("prompt_preview") or kit.DASH)[:60]),
     ]
-    return Item("group", uid, members[0]["trajectory_uid"], tuple(m["trajectory_uid"] for m in members), facts, columns)
+    return ReviewItem(
+        "group", uid, members[0]["trajectory_uid"], tuple(m["trajectory_uid"] for m in members), facts, columns
+    )

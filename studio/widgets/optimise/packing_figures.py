@@ -7,39 +7,39 @@ from dataclasses import dataclass
 from core.batch.plan import Plan
 from core.tree.balance import CostModel
 from studio import kit
-from studio.widgets.plans.packing import Sample
+from studio.widgets.plans.packing import PackingSample
 
 LAYER = CostModel()
 
 
-def statistics(made: Plan) -> None:
+def exact_figures(made: Plan) -> None:
     """Tokens and attention before and after sharing."""
     layout = made.layout
-    totals = Told(
+    totals = PackingTotals(
         tokens=layout.n_tokens,
         once=layout.n_packed_tokens,
         separate=layout.attention_pairs_separate,
         pairs=layout.attention_pairs,
         n_rows=len(layout.rows),
     )
-    draw_statistics(made, totals, "")
+    draw_figures(made, totals, "")
 
 
-def estimates(made: Plan, part: Sample) -> None:
-    """The same figures of a plan that is not packed: what is not known from lengths is scaled up from a sample."""
+def estimated_figures(made: Plan, part: PackingSample) -> None:
+    """The same figures for a plan that is not packed: what lengths do not determine is scaled up from a sample."""
     layout = part.layout
-    totals = Told(
+    totals = PackingTotals(
         tokens=made.counts["n_tokens"],
         once=layout.n_packed_tokens * part.scale,
         separate=part.separate,
         pairs=layout.attention_pairs * part.separate / max(layout.attention_pairs_separate, 1),
         n_rows=max(round(len(layout.rows) * part.scale), 1),
     )
-    draw_statistics(made, totals, "≈ ")
+    draw_figures(made, totals, "≈ ")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PackingTotals:
     """Tokens before and after sharing, visible pairs before and after, and packed rows."""
 
     tokens: int
@@ -49,8 +49,8 @@ class Told:
     n_rows: int
 
 
-def draw_statistics(made: Plan, totals: Told, near: str) -> None:
-    """The row of figures; ``near`` stands before each that is estimated."""
+def draw_figures(made: Plan, totals: PackingTotals, near: str) -> None:
+    """Draw the row of figures; ``near`` is put before each estimated one."""
     tokens, once, separate, pairs = totals.tokens, totals.once, totals.separate, totals.pairs
     budget = made.recipe.token_budget
     capacity = totals.n_rows * budget

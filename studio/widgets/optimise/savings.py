@@ -1,4 +1,4 @@
-"""What sharing prefixes saves, told by prompt group, by step of a trajectory, or by agent."""
+"""Tokens saved by sharing prefixes, by prompt group, by step index, or by agent."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from core.batch.plan import Plan
 from core.pool.query.reads import MOST_VALUES
 from core.types import View
 from studio import state
-from studio.widgets.plans.planning import as_of_now
+from studio.widgets.plans.current_plan import cached_answer
 
 
 def savings(made: Plan, by: str) -> list[dict[str, Any]]:
     """One row per group, step index or agent: ``name, trajectories, steps, tokens, packed, ratio, saved``.
 
-    Sums are those of the plan's layout: each step's share is the tokens that it adds to its row.
+    Sums equal those of the plan's layout: a step counts the tokens that it adds to its row.
     """
     if by == "group":  # in plan order, as the chart has them
         names, number = np.array(group_names(made)), made.steps["group"].to_numpy()
     elif by == "step":
         names, number = np.unique(made.steps["step_index"].to_numpy(), return_inverse=True)
     else:
-        names, number = as_of_now("agents", made.view, made.recipe, None, lambda: _agents(made))
+        names, number = cached_answer("agents", made.view, made.recipe, None, lambda: _agents(made))
     n = len(names)
     tokens = np.bincount(number, made.lengths, minlength=n).astype(np.int64).tolist()
     packed = np.bincount(number, made.layout.step_packed, minlength=n).astype(np.int64).tolist()
@@ -51,7 +51,7 @@ def group_names(made: Plan) -> list[str]:
 
 
 def _agents(made: Plan) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Agents by name, and each plan step's number; asked agent by agent, since whole rows take seconds to read."""
+    """Agent names, and each plan step's index into them; queried by agent, since reading all rows takes seconds."""
     pool, channel = state.service().pool, made.recipe.channel
     uids = made.steps["step_uid"]
     counted = pool.stats.facets(View({"channel": channel}), ["agent"])["agent"]

@@ -1,4 +1,4 @@
-"""What a prefix tree is made of, in words: its steps, where siblings part, and what one node holds."""
+"""Details of a prefix tree: its branch points, its drift, and the text and steps of one node."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from core.tree.nodes import TreeNodes
 from core.tree.sequences import Sequences
 from core.types import View
 from studio import state
-from studio.charts.tree import member_steps
+from studio.charts.tree import step_order
 from studio.kit.figures import facts as fact_list
 from studio.kit.figures import section
-from studio.kit.format import count, quiet, verbatim
-from studio.widgets.steps.token_texts import UNKNOWN, Texts, texts_for
+from studio.kit.format import caption_html, count, escape_markdown
+from studio.widgets.steps.token_texts import UNKNOWN_TOKENIZER, TokenTexts, texts_for
 
-MIXED = Texts(None, "ids only: these steps are of different tokenizers")
+MIXED_TOKENIZERS = TokenTexts(None, "ids only: these steps are of different tokenizers")
 NODE_TEXT_TOKENS = 4000
 NODE_STEPS = 500
 FILTER_UIDS = 100
-FORK_WAYS = 3
+FORK_BRANCHES = 3
 FIRST_CHARS = 14
 HOVER_STEPS = 200
 HOVER_TRAJECTORIES = 3
 
 
 def step_facts(made: Plan, index: NDArray[np.int64]) -> dict[str, dict[str, Any]]:
-    """What colours each of these steps of the plan: its trajectory's reward, its advantage, its policy version."""
+    """Values that colour each of these steps of the plan: trajectory reward, advantage, policy version."""
     names = (
         "step_uid",
         "trajectory_uid",
@@ -59,40 +59,40 @@ def step_facts(made: Plan, index: NDArray[np.int64]) -> dict[str, dict[str, Any]
     }
 
 
-def texts_of(sequences: Sequences) -> Texts:
-    """The one tokenizer of all these steps, judged by a step of each model and engine; none when they differ."""
+def shared_tokenizer(sequences: Sequences) -> TokenTexts:
+    """The tokenizer of all these steps, determined from a step per model and engine; none when they differ."""
     if not sequences.step_uids:
-        return UNKNOWN
+        return UNKNOWN_TOKENIZER
     service = state.service()
     rows = service.pool.steps.page(View({"step_uid": sequences.step_uids}), limit=None)
     makers = zip(rows["model"].to_pylist(), rows["engine"].to_pylist(), strict=True)
     examples = dict(zip(makers, rows["step_uid"].to_pylist(), strict=True)).values()
     candidates = [texts_for(service.pool.steps.get(uid), service.settings) for uid in examples]
     if any(texts.tokenizer is not candidates[0].tokenizer for texts in candidates):
-        return MIXED
+        return MIXED_TOKENIZERS
     return candidates[0]
 
 
-def branch_points(tree: PackedTree, nodes: TreeNodes, texts: Texts) -> None:
-    """Where siblings part: the nodes after which most sequences go different ways."""
+def branch_points(tree: PackedTree, nodes: TreeNodes, texts: TokenTexts) -> None:
+    """Draw the branch points with the most sequences."""
     children = np.bincount(nodes.parent[nodes.parent >= 0], minlength=len(nodes))
     forks = np.flatnonzero(children > 1)
     forks = forks[np.argsort(-nodes.n_owners[forks], kind="stable")][:12]
     if not len(forks):
-        st.caption("No two sequences part: each continues the one before.")
+        st.caption("No branch: each sequence continues the one before.")
         return
-    st.caption("Where siblings part, most shared first")
+    st.caption("Branch points, most shared first")
     for fork in forks.tolist():
         at = int(nodes.depth[fork] + nodes.length[fork])
         firsts = tree.tokens[nodes.start[np.flatnonzero(nodes.parent == fork)]].tolist()
         vocab = texts.vocab(firsts)
         ways = [_quoted(vocab[token][0]) if token in vocab else f"id `{token}`" for token in firsts]
-        more = f" +{len(ways) - FORK_WAYS}" if len(ways) > FORK_WAYS else ""
+        more = f" +{len(ways) - FORK_BRANCHES}" if len(ways) > FORK_BRANCHES else ""
         if st.button(
-            f"after **{at:,}** tokens, {int(nodes.n_owners[fork])} steps: {' or '.join(ways[:FORK_WAYS])}{more}",
+            f"after **{at:,}** tokens, {int(nodes.n_owners[fork])} steps: {' or '.join(ways[:FORK_BRANCHES])}{more}",
             key=f"fork-{fork}",
             help=f"{int(nodes.n_owners[fork])} steps share their first {at:,} tokens; the next token differs: "
-            + ", ".join(f"`{token}`" for token in firsts[:FORK_WAYS]),
+            + ", ".join(f"`{token}`" for token in firsts[:FORK_BRANCHES]),
             width="stretch",
         ):
             state.set_query(node=fork)
@@ -100,14 +100,14 @@ def branch_points(tree: PackedTree, nodes: TreeNodes, texts: Texts) -> None:
 
 
 def _quoted(text: str) -> str:
-    """A token's text as one short word of markdown."""
+    """A token's text, shortened, quoted and escaped for Markdown."""
     shown = repr(text if len(text) <= FIRST_CHARS else text[:FIRST_CHARS] + "…")[1:-1]
     return "‘" + "".join(f"\\{c}" if c in "\\`*_[]$<>:|~#" else c for c in shown) + "’"
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A step that shares less with the step before it than an appending agent's would."""
+    """A step that shares fewer tokens with the step before it than if it only appended."""
 
     step_uid: str
     transition: str
@@ -121,18 +121,18 @@ def drifts(
     """Steps whose prompt was re-encoded or whose tail was replaced, most tokens lost first."""
     uids = sequences.step_uids
     rows = state.service().pool.steps.page(View({"step_uid": list(uids), "transition": sorted(DRIFTS)}), limit=None)
-    said = dict(zip(rows["step_uid"].to_pylist(), rows["transition"].to_pylist(), strict=True))
+    transitions = dict(zip(rows["step_uid"].to_pylist(), rows["transition"].to_pylist(), strict=True))
     before: dict[str, int] = {}
     previous = np.full(len(uids), -1, dtype=np.int64)
     for i in sorted(range(len(uids)), key=lambda i: facts[uids[i]]["step_index"]):
         trajectory = facts[uids[i]]["trajectory_uid"]
-        if uids[i] in said:
+        if uids[i] in transitions:
             previous[i] = before.get(trajectory, -1)
         before[trajectory] = i
     lost = lost_sharing(sequences, previous)
     row_of = {int(member): row for row, member in enumerate(tree.members)}
     drifted = [
-        Drift(uids[i], said[uids[i]], int(lost[i]), node_of_turn(tree, nodes, row_of[i], shared))
+        Drift(uids[i], transitions[uids[i]], int(lost[i]), node_of_turn(tree, nodes, row_of[i], shared))
         for i in np.flatnonzero(lost > 0).tolist()
         for shared in [int(sequences.lengths[previous[i]] - lost[i])]
     ]
@@ -140,7 +140,7 @@ def drifts(
 
 
 def drift_by_node(drifted: Sequence[Drift]) -> dict[int, int]:
-    """Tokens lost by the steps that part at each node."""
+    """Tokens lost by the steps that branch at each node."""
     total: dict[int, int] = {}
     for drift in drifted:
         if drift.node >= 0:
@@ -149,15 +149,16 @@ def drift_by_node(drifted: Sequence[Drift]) -> dict[int, int]:
 
 
 def drift_list(drifted: Sequence[Drift], facts: Mapping[str, dict[str, Any]]) -> None:
-    """What drift costs this tree, and the steps that cost most."""
+    """Draw the tokens lost by drift, and the steps that lose most."""
     if not drifted:
         return
     section("Drift", f"{count(sum(one.lost for one in drifted))} tokens of sharing lost in {count(len(drifted))} steps")
     for one in drifted[:8]:
         fact = facts[one.step_uid]
         what = "re-encoded" if one.transition == "realigned" else "tail replaced"
+        trajectory = escape_markdown(fact["trajectory_uid"])
         if st.button(
-            f"**{one.lost:,}** tokens · step {fact['step_index']} of {verbatim(fact['trajectory_uid'])} · {what}",
+            f"**{one.lost:,}** tokens · step {fact['step_index']} of {trajectory} · {what}",
             key=f"drift-{one.step_uid}",
             help="Tokens of the step before that this step's prompt doesn't begin with",
             width="stretch",
@@ -171,12 +172,12 @@ def node_panel(
     nodes: TreeNodes,
     sequences: Sequences,
     node: int,
-    texts: Texts,
+    texts: TokenTexts,
     facts: Mapping[str, dict[str, Any]],
 ) -> None:
     """A node's text, and the steps that pass through it."""
     start, length = int(nodes.start[node]), int(nodes.length[node])
-    order = member_steps(tree, nodes, sequences)
+    order = step_order(tree, nodes, sequences)
     owners = order[int(nodes.owner_first[node]) : int(nodes.owner_stop[node])]
     section(f"Node {node}", f"{count(length)} tokens from position {count(int(nodes.depth[node]))}")
     fact_list(
@@ -196,7 +197,7 @@ def node_panel(
     )
     if length > NODE_TEXT_TOKENS:
         st.caption(f"The first {NODE_TEXT_TOKENS:,} of {length:,} tokens; the whole text is in Inspect.")
-    st.html(quiet(texts.why))
+    st.html(caption_html(texts.why))
     if st.button("Filter Inspect by these steps", icon=":material/filter_alt:", width="stretch", key="node-filter"):
         state.goto("inspect", **state.view_to_query(owners_view(owners, facts)), level="steps")
     rows = [
@@ -233,7 +234,7 @@ def node_panel(
 
 
 def owners_view(owners: Sequence[str], facts: Mapping[str, dict[str, Any]]) -> View:
-    """A filter for the owners of a node: the steps, or when an address can't hold so many, their trajectories."""
+    """A filter for the owners of a node: the steps, or, when too many for a URL, their trajectories or groups."""
     if len(owners) <= FILTER_UIDS:
         return View({"step_uid": list(owners)})
     trajectories = list(dict.fromkeys(facts[uid]["trajectory_uid"] for uid in owners))
@@ -248,7 +249,7 @@ def _tree_name(tree: PackedTree) -> str:
 
 
 def owner_line(order: Sequence[str], nodes: TreeNodes, node: int, facts: Mapping[str, dict[str, Any]]) -> str:
-    """Who owns a node, for the hover: its steps by trajectory, as many as a line holds."""
+    """The owners of a node as one line for its tooltip: step indices by trajectory."""
     owners = order[int(nodes.owner_first[node]) : int(nodes.owner_stop[node])]
     steps: dict[str, list[int]] = {}
     for uid in owners[:HOVER_STEPS]:
@@ -264,7 +265,7 @@ def owner_line(order: Sequence[str], nodes: TreeNodes, node: int, facts: Mapping
 
 
 def _numbers(indices: Sequence[int]) -> str:
-    """``0–4, 7``: step indices with what follows one another joined."""
+    """Step indices as text, consecutive ones joined: ``0–4, 7``."""
     runs: list[list[int]] = []
     for index in sorted(indices):
         if runs and index == runs[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""How a batch is shown wherever it is listed: the colour of its state, the name of its recipe."""
+"""Display of batches in lists: the colour of a state, the name of a recipe."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ STATE_TONE: dict[str, Tone] = {"acked": "good", "leased": "", "released": "muted
 
 
 def recipe_name(row: Mapping[str, Any]) -> str:
-    """``name v3``, or that the recipe came with the fetch."""
+    """``name v3``, or ``own`` when the recipe came with the fetch."""
     return f"{row['recipe_name']} v{row['recipe_version']}" if row["recipe_name"] else "own"

@@ -1,4 +1,4 @@
-"""An export that runs while the page lives on: progress, cancel, and what came of it."""
+"""Export of a plan as a background job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from studio.kit.jobs import Job
 
 
 class ExportJob(Job):
-    """One export; begins at once. ``result`` is its file, once there is one."""
+    """One export, started at once. ``result`` is set when the file is written."""
 
     def __init__(
         self, plan: Plan, pool: Any, name: str, out: Path, options: Mapping[str, Any], clock: Callable[[], float]

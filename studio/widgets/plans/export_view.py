@@ -1,4 +1,4 @@
-"""An export on the screen: its progress and the way to end it, then the file, or why there is none."""
+"""Display of an export: its progress and a cancel button, then its file or its error."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ DOWNLOAD_MAX = 64 << 20
 
 
 def show_job(job: ExportJob) -> None:
-    """What an export is doing, or what came of it."""
+    """Draw the state of an export: running, cancelled, failed or written."""
     if job.running:
         kit.live(0.5)(export_progress)(job)
     elif isinstance(job.error, Cancelled):
-        st.html(kit.quiet(f"{job.error.message[:1].upper()}{job.error.message[1:]}."))
+        st.html(kit.caption_html(f"{job.error.message[:1].upper()}{job.error.message[1:]}."))
     elif job.error is not None:
         kit.show_error(job.error)
     elif job.result is not None:
@@ -27,7 +27,7 @@ def show_job(job: ExportJob) -> None:
 
 
 def export_progress(job: ExportJob) -> None:
-    """The bar of a running export, and the way to end it."""
+    """The progress of a running export, and the button that cancels it."""
     if not job.running:
         st.rerun()
     st.progress(job.done / job.total if job.total else 1.0, f"{job.done:,} of {job.total:,} steps")
@@ -36,14 +36,14 @@ def export_progress(job: ExportJob) -> None:
 
 
 def show_differences(differences: Iterable[Mapping[str, str | None]]) -> None:
-    """What the trainer does otherwise than the plan, a line each, with what stops it."""
+    """Where the trainer deviates from the plan, a line each, with the flag that prevents it."""
     for one in differences:
-        stops = f" <code>{kit.escape(one['flag'])}</code> stops it." if one["flag"] else ""
+        stops = f" <code>{kit.escape(one['flag'])}</code> prevents it." if one["flag"] else ""
         st.html(f'<div class="cs-note">{kit.escape(one["what"])}.{stops}</div>')
 
 
 def show_export(result: Any) -> None:
-    """The written file: where, how big, how to load, and its manifest."""
+    """The written file: path, size, load command and manifest."""
     manifest = result.manifest
     kit.section(result.path.name, f"{kit.bytes_text(manifest['n_bytes'])} · sha256 {manifest['sha256'][:16]}…")
     kit.facts(
@@ -69,6 +69,6 @@ def show_export(result: Any) -> None:
                 "Download manifest", result.manifest_path.read_bytes, file_name=result.manifest_path.name
             )
     else:
-        st.caption(":orange[The file was moved or deleted since.]")
+        st.caption(":orange[The file was moved or deleted afterwards.]")
     with st.expander("Manifest", icon=":material/description:"):
         st.json(manifest, expanded=1)

@@ -1,4 +1,4 @@
-"""The funnel of a plan: what each reason takes out, and what is left after it."""
+"""The funnel of a plan: what each reason excludes, and what is left after it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from studio import kit, state
 
 
 def funnel_table(made: Plan, captured: tuple[int, int, int] | None = None) -> None:
-    """Why each candidate that is not in the plan is not, with its rows one click away.
+    """Draw a row per exclusion reason, with a button that opens its steps in Inspect.
 
-    ``captured``: groups, trajectories and steps that stand before the candidates, of every channel.
+    ``captured``: groups, trajectories and steps of all channels, shown as a first row.
     """
     start = made.remaining[0]
     whole = start[3] if captured is None else captured[2]
-    kit.section("Funnel", f"{kit.count(start[3])} candidate steps of channel {made.recipe.channel}; each leaves once")
+    kit.section(
+        "Funnel", f"{kit.count(start[3])} candidate steps of channel {made.recipe.channel}; each is excluded once"
+    )
     left = {row[0]: row for row in made.remaining}
     widths = [5, 0.9, 1.3, 0.9, 2.6, 1]
     head = st.columns(widths, gap="small")
@@ -33,7 +35,9 @@ def funnel_table(made: Plan, captured: tuple[int, int, int] | None = None) -> No
             state.goto("inspect", level="steps", **state.view_to_query(item.view))
         if item.view_is_partial:
             st.html(
-                kit.quiet(f"The rows of {item.reason} show its first trajectories only: there are too many to name.")
+                kit.caption_html(
+                    f"The rows of {item.reason} show only its first trajectories: there are too many for a link."
+                )
             )
     counts = made.remaining[-1]
     funnel_row(widths, "Ready: in the plan", counts[1], counts[2], counts[3], counts[3], whole, strong=True)
@@ -49,7 +53,7 @@ def funnel_row(
     whole: int,
     strong: bool = False,
 ) -> list[Any]:
-    """One stage: what it took, and a bar of what is left."""
+    """Draw one stage: its counts, and a bar of what is left."""
     cells = st.columns(widths, gap="small", vertical_alignment="center")
     weight = 650 if strong else 400
     cells[0].html(f'<span style="font-weight:{weight}">{kit.escape(label)}</span>')

@@ -1,4 +1,4 @@
-"""A prompt group's advantages as the Batch page's plan gives them: the same function, on this group alone."""
+"""Advantages of one prompt group: the Batch page's plan function, applied to this group alone."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from core.batch.recipe import Recipe
 from core.errors import StudioError
 from core.types import View
 from studio import state
-from studio.widgets.plans.planning import current_plan, standing_recipe
+from studio.widgets.plans.current_plan import current_plan
+from studio.widgets.plans.recipe_query import effective_recipe
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepCredit:
-    """What a plan makes of one step.
+    """How a plan uses one step.
 
     Attributes:
         advantages: float32 [R], one per response token; None when the step is not in the plan or gets none.
         in_loss: whether its response counts in the loss.
-        why: one line: whose advantages, or why there are none.
+        why: one line: the estimator, or why there are no advantages.
     """
 
     advantages: NDArray[np.float32] | None
@@ -33,28 +34,28 @@ class StepCredit:
 
 
 def group_recipe(channel: str) -> tuple[Recipe, str]:
-    """The URL's recipe, else the channel's active one, else the defaults; and where it is from."""
-    recipe, origin = standing_recipe(channel)
-    # A batch size would leave the group out where others come first; here it is looked at by itself.
+    """The URL's recipe, else the channel's active one, else the defaults, for one group; and its origin as text."""
+    recipe, origin = effective_recipe(channel)
+    # A batch size could exclude the group when others come first; here it is planned alone.
     return recipe.model_copy(update={"channel": channel, "batch_size": None}), origin
 
 
 def group_plan(prompt_uid: str, channel: str) -> tuple[Plan, str]:
-    """The plan of one prompt group, and what it was made by, in words."""
+    """The plan of one prompt group, and its estimator and recipe as text."""
     recipe, origin = group_recipe(channel)
     made = current_plan(View({"prompt_uid": prompt_uid, "channel": channel}), recipe)
     return made, f"{recipe.estimator.title} ({origin})"
 
 
 def step_credit(step: Mapping[str, Any]) -> StepCredit:
-    """What the plan of the step's group makes of the step; a recipe that can't be used is said, not raised."""
+    """How the plan of the step's group uses the step. An invalid recipe is reported in ``why``, not raised."""
     try:
         made, name = group_plan(str(step["prompt_uid"]), str(step["channel"]))
     except StudioError as error:
         return StepCredit(None, False, f"not planned: {error.message}")
     uids = made.step_uids
     if step["step_uid"] not in uids:
-        return StepCredit(None, False, f"not trained by {name}: {reason(made, str(step['step_uid']))}")
+        return StepCredit(None, False, f"not trained by {name}: {exclusion_reason(made, str(step['step_uid']))}")
     row = made.steps.slice(uids.index(step["step_uid"]), 1)
     n_response = int(row["n_response_tokens"][0].as_py() or 0)
     if "token_advantages" in made.steps.column_names and row["token_advantages"][0].is_valid:
@@ -69,8 +70,8 @@ def step_credit(step: Mapping[str, Any]) -> StepCredit:
     return StepCredit(tokens, True, f"advantage {span} by {name}")
 
 
-def reason(made: Plan, step_uid: str) -> str:
-    """Why a step is not in a plan, in the plan's own words."""
+def exclusion_reason(made: Plan, step_uid: str) -> str:
+    """The reason for which the plan excludes a step, as text."""
     pool = state.service().pool
     for item in made.excluded:
         rows = View({**item.view.filters, "step_uid": step_uid}, item.view.where)

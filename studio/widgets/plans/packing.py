@@ -1,4 +1,4 @@
-"""Packing while the page lives on: a big plan's rows are made when asked for, and told from a sample until then."""
+"""Packing of plans: small ones at once, large ones in a background job, with estimates from a sample until then."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAMPLE_GROUPS = 64
 
 
 class PackingJob(Job):
-    """One plan's packing, counted in tokens."""
+    """Packs one plan; progress is counted in tokens."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__("packing", plan.counts["n_tokens"], "the packing was cancelled")
@@ -29,18 +29,18 @@ class PackingJob(Job):
         self.began = 0.0
 
     def start(self) -> None:
-        """Begin, or begin again after a cancel; nothing where it runs or is done."""
+        """Start, or start again after a cancel; does nothing while it runs or when it is done."""
         if not self.running and not self.plan.is_packed:
             self.began = time.monotonic()
             super().start()
 
     def left_s(self) -> float | None:
-        """Seconds to go at the pace so far; None before there is one."""
+        """Estimated seconds left; None before any progress."""
         spent = time.monotonic() - self.began
         return spent * (self.total - self.done) / self.done if self.done else None
 
     def work(self) -> None:
-        """Pack; a cancel is no failure, it may begin again."""
+        """Pack the plan. A cancelled job can be started again."""
         try:
             self.plan.pack(self.report)
         except Cancelled:
@@ -52,17 +52,17 @@ def _job_at(layout_key: str, _plan: Plan) -> PackingJob:
     return PackingJob(_plan)
 
 
-def job_of(made: Plan) -> PackingJob:
-    """The one packing of these steps under this budget, whoever looks at it and however many ranks they want."""
+def packing_job(made: Plan) -> PackingJob:
+    """The packing job of these steps under this budget, shared by all sessions and independent of the ranks."""
     return _job_at(made.layout_key, made)
 
 
-def packed(made: Plan) -> PlanLayout | None:
-    """The plan's rows where they are known or soon made; None for a big plan that nobody has packed yet."""
+def packed_layout(made: Plan) -> PlanLayout | None:
+    """The plan's packed rows, packed now if the plan is small; None for a large plan that is not packed yet."""
     if not made.is_packed:
         if made.counts["n_tokens"] <= LAYOUT_TOKENS_MAX:
             made.pack()
-        elif (job := job_of(made)).plan.is_packed:
+        elif (job := packing_job(made)).plan.is_packed:
             made.keep_layout(job.plan.layout)
         else:
             return None
@@ -70,15 +70,15 @@ def packed(made: Plan) -> PlanLayout | None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sample:
-    """Some of a plan's groups, packed: the first, the last and those evenly between them.
+class PackingSample:
+    """A packed sample of a plan's groups: the first, the last and groups evenly spaced between them.
 
     Attributes:
-        layout: their rows.
-        n_groups: how many they are.
-        scale: the plan's tokens over theirs.
-        pace: tokens a second, of its quickest stretch: the first ones wait for the disk.
-        separate: the visible pairs of the whole plan's separate sequences, counted from all lengths.
+        layout: their packed rows.
+        n_groups: number of sampled groups.
+        scale: tokens of the plan divided by tokens of the sample.
+        pace: tokens per second of the fastest interval, since the first reads wait for the disk.
+        separate: visible pairs of all sequences of the plan without sharing, computed from their lengths.
     """
 
     layout: PlanLayout
@@ -88,13 +88,13 @@ class Sample:
     separate: int
 
 
-def sample(made: Plan) -> Sample:
-    """A sample of a plan too big to pack in passing."""
+def sample_packing(made: Plan) -> PackingSample:
+    """A packed sample of a plan that is too large to pack at once."""
     return _sample_at(made.layout_key, made)
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
-def _sample_at(layout_key: str, _plan: Plan) -> Sample:
+def _sample_at(layout_key: str, _plan: Plan) -> PackingSample:
     group = _plan.steps["group"].to_numpy().astype(np.int64)
     tokens = np.bincount(group, _plan.lengths)
     most = int(np.clip(SAMPLE_TOKENS // max(tokens.mean(), 1), 1, SAMPLE_GROUPS))
@@ -119,28 +119,29 @@ def _sample_at(layout_key: str, _plan: Plan) -> Sample:
     pace = float((np.diff(read) / np.maximum(np.diff(ticks), 1e-6)).max(initial=1.0))
     separate = int((lengths * (lengths + 1) // 2).sum())
     scale = float(lengths.sum() / max(lengths[index].sum(), 1))
-    return Sample(layout, len(chosen), scale, pace, separate)
+    return PackingSample(layout, len(chosen), scale, pace, separate)
 
 
-def packing_line(made: Plan) -> None:
-    """Below the estimated figures: what they are estimated from, and the way to the exact ones."""
-    job = job_of(made)
+def packing_controls(made: Plan) -> None:
+    """Below estimated figures: what they are estimated from, and the button that packs the whole plan."""
+    job = packing_job(made)
     if job.running:
         live(0.5)(packing_progress)(job)
         return
     if job.error is not None:
         show_error(job.error)
-    part = sample(made)
+    part = sample_packing(made)
+    duration = rounded_duration(job.total / part.pace)
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="packing-line"):
         st.caption(
-            f"≈ is estimated from {count(part.n_groups)} of {count(made.n_groups)} groups, spread evenly over the "
-            f"plan. Exact figures read all {compact(job.total)} tokens: about {about(job.total / part.pace)}."
+            f"≈ is estimated from {count(part.n_groups)} of {count(made.n_groups)} groups, evenly spaced over the "
+            f"plan. Exact figures read all {compact(job.total)} tokens: about {duration}."
         )
         st.button("Pack the whole plan", icon=":material/account_tree:", key="pack", on_click=job.start)
 
 
 def packing_progress(job: PackingJob) -> None:
-    """The bar of a running packing, and the way to end it."""
+    """The progress of a running packing job, and the button that cancels it."""
     if not job.running:
         st.rerun()
     left = job.left_s()
@@ -148,25 +149,25 @@ def packing_progress(job: PackingJob) -> None:
         st.progress(
             min(job.done / job.total, 1.0) if job.total else 1.0,
             f"Packing: {compact(job.done)} of {compact(job.total)} tokens"
-            + ("" if left is None else f", about {about(left)} to go"),
+            + ("" if left is None else f", about {rounded_duration(left)} to go"),
         )
         st.button("Cancel", icon=":material/cancel:", key="pack-cancel", on_click=job.cancel)
 
 
-def about(value: float) -> str:
-    """A duration nobody should read to the second."""
+def rounded_duration(value: float) -> str:
+    """A duration rounded up to 5 seconds, or to a minute."""
     return f"{5 * max(math.ceil(value / 5), 1)} s" if value < 60 else f"{math.ceil(value / 60)} min"
 
 
-def not_packed(made: Plan, what: str) -> None:
-    """In place of what only the whole packing can show."""
-    job = job_of(made)
+def packing_needed(made: Plan, what: str) -> None:
+    """Placeholder for what needs the whole plan packed, with a button that starts it."""
+    job = packing_job(made)
     if job.running:
-        empty_state(what, "They stand here as soon as the plan is packed.", icon="hourglass_top")
+        empty_state(what, "They appear here when the plan is packed.", icon="hourglass_top")
     else:
         empty_state(
             what,
-            "The plan is big, so it is packed when you say so.",
+            "The plan is large, so it is packed on request.",
             icon="account_tree",
             then=("Pack it now", job.start),
         )

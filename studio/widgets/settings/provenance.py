@@ -1,4 +1,4 @@
-"""Where each setting's value comes from, and what the data folder weighs: what the Settings page lists."""
+"""The origin of each setting, and the sizes of the data folder's parts, for the Settings page."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class FolderSize:
 
 
 def folder_sizes(settings: Settings) -> list[FolderSize]:
-    """Sizes of journal, pool, exports and embedded model; missing ones weigh nothing."""
+    """Sizes of journal, pool, exports and embedded model; 0 when missing."""
     pool = settings.pool_path
     parts = (
         ("Journal", settings.journal_dir, _files(settings.journal_dir)),
@@ -82,5 +82,5 @@ def _files(folder: Path) -> list[Path]:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except FileNotFoundError:  # removed between listing and looking, as DuckDB does with its log
+    except FileNotFoundError:  # removed after listing, as DuckDB does with its log
         return 0

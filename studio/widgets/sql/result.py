@@ -1,4 +1,4 @@
-"""An answer of the SQL console: as a table, as a chart, as a view over the pool."""
+"""A result of the SQL console: as a table, as a chart, as a view over the pool."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ KINDS = {"bar": "Bars", "line": "Line", "scatter": "Points"}
 def as_table(table: pa.Table) -> None:
     """All rows."""
     if table.num_columns == 0 or len(table) == 0:
-        kit.empty_state("No rows", "The query ran and found nothing.", icon="table_rows")
+        kit.empty_state("No rows", "The query returned no rows.", icon="table_rows")
         return
     st.dataframe(table.to_pandas(), hide_index=True, height=min(560, 38 + 29 * len(table)), row_height=29)
 
 
 def as_chart(table: pa.Table) -> None:
-    """Two columns as bars, a line or points, apart by a third."""
+    """Two columns as bars, a line or points, split by a third."""
     names = table.column_names
     numeric = [n for n in names if is_number(table.schema.field(n).type)]
     if not numeric or len(names) < 2 or len(table) == 0:
-        kit.empty_state("Nothing to draw", "A chart needs rows, and a number beside another column.", icon="bar_chart")
+        kit.empty_state("Nothing to draw", "A chart needs rows, a numeric column and another column.", icon="bar_chart")
         return
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         first = next((n for n in names if n not in numeric), names[0])
-        x = st.selectbox("Across", names, index=names.index(first), key="sql-x")
-        y = st.selectbox("Up", numeric, index=next((i for i, n in enumerate(numeric) if n != x), 0), key="sql-y")
-        part = st.selectbox("Apart by", [None, *names], format_func=lambda n: n or "nothing", key="sql-part")
+        x = st.selectbox("X", names, index=names.index(first), key="sql-x")
+        y = st.selectbox("Y", numeric, index=next((i for i, n in enumerate(numeric) if n != x), 0), key="sql-y")
+        part = st.selectbox("Split by", [None, *names], format_func=lambda n: n or "nothing", key="sql-part")
         kind = st.segmented_control(
             "As", list(KINDS), default="bar", format_func=KINDS.__getitem__, required=True, key="sql-kind"
         )
-    kit.plot(chart(table, x, y, part, kind), key=f"sql-chart-{x}-{y}-{part}-{kind}", alt=f"{y} over {x}")
+    kit.plot(chart_figure(table, x, y, part, kind), key=f"sql-chart-{x}-{y}-{part}-{kind}", alt=f"{y} over {x}")
 
 
-def chart(table: pa.Table, x: str, y: str, part: str | None, kind: str) -> go.Figure:
+def chart_figure(table: pa.Table, x: str, y: str, part: str | None, kind: str) -> go.Figure:
     """The figure of ``as_chart``."""
     rows = table.select(list(dict.fromkeys([x, y, *([part] if part else [])]))).to_pylist()
     groups: dict[Any, list[dict[str, Any]]] = {}
@@ -52,30 +52,30 @@ def chart(table: pa.Table, x: str, y: str, part: str | None, kind: str) -> go.Fi
         groups.setdefault(row[part] if part else None, []).append(row)
     made = theme.figure(height=420, showlegend=part is not None)
     for place, (name, own) in enumerate(groups.items()):
-        xs, ys = [drawn(row[x]) for row in own], [row[y] for row in own]
-        look: dict[str, Any] = {"x": xs, "y": ys, "name": theme.plain(name)}
+        xs, ys = [axis_value(row[x]) for row in own], [row[y] for row in own]
+        look: dict[str, Any] = {"x": xs, "y": ys, "name": theme.escape(name)}
         colour = theme.SERIES[place % len(theme.SERIES)]
         if kind == "bar":
             made.add_trace(go.Bar(marker={"color": colour}, **look))
         else:
             mode = "lines" if kind == "line" else "markers"
             made.add_trace(go.Scatter(mode=mode, line={"color": colour}, marker={"color": colour}, **look))
-    made.update_xaxes(title=theme.plain(x))
-    made.update_yaxes(title=theme.plain(y))
+    made.update_xaxes(title=theme.escape(x))
+    made.update_yaxes(title=theme.escape(y))
     return made
 
 
-def drawn(value: Any) -> Any:
-    """A value of the answer on an axis: a text is shown to the letter."""
-    return theme.plain(value) if isinstance(value, str) else value
+def axis_value(value: Any) -> Any:
+    """A value on an axis; text is escaped."""
+    return theme.escape(value) if isinstance(value, str) else value
 
 
 def as_view(table: pa.Table) -> None:
-    """The rows that the answer names, as a view: to look at, or to keep under a name."""
+    """The rows whose uids are in the result, as a view: to open, or to save under a name."""
     key = next((name for name in KEYS if name in table.column_names), None)
     if key is None:
         kit.empty_state(
-            "The answer names no rows",
+            "The result has no uids",
             f"Select one of {', '.join(KEYS)}; its values then make a view.",
             icon="bookmark",
         )
@@ -98,12 +98,12 @@ def as_view(table: pa.Table) -> None:
             level = {"steps": "step", "trajectories": "trajectory", "groups": "group"}[KEYS[key]]
             state.goto("curate", tab="review", level=level, **state.view_to_query(view))
     with st.form("sql-save", border=False), st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-        name = st.text_input("Name", placeholder="a name for it", width=260)
+        name = st.text_input("Name", placeholder="name", width=260)
         if st.form_submit_button("Save as a view", icon=":material/bookmark_add:") and name.strip():
             pool.views.save(name.strip(), view)
-            st.toast(f"Saved: {kit.verbatim(name.strip())}. Curate lists it.", icon=":material/check:")
+            st.toast(f"Saved: {kit.escape_markdown(name.strip())}. Curate lists it.", icon=":material/check:")
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether values of this type can be drawn upwards."""
+    """Whether a column of this type can be the y axis."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))

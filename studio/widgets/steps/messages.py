@@ -1,7 +1,7 @@
-"""A step's messages as a delta: what its parent already had is folded, calls stand beside their results.
+"""A step's messages as cards: messages shared with the parent are folded, tool calls are shown with their results.
 
-Understands the chat form (``tool_calls``, role ``tool``) and content blocks (``tool_use``, ``tool_result``,
-``thinking``); whatever else a producer sent is shown as JSON, never dropped.
+Supports chat messages (``tool_calls``, role ``tool``) and content blocks (``tool_use``, ``tool_result``,
+``thinking``). Other content is shown as JSON, never dropped.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Message = Mapping[str, Any]
 Entry = dict[str, Any]
 
 TRANSITION_TEXT = {
-    "realigned": "Realigned: the prompt says the same as the parent's, in other tokens (a template or re-encoding).",
-    "tail_replaced": "Tail replaced: the end of the parent's context was exchanged before this call.",
+    "realigned": "Realigned: the same conversation as the parent's in different tokens (chat template or re-encoding).",
+    "tail_replaced": "Tail replaced: the end of the parent's context was replaced before this call.",
     "compacted": "Compacted: the agent rewrote its history into a shorter one.",
     "forked": "Forked: this call continues from an earlier point than its predecessor.",
 }
@@ -30,17 +30,17 @@ THINKING_TYPES = frozenset({"thinking", "reasoning"})
 def delta(
     step: Mapping[str, Any], *, parent: Mapping[str, Any] | None = None, later: Sequence[Mapping[str, Any]] = ()
 ) -> list[Entry]:
-    """Entries for ``components.messages_view``: folded history, what is new, the sampled answer.
+    """Entries for ``components.messages_view``: folded history, new messages, the sampled answer.
 
     Args:
         step: one step as ``pool.steps.get`` gives it.
         parent: the step its prompt continues, or None.
-        later: the trajectory's steps after this one: the results of its calls are looked up there.
+        later: the trajectory's steps after this one, which hold the results of its calls.
     """
     messages = list(step.get("messages") or [])
     n_shared = shared_messages(step, parent)
     answered = (parent or {}).get("response_message")
-    if answered and n_shared < len(messages) and says_the_same(messages[n_shared], answered):
+    if answered and n_shared < len(messages) and same_content(messages[n_shared], answered):
         n_shared += 1
     entries: list[Entry] = []
     if n_shared:
@@ -54,7 +54,7 @@ def delta(
 
 
 def answer(step: Message, later: Sequence[Mapping[str, Any]] = ()) -> list[Entry]:
-    """The card of what was sampled alone, and of a failure."""
+    """The cards of the sampled answer and of an error."""
     response = step.get("response_message")
     made = [_answer(step, response, len(step.get("messages") or []), later)] if response else []
     if step.get("error"):
@@ -63,7 +63,7 @@ def answer(step: Message, later: Sequence[Mapping[str, Any]] = ()) -> list[Entry
 
 
 def shared_messages(step: Mapping[str, Any], parent: Mapping[str, Any] | None) -> int:
-    """How many leading messages the parent already had: as linked at ingest, else compared here."""
+    """Number of leading messages shared with the parent: as linked at ingest, else by comparison."""
     n = len(step.get("messages") or [])
     linked = step.get("n_shared_messages")
     if linked is not None:
@@ -81,18 +81,18 @@ def shared_messages(step: Mapping[str, Any], parent: Mapping[str, Any] | None) -
     return shared
 
 
-def says_the_same(one: Message, other: Message) -> bool:
-    """Whether an agent sent back what was sampled, though it may have rewritten call ids or dropped empty fields."""
+def same_content(one: Message, other: Message) -> bool:
+    """Whether two messages have equal content, apart from call ids and empty fields, which agents may rewrite."""
 
-    def said(message: Message) -> list[Any]:
+    def content(message: Message) -> list[Any]:
         calls = [(call["name"], call["arguments"]) for call in calls_of(message)]
         return [message.get("role"), [part.get("text") for part in parts_of(message)], calls]
 
-    return said(one) == said(other)
+    return content(one) == content(other)
 
 
 def cards(messages: Sequence[Message], *, before: Sequence[Message] = ()) -> list[Entry]:
-    """One card per message; a tool result joins the call it answers, wherever in ``before`` that was made."""
+    """One card per message; a tool result is joined to its call, which may be in ``before``."""
     known = {call["id"]: call for message in before for call in calls_of(message) if call["id"]}
     results = dict(_results(messages))
     entries: list[Entry] = []
@@ -119,7 +119,7 @@ def cards(messages: Sequence[Message], *, before: Sequence[Message] = ()) -> lis
 
 
 def calls_of(message: Message) -> list[dict[str, Any]]:
-    """The tool calls of a message: id, name, arguments as indented JSON text, and what is wrong with them."""
+    """The tool calls of a message: id, name, arguments as indented JSON text, and a problem with them or None."""
     calls = []
     for call in message.get("tool_calls") or []:
         function = call.get("function") or {}
@@ -151,7 +151,7 @@ def reasoning_of(message: Message) -> str:
 
 
 def parts_of(message: Message) -> list[dict[str, Any]]:
-    """Visible content as parts: text, image, or JSON for what has no other form."""
+    """Visible content as parts: text, image, or JSON for everything else."""
     content = message.get("content")
     if content is None or content == "":
         return []
@@ -164,7 +164,7 @@ def parts_of(message: Message) -> list[dict[str, Any]]:
 
 
 def headline(step: Mapping[str, Any]) -> str:
-    """A few words for a list of steps: the tools it calls, else the start of its answer."""
+    """A short title of a step: the tools it calls, else the start of its answer."""
     tools = list(step.get("tool_names") or [])
     if not tools and step.get("response_message"):
         tools = [call["name"] or "?" for call in calls_of(step["response_message"])]
@@ -184,7 +184,7 @@ def _answer(step: Mapping[str, Any], response: Message, n_messages: int, later: 
     by_id = dict(answers)
     calls = []
     for place, call in enumerate(calls_of(response)):
-        # Some agents rewrite call ids between turns; then the order of the results tells which is which.
+        # Some agents rewrite call ids between turns; then results are matched by their order.
         parts = by_id.get(call["id"]) or (answers[place][1] if place < len(answers) else None)
         where = f"in step {follow['step_index']}" if follow and parts is not None else None
         calls.append({**call, "result": None if parts is None else {"parts": parts, "where": where}})
@@ -259,7 +259,7 @@ def _part(block: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _image(block: Mapping[str, Any]) -> dict[str, Any]:
-    """Only images that travelled inside the call are shown: a remote address is named, never fetched."""
+    """Only images embedded in the call are shown; a remote URL is printed, never fetched."""
     url = block.get("image_url")
     address = url.get("url") if isinstance(url, Mapping) else url
     source = block.get("source")
@@ -271,7 +271,7 @@ def _image(block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(value: Any) -> tuple[str, str | None]:
-    """Arguments as indented JSON; text that isn't JSON, or that says more than its value does, stays as it is."""
+    """Arguments as indented JSON; text that is not JSON, or would change when parsed, is kept unchanged."""
     if value is None or value == "":
         return "", None
     if not isinstance(value, str):
@@ -281,4 +281,4 @@ def _arguments(value: Any) -> tuple[str, str | None]:
     except orjson.JSONDecodeError:
         return value, "arguments are not JSON"
     except ValueError as error:
-        return value, f"arguments are shown as they were said: {error}"
+        return value, f"arguments are shown unparsed: {error}"

@@ -1,7 +1,7 @@
-"""Token ids to text, only where the tokenizer is known to be the one that made them.
+"""Text of token ids, shown only when the tokenizer is known to be the right one.
 
-A wrong tokenizer gives plausible nonsense, so a text is shown when the step names the tokenizer's hash, or when the
-decoded response is the text that was captured. Otherwise ids stay ids.
+A wrong tokenizer gives plausible but wrong text. So text is shown only when the step records the tokenizer's hash, or
+when the decoded response equals the captured text. Otherwise only ids are shown.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ CONFIRM_CHARS = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
-    """A tokenizer that fits some ids, or none, and one line that says why."""
+class TokenTexts:
+    """The tokenizer of some ids, or None, with one line that explains the choice."""
 
     tokenizer: ChatTokenizer | None
     why: str
@@ -46,11 +46,11 @@ class Texts:
         return self.tokenizer.decode([int(i) for i in ids], skip_special=False)
 
 
-UNKNOWN = Texts(None, "ids only: the tokenizer of this step is not known here")
+UNKNOWN_TOKENIZER = TokenTexts(None, "ids only: the tokenizer of this step is not known here")
 
 
 def bytes_text(raw: bytes) -> str:
-    """Bytes of one token as text; bytes that are only part of a character are spelled in hex.
+    """Bytes of one token as text; bytes that are not a whole character are shown in hex.
 
     >>> bytes_text(b" hello"), bytes_text(b"\\xe2\\x86")
     (' hello', '\\\\xe2\\\\x86')
@@ -58,21 +58,21 @@ def bytes_text(raw: bytes) -> str:
     return raw.decode("utf-8", errors="backslashreplace")
 
 
-def texts_for(step: Mapping[str, Any], settings: Settings) -> Texts:
-    """The tokenizer of a step: by hash, or confirmed by its captured text; ``UNKNOWN`` otherwise."""
+def texts_for(step: Mapping[str, Any], settings: Settings) -> TokenTexts:
+    """The tokenizer of a step: by hash, or confirmed by its captured text; ``UNKNOWN_TOKENIZER`` otherwise."""
     named = step.get("tokenizer_hash")
     for folder, name in _candidates(settings):
         tokenizer, own_hash = _load(folder)
         if named is not None:
             if named == own_hash:
-                return Texts(tokenizer, f"text by {name}, same hash as the step's")
+                return TokenTexts(tokenizer, f"text by {name}, same hash as the step's")
         elif confirms(tokenizer, step):
-            return Texts(tokenizer, f"text by {name}, confirmed by the captured answer")
-    return UNKNOWN
+            return TokenTexts(tokenizer, f"text by {name}, confirmed by the captured answer")
+    return UNKNOWN_TOKENIZER
 
 
 def confirms(tokenizer: ChatTokenizer, step: Mapping[str, Any]) -> bool:
-    """Whether the decoded response says what the captured response message says."""
+    """Whether the decoded response contains the text of the captured response message."""
     ids, message = step.get("response_ids"), step.get("response_message")
     if ids is None or len(ids) == 0 or not message:
         return False
@@ -82,8 +82,8 @@ def confirms(tokenizer: ChatTokenizer, step: Mapping[str, Any]) -> bool:
     decoded = " ".join(tokenizer.decode(ids).split())
     wanted = [str(part.get("text", "")) for part in parts_of(message)] + [reasoning_of(message)]
     wanted += [str(call["name"] or "") for call in calls_of(message)]
-    said = [" ".join(text.split())[:CONFIRM_CHARS] for text in wanted if text.strip()]
-    return bool(said) and all(text in decoded for text in said)
+    captured = [" ".join(text.split())[:CONFIRM_CHARS] for text in wanted if text.strip()]
+    return bool(captured) and all(text in decoded for text in captured)
 
 
 def _candidates(settings: Settings) -> list[tuple[Path | None, str]]:

@@ -1,7 +1,7 @@
-"""Who gets in at the pages' port: known hosts, no pages of other origins, no foreign frames.
+"""Access control of the pages' port: known hosts only, no requests from other origins, no framing.
 
-Streamlit's own check lets every page on a loopback name open its websocket, whatever the port, and asks nothing of
-plain requests. This layer stands before all of it.
+Streamlit's own check accepts a websocket from every page on a loopback name, whatever its port, and does not check
+plain HTTP requests. This middleware runs before it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
 
 @cache
 def content_security_policy() -> str:
-    """What every answer carries: no page loads from, frames or sends to another host, whatever stands in it.
+    """The Content-Security-Policy header of every response: pages load from, frame and send to no other host.
 
-    Scripts are Streamlit's files, the few that stand in its document (by their hashes), and ``blob:``, by which it
-    imports the components of ``studio/components``; only a script that runs already can make such an address.
+    Allowed scripts are Streamlit's files, its inline scripts (by hash), and ``blob:`` URLs, by which it imports the
+    components of ``studio/components``; only a script that already runs can create one.
     """
     document = (Path(streamlit.__file__).parent / "static" / "index.html").read_bytes()
     hashes = [base64.b64encode(hashlib.sha256(text).digest()).decode() for text in _SCRIPT.findall(document)]
@@ -60,8 +60,8 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
 
-class PagesBorder:
-    """ASGI middleware for ``st.App``."""
+class AccessMiddleware:
+    """ASGI middleware for ``st.App`` that refuses unknown hosts and other origins."""
 
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
         self._app = app
@@ -86,7 +86,7 @@ class PagesBorder:
 
 
 async def refuse(scope: Scope, receive: Receive, send: Send, status: int, why: str) -> None:
-    """Turn a request away, or a websocket before it opens."""
+    """Refuse a request, or close a websocket before it opens."""
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.close", "code": _REFUSED, "reason": why})
@@ -95,11 +95,11 @@ async def refuse(scope: Scope, receive: Receive, send: Send, status: int, why: s
 
 
 def is_exposed(host: str | None, address: str | None) -> bool:
-    """Whether a visitor may be somebody else than this machine's user, who is asked for no key.
+    """Whether a visitor may be someone other than the user of this machine, and so must enter the admin key.
 
     Args:
-        host: the ``Host`` that was asked for; a proxy on this machine is known by its name.
-        address: where the visitor's connection comes from; None is this machine.
+        host: the ``Host`` header; it shows the public name when a proxy on this machine forwards the request.
+        address: the peer address of the connection; None is this machine.
     """
     named = host_of(host) if host else None
     places = (lifecycle.pages_address(), named, address)
@@ -118,7 +118,7 @@ def _is_foreign(headers: Headers) -> bool:
 
 
 def _is_visit(scope: Scope, headers: Headers) -> bool:
-    """A link somewhere else that leads to a page of ours, as a document of its own."""
+    """Whether the request is a top-level navigation: a link on another site to one of the pages."""
     return (
         scope["type"] == "http"
         and scope["method"] == "GET"

@@ -1,0 +1,167 @@
+"""The form that edits a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, get_args
+
+import streamlit as st
+
+from core.batch.recipe import Recipe, parse_recipe
+from core.credit import REGISTRY, Option
+from core.types import TokenSource
+from studio import state
+from studio.widgets.plans.recipe_query import PARAM, recipe_to_query
+
+TOGGLES = {"require_complete": "Complete trajectories only", "drop_flat_groups": "Skip flat groups"}
+
+REWARD_SOURCES = ("human", "verifier", "judge", "service", "complete", "steps")
+
+
+def recipe_editor(recipe: Recipe, channels: Sequence[str], base: Recipe | None = None) -> None:
+    """The fields of a recipe. A change is written to the URL, as the difference from ``base``, and reruns the page."""
+    edited: dict[str, Any] = {}
+    names = list(REGISTRY)
+    edited["algorithm"] = st.selectbox(
+        "Algorithm", names, index=names.index(recipe.algorithm), format_func=lambda name: REGISTRY[name].title
+    )
+    estimator = REGISTRY[edited["algorithm"]]
+    st.caption(f"`{estimator.formula}`")
+    given = recipe.options if edited["algorithm"] == recipe.algorithm else {}
+    with st.expander(f"{estimator.title} options") if estimator.options else nullcontext():
+        edited["options"] = _options(estimator.options, given)
+    edited |= _data_source(recipe)
+    known = list(dict.fromkeys([recipe.channel, *channels]))
+    edited["channel"] = st.selectbox("Channel", known, index=known.index(recipe.channel), help=_doc("channel"))
+    left, right = st.columns(2)
+    edited["n_rollouts"] = _integer_input(left, "Rollouts", "n_rollouts", recipe.n_rollouts, "all")
+    edited["batch_size"] = _integer_input(right, "Groups", "batch_size", recipe.batch_size, "all")
+    edited["max_staleness"] = _integer_input(
+        left, "Max staleness", "max_staleness", recipe.max_staleness, "any", least=0
+    )
+    edited["policy_version"] = _integer_input(
+        right, "Counted from", "policy_version", recipe.policy_version, "newest", least=0
+    )
+    edited["token_budget"] = int(
+        st.number_input("Token budget of a row", 1, value=recipe.token_budget, step=1024, help=_doc("token_budget"))
+    )
+    edited["n_ranks"] = int(st.number_input("Ranks", 1, 65536, recipe.n_ranks, help=_doc("n_ranks")))
+    sources = list(recipe.token_sources or ())
+    chosen = st.multiselect(
+        "Token sources",
+        [str(source) for source in TokenSource],
+        default=[str(source) for source in sources],
+        placeholder="as the algorithm needs",
+        help=_doc("token_sources"),
+    )
+    edited["token_sources"] = chosen or None
+    for name, label in TOGGLES.items():
+        edited[name] = st.toggle(label, getattr(recipe, name), help=_doc(name))
+    with st.expander("Order and limits"):
+        edited |= _order_and_limits(recipe)
+    wanted = parse_recipe(edited)
+    if wanted.to_json() != recipe.to_json():
+        state.set_query(**{PARAM: recipe_to_query(wanted, base)})
+        st.rerun()
+
+
+def _data_source(recipe: Recipe) -> dict[str, str | None]:
+    """The choice of training data: the current pool, a saved view, or a frozen version."""
+    pool = state.service().pool
+    versions = list(dict.fromkeys([recipe.dataset, *(head["name"] for head in pool.versions.all())]))
+    views = list(dict.fromkeys([recipe.view, *(row["name"] for row in pool.views.all())]))
+    titles: dict[tuple[str, str] | None, str] = {None: "The pool as it is now"}
+    titles |= {("dataset", name): f"Version {name}" for name in versions if name is not None}
+    titles |= {("view", name): f"Saved view {name}" for name in views if name is not None}
+    standing = next((one for one in titles if one in (("dataset", recipe.dataset), ("view", recipe.view))), None)
+    options = list(titles)
+    chosen = st.selectbox(
+        "Trained on",
+        options,
+        index=options.index(standing),
+        format_func=titles.__getitem__,
+        help="A version is trained on as it was frozen: later labels and filters do not change it.",
+    )
+    kind, name = chosen or ("", None)
+    return {"dataset": name if kind == "dataset" else None, "view": name if kind == "view" else None}
+
+
+def _order_and_limits(recipe: Recipe) -> dict[str, Any]:
+    """The fields that most recipes leave at their defaults."""
+    edited: dict[str, Any] = {}
+    for name, label in (("order", "Groups first"), ("balance", "Of too many rollouts")):
+        choices = list(get_args(Recipe.model_fields[name].annotation))
+        edited[name] = st.selectbox(label, choices, index=choices.index(getattr(recipe, name)), help=_doc(name))
+    edited["difficulty_target"] = recipe.difficulty_target
+    if edited["order"] == "difficulty":
+        edited["difficulty_target"] = st.number_input(
+            "Mean reward wanted", value=recipe.difficulty_target, step=0.1, help=_doc("difficulty_target")
+        )
+    left, right = st.columns(2)
+    edited["min_rollouts"] = _integer_input(left, "Fewest rollouts", "min_rollouts", recipe.min_rollouts, "no fewer")
+    edited["max_uses"] = _integer_input(right, "Uses", "max_uses", recipe.max_uses, "any number")
+    edited["max_prompt_tokens"] = _integer_input(
+        left, "Longest prompt", "max_prompt_tokens", recipe.max_prompt_tokens, "any"
+    )
+    edited["max_response_tokens"] = _integer_input(
+        right, "Longest response", "max_response_tokens", recipe.max_response_tokens, "any"
+    )
+    edited["temperature"] = left.number_input(
+        "Temperature", min_value=0.0, value=recipe.temperature, placeholder="any", help=_doc("temperature")
+    )
+    losses = list(get_args(Recipe.model_fields["loss"].annotation))
+    edited["loss"] = right.selectbox("Steps in the loss", losses, index=losses.index(recipe.loss), help=_doc("loss"))
+    listed = list(recipe.rewards) if isinstance(recipe.rewards, tuple) else []
+    named: Any = (
+        [] if isinstance(recipe.rewards, tuple) else recipe.rewards
+    )  # the name of a reward policy is kept as it is
+    sources = st.multiselect(
+        "Rewards, first available",
+        list(dict.fromkeys([*listed, *REWARD_SOURCES])),
+        default=listed,
+        accept_new_options=True,
+        placeholder="the newest",
+        help=_doc("rewards"),
+    )
+    edited["rewards"] = sources or named or None
+    critics = [row["model"] for row in state.service().pool.values.models()]
+    known = list(dict.fromkeys([None, recipe.value_model, *critics]))
+    edited["value_model"] = st.selectbox(
+        "Critic",
+        known,
+        index=known.index(recipe.value_model),
+        format_func=lambda name: name or "values that producers sent",
+        help=_doc("value_model"),
+    )
+    return edited
+
+
+def _options(options: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
+    chosen: dict[str, Any] = {}
+    for name, option in options.items():
+        value = given.get(name, option.default)
+        if option.choices is not None:
+            picked = st.selectbox(name, option.choices, index=option.choices.index(value), help=option.description)
+        else:
+            picked = st.number_input(
+                name,
+                min_value=None if option.minimum is None else float(option.minimum),
+                value=None if value is None else float(value),
+                help=option.description,
+                format="%.6g",
+            )
+            if option.whole and picked is not None:
+                picked = int(picked)
+        if picked != option.default and (picked is not None or option.optional):
+            chosen[name] = picked
+    return chosen
+
+
+def _integer_input(where: Any, label: str, name: str, value: int | None, empty: str, least: int = 1) -> int | None:
+    entered = where.number_input(label, min_value=least, value=value, step=1, placeholder=empty, help=_doc(name))
+    return None if entered is None else int(entered)
+
+
+def _doc(name: str) -> str:
+    return str(Recipe.model_fields[name].description)

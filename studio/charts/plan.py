@@ -184,7 +184,7 @@ def groups_per_bar(n: int) -> int:
 
 
 def group_tokens(names: Sequence[str], tokens: Ints, packed: Ints, *, height: int = 240) -> go.Figure:
-    """Tokens of each group before and after sharing prefixes: two bars per group, or the mean of ``groups_per_bar`` groups.
+    """Tokens of each group before and after sharing prefixes: two bars per group (or per ``groups_per_bar``).
 
     int64 ``[g]`` each.
     """

@@ -1,4 +1,4 @@
-"""The capture routes, under ``/v1`` and under ``/{trajectory_uid}/{prompt_uid}/v1``."""
+"""The gateway's routes, under ``/v1`` and under ``/{trajectory_uid}/{prompt_uid}/v1``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PREFIXES = ("/v1", "/{trajectory_uid}/{prompt_uid}/v1")
 
 
 def create_gateway(deps: GatewayDeps) -> list[Route]:
-    """The routes to be mounted at an application's root."""
+    """The routes to mount at an application's root."""
     in_text = Capture(deps, CHAT_TOOLS_IN_TEXT)
     routes = [Route(f"{clawr1_prefix()}/{CHAT_TOOLS_IN_TEXT.path}", in_text, methods=["POST"])]
     for prefix in PREFIXES:
@@ -32,11 +32,11 @@ def create_gateway(deps: GatewayDeps) -> list[Route]:
         routes.append(Route(f"{stored}/input_items", ListInputItems(deps), methods=["GET"]))
         routes.append(Route(f"{prefix}/embeddings", Passthrough(deps, "/v1/embeddings"), methods=["POST"]))
         for path in ("/tokenize", "/detokenize"):
-            # Engines have them beside /v1; clients look for them in both places.
+            # Engines serve them beside /v1; clients look for them in both places.
             for place in (prefix, prefix.removesuffix("/v1")):
                 routes.append(Route(f"{place}{path}", Passthrough(deps, path), methods=["POST"]))
         routes.append(Route(f"{prefix}/models", ListModels(deps), methods=["GET"]))
-        # Names of models have slashes.
+        # Model names contain slashes.
         routes.append(Route(f"{prefix}/models/{{model:path}}", ListModels(deps), methods=["GET"]))
     routes.append(Route("/health", EngineHealth(deps), methods=["GET"]))
     return routes

@@ -1,4 +1,4 @@
-"""What the capture routes work on."""
+"""What all routes of the gateway share: settings, stores, engines, counters, limits."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class GatewayDeps:
 
     Attributes:
         clock: UTC seconds since the epoch.
-        new_uid: names a step.
-        keepalive_s: a stream that waits for its engine gets a comment this often, seconds.
+        new_uid: makes a step's uid.
+        keepalive_s: interval of keep-alive comments in a stream that waits for its engine, seconds.
         sync_wait_s: how long a call waits for a weight sync before it gets 503, seconds.
         max_body_bytes: larger requests get 413.
-        retries: how often an engine is asked that gave no answer.
-        ledger: what session keys with limits have used.
+        retries: how often an engine that gave no answer is tried again.
+        ledger: budgets of session keys.
     """
 
     settings: Settings

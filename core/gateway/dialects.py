@@ -1,4 +1,4 @@
-"""The wire dialects that agents speak: what to ask engines for, what to take out again, how errors look."""
+"""The four wire APIs as the gateway serves them: paths, fields added for engines and removed again, error bodies."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One wire dialect as the gateway serves it and asks engines in it.
+    """One wire API, towards agents and towards engines.
 
     Attributes:
         wire: the translation.
-        relays: whether its events can be made from an engine's chunks as they come.
+        relays: whether its events can be made from an engine's chunks as they arrive.
     """
 
     wire: dialects.Dialect
@@ -40,21 +40,21 @@ class Dialect:
 
     @property
     def name(self) -> str:
-        """As stored with the step."""
+        """The name stored with the step."""
         return self.wire.name
 
     @property
     def path(self) -> str:
-        """Below ``/v1/``, for agents and engines alike."""
+        """The path below ``/v1/``, the same for agents and engines."""
         return self.wire.path
 
     @property
     def translates(self) -> bool:
-        """Whether engines are asked in another dialect than the agent speaks."""
+        """Whether the engine is called in another dialect than the agent's."""
         return self.wire.engine_dialect != self.wire.name
 
     def error(self, error: StudioError) -> dict[str, Any]:
-        """A failure in this dialect's shape."""
+        """An error body of this dialect."""
         return self.wire.error(error)
 
 
@@ -64,7 +64,7 @@ RESPONSES: Final = Dialect(dialects.RESPONSES)
 MESSAGES: Final = Dialect(dialects.MESSAGES)
 
 ENGINE_DIALECTS: Final[Mapping[str, Dialect]] = {"chat": CHAT, "completions": COMPLETIONS}
-"""What engines are asked in."""
+"""Dialects in which engines are called."""
 
 _ASKED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "return_token_ids": ("token_ids", "response_token_ids", "prompt_token_ids"),
@@ -75,24 +75,24 @@ _ASKED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def add_fields(body: Mapping[str, Any], ask: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Add the fields that the agent did not ask for itself.
+    """Add request fields that the agent did not set.
 
     Returns:
-        The engine's request and the names of what was added.
+        The engine's request and the names of the added fields.
     """
     added = [name for name in ask if body.get(name) is None or body[name] is False]
     return {**body, **{name: ask[name] for name in added}}, added
 
 
 def strip_fields(answer: dict[str, Any], added: Sequence[str]) -> None:
-    """Take out of an answer what only the gateway asked for, in place: the agent sees what it would without us."""
+    """Remove from an answer, in place, what only the gateway requested."""
     gone = fields_answered_for(added)
     for field in gone:
         answer.pop(field, None)
     for choice in answer["choices"]:
         for field in gone:
             choice.pop(field, None)
-        # LiteLLM moves what it does not know into a drawer of its own.
+        # LiteLLM moves unknown fields into this one.
         if isinstance(drawer := choice.get("provider_specific_fields"), dict):
             choice["provider_specific_fields"] = {k: v for k, v in drawer.items() if k not in gone}
         if "logprobs" in added and "logprobs" in choice:
@@ -100,7 +100,7 @@ def strip_fields(answer: dict[str, Any], added: Sequence[str]) -> None:
 
 
 def fields_answered_for(added: Sequence[str]) -> frozenset[str]:
-    """Fields of an answer that an engine tells because of these additions to its request."""
+    """Answer fields that an engine returns because of these added request fields."""
     return _fields_answered_for(tuple(added))
 
 
@@ -110,10 +110,10 @@ def _fields_answered_for(added: tuple[str, ...]) -> frozenset[str]:
 
 
 def check_answer(answer: Any) -> dict[str, Any]:
-    """The engine's parsed body, if it is an answer.
+    """The engine's parsed body, checked to be an answer.
 
     Raises:
-        EngineError: it has no choices, or what is said in one is nested deeper than an agent may send it back.
+        EngineError: it has no choices, or a message is nested deeper than an agent may send it back.
     """
     if isinstance(answer, dict):
         choices = answer.get("choices")

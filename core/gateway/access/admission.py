@@ -1,12 +1,16 @@
-"""Who gets in: the one place that decides, before any of a request's body is read.
+"""Admission of requests: host, origin, key and content type are checked before the body is read.
 
-Every request passes four questions: is it for a host of ours; was it made by a page of another origin; does it carry a
-key that opens this call; and, on the admin API, does its body say that it is JSON. All servers of the port stand behind
-this layer: the one of a single process, the workers of several, and the owner that workers pass requests on to.
+Each request is checked for four things: the ``Host`` names this server; it does not come from a page of another origin;
+its
+key allows this call; a request to the admin API declares JSON. Every server of the port has this layer: a single
+process,
+each gateway worker, and the owner that workers forward to.
 
-There are three kinds of calls. Model calls (``/v1`` and ``/{trajectory}/{prompt}/v1``) take the admin key or a session
-key. A few paths tell nothing and are open. All else is the admin API, which a session key never opens: an agent reads
-nothing but its own answers, and does not reward itself.
+There are three kinds of calls. Model calls (``/v1`` and ``/{trajectory}/{prompt}/v1``) accept the admin key or a
+session
+key. A few paths reveal nothing and are open. Everything else is the admin API, which never accepts a session key: an
+agent
+reads only its own answers, and can't reward itself.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from core.gateway.telemetry.stats import GatewayStats
 
 OPEN_PATHS: Final = frozenset({"/health", "/healthz", "/readyz", "/ready", "/openapi.json", "/docs"})
 WORKER_HEADER: Final = "x-claw-worker"
-"""``TOKEN ADDRESS``: a request that a gateway process passes on, and whom it came from."""
+"""``TOKEN ADDRESS``: marks a request that a worker forwards, with the client's address."""
 CORS_METHODS: Final = ("GET", "POST", "DELETE")
 CORS_EXPOSED: Final = ("x-step-uid", "x-trajectory-uid", "retry-after")
 
@@ -41,17 +45,17 @@ Asgi = Callable[[Any, Receive, Send], Awaitable[None]]
 
 
 class Admission:
-    """The layer.
+    """ASGI middleware that admits or refuses requests.
 
     Args:
-        app: what stands behind it.
-        hosts: the names that it answers for.
-        api_key: the admin key; None asks for no key.
+        app: the application that serves admitted requests.
+        hosts: host names of this server.
+        api_key: the admin key; None requires no key.
         keys: session keys.
-        stats: counts what is refused, by reason.
+        stats: counts refused requests by reason.
         cors_origins: origins whose pages may make model calls.
-        wrong_keys: shared with whoever else asks for the admin key.
-        worker_token: what the gateway processes in front of this server say, which have checked the same.
+        wrong_keys: shared with every other place that checks the admin key.
+        worker_token: sent by gateway workers, which have made the same checks already.
     """
 
     def __init__(
@@ -91,7 +95,7 @@ class Admission:
         host = origin = site = None
         for name, value in scope["headers"]:
             if name == b"host":
-                # Two of them are for two readers who take different ones.
+                # Two Host headers may be read differently by two servers.
                 host = value if host is None else b""
             elif name == b"origin":
                 origin = value if origin is None else b""
@@ -115,7 +119,7 @@ class Admission:
             await self._keyed(scope, receive, send)
 
     async def _keyed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request that is for us and of no foreign page."""
+        """Check the key of a request whose host and origin are allowed, and serve it."""
         path = matched_path(scope)
         if path not in OPEN_PATHS:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
@@ -142,7 +146,7 @@ class Admission:
             )
 
     def _address(self, scope: Scope, headers: dict[str, str]) -> str:
-        """Where the request came from, before the worker that passed it on."""
+        """The client's address, also for a request that a worker forwarded."""
         token, _, address = headers.get(WORKER_HEADER, "").partition(" ")
         if self._worker_token is not None and hmac.compare_digest(token.encode("latin-1"), self._worker_token.encode()):
             return address
@@ -156,7 +160,7 @@ class Admission:
 
 
 def _check_media(headers: dict[str, str], path: str) -> None:
-    """Raises UnsupportedMedia for a body that does not say that it is JSON."""
+    """Raises UnsupportedMedia for a body that is not declared as JSON."""
     if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
         return
     content_type = headers.get("content-type", "")

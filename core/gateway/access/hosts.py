@@ -1,8 +1,8 @@
-"""Which hosts a request may be for, and which pages it may come from.
+"""Allowed hosts and origins of requests.
 
-A page that was loaded under a name of its own stays in that name when the name is rebound to this machine, so its
-requests ask for a host that nobody allowed. A page of another origin says so in ``Origin``, or its browser does in
-``Sec-Fetch-Site`` (https://www.w3.org/TR/fetch-metadata/).
+The host check stops DNS rebinding: a page loaded from a foreign name keeps sending that name as ``Host`` after the name
+resolves to this machine. The origin check stops pages of other origins, by ``Origin`` or by ``Sec-Fetch-Site``
+(https://www.w3.org/TR/fetch-metadata/).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from cachetools import LRUCache
 from core.config import is_loopback
 
 WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})
-"""What a server is bound to that listens at all of a machine's addresses."""
+"""Addresses that listen on all interfaces."""
 FOREIGN_SITES: Final = frozenset({b"cross-site", b"same-site"})
-"""``Sec-Fetch-Site`` of pages of other origins; other ports of this machine are the same site."""
+"""Values of ``Sec-Fetch-Site`` for pages of other origins; other ports of this machine are the same site."""
 
 _AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+))(?::(?P<port>\d{1,5}))?", re.IGNORECASE)
 _MAX_KNOWN: Final = 256
 
 
 def host_of(authority: str) -> str | None:
-    """The host of ``host[:port]``, in lower case, without brackets and the last dot; None where it is no authority."""
+    """The host of ``host[:port]`` in lower case, without brackets and final dot; None if it is not an authority."""
     match = _AUTHORITY.fullmatch(authority)
     if match is None or int(match["port"] or 0) > 65535:
         return None
@@ -37,9 +37,9 @@ class Hosts:
     """The hosts that a server answers for.
 
     Args:
-        bound: the address that it listens at. At a wildcard every address that is a number is its own: a page can't be
-            rebound to a number.
-        allowed: further names; ``*.example.org`` takes all below it.
+        bound: the address it listens on. With a wildcard every IP address is accepted, because DNS rebinding needs a
+            name.
+        allowed: further names; ``*.example.org`` matches all subdomains.
     """
 
     def __init__(self, bound: str, allowed: Iterable[str] = ()) -> None:
@@ -74,11 +74,11 @@ def _is_number(host: str) -> bool:
 
 
 def is_foreign(origin: bytes | None, site: bytes | None, host: bytes) -> bool:
-    """Whether a request was made by a page of another origin than the server that it is for.
+    """Whether a request was made by a page of another origin.
 
     Args:
-        origin, site: ``Origin`` and ``Sec-Fetch-Site``; None where the request has none, as programs send it.
-        host: ``Host``, which is allowed.
+        origin, site: ``Origin`` and ``Sec-Fetch-Site``; None where missing, as in requests of programs.
+        host: ``Host``, already allowed.
     """
     if origin is not None:
         scheme, _, authority = origin.partition(b"://")

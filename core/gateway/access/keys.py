@@ -1,4 +1,4 @@
-"""Session keys: known by hash, bound to a trajectory and a channel, taken back for good."""
+"""Session keys: stored as hashes, bound to a trajectory and a channel, revocable."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from core.records import parse
 
 KEY_PREFIX: Final = "cs-"
 KEY_ID_CHARS: Final = 16
-# Records begin with their kind: the calls among them need not be parsed.
+# Records begin with their kind, so call records are skipped without parsing.
 _SESSION, _REVOKE = b'{"kind":"session"', b'{"kind":"revoke"'
 _OURS = re.compile(r"cs-[A-Za-z0-9_-]{43}")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a session key may; None and empty is no limit.
+    """Limits of a session key; None or empty means no limit.
 
     Attributes:
-        expires_at: seconds since the epoch from which it opens nothing.
-        max_calls, max_tokens: over its life; what its trajectory has already counts.
-        models: globs of the model names that it may ask for.
-        any_prompt: whether calls may name another prompt group than the key's.
+        expires_at: seconds since the epoch at which it becomes invalid.
+        max_calls, max_tokens: over its life; earlier calls of its trajectory count.
+        models: globs of allowed model names.
+        any_prompt: whether calls may name a prompt group other than the key's.
     """
 
     expires_at: float | None = None
@@ -44,19 +44,19 @@ class Limits:
 
     @property
     def counted(self) -> bool:
-        """Whether its calls have to be counted."""
+        """Whether calls of the key must be counted."""
         return not self.max_calls is self.max_tokens is self.calls_per_minute is None
 
     @classmethod
     def of(cls, row: Mapping[str, Any] | None) -> Limits:
-        """From JSON, as ``session`` records have it."""
+        """From the JSON of a ``session`` record."""
         values = dict(row or {})
         return cls(**{**values, "models": tuple(values.get("models") or ())})
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What a session key stands for."""
+    """What a session key is bound to."""
 
     trajectory_uid: str
     prompt_uid: str | None = None
@@ -69,19 +69,19 @@ class Binding:
 
 
 def hash_key(key: str) -> str:
-    """SHA-256 of a key, hex: the only form in which a key is kept."""
+    """SHA-256 of a key, hex; keys are stored in this form only."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def key_id(key_sha256: str) -> str:
-    """The name under which a key is listed and revoked; it gives nothing of the key away."""
+    """The id under which a key is listed and revoked; it does not reveal the key."""
     return key_sha256[:KEY_ID_CHARS]
 
 
 class KeyStore:
     """Session keys by hash. Thread-safe.
 
-    A key is looked up by its SHA-256, so the time that takes tells nothing of how much of a guess was right.
+    Keys are looked up by SHA-256, so lookup time reveals nothing about a guess.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
@@ -93,7 +93,7 @@ class KeyStore:
         self._listener: Callable[[Mapping[str, Any]], None] | None = None
 
     def listen(self, listener: Callable[[Mapping[str, Any]], None]) -> None:
-        """Have every key told that is made or taken back from now on, as a row of ``load``, in the caller's thread."""
+        """Call the listener with a row as in ``load`` for each key made or revoked from now on, in that thread."""
         self._listener = listener
 
     def rows(self) -> list[dict[str, Any]]:
@@ -131,7 +131,7 @@ class KeyStore:
         return key, key_sha256
 
     def load(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Take the sessions of earlier runs: rows shaped like ``session`` records, ``revoked_at`` where it was."""
+        """Load the sessions of earlier runs: rows like ``session`` records, with ``revoked_at`` where revoked."""
         for row in rows:
             binding = Binding(
                 trajectory_uid=row["trajectory_uid"],
@@ -148,7 +148,7 @@ class KeyStore:
                 self.revoke(row["key_sha256"])
 
     def replay(self, payloads: Iterable[bytes]) -> None:
-        """Take what stands in the journal and may not be in the pool yet: an earlier process was killed."""
+        """Apply journal records that may not be in the pool yet because an earlier process was killed."""
         for payload in payloads:
             if payload.startswith(_SESSION):
                 self.load([parse(payload)])
@@ -156,7 +156,7 @@ class KeyStore:
                 self.revoke(parse(payload)["key_sha256"])
 
     def resolve(self, key: str) -> Binding | None:
-        """What the key is bound to; None when it was not minted here, was revoked or has expired."""
+        """The key's binding; None if it was not made here, is revoked or has expired."""
         key_sha256 = hash_key(key)
         binding = self._bindings.get(key_sha256)
         if binding is None or key_sha256 in self._revoked:
@@ -165,15 +165,15 @@ class KeyStore:
         return None if expires_at is not None and self._clock() >= expires_at else binding
 
     def binding(self, key_sha256: str) -> Binding | None:
-        """What the key with this hash is or was bound to."""
+        """The binding of the key with this hash, revoked or not."""
         return self._bindings.get(key_sha256)
 
     def knows_trajectory(self, trajectory_uid: str) -> bool:
-        """True when some key is or was bound to the trajectory."""
+        """Whether any key is or was bound to the trajectory."""
         return trajectory_uid in self._trajectories
 
     def find(self, name: str) -> list[str]:
-        """Hashes of the keys of a trajectory, or of the key with this id, revoked ones too. NotFound for neither."""
+        """Hashes of a trajectory's keys, or of the key with this id, also revoked ones. NotFound if there is none."""
         with self._lock:
             hashes = [
                 key_sha256
@@ -187,11 +187,11 @@ class KeyStore:
         return hashes
 
     def is_revoked(self, key_sha256: str) -> bool:
-        """True once the key was taken back."""
+        """Whether the key is revoked."""
         return key_sha256 in self._revoked
 
     def revoke(self, key_sha256: str) -> None:
-        """Take a key back; from then on it opens nothing."""
+        """Revoke a key."""
         with self._lock:
             self._revoked.add(key_sha256)
         self._tell(key_sha256)
@@ -221,28 +221,29 @@ def presented_keys(headers: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def is_studio_key(key: str, api_key: str | None) -> bool:
-    """True when ``key`` is the studio's own, compared in constant time."""
+    """Whether ``key`` is the admin key, compared in constant time."""
     return api_key is not None and hmac.compare_digest(hash_key(key), hash_key(api_key))
 
 
 def authorize(
     presented: Iterable[str], keys: KeyStore, api_key: str | None, address: str, wrong_keys: WrongKeys
 ) -> Binding | None:
-    """Let a call in when it presented the admin key or a session key, or when no key is asked for.
+    """Authorize a call by the admin key or a session key.
 
     Args:
-        api_key: the admin key; None asks for none.
-        address: where the call came from; after many wrong keys only session keys open anything from there, since
-            those can't be guessed.
+        api_key: the admin key; None requires no key.
+        address: the client's address. After many wrong keys from it only session keys are accepted, because they can't
+            be
+            guessed.
 
     Returns:
-        What the session key is bound to that let it in, or that it presented where none is asked for; None for who may
-        do everything.
+        The binding of the presented session key; None for a caller without restrictions.
 
     Raises:
-        Unauthorized: a key is asked for and neither was presented; or a session key was that does not hold, whether or
-            not one is asked for: its agent believes that it is bound to something.
-        TooManyAttempts: the address is not heard.
+        Unauthorized: a key is required and neither kind was presented, or a presented session key is invalid. The
+            latter
+            holds also where no key is required, because the agent expects to be bound to something.
+        TooManyAttempts: the address sent too many wrong keys.
     """
     binding: Binding | None = None
     others: list[str] = []
@@ -281,7 +282,7 @@ def authorize(
 
 
 def check_model(binding: Binding, model: str | None) -> None:
-    """Raises Forbidden for a model that the key may not ask for."""
+    """Raises Forbidden for a model that the key does not allow."""
     if binding.limits.models and not any(fnmatchcase(model or "", glob) for glob in binding.limits.models):
         raise Forbidden(
             f"this session key may not ask for the model {model!r}",
@@ -291,7 +292,7 @@ def check_model(binding: Binding, model: str | None) -> None:
 
 
 def check_prompt(binding: Binding, prompt_uid: str | None) -> None:
-    """Raises Forbidden for a prompt group other than the key's: its steps would be compared to others'."""
+    """Raises Forbidden for a prompt group other than the key's, because steps are compared within their group."""
     if prompt_uid and prompt_uid != binding.prompt_uid and not binding.limits.any_prompt:
         raise Forbidden(
             f"this session key is bound to prompt group {binding.prompt_uid!r}"
@@ -303,7 +304,7 @@ def check_prompt(binding: Binding, prompt_uid: str | None) -> None:
 
 
 def check_binding(binding: Binding, *, trajectory_uid: str | None, channel: str) -> None:
-    """Hold a caller that a session key let in to what the key is bound to. Forbidden names what it reached for."""
+    """Raises Forbidden if a call names another trajectory or channel than its session key is bound to."""
     if trajectory_uid != binding.trajectory_uid:
         raise Forbidden(
             f"this session key is bound to trajectory {binding.trajectory_uid!r}",

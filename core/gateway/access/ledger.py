@@ -1,7 +1,8 @@
-"""What session keys have used of what they may: calls, tokens, calls a minute.
+"""Budgets of session keys: calls, tokens, calls per minute.
 
-One process keeps the book. Gateway processes ask it before each call of a key that has limits, so a budget is exact
-whatever the number of processes. Tokens are known when the answer is there: calls in flight may go past that budget.
+One process counts. Gateway workers ask it before each call of a key with limits, so budgets are exact with any number
+of
+processes. Tokens are known after the answer, so calls in flight can exceed a token budget.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ class _Account:
 
 
 def no_earlier(trajectory_uid: str) -> tuple[int, int]:
-    """A trajectory that nothing is known of."""
+    """Usage of a trajectory without earlier calls."""
     return 0, 0
 
 
 class Ledger:
-    """The book, for keys that have limits. Thread-safe.
+    """Usage counts of the keys that have limits. Thread-safe.
 
     Args:
-        earlier: calls and tokens that a trajectory has already, of earlier runs: asked once for a key.
-        clock: seconds that only grow.
+        earlier: number of calls and tokens of a trajectory in earlier runs; called once per key.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -52,12 +53,12 @@ class Ledger:
         self._lock = threading.Lock()
 
     async def enter(self, binding: Binding) -> None:
-        """Count a call of the key. Raises KeySpent where it has none left."""
+        """Count a call of the key. Raises KeySpent when a budget is used up."""
         if binding.limits.counted:
             await asyncio.to_thread(self.take, binding)
 
     def take(self, binding: Binding) -> None:
-        """``enter`` for threads."""
+        """``enter``, blocking."""
         limits = binding.limits
         with self._lock:
             account = self._accounts.get(binding.key_sha256)
@@ -80,7 +81,7 @@ class Ledger:
                 account.recent.append(now)
 
     def spend(self, key_sha256: str, n_tokens: int) -> None:
-        """A call of the key took so many tokens, prompt and answer."""
+        """Add the prompt and response tokens of a finished call."""
         with self._lock:
             account = self._accounts.get(key_sha256)
             if account is not None:

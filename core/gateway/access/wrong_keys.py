@@ -1,4 +1,4 @@
-"""Wrong keys by the address that they came from: who tries many is not heard for a while."""
+"""Throttling of addresses that send many wrong keys."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ _MAX_ADDRESSES: Final = 10_000
 
 
 class WrongKeys:
-    """Different wrong keys of the last minute, by address; thread-safe.
+    """Different wrong keys of the last minute, by address. Thread-safe.
 
-    The same wrong key again is an agent that was set up wrongly and no guess, so it counts once. An IPv6 address counts
-    as its /64, which is what one customer gets.
+    The same wrong key counts once: it is a misconfigured agent, not a guess. An IPv6 address counts as its /64, which
+    is
+    what one customer gets.
 
     Args:
-        clock: seconds that only grow.
+        clock: monotonic seconds.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,7 +34,7 @@ class WrongKeys:
         self._lock = threading.Lock()
 
     def check(self, address: str) -> None:
-        """Raises TooManyAttempts while the address is not heard."""
+        """Raises TooManyAttempts while the address is throttled."""
         if not self._wrong:
             return
         with self._lock:
@@ -44,7 +45,7 @@ class WrongKeys:
         raise TooManyAttempts("too many different wrong keys came from this address", retry_after_s=max(1.0, wait_s))
 
     def wrong(self, address: str, key_sha256: str) -> None:
-        """A key came from the address that is none."""
+        """Count a wrong key of the address."""
         with self._lock:
             network = _network(address)
             tried = self._recent(network)

@@ -1,4 +1,4 @@
-"""The bare ASGI messages of the capture path: a framework's request and response objects cost more than it has."""
+"""Reading requests and sending responses as plain ASGI messages: faster than a framework's request objects."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ JSON: Final = (b"content-type", b"application/json")
 EVENT_STREAM: Final = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
-    # Proxies in between must not collect the events.
+    # Proxies must not buffer the events.
     (b"x-accel-buffering", b"no"),
 )
 
 
 MAX_BODY_BYTES: Final = 256 << 20
 MAX_RATIO: Final = 200
-"""Decompressed bytes for each that was sent: chats that repeat themselves shrink to a hundredth at best."""
+"""Most decompressed bytes per compressed byte; repetitive chats compress to a hundredth at best."""
 _SMALL: Final = 1 << 20
-"""So much may be said with however few bytes."""
+"""Decompressed size that is always allowed, bytes."""
 _WINDOWS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 47}
 """``Content-Encoding`` -> zlib's window bits."""
 
 
 class ClientDisconnected(Exception):
-    """The agent closed the connection while sending its request."""
+    """The client disconnected while sending its request."""
 
 
 class TooLarge(BadRequest):
@@ -45,14 +45,14 @@ class TooLarge(BadRequest):
 
 
 class UnknownEncoding(BadRequest):
-    """A body compressed in a way that nobody here can read."""
+    """A body in an unsupported ``Content-Encoding``."""
 
     type = "unsupported_encoding"
     http_status = 415
 
 
 def text_headers(headers: Headers) -> dict[str, str]:
-    """Headers as texts, names in lower case."""
+    """Headers as text, names in lower case."""
     return {name.decode("latin-1"): header_text(value) for name, value in headers}
 
 
@@ -62,7 +62,7 @@ async def read_request(receive: Receive, headers: Mapping[str, str], max_bytes: 
     encoding = headers.get("content-encoding")
     if encoding is None:
         return body
-    # Inflating hundreds of megabytes takes a second, in which others are served.
+    # Decompressing hundreds of megabytes takes a second; a thread keeps the event loop free.
     return await asyncio.to_thread(plain_body, body, encoding, max_bytes)
 
 
@@ -70,8 +70,8 @@ def plain_body(body: bytes, encoding: str | None, max_bytes: int) -> bytes:
     """A body without its ``Content-Encoding``.
 
     Raises:
-        UnknownEncoding: neither gzip nor deflate. BadRequest: it is not what it says, or ends in the middle.
-        TooLarge: more than ``max_bytes``, or ``MAX_RATIO`` times what was sent.
+        UnknownEncoding: neither gzip nor deflate. BadRequest: invalid or truncated data.
+        TooLarge: over ``max_bytes``, or over ``MAX_RATIO`` times the compressed size.
     """
     name = (encoding or "identity").strip().lower()
     if name == "identity":
@@ -125,7 +125,7 @@ async def read_body(receive: Receive, max_bytes: int) -> bytes:
 
 
 async def disconnected(receive: Receive) -> None:
-    """Return when the agent has gone. The request has to be read already."""
+    """Return when the client has disconnected. The request must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

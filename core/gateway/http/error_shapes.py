@@ -1,4 +1,4 @@
-"""The shape of a refusal that comes before any route is found: by the path, the caller's dialect."""
+"""Error bodies for requests refused before routing: the path decides the dialect."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from core.gateway.http.asgi import JSON, Headers
 MODEL_PATH: Final = re.compile(
     r"(?!/api/v1/|[\s\S]*/(?:register|complete)_trajectory$)(?:/[^/]+/[^/]+)?/(?:v1/|(?:de)?tokenize$)"
 )
-"""Below a trajectory's prefix stand two of Claw-R1's calls that write what is no model call. Engines have their
+"""Paths of model calls. Two of Claw-R1's paths below a trajectory's prefix are no model calls; engines serve their
 tokenizer beside ``/v1``.
 """
 _MESSAGES_PATH = re.compile(r"/v1/messages(?:/|$)")
 
 
 def refusal(path: str, headers: Iterable[tuple[bytes, bytes]], error: StudioError) -> tuple[bytes, Headers]:
-    """The body of a refusal and the headers that go with it."""
+    """Body and headers of an error response."""
     if not MODEL_PATH.match(path):
         body = error.as_dict()
     elif _MESSAGES_PATH.search(path) or any(name == b"anthropic-version" for name, _ in headers):

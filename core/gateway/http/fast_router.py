@@ -1,4 +1,4 @@
-"""The short way in: model calls go to their endpoint without climbing through a router's list of routes."""
+"""A fast router for model calls, in front of the framework's list of routes."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from core.gateway.http.asgi import Receive, Scope, Send
 
 _ROOT = "/v1/"
 _SLASH: Final = "\ud82f"
-"""Stands for a slash inside a uid while routes are matched. No decoded path holds it: it is half a surrogate pair."""
+"""Replaces a slash inside a uid while routes are matched. It is half a surrogate pair, so no decoded path contains it.
+"""
 _DOUBLED: Final = "/v1/v1/"
 _CALLS: Final = frozenset(
     {"chat", "completions", "responses", "messages", "models", "embeddings", "tokenize", "detokenize"}
 )
-"""Beginnings of what follows ``/v1/`` in a model call."""
+"""First path segments after ``/v1/`` of model calls."""
 
 Asgi = Callable[[Any, Receive, Send], Awaitable[None]]
 
 
 class FastRouter:
-    """An application before another one: takes the ``POST`` calls whose path says all, leaves the rest.
+    """ASGI middleware that serves ``POST`` model calls directly and passes everything else on.
 
     Args:
-        app: what serves everything else.
-        routes: the gateway's; those under ``/v1`` without parameters are taken, there and under a trajectory's prefix.
+        app: serves everything else.
+        routes: the gateway's; those under ``/v1`` without parameters are served here, also under a trajectory's prefix.
     """
 
     def __init__(self, app: Asgi, routes: Sequence[Route]) -> None:
@@ -64,7 +65,7 @@ class FastRouter:
 
 
 def matched_path(scope: Scope) -> str:
-    """The path for matching: under ``/{trajectory_uid}/{prompt_uid}/v1`` encoded slashes don't part the uids."""
+    """The path for matching: encoded slashes under ``/{trajectory_uid}/{prompt_uid}/v1`` do not split a uid."""
     path: str = scope["path"]
     raw_path: bytes = scope.get("raw_path", b"")
     if b"%2" not in raw_path:
@@ -77,14 +78,16 @@ def matched_path(scope: Scope) -> str:
 
 
 def decode_slashes(params: Mapping[str, str]) -> dict[str, str]:
-    """Path parameters with their slashes back."""
+    """Path parameters with their slashes restored."""
     return {name: value.replace(_SLASH, "/") if isinstance(value, str) else value for name, value in params.items()}
 
 
 def _undoubled(scope: Scope) -> Scope:
-    """``/v1/v1/...`` as ``/v1/...``, also behind a trajectory's prefix: some clients add a ``/v1`` to what has one."""
+    """``/v1/v1/...`` as ``/v1/...``, also under a trajectory's prefix: some clients append ``/v1`` to a URL that has
+    one.
+    """
     head, _, rest = scope["path"].partition(_DOUBLED)
-    # Nothing but model calls: what else stands there, and who may call it, was decided by the path as it came.
+    # Model calls only: admission checked the original path, so no other path may be rewritten.
     if rest.partition("/")[0] not in _CALLS or head.count("/") not in (0, 2):
         return scope
     path = f"{head}{_ROOT}{rest}"

@@ -1,4 +1,4 @@
-"""What one sender, and all of them together, may take of the gateway: bytes, seconds, connections, descriptors."""
+"""Limits of the server, for one client and for all: bytes, seconds, connections, file descriptors."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from core.config import Settings
 
 MOST_DESCRIPTORS: Final = 1 << 20
 KEPT_DESCRIPTORS: Final = 128
-"""For the journal, the pool, pipes and whatever else is no connection."""
+"""File descriptors kept for the journal, the pool, pipes and so on."""
 BODIES_AT_ONCE: Final = 4
-"""So many bodies of the largest size may be held at a time, in however many requests they come."""
+"""How many request bodies of the largest size may be in memory at a time, summed over all requests."""
 OWNER_IDLE_S: Final = 75.0
 OWNER_HEADER_BYTES: Final = 4096
 MOST_FRAMING: Final = 16
-"""Bytes of chunks' sizes, extensions and trailers for each byte of a body: chunks of one byte have six."""
+"""Most bytes of chunk sizes, extensions and trailers per byte of body; chunks of one byte have six."""
 CHECK_EVERY_S: Final = 1.0
-"""How often connections are looked over."""
+"""Interval between checks of all connections, seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The settings of the same names: bytes, seconds, connections of one process."""
+    """Bytes, seconds and connections of one process; the settings have the same names."""
 
     max_body_bytes: int = 256 << 20
     max_header_bytes: int = 64 << 10
@@ -34,7 +34,7 @@ class Limits:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """As the user set them."""
+        """From the user's settings."""
         return cls(
             max_body_bytes=settings.max_body_bytes,
             max_header_bytes=settings.max_header_bytes,
@@ -45,9 +45,9 @@ class Limits:
         )
 
     def behind(self, n_workers: int) -> Self:
-        """For the server that only the gateway processes talk to.
+        """Limits of the owner's server behind ``n_workers`` gateway workers.
 
-        It takes whatever they took, keeps their connections longer than they do, and adds no limit to theirs.
+        It accepts whatever workers accepted, keeps connections open longer than they do, and adds no limit of its own.
         """
         return replace(
             self,
@@ -58,7 +58,7 @@ class Limits:
 
     @property
     def n_connections(self) -> int:
-        """Most connections at a time: each call may need a descriptor for its engine besides its own."""
+        """Most connections at a time: each call may need a second descriptor for its engine."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft == resource.RLIM_INFINITY:
             return self.max_connections
@@ -66,13 +66,13 @@ class Limits:
 
     @property
     def check_every_s(self) -> float:
-        """Seconds between two looks at all connections: short enough for the shortest of the times."""
+        """Seconds between checks of all connections, short enough for the shortest timeout."""
         shortest = min(self.header_timeout_s, self.body_timeout_s, self.idle_timeout_s)
         return min(CHECK_EVERY_S, shortest / 4)
 
 
 def raise_descriptor_limit() -> int:
-    """Allow this process as many open files as the system lets it; returns how many. Lowers nothing."""
+    """Raise this process's limit of open files to the system's maximum; returns the limit. Never lowers it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MOST_DESCRIPTORS

@@ -1,4 +1,4 @@
-"""The open connections of one server: how many there may be, and which of them have waited too long."""
+"""The open connections of one server: how many are allowed, and which have waited too long."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Final, Protocol
 from core.gateway.http.limits import BODIES_AT_ONCE, Limits
 
 MIN_AGE_S: Final = 1.0
-"""A connection that has been idle for less is likely to be used again at once, and is not taken for another one."""
+"""A connection idle for less is likely to be reused at once, so it is not closed to make room."""
 SPARE: Final = 16
-"""Beyond the cap so many more, and an eighth of it, are told why they are not served."""
+"""Connections above the limit, besides an eighth of it, that still get an error response."""
 
 
 class Connection(Protocol):
-    """What is known here of a connection."""
+    """The interface of one connection."""
 
     def check(self, now: float) -> None:
-        """Close it where it has waited too long."""
+        """Close it if it has waited too long."""
         ...
 
     def give_way(self) -> None:
-        """Close it for another one."""
+        """Close it to make room for another one."""
         ...
 
 
@@ -30,11 +30,11 @@ class OpenConnections:
     """The connections of one event loop.
 
     Args:
-        limits: what each may take.
-        refused: told the reason of everything that is refused.
+        limits: limits of each connection and of all.
+        refused: called with the reason of each refusal.
 
     Attributes:
-        held_bytes: of request bodies whose calls are not answered yet.
+        held_bytes: request bodies in memory whose calls are not answered yet.
     """
 
     def __init__(self, limits: Limits, refused: Callable[[str], None] = lambda _: None) -> None:
@@ -48,16 +48,16 @@ class OpenConnections:
 
     @property
     def full(self) -> bool:
-        """Whether there are more connections than there may be."""
+        """Whether the number of connections is over the limit."""
         return len(self._open) > self.most
 
     @property
     def crowded(self) -> bool:
-        """Whether as much of bodies is held as may be held at a time."""
+        """Whether request bodies in memory have reached their limit."""
         return self.held_bytes > BODIES_AT_ONCE * self.limits.max_body_bytes
 
     def opened(self, connection: Connection, now: float) -> bool:
-        """A new connection. False: there are so many that this one can't even be told."""
+        """Register a new connection. False: there are too many even for an error response."""
         self._open.add(connection)
         self._waiting[connection] = now
         if self._timer is None:
@@ -70,18 +70,18 @@ class OpenConnections:
         return len(self._open) <= self.most + self.most // 8 + SPARE
 
     def closed(self, connection: Connection) -> None:
-        """It is no more."""
+        """Forget a closed connection."""
         self._open.discard(connection)
         self._waiting.pop(connection, None)
 
     def waits(self, connection: Connection, now: float) -> None:
-        """The client is to send the head of its next request, or is at it: such a connection gives way to others."""
+        """Note that the connection waits for the head of its next request; it may be closed to make room."""
         self._waiting.pop(connection, None)
         if connection in self._open:
             self._waiting[connection] = now
 
     def busy(self, connection: Connection) -> None:
-        """It has a request."""
+        """Note that the connection has a request."""
         self._waiting.pop(connection, None)
 
     def _watch(self) -> None:

@@ -1,12 +1,11 @@
-"""HTTP/1.1 for agents: uvicorn's protocol with limits, and without what two readers would read differently.
+"""HTTP/1.1 for agents: uvicorn's protocol with limits and without ambiguous requests.
 
-The parser is llhttp's in its strict form. Refused besides: other versions and methods, any transfer coding but
-``chunked``, a target that names another host than ``Host``, and more framing than content. Trailers are read and
-dropped: a header that comes behind the body was seen by nobody who decided about the request.
+The parser is llhttp in strict mode. Also refused are other HTTP versions and methods, transfer codings other than
+``chunked``, a target whose host differs from ``Host``, and more framing than content. Trailers are dropped, because
+admission has not seen them.
 
-Some clients (Java's, for one) offer HTTP/2 with every first request (``Upgrade: h2c``). A server that does not speak it
-answers as if nothing had been offered (RFC 9110, 7.8); the parser would take the request's body for the other
-protocol's first bytes.
+Some clients (Java's, for example) offer HTTP/2 with each first request (``Upgrade: h2c``). The offer is ignored, as RFC
+9110, 7.8 allows; the parser alone would take the request's body for the other protocol's first bytes.
 """
 
 from __future__ import annotations
@@ -24,21 +23,22 @@ from core.gateway.http.limits import MOST_FRAMING
 from core.gateway.http.open_connections import OpenConnections
 
 MIN_BYTES_PER_S: Final = 4096
-"""A body that comes at least as fast is waited for."""
+"""A body that arrives at least this fast does not time out."""
 MOST_PIPELINED: Final = 100
 SMALL: Final = 1 << 20
-"""Bodies up to here are taken also where very many bytes are held."""
+"""Smaller bodies are accepted even when request bodies fill their memory limit."""
 LINGER_S: Final = 5.0
-"""A refused sender is listened to for so long, for an answer is lost where unread bytes stand behind it."""
+"""How long data from a refused client is read and dropped, seconds. Closing with unread data could lose the response.
+"""
 METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE"})
 
 _OFFER = frozenset({b"upgrade", b"http2-settings"})
 _IDLE, _HEAD, _BODY = range(3)
-"""What of a request is being read."""
+"""The part of a request that is being read."""
 
 
 class _Refused(Exception):
-    """Ends the parser's work on a request."""
+    """Stops the parser's work on a request."""
 
     def __init__(self, error: StudioError) -> None:
         super().__init__(error.message)
@@ -49,7 +49,7 @@ class HttpProtocol(HttpToolsProtocol):
     """One connection.
 
     Args:
-        connections: all of its server.
+        connections: all connections of its server.
     """
 
     def __init__(self, *args: Any, connections: OpenConnections, **kwargs: Any) -> None:
@@ -76,34 +76,34 @@ class HttpProtocol(HttpToolsProtocol):
         self.url = b""
         self.headers = []
 
-    # What the transport calls.
+    # Called by the transport.
 
     def connection_made(self, transport: Any) -> None:
-        """Open."""
+        """The connection is open."""
         super().connection_made(transport)
         self._since = self.loop.time()
         if not self._connections.opened(self, self._since):
             self._connections.refused(Overloaded.type)
             self._answer(self._overloaded())
             self.transport.close()
-        # Whoever comes when all places are taken is told so once it has said what it wants.
+        # A client above the limit gets its error response once its request is known.
         self._late = self._connections.full
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Closed, by whomever."""
+        """The connection is closed."""
         self._connections.closed(self)
         self._release()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of requests."""
+        """Received bytes of requests."""
         while data:
             if self._lingers or self._refusal is not None:
                 return
             data = self._fed(data)
 
     def _fed(self, data: bytes) -> bytes:
-        """Let the parser have them; returns what it is to have next."""
+        """Feed the parser; returns the bytes to feed next."""
         self._begun = False
         body_bytes = self._body_bytes
         try:
@@ -118,7 +118,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(refusal_error)
             return b""
         if self._reading == _HEAD and not self._begun:
-            # The parser keeps an unfinished line, however long it grows, and tells nothing of it.
+            # The parser buffers an unfinished line of any length without a callback.
             self._raw_bytes += len(data)
             if max(self._raw_bytes, self._head_bytes) > self._limits.max_header_bytes:
                 self._refuse(self._long_head())
@@ -131,7 +131,7 @@ class HttpProtocol(HttpToolsProtocol):
                 self._refuse(MalformedHttp("the body is mostly chunk sizes, extensions or trailers", field="body"))
         return b""
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
@@ -168,7 +168,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """A request begins, unless it is read again without its offer."""
+        """The head is complete; nothing happens if the request will be parsed again without its upgrade offer."""
         if self._offers():
             return
         self._check_request()
@@ -192,7 +192,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """A request is whole."""
+        """The request is complete."""
         if self._offers():
             return
         super().on_message_complete()
@@ -200,10 +200,10 @@ class HttpProtocol(HttpToolsProtocol):
         if not self._n_open:
             self._connections.waits(self, self._since)
 
-    # What the answers call.
+    # Called by responses.
 
     def on_response_complete(self) -> None:
-        """An answer has been written."""
+        """A response is written."""
         self.server_state.total_requests += 1
         self._n_open -= 1
         if not self._n_open:
@@ -220,10 +220,10 @@ class HttpProtocol(HttpToolsProtocol):
             self._since = self.loop.time()
             self._connections.waits(self, self._since)
 
-    # What the table of connections calls.
+    # Called by the table of connections.
 
     def check(self, now: float) -> None:
-        """Close it where the other side takes too long: to send a request, or to take an answer."""
+        """Close the connection if the client is too slow to send a request or to read a response."""
         if self._stalls(now):
             self.transport.abort()
         elif self._lingers:
@@ -233,7 +233,7 @@ class HttpProtocol(HttpToolsProtocol):
             return
         elif self._reading == _BODY:
             if self.flow.read_paused:
-                # It is not the sender who is waited for.
+                # Reading is paused by this side, so the client is not late.
                 self._since = now
             elif now - self._since > self._limits.body_timeout_s + self._body_bytes / MIN_BYTES_PER_S:
                 message = f"the body did not come within {self._limits.body_timeout_s:g} s"
@@ -254,7 +254,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _stalls(self, now: float) -> bool:
-        """Whether nothing of what was written has been taken for too long."""
+        """Whether the client has read nothing of the written response for too long."""
         unsent = self.transport.get_write_buffer_size()
         if not unsent or unsent != self._unsent:
             self._unsent, self._unsent_since = unsent, now
@@ -267,7 +267,7 @@ class HttpProtocol(HttpToolsProtocol):
             raise _Refused(self._long_head())
 
     def _check_request(self) -> None:
-        """Raise _Refused for what another reader would take for something else, and for what is too much."""
+        """Raises _Refused for requests that other servers may read differently, and for requests over a limit."""
         version, method = self.parser.get_http_version(), self.parser.get_method()
         if version not in ("1.1", "1.0"):
             error = UnsupportedHttp(f"HTTP/{version} is not served", hint="HTTP/1.1")
@@ -300,19 +300,19 @@ class HttpProtocol(HttpToolsProtocol):
         return self._told_host is not None and named.lower() == self._told_host.decode("latin-1").strip().lower()
 
     def _refuse(self, error: StudioError) -> None:
-        """Answer with an error once all earlier requests have their answers, and serve no more on this connection."""
+        """Send an error after all earlier responses, and serve no more requests on this connection."""
         self._connections.refused(error.type)
         own = self._reading == _BODY
         if own and self.cycle.response_complete:
-            # It has its answer already.
+            # The request is already answered.
             self._linger()
             return
         if own and self.cycle.response_started:
-            # An answer that is on its way would have two ends.
+            # A response in progress can't be followed by an error response.
             self.transport.abort()
             return
         if own:
-            # The application sees that the request will not come.
+            # The application sees a disconnect.
             if self.pipeline and self.pipeline[0][0] is self.cycle:
                 self.pipeline.popleft()
             self.cycle.disconnected = True
@@ -323,7 +323,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._answer(error)
 
     def _answer(self, error: StudioError) -> None:
-        """Write a refusal; what still comes is read and dropped for a while."""
+        """Write an error response; further data is read and dropped for a while."""
         path = self.url.partition(b"?")[0].decode("latin-1")
         body, headers = refusal(path, self.headers, error)
         lines = [STATUS_LINE[error.http_status]]
@@ -335,7 +335,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Nothing more is said, and what still comes is dropped."""
+        """Stop writing, and drop further data."""
         self._lingers, self._since = True, self.loop.time()
         self.flow.resume_reading()
         if self.transport.can_write_eof():
@@ -366,10 +366,10 @@ class HttpProtocol(HttpToolsProtocol):
         return bool(self.parser.should_upgrade()) and self.parser.get_method() != b"CONNECT"
 
     def _declined(self, rest: bytes) -> bytes:
-        """The request once more, as one without an offer.
+        """The request again, without its upgrade offer.
 
         Args:
-            rest: what came after its head.
+            rest: what followed its head.
         """
         if not self._offers():
             self._refuse(MalformedHttp("CONNECT is not served"))

@@ -1,4 +1,4 @@
-"""The thread that serves the gateway: uvicorn on its own event loop, started and stopped from outside."""
+"""The server's thread: uvicorn on its own event loop, started and stopped from outside."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ START_TIMEOUT_S = 30.0
 
 
 def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """A socket at an address, not listening yet. StudioError: the address is taken or not ours."""
+    """A bound socket that does not listen yet. StudioError: the address is in use or not local."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -46,7 +46,7 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
 
 
 def settle_memory() -> None:
-    """Take what start-up made out of garbage collection, and collect less often: for processes that only serve.
+    """Exclude start-up objects from garbage collection, and collect less often; for processes that only serve.
 
     An answer's log-probs are hundreds of short-lived lists, and each full collection would walk through every loaded
     library while calls wait.
@@ -57,7 +57,7 @@ def settle_memory() -> None:
 
 
 def check_tls(tls: tuple[Path, Path] | None) -> None:
-    """Load a certificate chain and its key. StudioError: they can't be read, or don't belong together."""
+    """Load a certificate chain and its key. StudioError: they can't be read, or don't match."""
     if tls is None:
         return
     try:
@@ -71,7 +71,7 @@ def check_tls(tls: tuple[Path, Path] | None) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Tells the starting thread when connections are accepted."""
+    """Signals the starting thread when connections are accepted."""
 
     def __init__(self, config: uvicorn.Config, accepting: threading.Event) -> None:
         super().__init__(config)
@@ -89,10 +89,10 @@ class GatewayServer:
         app: the ASGI application.
         host: address to listen on.
         port: port; 0 takes a free one, which ``start`` returns.
-        tls: certificate chain and private key, PEM files; None speaks plain HTTP.
-        shared: whether other processes listen on the port as well; the kernel deals connections out among them.
-        limits: what callers may take.
-        refused: told the reason of what is refused by them.
+        tls: certificate chain and private key, PEM files; None serves plain HTTP.
+        shared: whether other processes listen on the port as well; the kernel distributes connections among them.
+        limits: limits of clients.
+        refused: called with the reason of each refusal.
     """
 
     def __init__(
@@ -120,17 +120,17 @@ class GatewayServer:
 
     @property
     def running(self) -> bool:
-        """True while the thread serves."""
+        """Whether the thread serves."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> int:
         """Bind and serve.
 
         Returns:
-            The port that is listened on; connections are accepted when this returns.
+            The port; connections are accepted when this returns.
 
         Raises:
-            StudioError: the address is taken or not ours, or the certificate can't be used.
+            StudioError: the address is in use or not local, or the certificate can't be used.
         """
         check_tls(self._tls)
         sock = bind(self._host, self._wanted, shared=self._shared)
@@ -138,7 +138,7 @@ class GatewayServer:
         config = uvicorn.Config(
             self._app,
             loop="uvloop",
-            # uvicorn makes one of it for each connection.
+            # uvicorn calls it once per connection.
             http=partial(HttpProtocol, connections=OpenConnections(self._limits, self._refused)),  # type: ignore[arg-type]
             ws="none",
             lifespan="auto",
@@ -162,16 +162,16 @@ class GatewayServer:
         return self.port
 
     def revive(self) -> None:
-        """Serve again at the same port where the thread has ended without being told to. Raises StudioError."""
+        """Serve again on the same port if the thread has ended unexpectedly. Raises StudioError."""
         if not self.running:
             self._wanted = self.port
             self.start()
 
     def stop(self, timeout_s: float = 20.0) -> None:
-        """Take no more calls, let those in flight finish for up to ``timeout_s`` seconds, end the thread."""
+        """Accept no more calls, let calls in flight finish for up to ``timeout_s`` seconds, end the thread."""
         if self._server is None or self._thread is None:
             return
-        # uvicorn reads this when it shuts down; an int by its type, a float by its use.
+        # uvicorn reads this at shutdown; it is typed as int and used as float.
         self._server.config.timeout_graceful_shutdown = timeout_s  # type: ignore[assignment]
         self._server.should_exit = True
         self._thread.join(timeout_s + 10.0)

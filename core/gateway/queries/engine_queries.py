@@ -1,4 +1,4 @@
-"""Which models there are, how long a prompt is, and what only an engine itself can say."""
+"""Endpoints about engines: model list, token counts, health, and calls passed through to an engine."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from core.gateway.queries.base import Endpoint, HttpReply, HttpRequest
 from core.scrub import scrubbed
 
 BYTES_PER_TOKEN: Final = 4
-"""Of JSON, roughly; for engines that can't be asked."""
+"""A rough estimate for JSON, where the engine can't count."""
 NOT_CAPTURED: Final = (b"x-captured", b"false")
-"""Says on every answer that was only passed on that nothing of it was recorded."""
+"""A header of responses that were passed through and not recorded."""
 _PAGE: Final = 20
 _MAX_PAGE: Final = 1000
 
 
 class ListModels(Endpoint):
-    """``GET models`` and ``GET models/{model}``: in Anthropic's shape for who says ``anthropic-version``."""
+    """``GET models`` and ``GET models/{model}``; in Anthropic's shape for requests with ``anthropic-version``."""
 
     def dialect_of(self, headers: Mapping[str, str]) -> Dialect:
-        """Both APIs have this path; the header tells them apart."""
+        """Both APIs have this path; the header decides."""
         return MESSAGES if "anthropic-version" in headers else CHAT
 
     async def answer(self, http_request: HttpRequest) -> Any:
-        """List; an engine that does not answer is listed by the names it was configured with."""
+        """The list; an engine that does not answer is listed by its configured names."""
         listed = await asyncio.gather(*(_models_of(engine) for engine in self._deps.engines.engines()))
         known = {entry["id"]: entry for entries in listed for entry in entries if "id" in entry}
         anthropic = self.dialect_of(http_request.headers) is MESSAGES
@@ -51,14 +51,14 @@ class ListModels(Endpoint):
 
 
 class CountTokens(Endpoint):
-    """``POST messages/count_tokens`` and ``POST responses/input_tokens``: how long the prompt of a request is."""
+    """``POST messages/count_tokens`` and ``POST responses/input_tokens``: the token count of a request's prompt."""
 
     def __init__(self, deps: GatewayDeps, dialect: Dialect) -> None:
         super().__init__(deps)
         self.dialect = dialect
 
     async def answer(self, http_request: HttpRequest) -> Any:
-        """``input_tokens`` by the engine's own tokenizer; with ``estimated: true`` where it can't be asked."""
+        """``input_tokens`` by the engine's own tokenizer; an estimate with ``estimated: true`` where it can't count."""
         deps, headers = self._deps, http_request.headers
         request = parse_request(await http_request.body())
         caller = self.caller(http_request, request)
@@ -79,10 +79,10 @@ class CountTokens(Endpoint):
 
 
 class Passthrough(Endpoint):
-    """A call that the engine answers as it likes: embeddings, its tokenizer. Passed on, and not recorded.
+    """Embeddings and tokenizer calls, passed through to the engine and not recorded.
 
     Args:
-        path: what the engine is asked, ``/v1`` included where it belongs to that.
+        path: the engine's path, with ``/v1`` where it has one.
     """
 
     def __init__(self, deps: GatewayDeps, path: str) -> None:
@@ -90,7 +90,7 @@ class Passthrough(Endpoint):
         self._path = path
 
     async def answer(self, http_request: HttpRequest) -> Any:
-        """The engine's answer, whatever it is."""
+        """The engine's response, unchanged."""
         request = parse_request(await http_request.body())
         caller = self.caller(http_request, request)
         engine = await self._deps.engines.pick(caller.model)
@@ -100,7 +100,7 @@ class Passthrough(Endpoint):
 
 
 class EngineHealth(Endpoint):
-    """``GET /health`` as engines have it: whether the default engine is alive. One that starts when called is."""
+    """``GET /health``: whether the default engine is alive. An engine that starts on demand counts as alive."""
 
     async def answer(self, http_request: HttpRequest) -> Any:
         """200 or 503."""
@@ -111,7 +111,7 @@ class EngineHealth(Endpoint):
 
 
 def _card(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A model in Anthropic's shape, with every key that its API has."""
+    """A model in Anthropic's shape, with all keys of its API."""
     created, length = entry.get("created"), entry.get("max_model_len")
     at = datetime.fromtimestamp(created if isinstance(created, int | float) else 0, UTC)
     return {
@@ -126,7 +126,7 @@ def _card(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _page(cards: Sequence[dict[str, Any]], http_request: HttpRequest) -> dict[str, Any]:
-    """A page of Anthropic's list. BadRequest for a place that is not in it."""
+    """A page of Anthropic's list. BadRequest if ``after_id`` or ``before_id`` is not in the list."""
     limit = http_request.count("limit", _PAGE, _MAX_PAGE)
     ids = [card["id"] for card in cards]
     places = {}

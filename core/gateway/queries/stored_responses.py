@@ -22,7 +22,7 @@ class _StoredEndpoint(Endpoint):
     dialect = RESPONSES
 
     async def find(self, http_request: HttpRequest) -> tuple[str, Json]:
-        """(id, record) of the response that the path names. NotFound when the caller may have none of that id."""
+        """(id, record) of the response that the path names. NotFound if the caller may not read such a response."""
         response_id = http_request.path["response_id"]
         within = self.readable_trajectory(http_request.headers)
         record = await asyncio.to_thread(find_response, self._deps.journal.directory, response_id, within)
@@ -32,29 +32,29 @@ class _StoredEndpoint(Endpoint):
 
 
 class GetResponse(_StoredEndpoint):
-    """``GET responses/{response_id}``: an answer of earlier."""
+    """``GET responses/{response_id}``: an earlier response."""
 
     async def answer(self, http_request: HttpRequest) -> Any:
-        """The response object as it was given."""
+        """The response object as it was returned."""
         _, record = await self.find(http_request)
         return response_of(record)
 
 
 class DeleteResponse(_StoredEndpoint):
-    """``DELETE responses/{response_id}``: from now on no request finds it. The step that it became stays a fact."""
+    """``DELETE responses/{response_id}``: hides it from all later requests. Its step stays in the pool."""
 
     async def answer(self, http_request: HttpRequest) -> Any:
-        """That it is done."""
+        """The confirmation."""
         response_id, _ = await self.find(http_request)
         await asyncio.to_thread(forget_response, self._deps.journal.directory, response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
 
 class CancelResponse(_StoredEndpoint):
-    """``POST responses/{response_id}/cancel``: there is nothing to cancel, since none runs in the background."""
+    """``POST responses/{response_id}/cancel``: always an error, because no response runs in the background."""
 
     async def answer(self, http_request: HttpRequest) -> Any:
-        """Raises what OpenAI answers for an answer that was waited for."""
+        """Raises the error that OpenAI returns for a synchronous response."""
         await self.find(http_request)
         raise BadRequest(
             "Cannot cancel a synchronous response.",
@@ -64,7 +64,7 @@ class CancelResponse(_StoredEndpoint):
 
 
 class ListInputItems(_StoredEndpoint):
-    """``GET responses/{response_id}/input_items``: what the answer was given to, the last first by default."""
+    """``GET responses/{response_id}/input_items``: the input of a response, last item first by default."""
 
     async def answer(self, http_request: HttpRequest) -> Any:
         """A page: ``limit``, ``order`` and ``after`` as in OpenAI's API."""
@@ -89,7 +89,7 @@ class ListInputItems(_StoredEndpoint):
 
 
 def _item(item: Mapping[str, Any], tail: str) -> Json:
-    """An input item as the API lists it: with its type, an id and a status, texts as parts."""
+    """An input item as the API lists it: with type, id and status, text as parts."""
     kind = item.get("type") or "message"
     listed: Json = {"id": f"{_PREFIXES.get(kind, 'item')}_{tail}", "status": "completed", **item, "type": kind}
     if kind == "reasoning":

@@ -1,4 +1,4 @@
-"""A log line for each finished call, at level INFO."""
+"""One log line for each finished call, at level INFO."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ log = logging.getLogger("core.calls")
 
 
 def log_call(event: CallEvent, dropped: bool) -> None:
-    """Who called what, and how it went. Nothing of what was said, and no key."""
+    """Log who called what and the result. Contents and keys are not logged."""
     if not log.isEnabledFor(logging.INFO):
         return
     fields = {

@@ -16,12 +16,12 @@ WINDOWS_S = (1, 10, 60)
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _MAX_NAMES = 200
 REFUSALS = ("host", "origin", "media_type", "unauthorized", "forbidden", "too_many_attempts")
-"""Why a request was turned away before its body was read."""
+"""Reasons for refusing a request before its body is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallEvent:
-    """One finished call as the live page shows it. ``latency_s`` is from request to durable, seconds."""
+    """One finished call, as the live page shows it. ``latency_s``: from request to durable record, seconds."""
 
     at: float
     step_uid: str
@@ -81,12 +81,12 @@ class GatewayStats:
         }
 
     def call_started(self) -> None:
-        """A call came in."""
+        """Count a call that came in."""
         with self._lock:
             self.n_in_flight += 1
 
     def call_finished(self, event: CallEvent, *, dropped: bool = False) -> None:
-        """A call was answered, or given up."""
+        """Count a call that was answered or aborted."""
         with self._lock:
             self.n_in_flight -= 1
         self._count(event, dropped)
@@ -94,11 +94,11 @@ class GatewayStats:
             self._listener(event, dropped)
 
     def listen(self, listener: Callable[[CallEvent, bool], None]) -> None:
-        """Have every call told that this process finishes from now on, and whether it was dropped."""
+        """Call the listener for each call finished from now on, with whether its record was dropped."""
         self._listener = listener
 
     def absorb(self, worker: str, news: Mapping[str, Any]) -> None:
-        """Take what another gateway process counted (``WorkerStats.news``); ``{"in_flight": 0}`` once it has ended."""
+        """Add the counts of another gateway process (``WorkerStats.news``); ``{"in_flight": 0}`` once it has ended."""
         self._in_flight_elsewhere[worker] = news["in_flight"]
         for reason, n in news.get("refused", {}).items():
             self.refused(reason, n)
@@ -124,16 +124,16 @@ class GatewayStats:
             second.tokens += n_tokens
             for name, counter in self._by.items():
                 value = getattr(event, name) or "unknown"
-                # Names come from outside: their number is bounded.
+                # Names come from outside, so their number is bounded.
                 counter[value if value in counter or len(counter) < _MAX_NAMES else "other"] += 1
 
     def call_refused(self) -> None:
-        """A call ended before an engine was asked (bad request, no key, weights in exchange)."""
+        """Count a call that ended before an engine was called (bad request, no key, weight sync)."""
         with self._lock:
             self.n_in_flight -= 1
 
     def refused(self, reason: str, n: int = 1) -> None:
-        """A request was turned away at the border."""
+        """Count a request that admission or the server refused."""
         with self._lock:
             self.refusals[reason] += n
 

@@ -93,8 +93,8 @@ def strip_fields(answer: dict[str, Any], added: Sequence[str]) -> None:
         for field in gone:
             choice.pop(field, None)
         # LiteLLM moves unknown fields into this one.
-        if isinstance(drawer := choice.get("provider_specific_fields"), dict):
-            choice["provider_specific_fields"] = {k: v for k, v in drawer.items() if k not in gone}
+        if isinstance(specific := choice.get("provider_specific_fields"), dict):
+            choice["provider_specific_fields"] = {k: v for k, v in specific.items() if k not in gone}
         if "logprobs" in added and "logprobs" in choice:
             choice["logprobs"] = None
 

@@ -1,6 +1,6 @@
-"""One captured call, from the agent's body to its answer. The order is the promise:
+"""One captured call, from the agent's request to its response.
 
-who calls -> which engine -> the answer -> the record durable -> the answer's end leaves.
+Order: caller, engine, answer, durable record, end of the response.
 """
 
 from __future__ import annotations
@@ -90,14 +90,14 @@ class Capture:
             watcher.cancel()
 
     async def _admit(self, call: Exchange, path: Mapping[str, str], receive: Receive) -> None:
-        """Read the request and find out who calls whom; waits while weights are exchanged."""
+        """Read the request, resolve caller and engines; wait while weights are synced."""
         deps = self._deps
         presented = presented_keys(call.headers)
         call.raw = await read_request(receive, call.headers, deps.max_body_bytes)
         call.request = parse_request(call.raw)
         call.dropped, call.body_secrets = take_secrets(call.request)
         if call.dropped:
-            # Keys have no place in a body: neither the journal nor the engine gets them.
+            # Neither the journal nor the engine may get keys from a body.
             call.raw = orjson.dumps(call.request)
         call.caller = resolve_caller(
             path=path,
@@ -116,7 +116,7 @@ class Capture:
         try:
             call.translation = self._dialect.wire.open(call.request, names, call.input_items)
         except (TypeError, AttributeError, LookupError, ValueError) as error:
-            # Something in it is of a kind that nobody expected there: the agent's dialect has a shape for that too.
+            # A field has an unexpected type; the agent gets an error in its own dialect.
             log.exception("a %s request could not be translated", self._dialect.name)
             raise BadRequest(f"the body is not shaped like a {self._dialect.name} request", field="body") from error
         engines = await deps.engines.candidates(call.caller.model)
@@ -146,7 +146,7 @@ class Capture:
         await send_whole(send, answer.status, body, [JSON, *_retry_after(answer), *call.reply_headers()])
 
     async def _stream(self, call: Exchange, send: Send) -> None:
-        """Send events as the engine's come, or all at its end; something empty keeps the connection open meanwhile."""
+        """Send events as the engine's arrive, or all at the end; keep-alive bytes are sent meanwhile."""
         assert call.translation is not None
         outbox = Outbox(call.translation.relay())
         call.stream_mode = "whole"
@@ -162,7 +162,7 @@ class Capture:
                 if not events:
                     continue
                 if not started:
-                    # Headers wait for the first event: until then a failure can still have its own status.
+                    # Headers wait for the first event, so that an earlier failure still has its own status.
                     started = True
                     await send_start(send, 200, [*EVENT_STREAM, *call.reply_headers()])
                 await send_body(send, events, more=True)
@@ -175,7 +175,7 @@ class Capture:
     async def _end_stream(
         self, call: Exchange, send: Send, work: asyncio.Task[EngineAnswer], outbox: Outbox, *, started: bool
     ) -> None:
-        """The last events: the record is durable, or there is none."""
+        """Send the last events, once the record is durable or has failed."""
         headers = call.reply_headers()
         try:
             answer = work.result()
@@ -204,16 +204,16 @@ class Capture:
         return call.translation.stream(answer.body)
 
     def _refusal(self, answer: EngineAnswer) -> bytes:
-        """What the agent gets for an engine's error: the engine's words, in the agent's dialect."""
+        """The engine's error, in the agent's dialect."""
         if not self._dialect.translates or answer.engine_dialect is not None:
             return answer.raw
         return orjson.dumps(self._dialect.error(engine_refusal(answer.status, answer.body)))
 
     async def _ask(self, call: Exchange, outbox: Outbox | None) -> EngineAnswer:
-        """Ask the engine and make the exchange durable.
+        """Call the engine and make the exchange durable.
 
         Args:
-            outbox: where chunks go, for who wants them as they come.
+            outbox: receives chunks as they arrive; None for a whole answer.
 
         Raises:
             EngineError: the engine failed; that is recorded too.
@@ -260,7 +260,7 @@ async def _watch(call: Exchange, receive: Receive) -> None:
 
 
 async def _within(seconds: float, event: asyncio.Event) -> bool:
-    """Wait for an event; False when it did not come in time."""
+    """Wait for an event; False on timeout."""
     try:
         async with asyncio.timeout(seconds):
             return await event.wait()
@@ -269,7 +269,7 @@ async def _within(seconds: float, event: asyncio.Event) -> bool:
 
 
 def parse_request(raw: bytes) -> dict[str, Any]:
-    """The body as an object. Raises BadRequest when it is none."""
+    """The body as an object. Raises BadRequest for anything else."""
     try:
         request = orjson.loads(raw)
     except orjson.JSONDecodeError as error:

@@ -1,7 +1,8 @@
-"""Claw-R1's black-box agents read tool calls out of the answer's text, as a gateway that samples raw text gives it.
+"""Claw-R1's black-box agents, which read tool calls from the answer's text.
 
-Their trajectories begin at ``POST /init_trajectory`` and are known by their uid, so nothing has to be remembered.
-What is recorded is the engine's own answer; only the agent's copy has the calls in its text.
+Their trajectories begin at ``POST /init_trajectory`` and are known by their uid, so no state is needed. The record
+holds
+the engine's own answer; only the agent's copy has the calls in its text.
 """
 
 from __future__ import annotations
@@ -62,6 +63,6 @@ class _ClawR1Uid(Convertor[str]):
 
 
 def clawr1_prefix() -> str:
-    """The capture prefix of Claw-R1's trajectories; to be routed before the general one."""
+    """The path prefix of Claw-R1's trajectories; routed before the general prefix."""
     register_url_convertor(CONVERTOR, _ClawR1Uid())
     return f"/{{trajectory_uid:{CONVERTOR}}}/{{prompt_uid}}/v1"

@@ -1,5 +1,5 @@
-"""Earlier answers, found again by the ids that agents were given: read from the journal, so that they outlive
-this process and are known to every other one that shares the folder.
+"""Earlier responses, found by id in the journal, so they outlive this process and all gateway processes can read
+them.
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ from core.gateway.access.keys import KeyStore, is_studio_key
 from core.journal import read_marked
 
 MAX_READ_BYTES: Final = 1 << 30
-"""An answer stands close behind the mark in its id: only what was recorded while its engine worked lies between."""
+"""Most journal bytes read per lookup. The record follows the position in the id closely: only what was recorded while
+its engine worked lies between.
+"""
 
 DELETED_FOLDER: Final = "deleted_responses"
-"""Beside the segments."""
+"""A folder beside the journal's segments."""
 
 _TAIL = re.compile(r"^(?P<step_uid>[^-]+)-(?P<mark>.+)$")
 _ITEM = re.compile(r"^[a-z]+_(?P<tail>.+)_\d+$")
 
 
 class PreviousResponseNotFound(BadRequest):
-    """The answer that a request goes on from is not known."""
+    """The previous response that a request names is unknown."""
 
     type = "previous_response_not_found"
 
 
 def readable_trajectory(presented: Iterable[str], keys: KeyStore, api_key: str | None) -> str | None:
-    """The only trajectory whose answers a caller may have back; None is any.
+    """The only trajectory whose responses a caller may read; None means any.
 
-    Where a key is asked for, a session key opens what it is bound to and nothing else.
+    Where a key is required, a session key reads only the responses of its trajectory.
     """
     if api_key is None or any(is_studio_key(key, api_key) for key in presented):
         return None
@@ -47,14 +49,14 @@ def readable_trajectory(presented: Iterable[str], keys: KeyStore, api_key: str |
 
 
 async def expand_input(directory: Path, dialect: str, request: Mapping[str, Any], within: str | None) -> list[Json]:
-    """The whole input of a ``responses`` request that names earlier parts of it; empty when it names none.
+    """The full input items of a ``responses`` request that refers to earlier ones; empty if it does not.
 
     Args:
-        within: the only trajectory whose answers may be found; None is any.
+        within: the only trajectory whose responses may be read; None means any.
 
     Raises:
-        PreviousResponseNotFound: the journal holds no such answer, or the agent had it not stored.
-        BadRequest: an input that is none, or an item that was not found.
+        PreviousResponseNotFound: the journal has no such response, or it was made with ``store: false``.
+        BadRequest: an invalid input, or an item that was not found.
     """
     if dialect != RESPONSES.name:
         return []
@@ -66,7 +68,7 @@ async def expand_input(directory: Path, dialect: str, request: Mapping[str, Any]
 
 
 def find_response(directory: Path, response_id: Any, within: str | None = None) -> Json | None:
-    """The record behind the id of a response; None when there is none that was answered and may be given back."""
+    """The call record of a response id; None if there is none that was answered and may be read."""
     tail = response_id.removeprefix(RESPONSE_PREFIX) if isinstance(response_id, str) else ""
     match = _TAIL.match(tail)
     if match is None or _deleted(directory, response_id).exists():
@@ -88,7 +90,7 @@ def find_response(directory: Path, response_id: Any, within: str | None = None) 
 
 
 def forget_response(directory: Path, response_id: str) -> None:
-    """Let no request find an answer again, in any process and for good; its record stays."""
+    """Hide a response from all later requests in all processes; its record stays."""
     mark = _deleted(directory, response_id)
     mark.parent.mkdir(exist_ok=True)
     with mark.open("wb") as file:
@@ -97,12 +99,12 @@ def forget_response(directory: Path, response_id: str) -> None:
 
 
 def _deleted(directory: Path, response_id: str) -> Path:
-    """The empty file that says so."""
+    """The empty file that marks a response as deleted."""
     return directory / DELETED_FOLDER / hashlib.sha256(response_id.encode()).hexdigest()
 
 
 def response_of(record: Mapping[str, Any]) -> Json:
-    """The response object that the agent was given for a record."""
+    """The response object that the agent got for a record."""
     match = _TAIL.match(str(record["response_id"]).removeprefix(RESPONSE_PREFIX))
     assert match is not None
     names = ResponseIds(match["step_uid"], record["started_at"], match["mark"])
@@ -133,7 +135,7 @@ def _reference(item: Json) -> bool:
 
 
 def _bare_reasoning(item: Json) -> bool:
-    """Thinking that is named by its id and not said again: agents leave out what they were not shown."""
+    """Whether a reasoning item has an id and no content: agents omit reasoning that they were not shown."""
     said = ("content", "summary", "encrypted_content")
     return item.get("type") == "reasoning" and isinstance(item.get("id"), str) and not any(map(item.get, said))
 
@@ -144,7 +146,7 @@ def _resolved(directory: Path, item: Json, within: str | None) -> Json:
     output = response_of(record)["output"] if record is not None else ()
     resolved: Json | None = next((made for made in output if made["id"] == item["id"]), None)
     if resolved is None and _bare_reasoning(item):
-        # The agent has it from elsewhere; the translation says that it is left out.
+        # The item comes from another service; the translation lists it as dropped.
         return item
     if resolved is None:
         raise BadRequest(f"no item {item.get('id')!r} was found", field="input", hint="send the item itself")

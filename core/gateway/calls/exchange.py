@@ -1,4 +1,4 @@
-"""One call's state, and the way of what came of it to disk: nothing is an answer before its record is durable."""
+"""The state of one call, and the recorder that makes it durable before it is answered."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from core.scrub import MIN_SECRET_CHARS, SCRUBBED, harmless_headers, scrub_bytes
 log = logging.getLogger(__name__)
 
 _API_HEADERS = ("anthropic-version", "anthropic-beta")
-"""What an agent says about the API that it speaks; an engine that speaks the same needs it."""
+"""Headers about the agent's API version, passed to an engine of the same API."""
 
 
 @dataclass(slots=True)
 class Exchange:
-    """The state of one call; ``caller``, ``attempts`` and ``translation`` are known once it is admitted.
+    """The state of one call; ``caller``, ``attempts`` and ``translation`` are set once it is admitted.
 
     Attributes:
-        attempts: the engines that it may go to, and the one that it went to.
+        attempts: the engines it may use, and the one it uses.
         stream_mode: how the agent's stream is made: ``none``, ``whole`` or ``relay``.
     """
 
@@ -55,7 +55,7 @@ class Exchange:
 
     @property
     def engine(self) -> Engine | None:
-        """The engine that is asked, or answered."""
+        """The engine that is called, or has answered."""
         return self.attempts.engine if self.attempts is not None else None
 
     def reply_headers(self) -> list[tuple[bytes, bytes]]:
@@ -66,21 +66,21 @@ class Exchange:
         return headers
 
     def secrets(self, api_key: str | None) -> list[str]:
-        """Every key that the call presented or that its engine was given, and the gateway's own."""
+        """All keys of the call: presented ones, the engines' and the admin key."""
         engine_keys = self.attempts.secrets() if self.attempts is not None else ()
         known = {*presented_keys(self.headers), *engine_keys, *self.body_secrets, api_key or ""}
         return [key for key in known if len(key) >= MIN_SECRET_CHARS]
 
     def own_keys(self, api_key: str | None) -> tuple[str, ...]:
-        """Keys of the service's own that the agent did not present: no answer may tell them to it."""
+        """The service's own keys that the agent did not present; no answer may contain them."""
         engine_keys = self.attempts.secrets() if self.attempts is not None else ()
         return usable({*engine_keys, api_key or ""}.difference(presented_keys(self.headers)))
 
     def engine_call(self, dialect: Dialect) -> EngineCall:
-        """What the engine is asked."""
+        """The engine's request."""
         assert self.caller is not None and self.translation is not None
         identity = self.caller.identity
-        # Engines may use it for affinity; it says nothing about the agent.
+        # Engines may use it for affinity; it reveals nothing about the agent.
         passed_on = {"X-Trajectory-Uid": identity.trajectory_uid} if identity.trajectory_uid else {}
         passed_on |= {name: self.headers[name] for name in _API_HEADERS if name in self.headers}
         return EngineCall(
@@ -95,7 +95,7 @@ class Exchange:
 
 
 class Recorder:
-    """Brings the calls of one dialect to disk and into the counters."""
+    """Records the calls of one dialect in the journal and the counters."""
 
     def __init__(self, deps: GatewayDeps, dialect: Dialect) -> None:
         self._deps = deps
@@ -104,10 +104,10 @@ class Recorder:
     async def settle(
         self, call: Exchange, answer: EngineAnswer | None, failure: StudioError | None = None
     ) -> EngineAnswer:
-        """Make what came of a call durable; hands the answer back.
+        """Make a call durable; returns the answer.
 
         Args:
-            answer: the engine's, in part where ``failure`` says that it broke off.
+            answer: the engine's; partial if ``failure`` says that it broke off.
 
         Raises:
             StudioError: ``failure``, once it is recorded. JournalError: nothing could be stored and ``capture`` is
@@ -131,19 +131,19 @@ class Recorder:
         return answer
 
     def abandon(self, call: Exchange, answer: EngineAnswer | None) -> None:
-        """The server stops and waits no longer: what is known goes to disk on the way out."""
+        """Record what is known of a call that the stopping server does not wait for."""
         call.client_disconnected = True
         failure = EngineError("the gateway stopped before the engine answered")
         self._deps.journal.append(self._record(call, answer, failure, self._deps.policy.finish()))
         self._count(call, answer, failure, dropped=False)
 
     def guard(self, call: Exchange) -> StreamGuard | None:
-        """What a stream goes through; None where there is no key to hold back."""
+        """The filter for a stream's chunks; None if there is no key to remove."""
         keys = call.own_keys(self._deps.settings.api_key)
         return StreamGuard(keys) if keys else None
 
     def guarded(self, call: Exchange, answer: EngineAnswer) -> EngineAnswer:
-        """The answer without keys of the service's own, and then without its tokens, which spell them."""
+        """The answer without the service's own keys; if one was removed, also without tokens, which spell it."""
         clean = without_own_keys(answer.raw, call.own_keys(self._deps.settings.api_key))
         if clean is not None:
             answer.raw, answer.body = clean
@@ -152,7 +152,7 @@ class Recorder:
         return answer
 
     def scrubbed(self, call: Exchange, body: bytes) -> bytes:
-        """A body for the agent without any key in it."""
+        """An error body for the agent, with all keys removed."""
         for secret in call.secrets(self._deps.settings.api_key):
             body = scrub_bytes(body, secret)
         return body
@@ -200,7 +200,7 @@ class Recorder:
         )
 
     def _clean(self, call: Exchange, text: str) -> str:
-        """Engines repeat keys in what they say of them."""
+        """Engines may repeat keys in error messages."""
         for secret in call.secrets(self._deps.settings.api_key):
             text = text.replace(secret, SCRUBBED.decode())
         return text
@@ -248,7 +248,7 @@ def _status_of(answer: EngineAnswer | None, failure: StudioError | None) -> int 
 
 
 def _error_of(answer: EngineAnswer | None, failure: StudioError | None) -> dict[str, Any] | None:
-    """``{type, message}`` of what went wrong, or None."""
+    """``{type, message}`` of the failure, or None."""
     if failure is not None:
         return {"type": failure.type, "message": failure.message}
     if answer is None or answer.status == 200:
@@ -259,7 +259,7 @@ def _error_of(answer: EngineAnswer | None, failure: StudioError | None) -> dict[
 
 
 def _usage(answer: EngineAnswer | None, *names: str) -> int | None:
-    """A count under the first of its names that the engine uses."""
+    """A token count, under the first of these names that the engine uses."""
     usage = answer.body.get("usage") if answer is not None else None
     counts = (usage.get(name) for name in names) if isinstance(usage, dict) else ()
     return next((count for count in counts if isinstance(count, int)), None)

@@ -1,8 +1,9 @@
-"""Who calls: the identity ladder.
+"""The caller of a call, by a fixed order of identity sources.
 
-The first rung that names a trajectory wins: URL path, ``X-*`` headers, session key, known harness headers,
-``turn__session`` model name. Lower rungs still fill what the winner left open (channel, agent, prompt group).
-When no rung applies the trajectory stays None and ingest infers it.
+The first source that names a trajectory is used: URL path, ``X-*`` headers, session key, known harness headers,
+``turn__session`` model name. Later sources still fill missing fields (channel, agent, prompt group). Without any source
+the
+trajectory is None, and ingest infers it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MAX_UID_CHARS: Final = 256
 HARNESS_HEADERS: Final = (
     "x-claude-code-session-id", "session-id", "session_id", "thread-id", "x-session-id", "x-session-affinity",
 )  # fmt: skip
-"""Session headers that agents send by themselves. Several agents share each, so none of them names its agent."""
+"""Session headers of agents. Several agents share each of them, so they do not identify the agent."""
 
 USER_AGENTS: Final = (
     ("claude-cli", "claude-code"),
@@ -43,7 +44,7 @@ USER_AGENTS: Final = (
     ("openclaw", "openclaw"),
     ("qwencode", "qwen-code"),
 )
-"""Beginnings of ``User-Agent`` that name an agent; nothing else does."""
+"""Prefixes of ``User-Agent`` that identify an agent."""
 
 _TURN_MODEL = re.compile(r"^(?P<turn>main|side)__(?P<session>.+)$")
 _SESSION_OF_USER = re.compile(r"_session_(?P<session>[0-9A-Za-z-]+)$")
@@ -51,14 +52,14 @@ _SESSION_OF_USER = re.compile(r"_session_(?P<session>[0-9A-Za-z-]+)$")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What the border found out about a call.
+    """The caller of a call.
 
     Attributes:
-        identity: who made it.
-        model: the model name without a ``turn__session`` disguise; None when nothing but that was given.
-        foreign_key: the agent's own provider key, to be passed on; None when it was one of ours or absent.
-        secrets: every key that the call presented.
-        binding: of the session key whose limits hold for the call.
+        identity: its trajectory, prompt group, channel, source and agent.
+        model: the model name; None if missing, or if it was a ``turn__session`` name.
+        foreign_key: the agent's own provider key, to be passed on; None if it presented none.
+        secrets: all keys that the call presented.
+        binding: the session key's, whose limits apply to the call.
     """
 
     identity: Identity
@@ -79,7 +80,7 @@ def resolve_caller(
     channel: str,
     metadata: Any = None,
 ) -> Caller:
-    """Climb the identity ladder, for a call that the border let in.
+    """Resolve the caller of an admitted call.
 
     Args:
         path: ``trajectory_uid`` and ``prompt_uid`` where the URL has them.
@@ -89,8 +90,8 @@ def resolve_caller(
         metadata: the request's own.
 
     Raises:
-        InvalidInput: a uid that is too long or holds blanks or control characters.
-        Forbidden: a key is asked for, and the session key that let the call in is bound to something else.
+        InvalidInput: a uid that is too long, or contains blanks or control characters.
+        Forbidden: a key is required, and the session key is bound to something else.
     """
     binding = next((bound for key in presented if (bound := keys.resolve(key)) is not None), None)
     known: dict[str, Any] = dict(binding.metadata) if binding is not None else {}
@@ -140,9 +141,9 @@ def resolve_caller(
 
 
 def _harness(headers: Mapping[str, str], metadata: Any) -> tuple[str | None, str | None]:
-    """The session id that an agent sent by itself, and the agent's name by its ``User-Agent``.
+    """The session id that an agent sends by itself, and the agent's name by its ``User-Agent``.
 
-    Agents and whoever stands before them may mean something else by such a header: one that is no uid names nobody.
+    Other programs and proxies may use such a header differently, so an invalid uid is ignored.
     """
     user_agent = headers.get("user-agent", "").lower()
     named = next((agent for start, agent in USER_AGENTS if user_agent.startswith(start)), None)
@@ -153,7 +154,7 @@ def _sessions(headers: Mapping[str, str], metadata: Any) -> Iterator[str]:
     for header in HARNESS_HEADERS:
         if uid := headers.get(header):
             yield uid
-    # Claude Code says it in the body too, which proxies pass on that keep its headers: as JSON, or behind other ids.
+    # Claude Code also puts it into the body, as JSON or after other ids; proxies that drop its headers keep the body.
     user_id = metadata.get("user_id") if isinstance(metadata, Mapping) else None
     if isinstance(user_id, str):
         if user_id.startswith("{"):

@@ -1,4 +1,4 @@
-"""What an agent has not been sent yet of an engine's stream."""
+"""Events of an engine's stream that are not sent to the agent yet."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from core.dialects import Json, Relay, native_relay
 from core.dialects.assembly import Assembly
 
 MAX_WAITING: Final = 128
-"""Chunks that wait for a slow agent; more of them are put together, and take no more than the answer then."""
+"""Most chunks kept for a slow agent; beyond it they are merged, so memory is bounded by the answer's size."""
 
 
 class Outbox:
     """Chunks on their way to the agent.
 
     Args:
-        relay: makes the agent's events of them.
+        relay: turns chunks into the agent's events.
 
     Attributes:
         news: set when there is something to send.
@@ -33,13 +33,13 @@ class Outbox:
         self._held: list[Json] = []
 
     def pass_through(self, dialect: str) -> None:
-        """Before the first chunk: the chunks are events of the agent's own dialect."""
+        """Called before the first chunk: the chunks are events of the agent's own dialect."""
         self.relay = native_relay(dialect)
         self._ends = _MessageEnds()
         self._merging = _MergedEvents
 
     def put(self, chunks: Sequence[Json]) -> None:
-        """Take chunks of the engine's; what ends a choice, or comes after, is held back."""
+        """Add the engine's chunks; the end of a choice, and what follows it, is held back."""
         for chunk in chunks:
             ready, last = self._ends.split(chunk)
             if last is not None:
@@ -59,7 +59,7 @@ class Outbox:
             self.news.set()
 
     def take(self) -> bytes:
-        """Events of all that waits, possibly none."""
+        """The events of all waiting chunks, possibly none."""
         self.news.clear()
         if self._merged is not None:
             self._waiting, self._merged = self._merged.chunks(), None
@@ -67,13 +67,13 @@ class Outbox:
         return b"".join(map(self.relay.feed, waiting))
 
     def rest(self) -> bytes:
-        """All remaining events, the end included: for when the record is durable."""
+        """All remaining events including the end; called once the record is durable."""
         return b"".join([self.take(), *map(self.relay.feed, self._held), self.relay.finish()])
 
 
 class _Ends(Protocol):
     def split(self, chunk: Json) -> tuple[Json | None, Json | None]:
-        """(what may leave, what is held back)."""
+        """(the part that may be sent, the part that is held back)."""
         ...
 
 
@@ -84,7 +84,7 @@ class _Merged(Protocol):
 
 
 class _ChoicesEnd:
-    """Chat and completions: a choice ends with its reason; usage, and what else comes at the end, has no choices."""
+    """Chat and completions: a choice ends with its ``finish_reason``; usage and other final fields have no choices."""
 
     def __init__(self) -> None:
         self._ended: set[int] = set()
@@ -106,7 +106,7 @@ class _ChoicesEnd:
 
 
 class _MergedChunks:
-    """All that waits as one chunk."""
+    """All waiting chunks merged into one."""
 
     def __init__(self) -> None:
         self._assembly = Assembly()
@@ -119,7 +119,7 @@ class _MergedChunks:
 
 
 class _MessageEnds:
-    """Messages: the reason to stop comes with ``message_delta``."""
+    """Messages: ``message_delta`` ends the message."""
 
     def __init__(self) -> None:
         self._ended = False
@@ -130,7 +130,7 @@ class _MessageEnds:
 
 
 class _MergedEvents:
-    """Deltas of one kind and block that follow each other as one."""
+    """Consecutive deltas of one type and block merged into one."""
 
     def __init__(self) -> None:
         self._events: list[Json] = []
@@ -161,7 +161,7 @@ class _MergedEvents:
 
 
 def _text_of(event: Mapping[str, Any]) -> tuple[Any, str, str] | None:
-    """(kind, field, text) of a delta that is a piece of one text."""
+    """(type, field, text) of a delta that extends a text."""
     delta = event.get("delta")
     if event.get("type") != "content_block_delta" or not isinstance(delta, dict):
         return None

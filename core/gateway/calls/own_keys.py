@@ -1,7 +1,8 @@
-"""The service's own keys never come back: an engine that repeats one, whole or in pieces, is cut before anyone sees it.
+"""Removes the service's own keys from engine answers, also when a key is split over several chunks.
 
-What an agent itself presented is its own to read. Where a key was cut out of an answer, the tokens of that answer spell
-it: they go too, and the step says so.
+Keys that the agent presented stay. The tokens of an answer that contained a key spell it, so they are removed as well,
+and
+the step says so.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from core.dialects import Json
 from core.scrub import MIN_SECRET_CHARS, SCRUBBED, scrubbed
 
 TOKENS_REMOVED: Final = "response tokens (they spell a key of the service)"
-"""What ``metadata.dropped_fields`` names of such an answer."""
+"""The entry of ``metadata.dropped_fields`` for such an answer."""
 _TOKEN_FIELDS: Final = frozenset(
     {
         "completion_token_ids",
@@ -33,22 +34,22 @@ _TEXT_FIELDS: Final = frozenset(
 
 
 def usable(secrets: Iterable[str]) -> tuple[str, ...]:
-    """Those that are long enough to be keys, the longest first: one may hold another."""
+    """The secrets that are long enough to be keys, longest first because one may contain another."""
     return tuple(sorted({one for one in secrets if len(one) >= MIN_SECRET_CHARS}, key=len, reverse=True))
 
 
 def holds(body: bytes, secrets: Sequence[str]) -> bool:
-    """Whether a JSON text holds one of the keys."""
+    """Whether a JSON text contains one of the keys."""
     return any(orjson.dumps(secret)[1:-1] in body for secret in secrets)
 
 
 def without_own_keys(raw: bytes, secrets: Sequence[str]) -> tuple[bytes, Any] | None:
-    """A whole answer without the keys and without its tokens, as bytes and parsed; None where it holds no key."""
+    """A whole answer without the keys and without its tokens, as bytes and parsed; None if it contains no key."""
     body = None
     if not holds(raw, secrets):
         if b"\\" not in raw:
             return None
-        # The same text may be spelled with escapes.
+        # The same text may be written with escapes.
         body = orjson.loads(raw)
         if not holds(orjson.dumps(body), secrets):
             return None
@@ -57,17 +58,17 @@ def without_own_keys(raw: bytes, secrets: Sequence[str]) -> tuple[bytes, Any] | 
 
 
 def without_tokens(value: Any) -> Any:
-    """JSON without the fields that hold tokens."""
+    """JSON without token fields."""
     if isinstance(value, dict):
         return {name: without_tokens(item) for name, item in value.items() if name not in _TOKEN_FIELDS}
     return [without_tokens(item) for item in value] if isinstance(value, list) else value
 
 
 class StreamGuard:
-    """Chunks of one stream on their way, held back while a text in them may be the beginning of a key.
+    """A filter for the chunks of one stream. Chunks are held back while a text in them may be the beginning of a key.
 
     Args:
-        secrets: ``usable`` ones, at least one.
+        secrets: at least one, from ``usable``.
 
     Attributes:
         cut: whether a key was found.
@@ -78,10 +79,10 @@ class StreamGuard:
         self._secrets = secrets
         self._held: list[Json] = []
         self._open: dict[tuple[Any, ...], list[tuple[Json, str]]] = {}
-        """Place of a text -> where its last pieces stand that may be a part of a key."""
+        """Place of a text -> the last pieces of it that may be part of a key."""
 
     def feed(self, chunks: Sequence[Json]) -> list[Json]:
-        """Take chunks; those that may leave."""
+        """Add chunks; returns those that may be sent."""
         going: list[Json] = []
         for came in chunks:
             chunk = came
@@ -99,7 +100,7 @@ class StreamGuard:
         return going
 
     def rest(self) -> list[Json]:
-        """What is held back when the stream ends: a beginning of a key is none."""
+        """The chunks still held back at the end of the stream; an incomplete key is no key."""
         held, self._held = self._held, []
         self._open.clear()
         return held
@@ -131,7 +132,7 @@ class StreamGuard:
 
 
 def _stripped(chunk: Json) -> Json:
-    """Take the tokens out of a chunk, in place: others point into it."""
+    """Remove the tokens from a chunk, in place because others point into it."""
     stack: list[Any] = [chunk]
     while stack:
         value = stack.pop()
@@ -145,7 +146,7 @@ def _stripped(chunk: Json) -> Json:
 
 
 def _texts(value: Any, place: tuple[Any, ...], texts: list[tuple[tuple[Any, ...], Json, str]]) -> None:
-    """The pieces of texts in a chunk, each with the place that the pieces of one text share."""
+    """The text pieces of a chunk, each with its place; the pieces of one text share it."""
     if isinstance(value, list):
         for i, item in enumerate(value):
             index = item.get("index", i) if isinstance(item, dict) else i

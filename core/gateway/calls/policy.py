@@ -1,8 +1,10 @@
-"""The policy's version, and the pause while a trainer exchanges the weights.
+"""The policy version, and the pause while a trainer syncs weights.
 
-Between ``sync_started`` and ``sync_finished`` new calls wait, up to a bound; calls in flight run on and are
-stamped with the version at their start and at their end. An exchange that nobody finishes expires: a trainer that died
-must not stop capture. Which weights the engine holds then is not known, so calls are stamped with both versions.
+Between ``sync_started`` and ``sync_finished`` new calls wait, up to a limit; calls in flight continue and are stamped
+with
+the version at their start and at their end. A sync that is never finished expires, so a crashed trainer can't stop
+capture.
+The engine's weights are unknown then, so calls are stamped with both versions.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ SYNC_TIMEOUT_S = 120.0
 
 
 class SyncInProgress(StudioError):
-    """The weights are being exchanged for longer than a call may wait."""
+    """A weight sync takes longer than a call may wait."""
 
     type = "policy_sync_in_progress"
     http_status = 503
@@ -41,10 +43,10 @@ class SyncInProgress(StudioError):
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """An exchange of weights that began and was not finished.
+    """A weight sync that has started and is not finished.
 
     Attributes:
-        version: the version that it is to put in force.
+        version: the version that it will activate.
         started_at: UTC seconds since the epoch.
         began: on the monotonic clock, seconds.
     """
@@ -59,7 +61,7 @@ class PolicyState:
 
     Attributes:
         version: counter of the weights that sample now; None until a trainer reports one.
-        sync_timeout_s: a sync that takes longer holds no call any more, seconds.
+        sync_timeout_s: a longer sync stops holding calls, seconds.
         history: the last events, oldest first.
         n_in_flight: calls between ``start`` and ``finish``; 0 while syncing means drained.
     """
@@ -80,31 +82,31 @@ class PolicyState:
 
     @property
     def syncing(self) -> bool:
-        """Weights are being exchanged, and calls wait for it."""
+        """Whether calls wait for a weight sync."""
         return self._left_s() > 0
 
     @property
     def sync_expired(self) -> bool:
-        """A sync began, nobody finished it in time, and calls go on without it."""
+        """Whether a sync was started and not finished in time, so that calls go on without it."""
         return self._sync is not None and not self.syncing
 
     def _left_s(self) -> float:
-        """How long the sync may still hold calls, seconds; 0 when none does."""
+        """How long the sync may still hold calls, seconds; 0 if none does."""
         sync = self._sync
         return 0.0 if sync is None else max(0.0, sync.began + self.sync_timeout_s - self._monotonic())
 
     def listen(self, listener: Callable[[PolicyEvent], None], on_ended: Callable[[], None]) -> None:
-        """Have every event told that is applied from now on, once it is in force here, in the caller's thread.
+        """Call ``listener`` for each event from now on, once it is applied, in the caller's thread.
 
-        ``on_ended`` is told of a sync that was ended by ``end_sync``.
+        ``on_ended`` is called for a sync that ``end_sync`` ended.
         """
         self._listener, self._on_ended = listener, on_ended
 
     def apply(self, event: str, version: int, *, at: float, metadata: Mapping[str, Any] | None = None) -> PolicyEvent:
-        """Take a trainer's report; ``sync_started`` keeps the version until ``sync_finished``.
+        """Apply a trainer's report; ``sync_started`` keeps the version until ``sync_finished``.
 
         Raises:
-            InvalidInput: no such event, or a version that is not an integer >= 0.
+            InvalidInput: an unknown event, or a version that is not an integer >= 0.
         """
         if event not in set(PolicyEventKind):
             raise InvalidInput(f"unknown policy event {event!r}", field="event", hint=", ".join(PolicyEventKind))
@@ -125,7 +127,7 @@ class PolicyState:
         return entry
 
     def end_sync(self) -> bool:
-        """Let calls go on with the version that was in force before the sync; False when there is none to end."""
+        """End the sync and keep the version from before it; False if there is none."""
         with self._lock:
             if self._sync is None:
                 return False
@@ -136,13 +138,13 @@ class PolicyState:
         return True
 
     def _release(self) -> list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]:
-        """Under the lock: forget the sync; the calls that it held."""
+        """Forget the sync; returns the calls that it held. The lock must be held."""
         self._sync = None
         held, self._held = self._held, []
         return held
 
     def sync_json(self) -> dict[str, Any] | None:
-        """The sync that was not finished: ``{state, version, started_at, elapsed_s, timeout_s}``; None without one.
+        """The unfinished sync: ``{state, version, started_at, elapsed_s, timeout_s}``; None without one.
 
         ``state`` is ``running`` or ``expired``; times are seconds.
         """
@@ -160,7 +162,7 @@ class PolicyState:
         }
 
     def resume_sync(self, sync: Mapping[str, Any] | None) -> None:
-        """Take over what ``sync_json`` of another process says."""
+        """Take over the ``sync_json`` of another process."""
         if sync is not None:
             self._sync = Sync(sync["version"], sync["started_at"], self._monotonic() - sync["elapsed_s"])
 
@@ -179,7 +181,7 @@ class PolicyState:
         ]
 
     def restore(self, events: Iterable[PolicyEvent]) -> None:
-        """Take the events of earlier runs, oldest first. A sync that never finished does not hold calls."""
+        """Load the events of earlier runs, oldest first. An unfinished sync does not hold calls."""
         with self._lock:
             for event in events:
                 self.history.append(event)
@@ -187,13 +189,13 @@ class PolicyState:
                     self.version = event.version
 
     async def start(self, max_wait_s: float) -> int | None:
-        """Begin a call: wait while the weights are exchanged.
+        """Begin a call; waits while weights are synced.
 
         Returns:
             The version that samples it.
 
         Raises:
-            SyncInProgress: the exchange did not end within ``max_wait_s`` seconds.
+            SyncInProgress: the sync did not end within ``max_wait_s`` seconds.
         """
         if self._sync is not None and (left := self._left_s()):
             await self._hold(max_wait_s, left)
@@ -204,7 +206,7 @@ class PolicyState:
         """End a call begun with ``start``.
 
         Returns:
-            The version that holds at its end; after a sync that expired the one that it was to put in force.
+            The version at its end; after an expired sync, the version that the sync was to activate.
         """
         self.n_in_flight -= 1
         sync = self._sync
@@ -228,6 +230,6 @@ class PolicyState:
 
 def _wake(held: Iterable[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
     for loop, released in held:
-        # A loop that has ended holds no call any more.
+        # A closed loop holds no calls.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(released.set)

@@ -1,7 +1,8 @@
-"""An engine's stream on its way to the agent and to the journal.
+"""Relays an engine's stream to the agent and to the journal.
 
-Words leave as they come; what ends the answer waits until the record is durable. The engine is read at its own pace
-and always to its end, agent or no agent: a late answer is kept and marked.
+Text is sent as it arrives; the end of the answer waits for the durable record. The engine is always read to its end,
+also
+after the agent has disconnected, so the full answer is recorded.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ async def relay(call: Exchange, stream: EngineStream, outbox: Outbox, recorder: 
     """Read an engine's stream to its end and make it durable.
 
     Returns:
-        The whole answer; the agent may have its end now.
+        The whole answer; its end may be sent now.
 
     Raises:
-        StudioError: the stream broke off, or nothing could be stored. What came is recorded with the reason.
+        StudioError: the stream broke off, or nothing could be stored. What arrived is recorded with the reason.
     """
     call.stream_mode = "relay"
     assembly = Assembly() if stream.engine_dialect is None else MessageAssembly()
@@ -80,19 +81,19 @@ async def relay(call: Exchange, stream: EngineStream, outbox: Outbox, recorder: 
 async def _answer(
     stream: EngineStream, assembly: Assembly | MessageAssembly, failure: StudioError | None
 ) -> tuple[EngineAnswer | None, StudioError | None]:
-    """What the chunks make, and the failure: theirs where they make nothing."""
+    """The assembled answer and the failure; chunks that can't be assembled are a failure."""
     try:
         body = assembly.whole() if assembly.begun else None
         return await stream.answer(body, failure.message if failure is not None else None), failure
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        # A call that can't be told is recorded all the same.
+        # The call is recorded even if its answer can't be assembled.
         log.exception("the chunks of a stream make no answer")
         failure = failure or EngineError(f"the engine's chunks make no answer: {type(error).__name__}: {error}")
         return await stream.answer(None, failure.message), failure
 
 
 def _is_for_the_agent(chunk: Json, added: Sequence[str]) -> bool:
-    """Take out what only the gateway asked for; False where nothing is left to tell."""
+    """Remove what only the gateway requested; False if nothing is left to send."""
     choices = chunk.get("choices")
     if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
         return False

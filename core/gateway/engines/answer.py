@@ -1,4 +1,4 @@
-"""What goes to an engine and what comes back: a call, a whole answer, a stream."""
+"""A call to an engine, its whole answer, and its stream."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from core.gateway.dialects import Dialect
 
 @dataclass(slots=True)
 class EngineAnswer:
-    """What an engine said.
+    """An engine's whole answer.
 
     Attributes:
         status: HTTP status.
         raw: the body as it came, valid JSON.
         body: the same, parsed.
-        model: the model name that the engine was asked for.
+        model: the model name that was sent to the engine.
         added: names of request fields that the gateway added.
-        dropped: names of request fields that the engine was not given.
-        retry_after: the engine's ``Retry-After``, where it sent one.
-        tokenizer_hash: SHA-256 (hex) of the tokenizer that made the ids, where the engine tells it.
-        engine_dialect: the agent's own dialect, where the engine was asked and answered in it; None where ``body``
-            is in the dialect that the call asked in.
-        facts: what is known of the engine: ``flavour``, ``version``, ``logprobs`` (``raw`` or ``processed``), and
-            ``prompt_ids`` where it encoded the prompt again that it says it read; ``renamed_fields``, see
+        dropped: names of request fields that were not sent to the engine.
+        retry_after: the engine's ``Retry-After``, if any.
+        tokenizer_hash: SHA-256 (hex) of the tokenizer that made the ids, if the engine reports it.
+        engine_dialect: the agent's own dialect, if the engine was called in it; None where ``body`` is in the dialect
+            of
+            the translated call.
+        facts: what is known of the engine: ``flavour``, ``version``, ``logprobs`` (``raw`` or ``processed``);
+            ``prompt_ids``
+            if the engine encoded its rendered prompt again; ``renamed_fields``, see
             ``core.gateway.providers.fields.Sent``.
     """
 
@@ -44,15 +46,15 @@ class EngineAnswer:
 
 @dataclass(slots=True)
 class EngineCall:
-    """One request on its way to an engine.
+    """One request to an engine.
 
     Attributes:
-        body: the agent's request, parsed; not to be changed.
-        model: the model that the agent named; None when it named none.
+        body: the request, parsed; must not be changed.
+        model: the model that the agent named; None if it named none.
         foreign_key: the agent's own provider key.
-        headers: harmless headers to pass on.
-        native: the agent's own body where ``body`` is a translation of it, for engines that speak its dialect.
-        native_dialect: the dialect that the agent speaks.
+        headers: headers to pass on.
+        native: the agent's original body if ``body`` is a translation, for engines that speak its dialect.
+        native_dialect: the agent's dialect.
     """
 
     dialect: Dialect
@@ -69,15 +71,16 @@ Finish = Callable[[dict[str, Any] | None, str | None], Awaitable[EngineAnswer | 
 
 
 class EngineStream(ABC):
-    """Made by ``Engine.open_stream``. Read ``batches`` to its end or its error, then call ``answer`` once.
+    """An engine's answer as it arrives. Read ``batches`` to its end or its error, then call ``answer`` once.
 
     Args:
         added: names of request fields that the gateway added.
         finish: what ``answer`` does.
 
     Attributes:
-        engine_dialect: the agent's own dialect, where the engine streams in it; None where the chunks are of the
-            dialect that the call asked in.
+        engine_dialect: the agent's own dialect, if the engine streams in it; None where the chunks are in the dialect
+            of
+            the translated call.
     """
 
     def __init__(self, *, added: Sequence[str], finish: Finish, engine_dialect: str | None = None) -> None:
@@ -88,28 +91,29 @@ class EngineStream(ABC):
 
     @abstractmethod
     def batches(self) -> AsyncGenerator[list[dict[str, Any]]]:
-        """Parsed chunks, as many at a time as have come. Closes the connection when left.
+        """Parsed chunks, as many at a time as have arrived. Leaving the generator closes the connection.
 
         Raises:
-            EngineError: broken off, an error in the stream, something that is no chunk. EngineTimeout: silence, or
-                not ended in time.
+            EngineError: broken off, an error in the stream, or an invalid chunk. EngineTimeout: silent for too long, or
+                not
+                ended in time.
         """
 
     def when_closed(self, left: Callable[[], None]) -> None:
-        """Have something called when the engine is done with."""
+        """Set a callback for the end of the stream."""
         self._left = left
 
     def close(self) -> None:
-        """The engine is done with. May be called twice."""
+        """Close the stream. May be called twice."""
         left, self._left = self._left, None
         if left is not None:
             left()
 
     async def answer(self, body: dict[str, Any] | None, failure: str | None = None) -> EngineAnswer | None:
-        """The answer, with what is known of the engine, which is told how it went.
+        """The whole answer; also updates what is known of the engine.
 
         Args:
-            body: what the chunks were put together to; None where there was none to begin with.
-            failure: why it is not whole; None when it is.
+            body: the assembled chunks; None if there were none.
+            failure: why the answer is incomplete; None if it is complete.
         """
         return await self._finish(body, failure)

@@ -18,26 +18,26 @@ from core.gateway.transport.connection_pool import Timeouts
 from core.scrub import scrubbed
 
 BUSY: Final = frozenset({429, 503})
-"""What an engine says that has no room now: asking again is right, and safe."""
+"""Statuses of an engine without capacity; the call may be repeated."""
 
 
 class EngineUnreachable(EngineError):
-    """No byte of an answer came: asking again can't give two answers to one call.
+    """No byte of an answer arrived, so repeating the call can't give two answers.
 
     Attributes:
-        again: whether the same engine is worth another try.
+        again: whether the same engine may be tried again.
     """
 
     again = True
 
 
 def basic(login: str) -> str:
-    """``user:password``, percent-encoded as in a URL, for a header of the scheme Basic."""
+    """``user:password``, percent-encoded as in a URL, as the value of a Basic authorization header."""
     return base64.b64encode(unquote(login).encode()).decode()
 
 
 class Engine(ABC):
-    """One source of answers. Subclasses: ``core.gateway.engines.direct`` and ``core.gateway.providers.engine``."""
+    """One engine. Subclasses: ``core.gateway.engines.direct`` and ``core.gateway.providers.engine``."""
 
     kind = ""
 
@@ -69,8 +69,9 @@ class Engine(ABC):
         """Get the whole answer.
 
         Raises:
-            EngineError: refused, broken off, not JSON. EngineTimeout: no answer in time. EngineUnreachable: nothing of
-                an answer came. EngineBusy: too many calls are waiting for it.
+            EngineError: refused, broken off, not JSON. EngineTimeout: no answer in time. EngineUnreachable: no byte of
+                an
+                answer. EngineBusy: too many calls are waiting for it.
         """
         await self.concurrency.enter()
         try:
@@ -79,7 +80,7 @@ class Engine(ABC):
             self.concurrency.leave()
 
     async def open_stream(self, call: EngineCall) -> EngineStream | EngineAnswer:
-        """Get the answer as it comes where that loses nothing, the whole answer elsewhere. Raises as ``complete``."""
+        """Get a stream where it loses nothing, else the whole answer. Raises as ``complete``."""
         await self.concurrency.enter()
         try:
             answer = await self.ask_stream(call)
@@ -94,37 +95,37 @@ class Engine(ABC):
 
     @abstractmethod
     async def ask(self, call: EngineCall) -> EngineAnswer:
-        """``complete`` without waiting for a place."""
+        """``complete`` without the concurrency limit."""
 
     async def ask_stream(self, call: EngineCall) -> EngineStream | EngineAnswer:
-        """``open_stream`` without waiting for a place."""
+        """``open_stream`` without the concurrency limit."""
         return await self.ask(call)
 
     async def check(self) -> bool | None:
-        """Whether it is alive; None where that can't be asked."""
+        """Whether the engine is alive; None if it can't be checked."""
         return None
 
     @abstractmethod
     async def list_models(self) -> list[dict[str, Any]]:
-        """The models it serves, as ``GET models`` lists them. Raises EngineError."""
+        """Its models, as ``GET models`` lists them. Raises EngineError."""
 
     async def count_tokens(self, prompt: Mapping[str, Any], model: str | None, foreign_key: str | None) -> int | None:
-        """How many tokens ``{messages, tools}`` are; None where the engine can't be asked."""
+        """The token count of ``{messages, tools}``; None if the engine can't count."""
         return None
 
     async def pass_on(
         self, path: str, body: Mapping[str, Any], model: str | None, foreign_key: str | None
     ) -> tuple[int, str, bytes]:
-        """Ask what is no model call.
+        """Pass a request through that is no model call.
 
         Args:
             path: ``/v1/embeddings``, ``/tokenize`` or ``/detokenize``.
 
         Returns:
-            Status, content type and body of the answer.
+            Status, content type and body of the response.
 
         Raises:
-            NotFound: this kind of engine has no such thing. EngineError: it did not answer.
+            NotFound: engines of this kind do not have the path. EngineError: no response.
         """
         raise NotFound(
             f"engine {self.name!r} has no {path}",
@@ -133,15 +134,15 @@ class Engine(ABC):
         )
 
     async def may_serve(self, model: str) -> bool:
-        """True unless it is known that the model is not served here."""
+        """False if the engine is known not to serve the model."""
         return any(fnmatchcase(model, glob) for glob in self.models)
 
     def plain_models(self) -> list[str]:
-        """The configured names that are no globs."""
+        """The configured model names that are no globs."""
         return [glob for glob in self.models if not any(sign in glob for sign in "*?[")]
 
     def secrets(self) -> Sequence[str]:
-        """Keys that it may send, and that must not be stored should an answer repeat them."""
+        """The engine's keys; they are removed from answers and records."""
         keys = [self.api_key] if self.api_key else []
         if self.login:
             plain = unquote(self.login)
@@ -149,11 +150,11 @@ class Engine(ABC):
         return [key for key in dict.fromkeys(keys) if key]
 
     def streaming(self) -> dict[str, str]:
-        """How streams are made: ``{"mode": ...}`` and, where it depends on it, each kind of call."""
+        """How streams are made: ``{"mode": ...}``, and each kind of call if it differs by kind."""
         return {"mode": WHOLE}
 
     def status(self) -> dict[str, Any]:
-        """What the pages show. ``ok`` is None until the first call."""
+        """The engine's state for pages and health. ``ok`` is None until the first call."""
         status: dict[str, Any] = {
             "name": self.name,
             "kind": self.kind,
@@ -172,22 +173,22 @@ class Engine(ABC):
             "concurrency": self.concurrency.limit,
             "replica_of": self.replica_of,
         }
-        # Engines repeat keys in what they say of themselves and of their failures.
+        # Engines may repeat keys in what they report and in error messages.
         return {**status, **scrubbed({name: status[name] for name in ("error", "findings")}, self.secrets())}
 
     @property
     def address(self) -> str | None:
-        """Where it is, for display."""
+        """Its address, for display."""
         return None
 
     def succeeded(self) -> None:
-        """Note that it answered."""
+        """Count a success."""
         self.n_calls += 1
         self.ok, self.error = True, None
         self.health.succeeded()
 
     def failed(self, error: EngineError) -> EngineError:
-        """Note a failure; hands the error back to be raised."""
+        """Count a failure; returns the error."""
         self.n_calls += 1
         self.n_errors += 1
         self.ok, self.error = False, error.message

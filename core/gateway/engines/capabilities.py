@@ -1,4 +1,4 @@
-"""What an engine lets itself be asked for, and what its streams told: found out by asking, remembered."""
+"""What an engine supports, learned from its answers: extra request fields, and streams without losses."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ AUTO: Final = "auto"
 WHOLE: Final = "whole"
 RELAY: Final = "relay"
 STREAMING: Final = (AUTO, WHOLE, RELAY)
-"""How an agent's stream is made: as the engine's kind allows it, from the whole answer, from the engine's own."""
+"""How an agent's stream is made: decided by the engine's flavour, from the whole answer, or from the engine's stream.
+"""
 
 ASK_AGAIN_S: Final = 300.0
 _MAX_REMEMBERED: Final = 1024
 
 
 class CapabilityFallback:
-    """Which of a flavour's asks went through, per dialect and model.
+    """Which set of extra request fields an engine accepts, per dialect and model. Falls back to fewer after a refusal.
 
     Args:
-        findings: the engine's; told what came of the first success of each kind.
+        findings: the engine's; receives the result of the first success of each kind.
     """
 
     def __init__(self, findings: dict[str, Any], clock: Callable[[], float]) -> None:
@@ -34,7 +35,9 @@ class CapabilityFallback:
         self._levels: LRUCache[tuple[str, str], tuple[int, float]] = LRUCache(_MAX_REMEMBERED)
 
     def level(self, where: str, model: str) -> int:
-        """How much to ask for: what went through before, or everything. ``where`` names what differs in that."""
+        """Index of the set to try first: the one that worked before, or the fullest. ``where`` names the kind of
+        request.
+        """
         level, until = self._levels.get((where, model), (0, math.inf))
         return level if self._clock() < until else 0
 
@@ -54,7 +57,7 @@ class CapabilityFallback:
         known = self._levels.get(key)
         if known is not None and known[0] <= level:
             return
-        # A refusal may have been about that one request, so only success is remembered for good.
+        # A refusal may concern that one request, so only the fullest set is remembered without expiry.
         self._levels[key] = (level, math.inf if level == 0 else self._clock() + ASK_AGAIN_S)
         tokens = extract_tokens(answer, 0, dialect, echoed=echoed) if isinstance(answer, dict) else None
         several = len({name for _, name in self._levels}) > 1
@@ -69,10 +72,11 @@ class CapabilityFallback:
 
 
 class Streams:
-    """Whether an engine's own stream may go to the agent.
+    """Whether an engine's own stream may be relayed to the agent.
 
-    In ``auto`` it may where the flavour's streams tell what its whole answers tell, until one of them did not: a
-    stream that lost tokens is marked by its lengths, and the next call of that kind is asked for whole.
+    In ``auto`` mode the flavour decides, until a stream of the engine lost tokens: its token counts show that, and from
+    then on
+    calls of that kind use whole answers.
 
     Args:
         mode: one of ``STREAMING``.
@@ -83,21 +87,21 @@ class Streams:
         self._spoilt: dict[str, str] = {}
 
     def relays(self, flavour: Flavour, version: str | None, kind: str) -> bool:
-        """Whether to ask for a stream."""
+        """Whether to request a stream."""
         if self.mode == AUTO:
             return kind not in self._spoilt and flavour.streams(kind, version)
         return self.mode == RELAY
 
     def spoil(self, kind: str, reason: str) -> None:
-        """Note why a kind of call is better asked for whole."""
+        """Use whole answers for a kind of call from now on."""
         self._spoilt[kind] = reason
 
     def forget(self) -> None:
-        """The engine was started anew."""
+        """Forget everything; the engine was restarted."""
         self._spoilt.clear()
 
     def status(self, flavour: Flavour, version: str | None) -> dict[str, str]:
-        """``{"mode": ...}``, and for each kind of call how it is streamed and why not otherwise."""
+        """``{"mode": ...}``, and for each kind of call how it is streamed and why."""
         modes = {"mode": self.mode}
         for kind in KINDS:
             how = RELAY if self.relays(flavour, version, kind) else WHOLE
@@ -107,7 +111,7 @@ class Streams:
 
 
 def lost_tokens(answer: Mapping[str, Any], dialect: str) -> str | None:
-    """What a stream's chunks lack, in words, by the counts that it tells itself; None when nothing is missing."""
+    """What a stream lacks, judged by its own token counts; None if nothing is missing."""
     choices = [extract_tokens(answer, index, dialect) for index in range(len(answer["choices"]))]
     ids = [tokens.response_ids for tokens in choices]
     if None in ids:
@@ -122,7 +126,7 @@ def lost_tokens(answer: Mapping[str, Any], dialect: str) -> str | None:
 
 TOOLS: Final = "chat with tools"
 KINDS: Final = ("chat", TOOLS, "completions")
-"""Kinds of calls that differ in what engines stream."""
+"""Kinds of calls whose streams may differ."""
 
 
 def stream_kind(dialect: str, body: Mapping[str, Any]) -> str:
@@ -131,7 +135,7 @@ def stream_kind(dialect: str, body: Mapping[str, Any]) -> str:
 
 
 def asks_for(asks: Sequence[Mapping[str, Any]], *, echo: bool) -> Sequence[Mapping[str, Any]]:
-    """A flavour's asks for one call: an engine that is asked to echo leaves the prompt out where ids are asked for."""
+    """The sets of extra fields for one call. An engine that echoes omits the prompt if ids are requested."""
     if not echo:
         return asks
     less = [{name: value for name, value in ask.items() if name != "return_token_ids"} for ask in asks]
@@ -139,7 +143,7 @@ def asks_for(asks: Sequence[Mapping[str, Any]], *, echo: bool) -> Sequence[Mappi
 
 
 def streaming_line(streaming: Mapping[str, str]) -> str:
-    """How an engine's streams are made, in one line for people: ``streams: its own; chat with tools: whole``."""
+    """How an engine's streams are made, in one line: ``streams: its own; chat with tools: whole``."""
     kinds = {kind: streaming[kind] for kind in KINDS if kind in streaming}
     if not kinds or all(how == WHOLE for how in kinds.values()):
         return "streams: made from the whole answer"

@@ -1,4 +1,4 @@
-"""Several choices from engines that give one at a time: asked one by one, put together as one answer."""
+"""Several choices from engines that return one: one call per choice, merged into one answer."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from core.gateway.engines.answer import EngineAnswer, EngineCall
 Ask = Callable[[EngineCall], Awaitable[EngineAnswer]]
 
 MAX_CHOICES = 128
-"""More are refused where each is a call of its own: OpenAI's own limit."""
+"""OpenAI's own limit; more are refused, because each is a separate call."""
 AT_A_TIME = 8
 
 _SUMMED = ("completion_tokens", "reasoning_tokens")
 
 
 def n_choices(body: Mapping[str, Any]) -> int:
-    """How many choices a call wants of its one prompt; 1 where its prompts are several."""
+    """The number of choices that a call requests for one prompt; 1 if it has several prompts."""
     n, prompt = body.get("n"), body.get("prompt")
     if isinstance(prompt, list) and not all(isinstance(token, int) for token in prompt):
         return 1
@@ -31,13 +31,13 @@ def n_choices(body: Mapping[str, Any]) -> int:
 
 
 async def one_by_one(call: EngineCall, n: int, ask: Ask, first: EngineAnswer | None) -> EngineAnswer:
-    """The choices of ``n`` calls that want one each.
+    """``n`` choices from separate calls.
 
     Args:
-        first: an answer with fewer choices than that; those count. None when there is none yet.
+        first: an answer with fewer choices, which are kept; None if there is none.
 
     Returns:
-        The whole, or the first refusal among them. Raises as ``ask``.
+        The merged answer, or the first refusal. Raises as ``ask``.
     """
     if n > MAX_CHOICES:
         return _too_many(n, call)
@@ -57,13 +57,13 @@ async def one_by_one(call: EngineCall, n: int, ask: Ask, first: EngineAnswer | N
     if refused is not None:
         return refused
     answers = [first, *others]
-    # What is recorded is made of what came: a parsed body may lack what nobody reads on the way through.
+    # The raw bodies are merged, because a parsed body may lack long id lists.
     bodies = [orjson.loads(answer.raw) for answer in answers]
     choices = [choice for body in bodies for choice in body["choices"]][:n]
     body = {**bodies[0], "choices": [{**choice, "index": index} for index, choice in enumerate(choices)]}
-    # llama.cpp's drawer holds one choice's tokens; its prompt is everybody's.
-    if isinstance(drawer := body.pop("__verbose", None), dict) and "prompt" in drawer:
-        body["__verbose"] = {"prompt": drawer["prompt"]}
+    # llama.cpp's __verbose holds the tokens of one choice; its prompt is the same for all.
+    if isinstance(verbose := body.pop("__verbose", None), dict) and "prompt" in verbose:
+        body["__verbose"] = {"prompt": verbose["prompt"]}
     if isinstance(body.get("usage"), dict):
         body["usage"] = _summed_usage([one.get("usage") for one in bodies])
     return replace(
@@ -91,7 +91,7 @@ def _single(call: EngineCall, number: int) -> EngineCall:
 
 
 def _summed_usage(usages: list[Any]) -> dict[str, Any]:
-    """The prompt counts once, as where an engine makes all choices itself."""
+    """Summed usage; the prompt counts once, as for an engine that makes all choices itself."""
     known = [usage for usage in usages if isinstance(usage, dict)]
     total = dict(known[0])
     for name in _SUMMED:

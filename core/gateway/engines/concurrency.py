@@ -1,4 +1,4 @@
-"""How many calls an engine has at a time: the others wait in line, and who finds the line full is told so at once."""
+"""A limit of concurrent calls per engine, with a bounded queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_WAIT_S = 60.0
 
 
 class EngineBusy(EngineError):
-    """No engine has room for the call."""
+    """The engine's queue is full, or a call waited too long in it."""
 
     type = "engine_busy"
     http_status = 503
@@ -24,15 +24,15 @@ class EngineBusy(EngineError):
 
 
 class ConcurrencyLimit:
-    """Lets ``limit`` calls in at a time, first come, first served. For any number of event loops.
+    """Lets ``limit`` calls run at a time, first come, first served. Works across event loops.
 
     Args:
-        limit: None lets everybody in.
-        max_waiting: longest line.
-        max_wait_s: longest wait in it, seconds.
+        limit: None means no limit.
+        max_waiting: most calls in the queue.
+        max_wait_s: longest wait in the queue, seconds.
 
     Attributes:
-        n_inside: calls at the engine now.
+        n_inside: calls that run now.
     """
 
     def __init__(
@@ -48,19 +48,19 @@ class ConcurrencyLimit:
 
     @property
     def n_waiting(self) -> int:
-        """Calls in line."""
+        """Calls in the queue."""
         return len(self._line)
 
     @property
     def full(self) -> bool:
-        """Whether the next call would be turned away."""
+        """Whether the next call would be refused."""
         return self.limit is not None and self.n_inside >= self.limit and len(self._line) >= self._max_waiting
 
     async def enter(self) -> None:
-        """Wait for a place, to be given back by ``leave``.
+        """Wait for a slot, to be released by ``leave``.
 
         Raises:
-            EngineBusy: the line is full, or did not move in time.
+            EngineBusy: the queue is full, or no slot became free in time.
         """
         with self._lock:
             if self.limit is None or self.n_inside < self.limit:
@@ -83,7 +83,7 @@ class ConcurrencyLimit:
                 if waits:
                     self._line.remove(entry)
             if not waits:
-                # The place came just when nobody wanted it any more.
+                # The slot was assigned while the wait was cancelled.
                 self.leave()
             if isinstance(error, TimeoutError):
                 raise EngineBusy(
@@ -92,7 +92,7 @@ class ConcurrencyLimit:
             raise
 
     def leave(self) -> None:
-        """Give the place back; the first in line gets it."""
+        """Release the slot; the first call in the queue gets it."""
         with self._lock:
             if not self._line:
                 self.n_inside -= 1

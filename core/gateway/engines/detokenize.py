@@ -1,4 +1,4 @@
-"""Text of token ids, by the engine that made them: ``POST /detokenize`` beside ``/v1``."""
+"""Text of token ids, from the engine that made them: ``POST /detokenize`` beside ``/v1``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from core.gateway.engines.base import Engine
 
 TIMEOUT_S = 30.0
 TEXT_FIELDS = ("prompt", "text", "content")
-"""What vLLM and the engines that ship here, SGLang, and llama.cpp call it."""
+"""The text's field at vLLM and the shipped engines, SGLang, and llama.cpp."""
 
 
 async def detokenize(engine: Engine, ids: Sequence[int], model: str | None) -> str | None:
-    """The text, special tokens included; None where the engine can't be asked."""
+    """The text, special tokens included; None if the engine can't detokenize."""
     if engine.address is None:
         return None
     body = {"tokens": list(ids), **({"model": model} if model is not None else {})}

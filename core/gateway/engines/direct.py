@@ -1,7 +1,8 @@
-"""Engines that speak the OpenAI API, called directly: whole answers, raw bodies kept, ids asked for.
+"""Engines with an OpenAI-compatible API, called directly so that raw bodies, token ids and log-probs are kept.
 
-Whether an engine knows ``return_token_ids`` is found out by asking: a refusal (400, 422) is tried again with
-less, and what went through is remembered per dialect and model.
+Whether an engine knows ``return_token_ids`` is tried out: after a refusal (400, 422) the request is sent again with
+fewer
+extra fields, and what worked is remembered per dialect and model.
 """
 
 from __future__ import annotations
@@ -72,28 +73,28 @@ class DirectEngine(Engine):
         self._connections = connections
         self._clock = clock
         self._probe = Probe(name, connections, clock)
-        self._levels = CapabilityFallback(self.findings, clock)
+        self._fallback = CapabilityFallback(self.findings, clock)
         self._streams = Streams(streaming)
         self._text_streams = TextStreams(name, timeouts, clock)
         self._one_at_a_time: set[str] = set()
 
     @property
     def address(self) -> str | None:
-        """Base URL; None before a starting engine has told it."""
+        """Base URL; None before a started engine has reported it."""
         return self._base_url
 
     async def ask(self, call: EngineCall) -> EngineAnswer:
-        """Ask for the whole answer, with ids and log-probs as far as the engine lets itself be asked."""
+        """The whole answer, with ids and log-probs as far as the engine returns them."""
         answer = await self._in_time(call, stream=False)
         assert isinstance(answer, EngineAnswer)
         return answer
 
     async def ask_stream(self, call: EngineCall) -> EngineStream | EngineAnswer:
-        """Ask for the answer as it comes where its ``streaming`` allows that for this kind of call."""
+        """A stream if ``streaming`` allows it for this kind of call, else the whole answer."""
         return await self._in_time(call, stream=True)
 
     async def check(self) -> bool | None:
-        """``GET /health`` beside ``/v1``, or the model list where there is no such thing."""
+        """``GET /health`` beside ``/v1``, or the model list if there is no such path."""
         if self._base_url is None:
             return None
         client = await self._connections.client()
@@ -104,7 +105,7 @@ class DirectEngine(Engine):
                     await client.request("GET", address, headers=self._authorization(None)) as answer,
                 ):
                     if answer.status not in (404, 405):
-                        # Who asks for a key is there.
+                        # A response that requires a key shows that the engine is alive.
                         return answer.status < 500
             except (HttpError, ValueError, TimeoutError):
                 return False
@@ -140,17 +141,17 @@ class DirectEngine(Engine):
         return answer
 
     async def list_models(self) -> list[dict[str, Any]]:
-        """The engine's own list, asked for anew."""
+        """The engine's own list, fetched now."""
         if self._starter is not None and self._base_url is None:
-            # Listing names is no reason to start an engine.
+            # Listing models does not start an engine.
             raise EngineError(f"engine {self.name!r} is not started")
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             return await self._probe.fetch_models(self._base_url, self._authorization(None))
 
     async def count_tokens(self, prompt: Mapping[str, Any], model: str | None, foreign_key: str | None) -> int | None:
-        """Where its kind tells it: by ``POST /tokenize`` beside ``/v1``, or at an address of its own."""
+        """By ``POST /tokenize`` beside ``/v1``, or by the flavour's own path."""
         if self._base_url is None:
-            # Counting is no reason to start an engine.
+            # Counting tokens does not start an engine.
             return None
         await self._look(foreign_key)
         path, name = self._probe.flavour.count
@@ -170,7 +171,7 @@ class DirectEngine(Engine):
     async def pass_on(
         self, path: str, body: Mapping[str, Any], model: str | None, foreign_key: str | None
     ) -> tuple[int, str, bytes]:
-        """``POST`` below its address, the model's name as the engine knows it."""
+        """``POST`` to the engine, with the engine's name of the model."""
         if self._starter is not None:
             await self._starter.wait()
         await self._look(foreign_key)
@@ -183,7 +184,7 @@ class DirectEngine(Engine):
                 raise EngineError(f"engine {self.name!r} broke off: {error}") from error
 
     async def may_serve(self, model: str) -> bool:
-        """Whether the engine lists the model; a ``*`` engine that lists nothing may serve anything."""
+        """Whether the engine lists the model; a ``*`` engine without a list may serve any."""
         if any(glob != "*" and fnmatchcase(model, glob) for glob in self.models):
             return True
         if "*" not in self.models:
@@ -193,7 +194,7 @@ class DirectEngine(Engine):
         return self._probe.cards is None or any(entry.get("id") == model for entry in self._probe.cards)
 
     async def _with_choices(self, call: EngineCall, deadline: float | None) -> EngineStream | EngineAnswer:
-        """All the choices that the call wants, also from an engine that gives one at a time."""
+        """All requested choices, also from an engine that returns one per call."""
         n, dialect = n_choices(call.body), call.dialect.name
         if n > 1 and dialect in self._one_at_a_time:
             return await one_by_one(call, n, self._ask_whole, None)
@@ -204,7 +205,7 @@ class DirectEngine(Engine):
             return answer
         combined = await one_by_one(call, n, self._ask_whole, answer if answer.status == 200 else None)
         if combined.status != 200 and n <= MAX_CHOICES:
-            # What is wrong with one choice is wrong with several, in the words that fit the request.
+            # One choice fails as well: the original refusal describes the request best.
             return answer
         self._one_at_a_time.add(dialect)
         return combined if n <= MAX_CHOICES or answer.status == 200 else answer
@@ -215,7 +216,7 @@ class DirectEngine(Engine):
         return answer
 
     async def _complete(self, call: EngineCall, deadline: float | None) -> EngineStream | EngineAnswer:
-        """Args: deadline: of a stream, where the agent wants one."""
+        """One call. ``deadline`` (loop time) is set if the agent wants a stream."""
         if self._starter is not None:
             await self._starter.wait()
         await self._look(call.foreign_key)
@@ -228,7 +229,7 @@ class DirectEngine(Engine):
         if call.native_dialect == "messages" and CONTINUE.items() <= body.items() and not self._probe.flavour.continues:
             body = {name: value for name, value in body.items() if name not in CONTINUE}
             left_out.append(PREFILL)
-        # Messages has to name a limit, so agents name their usual model's: for who holds less it says nothing.
+        # Messages requires max_tokens; it is dropped when it exceeds the model's context.
         formality = call.native_dialect == "messages" and "max_tokens" in body
         if not (formality and self._probe.never_fits(body["max_tokens"], model)):
             answer = await self._ask(call, model, body, deadline, dropped=left_out)
@@ -246,33 +247,35 @@ class DirectEngine(Engine):
         *,
         dropped: Sequence[str] = (),
     ) -> EngineStream | EngineAnswer:
-        """Ask for everything that the engine is known to tell, and for less where it refuses."""
+        """Request all extra fields that the engine is known to accept, and fewer after a refusal."""
         flavour, dialect, path = self._probe.flavour, call.dialect.name, f"/v1/{call.dialect.path}"
         echo = body.get("echo") is True
         asks = asks_for(flavour.asks(dialect), echo=echo and flavour is not CLAW_STUDIO)
         kind = stream_kind(dialect, body)
         own = self._streams.relays(flavour, self._probe.version, kind)
-        # Where there are no ids to lose.
+        # Streams of engines without ids, checked by text_streams.
         text = not own and self._streams.mode == AUTO and self._text_streams.relays(model, kind)
         stream = deadline is not None and (own or (text and n_choices(call.body) == 1))
         options = {"stream": True, "stream_options": _with_usage(call.body)} if stream else {}
-        # What goes through in a stream may be less than elsewhere, so it is remembered apart.
+        # A stream may accept fewer extra fields, so streams are remembered separately.
         where = f"{dialect} stream" if stream and own else f"{dialect} echo" if echo else dialect
-        for level in range(min(self._levels.level(where, model), len(asks) - 1), len(asks)):
+        for level in range(min(self._fallback.level(where, model), len(asks) - 1), len(asks)):
             asked, added = add_fields(body, asks[level])
             response = await self._send(path, {**asked, **options}, call.foreign_key, call.headers)
             if stream and response.status == 200 and response.content_type == "text/event-stream":
                 assert deadline is not None
                 finish = partial(self._finish, call, model, where, kind, asks, level, added, dropped, text)
-                patience = StreamDeadline(self.name, deadline, self.timeouts)
-                return HttpStream(response, name=self.name, added=added, patience=patience, finish=finish)
+                stream_deadline = StreamDeadline(self.name, deadline, self.timeouts)
+                return HttpStream(response, name=self.name, added=added, stream_deadline=stream_deadline, finish=finish)
             status, raw, retry_after = await self._read(response)
             if status in REFUSALS and added and not is_about_the_request(status, raw, added):
                 self._probe.see_refusal(by_refusal(maybe_json(raw)), self.findings)
                 if stream and self._streams.mode == AUTO:
-                    # It may be the stream that it refuses, together with what makes the tokens exact.
+                    # The engine may refuse the stream together with the extra fields; those are needed for exact
+                    # tokens.
                     return await self._ask(call, model, body, None, dropped=dropped)
-                # Our additions may be the reason. The bare request, tried last, names its own fault best.
+                # The extra fields may be the reason. The last try has none, so its refusal describes the agent's own
+                # fault.
                 continue
             if status != 200:
                 return self._refused(status, raw, model, added, retry_after)
@@ -296,7 +299,7 @@ class DirectEngine(Engine):
         body: dict[str, Any],
     ) -> EngineAnswer:
         echoed = call.body.get("echo") is True
-        self._levels.remember(where, call.dialect.name, model, asks, level, added, body, echoed)
+        self._fallback.remember(where, call.dialect.name, model, asks, level, added, body, echoed)
         facts = await self._facts(call, body)
         return EngineAnswer(200, b"", body, model, added, tokenizer_hash=self._probe.tokenizer_hash(model), facts=facts)
 
@@ -314,7 +317,7 @@ class DirectEngine(Engine):
         body: dict[str, Any] | None,
         failure: str | None,
     ) -> EngineAnswer | None:
-        """A stream has ended: it counts, and is held against what it says of itself."""
+        """Called at the end of a stream: count it, and check its token counts."""
         if failure is not None:
             self.failed(EngineError(failure))
             if body is None:
@@ -331,12 +334,12 @@ class DirectEngine(Engine):
             and call.body.get("echo") is not True
             and (lost := lost_tokens(body, call.dialect.name))
         ):
-            # A stream that echoes was not asked for ids.
+            # No ids were requested from a stream that echoes.
             self._streams.spoil(kind, lost)
         return answer
 
     async def _facts(self, call: EngineCall, answer: Mapping[str, Any]) -> dict[str, Any]:
-        """What the engine is, and the prompt's ids where it tells the text that it made them from."""
+        """Facts about the engine, and the prompt's ids where it returns its rendered prompt."""
         facts = self._probe.facts()
         if (text := prompt_text(answer)) is not None:
             ids = await self._probe.tokenize(str(self._base_url), self._authorization(call.foreign_key), text)
@@ -347,7 +350,7 @@ class DirectEngine(Engine):
     def _refused(
         self, status: int, raw: bytes, model: str, added: Sequence[str], retry_after: str | None
     ) -> EngineAnswer:
-        """An answer that is an error. 5xx and what is not JSON is the engine's fault and raised as such."""
+        """An error answer. Status 5xx and bodies that are not JSON are the engine's fault and raise EngineError."""
         body = maybe_json(raw)
         if not isinstance(body, dict) or (status >= 500 and status != 503) or status < 400:
             raise EngineError(
@@ -359,7 +362,7 @@ class DirectEngine(Engine):
     async def _send(
         self, path: str, body: Mapping[str, Any], foreign_key: str | None, passed_on: Mapping[str, str]
     ) -> HttpAnswer:
-        """The engine's response, its body unread. What is not below ``/v1`` stands beside it."""
+        """Send a request; the body is not read yet. Paths outside ``/v1`` are beside it."""
         data = orjson.dumps(body)
         headers = {"Content-Type": "application/json", **passed_on, **self._authorization(foreign_key)}
         client = await self._connections.client()
@@ -378,14 +381,14 @@ class DirectEngine(Engine):
                         f"engine {self.name!r} at {self._base_url} can't be reached: {error}",
                         hint="start the engine or correct its base URL",
                     ) from error
-                # A supervised engine that is gone gets started again.
+                # A supervised engine that is gone is started again.
                 self._starter.forget()
                 await self._starter.wait()
             except Disconnected as error:
-                # An idle connection may be closed by the engine just when it is used: one new try tells.
+                # The engine may have closed an idle connection just now, so one retry is made.
                 if attempt == 2:
                     gone = EngineUnreachable(f"engine {self.name!r} closed the connection without an answer")
-                    # It may be this very request that ends the engine.
+                    # The request itself may crash the engine, so it is not sent to it again.
                     gone.again = False
                     raise gone from error
             except HttpError as error:
@@ -393,7 +396,7 @@ class DirectEngine(Engine):
         raise AssertionError("unreachable")
 
     async def _send_trial(self, call: EngineCall, ask: Mapping[str, Any], question: Mapping[str, Any]) -> HttpAnswer:
-        """A question of our own, asked for all that the call was asked for."""
+        """A request of the gateway's own, with the same extra fields as the call."""
         asked, _ = add_fields(question, ask)
         return await self._send(f"/v1/{call.dialect.path}", asked, call.foreign_key, {})
 
@@ -416,7 +419,7 @@ class DirectEngine(Engine):
         return {"Authorization": f"Bearer {key}"} if key else {}
 
     def _model_for(self, asked: str | None) -> str:
-        """The name to send: a one-model engine is asked for that model whatever the agent calls it."""
+        """The model name to send: an engine with one model is always called with that name."""
         served = [str(entry["id"]) for entry in self._probe.cards or () if "id" in entry]
         if len(served) == 1 or (asked is None and served):
             return served[0]
@@ -426,13 +429,13 @@ class DirectEngine(Engine):
         return plain[0] if plain else "default"
 
     async def _look(self, foreign_key: str | None) -> None:
-        """Find out once what the engine is."""
+        """Probe the engine once."""
         await self._probe.run(self._base_url, self._authorization(foreign_key), self.findings)
 
     def _started(self, base_url: str | None) -> None:
         if base_url:
             self._base_url = base_url.rstrip("/")
-        # What was found out about an earlier process need not hold for this one.
+        # Findings about an earlier process may not hold for this one.
         self._probe.forget()
         self._streams.forget()
         self._text_streams.forget()

@@ -1,6 +1,6 @@
-"""The kinds of engines: how each names itself, what it is asked for so that it tells ids, what it can't stream.
+"""Kinds of engines: how they identify themselves, which extra fields make them return ids, which streams are complete.
 
-Held against the real servers in ``tests/real_engines``; what they answered is kept in ``tests/gateway/recorded``.
+Verified with the real servers in ``tests/real_engines``; their answers are stored in ``tests/gateway/recorded``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, Final
 Ask = Mapping[str, Any]
 
 RAW: Final = "raw"
-"""Log-probs of the model as it is: the softmax of its logits, before temperature and every other sampling setting."""
+"""Log-probs of the model itself: the softmax of its logits, before temperature and all other sampling settings."""
 PROCESSED: Final = "processed"
-"""Log-probs after temperature and penalties (before top-k and top-p): nearer to what was sampled from."""
+"""Log-probs after temperature and penalties, before top-k and top-p: closer to the sampling distribution."""
 
 _PLAIN_CHAT: Final[Sequence[Ask]] = ({"return_token_ids": True, "logprobs": True}, {"logprobs": True}, {})
-# In completions logprobs is a number, and several engines read 0 as "none".
+# In completions logprobs is a number, and several engines read 0 as none.
 _PLAIN_COMPLETIONS: Final[Sequence[Ask]] = ({"return_token_ids": True, "logprobs": 1}, {"logprobs": 1}, {})
 
 
@@ -27,19 +27,20 @@ class Flavour:
     """One kind of engine.
 
     Attributes:
-        name: as findings, records and steps spell it.
-        title: as pages spell it.
-        owners: what it writes into ``owned_by`` of its model list.
-        version: (path beside ``/v1``, field) that tell its version, tried in order.
-        chat, completions: fields to add to a request of that dialect, most telling first; the last adds nothing.
-        streams_ids: kinds of calls (``chat``, ``chat with tools``, ``completions``) whose stream tells ids and
-            log-probs as the whole answer does.
-        streams_since: the first version that was seen to do so; older or unknown ones are not trusted with it.
-        logprobs: which log-probs it gives unless started otherwise; None: unknown.
-        measurable: whether the start decides about ``logprobs``, so that it is worth measuring.
-        tokenize: fields of ``POST /tokenize`` that make it encode a rendered prompt as it encodes its own.
-        count: (path, field) that tell how many tokens a chat request is.
-        continues: whether it can go on with the last message (``continue_final_message``).
+        name: in findings, records and steps.
+        title: on pages.
+        owners: its values of ``owned_by`` in the model list.
+        version: (path beside ``/v1``, field) of its version, tried in order.
+        chat, completions: sets of extra request fields, fullest first; the last one is empty.
+        streams_ids: kinds of calls (``chat``, ``chat with tools``, ``completions``) whose stream has the same ids and
+            log-probs
+            as the whole answer.
+        streams_since: the first version whose streams do so; older and unknown versions use whole answers.
+        logprobs: the default kind of log-probs; None: unknown.
+        measurable: whether a start option decides about ``logprobs``, so that it is measured.
+        tokenize: fields of ``POST /tokenize`` that make it encode a rendered prompt like the engine does.
+        count: (path, field) of the token count of a chat request.
+        continues: whether it can continue the last message (``continue_final_message``).
     """
 
     name: str
@@ -57,21 +58,21 @@ class Flavour:
     continues: bool = False
 
     def asks(self, dialect: str) -> Sequence[Ask]:
-        """What to add in one dialect, most telling first."""
+        """The sets of extra fields for one dialect, fullest first."""
         return self.completions if dialect == "completions" else self.chat
 
     def streams(self, kind: str, version: str | None) -> bool:
-        """Whether a stream of that kind of call loses nothing."""
+        """Whether streams of that kind of call are complete."""
         since = self.streams_since.get(kind)
         return kind in self.streams_ids and (since is None or (version is not None and _numbers(version) >= since))
 
 
 _SGLANG: Final = {"return_token_ids": True, "return_meta_info": True, "return_prompt_token_ids": True}
-# The drawer holds the whole request again; response_fields keeps in it what is asked for.
+# __verbose holds the whole request again; response_fields limits it to what is needed.
 _LLAMACPP: Final = {"return_tokens": True, "verbose": True, "response_fields": ["tokens", "prompt"]}
 
 OPENAI: Final = Flavour("openai", "OpenAI-compatible")
-"""Whatever else speaks the API; asked for everything, and for less where it refuses."""
+"""Any other engine with this API; tried with all extra fields, then with fewer."""
 
 CLAW_STUDIO: Final = Flavour(
     "claw-studio",
@@ -88,7 +89,7 @@ VLLM: Final = Flavour(
     owners=frozenset({"vllm"}),
     version=(("/version", "version"),),
     streams_ids=frozenset({"chat", "chat with tools", "completions"}),
-    # Earlier ones lost the ids of tool calls on the way (vllm#27482).
+    # Earlier versions lose the ids of tool calls in streams (vllm#27482).
     streams_since={"chat with tools": (0, 32)},
     logprobs=RAW,
     measurable=True,
@@ -102,7 +103,7 @@ SGLANG: Final = Flavour(
     version=(("/server_info", "version"), ("/get_server_info", "version")),
     chat=({**_SGLANG, "logprobs": True}, *_PLAIN_CHAT),
     completions=({**_SGLANG, "logprobs": 1}, *_PLAIN_COMPLETIONS),
-    # Chat refuses each of the three together with a stream; completions stream ids.
+    # Chat refuses each of the three in a stream; completions stream ids.
     streams_ids=frozenset({"completions"}),
     logprobs=PROCESSED,
     measurable=True,
@@ -114,10 +115,10 @@ LLAMACPP: Final = Flavour(
     "llama.cpp",
     owners=frozenset({"llamacpp"}),
     version=(("/props", "build_info"),),
-    # Without top_logprobs each token would come with twenty others.
+    # Without top_logprobs each token comes with twenty others.
     chat=({**_LLAMACPP, "logprobs": True, "top_logprobs": 1}, {"logprobs": True, "top_logprobs": 1}, {}),
     completions=({**_LLAMACPP, "logprobs": 1}, {"logprobs": 1}, {}),
-    # It refuses log-probs in a stream with tools, and a chat can't be known to have none.
+    # It refuses log-probs in a stream with tools, and a chat may have tools.
     streams_ids=frozenset({"completions"}),
     logprobs=RAW,
     tokenize={"add_special": True, "parse_special": True},
@@ -128,7 +129,7 @@ OLLAMA: Final = Flavour(
     "ollama",
     "Ollama",
     owners=frozenset({"library"}),
-    # Fields that it does not know do no harm there, and others answer at this address as well.
+    # It ignores unknown fields, and other servers may answer at this address.
     version=(("/api/version", "version"),),
     logprobs=RAW,
 )
@@ -136,7 +137,7 @@ OLLAMA: Final = Flavour(
 TRANSFORMERS: Final = Flavour(
     "transformers",
     "transformers serve",
-    # It refuses fields that it does not know, and leaves those unheeded that it does: nothing is worth asking.
+    # It refuses unknown fields and ignores known ones, so nothing is requested.
     chat=({},),
     completions=({},),
 )
@@ -149,13 +150,13 @@ _TRANSFORMERS_REFUSAL: Final = "Unexpected fields in the request"
 
 
 def by_owner(cards: Sequence[Mapping[str, Any]]) -> Flavour | None:
-    """The flavour that a model list names; None where its owners say nothing."""
+    """The flavour by the owners in a model list; None if they are unknown."""
     owners = {card.get("owned_by") for card in cards}
     return next((flavour for flavour in FLAVOURS.values() if flavour.owners & owners), None)
 
 
 def by_refusal(body: Any) -> Flavour | None:
-    """The flavour that can be told from how a request was refused."""
+    """The flavour by the wording of a refusal; None if it is unknown."""
     detail = body.get("detail") if isinstance(body, Mapping) else None
     return TRANSFORMERS if isinstance(detail, str) and detail.startswith(_TRANSFORMERS_REFUSAL) else None
 
@@ -167,25 +168,25 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 TEMPERATURES: Final = (0.25, 2.0)
-"""Far enough apart that log-probs after temperature can't be taken for those before it. vLLM allows no more than 2."""
+"""Far enough apart to tell log-probs before and after temperature from each other. vLLM allows at most 2."""
 _SAME: Final = 0.2
-"""Nats; more than arithmetic of few bits makes of one and the same forward pass."""
+"""Nats; above the rounding differences of one forward pass in low precision."""
 
 
 def logprobs_question(model: str, temperature: float) -> dict[str, Any]:
-    """A completions request whose answer tells the likeliest first token's log-prob at a temperature."""
+    """A completions request for the first token's highest log-prob at a temperature."""
     return {"model": model, "prompt": "1", "max_tokens": 1, "temperature": temperature, "logprobs": 1}
 
 
 def logprobs_mode(answers: Sequence[Any]) -> str | None:
-    """``raw`` or ``processed``, from the answers to ``logprobs_question`` at both temperatures; None: no telling."""
+    """``raw`` or ``processed``, from the answers to ``logprobs_question`` at both temperatures; None if undecided."""
     best = [_likeliest(answer) for answer in answers]
     if len(best) != len(TEMPERATURES) or any(value is None for value in best):
         return None
     cold, hot = (value for value in best if value is not None)
     if abs(cold - hot) >= _SAME:
         return PROCESSED
-    # A model that is certain of its token is so at every temperature: that tells nothing.
+    # A log-prob near 0 is the same at every temperature, so nothing follows from it.
     return RAW if hot < -_SAME else None
 
 
@@ -198,14 +199,14 @@ def _likeliest(answer: Any) -> float | None:
 
 
 def prompt_text(answer: Mapping[str, Any]) -> str | None:
-    """The prompt as llama.cpp rendered it, where it was asked for it."""
-    drawer = answer.get("__verbose")
-    prompt = drawer.get("prompt") if isinstance(drawer, Mapping) else None
+    """The prompt as llama.cpp rendered it, if it was requested."""
+    verbose = answer.get("__verbose")
+    prompt = verbose.get("prompt") if isinstance(verbose, Mapping) else None
     return prompt if isinstance(prompt, str) else None
 
 
 def findings_line(findings: Mapping[str, Any]) -> str:
-    """What was probed, in one line for people: ``vLLM 0.32.0 · raw log-probs, measured · chat: ids, prompt ids``."""
+    """Probe results in one line: ``vLLM 0.32.0 · raw log-probs, measured · chat: ids, prompt ids``."""
     parts: list[str] = []
     flavour = FLAVOURS.get(str(findings.get("flavour")))
     if flavour is not None or findings.get("flavour"):

@@ -1,4 +1,4 @@
-"""Whether an engine is worth asking: from how its calls went, and by asking after it in between."""
+"""Health of an engine, from its calls and from periodic checks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ CHECK_EVERY_S = 5.0
 
 
 class Health:
-    """Usable until it was found gone, or failed ``N_FAILURES`` times in a row; then usable again after a pause.
+    """Usable unless it was unreachable or failed ``N_FAILURES`` times in a row; usable again after a pause.
 
-    Pauses double from ``FIRST_PAUSE_S`` to ``LONGEST_PAUSE_S`` while nothing gets better.
+    Pauses double from ``FIRST_PAUSE_S`` to ``LONGEST_PAUSE_S`` while failures continue.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -30,7 +30,7 @@ class Health:
 
     @property
     def usable(self) -> bool:
-        """False while it should be left alone."""
+        """Whether calls may be sent to it."""
         return self._clock() >= self._until
 
     @property
@@ -39,12 +39,12 @@ class Health:
         return self._n_failures > 0
 
     def succeeded(self) -> None:
-        """It answered."""
+        """Note a success."""
         self._n_failures = self._n_pauses = 0
         self._until = 0.0
 
     def failed(self, *, gone: bool) -> None:
-        """It did not. ``gone``: nobody is there, so the next call would fare no better."""
+        """Note a failure. ``gone``: the engine is unreachable, so the next call would fail too."""
         self._n_failures += 1
         if gone or self._n_failures >= N_FAILURES:
             pause_s = min(FIRST_PAUSE_S * 2**self._n_pauses, LONGEST_PAUSE_S)
@@ -52,7 +52,7 @@ class Health:
             self._until = self._clock() + pause_s
 
     def checked(self, alive: bool) -> None:
-        """What asking after it showed."""
+        """Note the result of a check."""
         self.checked_at = self._clock()
         if alive:
             self.succeeded()
@@ -61,18 +61,18 @@ class Health:
 
 
 class Checked(Protocol):
-    """An engine that can be asked after."""
+    """An engine with a health check."""
 
     name: str
     health: Health
 
     async def check(self) -> bool | None:
-        """Whether it is alive; None where that can't be asked."""
+        """Whether it is alive; None if it can't be checked."""
         ...
 
 
 async def watch(engines: Callable[[], Sequence[Checked]], every_s: float = CHECK_EVERY_S) -> None:
-    """Ask after engines for ever."""
+    """Check all engines periodically, until cancelled."""
     while True:
         await asyncio.sleep(every_s)
         await asyncio.gather(*(_check(engine) for engine in engines()))

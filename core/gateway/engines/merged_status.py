@@ -1,4 +1,4 @@
-"""What several gateway processes know of the same engines, as one list."""
+"""Merges what several gateway processes report about the same engines."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _SUMS: Final = ("n_calls", "n_errors", "in_flight", "waiting")
 
 
 def merge_statuses(by_process: Sequence[Sequence[Status]]) -> list[Status]:
-    """``EngineSet.status()`` of each process, added up by engine; in the first one's order, others behind.
+    """The ``EngineSet.status()`` of several processes, merged by engine; order of the first process, others after it.
 
-    An engine is not ok while one process finds so, and unknown (None) while none has called it.
+    An engine is not ok if any process says so, and unknown (None) if none has called it.
     """
     by_name: dict[str, list[Status]] = {}
     for statuses in by_process:
@@ -29,7 +29,7 @@ def _one(statuses: Sequence[Status]) -> Status:
     whole["ok"] = all(verdicts) if verdicts else None
     whole["error"] = next((one["error"] for one in statuses if one["error"] and one["ok"] is False), None)
     whole["base_url"] = next((one["base_url"] for one in statuses if one["base_url"]), None)
-    # The process that owns the pool calls no engine itself: who knows most tells.
+    # The process that owns the pool calls no engine itself, so the process with the most findings is shown.
     known = max(statuses, key=lambda one: (len(one["findings"]), one["n_calls"]))
     whole["findings"], whole["streaming"] = known["findings"], known["streaming"]
     if "healthy" in first:

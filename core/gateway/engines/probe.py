@@ -1,4 +1,4 @@
-"""Finding out what an engine is: its models, its kind and version, which log-probs it gives. Once per engine."""
+"""Probes an engine once: its models, flavour, version and kind of log-probs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROBE_AGAIN_S = 30.0
 PROBE_AFTER_TIMEOUT_S = 900.0
 TOKENIZE_TIMEOUT_S = 10.0
 MEASURE_TIMEOUT_S = 60.0
-"""An engine may compile for its first answer; calls wait for the measurement no longer than ``PROBE_TIMEOUT_S``."""
+"""An engine may compile before its first answer; calls wait at most ``PROBE_TIMEOUT_S`` for the measurement."""
 
 Headers = Mapping[str, str]
 
@@ -35,11 +35,11 @@ class Probe:
     """What is known of one engine.
 
     Attributes:
-        cards: its model list; None while it is unknown.
+        cards: its model list; None while unknown.
         flavour: its kind.
-        version: as it tells it itself.
+        version: as it reports it.
         logprobs: ``raw``, ``processed`` or None, see ``core.gateway.engines.flavours``.
-        measured: whether ``logprobs`` was measured, and not just is the kind's default.
+        measured: whether ``logprobs`` was measured; otherwise it is the flavour's default.
     """
 
     def __init__(self, name: str, connections: Connections, clock: Callable[[], float]) -> None:
@@ -56,33 +56,33 @@ class Probe:
         self._measuring: asyncio.Task[None] | None = None
 
     def forget(self) -> None:
-        """The engine was started anew: what was found out about an earlier process need not hold for this one."""
+        """Probe again; the engine was restarted."""
         self.cards, self._again_at = None, 0.0
 
     def facts(self) -> dict[str, Any]:
-        """What goes into the record of a call."""
+        """The facts for a call's record."""
         known = {"flavour": self.flavour.name, "version": self.version, "logprobs": self.logprobs}
         return {name: value for name, value in known.items() if value is not None}
 
     def never_fits(self, max_tokens: Any, model: str) -> bool:
-        """Whether an answer may not be that long even after no prompt at all, by the model's card."""
+        """Whether ``max_tokens`` reaches the context length on the model's card."""
         known = (card.get("max_model_len") for card in self.cards or () if card.get("id") == model)
         return any(isinstance(n, int) and isinstance(max_tokens, int) and max_tokens >= n for n in known)
 
     def tokenizer_hash(self, model: str) -> str | None:
-        """What the model's card says of its tokenizer; engines that ship here do, others may not."""
+        """The tokenizer's hash on the model's card; shipped engines report it."""
         cards = (card for card in self.cards or () if card.get("id") == model)
         digest = next((card.get("tokenizer_hash") for card in cards), None)
         return digest if isinstance(digest, str) else None
 
     def see_refusal(self, flavour: Flavour | None, findings: dict[str, Any]) -> None:
-        """Take note of a kind that a refusal gave away; what an engine said itself counts more."""
+        """Note the flavour that a refusal reveals, unless the engine reported one itself."""
         if flavour is not None and self.flavour is OPENAI:
             self.flavour = flavour
             findings["flavour"] = flavour.name
 
     async def run(self, base_url: str | None, headers: Headers, findings: dict[str, Any]) -> None:
-        """Ask once what the engine is and serves; a failure is tried again later."""
+        """Probe the engine once; a failed probe is repeated later."""
         if self._known():
             return
         if self._running is None:
@@ -94,7 +94,7 @@ class Probe:
                 async with asyncio.timeout(PROBE_TIMEOUT_S):
                     cards = await self.fetch_models(base_url, headers)
             except TimeoutError:
-                # Calls wait for the probe: one that hangs is not tried again soon.
+                # Calls wait for the probe, so one that timed out is not repeated soon.
                 self._again_at = self._clock() + PROBE_AFTER_TIMEOUT_S
                 findings["models"] = "unknown: no answer"
                 return
@@ -104,7 +104,7 @@ class Probe:
                 return
             findings["models"] = [entry.get("id") for entry in cards]
             await self._look_closer(str(base_url), headers, cards)
-            # Last, so that nobody goes on with half of it.
+            # Set last, so that no call sees a partial result.
             self.cards = cards
             owner = next((str(entry.get("owned_by")) for entry in cards), None)
             findings["flavour"] = owner if self.flavour is OPENAI else self.flavour.name
@@ -134,9 +134,9 @@ class Probe:
         return data
 
     async def _look_closer(self, base_url: str, headers: Headers, cards: list[dict[str, Any]]) -> None:
-        """Kind and version; what is not told in time stays unknown."""
+        """Probe flavour and version; what is not answered in time stays unknown."""
         flavour = by_owner(cards)
-        # Ollama lists the owners of its models, so anybody may stand there: only its own address tells.
+        # Ollama lists the owners of its models, so owned_by is arbitrary; its own path identifies it.
         guess = OLLAMA if flavour is None else flavour
         self.version, self.measured = None, False
         try:
@@ -157,7 +157,7 @@ class Probe:
         return None
 
     async def _measure(self, base_url: str, headers: Headers, model: str, findings: dict[str, Any]) -> None:
-        """Find out which log-probs it gives: what it was started with decides, and it does not say."""
+        """Measure the kind of log-probs, which a start option of the engine decides."""
         questions = (logprobs_question(model, temperature) for temperature in TEMPERATURES)
         try:
             async with asyncio.timeout(MEASURE_TIMEOUT_S):
@@ -170,7 +170,7 @@ class Probe:
             findings.update(logprobs=mode, measured=True)
 
     async def tokenize(self, base_url: str, headers: Headers, text: str) -> list[int] | None:
-        """Ids of a rendered prompt, encoded as the engine encodes its own; None where it can't be asked for that."""
+        """Ids of a rendered prompt, encoded as the engine encodes it; None if it can't."""
         if not self.flavour.tokenize:
             return None
         body = {"content": text, **self.flavour.tokenize}
@@ -183,7 +183,7 @@ class Probe:
         return ids if isinstance(ids, list) and all(type(token) is int for token in ids) else None
 
     async def _ask(self, method: str, url: str, headers: Headers, body: Mapping[str, Any] | None = None) -> Any:
-        """The parsed answer; None for every kind of no."""
+        """The parsed response; None for any failure."""
         try:
             status, raw = await self._connections.aside(method, url, headers, body)
             return orjson.loads(raw) if status == 200 else None

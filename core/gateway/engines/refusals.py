@@ -1,4 +1,4 @@
-"""Refusals of engines: whether it is what the agent asked for that they refuse, or what the gateway added."""
+"""Classifies refusals of engines: caused by the agent's request, or by fields that the gateway added."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ REFUSALS: Final = frozenset({400, 422})
 
 
 def is_about_the_request(status: int, raw: bytes, added: Sequence[str]) -> bool:
-    """Whether a refusal is about what the agent asked for: then nothing is gained by asking for less.
+    """Whether a refusal concerns the agent's own request, so that sending fewer extra fields does not help.
 
     Args:
-        added: names of what the gateway asked for beyond that.
+        added: names of the fields that the gateway added.
     """
     body = maybe_json(raw)
     return isinstance(body, dict) and (foreign_fields(body, added) or is_too_long(status, body))
 
 
 def is_too_long(status: int, body: Mapping[str, Any]) -> bool:
-    """Whether prompt and answer exceed the model's context."""
+    """Whether the refusal says that prompt and answer exceed the model's context."""
     return status in REFUSALS and prompt_too_long(engine_refusal(status, body))
 
 
 def foreign_fields(body: Any, added: Sequence[str]) -> bool:
-    """Whether a refusal names fields of the request, none of which is one of ``added``: it is the agent's matter.
+    """Whether a refusal names request fields, and none of ``added``.
 
-    OpenAI's shape names one as ``error.param``, FastAPI's each as ``detail[].loc``.
+    OpenAI's shape names a field as ``error.param``, FastAPI's as ``detail[].loc``.
     """
     if not isinstance(body, Mapping):
         return False
@@ -46,6 +46,6 @@ def _entries(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _field(place: Any) -> Any:
-    """The field of ``["body", "top_k"]``."""
+    """The field of a location such as ``["body", "top_k"]``."""
     names = [name for name in place if name != "body"] if isinstance(place, list) else []
     return names[0] if names else None

@@ -1,4 +1,4 @@
-"""The engines that answer: which there are, which one a model name means, what was found out about each."""
+"""The registry of engines: configured ones, the default, and the engines for a model name."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ IMPLICIT_PROVIDER = "litellm"
 
 
 class EngineSet:
-    """All engines by name. Thread-safe for adding and reading.
+    """All engines by name. Adding and reading are thread-safe.
 
     Args:
-        timeout_s: longest wait for one answer, start-up of the engine included, seconds.
-        timeouts: that and the others; instead of ``timeout_s``.
-        bounds: most that is read of an engine's answer.
-        check_every_s: how often engines that share calls are asked after, seconds.
+        timeout_s: longest wait for one answer including the engine's start, seconds.
+        timeouts: all timeouts, in place of ``timeout_s``.
+        bounds: size limits of engine answers.
+        check_every_s: interval of health checks of engines that share calls, seconds.
 
     Attributes:
-        elsewhere: ``status`` of other processes that call the same engines; counted in where it is told.
+        elsewhere: returns the ``status`` of other processes that call the same engines.
     """
 
     def __init__(
@@ -73,27 +73,30 @@ class EngineSet:
         concurrency: int | None = None,
         replica_of: str | None = None,
     ) -> Engine:
-        """Make an engine known; one of the same name is replaced. The first one is the default.
+        """Add an engine; it replaces one of the same name. The first one is the default.
 
         Args:
-            base_url: ``http://host:port/v1`` of an OpenAI-compatible engine, ``user:password@`` before the host where
-                it wants a login; for kind ``litellm`` the
-                ``provider/model`` that stands behind every model name; None when ``ready`` tells it.
+            base_url: ``http://host:port/v1`` of an OpenAI-compatible engine, with ``user:password@`` before the host if
+                it
+                needs a login; for kind ``litellm`` the ``provider/model`` for all model names; None if ``ready``
+                returns it.
             kind: ``openai`` or ``litellm``.
             models: globs of the model names it serves.
             api_key: its key; never stored. Without one the agent's own key is passed on.
-            ready: blocking; called in a thread before the first call, and again after the engine was found
-                gone. Returns the base URL, or None to keep ``base_url``. Calls wait for it.
-            default: answers the names that no glob matches.
+            ready: blocking; called in a thread before the first call, and again after the engine was unreachable.
+                Returns the
+                base URL, or None to keep ``base_url``. Calls wait for it.
+            default: serves the names that no glob matches.
             api_base: for kind ``litellm``: another address of the provider's API.
             streaming: ``auto``, ``whole`` or ``relay``, see ``core.gateway.engines.capabilities.Streams``.
-            concurrency: most calls at a time; more wait in line. None sets no limit.
-            replica_of: name of the engine that it shares the calls of. Engines that name a model by the same glob
-                share its calls as well.
+            concurrency: most calls at a time; more are queued. None means no limit.
+            replica_of: name of the engine whose calls it shares. Engines with the same glob for a model share calls as
+                well.
 
         Raises:
-            InvalidInput: an unknown kind or way to stream, a base URL with a query, two logins, or neither
-                ``base_url`` nor ``ready``.
+            InvalidInput: an unknown kind or streaming mode, a base URL with a query, two logins, or neither
+                ``base_url`` nor
+                ``ready``.
         """
         if streaming not in STREAMING:
             raise InvalidInput(f"unknown streaming {streaming!r}", field="streaming", hint=", ".join(STREAMING))
@@ -152,23 +155,24 @@ class EngineSet:
         return engine
 
     def prepare(self) -> None:
-        """Import LiteLLM now, in the background, if an engine is made of it: its first call need not wait for that.
+        """Import LiteLLM in the background if an engine needs it, so that its first call does not wait.
 
-        For processes that go on serving. Where only a model's name may mean a provider some day, nothing is imported:
-        it is 150 MB of memory.
+        For processes that serve for long. LiteLLM takes 150 MB of memory, so it is not imported where only a model name
+        could
+        request it.
         """
         if any(engine.kind == "litellm" for engine in self.engines()):
             self._litellm.begin()
 
     def remove(self, name: str) -> None:
-        """Forget an engine; calls on their way to it finish."""
+        """Remove an engine; its calls in flight finish."""
         with self._lock:
             engine = self._engines.pop(name, None)
             if engine is not None and self.default is engine:
                 self.default = next(iter(self._engines.values()), None)
 
     def resolve(self, model: str | None) -> Engine:
-        """The engine that a model name means: first a glob that says more than ``*``, then the default.
+        """The engine for a model name: the first with a matching glob other than ``*``, else the default.
 
         Raises:
             EngineError: there is no engine.
@@ -182,7 +186,7 @@ class EngineSet:
         return self.default
 
     async def pick(self, model: str | None) -> Engine:
-        """Like ``resolve``, and ``provider/model`` names that the default does not serve mean LiteLLM."""
+        """Like ``resolve``; ``provider/model`` names that the default does not serve go to LiteLLM."""
         if model is None or not names_provider(model):
             return self.resolve(model)
         engine = self.resolve(model) if self.default is not None else None
@@ -206,7 +210,7 @@ class EngineSet:
             return self._providers
 
     async def candidates(self, model: str | None) -> list[Engine]:
-        """Every engine that serves a model, at least one. Raises EngineError."""
+        """All engines that serve a model, at least one. Raises EngineError."""
         first = await self.pick(model)
         listed = list(self._engines.values())
         globs = [glob for glob in first.models if glob != "*" and model is not None and fnmatchcase(model, glob)]
@@ -220,13 +224,13 @@ class EngineSet:
         return [first, *others]
 
     def _watch(self) -> None:
-        """Ask after engines from now on; ends with the event loop."""
+        """Start periodic health checks; they end with the event loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._watches:
             self._watches[loop] = loop.create_task(watch(self.engines, self._check_every_s))
 
     def engines(self) -> list[Engine]:
-        """All of them, in order of their adding, the implicit LiteLLM one last if it was used."""
+        """All engines in order of addition, the implicit LiteLLM one last if it was used."""
         with self._lock:
             return [*self._engines.values(), *([self._providers] if self._providers is not None else [])]
 

@@ -1,4 +1,4 @@
-"""Engines' bodies: parsed as far as they can be, and the words in those that are errors."""
+"""Parses response bodies of engines, and extracts error messages."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ import orjson
 
 from core.errors import EngineError
 
-# Inside a text the quotes would be escaped: these bytes are always a key and the beginning of its value.
+# Quotes inside a string are escaped, so these bytes are always a key and the start of its value.
 _PROMPT_IDS = re.compile(rb'"prompt_token_ids"\s*:\s*\[')
 _MIN_CHARS = 8000
-"""Shorter lists are parsed faster than they are cut out."""
+"""Shorter lists are parsed faster than they are cut."""
 
 
 def parse_body(raw: bytes, *, prompt_ids: bool = True) -> tuple[Any, bytes]:
     """The parsed body, and the body as strict JSON.
 
     Args:
-        raw: what the engine sent.
-        prompt_ids: False for who has no use for the prompt's ids, most of the body and of the time to parse it: of a
-            long list only the first is there.
+        raw: the body as received.
+        prompt_ids: False if the prompt's ids are not needed; they are most of the body and of the parse time. Of a long
+            list
+            only the first id is parsed then.
 
     Raises:
-        EngineError: it is no JSON.
+        EngineError: it is not JSON.
     """
     for text in (raw,) if prompt_ids else (_without_prompt_ids(raw), raw):
         try:
@@ -34,7 +35,7 @@ def parse_body(raw: bytes, *, prompt_ids: bool = True) -> tuple[Any, bytes]:
         except orjson.JSONDecodeError:
             pass
     try:
-        # Some engines write NaN or Infinity for a log-prob. They become null: marked, not guessed.
+        # Some engines write NaN or Infinity for a log-prob; they become null, which marks them as unknown.
         strict = orjson.dumps(json.loads(raw))
     except (ValueError, RecursionError, TypeError) as error:
         raise EngineError(f"the engine's answer is not JSON: {error}") from error
@@ -42,7 +43,7 @@ def parse_body(raw: bytes, *, prompt_ids: bool = True) -> tuple[Any, bytes]:
 
 
 def _without_prompt_ids(raw: bytes) -> bytes:
-    """Long lists of prompt ids cut behind the first, where all that is cut is certainly JSON."""
+    """The body with long lists of prompt ids cut after the first id, where the rest is certainly a list of numbers."""
     pieces: list[bytes] = []
     at = 0
     while (match := _PROMPT_IDS.search(raw, at)) is not None:
@@ -59,9 +60,9 @@ def _without_prompt_ids(raw: bytes) -> bytes:
 
 
 def _are_numbers(text: bytes) -> bool:
-    """Whether a text is ``,1,2`` or ``, 1, 2``. What is written otherwise may be JSON too, and is parsed then."""
+    """Whether a text is ``,1,2`` or ``, 1, 2``. Other spellings are left to the parser."""
     chars = np.frombuffer(text, np.uint8)
-    # A digit less "0" is below 10; all that is less than "0" wraps around to far above.
+    # A digit minus "0" is below 10; smaller characters wrap around to large values.
     digit = chars - ord("0") < 10
     comma = chars == ord(",")
     apart = ~digit
@@ -78,7 +79,7 @@ def _are_numbers(text: bytes) -> bool:
 
 
 def maybe_json(raw: bytes) -> Any:
-    """The parsed body; None where it is no JSON."""
+    """The parsed body; None if it is not JSON."""
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:
@@ -86,7 +87,7 @@ def maybe_json(raw: bytes) -> Any:
 
 
 def error_message(body: Any, raw: bytes = b"") -> str:
-    """What an error body says, in one line."""
+    """The message of an error body, in one line."""
     if isinstance(body, dict):
         inner = body.get("error")
         message = inner.get("message") if isinstance(inner, dict) else body.get("message") or inner

@@ -1,7 +1,7 @@
-"""Which engine a call goes to when several serve its model, and when it may go to another one.
+"""Chooses an engine when several serve a model, and decides about retries.
 
-Calls of one trajectory stay with one engine as long as it is well: that one has their prefix in its cache. A call is
-tried again only while nothing of an answer has come.
+Calls of one trajectory stay with one healthy engine, because it has their prefix in its cache. A call is retried only
+while no byte of an answer has arrived.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from core.gateway.engines.concurrency import EngineBusy
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often a call is tried.
+    """Retry settings.
 
     Attributes:
-        n_attempts: per call; more where there are more engines.
+        n_attempts: per call; at least one for each engine.
         backoff_s: before the second attempt at the same engine; doubles.
-        max_wait_s: an engine that asks to wait longer has its refusal passed on.
+        max_wait_s: a refusal with a longer ``Retry-After`` is passed on.
     """
 
     n_attempts: int = 3
@@ -37,7 +37,7 @@ class Retries:
 
 
 def affinity(trajectory_uid: str | None, asked: Mapping[str, Any]) -> str:
-    """What calls of one trajectory have in common: its uid, or how their prompt begins where nobody names it."""
+    """The affinity key of a call: its trajectory, or a hash of the beginning of its prompt."""
     if trajectory_uid is not None:
         return trajectory_uid
     messages, prompt = asked.get("messages"), asked.get("prompt")
@@ -46,7 +46,7 @@ def affinity(trajectory_uid: str | None, asked: Mapping[str, Any]) -> str:
 
 
 def ranked(engines: Sequence[Engine], key: str) -> list[Engine]:
-    """By rendezvous hashing: each engine's place depends on no other, so who comes or goes moves only its own calls."""
+    """Engines by rendezvous hashing: adding or removing one moves only its own calls."""
 
     def score(engine: Engine) -> bytes:
         return hashlib.blake2b(f"{engine.name}\0{key}".encode(), digest_size=8).digest()
@@ -55,12 +55,12 @@ def ranked(engines: Sequence[Engine], key: str) -> list[Engine]:
 
 
 class Attempts:
-    """One call's way through its engines, best first.
+    """The attempts of one call, best engine first.
 
     Attributes:
-        engine: the one that is asked now, or answered.
-        n: how often an engine was asked.
-        failed: names of the engines that were asked in vain, in order.
+        engine: the one that is called now, or has answered.
+        n: number of attempts.
+        failed: names of the engines that failed, in order.
     """
 
     def __init__(self, engines: Sequence[Engine], retries: Retries) -> None:
@@ -71,10 +71,10 @@ class Attempts:
         self._retries = retries
 
     async def ask(self, ask: Callable[[Engine], Awaitable[EngineAnswer | EngineStream]]) -> EngineAnswer | EngineStream:
-        """Ask until one answers.
+        """Call engines until one answers.
 
         Raises:
-            EngineError: what the last one failed with.
+            EngineError: of the last attempt.
         """
         n_attempts = max(self._retries.n_attempts, len(self._engines))
         while True:
@@ -102,28 +102,28 @@ class Attempts:
             self.engine = following
 
     def _goes_on(self, error: EngineError) -> bool:
-        """A full line is no reason to stand in it again; another engine's may be shorter."""
+        """Whether to try again. A full queue is retried only if another engine has room."""
         if isinstance(error, EngineBusy):
             return any(not engine.concurrency.full for engine in self._engines)
-        # A request that ends one engine after the other has to stop at the second.
+        # A request that crashes engines must stop at the second one.
         return (isinstance(error, EngineUnreachable) and error.again) or (len(self._engines) > 1 and not self.failed)
 
     def _backoff(self) -> float:
-        # Callers that failed together must not come back together.
+        # Jitter: calls that failed together must not retry together.
         doubled: int = 1 << self.failed.count(self.engine.name)
         return self._retries.backoff_s * doubled * random.uniform(0.75, 1.25)
 
     def secrets(self) -> list[str]:
-        """Keys of every engine that may be asked."""
+        """Keys of all engines that may be called."""
         return [key for engine in self._engines for key in engine.secrets()]
 
     def facts(self) -> dict[str, Any]:
-        """What the record says of it; nothing where the first engine that was asked answered."""
+        """Facts for the record; empty if the first attempt succeeded."""
         return {"attempts": self.n, "failed_engines": list(self.failed)} if self.n > 1 else {}
 
 
 def _usable(engines: Sequence[Engine], failed: Sequence[str]) -> Engine:
-    """The first that is well, has room and did not fail this call; else the one that failed it least."""
+    """The first engine that is healthy, has room and has not failed this call; else the one that failed least often."""
     fewest = min(failed.count(engine.name) for engine in engines)
     fresh = [engine for engine in engines if failed.count(engine.name) == fewest]
     well = [engine for engine in fresh if engine.health.usable]
@@ -135,5 +135,5 @@ def _seconds(retry_after: str | None) -> float | None:
     try:
         return max(float(retry_after), 0.0) if retry_after else None
     except ValueError:
-        # A date: who says that means minutes.
+        # An HTTP date means minutes.
         return None

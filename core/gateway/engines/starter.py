@@ -1,4 +1,4 @@
-"""Engines that are started when they are first needed, and again when they are gone."""
+"""Starts engines on demand, and again after they are gone."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from core.errors import EngineError
 
 
 class EngineStarter:
-    """Starts one engine in a thread; every call waits for the same start.
+    """Starts one engine in a thread; all calls wait for the same start.
 
     Args:
         ready: blocking; returns the base URL, or None to keep the known one.
-        started: told what ``ready`` returned; raises EngineError when that is not enough.
-        failed: told why there was no start.
+        started: called with the result of ``ready``; raises EngineError if it is not enough.
+        failed: called with the reason of a failed start.
     """
 
     def __init__(
@@ -34,11 +34,11 @@ class EngineStarter:
         self._lock = threading.Lock()
 
     def forget(self) -> None:
-        """It is gone: the next call starts it again."""
+        """The engine is gone; the next call starts it again."""
         self._starting = None
 
     async def wait(self) -> None:
-        """Return when it runs. Raises EngineError; the next call tries again."""
+        """Return when the engine runs. Raises EngineError; the next call tries again."""
         with self._lock:
             if self._starting is None or (self._starting.done() and self._starting.exception() is not None):
                 self._starting = Future()
@@ -49,7 +49,7 @@ class EngineStarter:
         if starting.done():
             starting.result()
         else:
-            # Shielded: one call that gives up must not end the start that others wait for.
+            # Shielded: cancelling one call must not cancel the start that others wait for.
             await asyncio.shield(asyncio.wrap_future(starting))
 
     def _start(self, done: Future[None]) -> None:

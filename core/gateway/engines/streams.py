@@ -1,4 +1,4 @@
-"""An engine's answer as it comes, chunk by chunk."""
+"""An engine's stream over HTTP, and its deadlines."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from core.gateway.transport.sse import EventReader
 
 DONE = b"[DONE]"
 _LINGER_S = 0.05
-"""An engine's connection can be used again once its last, empty chunk was read: it comes at once or never."""
+"""A connection can be reused once its last, empty chunk is read, which follows at once or never."""
 
 T = TypeVar("T")
 
 
 class StreamDeadline:
-    """How long one stream may be silent, and how long it may take.
+    """The deadlines of one stream: for silence and for the whole answer.
 
     Args:
         name: the engine's.
-        deadline: of the whole answer, in the loop's time.
+        deadline: of the whole answer, loop time.
     """
 
     def __init__(self, name: str, deadline: float, timeouts: Timeouts) -> None:
@@ -37,7 +37,7 @@ class StreamDeadline:
         self._silence_s = timeouts.first_byte or timeouts.total
 
     async def wait(self, coming: Awaitable[T]) -> T:
-        """What comes next. Raises EngineTimeout."""
+        """The next item. Raises EngineTimeout."""
         now = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout_at(min(self._deadline, now + self._silence_s)):
@@ -57,7 +57,7 @@ class HttpStream(EngineStream):
 
     Args:
         name: the engine's.
-        patience: how long it is waited for.
+        stream_deadline: limits of the wait.
     """
 
     def __init__(
@@ -66,17 +66,17 @@ class HttpStream(EngineStream):
         *,
         name: str,
         added: Sequence[str],
-        patience: StreamDeadline,
+        stream_deadline: StreamDeadline,
         finish: Finish,
         engine_dialect: str | None = None,
     ) -> None:
         super().__init__(added=added, finish=finish, engine_dialect=engine_dialect)
         self._response = response
         self._name = name
-        self._patience = patience
+        self._stream_deadline = stream_deadline
 
     async def batches(self) -> AsyncGenerator[list[dict[str, Any]]]:
-        """As events come."""
+        """Chunks as they arrive."""
         events = EventReader()
         try:
             while piece := await self._read():
@@ -101,13 +101,13 @@ class HttpStream(EngineStream):
             self.close()
 
     def close(self) -> None:
-        """Give the connection back where all of it was read, and close it elsewhere."""
+        """Release the connection if the body was read to its end, else close it."""
         self._response.release()
         super().close()
 
     async def _read(self) -> bytes:
         try:
-            return await self._patience.wait(self._response.readany())
+            return await self._stream_deadline.wait(self._response.readany())
         except HttpError as error:
             raise EngineError(f"engine {self._name!r} broke off in the middle of its answer: {error}") from error
 

@@ -1,8 +1,8 @@
-"""Engines that tell no ids: whether their streams tell all the rest that their whole answers do.
+"""Decides whether engines that return no ids may stream.
 
-Where no ids are told there are none to lose, so words may go on as they come. But streams lose other things: an engine
-may leave the usage out, or log-probs, or hand on a tool call as plain text. So it is asked one small question of the
-gateway's own in both ways, greedily, and its stream is trusted where both answers are the same.
+Without ids a stream can't lose ids, but it may lose usage or log-probs, or pass a tool call as plain text. So the
+gateway
+sends one small greedy request of its own, whole and as a stream, and trusts the stream if both answers are equal.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from core.tokens import extract_tokens
 
 TRY_AGAIN_S: Final = 900.0
 TRIALS: Final = 3
-"""An engine may be busy or a model unable for once; then whole answers are as good as it gets."""
+"""The engine may be busy, or the model may fail once. After these trials whole answers are used."""
 TRIAL_TIMEOUT_S: Final = 120.0
 _MOST_MODELS: Final = 200
-"""Names come from outside; of more models than these, streams are made from whole answers."""
+"""Model names come from outside; further models use whole answers."""
 
 _STREAM: Final = {"stream": True, "stream_options": {"include_usage": True}}
 _SHORT: Final = {"max_tokens": 16, "temperature": 0}
@@ -40,7 +40,7 @@ _QUESTIONS: Final[Mapping[str, Json]] = {
     "completions": {**_SHORT, "prompt": "Once upon"},
     TOOLS: {
         **_SHORT,
-        # Some models think before they call.
+        # Some models reason before they call.
         "max_tokens": 512,
         "messages": [{"role": "user", "content": "What is the weather in Paris? Call the tool."}],
         "tools": [{"type": "function", "function": {"name": "get_weather", "parameters": _WEATHER}}],
@@ -49,11 +49,11 @@ _QUESTIONS: Final[Mapping[str, Json]] = {
 }
 
 Send = Callable[[Json], Awaitable[HttpAnswer]]
-"""Asks the engine. Raises EngineError."""
+"""Sends a request to the engine. Raises EngineError."""
 
 
 class TextStreams:
-    """What was found out about one engine's streams, by model and kind of call."""
+    """Results of the trials of one engine's streams, by model and kind of call."""
 
     def __init__(self, name: str, timeouts: Timeouts, clock: Callable[[], float]) -> None:
         self._name = name
@@ -65,11 +65,11 @@ class TextStreams:
         self._running: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     def relays(self, model: str, kind: str) -> bool:
-        """Whether a stream was found to tell what a whole answer tells."""
+        """Whether a stream was found to be equal to the whole answer."""
         return self._found.get((model, kind), "unknown") is None
 
     def consider(self, model: str, kind: str, answer: Json, send: Send) -> None:
-        """Begin to find out in the background, where a whole answer told no ids."""
+        """Start a trial in the background if a whole answer has no ids."""
         key = (model, kind)
         n_trials, next_at = self._trials.get(key, (0, 0.0))
         if key in self._running or self.relays(model, kind) or n_trials >= TRIALS or self._clock() < next_at:
@@ -82,7 +82,7 @@ class TextStreams:
         task.add_done_callback(lambda _: self._running.pop(key, None))
 
     def see(self, model: str, kind: str, answer: Json) -> None:
-        """Take note of a stream that went on to an agent: the first that lacks something is the last."""
+        """Check a relayed stream; if it lacks something, whole answers are used from then on."""
         if not tells_no_ids(answer, kind):
             self._found[model, kind] = "it tells ids by now"
         elif None in _counts(answer):
@@ -91,12 +91,12 @@ class TextStreams:
             self._found[model, kind] = "its stream told no log-probs"
 
     def forget(self) -> None:
-        """The engine was started anew."""
+        """Forget everything; the engine was restarted."""
         self._found.clear()
         self._trials.clear()
 
     def why_not(self, kind: str) -> str | None:
-        """Why a kind of call is not relayed, in words; "" where it is, None where nothing is known."""
+        """Why a kind of call is not relayed; "" if it is, None if nothing is known."""
         reasons = [why for (_, known), why in self._found.items() if known == kind]
         return next((why for why in reasons if why is not None), "" if reasons else None)
 
@@ -129,9 +129,9 @@ class TextStreams:
             await self._whole(response)
             raise EngineError("it does not stream")
         deadline = asyncio.get_running_loop().time() + TRIAL_TIMEOUT_S
-        patience = StreamDeadline(self._name, deadline, self._timeouts)
+        stream_deadline = StreamDeadline(self._name, deadline, self._timeouts)
         assembly = Assembly()
-        stream = HttpStream(response, name=self._name, added=(), patience=patience, finish=_nothing)
+        stream = HttpStream(response, name=self._name, added=(), stream_deadline=stream_deadline, finish=_nothing)
         async with aclosing(stream.batches()) as batches:
             async for chunks in batches:
                 for chunk in chunks:
@@ -142,17 +142,17 @@ class TextStreams:
 
 
 async def _nothing(body: Json | None, failure: str | None) -> None:
-    """A trial is no call of anybody's: it is neither counted nor recorded."""
+    """Trials are neither counted nor recorded."""
 
 
 def tells_no_ids(answer: Json, kind: str) -> bool:
-    """Whether an answer tells neither the ids that were sampled nor those of the prompt."""
+    """Whether an answer has neither response ids nor prompt ids."""
     tokens = extract_tokens(answer, 0, _dialect(kind))
     return tokens.response_ids is None and tokens.prompt_ids is None and prompt_text(answer) is None
 
 
 def difference(whole: Json, streamed: Json, kind: str) -> str | None:
-    """What a stream tells differently from the whole answer to the same question, in words; None: nothing."""
+    """How a stream differs from the whole answer to the same request; None if it does not."""
     if not (tells_no_ids(whole, kind) and tells_no_ids(streamed, kind)):
         return "it tells ids"
     if None in _counts(streamed) or _counts(whole) != _counts(streamed):
@@ -175,13 +175,13 @@ def _counts(answer: Json) -> tuple[Any, Any]:
 
 
 def _texts(choice: Json) -> Json:
-    """Words, thoughts and refusals, by field."""
+    """Content, reasoning and refusal by field."""
     said = {"text": choice.get("text"), **(choice.get("message") or {})}
     return {name: text for name, text in said.items() if name != "role" and isinstance(text, str) and text}
 
 
 def _calls(choice: Json) -> list[tuple[Any, Any]]:
-    """Names and arguments; ids differ from answer to answer."""
+    """Names and arguments; ids differ between answers."""
     calls = (choice.get("message") or {}).get("tool_calls") or ()
     functions = [call.get("function") or {} for call in calls]
     return [(function.get("name"), _parsed(function.get("arguments"))) for function in functions]
@@ -193,7 +193,7 @@ def _parsed(arguments: Any) -> Any:
 
 
 def _entries(choice: Json) -> list[Any]:
-    """The sampled tokens as log-probs name them; the numbers may differ in their last digits."""
+    """The sampled tokens as named by the log-probs, whose values may differ in the last digits."""
     logprobs = choice.get("logprobs") or {}
     return logprobs.get("tokens") or [entry.get("token") for entry in logprobs.get("content") or ()]
 

@@ -83,7 +83,7 @@ async def ask_anthropic(
                     response,
                     name=name,
                     added=(),
-                    patience=StreamDeadline(name, deadline, timeouts),
+                    stream_deadline=StreamDeadline(name, deadline, timeouts),
                     finish=finish,
                     engine_dialect="messages",
                 )

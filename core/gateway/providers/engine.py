@@ -154,7 +154,7 @@ class ProviderEngine(Engine):
                 model=model,
                 counter=counter,
                 added=added,
-                patience=StreamDeadline(self.name, deadline, self.timeouts),
+                stream_deadline=StreamDeadline(self.name, deadline, self.timeouts),
                 finish=partial(self._finish, model, added, dropped, facts, None),
             )
         raw = orjson.dumps(response.model_dump(mode="json"))

@@ -46,7 +46,7 @@ def load_litellm() -> Any:
 
     For some providers it would fetch the images and files that a body names. A body is a caller's, and who may call
     could make the service ask any address: it fetches none, and such a call is refused. What it reads of a provider is
-    bounded (``provider_bounds``).
+    bounded (``core.gateway.providers.read_limits``).
     """
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     os.environ["MAX_IMAGE_URL_DOWNLOAD_SIZE_MB"] = "0"

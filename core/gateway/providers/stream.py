@@ -68,7 +68,7 @@ class ProviderStream(EngineStream):
         litellm: the module.
         model: ``provider/model``.
         counter: how much was read from the provider.
-        patience: how long the provider is waited for.
+        stream_deadline: how long the provider is waited for.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class ProviderStream(EngineStream):
         model: str,
         counter: ReadCounter,
         added: Sequence[str],
-        patience: StreamDeadline,
+        stream_deadline: StreamDeadline,
         finish: Finish,
     ) -> None:
         super().__init__(added=added, finish=finish)
@@ -89,13 +89,13 @@ class ProviderStream(EngineStream):
         self._litellm = litellm
         self._model = model
         self._counter = counter
-        self._patience = patience
+        self._stream_deadline = stream_deadline
         self._chunks = _Chunks()
 
     async def batches(self) -> AsyncGenerator[list[dict[str, Any]]]:
         """One chunk at a time, as they come."""
         try:
-            while (piece := await self._patience.wait(anext(self._source, _END))) is not _END:
+            while (piece := await self._stream_deadline.wait(anext(self._source, _END))) is not _END:
                 if (chunk := self._chunks.read(piece)) is not None:
                     yield [chunk]
             if last := self._chunks.last():

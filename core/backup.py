@@ -1,7 +1,8 @@
 """Backup and restore of a data folder.
 
-A backup is the pool's file as it stood between two writes, and after it the journal, which then holds at least what
-the pool had read: a restored studio reads on from there. It appears under its name whole or not at all.
+A backup holds the pool's file as of one transaction, and the journal copied after it, which contains at least what the
+pool
+had read; a restored studio continues from there. It appears under its name only when complete.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ _PART = re.compile(r"pool\.duckdb(\.wal)?|(journal|opinions)/[A-Za-z0-9_.]+-[0-9
 def backup(
     pool: Pool, journal_dir: Path, out: Path, *, clock: Callable[[], float], opinions_dir: Path | None = None
 ) -> dict[str, Any]:
-    """Copy pool, journal and opinions log of one moment into a new folder while all are in use; returns the manifest.
+    """Copy pool, journal and opinions log into a new folder while they are in use; returns the manifest.
 
     Raises:
-        Conflict: the folder exists and holds something.
-        InvalidInput: it can't be written. NoRoom: its disk is full. Nothing is left of it then.
+        Conflict: the folder exists and is not empty.
+        InvalidInput: it can't be written. NoRoom: its disk is full. A failed backup leaves nothing.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Conflict(f"{out} is there already.", field="out", hint="Name a folder that does not exist.")
@@ -54,7 +55,7 @@ def _backup(
     folders = {JOURNAL: journal_dir} | ({} if opinions_dir is None else {OPINIONS: opinions_dir})
     partial: Path | None = None
     try:
-        # A name that nobody has: what lies beside the target is not ours to remove.
+        # A fresh name: other files beside the target must not be removed.
         partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".partial", dir=out.parent))
         for name in folders:
             (partial / name).mkdir(mode=0o700)
@@ -100,14 +101,14 @@ def _backup(
 
 
 def restore(source: Path, data_dir: Path) -> dict[str, Any]:
-    """Put a backup into a data folder without pool and journal; returns its manifest. The caller owns the folder.
+    """Restore a backup into a data folder without pool and journal; returns its manifest. The caller owns the folder.
 
-    Every file is compared with its hash first, and the pool is opened once before it appears under its name.
+    Every file's hash is checked first, and the pool is opened once before it appears under its name.
 
     Raises:
         NotFound: there is no backup.
         Conflict: the data folder holds a pool or a journal.
-        PoolError: a file of the backup is not what it was, or the data folder can't be written; nothing is left there.
+        PoolError: a file of the backup has changed, or the data folder can't be written; nothing is left there.
     """
     manifest_path = source / MANIFEST
     if not manifest_path.is_file():
@@ -154,7 +155,7 @@ def restore(source: Path, data_dir: Path) -> dict[str, Any]:
 
 
 def _put_in_place(partial: Path, data_dir: Path, moved: list[Path]) -> None:
-    """The pool last: a folder without one is not taken for a whole one. ``moved`` is told of each file."""
+    """Move the pool last, so that an incomplete folder is recognised. ``moved`` gets the path of each file."""
 
     def move(path: Path, target: Path) -> None:
         path.replace(target)
@@ -171,7 +172,7 @@ def _put_in_place(partial: Path, data_dir: Path, moved: list[Path]) -> None:
 
 
 def _named(manifest: Any) -> dict[str, dict[str, Any]]:
-    """The files that a manifest names. InvalidInput when one is no part of a backup, whatever it points to."""
+    """The files of a manifest. InvalidInput if a name is not part of a backup."""
     files = manifest.get("files")
     if not isinstance(files, dict) or POOL_FILE not in files:
         raise InvalidInput(f"The {MANIFEST} names no {POOL_FILE}.", field="source")

@@ -1,8 +1,7 @@
-"""What the journal's payloads are: one JSON object each, ``{"kind", "v", "at", ...}``.
+"""The records in the journal: one JSON object each, ``{"kind", "v", "at", ...}``.
 
-Facts are kept as they came: the raw bodies of agent and engine stand in the record unparsed, and tokens are
-derived from them on reading (``core.tokens``), so a better reader can be run over old journals.
-Keys never get in (``core.scrub``).
+Facts are kept unchanged: a record holds the raw bodies of agent and engine, and tokens are derived when it is read
+(``core.tokens``), so an improved reader can process old journals. Secrets are removed before (``core.scrub``).
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from core.types import Identity
 
 VERSION: Final = 1
 MAX_DEPTH: Final = 200
-"""Lists and objects inside each other that a body may hold: a record of it nests a few more, and JSON ends at 254."""
+"""Most levels of nesting in a body: its record adds a few, and the JSON encoder allows 254."""
 KINDS: Final = frozenset({"call", "steps", "register", "complete", "session", "revoke", "policy", "feedback"})
 
 
 def too_deep(value: Any, raw: bytes | None = None) -> bool:
-    """Whether a value, read from ``raw``, is nested deeper than ``MAX_DEPTH``: no record could hold it."""
+    """Whether a value, parsed from ``raw``, is nested deeper than ``MAX_DEPTH`` and can't be recorded."""
     if raw is not None and raw.count(b"{") + raw.count(b"[") <= MAX_DEPTH:
         return False
-    # The encoder goes no deeper than 254, and is the quickest to look.
+    # The encoder fails beyond 254 levels, which is the fastest check.
     for _ in range(254 - MAX_DEPTH):
         value = [value]
     try:
@@ -72,16 +71,17 @@ def call_record(
     """One exchange between an agent and an engine.
 
     Args:
-        dialect: what the agent spoke; ``request`` is in it.
+        dialect: the agent's, of ``request``.
         request: the agent's body, valid JSON; ``parsed_request`` is the same, parsed.
-        response: the engine's body, valid JSON, or None when there was none.
-        engine_dialect: what the engine was asked in; ``response`` is in it. None means ``dialect``.
-        engine_facts: what is known of the engine: ``flavour``, ``version``, ``logprobs`` (which kind it gives), and
-            ``prompt_ids`` where it encoded again the prompt that it says it read.
-        response_id: the id that the agent saw, where it is not the response's own.
-        input_items: the whole input of a ``responses`` request that only names earlier parts of it.
-        connection: the client's end of the connection, ``host:port``: what came over one is likelier one agent's.
-        secrets: keys that this call presented or used; scrubbed out of everything.
+        response: the engine's body, valid JSON, or None if there is none.
+        engine_dialect: the dialect of the engine's request and of ``response``. None means ``dialect``.
+        engine_facts: what is known of the engine: ``flavour``, ``version``, ``logprobs`` (their kind), and
+            ``prompt_ids`` if
+            the engine encoded its rendered prompt again.
+        response_id: the id in the agent's response, if it differs from the engine's.
+        input_items: the full input of a ``responses`` request that refers to earlier items.
+        connection: the client's ``host:port``; calls over one connection likely come from one agent.
+        secrets: keys that this call presented or used; replaced everywhere.
     """
     if SECRET_FIELDS.intersection(parsed_request):
         request = orjson.dumps({key: value for key, value in parsed_request.items() if key not in SECRET_FIELDS})
@@ -136,7 +136,7 @@ def call_record(
 
 
 def steps_record(*, at: float, steps: Sequence[Mapping[str, Any]]) -> bytes:
-    """Steps that a producer submitted, already validated, each with its ``step_uid``."""
+    """Steps submitted by a producer, validated, each with its ``step_uid``."""
     return orjson.dumps({"kind": "steps", "v": VERSION, "at": at, "steps": list(steps)})
 
 
@@ -217,12 +217,12 @@ def session_record(
 
 
 def revoke_record(*, at: float, key_sha256: str) -> bytes:
-    """A session key taken back, for good."""
+    """A revoked session key."""
     return orjson.dumps({"kind": "revoke", "v": VERSION, "at": at, "key_sha256": key_sha256})
 
 
 def feedback_record(*, at: float, feedback: Sequence[Mapping[str, Any]]) -> bytes:
-    """What live services and people said of answers, already validated, each with its ``feedback_uid``.
+    """Feedback of live services and people, validated, each entry with its ``feedback_uid``.
 
     Entries: ``feedback_uid``, one of ``step_uid``, ``trajectory_uid`` and ``response_id`` (with ``choice_index``),
     ``kind``, ``value`` (None withdraws), ``reward``, ``author``, ``source``, ``note``, ``metadata``, and
@@ -247,10 +247,10 @@ def policy_record(*, at: float, version: int, event: str, metadata: Mapping[str,
 
 
 def parse(payload: bytes) -> dict[str, Any]:
-    """Read a payload back.
+    """Parse a record.
 
     Raises:
-        InvalidInput: not JSON, not an object, or a kind or version that this program does not know.
+        InvalidInput: not JSON, not an object, or of an unknown kind or version.
     """
     try:
         record = orjson.loads(payload)

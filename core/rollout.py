@@ -1,6 +1,6 @@
-"""Loops that leave steps: a trajectory written call by call, and an environment whose episodes are trajectories.
+"""Recording of rollouts: a trajectory written call by call, and an environment wrapper that records its episodes.
 
-Standard library only; ``core.client`` brings the service they write to.
+Standard library only; ``core.client`` provides the connection.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from core.errors import Conflict, InvalidInput
 
 
 class Sink(Protocol):
-    """Where steps go: a ``StudioClient``."""
+    """Where steps are sent: a ``StudioClient``."""
 
     def submit(self, steps: Iterable[Mapping[str, Any]]) -> int:
-        """Make steps durable; doing it twice is doing it once."""
+        """Make steps durable; idempotent."""
         ...
 
     def complete(self, trajectory_uid: str, *, reward: float | None = None, outcome: str | None = None) -> None:
@@ -27,11 +27,11 @@ class Sink(Protocol):
 
 
 class Rollout:
-    """One trajectory on its way in. Leaving the block completes it; an exception does so with outcome ``error: ...``.
+    """One trajectory being recorded. Leaving the context completes it; an exception sets the outcome to ``error: ...``.
 
     Attributes:
         trajectory_uid: its uid.
-        reward: of the whole trajectory, set before the block ends; None leaves it to the steps' rewards.
+        reward: of the whole trajectory, set before the context ends; None leaves it to the steps' rewards.
         outcome: how it ended, in a word.
     """
 
@@ -88,12 +88,12 @@ class Rollout:
         return str(step_uid)
 
     def flush(self) -> None:
-        """Send what waits; when this returns it is on the service's disk."""
+        """Send buffered steps; they are durable when this returns."""
         self._client.submit(self._waiting)
         self._waiting.clear()
 
     def complete(self) -> None:
-        """Send what waits and close the trajectory; a trajectory without a step leaves no trace."""
+        """Send buffered steps and close the trajectory; one without steps is not recorded."""
         if self._complete:
             return
         self.flush()
@@ -114,7 +114,7 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What a policy sampled, and the ``action`` that the environment takes it for.
+    """A policy's sample, and the ``action`` to pass to the environment.
 
     ``fields`` are further step fields: ``messages``, ``response_message``, ``tools``, ``model``, ``sampling``, ...
     """
@@ -127,7 +127,7 @@ class Sampled:
 
 
 class Environment(Protocol):
-    """Gymnasium's shape: ``reset(...)`` and ``step(action)``; nothing of it is imported."""
+    """An environment with Gymnasium's ``reset(...)`` and ``step(action)``; Gymnasium is not imported."""
 
     def reset(self, **kwargs: Any) -> Any:
         """Begin an episode: an observation, or ``(observation, info)``."""
@@ -139,7 +139,7 @@ class Environment(Protocol):
 
 
 class RecordedEnvironment:
-    """Wraps an environment so that the loop that drives it leaves steps: one episode is one trajectory.
+    """Wraps an environment so that each episode is recorded as one trajectory.
 
         env = RecordedEnvironment(env, lambda: studio.rollout(prompt_uid="task-1"))
         observation = env.reset()
@@ -148,8 +148,8 @@ class RecordedEnvironment:
             observation, reward, terminated, truncated, info = env.step(sampled)
             done = terminated or truncated
 
-    The reward of a step is the environment's: None stays None and 0 stays 0. An episode that ends is completed with
-    outcome ``terminated`` or ``truncated``; one that ``reset`` or ``close`` cuts short with ``abandoned``.
+    Rewards are the environment's: None stays None and 0 stays 0. A finished episode has the outcome ``terminated`` or
+    ``truncated``; one that ``reset`` or ``close`` interrupts has ``abandoned``.
     """
 
     def __init__(self, env: Environment, begin: Callable[[], Rollout]) -> None:
@@ -158,14 +158,14 @@ class RecordedEnvironment:
         self._begin = begin
 
     def reset(self, **kwargs: Any) -> Any:
-        """Begin an episode and its trajectory; returns what the environment does."""
+        """Begin an episode and its trajectory; returns the environment's result."""
         self._end("abandoned")
         first = self.env.reset(**kwargs)
         self.rollout = self._begin()
         return first
 
     def step(self, sampled: Sampled) -> tuple[Any, float | None, bool, bool, Any]:
-        """Let the environment act on what was sampled, and record it with the reward."""
+        """Step the environment with the sampled action, and record the sample with the reward."""
         if self.rollout is None:
             raise Conflict("no episode is under way", field="step", hint="call reset() first")
         observation, reward, terminated, truncated, info = _five(self.env.step(sampled.action))
@@ -182,7 +182,7 @@ class RecordedEnvironment:
         return observation, reward, terminated, truncated, info
 
     def close(self) -> None:
-        """End the episode under way, if there is one, and the environment, if it can be closed."""
+        """End the current episode, if any, and close the environment if possible."""
         self._end("abandoned")
         close = getattr(self.env, "close", None)
         if close is not None:
@@ -203,7 +203,7 @@ class RecordedEnvironment:
 
 
 def _five(result: Any) -> tuple[Any, float | None, bool, bool, Any]:
-    """Gymnasium's five values, also from the older four."""
+    """Gymnasium's five values, also from the older API's four."""
     if len(result) == 4:
         observation, reward, done, info = result
         return observation, reward, bool(done), False, info
@@ -212,7 +212,7 @@ def _five(result: Any) -> tuple[Any, float | None, bool, bool, Any]:
 
 
 def known(**fields: Any) -> dict[str, Any]:
-    """Those that are not None."""
+    """The entries that are not None."""
     return {name: value for name, value in fields.items() if value is not None}
 
 

@@ -1,7 +1,7 @@
-"""Keys never get to disk: which fields hold them, and how they leave everything else.
+"""Removes secrets from what is stored: which fields hold keys, and how their values are replaced everywhere else.
 
-Only allow-listed headers are kept, key fields leave what was sent, and what stood in them is scrubbed out wherever it
-appears.
+Only allow-listed headers are kept. Fields that hold keys are removed, and their values are replaced wherever they
+appear.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SECRET_FIELDS: Final = frozenset(
         "vertex_credentials",
     }
 )
-"""Top-level request fields that hold keys or headers in some client's habit; they never reach a record."""
+"""Top-level request fields that hold keys or headers in some clients; never recorded."""
 
 NESTED_SECRETS: Final[Mapping[str, frozenset[str]]] = {
     "mcp_servers": frozenset({"authorization", "authorization_token", "headers"}),
     "tools": frozenset({"authorization", "authorization_token", "headers"}),
 }
-"""The same in the objects of a request's lists: what MCP servers are called with."""
+"""Such fields in the objects of a request's lists: credentials for MCP servers."""
 
 CARRIERS: Final = frozenset(
     {
@@ -42,13 +42,13 @@ CARRIERS: Final = frozenset(
         "provider", "provider_options", "query", "user_config",
     }
 )  # fmt: skip
-"""Request fields that hold settings of a client's own, keys among them, at any depth."""
+"""Request fields with client settings, which may hold keys at any depth."""
 
 _LOGGED_SECRETS: Final = SECRET_FIELDS | {
     "cookie", "cookies", "password", "proxy-authorization", "proxy_authorization", "secret_key", "set-cookie",
     "user_api_key", "user_api_key_hash", "x-api-key", "x_api_key",
 }  # fmt: skip
-"""Names, in lower case, under which logs hold keys."""
+"""Names, in lower case, of fields that hold keys in logs."""
 
 _SECRET_ENDS: Final = (
     "api_key",
@@ -69,7 +69,7 @@ _SAID: Final = frozenset(
         "response_message", "response_text", "rollout_log_probs", "steps", "tokens", "tool_calls", "tools",
     }
 )  # fmt: skip
-"""What was said, and its tokens: a field with a key's name in there is the conversation's own."""
+"""Conversation and token fields: a field with a secret's name inside them is content."""
 
 _HARMLESS_HEADERS: Final = frozenset(
     {
@@ -78,10 +78,10 @@ _HARMLESS_HEADERS: Final = frozenset(
         "transfer-encoding", "user-agent", "x-forwarded-for", "x-forwarded-proto", "x-title",
     }
 )  # fmt: skip
-"""Beside ``HEADER_ALLOW``: what they hold is no key, and stands in many a conversation."""
+"""Besides ``HEADER_ALLOW``: their values are no keys and are common in conversations."""
 
 MIN_SECRET_CHARS: Final = 12
-"""Shorter keys are placeholders ("EMPTY", "sk-local"): blotting them out would only damage texts."""
+"""Shorter keys are placeholders ("EMPTY", "sk-local"); replacing them would only damage texts."""
 
 HEADER_ALLOW: Final = frozenset(
     {
@@ -103,17 +103,17 @@ HEADER_ALLOW: Final = frozenset(
         "x-stainless-timeout",
     }
 )
-"""Request headers that say who called and how, and can hold no credential."""
+"""Recorded request headers: they identify caller and client, and hold no credentials."""
 
 SCRUBBED: Final = b"[secret]"
 _WORDS: Final = re.compile(r"[\s;,=\"']+")
 
 
 def take_secrets(request: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Take the fields that hold keys out of a request, in place.
+    """Remove the fields that hold keys from a request, in place.
 
     Returns:
-        Names of what was taken, and every text in it.
+        Names of the removed fields, and all texts in them.
     """
     names = sorted(SECRET_FIELDS.intersection(request))
     texts = [text for name in names for text in _keys_in(request.pop(name))]
@@ -130,7 +130,7 @@ def take_secrets(request: dict[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def _without_key_fields(value: Any, where: str, names: list[str], texts: list[str]) -> Any:
-    """JSON without the fields that are named for keys, at any depth; their names and what stood in them are added."""
+    """JSON without fields that hold keys, at any depth; appends their names and texts."""
     if isinstance(value, list):
         return [_without_key_fields(item, where, names, texts) for item in value]
     if not isinstance(value, dict):
@@ -146,13 +146,13 @@ def _without_key_fields(value: Any, where: str, names: list[str], texts: list[st
 
 
 def is_secret_name(field: str) -> bool:
-    """Whether what stands under this name is a key, or headers with one."""
+    """Whether a field of this name holds a key, or headers with one."""
     name = field.lower()
     return name in _LOGGED_SECRETS or name.replace("-", "_").endswith(_SECRET_ENDS)
 
 
 def scrub_metadata(value: Mapping[str, Any]) -> dict[str, Any]:
-    """What a caller says about itself (``metadata``) without the fields that hold keys, and without those keys."""
+    """A caller's ``metadata`` without fields that hold keys, and without these keys elsewhere in it."""
     names: list[str] = []
     texts: list[str] = []
     kept = _without_key_fields(dict(value), "metadata", names, texts)
@@ -161,7 +161,7 @@ def scrub_metadata(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def split_login(url: str) -> tuple[str, str | None]:
-    """An engine's address without ``user:password@``, and that; None where it has none."""
+    """(URL without ``user:password@``, the login); the login is None if there is none."""
     scheme, sign, rest = url.partition("://")
     authority, slash, path = rest.partition("/")
     login, at, host = authority.rpartition("@")
@@ -169,10 +169,11 @@ def split_login(url: str) -> tuple[str, str | None]:
 
 
 def scrub_step(step: Mapping[str, Any]) -> dict[str, Any]:
-    """A producer's step without the fields that hold keys, at any depth of what it says about itself.
+    """A producer's step without fields that hold keys, at any depth of its settings and metadata.
 
-    Logs of other programs, which are imported as steps, hold the headers and keys of the calls that they logged. What
-    stood in such a field is scrubbed out of the rest; ``metadata.dropped_fields`` names the fields.
+    Imported logs hold the headers and keys of the calls that they logged. The values of such fields are replaced in the
+    rest
+    of the step; ``metadata.dropped_fields`` names the fields.
     """
     names: list[str] = []
     texts: list[str] = []
@@ -182,7 +183,7 @@ def scrub_step(step: Mapping[str, Any]) -> dict[str, Any]:
         if cleaned_step.get(field):
             cleaned_step[field] = _without_key_fields(cleaned_step[field], field, names, texts)
     if isinstance(cleaned_step.get("tools"), list):
-        # Beside a tool's own fields only: its schema may well have a property of such a name.
+        # Only a tool's own fields: its schema may have a property with such a name.
         cleaned_step["tools"] = [dict(tool) if isinstance(tool, dict) else tool for tool in cleaned_step["tools"]]
         taken, inner = take_secrets({"tools": cleaned_step["tools"]})
         names += taken
@@ -196,9 +197,9 @@ def scrub_step(step: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def logged_secrets(record: Any) -> list[str]:
-    """The keys that a record of another program's log holds, in fields that are named for them, at any depth.
+    """The keys in another program's log record, from fields that are named for them, at any depth.
 
-    What it tells of the conversation itself is not looked through.
+    Conversation fields are not searched.
     """
     if isinstance(record, list):
         return [text for item in record for text in logged_secrets(item)]
@@ -215,19 +216,19 @@ def logged_secrets(record: Any) -> list[str]:
 
 
 def scrubbed(value: Any, secrets: Iterable[str]) -> Any:
-    """A JSON value without any of these keys; ones that are too short to be keys stay."""
+    """A JSON value with these secrets replaced; ones that are too short to be keys stay."""
     long = {secret for secret in secrets if len(secret) >= MIN_SECRET_CHARS}
     if not long:
         return value
     body = orjson.dumps(value)
-    # What holds another goes first, or its rest would stay.
+    # A key that contains another goes first; otherwise a part of it would stay.
     for secret in sorted(long, key=len, reverse=True):
         body = scrub_bytes(body, secret)
     return orjson.loads(body)
 
 
 def _keys_in(value: Any) -> list[str]:
-    """All texts in what a field of keys or headers holds, and their words: ``Bearer KEY``, ``session=KEY; path=/``."""
+    """All texts in a field of keys or headers, and their words: ``Bearer KEY``, ``session=KEY; path=/``."""
     if isinstance(value, str):
         return [value, *(word for word in _WORDS.split(value) if word != value)]
     if isinstance(value, list):
@@ -239,14 +240,14 @@ def _keys_in(value: Any) -> list[str]:
 
 
 def scrub_bytes(payload: bytes, secret: str) -> bytes:
-    """Replace a key, as it stands in JSON text, by ``[secret]``."""
+    """Replace a key in JSON text by ``[secret]``."""
     # Quotes and backslashes of a key are escaped in JSON.
     needle = orjson.dumps(secret)[1:-1]
     return payload.replace(needle, SCRUBBED) if needle in payload else payload
 
 
 def header_text(value: bytes) -> str:
-    """A header's value: UTF-8 where it is that, as clients of today write names; else Latin-1, which anything is."""
+    """A header's value, decoded as UTF-8 if valid, else as Latin-1."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -254,7 +255,7 @@ def header_text(value: bytes) -> str:
 
 
 def harmless_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """The allow-listed ones of ASGI headers (names are lower case there), as text."""
+    """The allow-listed ASGI headers as text; ASGI names are in lower case."""
     kept: dict[str, str] = {}
     for name, value in headers:
         text = name.decode("latin-1")

@@ -1,4 +1,4 @@
-"""Wire dialects that agents speak, translated from and to OpenAI chat: pure functions, one file per dialect."""
+"""The four wire APIs of agents, translated from and to OpenAI chat by pure functions, one file per API."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ __all__ = [
 ]
 
 DIALECTS: Final[Mapping[str, Dialect]] = {dialect.name: dialect for dialect in (CHAT, COMPLETIONS, RESPONSES, MESSAGES)}
-"""Every dialect by its name."""
+"""All dialects by name."""
 
 
 def canonical_request(dialect: str, request: Mapping[str, Any], items: Sequence[Json] = ()) -> Mapping[str, Any]:
-    """A recorded request in the words that engines are asked in: chat, or completions as they came.
+    """A recorded request in the dialect of engines: chat, or completions unchanged.
 
     Args:
-        items: the record's ``input_items``, where it has them.
+        items: the record's ``input_items``, if any.
 
     Raises:
         BadRequest: a body that does not fit its dialect.

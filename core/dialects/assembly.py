@@ -1,6 +1,6 @@
-"""The chunks of an engine's chat or completions stream, put together to the whole answer that they are.
+"""Assembles the chunks of a chat or completions stream to the whole answer.
 
-Nothing is made up: ids and log-probs that a chunk lacks are lacking in the whole, where their number gives it away.
+Nothing is added: ids and log-probs missing in a chunk are missing in the answer, and their number shows it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import orjson
 from core.dialects.base import Json
 
 _ONCE: Final = frozenset({"id", "created", "model", "prompt_token_ids"})
-"""The first one counts; of everything else that does not grow, the last that says something."""
+"""Fields whose first value counts; of other fields that do not grow, the last value counts."""
 _OBJECTS: Final = {"chat.completion.chunk": "chat.completion"}
 _GROWING: Final = frozenset({"token_ids", "response_token_ids"})
 _FUNCTIONS: Final = frozenset({"function", "custom"})
 _GROWING_TEXTS: Final = frozenset({"arguments", "input"})
-"""Of a function: kept in pieces until somebody asks."""
+"""Fields of a function that are kept in pieces until they are read."""
 _DRAWER: Final = "__verbose"
 _FIELDS_OF_PROVIDERS: Final = "provider_specific_fields"
 _THINKING: Final = "thinking_blocks"
 
 
 class Assembly:
-    """Grows by chunks. One choice per ``index``; their order is that of the indices."""
+    """Assembles one answer. One choice per ``index``, ordered by index."""
 
     def __init__(self) -> None:
         self._head: Json = {}
@@ -34,7 +34,7 @@ class Assembly:
         self._drawer_tokens: list[Any] | None = None
 
     def feed(self, chunk: Mapping[str, Any]) -> None:
-        """Take one parsed chunk; the chunk is not kept."""
+        """Add one parsed chunk; the chunk is not kept."""
         for name, value in chunk.items():
             if name == "choices":
                 for choice in value if isinstance(value, list) else ():
@@ -52,23 +52,23 @@ class Assembly:
 
     @property
     def ended(self) -> bool:
-        """Whether every choice that began has said why it ended."""
+        """Whether every choice has a ``finish_reason``."""
         return self.begun and all(choice.finish_reason is not None for choice in self._choices.values())
 
     def whole(self) -> Json:
-        """The answer so far, in the shape of one that was not streamed."""
+        """The answer so far, in the shape of a whole answer."""
         head = dict(self._head)
         if "object" in head:
             head["object"] = _OBJECTS.get(str(head["object"]), head["object"])
         choices = [self._choices[index].whole() for index in sorted(self._choices)]
-        # One drawer can't be every choice's.
+        # The answer has one __verbose, which belongs to a single choice.
         if self._drawer_tokens is not None and len(choices) == 1:
             self._drawer["tokens"] = self._drawer_tokens
         drawer = {_DRAWER: self._drawer} if self._drawer else {}
         return {**head, "choices": choices, **drawer}
 
     def chunk(self) -> Json:
-        """All that came as one chunk."""
+        """Everything received as one chunk."""
         return {**self._head, "choices": [self._choices[index].chunk() for index in sorted(self._choices)]}
 
     def _choice(self, choice: Json) -> _Choice:
@@ -79,7 +79,7 @@ class Assembly:
         return self._choices[index]
 
     def _open_drawer(self, drawer: Json) -> None:
-        """llama.cpp: the last chunk's drawer holds what was asked for, except that tokens stand in all of them."""
+        """llama.cpp: the last chunk's ``__verbose`` holds the requested fields, but tokens are in all of them."""
         tokens = drawer.get("tokens")
         if isinstance(tokens, list):
             self._drawer_tokens = self._drawer_tokens or []
@@ -88,7 +88,7 @@ class Assembly:
 
 
 class _Choice:
-    """One choice. Texts and lists are kept in pieces until somebody asks."""
+    """One choice. Texts and lists are kept in pieces until they are read."""
 
     def __init__(self, index: int) -> None:
         self.finish_reason: Any = None
@@ -140,7 +140,7 @@ class _Choice:
             calls = [{"index": index, **_joined(call)} for index, call in sorted(self._calls.items())]
             choice["delta"] = {**message, **({"tool_calls": calls} if calls else {})}
             if self._message is not None and "role" not in self._message:
-                # Told once: clients that put deltas together would have it twice.
+                # Sent once: clients that join deltas would duplicate it.
                 del choice["delta"]["role"]
         return choice
 
@@ -171,7 +171,7 @@ class _Choice:
         rest = {name: value for name, value in message.items() if name not in said}
         if self._legacy:
             rest["function_call"] = _joined(self._legacy)["function"]
-        # No words at all are null beside something else, as engines say it in one piece.
+        # Missing content is null beside other fields, as in whole answers.
         bare = bool(self._calls or filled or rest)
         said["content"] = content or (None if bare else "")
         said |= {**filled, **rest}
@@ -188,11 +188,11 @@ class _Choice:
                 if isinstance(value, dict):
                     call[name] = _function(call.get(name) or {}, value)
             elif name != "index" and value is not None:
-                # Told once; engines that repeat it mean the same.
+                # The first value counts; engines may repeat it.
                 call[name] = call.get(name) or value
 
     def _entries(self, logprobs: Any) -> None:
-        """Chat tells entries, completions lists beside each other: both grow by their lists."""
+        """Log-probs of chat are entries, of completions parallel lists; both grow."""
         if not isinstance(logprobs, dict):
             return
         if self._logprobs is None:
@@ -214,7 +214,7 @@ def _keep(held: Json, name: str, value: Any) -> None:
 
 
 def _grown(held: Any, value: Any) -> Any:
-    """Lists grow, and so do those in an object; of everything else the last counts."""
+    """Lists grow, also within an object; of other values the last one counts."""
     if isinstance(value, list):
         return [*held, *value] if isinstance(held, list) else list(value)
     if isinstance(value, dict):
@@ -224,7 +224,7 @@ def _grown(held: Any, value: Any) -> Any:
 
 
 def _thinking(pieces: list[Any]) -> list[Any]:
-    """Signed thinking: a block's words come in pieces, and its signature with the last of them."""
+    """Signed thinking: a block's text arrives in pieces, its signature with the last piece."""
     blocks: list[Any] = []
     open_block: Json | None = None
     for piece in pieces:
@@ -243,7 +243,7 @@ def _thinking(pieces: list[Any]) -> list[Any]:
 
 
 def _function(held: Json, piece: Json) -> Json:
-    """A function's name, and its arguments as growing pieces."""
+    """A function's name, and its arguments in pieces."""
     for name, value in piece.items():
         if name in _GROWING_TEXTS:
             spelled = value if isinstance(value, str) else orjson.dumps(value).decode() if value is not None else ""
@@ -254,7 +254,7 @@ def _function(held: Json, piece: Json) -> Json:
 
 
 def _joined(call: Json) -> Json:
-    """A call whose arguments are one text again."""
+    """A call with its arguments joined to one text."""
     return {
         name: {key: "".join(part) if key in _GROWING_TEXTS else part for key, part in value.items()}
         if name in _FUNCTIONS

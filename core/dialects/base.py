@@ -1,7 +1,7 @@
-"""What a wire dialect is: pure translation between what an agent speaks and OpenAI chat, the form used inside.
+"""The interface of a dialect: pure translation between an agent's API and OpenAI chat, the internal form.
 
-No I/O here. The gateway asks engines with what ``Translation.engine_request`` says and sends agents what the others
-return; ingest derives canonical messages and tools from a journal record by the same code.
+No I/O here. The gateway sends ``Translation.engine_request`` to engines and the results of the other methods to agents;
+ingest derives canonical messages and tools from a journal record with the same code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 
 class BadRequest(InvalidInput):
-    """A body that is no request at all; agents know 400 for that."""
+    """A body that is not a valid request; HTTP status 400."""
 
     http_status = 400
 
@@ -40,10 +40,10 @@ class ResponseIds:
 
 
 class Relay(Protocol):
-    """An engine's chat stream on its way to the agent, chunk by chunk."""
+    """Translates an engine's chat stream to the agent's events, chunk by chunk."""
 
     def feed(self, chunk: Mapping[str, Any]) -> bytes:
-        """One parsed chunk of the engine's stream -> the events that it makes, possibly none."""
+        """One parsed chunk of the engine's stream -> the agent's events, possibly none."""
         ...
 
     def finish(self) -> bytes:
@@ -51,16 +51,16 @@ class Relay(Protocol):
         ...
 
     def fail(self, error: StudioError) -> bytes:
-        """The last events of a stream that broke; also right before the first ``feed``."""
+        """The last events of a stream that broke off, also before the first ``feed``."""
         ...
 
 
 class Translation(Protocol):
-    """One call: its request in the engine's words, and its answer in the agent's."""
+    """One call: its request for the engine, and its answer for the agent."""
 
     @property
     def engine_request(self) -> Mapping[str, Any]:
-        """The engine's request. Not to be changed by who reads it."""
+        """The engine's request. Must not be changed."""
         ...
 
     @property
@@ -70,34 +70,35 @@ class Translation(Protocol):
 
     @property
     def response_id(self) -> str | None:
-        """The id that the agent sees; None where it sees the engine's own."""
+        """The id in the agent's response; None if it is the engine's own."""
         ...
 
     def whole(self, answer: Mapping[str, Any]) -> Json:
-        """A whole chat answer as the agent's dialect says it."""
+        """A chat answer in the agent's dialect."""
         ...
 
     def stream(self, answer: Mapping[str, Any]) -> bytes:
-        """A whole chat answer as the bytes of a correct event stream."""
+        """A chat answer as the bytes of an event stream."""
         ...
 
     def relay(self) -> Relay:
-        """For an engine that streams."""
+        """A translator for an engine's stream."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One wire dialect.
+    """One dialect.
 
     Attributes:
-        name: as stored with the step.
+        name: stored with the step.
         path: below ``/v1/``.
-        engine_dialect: what engines are asked in.
-        keep_alive: bytes that keep an opened stream open and mean nothing.
-        error: a failure in this dialect's shape.
-        open: request body, names, earlier items (``responses`` only) -> the call's translation. Raises
-            BadRequest naming the field that does not fit.
+        engine_dialect: the dialect in which engines are called.
+        keep_alive: bytes that keep an opened stream open and have no meaning.
+        error: makes an error body.
+        open: request body, ids, earlier items (``responses`` only) -> the call's translation. Raises BadRequest, which
+            names
+            the invalid field.
     """
 
     name: str
@@ -110,12 +111,12 @@ class Dialect:
 
 @dataclass(slots=True)
 class Dropped:
-    """Collects the names of what a translation leaves out, each once, in order."""
+    """Collects the names of dropped fields, each once, in order."""
 
     names: list[str] = field(default_factory=list)
 
     def add(self, name: str) -> None:
-        """Note one."""
+        """Add a name."""
         if name not in self.names:
             self.names.append(name)
 
@@ -126,21 +127,21 @@ def named_event(name: str, data: Any) -> bytes:
 
 
 def objects(value: Any, name: str) -> list[Json]:
-    """A list of objects. BadRequest when it is none."""
+    """The value, which must be a list of objects. Raises BadRequest otherwise."""
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise BadRequest(f"{name} must be a list of objects", field=name)
     return value
 
 
 def text_of(value: Any, name: str) -> str:
-    """A text. BadRequest when it is none."""
+    """The value, which must be a string. Raises BadRequest otherwise."""
     if not isinstance(value, str):
         raise BadRequest(f"{name} must be a string", field=name)
     return value
 
 
 def first_choice(answer: Mapping[str, Any]) -> tuple[Json, Json]:
-    """(choice, message) of a chat answer's first choice; empty where there is none."""
+    """(choice, message) of a chat answer's first choice; empty if there is none."""
     choices = answer.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
     message = choice.get("message")
@@ -148,7 +149,7 @@ def first_choice(answer: Mapping[str, Any]) -> tuple[Json, Json]:
 
 
 def reasoning_of(message: Mapping[str, Any]) -> str:
-    """The thinking in a chat message or delta, whichever way the engine names it."""
+    """The reasoning in a chat message or delta, under either of its names."""
     for name in ("reasoning_content", "reasoning"):
         if isinstance(text := message.get(name), str) and text:
             return text
@@ -156,7 +157,7 @@ def reasoning_of(message: Mapping[str, Any]) -> str:
 
 
 def maybe_text(value: Any) -> str:
-    """A text that an engine should have given; nothing where it gave something else."""
+    """The value if it is a string, else an empty one."""
     return value if isinstance(value, str) else ""
 
 
@@ -170,9 +171,9 @@ def content_text(content: Any) -> str:
 
 
 def plain_content(parts: Sequence[Json], joiner: str = "\n") -> str | list[Json]:
-    """Chat content: one text where the parts are texts only.
+    """Chat content: one string if all parts are text.
 
-    Agents send the same text now as a string and now as a block, and templates differ in how they read lists.
+    Agents send the same text as a string or as a block, and chat templates read lists differently.
     """
     if all(part["type"] == "text" for part in parts):
         return joiner.join(part["text"] for part in parts)
@@ -180,5 +181,5 @@ def plain_content(parts: Sequence[Json], joiner: str = "\n") -> str | list[Json]
 
 
 def chat_request(body: Mapping[str, Any]) -> Json:
-    """Without the fields that say nothing."""
+    """The body without None values."""
     return {name: value for name, value in body.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Tool calls and usage of chat answers, whole or growing chunk by chunk."""
+"""Tool calls and usage of chat answers, whole or streamed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from core.dialects.exact import exact_json
 
 @dataclass(slots=True)
 class ToolCall:
-    """One call; ``arguments`` is the text that was sampled."""
+    """One call; ``arguments`` is the sampled text."""
 
     id: str = ""
     name: str = ""
@@ -22,10 +22,10 @@ class ToolCall:
 
 
 class ToolCalls:
-    """The tool calls of one message as they grow; a whole message's come in one piece.
+    """The tool calls of one message, collected from a whole message or from deltas.
 
     Args:
-        prefix: begins the ids of calls that the engine gave none.
+        prefix: prefix of ids for calls without one.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -33,7 +33,7 @@ class ToolCalls:
         self._calls: dict[int, ToolCall] = {}
 
     def feed(self, delta: Mapping[str, Any]) -> None:
-        """Take what a message or delta says of calls, the legacy ``function_call`` included."""
+        """Add the calls of a message or delta, also the legacy ``function_call``."""
         pieces = delta.get("tool_calls")
         for position, piece in enumerate(pieces if isinstance(pieces, list) else ()):
             if not isinstance(piece, dict):
@@ -48,7 +48,7 @@ class ToolCalls:
             self._add(self._calls.setdefault(0, ToolCall()), legacy)
 
     def all(self) -> list[ToolCall]:
-        """Every call in order, each with an id."""
+        """All calls in order, each with an id."""
         calls = [self._calls[index] for index in sorted(self._calls)]
         for number, call in enumerate(calls):
             call.id = call.id or f"{self._prefix}_{number}"
@@ -62,19 +62,19 @@ class ToolCalls:
         if not isinstance(function, dict):
             return
         if isinstance(name := function.get("name"), str):
-            # Told once; engines that repeat it mean the same.
+            # The first value counts; engines may repeat it.
             call.name = call.name or name
         for key in ("arguments", "input"):
             given = function.get(key)
             if isinstance(given, str):
                 call.arguments += given
             elif isinstance(given, dict):
-                # Some engines forget that arguments are a text.
+                # Some engines send arguments as an object.
                 call.arguments += orjson.dumps(given).decode()
 
 
 def parsed_arguments(arguments: str) -> Json | None:
-    """The object that arguments spell; None when they spell none that says the same. No text is an empty object."""
+    """The arguments as an object; None if they are not one or would not round-trip. Empty text is an empty object."""
     if not arguments.strip():
         return {}
     try:
@@ -85,7 +85,7 @@ def parsed_arguments(arguments: str) -> Json | None:
 
 
 def chunks_of(answer: Mapping[str, Any]) -> Iterator[Json]:
-    """The first choice of a whole chat answer as the chunks of a stream: thinking, content, calls, the end."""
+    """The first choice of a chat answer as stream chunks: reasoning, content, calls, end."""
     choices = answer.get("choices")
     choice: Mapping[str, Any] = choices[0] if isinstance(choices, list) and choices else {}
     maybe_message = choice.get("message")
@@ -107,7 +107,7 @@ def chunks_of(answer: Mapping[str, Any]) -> Iterator[Json]:
 
 
 def usage_counts(usage: Any) -> tuple[int, int, int, int]:
-    """(prompt, cached prompt, completion, reasoning) tokens; 0 where the engine told none."""
+    """(prompt, cached prompt, completion, reasoning) tokens; 0 if unknown."""
     counts = usage if isinstance(usage, dict) else {}
 
     def count(holder: Any, name: str) -> int:
@@ -123,7 +123,7 @@ def usage_counts(usage: Any) -> tuple[int, int, int, int]:
 
 
 def own_choices(chunk: Mapping[str, Any]) -> Iterable[tuple[Json, Json]]:
-    """(choice, delta) of a chunk's first choice; others were never asked for."""
+    """(choice, delta) of a chunk's first choice; only one is ever requested."""
     choices = chunk.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict) and choice.get("index", 0) == 0:

@@ -1,7 +1,8 @@
-"""OpenAI chat and text completions: what agents and engines speak alike, so only streams have to be made.
+"""OpenAI chat and completions. Engines speak them too, so only event streams are made here.
 
-An engine's own stream can lose ids and log-probs, above all with tools, so an answer may be taken whole, made
-durable, and streamed to the agent from there.
+An engine's own stream can lose ids and log-probs, above all with tools. So an answer may be requested whole, made
+durable,
+and streamed to the agent from here.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ Stream = Callable[[Mapping[str, Any], Mapping[str, Any]], bytes]
 
 
 class PlainTranslation:
-    """A call whose engine speaks the agent's dialect.
+    """A call in a dialect that engines speak.
 
     Args:
-        stream: whole answer and request -> the bytes of a correct event stream.
+        stream: answer and request -> the bytes of an event stream.
     """
 
     response_id: str | None = None
@@ -54,7 +55,7 @@ class PlainTranslation:
 
 
 class PlainRelay:
-    """The engine's chunks as they are, usage left out for who did not ask for it."""
+    """The engine's chunks unchanged; usage is removed unless the agent requested it."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self._with_usage = wants_usage(request)
@@ -77,10 +78,11 @@ class PlainRelay:
 
 
 class CompletionsTranslation(PlainTranslation):
-    """A call for a text completion.
+    """A completions call.
 
-    A prompt that the agent wants echoed is put before the answer here: asked for the tokens' ids as well, engines
-    leave it out. Log-probs of the prompt, and texts of prompts that are ids, only engines know: they are asked.
+    ``echo`` is done here, because engines drop the prompt if token ids are requested as well. It is left to the engine
+    if the
+    prompt's log-probs are requested or the prompt is a list of ids.
     """
 
     def __init__(self, body: Mapping[str, Any]) -> None:
@@ -90,7 +92,7 @@ class CompletionsTranslation(PlainTranslation):
             self.engine_request = {name: value for name, value in body.items() if name != "echo"}
 
     def whole(self, answer: Mapping[str, Any]) -> Json:
-        """The answer, the prompt before it where it is wanted."""
+        """The answer, with the prompt prepended if requested."""
         if not self._echoes:
             return dict(answer)
         choices = []
@@ -115,7 +117,7 @@ class CompletionsTranslation(PlainTranslation):
 
 
 class EchoRelay(PlainRelay):
-    """Puts a choice's prompt before its first words.
+    """Prepends the prompt to the first text of each choice.
 
     Args:
         prompt: index of a choice -> its prompt.
@@ -142,7 +144,7 @@ class EchoRelay(PlainRelay):
 
 
 def _echoed(body: Mapping[str, Any]) -> list[str]:
-    """The prompts to be put before the answers; empty where none is wanted or the engine has to do it."""
+    """The prompts to prepend; empty if not requested or left to the engine."""
     if body.get("echo") is not True or body.get("logprobs") not in (None, False) or body.get("max_tokens") == 0:
         return []
     prompt = body.get("prompt")
@@ -165,7 +167,7 @@ def chat_stream(answer: Mapping[str, Any], request: Mapping[str, Any]) -> bytes:
         for number, delta in enumerate(_deltas(choice.get("message") or {})):
             piece: dict[str, Any] = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
             if number == 0:
-                # Log-probs and ids belong to all the tokens of the choice: they go out once, with its first chunk.
+                # Log-probs and ids belong to all tokens of the choice: they are sent once, with its first chunk.
                 piece["logprobs"] = choice.get("logprobs")
                 if "token_ids" in choice:
                     piece["token_ids"] = choice["token_ids"]
@@ -219,7 +221,7 @@ def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     content = message.get("content")
     extras = {key: value for key, value in message.items() if key not in _WHOLE_ONLY and value is not None}
     yield {"role": message.get("role") or "assistant", "content": None if content is None else "", **extras}
-    # Engines name their reasoning one way or the other; an agent gets it as the engine said it.
+    # Engines name reasoning one way or the other; the agent gets the engine's name.
     reasoning = {key: message[key] for key in ("reasoning", "reasoning_content") if message.get(key)}
     if reasoning:
         yield reasoning
@@ -248,7 +250,7 @@ def _open_chat(body: Mapping[str, Any], names: ResponseIds, earlier: Sequence[Js
 
 
 def _with_system(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``developer`` is OpenAI's newer word for ``system``; chat templates skip roles that they don't know."""
+    """``developer`` messages as ``system``: chat templates skip unknown roles."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not any(_is_developer(message) for message in messages):
         return body
@@ -256,9 +258,9 @@ def _with_system(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def with_both_reasonings(messages: Any) -> Any:
-    """Messages whose thinking has both of its names: vLLM reads only ``reasoning``, others ``reasoning_content``.
+    """Messages whose reasoning has both field names: vLLM reads only ``reasoning``, others ``reasoning_content``.
 
-    An engine drops the one that it does not know without a word, and the next prompt is not what was sampled.
+    An engine drops the unknown field silently, and the next prompt would differ from what was sampled.
     """
     if not isinstance(messages, list) or not any(_is_half_named(message) for message in messages):
         return messages
@@ -269,7 +271,7 @@ def with_both_reasonings(messages: Any) -> Any:
 
 
 def _is_half_named(message: Any) -> bool:
-    # Every message of every call passes here: most have neither name, which is found out first.
+    # Called for every message of every call, so the common case is checked first.
     return (
         isinstance(message, dict)
         and ("reasoning" in message) != ("reasoning_content" in message)

@@ -1,4 +1,4 @@
-"""Failures in the dialects' shapes."""
+"""Error bodies of the dialects."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _ANTHROPIC_TYPES: Final = {
 
 
 def prompt_too_long(error: StudioError) -> bool:
-    """True when an engine refused because prompt and answer exceed the model's context."""
+    """Whether an engine refused because prompt and answer exceed the model's context."""
     return error.http_status in (400, 413, 422) and _TOO_LONG.search(error.message) is not None
 
 
 def openai_error(error: StudioError) -> dict[str, Any]:
-    """``{"error": {"message", "type", "param", "code"}}``, and the hint where there is one."""
+    """``{"error": {"message", "type", "param", "code"}}``, and the hint if there is one."""
     invalid = isinstance(error, InvalidInput | Unauthorized)
     body: dict[str, Any] = {
         "message": error.message,
@@ -46,14 +46,14 @@ def anthropic_error(error: StudioError) -> dict[str, Any]:
     """``{"type": "error", "error": {"type", "message"}}``."""
     message = f"{error.message} ({error.hint})" if error.hint else error.message
     if prompt_too_long(error) and not message.startswith("prompt is too long"):
-        # Agents know by these words that they have to compact.
+        # Agents recognise this wording and compact their context.
         message = f"prompt is too long: {message}"
     kind = _ANTHROPIC_TYPES.get(error.http_status, "api_error")
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 def engine_refusal(status: int, body: Mapping[str, Any]) -> EngineError:
-    """What an engine answered instead of an answer, OpenAI's error shape or a bare message, as a failure."""
+    """An engine's error response, in OpenAI's shape or with a bare message, as an EngineError."""
     said = body.get("error")
     details = said if isinstance(said, dict) else body
     message, kind = details.get("message"), details.get("type") if isinstance(said, dict) else None

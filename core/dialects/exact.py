@@ -1,4 +1,4 @@
-"""JSON texts as values, where the value says all that the text says: what a call's arguments are when they are read."""
+"""JSON parsing that fails where the value would differ from the text; used for arguments of tool calls."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from typing import Any
 import orjson
 
 MAX_DEPTH = 180
-"""Lists and objects inside each other that a value may be: a body that holds it nests a few more, and 200 at most."""
+"""Most levels of nesting of a value. The body that contains it adds a few; 200 are allowed in all."""
 _LONG_NUMBER = re.compile(r"\d{19}")
 
 
 def exact_json(text: str) -> Any:
-    """The value that a JSON text spells.
+    """The value of a JSON text.
 
     Raises:
-        ValueError: it is no JSON, it is nested deeper than JSON is written, or a whole number in it is beyond 64 bits:
-            most readers take that for another one.
+        ValueError: invalid JSON, nested too deep, or an integer beyond 64 bits, which most readers would change.
     """
     value = orjson.loads(text)
     if text.count("{") + text.count("[") > MAX_DEPTH:

@@ -1,4 +1,4 @@
-"""Anthropic Messages: answers and event streams made from OpenAI chat."""
+"""Anthropic Messages: answers and event streams made from OpenAI chat answers."""
 
 from __future__ import annotations
 
@@ -85,22 +85,23 @@ class MessagesTranslation:
         }
 
     def tool_calls(self) -> ToolCalls:
-        """An empty collector of this call's tool calls."""
+        """An empty collector for this call's tool calls."""
         return ToolCalls(self._call_prefix)
 
     def signature(self, block: int) -> str:
-        """Signature of thinking that no provider signed: agents send thinking back only when it carries one.
+        """A signature for unsigned thinking, because agents return only signed thinking blocks.
 
-        No two blocks have the same one, since agents know a block by it.
+        Each block gets its own, because agents identify blocks by it.
         """
         return base64.b64encode(f"claw-studio:{self._step_uid}:{block}".encode()).decode()
 
 
 class MessagesRelay:
-    """Chat chunks to Messages events.
+    """Translates chat chunks to Messages events.
 
-    Blocks of this dialect come strictly one after the other and a call's input has to be JSON, so tool calls are
-    held until the engine has ended; words go out as they come.
+    Blocks follow each other strictly and a call's input must be complete JSON, so tool calls are sent at the end of the
+    engine's
+    stream. Text is sent as it arrives.
     """
 
     def __init__(self, translation: MessagesTranslation, usage: Any = None) -> None:
@@ -128,7 +129,7 @@ class MessagesRelay:
         return b"".join(out)
 
     def finish(self) -> bytes:
-        """Tool calls, the reason to stop, usage, the end."""
+        """Tool calls, stop reason, usage, end."""
         out = [*self._start(None), *self._close()]
         for call in self._calls.all():
             given = _input(call)
@@ -194,7 +195,7 @@ class MessagesRelay:
 
 
 class MessagesPassThrough:
-    """The provider's own events as they are."""
+    """The provider's own events, unchanged."""
 
     def __init__(self) -> None:
         self._stopped = False
@@ -205,7 +206,7 @@ class MessagesPassThrough:
         return named_event(str(chunk.get("type")), chunk)
 
     def finish(self) -> bytes:
-        """``message_stop``, where the provider did not say it."""
+        """``message_stop``, if the provider did not send it."""
         return b"" if self._stopped else _event("message_stop")
 
     def fail(self, error: StudioError) -> bytes:
@@ -214,7 +215,7 @@ class MessagesPassThrough:
 
 
 def message_stream(message: Mapping[str, Any]) -> bytes:
-    """A whole message of the provider's own as events. Kinds of blocks that are not known come in one piece."""
+    """A whole native message as events. Blocks of unknown types are sent in one piece."""
     out = [_event("message_start", message={**message, "content": [], "stop_reason": None, "stop_sequence": None})]
     for index, block in enumerate(message.get("content") or ()):
         kind = block.get("type")
@@ -247,7 +248,7 @@ def _event(kind: str, **body: Any) -> bytes:
 
 
 def _input(call: ToolCall) -> Json:
-    """A call's input; arguments that are no JSON object stand in it as a text, and come back as they were."""
+    """A call's input. Arguments that are no JSON object are wrapped as text and restored when they return."""
     given = parsed_arguments(call.arguments)
     return {RAW_ARGUMENTS: call.arguments} if given is None else given
 

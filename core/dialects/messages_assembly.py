@@ -1,4 +1,4 @@
-"""The events of a Messages stream, put together to the whole message that they are."""
+"""Assembles the events of a Messages stream to the whole message."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from core.dialects.messages_request import RAW_ARGUMENTS
 
 _PARTIAL: Final = "partial_json"
 _FIELDS: Final = {"citation": "citations"}
-"""Parts of a delta that stand under another name in the block."""
+"""Delta field -> field of the block, where the names differ."""
 
 
 class MessageAssembly:
-    """Grows by events. Deltas of kinds that are not known grow the fields that they name."""
+    """Assembles one message. Deltas of unknown types extend the fields that they name."""
 
     def __init__(self) -> None:
         self._message: Json | None = None
         self._blocks: dict[int, _Block] = {}
 
     def feed(self, event: Mapping[str, Any]) -> None:
-        """Take one parsed event; the event is not kept."""
+        """Add one parsed event; the event is not kept."""
         kind = event.get("type")
         if kind == "message_start":
             self._message = {**_object(event, "message")}
@@ -42,7 +42,7 @@ class MessageAssembly:
 
     @property
     def ended(self) -> bool:
-        """Whether it has said why it ended."""
+        """Whether it has a ``stop_reason``."""
         return self._message is not None and self._message.get("stop_reason") is not None
 
     def whole(self) -> Json:
@@ -51,7 +51,7 @@ class MessageAssembly:
 
 
 class _Block:
-    """One block of content. Texts are kept in pieces until somebody asks."""
+    """One content block. Texts are kept in pieces until they are read."""
 
     def __init__(self, started: Json) -> None:
         self._started = started
@@ -79,7 +79,7 @@ class _Block:
             if name == _PARTIAL:
                 if text.strip():
                     given = parsed_arguments(text)
-                    # Cut off in the middle: kept as it was said.
+                    # Cut off: kept as the partial text.
                     block["input"] = {RAW_ARGUMENTS: text} if given is None else given
             else:
                 begun = block.get(name)

@@ -1,8 +1,9 @@
 """Anthropic Messages requests as OpenAI chat requests.
 
-What one form can't say in the other is left out and named: server tools, cited documents by address, redacted
-thinking. Cache marks and Claude Code's billing line are no content, so they leave no trace in the messages: two
-requests that differ in nothing else must share their prefix.
+What chat can't express is dropped and listed: server tools, cited documents by address, redacted thinking. Cache marks
+and
+Claude Code's billing line are no content and leave no trace, so that requests which differ in nothing else share their
+prefix.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from typing import Any, Final
 from core.dialects.base import BadRequest, Dropped, Json, chat_request, objects, plain_content, text_of
 
 RAW_ARGUMENTS: Final = "raw_arguments"
-"""Key of a tool input that stands for arguments which are no JSON object."""
+"""Key of a tool input that holds arguments which are no JSON object."""
 BILLING_HEADER: Final = "x-anthropic-billing-header"
 IMAGE_MARK: Final = "[image]"
-"""Stands in a tool message for an image that follows in a user message of its own."""
+"""Replaces an image in a tool message; the image follows in a user message."""
 
 CONTINUE: Final[Mapping[str, bool]] = {"continue_final_message": True, "add_generation_prompt": False}
-"""Asks an engine to go on with the last message instead of beginning one."""
+"""Request fields that make an engine continue the last message."""
 PREFILL: Final = "messages.prefill"
-"""Named as left out where an engine can't go on with a message."""
+"""The name of the dropped part if an engine can't continue a message."""
 
 _SAME: Final = ("model", "max_tokens", "temperature", "top_p", "top_k", "stream")
 _TRANSLATED: Final = frozenset(
@@ -32,16 +33,16 @@ _NOT_CHAT: Final = frozenset(
     {"betas", "cache_control", "container", "context_management", "diagnostics", "fallbacks", "inference_geo",
      "mcp_servers", "metadata", "service_tier", "speed", "thinking", "user_profile_id"}
 )  # fmt: skip
-"""Fields of the Messages API that chat has no word for. Others, which it does not know, are the engine's."""
+"""Fields of the Messages API without an equivalent in chat. Unknown fields are passed to the engine."""
 _EFFORTS: Final = {"max": "high", "xhigh": "high"}
-"""Efforts that chat engines don't know, and the nearest one that they do."""
+"""Efforts that chat engines don't know -> the nearest known one."""
 
 
 def to_chat(body: Mapping[str, Any]) -> tuple[Json, list[str]]:
-    """The chat request, and the names of what it leaves out.
+    """The chat request, and the names of dropped fields.
 
     Raises:
-        BadRequest: a field that does not fit.
+        BadRequest: an invalid field.
     """
     dropped = Dropped()
     chat: Json = {name: body.get(name) for name in _SAME}
@@ -62,7 +63,7 @@ def to_chat(body: Mapping[str, Any]) -> tuple[Json, list[str]]:
 
 
 def _is_prefill(messages: Sequence[Json]) -> bool:
-    """Whether the last message is the beginning of the answer; one that calls tools has said all."""
+    """Whether the last message is the beginning of the answer. A message with tool calls is complete."""
     last = messages[-1] if messages else {}
     return last.get("role") == "assistant" and "tool_calls" not in last and bool(last.get("content"))
 
@@ -101,7 +102,7 @@ def _system(system: Any, dropped: Dropped) -> str:
             continue
         text = text_of(block.get("text"), "system")
         if text.startswith(BILLING_HEADER):
-            # Changes with every call and is taken out by the provider as well.
+            # Changes with every call; the provider removes it as well.
             dropped.add(f"system.{BILLING_HEADER}")
             continue
         texts.append(text)
@@ -136,7 +137,7 @@ def _call(block: Json, where: str) -> Json:
     if isinstance(given, dict) and given.keys() == {RAW_ARGUMENTS} and isinstance(given[RAW_ARGUMENTS], str):
         arguments = given[RAW_ARGUMENTS]
     else:
-        # Spelled as models and chat templates spell it, so that the call's tokens come out again.
+        # Serialised like models and chat templates do, so that the call has its sampled tokens again.
         arguments = json.dumps(given if given is not None else {}, ensure_ascii=False)
     return {
         "id": text_of(block.get("id"), f"{where}.content.id"),
@@ -146,7 +147,7 @@ def _call(block: Json, where: str) -> Json:
 
 
 def _user(blocks: Sequence[Json], where: str, dropped: Dropped) -> list[Json]:
-    """Results of tools first, as chat wants them; then what the user says, images of results before it."""
+    """Tool results first, as chat requires; then the user's content, images of results before it."""
     results: list[Json] = []
     parts: list[Json] = []
     said: list[Json] = []
@@ -183,7 +184,7 @@ def _tool_result(block: Json, where: str, dropped: Dropped) -> tuple[str, list[J
 
 
 def _parts(block: Json, where: str, dropped: Dropped) -> list[Json]:
-    """A user's block as chat parts."""
+    """A user's content block as chat parts."""
     kind = block.get("type")
     if kind == "text":
         return [{"type": "text", "text": text_of(block.get("text"), f"{where}.content.text")}]
@@ -234,7 +235,7 @@ def _tools(tools: Any, dropped: Dropped) -> list[Json] | None:
     functions: list[Json] = []
     for tool in objects(tools, "tools"):
         if not isinstance(tool.get("input_schema"), dict):
-            # Tools of the provider's own: what they are given and answer is its secret.
+            # Server tools: their inputs and results are encrypted.
             dropped.add(f"tools.{tool.get('type')}")
             continue
         function: Json = {

@@ -1,4 +1,4 @@
-"""Answers that an engine gave in another dialect than chat, as chat answers: for what is stored, not for agents."""
+"""Answers in another dialect than chat, converted to chat for storage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INCOMPLETE: Final = {"max_output_tokens": "length", "content_filter": "content_
 
 
 def chat_answer(engine_dialect: str, response: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A recorded answer in chat's shape. What is no answer stays what it is."""
+    """A recorded answer in chat's shape. Other bodies are returned unchanged."""
     reader = _READERS.get(engine_dialect)
     if reader is None:
         return response
@@ -32,13 +32,13 @@ def chat_answer(engine_dialect: str, response: Mapping[str, Any]) -> Mapping[str
 
 
 def native_stream(engine_dialect: str, response: Mapping[str, Any]) -> bytes:
-    """A whole answer as events of the dialect that it is in; for the dialects that engines are asked in natively."""
+    """A whole native answer as events of its dialect."""
     assert engine_dialect == "messages"
     return message_stream(response)
 
 
 def native_relay(engine_dialect: str) -> Relay:
-    """Passes events on as they come, for the dialects that engines are asked in natively."""
+    """A relay for native events, which are passed on unchanged."""
     assert engine_dialect == "messages"
     return MessagesPassThrough()
 

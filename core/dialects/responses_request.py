@@ -12,7 +12,7 @@ from core.dialects.messages_request import IMAGE_MARK
 from core.dialects.responses_tools import ToolNames
 
 ENCRYPTED_PREFIX: Final = b"claw-studio:"
-"""Begins what stands, in base64, as ``encrypted_content``: no secret, but the thinking as it was sampled."""
+"""Prefix, before base64, of ``encrypted_content``: it is not encrypted and holds the sampled reasoning."""
 
 _SAME: Final = ("model", "temperature", "top_p", "parallel_tool_calls", "stream")
 _TRANSLATED: Final = frozenset(
@@ -24,22 +24,22 @@ _NOT_CHAT: Final = frozenset(
      "prompt_cache_options", "prompt_cache_retention", "safety_identifier", "service_tier", "stream_options",
      "truncation", "user"}
 )  # fmt: skip
-"""Fields of the Responses API that engines have no use for. Others, which it does not know, are the engine's."""
+"""Fields of the Responses API that engines don't use. Unknown fields are passed to the engine."""
 _REFUSED: Final = ("background", "conversation", "prompt")
-"""Fields without which the answer would be another one."""
+"""Unsupported fields that would change the answer; such requests are refused."""
 _CALLS: Final = frozenset({"function_call", "custom_tool_call", "local_shell_call"})
 _OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output", "local_shell_call_output"})
 
 
 def to_chat(body: Mapping[str, Any], names: ToolNames, items: Sequence[Json] = ()) -> tuple[Json, list[str]]:
-    """The chat request, and the names of what it leaves out.
+    """The chat request, and the names of dropped fields.
 
     Args:
-        names: empty; learns what the functions stand for.
-        items: the whole input where it is more than ``body`` says (``previous_response_id``, item references).
+        names: empty; filled with the tool of each chat function.
+        items: the full input where it is more than ``body`` has (``previous_response_id``, item references).
 
     Raises:
-        BadRequest: a field that does not fit.
+        BadRequest: an invalid field.
     """
     for name in _REFUSED:
         if body.get(name):
@@ -81,23 +81,23 @@ def input_items(body: Mapping[str, Any]) -> list[Json]:
 
 
 def items_to_chat(items: Sequence[Json]) -> list[Json]:
-    """Items alone as chat messages."""
+    """Items as chat messages."""
     return _Talk(ToolNames(), Dropped()).messages(None, items)
 
 
 def wants(body: Mapping[str, Any], name: str) -> bool:
-    """Whether the request includes something that answers leave out by default."""
+    """Whether the request includes an optional part of answers."""
     included = body.get("include")
     return isinstance(included, list) and name in included
 
 
 def sealed(reasoning: str) -> str:
-    """Thinking as ``encrypted_content``."""
+    """Reasoning as ``encrypted_content``."""
     return base64.b64encode(ENCRYPTED_PREFIX + reasoning.encode()).decode()
 
 
 def unsealed(encrypted: Any) -> str | None:
-    """The inverse; None for what others encrypted."""
+    """The reasoning of such an ``encrypted_content``; None for another service's."""
     if not isinstance(encrypted, str):
         return None
     try:
@@ -108,7 +108,7 @@ def unsealed(encrypted: Any) -> str | None:
 
 
 class _Talk:
-    """Items to chat messages: what one answer said, in several items, is one assistant message again."""
+    """Converts items to chat messages. The items of one answer become one assistant message again."""
 
     def __init__(self, names: ToolNames, dropped: Dropped) -> None:
         self._names = names
@@ -171,7 +171,7 @@ class _Talk:
                 if text:
                     break
         if not text and not item.get("encrypted_content"):
-            # Named by an id that is not known here.
+            # An id that is not known here.
             self._dropped.add("input.reasoning")
         if text:
             answer = self._open(_is_over)
@@ -205,7 +205,7 @@ class _Talk:
         self._messages.append({"role": role, "content": content})
 
     def _system(self, text: str) -> None:
-        """Instructions and the developer's words at the beginning are one message: templates want just one."""
+        """Instructions and developer messages at the beginning become one message: templates allow one."""
         if len(self._messages) == 1 and self._messages[0]["role"] == "system":
             first = self._messages[0]
             if isinstance(first["content"], str):
@@ -223,7 +223,9 @@ class _Talk:
         self._images += [part for part in parts if part["type"] != "text"]
 
     def _show_images(self) -> None:
-        """After the last result of a turn: chat wants results right after their calls, and only texts in them."""
+        """Append images after the last result of a turn: chat requires results right after calls, and only text in
+        them.
+        """
         if self._images:
             self._messages.append({"role": "user", "content": self._images})
             self._images = []
@@ -253,7 +255,7 @@ class _Talk:
 
 
 def _is_over(answer: Json) -> bool:
-    """Whether what is said next begins another answer. Calls wait for their results, so nothing new began."""
+    """Whether the next text begins another answer. An answer with open calls has not ended."""
     return answer["content"] is not None and "tool_calls" not in answer
 
 

@@ -1,4 +1,4 @@
-"""Chat chunks to events of the Responses API."""
+"""Translates chat chunks to events of the Responses API."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Tools of the Responses API as chat functions, and calls of those functions as items again.
+"""Tools of the Responses API as chat functions, and their calls as items again.
 
-Every tool that the agent itself runs can be said as a function: custom tools take one text, namespaces become a
-prefix, the local shell has a fixed form. Tools that the provider runs can't, and are left out.
+Every tool that the agent runs can be a function: custom tools take one text, namespaces become a prefix, the local
+shell
+has a fixed schema. Tools that the provider runs are dropped.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class ToolNames:
         self._tools: dict[str, _Tool] = {}
 
     def to_chat(self, tools: Any, dropped: Dropped) -> list[Json] | None:
-        """Chat tools of the request's."""
+        """The request's tools as chat tools."""
         if tools is None:
             return None
         functions: list[Json | None] = []
@@ -61,7 +62,7 @@ class ToolNames:
         return known or None
 
     def choice(self, choice: Any, functions: list[Json] | None, dropped: Dropped) -> tuple[Any, list[Json] | None]:
-        """(chat tool_choice, the functions that it leaves)."""
+        """(chat tool_choice, the functions allowed by it)."""
         if choice is None or isinstance(choice, str):
             return choice, functions
         if not isinstance(choice, dict):
@@ -84,7 +85,7 @@ class ToolNames:
         return f"{namespace}{name}" if namespace.endswith("__") else f"{namespace}__{name}"
 
     def item(self, call: ToolCall, item_id: str) -> Json:
-        """A call of the answer as an output item; ``item_id`` is its number's tail, the kind's prefix comes here."""
+        """A call as an output item; ``item_id`` lacks the prefix of the item's type."""
         tool = self._tools.get(call.name) or _Tool("function", call.name)
         space: Json = {} if tool.namespace is None else {"namespace": tool.namespace}
         if tool.kind == "custom":

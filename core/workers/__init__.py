@@ -1,4 +1,4 @@
-"""Several gateway processes on one port: each takes calls and writes its own journal, one process owns all else."""
+"""Gateway workers: several processes on one port capture calls, one owner process does everything else."""
 
 from core.workers.fleet import Fleet
 

@@ -1,8 +1,10 @@
-"""The owner's side of several gateway processes: starts them, keeps them alive, tells them what changed.
+"""The owner's side of gateway workers: starts and restarts them, and sends them changes.
 
-All listen on one port, between them the kernel deals connections out; each writes segments of its own into the
-shared journal folder. Keys and policy events are in force in every worker before the call that made them returns.
-A worker that ends is started again: what it had answered stands in its segments, what it had not was never answered.
+All listen on one port, and the kernel distributes connections. Each writes its own segments into the shared journal
+folder.
+Keys and policy events apply in every worker before the call that made them returns. A worker that ends is restarted;
+calls
+it had answered are in its segments.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ ACK_TIMEOUT_S: Final = 5.0
 STOP_TIMEOUT_S: Final = 30.0
 BACKOFF_S: Final = (0.1, 0.5, 2.0, 10.0)
 STEADY_S: Final = 30.0
-"""A worker that served for so long is started again at once when it ends."""
+"""A worker that ran longer than this is restarted at once, seconds."""
 
 log = logging.getLogger(__name__)
 
 
 class _Process:
-    """One worker's process and what is known of it."""
+    """One worker's process and its state."""
 
     def __init__(self, name: str, begin: Mapping[str, Any]) -> None:
         self.name = name
@@ -49,7 +51,7 @@ class _Process:
             [sys.executable, "-m", "core.workers.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # A Ctrl-C in the terminal is for the owner, which ends its workers in order.
+            # Ctrl-C in the terminal goes to the owner, which stops its workers in order.
             start_new_session=True,
         )
         assert self.popen.stdin is not None
@@ -62,14 +64,14 @@ class Fleet:
 
     Args:
         settings: theirs, and how many; ``port`` 0 takes a free one.
-        owner: root of the server that everything goes to that is no model call.
-        token: by which that server knows what a worker passes on.
-        keys, policy: of the owner; what changes in them is passed on.
-        stats: takes in what the workers count.
-        ledger: of the keys with limits, whose calls the workers ask for one by one.
-        on_journalled: called when a worker has synced something.
+        owner: root URL of the owner's server, which serves everything but model calls.
+        token: proves to that server that a worker forwarded a request.
+        keys, policy: the owner's; changes are sent to the workers.
+        stats: adds the workers' counts.
+        ledger: budgets of keys; workers ask it before each call.
+        on_journalled: called when a worker has synced records.
         used: names of the segments that were read, see ``Journal``.
-        local_engine: address of the embedded engine, which is started if need be; called in a thread.
+        local_engine: returns the embedded engine's address and starts it if needed; called in a thread.
     """
 
     def __init__(
@@ -110,15 +112,15 @@ class Fleet:
         self._news = threading.Condition()
 
     def start(self) -> int:
-        """Start all workers and wait until each takes calls.
+        """Start all workers and wait until each accepts calls.
 
         Returns:
             Their port.
 
         Raises:
-            StudioError: the address is taken or not ours, or a worker did not start.
+            StudioError: the address is in use or not local, or a worker did not start.
         """
-        # Whoever listens there alone is found out by who asks for it alone.
+        # Binding without SO_REUSEPORT first shows whether another program has the port.
         check_tls(self._settings.tls)
         bind(self._settings.host, self._settings.port).close()
         self._reserved = bind(self._settings.host, self._settings.port, shared=True)
@@ -142,11 +144,11 @@ class Fleet:
 
     @property
     def running(self) -> bool:
-        """Whether every worker is looked after."""
+        """Whether every worker has a running thread."""
         return self._stopping.is_set() or all(thread.is_alive() for thread in self._threads.values())
 
     def revive(self) -> None:
-        """Look after every worker that nobody looks after."""
+        """Restart the threads that have ended."""
         for name in self.names:
             if name not in self._threads or not self._threads[name].is_alive():
                 thread = threading.Thread(target=self._keep, args=(name,), name=f"worker-{name}", daemon=True)
@@ -154,21 +156,21 @@ class Fleet:
                 thread.start()
 
     def problems(self) -> list[str]:
-        """Workers that can't write, or do not take calls, a line each."""
+        """Workers that can't write or do not accept calls, one line each."""
         with self._news:
             away = [name for name in self.names if name not in self._processes or not self._processes[name].ready]
         problems = [f"gateway process {name} takes no calls" for name in away if not self._stopping.is_set()]
         return problems + [f"gateway process {name}: {error}" for name, error in dict(self._journal_errors).items()]
 
     def add_engine(self, name: str, base_url: str, *, models: Sequence[str]) -> None:
-        """Make an engine known to every worker, those of later included."""
+        """Add an engine to every worker, also to later ones."""
         engine = {"name": name, "base_url": base_url, "models": list(models)}
         with self._news:
             self._engines = [one for one in self._engines if one["name"] != name] + [engine]
         self._broadcast({"do": "engine", "engine": engine})
 
     def engine_status(self) -> list[list[dict[str, Any]]]:
-        """``EngineSet.status()`` of each worker, as it told last."""
+        """The last reported ``EngineSet.status()`` of each worker."""
         return list(self._engine_status.values())
 
     def pids(self) -> dict[str, int]:
@@ -177,7 +179,7 @@ class Fleet:
             return {name: process.popen.pid for name, process in self._processes.items() if process.ready}
 
     def stop(self) -> None:
-        """End all workers in order: they answer what they have taken. Harmless when called twice."""
+        """Stop all workers after their calls in flight. May be called twice."""
         self._stopping.set()
         with self._news:
             processes = list(self._processes.values())
@@ -215,13 +217,13 @@ class Fleet:
         }
 
     def _keep(self, name: str) -> None:
-        """Start a worker, listen to it, and start it again when it has ended."""
+        """Start a worker, read its messages, and restart it when it has ended."""
         failures = 0
         while True:
             with self._news:
                 if self._stopping.is_set():
                     return
-                # Under the lock: what changes from here on is told to it as well.
+                # Under the lock, so that the worker gets every later change.
                 process = self._started(name)
             if process is None:
                 if self._stopping.wait(BACKOFF_S[-2]):
@@ -246,7 +248,7 @@ class Fleet:
             self.n_restarts += 1
 
     def _started(self, name: str) -> _Process | None:
-        """A new process; None where the machine gives none now (descriptors, memory, processes)."""
+        """A new process; None if the system has no resources for one."""
         try:
             process = self._processes[name] = _Process(name, self._begin(name))
         except OSError as error:
@@ -268,7 +270,7 @@ class Fleet:
                     if message["journal_error"] is not None:
                         self._journal_errors[process.name] = message["journal_error"]
                 elif message.get("want") == "call":
-                    # The first call of a key asks the pool: nobody else's message waits for that.
+                    # The first call of a key queries the pool; other messages must not wait for it.
                     threading.Thread(target=self._may_call, args=(process, message), daemon=True).start()
                 elif "spent" in message:
                     self._ledger.spend(message["spent"], message["n_tokens"])
@@ -290,7 +292,7 @@ class Fleet:
         except KeySpent as error:
             answer = {"refused": error.message, "retry_after_s": error.retry_after_s}
         except Exception as error:
-            # The call must end: a worker waits for this answer.
+            # A worker waits for this answer, so it is always sent.
             log.exception("what a session key has used could not be told")
             answer = {"refused": f"what the key has used is not known: {type(error).__name__}", "retry_after_s": 1.0}
         process.sender.send({"do": "may", "id": message["id"], **answer})
@@ -303,7 +305,7 @@ class Fleet:
         process.sender.send({"do": "local_engine", **answer})
 
     def _broadcast(self, message: Mapping[str, Any]) -> None:
-        """Tell all workers and wait until it is in force in each that serves."""
+        """Send a change to all workers and wait until each has applied it."""
         with self._news:
             self._said += 1
             number = self._said
@@ -318,7 +320,7 @@ class Fleet:
 
 
 def _share(settings: Settings) -> Settings:
-    """One worker's settings: limits on calls at a time are of all together."""
+    """One worker's settings: limits of concurrent calls are divided among workers."""
 
     def part(limit: int | None) -> int | None:
         return None if limit is None else max(1, limit // settings.gateways)

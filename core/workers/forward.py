@@ -1,4 +1,4 @@
-"""Everything that is no model call goes on to the process that owns the pool."""
+"""Forwards everything but model calls to the owner process."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ log = logging.getLogger(__name__)
 HOP_BY_HOP: Final = frozenset(
     {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "content-length"}
 )
-"""Headers between two neighbours; each has its own."""
+"""Headers that apply to one connection only."""
 DROPPED: Final = HOP_BY_HOP | {WORKER_HEADER, "expect"}
-"""What of a request is not passed on; who sent it does not say for whom it speaks, and the body is here already."""
+"""Request headers that are not forwarded: clients must not set the worker header, and the body is already read."""
 
 
 class OwnerAway(StudioError):
-    """The process that owns the pool does not answer."""
+    """The owner process does not answer."""
 
     type = "owner_away"
     http_status = 503
 
 
 class Forward:
-    """An ASGI application that hands requests on and answers back, piece by piece.
+    """An ASGI application that forwards requests and streams responses back.
 
     Args:
         address: root of the owner's server, ``http://127.0.0.1:PORT``.
         client: of the running event loop.
-        token: by which the owner knows that this process passes a request on.
+        token: proves to the owner that this process forwarded a request.
         max_body_bytes: larger requests get 413.
     """
 
@@ -91,7 +91,7 @@ class Forward:
         except (HttpError, ValueError) as error:
             log.warning("%s %s could not be handed on: %s", scope["method"], path, error)
             if started:
-                # Ending it like a whole answer would pass a part off as one.
+                # A normal end would make the partial response look complete.
                 raise
             await _refuse(send, OwnerAway("the service's main process does not answer", hint="try again"))
 

@@ -1,4 +1,4 @@
-"""A worker's side of the ledger: each call of a key with limits is asked of the owner, which keeps the book."""
+"""A worker's client of the owner's ledger: it asks before each call of a key with limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from core.gateway.access.ledger import Ledger
 
 
 class OwnersLedger(Ledger):
-    """Asks by messages; ``answered`` takes what the owner says, in another thread."""
+    """Sends messages to the owner; ``answered`` receives replies in another thread."""
 
     def __init__(self, tell: Callable[[Mapping[str, Any]], None]) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class OwnersLedger(Ledger):
         self._asked: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Mapping[str, Any]]]] = {}
 
     async def enter(self, binding: Binding) -> None:
-        """Count a call of the key. Raises KeySpent where it has none left."""
+        """Count a call of the key. Raises KeySpent when a budget is used up."""
         if not binding.limits.counted:
             return
         loop = asyncio.get_running_loop()
@@ -38,11 +38,11 @@ class OwnersLedger(Ledger):
             raise KeySpent(reply["refused"], retry_after_s=reply.get("retry_after_s"))
 
     def spend(self, key_sha256: str, n_tokens: int) -> None:
-        """A call of the key took so many tokens."""
+        """Report the tokens of a finished call."""
         self._tell({"spent": key_sha256, "n_tokens": n_tokens})
 
     def answered(self, message: Mapping[str, Any]) -> None:
-        """The owner has said whether a call may be made."""
+        """Handle the owner's reply."""
         asked = self._asked.get(message["id"])
         if asked is not None:
             loop, answer = asked

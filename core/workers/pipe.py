@@ -1,4 +1,4 @@
-"""What owner and workers tell each other: one JSON object a line, over the worker's stdin and stdout.
+"""Messages between owner and worker: one JSON object per line, over the worker's stdin and stdout.
 
 Pipes need no address and no key, keep their order, and end when either side ends.
 """
@@ -14,7 +14,7 @@ import orjson
 
 
 class Sender:
-    """Writes lines in a thread of its own: nobody waits for a reader that is busy."""
+    """Writes messages in a thread, so that senders do not wait for a busy reader."""
 
     def __init__(self, pipe: IO[bytes], name: str) -> None:
         self._pipe = pipe
@@ -23,7 +23,7 @@ class Sender:
         self._thread.start()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Queue a message; what can't be delivered any more is lost with the process that it was for."""
+        """Queue a message; it is lost if the process has ended."""
         self._lines.put(orjson.dumps(message, default=str))
 
     def close(self, timeout_s: float) -> None:
@@ -38,12 +38,12 @@ class Sender:
                 self._pipe.flush()
             self._pipe.close()
         except (OSError, ValueError):
-            # The other side is gone, or this one closed the pipe; whoever watches the process sees it end.
+            # The other side has ended, or the pipe is closed; the process's end is handled elsewhere.
             return
 
 
 def messages(pipe: IO[bytes]) -> Iterator[dict[str, Any]]:
-    """Messages until the other side ends. Anything else on the pipe (a library that prints) is passed over."""
+    """Messages until the other side ends. Other lines (prints of libraries) are ignored."""
     for line in pipe:
         if not line.startswith(b"{"):
             continue

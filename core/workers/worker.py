@@ -1,7 +1,8 @@
-"""A gateway process: ``python -m core.workers.worker``, told by its owner over stdin what to do.
+"""A gateway worker process: ``python -m core.workers.worker``, controlled by its owner over stdin.
 
-It captures calls into the shared journal folder as a writer of its own, and hands everything else on to its owner.
-It ends in order when its owner says so or is gone: calls in flight are answered, and what was answered is on disk.
+It captures calls into the shared journal folder with its own writer, and forwards everything else to the owner. It
+stops on
+the owner's request or when the owner is gone, after answering its calls in flight.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ TELL_EVERY_S: Final = 0.05
 ENGINES_EVERY_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 20.0
 SERVER_ENDED: Final = 70
-"""Exit code of a process whose server has ended by itself."""
+"""Exit code of a process whose server has ended unexpectedly."""
 
 log = logging.getLogger(__name__)
 
 
 class OwnersEngine:
-    """The embedded engine, which belongs to the owner: ``ensure`` asks it for the address. For one caller at a time."""
+    """The owner's embedded engine: ``ensure`` requests its address. For one caller at a time."""
 
     def __init__(self, ask: Callable[[], None]) -> None:
         self._ask = ask
@@ -68,12 +69,12 @@ class OwnersEngine:
         return str(answer["base_url"])
 
     def answered(self, answer: Mapping[str, Any]) -> None:
-        """The owner has told."""
+        """Handle the owner's reply."""
         self._answers.put(answer)
 
 
 class Worker:
-    """The parts of a gateway without a pool.
+    """A gateway without a pool.
 
     Args:
         begin: the owner's first message, see ``Fleet``.
@@ -116,7 +117,7 @@ class Worker:
         )
         routes = create_gateway(deps)
         rest = Mount("/", _OfTheLoop(begin["owner"], begin["token"], settings.max_body_bytes))
-        # Uids may hold line breaks, which the framework's own pattern ends at.
+        # Uids may contain line breaks, which the framework's own pattern does not match.
         rest.path_regex = re.compile(r"^/(?P<path>[\s\S]*)\Z")
         app = Admission(
             FastRouter(Starlette(routes=[*routes, rest]), routes),
@@ -139,13 +140,13 @@ class Worker:
         self._teller = threading.Thread(target=self._tell_news, name="tell", daemon=True)
 
     def start(self) -> None:
-        """Take calls."""
+        """Accept calls."""
         port = self.server.start()
         self._teller.start()
         self._tell({"ready": port})
 
     def hear(self, message: Mapping[str, Any]) -> None:
-        """Do what the owner says; it is told when that is in force."""
+        """Apply a message of the owner and acknowledge it."""
         said = message["do"]
         if said == "key":
             self.keys.load([message["row"]])
@@ -164,7 +165,7 @@ class Worker:
             self._tell({"ack": message["n"]})
 
     def stop(self) -> None:
-        """Finish the calls in flight, write what is to be written, tell the last of it."""
+        """Finish calls in flight, write everything, send the last counts."""
         self._stopping = True
         self.server.stop(STOP_TIMEOUT_S)
         self.journal.close()
@@ -190,7 +191,7 @@ class Worker:
                         self._tell({name: value})
 
     def _look_after(self) -> None:
-        """Threads of this process that must live: the owner starts the process again where that is the only mend."""
+        """Critical threads of this process; some failures need a restart by the owner."""
         self.journal.revive()
         if self.journal.error is not None:
             self.journal.probe()
@@ -200,7 +201,7 @@ class Worker:
 
 
 class _OfTheLoop:
-    """``Forward`` with a client that is made on the loop that serves."""
+    """``Forward`` with a client that is created on the serving loop."""
 
     def __init__(self, address: str, token: str, max_body_bytes: int) -> None:
         self._address = address
@@ -216,8 +217,8 @@ class _OfTheLoop:
 
 
 def main() -> None:
-    """Serve until stdin ends or says so."""
-    # What libraries print must not get between the lines of the pipe.
+    """Serve until stdin ends or a message says so."""
+    # Prints of libraries must not mix with messages on the pipe.
     pipe = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     sender = Sender(pipe, "to-owner")

@@ -1,4 +1,4 @@
-"""A worker's counters: what it counts is told to the owner, whose pages and metrics show all workers as one."""
+"""A worker's counters, reported to the owner, which shows all workers as one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VALUES: Final = attrgetter(*(field.name for field in fields(CallEvent)))
 
 
 class WorkerStats(GatewayStats):
-    """Counts as usual, and keeps each finished call until it is told."""
+    """Counts, and keeps finished calls until they are reported."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         super().__init__(clock=clock)
@@ -25,19 +25,19 @@ class WorkerStats(GatewayStats):
         self._telling = threading.Lock()
 
     def call_finished(self, event: CallEvent, *, dropped: bool = False) -> None:
-        """A call was answered, or given up."""
+        """Count a call that was answered or aborted."""
         super().call_finished(event, dropped=dropped)
         with self._telling:
             self._untold.append((list(_VALUES(event)), dropped))
 
     def refused(self, reason: str, n: int = 1) -> None:
-        """A request was turned away at the border."""
+        """Count a refused request."""
         super().refused(reason, n)
         with self._telling:
             self._untold_refusals[reason] += n
 
     def news(self) -> dict[str, Any] | None:
-        """What happened since the last time, as ``GatewayStats.absorb`` takes it; None when nothing did."""
+        """What happened since the last call, for ``GatewayStats.absorb``; None if nothing did."""
         with self._telling:
             untold, self._untold = self._untold, []
             refusals, self._untold_refusals = self._untold_refusals, Counter()

@@ -1,7 +1,6 @@
-"""Anthropic's own API for agents that speak it: the body goes as it came, so nothing is lost in a translation.
+"""Calls Anthropic's own API for agents that speak Messages: the body is passed on without translation.
 
-Signed thinking, server tools and cache marks have no place in chat; between an agent and the provider that it was
-made for they need none.
+Signed thinking, server tools and cache marks can't be expressed in chat, so a translation would lose them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ PROVIDER: Final = "anthropic/"
 API_BASE: Final = "https://api.anthropic.com"
 API_VERSION: Final = "2023-06-01"
 OAUTH_PREFIX: Final = "sk-ant-oat"
-"""Begins keys that go as bearer tokens."""
+"""Prefix of keys that are sent as bearer tokens."""
 
 EVENT_STREAM: Final = "text/event-stream"
 
@@ -31,7 +30,7 @@ _HEADERS: Final = ("anthropic-version", "anthropic-beta")
 
 
 def speaks_natively(call: EngineCall, model: str) -> bool:
-    """True for a Messages call to one of Anthropic's models."""
+    """Whether this is a Messages call to one of Anthropic's models."""
     return call.native is not None and call.native_dialect == "messages" and model.startswith(PROVIDER)
 
 
@@ -46,15 +45,15 @@ async def ask_anthropic(
     timeouts: Timeouts,
     finish: Finish | None = None,
 ) -> EngineAnswer | EngineStream:
-    """Ask for the message.
+    """Call the Messages API.
 
     Args:
         name: the engine's.
         api_key: the engine's; without one the environment's (``ANTHROPIC_API_KEY``), else the agent's own.
-        finish: what an ``EngineStream`` does at its end, for a message that is wanted as it comes; None for a whole.
+        finish: called at the end of the ``EngineStream``; None requests a whole message.
 
     Raises:
-        EngineError: no connection, or an answer that is no JSON object. EngineTimeout: no answer in time.
+        EngineError: no connection, or a response that is not a JSON object. EngineTimeout: no response in time.
     """
     assert call.native is not None
     body = {name: value for name, value in call.native.items() if name not in _NOT_SENT}

@@ -1,7 +1,8 @@
 """Hosted providers through LiteLLM.
 
-Only fields of the OpenAI API become LiteLLM arguments; everything else an agent sends travels in ``extra_body``,
-so no request can turn LiteLLM's own knobs (``api_base``, ``mock_response``, callbacks).
+Only fields of the OpenAI API become LiteLLM arguments. All other request fields are sent in ``extra_body``, so no
+request
+can set LiteLLM's own options (``api_base``, ``mock_response``, callbacks).
 """
 
 from __future__ import annotations
@@ -38,19 +39,20 @@ nvidia_nim ollama ollama_chat openai openrouter perplexity replicate sambanova t
 voyage watsonx xai
 """
 PROVIDERS: Final = frozenset(_PROVIDERS.split())
-"""Prefixes of ``provider/model`` names that LiteLLM knows."""
+"""Prefixes of ``provider/model`` names that LiteLLM supports."""
 
 _NOT_SENT: Final = frozenset({"model", "stream", "stream_options"})
 
 _NO_DETOURS: Final = {"num_retries": 0, "max_retries": 0, "_skip_mcp_handler": True}
-"""Retries are the gateway's. Tools are the agent's: LiteLLM would look through them for servers that it calls itself,
-and needs packages for that which nobody else does."""
+"""The gateway retries by itself. Tools are the agent's: LiteLLM would look for MCP servers in them, and needs further
+packages for that.
+"""
 
 _KEY_NAMES: Final = ("_API_KEY", "_ACCESS_KEY", "_ACCESS_KEY_ID", "_TOKEN")
 
 
 def names_provider(model: str) -> bool:
-    """True for ``provider/model`` with a provider that LiteLLM knows."""
+    """Whether the name is ``provider/model`` with a provider that LiteLLM supports."""
     provider, slash, rest = model.partition("/")
     return bool(slash and rest) and provider in PROVIDERS
 
@@ -59,7 +61,7 @@ class ProviderEngine(Engine):
     """A provider behind LiteLLM. Made by ``EngineSet.add`` and ``EngineSet.pick``.
 
     Args:
-        model: ``provider/model`` that stands behind every other model name; None takes the agent's.
+        model: the ``provider/model`` for all model names without a provider; None uses the agent's name.
         api_base: another address of the provider's API.
         streaming: ``auto``, ``whole`` or ``relay``.
     """
@@ -97,13 +99,13 @@ class ProviderEngine(Engine):
         return self._api_base or self._model
 
     async def ask(self, call: EngineCall) -> EngineAnswer:
-        """Ask the provider for the whole answer. ``dropped`` names what it was not given."""
+        """The whole answer. ``dropped`` names the fields that were not sent."""
         answer = await self._ask(call, stream=False)
         assert isinstance(answer, EngineAnswer)
         return answer
 
     async def ask_stream(self, call: EngineCall) -> EngineStream | EngineAnswer:
-        """Ask for the answer as it comes, unless ids would be lost on its way."""
+        """A stream, unless it would lose ids."""
         return await self._ask(call, stream=True)
 
     def streaming(self) -> dict[str, str]:
@@ -142,7 +144,7 @@ class ProviderEngine(Engine):
             failure = self.failed(provider_failure(litellm, model, error, counter))
             if failure.upstream_status not in BUSY:
                 raise failure from error
-            # An answer as an engine's own would be: when to come again is said with it.
+            # A refusal is passed on like an engine's own, with its Retry-After.
             body = openai_error(failure)
             raw, again = orjson.dumps(body), retry_after(error)
             return EngineAnswer(failure.upstream_status, raw, body, model, added, dropped, again, facts=facts)
@@ -193,7 +195,7 @@ class ProviderEngine(Engine):
         body: dict[str, Any] | None,
         failure: str | None,
     ) -> EngineAnswer | None:
-        """A stream has ended: it counts."""
+        """Called at the end of a stream, to count it."""
         if failure is None:
             self.succeeded()
         else:
@@ -204,13 +206,14 @@ class ProviderEngine(Engine):
         return EngineAnswer(200, raw, body, model, added, dropped, engine_dialect=engine_dialect, facts=facts)
 
     def _stream_how(self, kind: str) -> str:
-        """How a kind of call is streamed, and why not otherwise.
+        """How a kind of call is streamed, and why.
 
-        A provider tells no ids, so its stream loses none. What stands at an address of one's own may tell some,
-        which its first whole answer shows.
+        Providers return no ids, so their streams lose none. A server at the user's own ``api_base`` may return ids,
+        which its
+        first whole answer shows.
         """
         if kind == "completions":
-            # LiteLLM leaves no way around what it makes of these.
+            # LiteLLM rewrites these streams, and their source can't be reached.
             return WHOLE
         if self._streaming != AUTO:
             return self._streaming
@@ -224,12 +227,12 @@ class ProviderEngine(Engine):
         self._tells_ids = bool(self._tells_ids) or has_ids
 
     async def list_models(self) -> list[dict[str, Any]]:
-        """The model that stands behind it; a provider's whole catalogue is not listed."""
+        """Its model; a provider's whole catalogue is not listed."""
         names = [self._model] if self._model else self.plain_models()
         return [{"id": name, "object": "model", "created": 0, "owned_by": "litellm"} for name in names]
 
     def secrets(self) -> Sequence[str]:
-        """Its own key, and those that LiteLLM finds in the environment."""
+        """Its own key, and the keys in the environment that LiteLLM may use."""
         from_environment = [value for name, value in os.environ.items() if name.endswith(_KEY_NAMES)]
         return [*super().secrets(), *from_environment]
 
@@ -244,7 +247,7 @@ class ProviderEngine(Engine):
         if call.dialect.name == "chat" and "logprobs" in supported:
             body, added = add_fields(body, {"logprobs": True})
         if self._api_base is not None:
-            # An engine of one's own behind a provider prefix may know more than the provider does.
+            # A server of the user's own behind a provider prefix may accept more than the provider does.
             body, more = add_fields(body, {"return_token_ids": True})
             added = [*added, *more]
         known = {key: value for key, value in body.items() if key in fields}

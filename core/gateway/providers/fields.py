@@ -1,6 +1,6 @@
-"""Which fields of a request reach a hosted provider, and as what.
+"""Which fields of a request LiteLLM sends to a provider, and under which names.
 
-LiteLLM leaves out what it takes to be unknown there and gives other names to the rest, unsaid.
+LiteLLM drops and renames fields without reporting it.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ prompt best_of echo frequency_penalty logit_bias logprobs max_tokens n presence_
 temperature top_p user
 """
 FIELDS: Final = {"chat": frozenset(_CHAT.split()), "completions": frozenset(_COMPLETIONS.split())}
-"""Fields of the OpenAI API, by dialect: these become LiteLLM's arguments."""
+"""Fields of the OpenAI API by dialect; these become LiteLLM's arguments."""
 
 _ASKED: Final = frozenset({"messages", "prompt"})
 _TOOL: Final = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
-"""Stands for tools of any number and size: what they are does not matter to whether they are sent."""
+"""Stands for any tools, because their contents do not decide whether they are sent."""
 _MAX_REMEMBERED: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What became of a request's fields.
+    """What LiteLLM does with a request's fields.
 
     Attributes:
-        dropped: names that the provider is not given, in order.
-        renamed: name -> what it is sent as instead, where that is not its own name: ``{"seed": ["random_seed"]}``.
-        extra: what LiteLLM sends in ``extra_body``. A caller's own replaces it there, so it has to be in it.
+        dropped: names of the fields that are not sent, in order.
+        renamed: name -> the names it is sent as, if not its own: ``{"seed": ["random_seed"]}``.
+        extra: LiteLLM's own ``extra_body``. A caller's replaces it, so it must be merged into the caller's.
     """
 
     dropped: Sequence[str]
@@ -46,13 +46,13 @@ class Sent:
 
 
 class SentFields:
-    """What LiteLLM makes of a request, found out by asking it with and without each field."""
+    """Finds out what LiteLLM sends, by comparing its output with and without each field."""
 
     def __init__(self) -> None:
         self._known: LRUCache[bytes, Sent] = LRUCache(_MAX_REMEMBERED)
 
     def look(self, litellm: Any, model: str, dialect: str, arguments: Mapping[str, Any]) -> Sent:
-        """What becomes of these fields.
+        """What LiteLLM does with these fields.
 
         Args:
             arguments: fields of ``FIELDS`` and their values.
@@ -83,20 +83,22 @@ def _found_out(litellm: Any, model: str, dialect: str, asked: Mapping[str, Any])
         everything = sent(asked)
         because = {name: _difference(everything, sent({k: v for k, v in asked.items() if k != name})) for name in asked}
     except Exception:
-        # What LiteLLM does not want it tells by raising anything: the call itself will say so, with the reason.
+        # LiteLLM raises errors of any type for fields it refuses; the call itself reports the reason.
         return Sent(unsupported, {})
     renamed = {name: others for name, others in sorted(because.items()) if others and name not in others}
     return Sent(sorted(name for name, others in because.items() if not others), renamed, everything["extra_body"])
 
 
 def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Names that are not the same in both, those in ``extra_body`` included: they are sent like the others."""
+    """Names that differ between the two, fields of ``extra_body`` included."""
     one, other = {**one, **one["extra_body"]}, {**other, **other["extra_body"]}
     names = (one.keys() | other.keys()) - {"extra_body"}
     return sorted(name for name in names if (name in one, one.get(name)) != (name in other, other.get(name)))
 
 
 def _unsupported(litellm: Any, model: str, asked: Mapping[str, Any]) -> list[str]:
-    """By LiteLLM's list of what a provider knows, which leaves out what only some of its models do."""
+    """The fields that LiteLLM's list for the provider lacks; fields that only some models support may be missing
+    there.
+    """
     supported = set(litellm.get_supported_openai_params(model=model) or ())
     return sorted(name for name in asked if supported and name not in supported)

@@ -1,4 +1,4 @@
-"""How much one call has read of a hosted provider, wherever in LiteLLM it is read."""
+"""Counts the bytes that one call reads from a hosted provider."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import NoReturn, Self
 
 
 class Unreadable(Exception):
-    """No more of an answer is read."""
+    """The answer is not read further."""
 
 
 class ReadCounter:
-    """What one call has read of its provider so far: of all requests that are made inside its block.
+    """Bytes read by all requests that are made inside this context.
 
     Args:
-        most: bytes; None sets no bound.
+        most: limit in bytes; None means no limit.
 
     Attributes:
-        failure: why no more was read, else None. LiteLLM's own errors tell of a broken connection then.
+        failure: why reading stopped, else None. LiteLLM itself reports a broken connection then.
     """
 
     def __init__(self, most: int | None) -> None:
@@ -36,11 +36,11 @@ class ReadCounter:
 
     @staticmethod
     def current() -> ReadCounter | None:
-        """That of the block which this is called in."""
+        """The counter of the current context."""
         return _READING.get()
 
     def add(self, n_bytes: int) -> None:
-        """Count. Raises Unreadable."""
+        """Count bytes. Raises Unreadable above the limit."""
         self._n_bytes += n_bytes
         if self._most is not None and self._n_bytes > self._most:
             self.fail(f"its answer is over {self._most} bytes")

@@ -1,6 +1,6 @@
-"""What is read of hosted providers is bounded: LiteLLM reads an answer however long it is, so its transport counts.
+"""Limits what is read from hosted providers, in LiteLLM's httpx transport.
 
-A body that came compressed is decompressed here, a bounded piece at a time.
+Compressed bodies are decompressed here in bounded pieces.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from core.gateway.transport.decompression import Inflater, inflater
 
 
 class _Counted(httpx.AsyncByteStream):
-    """A body, counted and decompressed."""
+    """A response body, counted and decompressed."""
 
     def __init__(self, inner: httpx.AsyncByteStream, counter: ReadCounter, unpacker: Inflater | None) -> None:
         self._inner = inner
@@ -45,7 +45,7 @@ class _Counted(httpx.AsyncByteStream):
             self._counter.fail(str(error))
 
     async def aclose(self) -> None:
-        """Close the provider's connection where its body was not read to the end."""
+        """Close the provider's connection."""
         await self._inner.aclose()
 
 

@@ -1,8 +1,7 @@
-"""A hosted provider's stream, as LiteLLM translates it.
+"""A hosted provider's stream, read below LiteLLM's stream wrapper.
 
-What LiteLLM hands its callers has lost things on the way: chunks without text are gone together with their log-probs,
-of several choices only the first tells its end, and an answer that broke off says ``stop``. So it is read one layer
-below, where each of the provider's chunks is one of chat's.
+The wrapper loses data: it drops chunks without text and their log-probs, reports the end of only the first choice, and
+reports ``stop`` for an answer that broke off. The source below it yields each of the provider's chunks in chat's shape.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ _END = object()
 
 
 def is_stream(response: Any) -> bool:
-    """Whether LiteLLM gave a stream; where a provider has none it may give the whole answer."""
+    """Whether LiteLLM returned a stream; for a provider without streams it may return the whole answer."""
     return hasattr(response, "__aiter__")
 
 
 async def opened(response: Any) -> AsyncIterator[Any]:
-    """A stream's chunks: LiteLLM's own source where it can be read as it comes, and LiteLLM elsewhere.
+    """The chunks of a stream: from LiteLLM's source if it is asynchronous, else from LiteLLM.
 
-    Some providers are only called now. Raises what LiteLLM raises.
+    Some providers are only called here. Raises what LiteLLM raises.
     """
     inner = getattr(response, "completion_stream", None)
     if inner is None and hasattr(response, "fetch_stream"):
@@ -36,7 +35,7 @@ async def opened(response: Any) -> AsyncIterator[Any]:
 
 
 def retry_after(error: Exception) -> str | None:
-    """The provider's ``Retry-After``, where it sent one."""
+    """The provider's ``Retry-After``, if any."""
     response = getattr(error, "response", None)
     for holder, name in ((error, "litellm_response_headers"), (error, "headers"), (response, "headers")):
         headers = getattr(holder, name, None)
@@ -46,13 +45,13 @@ def retry_after(error: Exception) -> str | None:
 
 
 def provider_failure(litellm: Any, model: str, error: Exception, counter: ReadCounter) -> EngineError:
-    """What a provider, or LiteLLM in its place, failed with: errors of many kinds, each one failed call."""
+    """An error of a provider or of LiteLLM as an EngineError."""
     if counter.failure is not None:
         return EngineError(f"{model}: {counter.failure}")
     if isinstance(error, litellm.exceptions.Timeout):
         return EngineTimeout(f"{model} gave no answer in time")
     status = getattr(error, "status_code", None)
-    # The provider's words, one line, without LiteLLM's banner.
+    # The provider's message in one line, without LiteLLM's banner.
     text = str(getattr(error, "message", "") or error) or type(error).__name__
     return EngineError(
         f"{model}: {' '.join(text.split())[:500]}", upstream_status=status if isinstance(status, int) else None
@@ -60,15 +59,15 @@ def provider_failure(litellm: Any, model: str, error: Exception, counter: ReadCo
 
 
 class ProviderStream(EngineStream):
-    """Chunks of chat, each choice's reason to end and the usage after all of them.
+    """Chunks in chat's shape; ``finish_reason`` and usage follow all of them.
 
     Args:
-        response: what LiteLLM gave.
-        source: what ``opened`` found in it.
+        response: LiteLLM's response.
+        source: from ``opened``.
         litellm: the module.
         model: ``provider/model``.
-        counter: how much was read from the provider.
-        stream_deadline: how long the provider is waited for.
+        counter: bytes read from the provider.
+        stream_deadline: limits of the wait.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class ProviderStream(EngineStream):
         self._chunks = _Chunks()
 
     async def batches(self) -> AsyncGenerator[list[dict[str, Any]]]:
-        """One chunk at a time, as they come."""
+        """One chunk at a time, as they arrive."""
         try:
             while (piece := await self._stream_deadline.wait(anext(self._source, _END))) is not _END:
                 if (chunk := self._chunks.read(piece)) is not None:
@@ -110,7 +109,7 @@ class ProviderStream(EngineStream):
 
 
 class _Chunks:
-    """Chunks of many kinds made alike."""
+    """Converts chunks of different shapes to chat's."""
 
     def __init__(self) -> None:
         self._head: dict[str, Any] = {}
@@ -120,7 +119,7 @@ class _Chunks:
         self._plain = False
 
     def read(self, piece: Any) -> dict[str, Any] | None:
-        """The chunk; None where nothing is said that can't wait for the end."""
+        """The chunk; None if it has nothing but final fields."""
         if hasattr(piece, "model_dump"):
             self._plain = True
             chunk = piece.model_dump(mode="json", exclude_none=True)
@@ -130,12 +129,12 @@ class _Chunks:
             return None
         self._usage = chunk.pop("usage", None) or self._usage
         choices = [choice for choice in chunk.pop("choices", ()) if self._says_something(choice)]
-        # Some providers' chunks have a new id each.
+        # Some providers use a new id in each chunk.
         self._head = {**chunk, **self._head}
         return {**chunk, **self._head, "choices": choices} if choices else None
 
     def last(self) -> list[dict[str, Any]]:
-        """What was kept for the end."""
+        """The final fields that were kept for the end."""
         ends: list[dict[str, Any]] = [
             {"index": index, "delta": {}, "logprobs": None, "finish_reason": reason}
             for index, reason in sorted(self._ends.items())
@@ -145,7 +144,7 @@ class _Chunks:
 
     def _says_something(self, choice: dict[str, Any]) -> bool:
         index = choice.setdefault("index", 0)
-        # Some say it with every chunk, so it counts when all have come.
+        # Some providers repeat it in each chunk, so it is used at the end.
         if reason := choice.pop("finish_reason", None):
             self._ends[index] = reason
         choice["finish_reason"] = None
@@ -159,7 +158,7 @@ class _Chunks:
         return any(value not in ("", [], {}) for value in delta.values()) or any(choice[name] for name in extras)
 
     def _of_generic(self, piece: Mapping[str, Any]) -> dict[str, Any]:
-        """LiteLLM's own shape, of providers that have none like chat's; of others it only fills gaps."""
+        """A chunk in LiteLLM's own shape, for providers without chat chunks; for others it only adds missing fields."""
         index = piece.get("index") or 0
         delta: dict[str, Any] = {}
         if piece.get("text"):

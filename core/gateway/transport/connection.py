@@ -1,4 +1,4 @@
-"""One connection to an engine: requests out, answers in, one at a time. Parsing is llhttp's (``httptools``)."""
+"""One connection to an engine, with one exchange at a time. Parsed by llhttp (``httptools``)."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from core.gateway.http.limits import MOST_FRAMING
 from core.gateway.transport.request import Origin
 
 HIGH_WATER: Final = 1 << 20
-"""An answer that nobody reads stops being received at so many bytes."""
+"""Reading from the socket pauses when this many bytes of a body are unread."""
 
 
 class HttpError(Exception):
-    """The exchange failed; the message says how."""
+    """The exchange failed; the message says why."""
 
 
 class ConnectError(HttpError):
-    """Nobody answered at the address."""
+    """No connection to the address."""
 
 
 class Disconnected(HttpError):
-    """The connection was closed before any of the answer came."""
+    """The connection was closed before any byte of the response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Most that is read of one server, bytes; None sets no bound.
+    """Most bytes to read from a server; None means no limit.
 
     Attributes:
-        answer: of one answer's body, decompressed. A million tokens with their log-probs are about 100 MB of JSON.
-        head: of one answer's headers, interim answers included.
-        aside: of an answer that is no model's: lists of models, versions, tokens of a prompt.
+        answer: one response body, decompressed. A million tokens with their log-probs are about 100 MB of JSON.
+        head: the headers of one response, interim responses included.
+        aside: a response body other than a model's answer: model lists, versions, tokens of a prompt.
     """
 
     answer: int | None = 256 << 20
@@ -45,29 +45,29 @@ class Bounds:
 
 
 UNBOUND: Final = Bounds(answer=None, head=None, aside=None)
-"""For a server that is our own."""
+"""For a server of our own."""
 
 
 class Owner(Protocol):
-    """Who has connections."""
+    """The owner of connections, which is told their state."""
 
     bounds: Bounds
 
     def opened(self, connection: Connection) -> None:
-        """It is there."""
+        """The connection is open."""
 
     def closed(self, connection: Connection) -> None:
-        """It is gone."""
+        """The connection is closed."""
 
     def keep(self, connection: Connection) -> None:
-        """Its exchange is over, and another one may follow."""
+        """The exchange is over and the connection can be reused."""
 
     def distrust(self, origin: Origin) -> None:
-        """Something came from there that nobody had asked for."""
+        """Unrequested data arrived from this origin."""
 
 
 class Connection(asyncio.Protocol):
-    """One connection: at most one exchange at a time, and none after an answer that was not read to its end."""
+    """One connection: one exchange at a time, and no reuse after a response that was not read to its end."""
 
     def __init__(self, owner: Owner, origin: Origin) -> None:
         self.origin = origin
@@ -97,18 +97,18 @@ class Connection(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """Open, and nothing that nobody asked for has come.
+        """Open and without unread data.
 
-        The end of a longer body than was announced may wait to be received: it would be the next caller's answer.
+        Unread data may be the rest of a longer body than announced, which the next caller would get.
         """
         if self._asking or self._transport is None or self._transport.is_closing():
             return False
         return not self._poll.poll(0)
 
     async def ask(self, data: bytes, method: str) -> tuple[int, dict[str, str]]:
-        """Send a request; status and headers of its answer. Raises HttpError."""
+        """Send a request; returns status and headers of the response. Raises HttpError."""
         self._begin(method)
-        # A parser that has seen one answer would go on in the middle of things where the last one was odd.
+        # A parser that is reused would carry state over from an odd response.
         self._parser = httptools.HttpResponseParser(self)
         self._transport.write(data)
         while not self._head:
@@ -118,7 +118,7 @@ class Connection(asyncio.Protocol):
         return self._status, self._headers
 
     async def take(self) -> bytes:
-        """What has come of the body; empty at its end."""
+        """Received bytes of the body; empty at its end."""
         while not self._pieces:
             if self._whole:
                 return b""
@@ -145,7 +145,7 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """Close it at once: an answer that nobody wants is not waited for."""
+        """Close the connection at once, without waiting for the response."""
         self._asking = True
         if self._error is None:
             self._error = HttpError("the connection was closed")
@@ -172,15 +172,15 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def connection_made(self, transport: Any) -> None:
-        """Open."""
+        """The connection is open."""
         self._transport = transport
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         self._owner.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of an answer."""
+        """Received bytes of a response."""
         if self._parser is None:
-            # Whatever it is, nobody asked.
+            # Unrequested data.
             self._owner.distrust(self.origin)
             self.close()
             return
@@ -198,8 +198,7 @@ class Connection(asyncio.Protocol):
         else:
             if self._head:
                 self._wake()
-            # The parser keeps an unfinished header, and passes over what stands between pieces of a body, however
-            # long it grows.
+            # The parser buffers an unfinished header, and skips what stands between pieces of a body, at any length.
             self._raw_bytes += len(data)
             most = self._owner.bounds.head
             if most is not None and self._raw_bytes - self._body_bytes > most + MOST_FRAMING * self._body_bytes:
@@ -208,7 +207,7 @@ class Connection(asyncio.Protocol):
                 self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Closed, by whomever."""
+        """The connection is closed."""
         self._owner.closed(self)
         self._keeps = False
         if not self._asking or self._whole:
@@ -216,7 +215,7 @@ class Connection(asyncio.Protocol):
             return
         headers = self._headers
         if self._head and exc is None and "content-length" not in headers and not _is_chunked(headers):
-            # Such an answer ends where its connection does.
+            # Without a length the end of the connection ends the response.
             self._whole = True
             self._wake()
         elif not self._any:
@@ -224,24 +223,24 @@ class Connection(asyncio.Protocol):
         else:
             self._fail(HttpError("it closed the connection in the middle of its answer"))
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
-        """An answer begins; a second one to the same request is nobody's."""
+        """A response begins; a second one to the same request is refused."""
         if self._whole:
             self._keeps = False
             self._owner.distrust(self.origin)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header; of one that repeats both are kept."""
+        """One header; repeated ones are joined."""
         if self._head:
-            # A trailer, or somebody else's.
+            # A trailer, or data after the response.
             return
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
         self._headers[key] = f"{self._headers[key]}, {text}" if key in self._headers else text
 
     def on_headers_complete(self) -> None:
-        """The head is there, unless it was an interim one."""
+        """The head is complete, unless it is an interim response."""
         status = self._parser.get_status_code()
         if self._head:
             return
@@ -250,14 +249,14 @@ class Connection(asyncio.Protocol):
             return
         coding = self._headers.get("transfer-encoding", "chunked")
         if coding.lower() != "chunked":
-            # Readers don't agree on where such an answer ends.
+            # Servers and proxies disagree on where such a response ends.
             self._fail(HttpError(f"the transfer coding {coding[:100]!r} is not known"))
             self._transport.abort()
             return
         self._status = status
         self._head = True
         if self._method == "HEAD":
-            # Its headers tell of a body that does not come.
+            # The headers announce a body that must not follow.
             self._whole, self._keeps = True, False
 
     def on_body(self, body: bytes) -> None:
@@ -272,7 +271,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def on_message_complete(self) -> None:
-        """The answer is whole."""
+        """The response is complete."""
         if self._head and not self._whole:
             self._whole = True
             self._keeps = self._keeps and self._parser.should_keep_alive()

@@ -1,4 +1,4 @@
-"""The keep-alive connections to all engines that are called directly, and how long one may wait for them."""
+"""Keep-alive connections to engines, one HTTP client per event loop, and the timeouts of calls."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ KEEPALIVE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds.
+    """Timeouts in seconds.
 
     Attributes:
-        total: one answer, start-up of the engine included.
-        connect: until an address takes the connection.
-        first_byte: of a stream; None is as long as the whole answer may take.
-        idle: longest silence in the middle of a stream.
+        total: one answer, including the engine's start.
+        connect: opening a connection.
+        first_byte: until the first bytes of a stream; None is as long as ``total``.
+        idle: longest silence within a stream.
     """
 
     total: float = 900.0
@@ -33,7 +33,7 @@ class Timeouts:
 
 
 class Connections:
-    """One client per event loop, closed when its loop ends. ``bounds``: most that is read of an answer."""
+    """One client per event loop, closed when its loop ends. ``bounds``: size limits of answers."""
 
     def __init__(self, bounds: Bounds | None = None) -> None:
         self.bounds = bounds or Bounds()
@@ -45,7 +45,7 @@ class Connections:
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None:
-            # Loops close their async generators when they end, and this one closes the connections.
+            # Closing a loop closes its async generators, and this one closes the connections.
             self._scopes[loop] = self._scope(loop)
             client = await anext(self._scopes[loop])
         return client
@@ -53,10 +53,10 @@ class Connections:
     async def aside(
         self, method: str, url: str, headers: Mapping[str, str], body: Mapping[str, Any] | None = None
     ) -> tuple[int, bytes]:
-        """Ask an engine what is no model call; status and body, of which no more than ``bounds.aside`` is read.
+        """Send a request that is no model call; returns status and body, at most ``bounds.aside`` bytes.
 
         Raises:
-            HttpError: no answer, a broken one, or one that is too long. ValueError: a header that is none.
+            HttpError: no response, a broken one, or one that is too long. ValueError: an invalid header.
         """
         client = await self.client()
         data = b"" if body is None else orjson.dumps(body)
@@ -66,7 +66,7 @@ class Connections:
                 async with await client.request(method, url, headers=said, body=data) as answer:
                     return answer.status, await answer.read(self.bounds.aside)
             except Disconnected:
-                # An idle connection may be closed by the engine just when it is used: one new try tells.
+                # The engine may have closed an idle connection just now, so one retry is made.
                 if attempt == 2:
                     raise
         raise AssertionError("unreachable")

@@ -1,4 +1,4 @@
-"""Bodies that came compressed: decompressed a bounded piece at a time, for a small one may stand for a huge one."""
+"""Decompresses bodies in pieces of bounded size, because a small body may expand to a huge one."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any, Final
 
 _AT_ONCE: Final = 1 << 20
 _ENCODINGS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 47}
-"""``Content-Encoding`` -> zlib's window bits; nothing of it is asked for, and some proxies do it all the same."""
+"""``Content-Encoding`` -> zlib's window bits. None is requested, but some proxies compress anyway."""
 
 
 def inflater(encoding: str) -> Inflater | None:
-    """For a ``Content-Encoding``; None for one that is not known."""
+    """A decompressor for a ``Content-Encoding``; None for an unknown one."""
     bits = _ENCODINGS.get(encoding.strip().lower())
     return Inflater(encoding, bits) if bits is not None else None
 
 
 class Inflater:
-    """One body.
+    """Decompresses one body.
 
     Args:
-        encoding: as it is called.
+        encoding: its name.
         bits: zlib's window bits.
     """
 
@@ -31,12 +31,12 @@ class Inflater:
 
     @property
     def waiting(self) -> bytes:
-        """What was given and is not decompressed yet; it is to be given again."""
+        """Input that is not decompressed yet; pass it to ``inflate`` again."""
         tail: bytes = self._decoder.unconsumed_tail
         return tail
 
     def inflate(self, piece: bytes) -> bytes:
-        """At most a mebibyte; empty where more of the body is needed. ValueError: it is not compressed like this."""
+        """At most a mebibyte; empty if more input is needed. ValueError: invalid data."""
         self._begun = True
         try:
             plain: bytes = self._decoder.decompress(piece, _AT_ONCE)
@@ -47,6 +47,6 @@ class Inflater:
         return plain
 
     def end(self) -> None:
-        """The body is over. ValueError where that is in the middle of it."""
+        """The body has ended. ValueError if the compressed data is incomplete."""
         if self._begun and not self._decoder.eof:
             raise ValueError("the compressed body ends in the middle")

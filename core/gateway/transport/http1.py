@@ -1,6 +1,7 @@
-"""A small HTTP/1.1 client for engines: kept connections, a body of known length out, an answer whole or in pieces.
+"""A small HTTP/1.1 client for engines: keep-alive connections, request bodies of known length, whole or streamed
+responses.
 
-A general client costs several times what the rest of a call does.
+A general client costs several times as much as the rest of a call; see ``bench/gateway``.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ _MAX_ORIGINS: Final = 1024
 
 
 class HttpClient:
-    """Connections of one event loop, each used again once its answer was read to the end.
+    """The connections of one event loop, reused after each response that was read to its end.
 
     Args:
         connect_timeout_s: longest wait for a connection.
-        keepalive_s: an idle connection is closed after so long.
-        bounds: most that is read.
+        keepalive_s: idle connections are closed after this time.
+        bounds: size limits of responses.
     """
 
     def __init__(
@@ -52,13 +53,14 @@ class HttpClient:
         body: bytes = b"",
         connect_timeout_s: float | None = None,
     ) -> HttpAnswer:
-        """Send a request and wait for the head of its answer. Cancelling closes the connection.
+        """Send a request and wait for the head of its response. Cancelling closes the connection.
 
-        Headers win over the client's own (``Host``, ``User-Agent``, ``Accept``, ``Accept-Encoding``).
+        Given headers replace the client's own (``Host``, ``User-Agent``, ``Accept``, ``Accept-Encoding``).
 
         Raises:
-            ConnectError: no connection. Disconnected: closed without an answer; on a kept connection this says
-                nothing about the server. HttpError: something that is no answer. ValueError: a header that is none.
+            ConnectError: no connection. Disconnected: closed without a response; on a reused connection the server may
+                still be
+                well. HttpError: an invalid response. ValueError: an invalid header.
         """
         target = self._target(method, url)
         data = request_bytes(target, headers, body, method)
@@ -68,7 +70,7 @@ class HttpClient:
         return HttpAnswer(status, answered, connection, self.bounds.answer)
 
     def close(self) -> None:
-        """Close all connections; answers that are being read break off."""
+        """Close all connections; responses that are being read break off."""
         if self._sweeping is not None:
             self._sweeping.cancel()
         for connection in list(self._open):
@@ -77,7 +79,7 @@ class HttpClient:
     def _kept(self, origin: Origin) -> Connection | None:
         idle = self._idle.get(origin)
         while idle:
-            # The one that was used last is the likeliest to be open still.
+            # The connection used last is the most likely to be open.
             connection = idle.pop()
             if connection.usable:
                 return connection
@@ -101,22 +103,22 @@ class HttpClient:
         return connection
 
     def _target(self, method: str, url: str) -> Target:
-        """Where a URL leads, and the request's first lines."""
+        """Where a URL leads, and the request's fixed lines."""
         target = self._targets.get((method, url))
         if target is None:
             target = self._targets[method, url] = read_url(method, url)
         return target
 
     def opened(self, connection: Connection) -> None:
-        """A connection is there."""
+        """Register an open connection."""
         self._open.add(connection)
 
     def closed(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """Forget a closed connection."""
         self._open.discard(connection)
 
     def keep(self, connection: Connection) -> None:
-        """A connection may be used again."""
+        """Keep a connection for reuse."""
         if connection.origin in self._distrusted:
             connection.close()
             return
@@ -125,13 +127,13 @@ class HttpClient:
             self._sweeping = asyncio.get_running_loop().call_later(self._keepalive_s, self._sweep)
 
     def distrust(self, origin: Origin) -> None:
-        """One caller's answer may come behind another's there: each gets a connection of its own from now on."""
+        """Stop reusing connections to this origin, because one caller could get the response to another."""
         self._distrusted.add(origin)
         for connection in self._idle.pop(origin, ()):
             connection.close()
 
     def _sweep(self) -> None:
-        """Close what was idle for too long."""
+        """Close connections that were idle for too long."""
         self._sweeping = None
         loop = asyncio.get_running_loop()
         before = loop.time() - self._keepalive_s
@@ -145,11 +147,11 @@ class HttpClient:
 
 
 class HttpAnswer:
-    """The head of an answer, and its body as it comes. Leaving the block releases it.
+    """The head of a response, and its body as it arrives. Leaving the context releases the connection.
 
     Attributes:
         status: HTTP status.
-        headers: by their names in lower case; of one that came twice, both joined by a comma.
+        headers: names in lower case; repeated ones are joined by a comma.
     """
 
     __slots__ = ("_connection", "_inflater", "_most", "_n_bytes", "_n_idle", "headers", "status")
@@ -164,11 +166,11 @@ class HttpAnswer:
 
     @property
     def content_type(self) -> str:
-        """Without its parameters, in lower case; empty when there is none."""
+        """The media type in lower case; empty if there is none."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     async def read(self, most: int | None = None) -> bytes:
-        """The whole body. Raises HttpError when it broke off, or is over ``most`` or the client's bound."""
+        """The whole body. Raises HttpError if it broke off or is over ``most`` or the client's limit."""
         if most is not None:
             self._most = most if self._most is None else min(most, self._most)
         pieces = []
@@ -177,10 +179,10 @@ class HttpAnswer:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def readany(self) -> bytes:
-        """What has come since the last read, at least one byte; empty at the end.
+        """What has arrived since the last read, at least one byte; empty at the end.
 
         Raises:
-            HttpError: broken off, not compressed as it says, or longer than the client's bound.
+            HttpError: broken off, invalid compression, or over the client's limit.
         """
         most = self._most
         if most is not None and self._n_bytes > most:
@@ -189,7 +191,7 @@ class HttpAnswer:
         self._n_bytes += len(piece)
         if most is not None and self._n_bytes > most:
             self._connection.close()
-            # What came before the bound is still the reader's.
+            # The part below the limit is returned first.
             kept = piece[: most - self._n_bytes]
             return kept or await self.readany()
         return piece
@@ -203,7 +205,7 @@ class HttpAnswer:
                 raise HttpError(str(error)) from error
             if plain:
                 return plain
-            # Compressed, nothing can be said at any length.
+            # Compressed data can expand to nothing at any length.
             self._n_idle += len(piece)
             if self._most is not None and self._n_idle > self._most:
                 self._connection.close()
@@ -215,7 +217,7 @@ class HttpAnswer:
         return b""
 
     def release(self) -> None:
-        """Give the connection back where all of the answer has come, and close it elsewhere."""
+        """Release the connection for reuse if the response was read to its end, else close it."""
         self._connection.release()
 
     async def __aenter__(self) -> HttpAnswer:

@@ -1,4 +1,4 @@
-"""Requests to engines as bytes: where a URL leads, and the lines that every request to it has."""
+"""HTTP requests to engines as bytes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urlsplit
 
 Origin = tuple[str, int, bool]
-"""Host, port, whether it speaks TLS."""
+"""Host, port, whether TLS is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a URL leads: the request's first line, and the headers it has unless others are given."""
+    """Where a URL leads: the request line, and default headers."""
 
     origin: Origin
     line: str
@@ -21,7 +21,7 @@ class Target:
 
 
 def read_url(method: str, url: str) -> Target:
-    """Raises ValueError for what is no http address."""
+    """Parse a URL. Raises ValueError if it is not an http address."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{url!r} is no http address")
@@ -35,7 +35,7 @@ def read_url(method: str, url: str) -> Target:
     own = {
         "host": f"Host: {named}" + (f":{parts.port}" if parts.port else "") + "\r\n",
         "accept": "Accept: */*\r\n",
-        # Bodies are kept as they are, so they had better not be compressed.
+        # Bodies are recorded as received, so compression is not requested.
         "accept-encoding": "Accept-Encoding: identity\r\n",
         "user-agent": "User-Agent: claw-studio\r\n",
         **_login(parts),
@@ -53,7 +53,7 @@ def _login(parts: SplitResult) -> dict[str, str]:
 def request_bytes(
     target: Target, headers: Mapping[str, str] | Iterable[tuple[str, str]], body: bytes, method: str
 ) -> bytes:
-    """The whole request. Raises ValueError for a header that is none."""
+    """The whole request. Raises ValueError for an invalid header."""
     pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
     given = {name.lower() for name, _ in pairs}
     own = [line for name, line in target.own.items() if name not in given]

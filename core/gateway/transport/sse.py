@@ -1,4 +1,4 @@
-"""Reading server-sent events from bytes that may be cut anywhere."""
+"""Reads server-sent events from pieces that may be cut at any byte."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Final
 from core.errors import EngineError
 
 MAX_EVENT_BYTES: Final = 64 << 20
-"""An event that is longer is no event: somebody sends something else without end."""
+"""Longer events are an error."""
 
 _BOM: Final = b"\xef\xbb\xbf"
 
 
 class EventReader:
-    """Bytes in, the data of whole events out. Names, ids and comments mean nothing to who reads engines.
+    """Takes bytes, returns the data of complete events. Event names, ids and comments are ignored.
 
-    Lines end with LF, CR LF or CR; an event ends with an empty line; several data lines make one, joined by LF.
+    Lines end with LF, CR LF or CR; an event ends with an empty line; several data lines are joined by LF.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class EventReader:
             EngineError: an event over ``MAX_EVENT_BYTES``.
         """
         if self._after_cr and piece:
-            # The LF of a CR LF that was cut in the middle ends no second line.
+            # The LF of a CR LF that was cut in two ends no second line.
             piece = piece.removeprefix(b"\n")
             self._after_cr = False
         if not piece:

@@ -410,6 +410,6 @@ def test_many_at_once_lose_nothing(gateway, upstream):
     assert told == {(f"t{number}", f"{number}:{turn}") for number in range(12) for turn in range(10)}
 
 
-def test_nothing_is_read_from_the_environment_for_direct_engines(gateway, upstream, monkeypatch):
+def test_an_engine_on_this_machine_is_asked_without_a_proxy(gateway, upstream, monkeypatch):
     monkeypatch.setitem(os.environ, "HTTP_PROXY", "http://127.0.0.1:9")
     assert gateway.chat().status_code == 200

@@ -11,6 +11,7 @@ import orjson
 
 from core.gateway.transport.connection import Bounds, Disconnected
 from core.gateway.transport.http1 import HttpClient
+from core.gateway.transport.proxies import Proxies
 
 KEEPALIVE_S = 60.0
 
@@ -72,7 +73,9 @@ class Connections:
         raise AssertionError("unreachable")
 
     async def _scope(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[HttpClient, None]:
-        client = self._clients[loop] = HttpClient(keepalive_s=KEEPALIVE_S, bounds=self.bounds)
+        client = self._clients[loop] = HttpClient(
+            keepalive_s=KEEPALIVE_S, bounds=self.bounds, proxies=Proxies.of_environment()
+        )
         try:
             yield client
         finally:

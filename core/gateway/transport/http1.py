@@ -10,6 +10,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Final
 
@@ -17,7 +18,9 @@ from cachetools import LRUCache
 
 from core.gateway.transport.connection import Bounds, ConnectError, Connection, HttpError
 from core.gateway.transport.decompression import Inflater, inflater
+from core.gateway.transport.proxies import Proxies, Proxy, trusted
 from core.gateway.transport.request import Origin, Target, read_url, request_bytes
+from core.gateway.transport.tunnel import tunnel
 
 _MAX_ORIGINS: Final = 1024
 
@@ -29,14 +32,21 @@ class HttpClient:
         connect_timeout_s: longest wait for a connection.
         keepalive_s: idle connections are closed after this time.
         bounds: size limits of responses.
+        proxies: proxies to servers on other machines; None connects to all servers directly.
     """
 
     def __init__(
-        self, *, connect_timeout_s: float = 10.0, keepalive_s: float = 60.0, bounds: Bounds | None = None
+        self,
+        *,
+        connect_timeout_s: float = 10.0,
+        keepalive_s: float = 60.0,
+        bounds: Bounds | None = None,
+        proxies: Proxies | None = None,
     ) -> None:
         self.bounds = bounds or Bounds()
         self._connect_timeout_s = connect_timeout_s
         self._keepalive_s = keepalive_s
+        self._proxies = proxies
         self._idle: dict[Origin, deque[Connection]] = {}
         self._distrusted: set[Origin] = set()
         self._open: set[Connection] = set()
@@ -65,7 +75,7 @@ class HttpClient:
         target = self._target(method, url)
         data = request_bytes(target, headers, body, method)
         timeout_s = self._connect_timeout_s if connect_timeout_s is None else connect_timeout_s
-        connection = self._kept(target.origin) or await self._connect(target.origin, timeout_s)
+        connection = self._kept(target.origin) or await self._connect(target.origin, target.proxy, timeout_s)
         status, answered = await connection.ask(data, method)
         return HttpAnswer(status, answered, connection, self.bounds.answer)
 
@@ -86,27 +96,35 @@ class HttpClient:
             connection.close()
         return None
 
-    async def _connect(self, origin: Origin, timeout_s: float) -> Connection:
+    async def _connect(self, origin: Origin, proxy: Proxy | None, timeout_s: float) -> Connection:
         host, port, tls = origin
-        if tls and self._tls is None:
-            self._tls = ssl.create_default_context()
-        loop = asyncio.get_running_loop()
+        connection = Connection(self, origin)
+        connect = partial(asyncio.get_running_loop().create_connection, lambda: connection)
         try:
+            if tls and self._tls is None:
+                self._tls = trusted()
             async with asyncio.timeout(timeout_s):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(self, origin), host, port, ssl=self._tls if tls else None
-                )
+                if proxy is None:
+                    await connect(host, port, ssl=self._tls if tls else None)
+                elif tls:
+                    through = await tunnel(proxy, host, port)
+                    await connect(sock=through, ssl=self._tls, server_hostname=host)
+                else:
+                    await connect(proxy.host, proxy.port)
         except TimeoutError as error:
-            raise ConnectError(f"no connection within {timeout_s:g} s") from error
+            raise ConnectError(f"no connection{_through(proxy)} within {timeout_s:g} s") from error
         except OSError as error:
-            raise ConnectError(_reason(error)) from error
+            raise ConnectError(_reason(error) + _through(proxy)) from error
         return connection
 
     def _target(self, method: str, url: str) -> Target:
         """Where a URL leads, and the request's fixed lines."""
         target = self._targets.get((method, url))
         if target is None:
-            target = self._targets[method, url] = read_url(method, url)
+            try:
+                target = self._targets[method, url] = read_url(method, url, self._proxies)
+            except OSError as error:
+                raise ConnectError(str(error)) from error
         return target
 
     def opened(self, connection: Connection) -> None:
@@ -227,6 +245,10 @@ class HttpAnswer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+def _through(proxy: Proxy | None) -> str:
+    return "" if proxy is None else f" (through the proxy {proxy.host}:{proxy.port})"
 
 
 def _reason(error: OSError) -> str:

@@ -7,21 +7,31 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from core.gateway.transport.proxies import Proxies, Proxy
+
 Origin = tuple[str, int, bool]
 """Host, port, whether TLS is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a URL leads: the request line, and default headers."""
+    """Where a URL leads: the request line, and default headers.
+
+    ``proxy`` receives the request, or opens a tunnel if TLS is used; None: the server itself is connected to.
+    """
 
     origin: Origin
     line: str
     own: Mapping[str, str]
+    proxy: Proxy | None = None
 
 
-def read_url(method: str, url: str) -> Target:
-    """Parse a URL. Raises ValueError if it is not an http address."""
+def read_url(method: str, url: str, proxies: Proxies | None = None) -> Target:
+    """Parse a URL.
+
+    Raises:
+        ValueError: it is not an http address. OSError: its proxy can't be used.
+    """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{url!r} is no http address")
@@ -32,15 +42,21 @@ def read_url(method: str, url: str) -> Target:
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     if " " in path or " " in host:
         raise ValueError(f"{url!r} is no http address")
+    proxy = None if proxies is None else proxies.to(host, port, tls)
+    authority = named + (f":{parts.port}" if parts.port else "")
     own = {
-        "host": f"Host: {named}" + (f":{parts.port}" if parts.port else "") + "\r\n",
+        "host": f"Host: {authority}\r\n",
         "accept": "Accept: */*\r\n",
         # Bodies are recorded as received, so compression is not requested.
         "accept-encoding": "Accept-Encoding: identity\r\n",
         "user-agent": "User-Agent: claw-studio\r\n",
         **_login(parts),
     }
-    return Target((host, port, tls), f"{method} {path} HTTP/1.1\r\n", own)
+    if proxy is not None and not tls:
+        path = f"http://{authority}{path}"
+        if proxy.authorization is not None:
+            own["proxy-authorization"] = f"Proxy-Authorization: {proxy.authorization}\r\n"
+    return Target((host, port, tls), f"{method} {path} HTTP/1.1\r\n", own, proxy)
 
 
 def _login(parts: SplitResult) -> dict[str, str]:

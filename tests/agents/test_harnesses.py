@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -154,11 +155,10 @@ class Run:
     calls: list[dict[str, Any]]
 
 
-@pytest.fixture(scope="module", params=AGENTS, ids=lambda agent: f"{agent.name}-{agent.dialect}")
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    agent: Agent = request.param
+@contextmanager
+def finished(agent: Agent, folder: Path, session: dict[str, Any] | None = None) -> Iterator[Run]:
+    """The agent's run from its start to its end; with ``session``, under a session's key and its address."""
     path = cli(agent.name)
-    folder = tmp_path_factory.mktemp(agent.name)
     workspace, home, rules = folder / "workspace", folder / "home", folder / "script.json"
     workspace.mkdir()
     home.mkdir()
@@ -168,6 +168,9 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         service = Service.open(Settings(data_dir=folder / "data", port=0, engine=str(engine.base_url)))
         try:
             command, env = agent.start(path, home, service.base_url)
+            if session is not None:
+                minted = service.mint_session(**session)
+                env |= {"ANTHROPIC_BASE_URL": minted["anthropic_base_url"], "ANTHROPIC_AUTH_TOKEN": minted["api_key"]}
             done = subprocess.run(
                 command,
                 cwd=workspace,
@@ -188,6 +191,23 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             yield Run(agent, service, log, [call for call in calls if call["call_kind"] == "main"], calls)
         finally:
             service.close()
+
+
+@pytest.fixture(scope="module", params=AGENTS, ids=lambda agent: f"{agent.name}-{agent.dialect}")
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    with finished(request.param, tmp_path_factory.mktemp(request.param.name)) as run:
+        yield run
+
+
+def test_claude_code_runs_under_a_sessions_key_and_address(tmp_path: Path) -> None:
+    """Every call, side calls included, belongs to the session's trajectory."""
+    session = {"trajectory_uid": "attempt-1", "prompt_uid": "task-1"}
+    (agent,) = [agent for agent in AGENTS if agent.name == "claude"]
+    with finished(agent, tmp_path, session) as run:
+        assert len(run.steps) == 4 and len(run.log) == len(run.calls)
+        assert {(call["trajectory_uid"], call["prompt_uid"]) for call in run.calls} == {("attempt-1", "task-1")}
+        assert {call["identity_source"] for call in run.calls} == {"key"}
+        assert [step["response_message"]["content"] for step in run.steps] == [*SAID, ANSWER]
 
 
 def test_the_conversation_is_one_trajectory_in_order(run: Run) -> None:

@@ -27,10 +27,17 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
 
 
 def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:
-    """Its longest sequence, and its last batch."""
+    """Its longest sequence, its last batch, and its loss over several processes.
+
+    It sets transformers' ``average_tokens_across_devices`` to false, so each process divides by the tokens of its own.
+    """
     flag = f"sequence_len: {longest_row(plan)}, excess_length_strategy: raise"
     cut = Difference("Axolotl drops rows that are longer than its sequence_len", flag)
-    return (cut, repeated("Axolotl", "micro_batch_size"))
+    means = Difference(
+        "In several processes Axolotl averages their mean losses: a token counts more where its process has few",
+        "one process with gradient_accumulation_steps",
+    )
+    return (cut, repeated("Axolotl", "micro_batch_size"), means)
 
 
 def load_command(name: str) -> str:

@@ -13,7 +13,7 @@ from core.batch.plan import plan
 from core.batch.recipe import Recipe
 from core.pool import Pool
 from core.types import View
-from tests.browser.conftest import start_studio
+from tests.browser.conftest import settled_box, start_studio
 from tests.pages.samples import agent_steps, long_step, title_step
 
 QUIET = {"CLAW_STUDIO_ENGINE": "http://127.0.0.1:9/v1"}
@@ -58,9 +58,11 @@ def figure(page: Page, label: str):
 
 
 def click_cell(page: Page, row: int, column_x: int = 60) -> None:
-    """Click into a table: its cells are painted on a canvas."""
+    """Click into a table: its cells are painted on a canvas, which a page that is still running may replace."""
     table = page.get_by_test_id("stDataFrame").first
     expect(table.locator("canvas").first).to_be_visible()
+    expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-script-state", "notRunning")
+    settled_box(table)
     table.click(position={"x": column_x, "y": 36 + 29 * row + 14})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from core.types import View
 from tests.effort import sampled
 from tests.export.uneven_pool import fill
 
-from .running import run_processes
+from .running import run_processes, seen_by, watched_loss_is_the_mean_over_tokens
 
 PROGRAM = Path(__file__).with_name("in_trl_sft.py")
 
@@ -39,15 +38,12 @@ CASES = [(2, "trajectory", 4), (1, "trajectory", 5), (2, "step", 5)]
 
 @pytest.mark.parametrize(("n_processes", "merge", "batch"), sampled(CASES, 3, "a run of TRL each"))
 def test_each_sampled_token_is_trained_once(pool, tmp_path, model_dir, n_processes, merge, batch):
-    import torch
-    from transformers import AutoModelForCausalLM
-
     planned = plan(pool, View(), parse_recipe({"algorithm": "sft"}))
     result = export(planned, pool, "trl_sft", tmp_path, merge=merge)
     out = tmp_path / "run"
     out.mkdir()
     run_processes(PROGRAM, n_processes, model_dir, result.path, out, batch)
-    told = [json.loads((out / f"seen-{rank}.json").read_text()) for rank in range(n_processes)]
+    told = seen_by(out, n_processes)
     assert {one["n"] for one in told} == {n_processes}
 
     steps = [pool.steps.get(uid) for uid in planned.step_uids]
@@ -64,12 +60,4 @@ def test_each_sampled_token_is_trained_once(pool, tmp_path, model_dir, n_process
     text = str(result.manifest["differences"])
     assert "again to fill the last one" in text and "n_rows" in text and "without a prompt" in text
 
-    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
-    for parts in zip(*(one["seen"] for one in told), strict=True):
-        lost = []
-        for row in (row for part in parts for row in part["rows"]):
-            with torch.no_grad():
-                scores = torch.log_softmax(model(input_ids=torch.tensor([row["ids"]])).logits[0], dim=-1)
-            lost += [-scores[at - 1, row["ids"][at]].item() for at in map(row["ids"].index, row["trained"])]
-        loss = sum(part["loss"] for part in parts) / n_processes
-        assert loss == pytest.approx(sum(lost) / len(lost), rel=1e-4), "the mean over tokens of all processes"
+    watched_loss_is_the_mean_over_tokens(told, model_dir)

@@ -151,7 +151,7 @@ def versions() -> None:
 def page() -> None:
     page_header("settings")
     service = state.service()
-    main, side = st.columns([8, 3], gap="large")
+    main, side = st.columns([8, 3.4], gap="large")
     with main:
         with kit.error_boundary():
             findings(service)

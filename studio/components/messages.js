@@ -11,7 +11,7 @@ export default function (component) {
   state.uid = data.uid
   frame.replaceChildren()
   paged(frame, data.entries, (entry, index) => render(entry, String(index), state))
-  if (!data.entries.length) frame.append(element("div", "none faint", "This step carries no messages."))
+  if (!data.entries.length) frame.append(element("div", "none faint", "This step has no messages."))
 }
 
 const PAGE_CARDS = 60

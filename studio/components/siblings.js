@@ -25,7 +25,7 @@ export default function (component) {
     if (row.reference) end.append(element("span", "faint", "reference"))
     else if (data.acts) {
       const refer = element("button", "plain", "refer")
-      refer.title = "Show where the others part from this one"
+      refer.title = "Compare the others with this one"
       refer.onclick = () => say("reference", row.uid)
       const compare = element("button", "plain", "compare")
       compare.title = "Side by side with the reference"
@@ -39,7 +39,7 @@ export default function (component) {
     body.append(line)
   }
   const legend = element("div", "legend faint")
-  for (const [name, label] of [["same", "as in the reference"], ["own", "differs"], ["parts", "parts here"]]) {
+  for (const [name, label] of [["same", "same as the reference"], ["own", "differs"], ["parts", "first difference"]]) {
     legend.append(element("i", name), document.createTextNode(label))
   }
   frame.replaceChildren(body, legend)

@@ -90,12 +90,12 @@ function toolbar(state, modes) {
   search.type = "search"
   search.placeholder = "Find text, or #id"
   search.setAttribute("aria-label", "Find in tokens")
-  const found = element("span", "faint found")
-  search.oninput = () => find(state, search.value, found)
+  const status = element("span", "faint found")
+  search.oninput = () => find(state, search.value, status)
   search.onkeydown = (event) => {
-    if (event.key === "Enter") step(state, event.shiftKey ? -1 : 1, found)
+    if (event.key === "Enter") step(state, event.shiftKey ? -1 : 1, status)
   }
-  bar.append(seg, places, element("span", "grow"), legend, search, found)
+  bar.append(seg, places, element("span", "grow"), legend, search, status)
   return bar
 }
 
@@ -232,9 +232,9 @@ function credit(t, theme) {
 }
 
 function most(values) {
-  let found = 0
-  for (const value of values ?? []) if (!Number.isNaN(value)) found = Math.max(found, Math.abs(value))
-  return found || 1
+  let largest = 0
+  for (const value of values ?? []) if (!Number.isNaN(value)) largest = Math.max(largest, Math.abs(value))
+  return largest || 1
 }
 
 function positionColour(t, theme) {
@@ -294,7 +294,7 @@ function jump(state, index) {
   state.body.scrollTop += delta - (heading ? 4 : 80)
 }
 
-function find(state, query, found) {
+function find(state, query, status) {
   state.hits = []
   state.hitTokens = new Set()
   state.hit = -1
@@ -324,9 +324,9 @@ function find(state, query, found) {
   if (state.hits.length) {
     const after = state.hits.findIndex(([a]) => a >= state.data.n_prompt)
     state.hit = after > 0 ? after - 1 : -1
-    step(state, 1, found)
+    step(state, 1, status)
   } else {
-    found.textContent = query ? "no match" : ""
+    status.textContent = query ? "no match" : ""
     paint(state)
   }
 }
@@ -349,10 +349,10 @@ function tokenAt(state, offset) {
   return low
 }
 
-function step(state, by, found) {
+function step(state, by, status) {
   if (!state.hits.length) return
   state.hit = (state.hit + by + state.hits.length) % state.hits.length
-  found.textContent = `${count(state.hit + 1)} / ${count(state.hits.length)}`
+  status.textContent = `${count(state.hit + 1)} / ${count(state.hits.length)}`
   jump(state, state.hits[state.hit][0])
   paint(state)
 }

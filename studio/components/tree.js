@@ -180,7 +180,7 @@ function drawLegend(state, legend) {
   } else {
     const range = state.range[mode]
     if (mode === "drift") key(theme.red, `sharing lost before it, up to ${count(range[1])} tokens`)
-    else if (!range) legend.append(document.createTextNode("no value is known"))
+    else if (!range) legend.append(document.createTextNode("no known value"))
     else {
       key(scaleColour(state, mode, range[0]), mode === "policy" ? `v${range[0]}` : range[0].toFixed(2))
       if (range[1] > range[0]) key(scaleColour(state, mode, range[1]), mode === "policy" ? `v${range[1]}` : range[1].toFixed(2))
@@ -319,7 +319,7 @@ function interact(state) {
       if (value !== undefined && !Number.isNaN(value)) rows.push([name === "policy" ? "policy version" : `mean ${name}`, name === "policy" ? String(value) : value.toFixed(3)])
     }
     const lost = state.drift?.[node]
-    if (lost > 0) rows.push(["sharing lost", `${count(lost)} tokens: the prompt parts here from the step before`])
+    if (lost > 0) rows.push(["sharing lost", `${count(lost)} tokens: the prompt differs from the step before from here on`])
     if (state.data.labels?.[node]) rows.push(["text", state.data.labels[node]])
     for (const [name, value] of rows) {
       const row = element("tr")

@@ -146,7 +146,7 @@ def check_journal(journal_dir: Path) -> Iterator[Finding]:
         yield Finding("journal", "bad", f"{journal_dir} can't be read: {error.strerror}", "make the folder readable")
         return
     if not damage:
-        yield Finding("journal", "ok", "no damage was met")
+        yield Finding("journal", "ok", "no damage found")
         return
     places = ", ".join(f"{one.segment} at byte {one.offset}" for one in damage[:3])
     more = f" and {len(damage) - 3} more" if len(damage) > 3 else ""

@@ -26,10 +26,10 @@ class Order:
 
 
 ORDERS: dict[str, Order] = {
-    "newest": Order("Newest", "What came last first.", "began_at DESC"),
+    "newest": Order("Newest", "Newest first.", "began_at DESC"),
     "uncertain": Order(
         "Uncertain",
-        "Labelled unsure first, then groups that succeed half of the time: there an outcome says most.",
+        "Labelled unsure first, then groups with a success rate near 0.5.",
         "(quality IS NOT DISTINCT FROM 'unsure') DESC, abs(success_rate - 0.5) ASC NULLS LAST, began_at DESC",
     ),
     "disagreeing": Order(
@@ -40,7 +40,7 @@ ORDERS: dict[str, Order] = {
     ),
     "outliers": Order(
         "High rewards",
-        "Rewards furthest above their prompt group's mean first, in its standard deviations: luck, or a tricked check.",
+        "Rewards furthest above their prompt group's mean first, in its standard deviations.",
         "deviations DESC NULLS LAST, began_at DESC",
     ),
 }

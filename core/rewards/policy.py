@@ -11,10 +11,10 @@ from core.errors import InvalidInput
 
 Rule = Literal["last", "first", "precedence", "weighted"]
 RULES: dict[str, str] = {
-    "last": "the newest word",
-    "first": "the oldest word that still stands",
-    "precedence": "the newest word of the first source in the list that has one",
-    "weighted": "the weighted mean of each source's newest word",
+    "last": "the newest reward",
+    "first": "the oldest reward that is not undone",
+    "precedence": "the newest reward of the first listed source that has one",
+    "weighted": "the weighted mean of each source's newest reward",
 }
 
 

@@ -1,4 +1,4 @@
-"""The studio as a user starts it, and a real Chromium that fails the test on any console error or page exception."""
+"""Fixtures: a studio started as users start it, and a Chromium that fails the test on any console error."""
 
 from __future__ import annotations
 

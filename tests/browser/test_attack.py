@@ -98,7 +98,7 @@ def attacker() -> Iterator[int]:
             self.wfile.write(b"<!doctype html><title>evil</title><body>evil")
 
         def log_message(self, *_: Any) -> None:
-            """Says nothing."""
+            """Log nothing."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Blank)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""A tree of 10,000 nodes and a mask of 32k tokens in a real browser: drawn, hovered, zoomed, and true."""
+"""Browser tests of a tree of 10,000 nodes and a mask of 32k tokens: drawing, hover, zoom, correctness."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def big(tmp_path_factory, browser):
 
 
 def drawn_ms(page: Page) -> int:
-    """What the canvas says of its last drawing."""
+    """Time of the last drawing, ms, as the canvas reports it."""
     status = page.locator(".status", has_text="drawn in").inner_text()
     return int(re.search(r"drawn in (\d+) ms", status).group(1))
 

@@ -1,4 +1,4 @@
-"""A user's first minutes: the empty studio fills with one click, the demo agent runs live, every number leads on."""
+"""Browser tests of the first minutes: load the demo data, run the demo agent, follow the numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frame and the live pages in a real browser."""
+"""Browser tests of the frame and the live pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data's way through the pages in a real browser: trajectory, step, tokens, label, plan, file."""
+"""Browser test of the way of data through the pages: trajectory, step, tokens, label, plan, file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A million steps in a real browser: every everyday move answers, and none makes anybody wait."""
+"""Browser test of a pool of a million steps: every common action responds in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Review by keyboard, picks that outlive paging, and comparisons, in a real browser."""
+"""Browser tests of review by keyboard, selections across pages, and comparisons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch and Consume in a real browser: credit side by side, an export, a trainer's batches, a recipe changed live."""
+"""Browser tests of Batch and Consume: estimators, an export, a trainer's batches, a recipe changed live."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The components' geometry and hit-testing, by Node's own test runner: each ``*.test.mjs`` beside this file."""
+"""Runs the components' JavaScript tests (``*.test.mjs`` beside this file) with Node's own test runner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages run by Streamlit's own test runner on a service in this process."""
+"""Fixtures: a service in this process, and pages run by Streamlit's own test runner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps as agents make them: turns with tools, groups of siblings, shared prefixes, in the shipped tokenizer."""
+"""Sample steps with tool calls, sibling groups and shared prefixes, in the shipped tokenizer."""
 
 from __future__ import annotations
 

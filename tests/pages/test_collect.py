@@ -1,4 +1,4 @@
-"""Collect: what needs a look leads to it, feedback received, and the lines that connect an agent."""
+"""Tests of the Collect page: links from problems to their steps, feedback, connection snippets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups and pairs on Inspect: what is shown is what the plan and the tokens say."""
+"""Tests of groups and comparisons on Inspect: shown values equal those of the plan and the tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consume: nothing fetched, batches in every state, one batch, and a recipe changed beside its effect."""
+"""Tests of the Consume page: an empty pool, batches in every state, one batch, an edited recipe and its effect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GRPO = {"algorithm": "grpo", "n_rollouts": 2, "batch_size": 1}
 
 @pytest.fixture
 def consumed(filled):
-    """One batch consumed, one given back, one leased."""
+    """One batch consumed, one released, one leased."""
     pool, leases = filled.pool, filled.leases
     uids = [leases.fetch(Fetch(name, recipe=GRPO)).batch["batch_uid"] for name in ("a", "b")]
     pool.batches.finish(uids[0], "acked", update=3, metrics={"loss": 0.25, "kl": 0.01})

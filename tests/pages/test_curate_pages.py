@@ -1,4 +1,4 @@
-"""Curate's distributions and funnel: the numbers are the pool's and the plan's."""
+"""Tests of Curate's distributions and funnel: shown numbers equal those of the pool and the plan."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_flag_offers_only_what_can_be_chosen(filled, open_page):
 
 
 def test_curate_plans_by_the_recipe_that_trainers_fetch_by(filled, open_page):
-    """Ready on Curate is what the channel's next fetch gets, not what the defaults would."""
+    """Ready on Curate equals the channel's next fetch, not a fetch with default settings."""
     pool = filled.pool
     wanted = Recipe(n_rollouts=2, batch_size=1)
     version = pool.recipes.save("main", wanted.to_json(), author="me")

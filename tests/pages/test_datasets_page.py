@@ -1,4 +1,4 @@
-"""Datasets and SQL: what the pages show is what core answers, and what they do is done."""
+"""Tests of the Datasets and SQL pages: they show what core returns, and their actions take effect."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_tab_opens(service, request, open_page, tab, full):
 
 
 def written_sum(page) -> str | None:
-    """The sha256 of the file, once the export is done and the page drawn again."""
+    """The sha256 of the file after the export is done and the page is redrawn."""
     match = re.search(r"<dt[^>]*>sha256</dt><dd>(\w+)", page.html)
     if match is None:
         page.app.run()
@@ -155,7 +155,7 @@ def test_sql_as_a_chart(filled, open_page):
 
 
 def test_a_plan_of_a_version_is_shown_as_it_was_frozen(filled, open_page):
-    """Chosen on the Batch page, planned as frozen, kept in the URL, and no label reaches it."""
+    """Chosen on the Batch page, planned as frozen, kept in the URL, and not changed by labels."""
     pool = filled.pool
     head = freeze_version(pool, "v1", View(), Recipe(), author="me")
     pool.labels.annotate([Annotation("quality", "bad", "me", "test", 1.0, trajectory_uid="traj-0-1")])

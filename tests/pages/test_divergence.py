@@ -1,4 +1,4 @@
-"""Where trajectories part, against comparing every step's tokens."""
+"""Tests of the first difference of two trajectories, against comparing every step's tokens."""
 
 from __future__ import annotations
 

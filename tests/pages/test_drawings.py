@@ -1,4 +1,4 @@
-"""Drawings of trees and masks against brute force."""
+"""Tests of tree and mask drawings against brute force."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch tells what a trainer would do otherwise than the plan, and what stops it, before and after the file is made."""
+"""Tests of export differences: Batch names what a trainer does differently, and the flag that prevents it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from html import escape
 
 import pytest
 
-# The trainers' own flags, as their sources and documentation spell them.
+# Flags as in the trainers' sources and documentation.
 FLAGS = {
     "slime": ["--reward-key advantage --disable-rewards-normalization", "--global-batch-size 12"],
     "areal": ["actor.reward_norm=null", "actor.ppo_n_minibatches=1"],

@@ -1,4 +1,4 @@
-"""Inspect's table: columns as a person keeps them, order in the URL, picks by uid."""
+"""Tests of Inspect's table: stored columns, order in the URL, selection by uid."""
 
 from __future__ import annotations
 

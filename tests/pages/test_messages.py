@@ -1,4 +1,4 @@
-"""A step as a delta: nothing is lost, shared history is folded, calls find their results."""
+"""Tests of message cards: no text is lost, shared history is folded, calls are shown with their results."""
 
 from __future__ import annotations
 

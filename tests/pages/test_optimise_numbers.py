@@ -1,4 +1,4 @@
-"""What the Optimise page shows is what the plan packs and what the export holds."""
+"""Tests of the Optimise page: its numbers equal those of the plan's layout and of the export."""
 
 from __future__ import annotations
 

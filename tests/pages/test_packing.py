@@ -1,4 +1,4 @@
-"""A plan too big to pack in passing: estimates that say so, packing on demand, and the same rows in the end."""
+"""Tests of packing large plans: marked estimates, packing on request, and equal rows afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECIPE = {"token_budget": 1024}
 
 
 class Slow:
-    """A reader that waits to be let on before each chunk of tokens."""
+    """A reader that waits for permission before each chunk of tokens."""
 
     def __init__(self, reader) -> None:
         self.reader, self.asked, self.go = reader, threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""Drawings of plans: each trajectory is seen or counted, none is left out unsaid."""
+"""Tests of plan charts: each trajectory is drawn or counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recipe in the URL, and the plan before a label against the plan after it."""
+"""Tests of the recipe in the URL, and of filters."""
 
 from __future__ import annotations
 

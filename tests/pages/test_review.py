@@ -1,4 +1,4 @@
-"""The review queue: what is said goes to the item in sight, the next follows, undo goes back."""
+"""Tests of the review queue: labels go to the current item, the next follows, undo goes back."""
 
 from __future__ import annotations
 

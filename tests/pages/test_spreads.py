@@ -1,4 +1,4 @@
-"""Histograms against plain counting: every value has one bar, counted things stand at whole numbers."""
+"""Tests of histograms against plain counting: every value is in one bar, counted values have integer ticks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_measured_value_is_in_a_bar(values):
 
 
 def test_all_steps_together_are_no_unknown():
-    """One part named None is everything; beside named parts it is what nobody named, and muted."""
+    """A single part named None is all rows; beside named parts it is the unknown rows, drawn muted."""
     row = {"low": 0.0, "high": 1.0, "n_steps": 3}
     (alone,) = stacked([{**row, "part": None}], noun="steps", parts=[None]).data
     assert alone.marker.color == theme.SERIES[0]

@@ -1,4 +1,4 @@
-"""Texts of tokens: shown only where the tokenizer is known to be the right one."""
+"""Tests of token texts: shown only when the tokenizer is known to be the right one."""
 
 from __future__ import annotations
 

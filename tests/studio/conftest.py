@@ -1,4 +1,4 @@
-"""A running service in this process, empty or with known steps, and pages run by Streamlit's own test runner."""
+"""Fixtures: a running service in this process, empty or with known steps, and pages run by Streamlit's test runner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines that connect an agent parse in their own language and hold the address, the key and the model."""
+"""Tests of connection snippets: they parse in their own language and contain address, key and model."""
 
 from __future__ import annotations
 

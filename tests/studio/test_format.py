@@ -1,4 +1,4 @@
-"""Values to text, and filters to the URL and back."""
+"""Tests of value formatting, and of filters to the URL and back."""
 
 from __future__ import annotations
 

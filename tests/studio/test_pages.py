@@ -1,4 +1,4 @@
-"""Overview, Collect and Settings on an empty and on a known pool: they show the pool's numbers and nothing fails."""
+"""Tests of Overview, Collect and Settings on an empty and a known pool: no failures, numbers equal the pool's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shell: settings' origins, opening failures, the error boundary, charts that keep their data."""
+"""Tests of the shell: origins of settings, opening failures, the error boundary, live charts."""
 
 from __future__ import annotations
 

@@ -91,16 +91,16 @@ def register(call: Call, body: wire.RegisterIn) -> Any:
 
 def _with_version(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     """``policy_version`` as a number: from here on it is stamped on the trajectory's calls, until it is complete."""
-    told = dict(metadata or {})
-    if told.get("policy_version") is None:
-        return told
+    complete = dict(metadata or {})
+    if complete.get("policy_version") is None:
+        return complete
     try:
-        version = int(told["policy_version"] or 0)
+        version = int(complete["policy_version"] or 0)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInput("policy_version is no whole number", field="metadata.policy_version") from error
     if not 0 <= version < 2**63:
         raise InvalidInput("policy_version must be an integer >= 0", field="metadata.policy_version")
-    return {**told, "policy_version": version}
+    return {**complete, "policy_version": version}
 
 
 @routes("POST", "/{t}/{p}/v1/complete_trajectory", obj(status=STR, trajectory_uid=STR))
@@ -194,25 +194,25 @@ async def compute_reward(call: Call, body: ComputeRewardIn) -> Any:
             f"engine {engine.name!r} can't tell the text of token ids",
             hint="it needs POST /detokenize, as vLLM, SGLang, llama.cpp and the embedded engine have it",
         )
-    found = await run_in_threadpool(score, Path(), {**check, "text": text})
-    info = {"verifier": check["verifier"], **found.details, **({"error": found.error} if found.error else {})}
-    return {"reward_score": found.value, "reward_extra_info": info}
+    judged = await run_in_threadpool(score, Path(), {**check, "text": text})
+    info = {"verifier": check["verifier"], **judged.details, **({"error": judged.error} if judged.error else {})}
+    return {"reward_score": judged.value, "reward_extra_info": info}
 
 
 def _check(fields: Mapping[str, Any]) -> dict[str, Any]:
     """A verifier's specification from a data set's fields."""
     model = fields.get("reward_model")
-    told = dict(model) if isinstance(model, Mapping) else {}
+    check = dict(model) if isinstance(model, Mapping) else {}
     source = fields.get("data_source")
-    name = told.pop("verifier", None) or fields.get("verifier") or VERIFIERS.get(str(source))
+    name = check.pop("verifier", None) or fields.get("verifier") or VERIFIERS.get(str(source))
     if name not in TEXT_VERIFIERS:
         raise InvalidInput(
             f"nothing scores {name or source!r}",
             field="dataset_fields.data_source",
             hint=f"data_source {', '.join(VERIFIERS)}, or reward_model.verifier: {', '.join(sorted(TEXT_VERIFIERS))}",
         )
-    answer = told.pop("ground_truth", fields.get("ground_truth"))
-    return {**told, "verifier": name, "answer": answer}
+    answer = check.pop("ground_truth", fields.get("ground_truth"))
+    return {**check, "verifier": name, "answer": answer}
 
 
 @routes("GET", "/ready", obj(ready=BOOL), statuses=(503,), same_at=(503,))

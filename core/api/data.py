@@ -84,14 +84,14 @@ def sql(call: Call, body: SqlIn) -> Any:
     Files, the network, settings, writes and queries that multiply rows without bound are refused; rows, bytes, memory
     and seconds are limited.
     """
-    found = call.deps.pool.sql.run(body.sql, limit=body.limit, timeout_s=body.timeout_s)
-    columns = [[plain(value) for value in column.to_pylist()] for column in found.table.columns]
+    result = call.deps.pool.sql.run(body.sql, limit=body.limit, timeout_s=body.timeout_s)
+    columns = [[plain(value) for value in column.to_pylist()] for column in result.table.columns]
     return {
-        "columns": [{"name": field.name, "type": str(field.type)} for field in found.table.schema],
+        "columns": [{"name": field.name, "type": str(field.type)} for field in result.table.schema],
         "rows": [list(row) for row in zip(*columns, strict=True)],
-        "n_rows": len(found.table),
-        "truncated": found.truncated,
-        "elapsed_s": found.elapsed_s,
+        "n_rows": len(result.table),
+        "truncated": result.truncated,
+        "elapsed_s": result.elapsed_s,
     }
 
 
@@ -150,13 +150,13 @@ def templates(settings: Settings) -> dict[str, str]:
     """Tokenizer hash -> hash of the chat template beside it, of the tokenizers at hand."""
     from core.serving.tokenizer import template_hash, tokenizer_hash
 
-    found: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     for directory in (settings.local_model_dir, *settings.tokenizers.values()):
         try:
-            found[tokenizer_hash(directory)] = template_hash(directory)
+            hashes[tokenizer_hash(directory)] = template_hash(directory)
         except (OSError, StudioError):
             continue  # a folder that is gone has no hash to tell
-    return found
+    return hashes
 
 
 @routes("GET", "/datasets/{name}", VERSION, statuses=(404,))
@@ -194,7 +194,7 @@ def diff(call: Call) -> Any:
     statuses=(404,),
 )
 def plan_of(call: Call, body: VersionPlanIn) -> Any:
-    """The plan of a version, by its recipe unless told."""
+    """The plan of a version, by its frozen recipe or another."""
     made = version_plan(call.deps.pool, call.path["name"], body.recipe)
     return {**made.to_json(), "dataset_version": made.dataset_version}
 
@@ -354,10 +354,10 @@ def retention(call: Call, body: RetentionIn) -> Any:
         raise InvalidInput(
             "Deleting needs the confirm of a preview.", field="confirm", hint="Send the same rule without apply first."
         )
-    told = pool.retention.apply(rule, author=body.author, confirm=body.confirm)
-    where = settings.trash_dir / told["run_uid"] / SEGMENTS
+    applied = pool.retention.apply(rule, author=body.author, confirm=body.confirm)
+    where = settings.trash_dir / applied["run_uid"] / SEGMENTS
     pruned = prune_journal(pool, settings.journal_dir, where) if body.journal else {"segments": []}
-    return {"applied": True, **told, "segments": pruned["segments"], "confirm": None, "expires_at": None}
+    return {"applied": True, **applied, "segments": pruned["segments"], "confirm": None, "expires_at": None}
 
 
 @routes("GET", "/trash", obj(runs=array(OBJ), confirm=STR, expires_at=TIME))

@@ -43,7 +43,7 @@ class FreezeIn(WireModel):
 
 
 class VersionPlanIn(WireModel):
-    """``POST datasets/{name}/plan``: by the frozen recipe, unless told."""
+    """``POST datasets/{name}/plan``: by the frozen recipe, or by another."""
 
     recipe: dict[str, Any] | None = None
 

@@ -185,14 +185,14 @@ def recent(call: Call) -> Any:
         raise InvalidInput(f"no feedback of kind {kind!r}", field="kind", hint=", ".join(FeedbackKind))
     if state not in (None, "pending", "arrived"):
         raise InvalidInput(f"{state!r} is no state to ask for", field="state", hint="pending or arrived")
-    found = pool.feedback.find(
+    items = pool.feedback.find(
         step_uid=query.get("step_uid"),
         trajectory_uid=query.get("trajectory_uid"),
         kind=kind,
         pending=None if state is None else state == "pending",
         limit=call.int_query("limit", 100, low=1, high=1000),
     )
-    return {"feedback": found, "counts": pool.feedback.counts()}
+    return {"feedback": items, "counts": pool.feedback.counts()}
 
 
 @routes("GET", "/feedback/{uid:path}", {"allOf": [FEEDBACK, obj(revisions=array(OBJ))]}, statuses=(404,))

@@ -86,12 +86,12 @@ class Call:
         if not self.raw:
             return {}
         try:
-            found = orjson.loads(self.raw)
+            body = orjson.loads(self.raw)
         except orjson.JSONDecodeError as err:
             raise InvalidInput(f"the body is not JSON: {err}", field="body") from err
-        if too_deep(found, self.raw):
+        if too_deep(body, self.raw):
             raise InvalidInput(f"the body is nested more than {MAX_DEPTH} deep", field="body")
-        return found
+        return body
 
     def int_query(self, name: str, default: int, *, low: int, high: int) -> int:
         """A bounded integer from the query string."""

@@ -55,9 +55,9 @@ def revoke(call: Call) -> Any:
     Durable before it is in force.
     """
     deps = call.deps
-    found = deps.keys.find(call.path["name"])
-    fresh = [key_sha256 for key_sha256 in found if not deps.keys.is_revoked(key_sha256)]
+    hashes = deps.keys.find(call.path["name"])
+    fresh = [key_sha256 for key_sha256 in hashes if not deps.keys.is_revoked(key_sha256)]
     for key_sha256 in fresh:
         deps.journal.append(revoke_record(at=deps.clock(), key_sha256=key_sha256)).result()
         deps.keys.revoke(key_sha256)
-    return {"revoked": [key_id(key_sha256) for key_sha256 in fresh], "n_keys": len(found)}
+    return {"revoked": [key_id(key_sha256) for key_sha256 in fresh], "n_keys": len(hashes)}

@@ -222,7 +222,7 @@ def page(described: Mapping[str, Any]) -> str:
             by_tag.setdefault(operation["tags"][0], []).append(
                 f"<details><summary>{head}</summary>{''.join(parts)}</details>"
             )
-    body = "".join(f"<h2>{escape(tag)}</h2>{''.join(found)}" for tag, found in by_tag.items())
+    body = "".join(f"<h2>{escape(tag)}</h2>{''.join(routes_html)}" for tag, routes_html in by_tag.items())
     title = escape(described["info"]["title"])
     intro = escape(described["info"]["description"])
     return (

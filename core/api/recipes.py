@@ -22,8 +22,8 @@ def recipes(call: Call) -> Any:
     """
     pool = call.deps.pool
     active = {
-        channel: {"name": found["name"], "version": found["version"]}
-        for channel, found in pool.recipes.all_active().items()
+        channel: {"name": recipe["name"], "version": recipe["version"]}
+        for channel, recipe in pool.recipes.all_active().items()
     }
     return {"recipes": pool.recipes.all(), "active": active}
 
@@ -52,7 +52,7 @@ def save(call: Call, body: RecipeIn) -> Any:
 def diff(call: Call) -> Any:
     """What differs between two versions.
 
-    The newest two unless told.
+    By default the newest two.
     """
     versions = {row["version"]: row["recipe"] for row in call.deps.pool.recipes.versions(call.path["name"])}
     newest = max(versions)

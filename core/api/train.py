@@ -113,12 +113,12 @@ def give_up_sync(deps: ApiDeps) -> None:
     Raises:
         Conflict: none has begun.
     """
-    told = deps.policy.sync_json()
-    if told is None:
+    running = deps.policy.sync_json()
+    if running is None:
         raise Conflict("no weight sync has begun", hint="GET /api/v1/policy tells the state")
     version, now = deps.policy.version, deps.clock()
     if version is not None:
-        metadata = {"ended_sync": told["version"]}
+        metadata = {"ended_sync": running["version"]}
         deps.journal.append(policy_record(at=now, version=version, event="registered", metadata=metadata)).result()
         deps.policy.apply("registered", version, at=now, metadata=metadata)
     else:

@@ -103,7 +103,7 @@ def _models_in(annotation: Any) -> list[type]:
     args = getattr(annotation, "__args__", ())
     if not args:
         return [annotation] if isinstance(annotation, type) else []
-    return [found for arg in args for found in _models_in(arg)]
+    return [model for arg in args for model in _models_in(arg)]
 
 
 class StepIn(WireModel):
@@ -294,10 +294,10 @@ class SessionIn(WireModel):
 
     def limits(self, now: float) -> dict[str, Any]:
         """As ``session`` records have them; only what is set. ``now``: seconds since the epoch."""
-        told = {name: getattr(self, name) for name in ("max_calls", "max_tokens", "calls_per_minute", "models")}
+        limits = {name: getattr(self, name) for name in ("max_calls", "max_tokens", "calls_per_minute", "models")}
         expires_at = None if self.expires_in_s is None else now + self.expires_in_s
-        told |= {"expires_at": expires_at, "any_prompt": self.any_prompt}
-        return {name: value for name, value in told.items() if value}
+        limits |= {"expires_at": expires_at, "any_prompt": self.any_prompt}
+        return {name: value for name, value in limits.items() if value}
 
 
 class CompleteIn(WireModel):

@@ -36,16 +36,16 @@ class Chooser:
 
     def __post_init__(self) -> None:
         """Scores of all candidate trajectories: float64 [m]."""
-        found = self.funnel.found
-        self.score = found.numbers("trajectory_reward")[found.first]
+        candidates = self.funnel.candidates
+        self.score = candidates.numbers("trajectory_reward")[candidates.first]
 
     def drop_what_lacks(self, source: PlanSource) -> list[str]:
         """Trajectories that don't meet the estimator's needs; says which step lacks what."""
         funnel, needs = self.funnel, self.recipe.needs
-        found, messages = funnel.found, []
+        candidates, messages = funnel.candidates, []
         if needs.contiguous:
-            broken = broken_chains(found, funnel.alive)
-            uids = found.trajectory_uids.filter(pa.array(broken & funnel.alive_trajectories()))
+            broken = broken_chains(candidates, funnel.alive)
+            uids = candidates.trajectory_uids.filter(pa.array(broken & funnel.alive_trajectories()))
             messages += [
                 f"trajectory {uid}: a step is missing before its end, and {self.recipe.algorithm} chains steps"
                 for uid in uids[:MESSAGES_MAX].to_pylist()
@@ -56,29 +56,31 @@ class Chooser:
         if not needs.fields:
             return messages
         alive = np.flatnonzero(funnel.alive)
-        uids = found.rows["step_uid"].take(pa.array(alive)).combine_chunks()
+        uids = candidates.rows["step_uid"].take(pa.array(alive)).combine_chunks()
         given = source.credit_fields(uids, needs.fields)
         if self.recipe.value_model is not None and "value" in needs.fields:
             place = given.column_names.index("value")
             given = given.set_column(place, "value", source.step_values(uids, self.recipe.value_model))
         self.fields = StepFields(alive, given, needs.fields)
         if "baseline" in needs.fields:
-            self.baseline, greedy = baselines(found, alive, self.fields)
+            self.baseline, greedy = baselines(candidates, alive, self.fields)
             funnel.drop_trajectories("baseline", greedy)
         batch, _, chosen = self.batch()
         for one in unmet(replace(needs, contiguous=False), batch):
-            out = np.zeros(len(found.group), dtype=np.bool_)
+            out = np.zeros(len(candidates.group), dtype=np.bool_)
             out[chosen[one.trajectories]] = True
             funnel.drop_trajectories("lacks_field", out)
             messages += one.messages
         return messages
 
     def _chain(self, source: PlanSource) -> None:
-        """What goes on from what, and what all steps of each trajectory earned."""
-        found = self.funnel.found
-        self.before = origins(found, self.funnel.alive, source.credit_fields(found.rows["step_uid"], ["link"]))
+        """Set the parent of each step, and the reward sum over all steps of each trajectory."""
+        candidates = self.funnel.candidates
+        self.before = origins(
+            candidates, self.funnel.alive, source.credit_fields(candidates.rows["step_uid"], ["link"])
+        )
         earned = source.trajectory_rewards(("steps",), channel=self.recipe.channel)
-        place = pc.index_in(found.trajectory_uids, value_set=earned["trajectory_uid"].combine_chunks())
+        place = pc.index_in(candidates.trajectory_uids, value_set=earned["trajectory_uid"].combine_chunks())
         total = earned["reward"].combine_chunks().take(place)
         self.steps_reward = pc.fill_null(total, 0.0).to_numpy(zero_copy_only=False)
 
@@ -92,7 +94,7 @@ class Chooser:
     def drop_by_size(self) -> None:
         """Small groups, surplus rollouts, flat groups, surplus groups."""
         funnel, recipe = self.funnel, self.recipe
-        group = funnel.found.group
+        group = funnel.candidates.group
         wanted = recipe.n_rollouts if recipe.min_rollouts is None else recipe.min_rollouts
         least = max(recipe.needs.min_group_size, wanted or 1)
         funnel.drop_trajectories("group_too_small", self._sizes()[group] < least)
@@ -103,33 +105,33 @@ class Chooser:
             self._keep("no_spread", chosen, has_spread(batch))
         if recipe.batch_size is not None:
             left = np.flatnonzero(self._sizes() > 0)
-            place = np.full(len(funnel.found.prompt_uids), len(left))
+            place = np.full(len(funnel.candidates.prompt_uids), len(left))
             place[left[np.argsort(self._rank()[left], kind="stable")]] = np.arange(len(left))
             funnel.drop_trajectories("over_batch", place[group] >= recipe.batch_size)
 
     def batch(self) -> tuple[CreditInput, Ints, Ints]:
         """What is left as an estimator sees it, its candidate rows, and its trajectories' numbers; in the order."""
-        funnel, found = self.funnel, self.funnel.found
+        funnel, candidates = self.funnel, self.funnel.candidates
         chosen, rows = np.flatnonzero(funnel.alive_trajectories()), np.flatnonzero(funnel.alive)
         if self.recipe.order != "fifo":
             rank = self._rank()
-            chosen = chosen[np.argsort(rank[found.group[chosen]], kind="stable")]
-            rows = rows[np.argsort(rank[found.group[found.trajectory[rows]]], kind="stable")]
-        owner = found.group[chosen]
+            chosen = chosen[np.argsort(rank[candidates.group[chosen]], kind="stable")]
+            rows = rows[np.argsort(rank[candidates.group[candidates.trajectory[rows]]], kind="stable")]
+        owner = candidates.group[chosen]
         starts = np.ones(len(owner), dtype=np.bool_)
         starts[1:] = owner[1:] != owner[:-1]
-        number = np.full(len(found.group), -1, dtype=np.int64)
+        number = np.full(len(candidates.group), -1, dtype=np.int64)
         number[chosen] = np.arange(len(chosen))
-        taken = found.rows["n_response_tokens"].take(pa.array(rows))
+        taken = candidates.rows["n_response_tokens"].take(pa.array(rows))
         n_response = np.nan_to_num(taken.cast(pa.float64()).to_numpy()).astype(np.int64)
         base = CreditInput(
             group=np.cumsum(starts, dtype=np.int64) - 1,
             reward=self.score[chosen],
-            step_trajectory=number[found.trajectory[rows]],
-            step_reward=found.numbers("reward")[rows],
-            trajectory_uids=_Texts(found.trajectory_uids.take(pa.array(chosen))),
-            prompt_uids=_Texts(found.prompt_uids.take(pa.array(owner[starts]))),
-            step_uids=_Texts(found.rows["step_uid"].take(pa.array(rows))),
+            step_trajectory=number[candidates.trajectory[rows]],
+            step_reward=candidates.numbers("reward")[rows],
+            trajectory_uids=_Texts(candidates.trajectory_uids.take(pa.array(chosen))),
+            prompt_uids=_Texts(candidates.prompt_uids.take(pa.array(owner[starts]))),
+            step_uids=_Texts(candidates.rows["step_uid"].take(pa.array(rows))),
             n_response=n_response,
             baseline=None if self.baseline is None else self.baseline[chosen],
             steps_reward=None if self.steps_reward is None else self.steps_reward[chosen],
@@ -139,19 +141,19 @@ class Chooser:
         return replace(base, **extra), rows, chosen
 
     def _keep(self, reason: str, chosen: Ints, kept: Any) -> None:
-        out = np.ones(len(self.funnel.found.group), dtype=np.bool_)
+        out = np.ones(len(self.funnel.candidates.group), dtype=np.bool_)
         out[chosen[kept]] = False
         self.funnel.drop_trajectories(reason, out)
 
     def _sizes(self) -> Ints:
         """Trajectories left in each group: int64 [g]."""
-        left = self.funnel.found.group[self.funnel.alive_trajectories()]
-        return np.bincount(left, minlength=len(self.funnel.found.prompt_uids)).astype(np.int64)
+        left = self.funnel.candidates.group[self.funnel.alive_trajectories()]
+        return np.bincount(left, minlength=len(self.funnel.candidates.prompt_uids)).astype(np.int64)
 
     def _place_in_group(self) -> Ints:
         """Place of each trajectory left among those of its group: int64 [m]; by arrival, or best, worst, best, ..."""
         left = self.funnel.alive_trajectories()
-        group, sizes = self.funnel.found.group, self._sizes()
+        group, sizes = self.funnel.candidates.group, self._sizes()
         first = np.cumsum(sizes) - sizes
         before: Ints = np.cumsum(left) - left
         place: Ints = before - first[group]
@@ -165,14 +167,14 @@ class Chooser:
 
     def _rank(self) -> Floats:
         """What groups are ordered by, least first: float64 [g]."""
-        g = len(self.funnel.found.prompt_uids)
+        g = len(self.funnel.candidates.prompt_uids)
         place = np.arange(g, dtype=np.float64)
         if self.recipe.order == "newest":
             return -place
         if self.recipe.order == "fifo":
             return place
         left = np.flatnonzero(self.funnel.alive_trajectories())
-        owner, score = self.funnel.found.group[left], np.nan_to_num(self.score[left])
+        owner, score = self.funnel.candidates.group[left], np.nan_to_num(self.score[left])
         n = np.maximum(np.bincount(owner, minlength=g), 1)
         mean = np.bincount(owner, weights=score, minlength=g) / n
         if self.recipe.order == "difficulty":
@@ -208,7 +210,7 @@ def tables(
     funnel: Funnel, alive: Ints, chosen: Ints, batch: CreditInput, credit: Credit | None, recipe: Recipe
 ) -> tuple[pa.Table, pa.Table]:
     """``Plan.steps`` and ``Plan.trajectories``."""
-    rows = funnel.found.rows.take(pa.array(alive))
+    rows = funnel.candidates.rows.take(pa.array(alive))
     trajectory = batch.step_trajectory
     first = np.searchsorted(trajectory, np.arange(len(chosen)))
     n_steps = np.diff(np.append(first, len(trajectory)))
@@ -250,7 +252,7 @@ def tables(
     labels = recipe.estimator.labels
     desirable = None if labels is None else labels(recipe.settings, batch)
     trajectories = {
-        "trajectory_uid": funnel.found.trajectory_uids.take(pa.array(chosen)),
+        "trajectory_uid": funnel.candidates.trajectory_uids.take(pa.array(chosen)),
         "prompt_uid": columns["prompt_uid"].take(pa.array(first)),
         "group": pa.array(batch.group.astype(np.int32)),
         "first_step": pa.array(first),
@@ -269,19 +271,19 @@ def tables(
 def pair_table(recipe: Recipe, batch: CreditInput) -> pa.Table:
     """``Plan.pairs``."""
     assert recipe.estimator.pairs is not None
-    found = recipe.estimator.pairs(recipe.settings, batch)
+    pairs = recipe.estimator.pairs(recipe.settings, batch)
 
     def uids(index: Ints) -> pa.Array:
         return pa.array([batch.trajectory_uids[i] for i in index.tolist()], pa.string())
 
     return pa.table(
         {
-            "prompt_uid": pa.array([batch.prompt_uids[g] for g in batch.group[found.chosen].tolist()], pa.string()),
-            "chosen": pa.array(found.chosen),
-            "rejected": pa.array(found.rejected),
-            "chosen_uid": uids(found.chosen),
-            "rejected_uid": uids(found.rejected),
-            "margin": pa.array(found.margin),
+            "prompt_uid": pa.array([batch.prompt_uids[g] for g in batch.group[pairs.chosen].tolist()], pa.string()),
+            "chosen": pa.array(pairs.chosen),
+            "rejected": pa.array(pairs.rejected),
+            "chosen_uid": uids(pairs.chosen),
+            "rejected_uid": uids(pairs.rejected),
+            "margin": pa.array(pairs.margin),
         }
     )
 

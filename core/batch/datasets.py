@@ -55,13 +55,13 @@ def freeze_version(
     Args:
         pool: the pool.
         name: of the version; taken names are refused.
-        view, recipe: what to freeze, and what to make of it unless told otherwise later.
+        view, recipe: what to freeze, and the default recipe of its plans.
         author, note: who, and why.
         parent: name of the version that this one follows.
         redaction: what must not be in it.
         texts: how token ids are spelled, for redaction.
         templates: tokenizer hash -> hash of the chat template that goes with it, where known.
-        progress: told while redaction goes through the trajectories.
+        progress: called while redaction goes through the trajectories.
 
     Returns:
         the version: name, version_uid, content_hash, counts, view, recipe, redaction, provenance.
@@ -74,18 +74,18 @@ def freeze_version(
         # A name may come to mean another rule; what it means now is frozen.
         recipe = recipe.model_copy(update={"rewards": pool.rewards.resolve(recipe.rewards)})
     snapshot = pool.versions.snapshot(view, channel=recipe.channel, value_model=recipe.value_model)
-    members, told = snapshot.rows, None
+    members, redaction_head = snapshot.rows, None
     if redaction is not None:
-        found = redact(pool.training, pool.screening, members, redaction, texts, progress)
-        members = _redacted(members, found)
-        told = {**redaction.to_json(), "report": found.report()}
+        redacted = redact(pool.training, pool.screening, members, redaction, texts, progress)
+        members = _redacted(members, redacted)
+        redaction_head = {**redaction.to_json(), "report": redacted.report()}
     head = {
         "name": name,
         "parent": parent,
         "channel": recipe.channel,
         "view": view,
         "recipe": recipe.to_json(),
-        "redaction": told,
+        "redaction": redaction_head,
         "provenance": {
             **provenance(members, templates or {}),
             "reward_policy": recipe.rewards or pool.rewards.adopted(recipe.channel),
@@ -98,11 +98,11 @@ def freeze_version(
     return pool.versions.store(head, members, snapshot.source_rewards, snapshot.values)
 
 
-def _redacted(members: pa.Table, found: Redacted) -> pa.Table:
-    if found.dropped:
-        gone = pa.array(sorted(found.dropped), pa.string())
+def _redacted(members: pa.Table, redacted: Redacted) -> pa.Table:
+    if redacted.dropped:
+        gone = pa.array(sorted(redacted.dropped), pa.string())
         members = members.filter(pc.invert(pc.is_in(members["step_uid"], gone)))
-    masks = [found.masks.get(uid, (None, None, None)) for uid in members["step_uid"].to_pylist()]
+    masks = [redacted.masks.get(uid, (None, None, None)) for uid in members["step_uid"].to_pylist()]
     kinds = (pa.list_(pa.int32()), pa.list_(pa.int32()), pa.int32())
     for place, (column, kind) in enumerate(zip(MASK_COLUMNS, kinds, strict=True)):
         members = members.append_column(column, pa.array([mask[place] for mask in masks], kind))

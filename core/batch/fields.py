@@ -58,8 +58,8 @@ class StepFields:
         for name in ("anchor", "observation"):
             column = self._take(steps, name)
             if column is not None:
-                found: list[str | None] = column.to_pylist()
-                return found
+                values: list[str | None] = column.to_pylist()
+                return values
         return None
 
     def greedy(self, steps: Ints) -> Bools | None:
@@ -68,43 +68,43 @@ class StepFields:
         return None if column is None else column.fill_null(False).to_numpy(zero_copy_only=False).astype(np.bool_)
 
 
-def baselines(found: Candidates, alive: Ints, fields: StepFields) -> tuple[Floats, Bools]:
+def baselines(candidates: Candidates, alive: Ints, fields: StepFields) -> tuple[Floats, Bools]:
     """Greedy baseline float64 [m] and greedy trajectories bool [m], over the candidates' trajectories.
 
     A trajectory's own ``reward_baseline`` (its first known), else its group's mean greedy reward.
     """
-    m, n_groups = len(found.group), len(found.prompt_uids)
+    m, n_groups = len(candidates.group), len(candidates.prompt_uids)
     greedy = np.zeros(m, dtype=np.bool_)
     baseline = np.full(m, np.nan)
     flags, own = fields.greedy(alive), fields.numbers(alive, "baseline")
     assert flags is not None and own is not None
-    greedy[found.trajectory[alive[flags]]] = True
+    greedy[candidates.trajectory[alive[flags]]] = True
     known = alive[~np.isnan(own)][::-1]
-    baseline[found.trajectory[known]] = own[~np.isnan(own)][::-1]
-    reward = found.numbers("trajectory_reward")[found.first]
+    baseline[candidates.trajectory[known]] = own[~np.isnan(own)][::-1]
+    reward = candidates.numbers("trajectory_reward")[candidates.first]
     counted = np.flatnonzero(greedy & ~np.isnan(reward))
-    n = np.bincount(found.group[counted], minlength=n_groups)
-    total = np.bincount(found.group[counted], weights=reward[counted], minlength=n_groups)
-    mean = np.where(n > 0, total / np.maximum(n, 1), np.nan)[found.group]
+    n = np.bincount(candidates.group[counted], minlength=n_groups)
+    total = np.bincount(candidates.group[counted], weights=reward[counted], minlength=n_groups)
+    mean = np.where(n > 0, total / np.maximum(n, 1), np.nan)[candidates.group]
     return np.where(np.isnan(baseline), mean, baseline), greedy & np.isnan(baseline)
 
 
-def broken_chains(found: Candidates, alive: Bools) -> Bools:
+def broken_chains(candidates: Candidates, alive: Bools) -> Bools:
     """Trajectories whose main steps are not all in, from index 0 on: bool [m].
 
     Auxiliary, retry and sub-agent calls are no part of the chain. A step outside the view counts as missing.
     """
-    m = len(found.group)
-    main = np.ones(found.n_steps, dtype=np.bool_)
-    if "call_kind" in found.rows.column_names:
-        main = found.is_in("call_kind", frozenset({CallKind.MAIN.value}))
-    lost = np.bincount(found.trajectory[main & ~alive], minlength=m) > 0
-    index = found.numbers("step_index")
+    m = len(candidates.group)
+    main = np.ones(candidates.n_steps, dtype=np.bool_)
+    if "call_kind" in candidates.rows.column_names:
+        main = candidates.is_in("call_kind", frozenset({CallKind.MAIN.value}))
+    lost = np.bincount(candidates.trajectory[main & ~alive], minlength=m) > 0
+    index = candidates.numbers("step_index")
     last = np.full(m, -1.0)
-    np.maximum.at(last, found.trajectory, index)
-    distinct = np.ones(found.n_steps, dtype=np.bool_)
-    distinct[1:] = (np.diff(index) != 0) | (np.diff(found.trajectory) != 0)
-    seen = np.bincount(found.trajectory[distinct], minlength=m)
+    np.maximum.at(last, candidates.trajectory, index)
+    distinct = np.ones(candidates.n_steps, dtype=np.bool_)
+    distinct[1:] = (np.diff(index) != 0) | (np.diff(candidates.trajectory) != 0)
+    seen = np.bincount(candidates.trajectory[distinct], minlength=m)
     broken: Bools = lost | (seen != last + 1)
     return broken
 

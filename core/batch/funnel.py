@@ -86,14 +86,14 @@ class Funnel:
     """Which candidates are still in, and what has left so far.
 
     Attributes:
-        found: the candidates.
+        candidates: the candidate steps.
         base: view of the candidates; reasons add their condition to it.
         alive: bool [n_steps].
         excluded: reasons that took something out.
         remaining: (reason, groups, trajectories, steps) left after each stage, "candidates" first.
     """
 
-    found: Candidates
+    candidates: Candidates
     base: View
     alive: Bools
     excluded: list[Excluded] = field(default_factory=list)
@@ -101,25 +101,25 @@ class Funnel:
     _passed: list[str] = field(default_factory=list)
 
     @classmethod
-    def start(cls, found: Candidates, view: View, channel: str) -> Funnel:
+    def start(cls, candidates: Candidates, view: View, channel: str) -> Funnel:
         """Everything in."""
         if "channel" in view.filters:
             base = View(view.filters, all_of([view.where, f"channel = {quoted(channel)}"]))
         else:
             base = View({**view.filters, "channel": channel}, view.where)
-        funnel = cls(found, base, np.ones(found.n_steps, dtype=np.bool_))
+        funnel = cls(candidates, base, np.ones(candidates.n_steps, dtype=np.bool_))
         funnel.remaining.append(("candidates", *funnel.counts()))
         return funnel
 
     def counts(self) -> tuple[int, int, int]:
         """Groups, trajectories and steps still in."""
         trajectories = self.alive_trajectories()
-        groups = np.unique(self.found.group[trajectories])
+        groups = np.unique(self.candidates.group[trajectories])
         return len(groups), int(trajectories.sum()), int(self.alive.sum())
 
     def alive_trajectories(self) -> Bools:
         """bool [n_trajectories], those with a step still in."""
-        n = np.bincount(self.found.trajectory[self.alive], minlength=len(self.found.group))
+        n = np.bincount(self.candidates.trajectory[self.alive], minlength=len(self.candidates.group))
         return n > 0
 
     def drop_steps(self, reason: str, out: Bools, condition: str, otherwise: str) -> None:
@@ -138,7 +138,7 @@ class Funnel:
     def drop_named_steps(self, reason: str, out: Bools) -> None:
         """Take steps out for something that no expression can say: their view names them."""
         leaving = out & self.alive
-        uids = self.found.rows["step_uid"].filter(pa.array(leaving)).to_pylist()
+        uids = self.candidates.rows["step_uid"].filter(pa.array(leaving)).to_pylist()
         named, partial = uids[:MAX_VIEW_UIDS], len(uids) > MAX_VIEW_UIDS
         among = f"step_uid IN ({', '.join(map(quoted, named))})"
         where = all_of([self.base.where, *self._passed, among if named else ""])
@@ -149,10 +149,10 @@ class Funnel:
     def drop_trajectories(self, reason: str, out: Bools) -> None:
         """Take whole trajectories out: bool [n_trajectories]."""
         leaving = out & self.alive_trajectories()
-        uids = self.found.trajectory_uids.filter(pa.array(leaving))
+        uids = self.candidates.trajectory_uids.filter(pa.array(leaving))
         filters = {**self.base.filters, "trajectory_uid": uids[:MAX_VIEW_UIDS].to_pylist()}
         view = View(filters, all_of([self.base.where, *self._passed]))
-        self._drop(reason, leaving[self.found.trajectory], view, partial=len(uids) > MAX_VIEW_UIDS)
+        self._drop(reason, leaving[self.candidates.trajectory], view, partial=len(uids) > MAX_VIEW_UIDS)
 
     def _drop(self, reason: str, out: Bools, view: View, *, partial: bool) -> None:
         before = self.remaining[-1][1:]

@@ -187,8 +187,8 @@ def lay_out(
         local = group[low:high]
         for one in range(int(local[0]), int(local[-1]) + 1):
             index = np.arange(np.searchsorted(local, one), np.searchsorted(local, one, side="right"))
-            found, too_long = group_parts_of(sequences, index, one, token_budget)
-            parts += [replace(part, order=part.order + low) for part in found]
+            group_parts, too_long = group_parts_of(sequences, index, one, token_budget)
+            parts += [replace(part, order=part.order + low) for part in group_parts]
             over.append(too_long + low)
         done += int(lengths[low:high].sum())
         if progress is not None:

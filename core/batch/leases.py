@@ -159,13 +159,13 @@ class Leases:
         if wanted.recipe is not None:
             return Chosen(parse_recipe(wanted.recipe))
         if wanted.recipe_name is not None:
-            found = self.pool.recipes.get(wanted.recipe_name, wanted.recipe_version)
+            version = self.pool.recipes.get(wanted.recipe_name, wanted.recipe_version)
         else:
             active = self.pool.recipes.active(wanted.channel or DEFAULT_CHANNEL)
             if active is None:
                 return Chosen(parse_recipe(None if wanted.channel is None else {"channel": wanted.channel}))
-            found = active
-        return Chosen(parse_recipe(found["recipe"]), found["name"], found["version"])
+            version = active
+        return Chosen(parse_recipe(version["recipe"]), version["name"], version["version"])
 
     def plan_of(self, batch_uid: str) -> Plan:
         """The plan of a batch as it was leased. NotFound when there is no such batch."""

@@ -27,36 +27,36 @@ from core.types import Source, Transition
 CONTINUES = (Transition.EXTENDS, Transition.REALIGNED, Transition.TAIL_REPLACED)
 
 
-def origins(found: Candidates, alive: Bools, links: pa.Table) -> Ints:
+def origins(candidates: Candidates, alive: Bools, links: pa.Table) -> Ints:
     """The candidate row that each row goes on from, -1 for none: int64 [n_steps]. Only rows of ``alive`` count.
 
     Args:
-        found: the candidates.
+        candidates: the candidate steps.
         alive: bool [n_steps], the steps to chain.
         links: a row per candidate, ``link`` of ``pool.training.credit_fields``.
     """
-    n = found.n_steps
+    n = candidates.n_steps
     rows = np.flatnonzero(alive)
     before = np.full(n, -1, dtype=np.int64)
     if not len(rows):
         return before
     previous = np.full(n, -1, dtype=np.int64)
-    same = found.trajectory[rows[1:]] == found.trajectory[rows[:-1]]
+    same = candidates.trajectory[rows[1:]] == candidates.trajectory[rows[:-1]]
     previous[rows[1:][same]] = rows[:-1][same]
-    named = pc.index_in(links["parent_step_uid"], value_set=found.rows["step_uid"].combine_chunks())
+    named = pc.index_in(links["parent_step_uid"], value_set=candidates.rows["step_uid"].combine_chunks())
     parent = pc.fill_null(named, -1).to_numpy().astype(np.int64)
     transition = links["transition"].combine_chunks()
     forked = pc.fill_null(pc.equal(transition, Transition.FORKED.value), False).to_numpy(zero_copy_only=False)
     goes_on = pc.is_in(transition, pa.array([one.value for one in CONTINUES], transition.type))
     to_parent = goes_on.to_numpy(zero_copy_only=False) & (parent >= 0)
-    index = found.numbers("step_index")
+    index = candidates.numbers("step_index")
     again = (previous >= 0) & (index == index[previous])
     before[rows] = previous[rows]
     odd = alive & (again | forked | (to_parent & (parent != previous)))
     if odd.any():
         shared = pc.fill_null(links["n_shared_tokens"], 0).to_numpy()
-        prompt = np.nan_to_num(found.numbers("n_prompt_tokens"))
-        length = np.nan_to_num(found.numbers("n_prompt_tokens") + found.numbers("n_response_tokens"))
+        prompt = np.nan_to_num(candidates.numbers("n_prompt_tokens"))
+        length = np.nan_to_num(candidates.numbers("n_prompt_tokens") + candidates.numbers("n_response_tokens"))
         produced = pc.equal(links["source"], Source.WHITEBOX.value).to_numpy(zero_copy_only=False)
         for row in np.flatnonzero(odd).tolist():
             if again[row]:

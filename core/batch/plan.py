@@ -88,7 +88,7 @@ def count_plan(pool: PlanPool, view: View, recipe: Recipe) -> dict[str, int]:
         return plan(pool, view, recipe).counts
     funnel = _left(pool.training, view if recipe.view is None else narrowed(view, recipe.view), recipe, None).funnel
     n_prompt, n_response = (
-        funnel.found.numbers(name)[funnel.alive] for name in ("n_prompt_tokens", "n_response_tokens")
+        funnel.candidates.numbers(name)[funnel.alive] for name in ("n_prompt_tokens", "n_response_tokens")
     )
     _, n_groups, n_trajectories, n_steps = funnel.remaining[-1]
     return {
@@ -114,10 +114,10 @@ def _left(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | Non
     rows = source.plan_rows(view, channel=recipe.channel)
     if recipe.rewards is not None:
         rows = _with_rewards(rows, source.trajectory_rewards(recipe.rewards, channel=recipe.channel))
-    found = candidates(rows)
-    funnel = Funnel.start(found, view, recipe.channel)
+    steps = candidates(rows)
+    funnel = Funnel.start(steps, view, recipe.channel)
     if in_use is not None:
-        funnel.drop_trajectories("in_use", pc.is_in(found.trajectory_uids, in_use).to_numpy(zero_copy_only=False))
+        funnel.drop_trajectories("in_use", pc.is_in(steps.trajectory_uids, in_use).to_numpy(zero_copy_only=False))
     _drop_by_label_and_state(funnel, recipe)
     if recipe.temperature is not None:
         _drop_by_temperature(source, funnel, recipe.temperature)
@@ -148,7 +148,7 @@ def _plan(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | Non
     return Plan(
         view=view,
         recipe=recipe,
-        hash=_content_hash(asked, steps, funnel.found.rows.take(pa.array(rows)), content),
+        hash=_content_hash(asked, steps, funnel.candidates.rows.take(pa.array(rows)), content),
         policy_version=left.version,
         steps=steps,
         trajectories=trajectories,
@@ -167,42 +167,42 @@ def _mask(values: pa.Array) -> Bools:
 
 
 def _drop_by_label_and_state(funnel: Funnel, recipe: Recipe) -> None:
-    found = funnel.found
+    candidates = funnel.candidates
     bad = frozenset({"bad"})
     funnel.drop_steps(
         "labelled_bad",
-        found.is_in("quality", bad) | found.is_in("trajectory_quality", bad),
+        candidates.is_in("quality", bad) | candidates.is_in("trajectory_quality", bad),
         "quality = 'bad' OR trajectory_quality = 'bad'",
         "(quality IS NULL OR quality <> 'bad') AND (trajectory_quality IS NULL OR trajectory_quality <> 'bad')",
     )
     if recipe.require_complete:
-        funnel.drop_steps("incomplete", ~found.flags("complete"), "NOT complete", "complete")
-    unscored = np.isnan(found.numbers("trajectory_reward"))
+        funnel.drop_steps("incomplete", ~candidates.flags("complete"), "NOT complete", "complete")
+    unscored = np.isnan(candidates.numbers("trajectory_reward"))
     if recipe.needs.rewards and recipe.rewards is None:
         funnel.drop_steps("unscored", unscored, "trajectory_reward IS NULL", "trajectory_reward IS NOT NULL")
     elif recipe.needs.rewards:
-        funnel.drop_trajectories("unscored", unscored[found.first])
-    if "uncertain" in found.rows.column_names and (uncertain := found.flags("uncertain")).any():
+        funnel.drop_trajectories("unscored", unscored[candidates.first])
+    if "uncertain" in candidates.rows.column_names and (uncertain := candidates.flags("uncertain")).any():
         doubted = "list_contains(findings, 'uncertain')"
         funnel.drop_steps(
             "uncertain",
-            uncertain & ~found.flags("trainable"),
+            uncertain & ~candidates.flags("trainable"),
             f"NOT trainable AND {doubted}",
             f"(trainable OR NOT {doubted})",
         )
-    funnel.drop_steps("not_trainable", ~found.flags("trainable"), "NOT trainable", "trainable")
-    n_prompt, n_response = found.numbers("n_prompt_tokens"), found.numbers("n_response_tokens")
+    funnel.drop_steps("not_trainable", ~candidates.flags("trainable"), "NOT trainable", "trainable")
+    n_prompt, n_response = candidates.numbers("n_prompt_tokens"), candidates.numbers("n_response_tokens")
     without = "n_prompt_tokens IS NULL OR n_response_tokens IS NULL OR n_response_tokens = 0"
     with_ids = "n_prompt_tokens IS NOT NULL AND n_response_tokens > 0"
     lacking = np.isnan(n_prompt) | ~(n_response > 0)
     if TokenSource.NONE in recipe.trusted_sources:
-        lacking &= ~found.is_in("token_source", frozenset({TokenSource.NONE}))
+        lacking &= ~candidates.is_in("token_source", frozenset({TokenSource.NONE}))
         without, with_ids = f"({without}) AND token_source <> 'none'", f"({with_ids}) OR token_source = 'none'"
     funnel.drop_steps("no_tokens", lacking, without, with_ids)
     trusted = ", ".join(quoted(name) for name in sorted(recipe.trusted_sources))
     funnel.drop_steps(
         "token_source",
-        ~found.is_in("token_source", recipe.trusted_sources),
+        ~candidates.is_in("token_source", recipe.trusted_sources),
         f"token_source NOT IN ({trusted})",
         f"token_source IN ({trusted})",
     )
@@ -218,10 +218,10 @@ def _drop_by_label_and_state(funnel: Funnel, recipe: Recipe) -> None:
         ("response_too_long", "n_response_tokens", recipe.max_response_tokens),
     ):
         if most is not None:
-            funnel.drop_steps(reason, found.numbers(column) > most, f"{column} > {most}", f"{column} <= {most}")
+            funnel.drop_steps(reason, candidates.numbers(column) > most, f"{column} > {most}", f"{column} <= {most}")
 
     if recipe.loss == "last_step":
-        funnel.drop_steps("not_last_step", ~found.flags("is_last"), "NOT is_last", "is_last")
+        funnel.drop_steps("not_last_step", ~candidates.flags("is_last"), "NOT is_last", "is_last")
 
 
 def _with_rewards(rows: pa.Table, chosen: pa.Table) -> pa.Table:
@@ -232,23 +232,23 @@ def _with_rewards(rows: pa.Table, chosen: pa.Table) -> pa.Table:
 
 
 def _drop_by_temperature(source: PlanSource, funnel: Funnel, wanted: float) -> None:
-    found = funnel.found
+    candidates = funnel.candidates
     alive = np.flatnonzero(funnel.alive)
-    told = source.credit_fields(found.rows["step_uid"].take(pa.array(alive)).combine_chunks(), ["temperature"])
-    sampled = np.full(found.n_steps, np.nan)
-    sampled[alive] = told["temperature"].cast(pa.float64()).to_numpy()
+    fields = source.credit_fields(candidates.rows["step_uid"].take(pa.array(alive)).combine_chunks(), ["temperature"])
+    sampled = np.full(candidates.n_steps, np.nan)
+    sampled[alive] = fields["temperature"].cast(pa.float64()).to_numpy()
     funnel.drop_named_steps("temperature", ~(np.abs(sampled - wanted) < TEMPERATURE_EPS))
 
 
 def _drop_stale(funnel: Funnel, current: int | None, max_staleness: int) -> None:
-    found = funnel.found
-    n = len(found.group)
-    versions = found.numbers("policy_version")
+    candidates = funnel.candidates
+    n = len(candidates.group)
+    versions = candidates.numbers("policy_version")
     unknown = np.zeros(n, dtype=np.bool_)
-    unknown[found.trajectory[funnel.alive & np.isnan(versions)]] = True
+    unknown[candidates.trajectory[funnel.alive & np.isnan(versions)]] = True
     funnel.drop_trajectories("version_unknown", unknown)
     oldest = np.full(n, np.inf)
-    np.minimum.at(oldest, found.trajectory[funnel.alive], versions[funnel.alive])
+    np.minimum.at(oldest, candidates.trajectory[funnel.alive], versions[funnel.alive])
     if current is not None:
         funnel.drop_trajectories("stale", current - oldest > max_staleness)
 

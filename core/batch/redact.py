@@ -72,7 +72,7 @@ class Redacted:
 
     Attributes:
         dropped: step uid -> why: ``hit``, ``unreadable``, ``unlocated`` (a hit that is not found in the tokens),
-            ``identifier`` (a hit in a name that can't be masked: steps are told apart and grouped by it),
+            ``identifier`` (a hit in a name that can't be masked: it identifies or groups steps),
             ``nothing_left`` (every sampled token would be masked).
         masks: step uid -> (starts, ends, id in their place), counted from the prompt's first token.
         n_steps: rule -> steps with a hit of it.
@@ -103,7 +103,7 @@ IDENTIFIERS = ("prompt_uid", "trajectory_uid", "step_uid", "model", "agent")
 _MINTED = "^(?:[a-z]{1,8}[-_])?[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}$"
 """Names of our own making."""
 MIN_LITERAL = 6
-"""What was found in a text is looked for in tokens as it stands from so many characters on."""
+"""A match of at least this many characters is also searched in the tokens as literal text."""
 
 
 def redact(
@@ -122,15 +122,15 @@ def redact(
         members: at least step_uid and trajectory_uid.
         rules: what to look for.
         texts: how ids are spelled.
-        progress: told after each trajectory; raising from it stops.
+        progress: called after each trajectory; an exception from it stops the redaction.
     """
-    found = Redacted()
+    redacted = Redacted()
     wanted: dict[str, set[str]] = {}
     for uid, owner in zip(members["step_uid"].to_pylist(), members["trajectory_uid"].to_pylist(), strict=True):
         wanted.setdefault(owner, set()).add(uid)
     named = _named(members, rules)
-    found.dropped |= dict.fromkeys(named, "identifier")
-    found.n_steps.update(rule for names in named.values() for rule in names)
+    redacted.dropped |= dict.fromkeys(named, "identifier")
+    redacted.n_steps.update(rule for names in named.values() for rule in names)
     known: dict[str | None, TokenText | None] = {}
     steps = screening.steps(list(wanted))
     gone = pa.array(sorted(named), pa.string())
@@ -138,22 +138,22 @@ def redact(
     for wanted_hash in pc.unique(steps["tokenizer_hash"]).to_pylist():
         known[wanted_hash] = texts(wanted_hash)
     suspects = _suspects(screening, list(wanted), steps, rules, known)
-    _without_hit(found, steps, members["step_uid"], suspects, rules, known)
+    _without_hit(redacted, steps, members["step_uid"], suspects, rules, known)
     n_clean = len(wanted) - len(suspects)
     if progress is not None:
         progress(n_clean, len(wanted))
     for done, owner in enumerate((owner for owner in wanted if owner in suspects), n_clean + 1):
         uids = wanted[owner] - named.keys()
         whole = [step for step in source.trajectory(owner)["steps"] if step["step_uid"] in uids]
-        _trajectory(found, whole, rules, known)
+        _trajectory(redacted, whole, rules, known)
         if progress is not None:
             progress(done, len(wanted))
-    return found
+    return redacted
 
 
 def _named(members: pa.Table, rules: Redaction) -> dict[str, set[str]]:
     """Step uid -> rules with a hit in one of its names."""
-    found: dict[str, set[str]] = {}
+    rules_by_uid: dict[str, set[str]] = {}
     for name in IDENTIFIERS:
         if name not in members.column_names:
             continue
@@ -164,8 +164,8 @@ def _named(members: pa.Table, rules: Redaction) -> dict[str, set[str]]:
         bad = pa.array([value for value, names in hits.items() if names], pa.string())
         rows = members.filter(pc.is_in(members[name], bad))
         for uid, value in zip(rows["step_uid"].to_pylist(), rows[name].to_pylist(), strict=True):
-            found.setdefault(uid, set()).update(hits[value])
-    return found
+            rules_by_uid.setdefault(uid, set()).update(hits[value])
+    return rules_by_uid
 
 
 def _suspects(
@@ -178,9 +178,9 @@ def _suspects(
     """Trajectories with a hit in a text or an answer's tokens, and those whose tokens have to be read in full."""
 
     def hit(body: str) -> bool:
-        told = HitSummary()
-        rules.clean(json.loads(body), told)
-        return bool(told.counts)
+        summary = HitSummary()
+        rules.clean(json.loads(body), summary)
+        return bool(summary.counts)
 
     def hit_over(first: str, second: str) -> bool:
         return any(over_border(rules.plain_hits, json.loads(first), json.loads(second)))
@@ -211,7 +211,7 @@ def _text_of(ids: list[int], text: TokenText) -> str:
 
 
 def _without_hit(
-    found: Redacted,
+    redacted: Redacted,
     steps: pa.Table,
     members: pa.ChunkedArray,
     suspects: set[str],
@@ -225,10 +225,10 @@ def _without_hit(
     )
     unread = pc.and_(steps["has_ids"], pc.invert(pc.is_in(steps["tokenizer_hash"], _spelled_hashes(known))))
     left = steps.filter(pc.and_(mine, unread))
-    found.n_unread_tokens += len(left)
+    redacted.n_unread_tokens += len(left)
     if rules.unreadable == "drop":
         silent = left.filter(pc.invert(left["has_text"]))["step_uid"].to_pylist()
-        found.dropped |= dict.fromkeys(silent, "unreadable")
+        redacted.dropped |= dict.fromkeys(silent, "unreadable")
 
 
 def _spelled_hashes(known: Mapping[str | None, TokenText | None]) -> pa.Array:
@@ -236,7 +236,7 @@ def _spelled_hashes(known: Mapping[str | None, TokenText | None]) -> pa.Array:
 
 
 def _trajectory(
-    found: Redacted, steps: list[dict[str, Any]], rules: Redaction, known: Mapping[str | None, TokenText | None]
+    redacted: Redacted, steps: list[dict[str, Any]], rules: Redaction, known: Mapping[str | None, TokenText | None]
 ) -> None:
     seen: dict[tuple[int, ...], HitSummary] = {}
     said = [_text_hits(step, rules, seen) for step in steps]
@@ -254,19 +254,19 @@ def _trajectory(
         has_ids = step["prompt_ids"] is not None or step["response_ids"] is not None
         has_text = step["messages"] is not None or step["response_message"] is not None
         named = said[i].counts + Counter(hit.rule for hit in runs[i])
-        found.n_steps.update(named.keys())
-        found.n_unread_tokens += has_ids and not spelled
+        redacted.n_steps.update(named.keys())
+        redacted.n_unread_tokens += has_ids and not spelled
         if has_ids and not spelled and not has_text:
             if rules.unreadable == "drop":
-                found.dropped[uid] = "unreadable"
+                redacted.dropped[uid] = "unreadable"
         elif not named:
             continue
         elif rules.action == "drop":
-            found.dropped[uid] = "hit"
+            redacted.dropped[uid] = "hit"
         elif has_ids and (not spelled or missing[i]):
-            found.dropped[uid] = "unlocated"
+            redacted.dropped[uid] = "unlocated"
         else:
-            _mask(found, step, runs[i], texts[i])
+            _mask(redacted, step, runs[i], texts[i])
 
 
 def _unlocated(step: Mapping[str, Any], said: StepHits, runs: Iterable[Hit]) -> list[tuple[str, str]]:
@@ -296,8 +296,8 @@ def _runs(
     for step, text, own in zip(steps, texts, ids, strict=True):
         first = _n_prompt(step)
         pieces = [] if text is None or own is None else _spelled(own[first:], text)
-        found = rules.token_runs(pieces)
-        runs.append([hit._replace(begin=first + hit.begin, end=first + hit.end) for hit in found])
+        hits = rules.token_runs(pieces)
+        runs.append([hit._replace(begin=first + hit.begin, end=first + hit.end) for hit in hits])
     anyway = anyway or any(runs)
     children: dict[str, list[int]] = {}
     for i, step in enumerate(steps):
@@ -326,18 +326,18 @@ def _spelled(ids: NDArray[np.int64], text: TokenText) -> list[bytes]:
     return [table[i] for i in ids.tolist()]
 
 
-def _mask(found: Redacted, step: Mapping[str, Any], runs: list[Hit], text: TokenText | None) -> None:
+def _mask(redacted: Redacted, step: Mapping[str, Any], runs: list[Hit], text: TokenText | None) -> None:
     uid = step["step_uid"]
     starts, ends = _joined([(hit.begin, hit.end) for hit in runs])
     n_prompt, n_response = _n_prompt(step), 0 if step["response_ids"] is None else len(step["response_ids"])
     covered = sum(max(0, end - max(start, n_prompt)) for start, end in zip(starts, ends, strict=True))
     if n_response and covered >= n_response:
-        found.dropped[uid] = "nothing_left"
+        redacted.dropped[uid] = "nothing_left"
         return
-    found.n_masked_steps += 1
-    found.n_masked_tokens += sum(ends) - sum(starts)
+    redacted.n_masked_steps += 1
+    redacted.n_masked_tokens += sum(ends) - sum(starts)
     if starts and text is not None:
-        found.masks[uid] = (starts, ends, text.mask_id)
+        redacted.masks[uid] = (starts, ends, text.mask_id)
 
 
 def _joined(runs: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
@@ -370,7 +370,7 @@ def _ids(step: Mapping[str, Any], text: TokenText | None) -> NDArray[np.int64] |
 
 @dataclass(frozen=True, slots=True)
 class StepHits:
-    """What was found in a step's texts: in what its prompt was made from, in its answer, and beside both."""
+    """The hits in a step's texts: in the messages and tools of its prompt, in its answer, and in its other fields."""
 
     context: HitSummary
     answer: HitSummary

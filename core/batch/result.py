@@ -224,7 +224,7 @@ class Plan:
     def to_json(self, most: int | None = None) -> dict[str, Any]:
         """The shape of ``POST plans``, and more: uid, hash, view, recipe, funnel, layout statistics.
 
-        ``most``: groups, and pairs, that are told in all; None: all of them.
+        ``most``: the greatest number of groups, and of pairs, in the result; None: all.
         """
         totals = self.totals
         groups, pairs = self.groups if most is None else self.first_groups(0, most), self.pairs

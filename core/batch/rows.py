@@ -72,8 +72,8 @@ class Rows:
     @property
     def row_of_step(self) -> Ints:
         """Row of each of ``steps``: int64 [k]."""
-        found: Ints = np.searchsorted(self.offsets, self.begins, side="right") - 1
-        return found
+        row_of_step: Ints = np.searchsorted(self.offsets, self.begins, side="right") - 1
+        return row_of_step
 
     def by_token(self, values: NDArray[Any], context: Any) -> NDArray[Any]:
         """[m], of a value per place in the plan that of the step which sampled each token; ``context`` elsewhere."""

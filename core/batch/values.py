@@ -47,7 +47,7 @@ def value_steps(plan: Plan, reader: TokenReader, model_dir: Path, *, device: str
                 ids = torch.from_numpy(rows.ids[at].astype(np.int64)).unsqueeze(0).to(device)
                 try:
                     hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
-                    found = model.score(hidden[torch.from_numpy(states).to(device)])[:, 0]
+                    values_of_chunk = model.score(hidden[torch.from_numpy(states).to(device)])[:, 0]
                 except (IndexError, RuntimeError, TypeError, AttributeError) as error:
                     row = rows.ids[at]
                     raise InvalidInput(
@@ -55,9 +55,9 @@ def value_steps(plan: Plan, reader: TokenReader, model_dir: Path, *, device: str
                         field="model_dir",
                         hint="a critic of the policy's own vocabulary and context length",
                     ) from error
-                if not bool(torch.isfinite(found).all()):
+                if not bool(torch.isfinite(values_of_chunk).all()):
                     raise InvalidInput("the model's values are not finite", field="model_dir")
-                values += found.double().tolist()
+                values += values_of_chunk.double().tolist()
                 uids += [plan.step_uids[place] for place in rows.steps[mine].tolist()]
     return pa.table({"step_uid": pa.array(uids, pa.string()), "value": pa.array(values, pa.float64())})
 

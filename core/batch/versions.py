@@ -29,9 +29,11 @@ class VersionSource:
         self._versions, self._facts = pool.versions, pool.training
         self.head = pool.versions.get(name)
         self.name: str = self.head["version_uid"]
-        told = self.head["redaction"]
-        self.redaction = None if told is None else parse_redaction({k: v for k, v in told.items() if k != "report"})
-        self._masks = {} if told is None else pool.versions.masks(self.name)
+        redaction = self.head["redaction"]
+        self.redaction = (
+            None if redaction is None else parse_redaction({k: v for k, v in redaction.items() if k != "report"})
+        )
+        self._masks = {} if redaction is None else pool.versions.masks(self.name)
 
     @property
     def view(self) -> View:
@@ -40,17 +42,17 @@ class VersionSource:
 
     def about(self) -> dict[str, Any]:
         """What a plan says of the version that it was made from."""
-        told = ("name", "version_uid", "content_hash", "parent", "author", "created_at", "provenance", "redaction")
-        about = {**{key: self.head[key] for key in told}, "has_masks": self.has_masks}
+        keys = ("name", "version_uid", "content_hash", "parent", "author", "created_at", "provenance", "redaction")
+        about = {**{key: self.head[key] for key in keys}, "has_masks": self.has_masks}
         if self.redaction is not None:
-            about["redaction"] = {**self.redaction.told(), "report": self.head["redaction"].get("report")}
+            about["redaction"] = {**self.redaction.to_public_json(), "report": self.head["redaction"].get("report")}
         return about
 
     def hash_of(self, plan_hash: str) -> str:
         """The hash of a plan made from the version: it covers the content that was frozen, and how it was redacted."""
         rules = None if self.redaction is None else self.redaction.to_json()
-        told = orjson.dumps([plan_hash, self.head["content_hash"], rules], option=orjson.OPT_SORT_KEYS)
-        return hashlib.sha256(told).hexdigest()
+        content = orjson.dumps([plan_hash, self.head["content_hash"], rules], option=orjson.OPT_SORT_KEYS)
+        return hashlib.sha256(content).hexdigest()
 
     @property
     def has_masks(self) -> bool:
@@ -87,41 +89,43 @@ class VersionSource:
 
     def sequences(self, step_uids: Sequence[str]) -> Sequences:
         """The pool's, redacted tokens replaced in place: ``masked`` there, no log-prob."""
-        found = self._facts.sequences(step_uids)
+        sequences = self._facts.sequences(step_uids)
         if not any(uid in self._masks for uid in step_uids):
-            return found
-        ids = found.ids.copy()
-        masked = np.zeros(len(ids), dtype=np.bool_) if found.masked is None else found.masked.copy()
+            return sequences
+        ids = sequences.ids.copy()
+        masked = np.zeros(len(ids), dtype=np.bool_) if sequences.masked is None else sequences.masked.copy()
         for i, uid in enumerate(step_uids):
             if uid in self._masks:
                 starts, ends, mask_id = self._masks[uid]
                 for start, end in zip(starts, ends, strict=True):
-                    at = slice(int(found.offsets[i]) + start, int(found.offsets[i]) + end)
+                    at = slice(int(sequences.offsets[i]) + start, int(sequences.offsets[i]) + end)
                     ids[at], masked[at] = mask_id, True
-        logprobs = found.logprobs
+        logprobs = sequences.logprobs
         if logprobs is not None:
             logprobs = np.where(masked, np.float32(np.nan), logprobs)
-        return replace(found, ids=ids, masked=masked, logprobs=logprobs, n_shared=_still_shared(found, ids))
+        return replace(sequences, ids=ids, masked=masked, logprobs=logprobs, n_shared=_still_shared(sequences, ids))
 
     def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
         """The trajectory's members with their labels as frozen, in plan order; texts and tokens redacted."""
-        found = self._facts.trajectory(trajectory_uid, tokens=tokens)
-        by_uid = {step["step_uid"]: step for step in found["steps"]}
+        trajectory = self._facts.trajectory(trajectory_uid, tokens=tokens)
+        by_uid = {step["step_uid"]: step for step in trajectory["steps"]}
         labels = self._versions.labels(self.name, trajectory_uid)
         steps = [{**by_uid[row["step_uid"]], **{name: row[name] for name in LABELS}} for row in labels]
         if self.redaction is not None:
             known: dict[int, Any] = {}
             steps = [self._clean(step, known) for step in steps]
         if labels:
-            found |= {
+            trajectory |= {
                 "reward": labels[0]["trajectory_reward"],
                 "quality": labels[0]["trajectory_quality"],
                 "complete": labels[0]["complete"],
                 "prompt_uid": labels[0]["prompt_uid"],
             }
         if self.redaction is not None:
-            found = {name: value if name == "steps" else self.redaction.clean(value) for name, value in found.items()}
-        return {**found, "channel": self.head["channel"], "steps": steps}
+            trajectory = {
+                name: value if name == "steps" else self.redaction.clean(value) for name, value in trajectory.items()
+            }
+        return {**trajectory, "channel": self.head["channel"], "steps": steps}
 
     def _clean(self, step: dict[str, Any], known: dict[int, Any]) -> dict[str, Any]:
         """The step redacted. ``known``: by identity, what steps of one trajectory share is cleaned once."""
@@ -156,14 +160,14 @@ def _masked_tokens(step: Mapping[str, Any], starts: list[int], ends: list[int], 
     }
 
 
-def _still_shared(found: Sequences, ids: np.ndarray) -> np.ndarray | None:
+def _still_shared(sequences: Sequences, ids: np.ndarray) -> np.ndarray | None:
     """``n_shared`` where the replaced ids still agree: what is known of sharing stays true."""
-    if found.parent is None or found.n_shared is None:
-        return found.n_shared
-    shared = found.n_shared.copy()
-    for i, (parent, n) in enumerate(zip(found.parent.tolist(), found.n_shared.tolist(), strict=True)):
+    if sequences.parent is None or sequences.n_shared is None:
+        return sequences.n_shared
+    shared = sequences.n_shared.copy()
+    for i, (parent, n) in enumerate(zip(sequences.parent.tolist(), sequences.n_shared.tolist(), strict=True)):
         if parent >= 0 and n:
-            own, other = int(found.offsets[i]), int(found.offsets[parent])
+            own, other = int(sequences.offsets[i]), int(sequences.offsets[parent])
             differs = np.flatnonzero(ids[own : own + n] != ids[other : other + n])
             shared[i] = differs[0] if len(differs) else n
     return shared

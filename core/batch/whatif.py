@@ -75,18 +75,18 @@ def sweep(pool: PlanPool, view: View, recipe: Recipe, name: str, values: Iterabl
     """Plan once per value of the recipe's field ``name``. InvalidInput when there is no such field."""
     if name not in Recipe.model_fields:
         raise InvalidInput(f"a recipe has no field {name!r}", field="name")
-    found = []
+    outcomes = []
     same = SamePool(pool)
     for value in values:
         try:
             counts = count_plan(same, view, parse_recipe({**recipe.to_json(), name: value}))
         except InvalidInput as error:
-            found.append(Outcome(value, error=error.message))
+            outcomes.append(Outcome(value, error=error.message))
         else:
-            found.append(
+            outcomes.append(
                 Outcome(value, counts["n_groups"], counts["n_trajectories"], counts["n_steps"], counts["n_tokens"])
             )
-    return found
+    return outcomes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,7 +115,7 @@ def credit_of(
 
     Groups are compared as each plan has them, so batch sizes don't count here.
     """
-    found = []
+    credits = []
     same = SamePool(pool)
     for name in algorithms:
         own: dict[str, Any] = {} if name == recipe.algorithm else {"options": {}}
@@ -123,10 +123,10 @@ def credit_of(
             wanted = parse_recipe({**recipe.to_json(), "algorithm": name, "batch_size": None, **own})
             made = plan(same, view, wanted)
         except InvalidInput as error:
-            found.append(TrajectoryCredit(name, error=error.message))
+            credits.append(TrajectoryCredit(name, error=error.message))
             continue
-        found.append(_of_plan(made, name, trajectory_uid))
-    return found
+        credits.append(_of_plan(made, name, trajectory_uid))
+    return credits
 
 
 def _of_plan(made: Plan, name: str, trajectory_uid: str) -> TrajectoryCredit:
@@ -134,8 +134,8 @@ def _of_plan(made: Plan, name: str, trajectory_uid: str) -> TrajectoryCredit:
     if trajectory_uid not in uids:
         lacks = next((text for text in made.lacks if trajectory_uid in text), None)
         worst = max(made.excluded, key=lambda reason: reason.n_trajectories, default=None)
-        told = made.lacks[0] if made.lacks else None if worst is None else worst.label
-        return TrajectoryCredit(name, made.level, error=lacks or told or "the trajectory is not in its plan")
+        missing = made.lacks[0] if made.lacks else None if worst is None else worst.label
+        return TrajectoryCredit(name, made.level, error=lacks or missing or "the trajectory is not in its plan")
     part = made.part([uids.index(trajectory_uid)])
     n_response = part.steps["n_response_tokens"].to_numpy().astype(np.int64)
     steps = part.steps["advantage"].cast("float64").to_numpy()

@@ -109,16 +109,18 @@ class Estimator:
     def lacks(self, settings: Mapping[str, Any], batch: CreditInput) -> list[str]:
         """Which step, trajectory or group lacks what, in words; empty when the needs are met."""
         needs = self.needs(settings)
-        found = []
+        messages = []
         if needs.rewards:
             for i in np.flatnonzero(np.isnan(batch.reward))[:MESSAGES_MAX].tolist():
-                found.append(f"trajectory {batch.trajectory_uids[i]} has no reward")
+                messages.append(f"trajectory {batch.trajectory_uids[i]} has no reward")
         for one in unmet(needs, batch):
-            found += one.messages
+            messages += one.messages
         sizes = np.bincount(batch.group, minlength=len(batch.prompt_uids))
         for g in np.flatnonzero(sizes < needs.min_group_size)[:MESSAGES_MAX].tolist():
-            found.append(f"group {batch.prompt_uids[g]} has {sizes[g]} of {needs.min_group_size} needed trajectories")
-        return found
+            messages.append(
+                f"group {batch.prompt_uids[g]} has {sizes[g]} of {needs.min_group_size} needed trajectories"
+            )
+        return messages
 
     def advantages(self, given: Mapping[str, Any], batch: CreditInput) -> Credit | None:
         """Check options and needs, then estimate; None for supervised use.

@@ -38,22 +38,22 @@ def _of_group(settings: Mapping[str, Any], members: Ints, batch: CreditInput) ->
     reward = batch.reward[members]
     if settings["pairing"] == "best_worst":
         best, worst = int(np.argmax(reward)), int(np.argmin(reward))
-        found = [(best, worst)] if reward[best] - reward[worst] > settings["margin"] else []
+        selected = [(best, worst)] if reward[best] - reward[worst] > settings["margin"] else []
     else:
         difference = reward[:, None] - reward[None, :]
         rows, columns = np.nonzero(difference > settings["margin"])
         widest = np.lexsort((columns, rows, -difference[rows, columns]))
-        found = [(int(rows[i]), int(columns[i])) for i in widest]
+        selected = [(int(rows[i]), int(columns[i])) for i in widest]
     if settings["max_pairs"] is not None:
-        found = found[: settings["max_pairs"]]
-    return [(int(members[a]), int(members[b])) for a, b in found]
+        selected = selected[: settings["max_pairs"]]
+    return [(int(members[a]), int(members[b])) for a, b in selected]
 
 
 def select(settings: Mapping[str, Any], batch: CreditInput) -> Bools:
     """bool [n], the trajectories in some pair."""
-    found = pairs(settings, batch)
+    chosen = pairs(settings, batch)
     kept = np.zeros(len(batch.reward), dtype=np.bool_)
-    kept[found.chosen] = kept[found.rejected] = True
+    kept[chosen.chosen] = kept[chosen.rejected] = True
     return kept
 
 

@@ -43,12 +43,12 @@ class Unmet:
 
 def unmet(needs: Needs, batch: CreditInput) -> list[Unmet]:
     """Needs that the batch doesn't meet, gaps first; rewards and group sizes are checked elsewhere."""
-    found = []
+    missing = []
     if needs.contiguous and batch.missing is not None:
         gaps = [i for i, why in enumerate(batch.missing) if why is not None]
         if gaps:
             texts = [f"trajectory {batch.trajectory_uids[i]}: {batch.missing[i]}" for i in gaps[:MESSAGES_MAX]]
-            found.append(Unmet("contiguous", _mask(len(batch.group), np.array(gaps)), len(gaps), texts))
+            missing.append(Unmet("contiguous", _mask(len(batch.group), np.array(gaps)), len(gaps), texts))
     for name in needs.fields:
         if name == "baseline":
             lacking = np.ones(len(batch.group), np.bool_) if batch.baseline is None else np.isnan(batch.baseline)
@@ -60,8 +60,8 @@ def unmet(needs: Needs, batch: CreditInput) -> list[Unmet]:
             names = [batch.step_name(i) for i in where[:MESSAGES_MAX].tolist()]
             trajectories = _mask(len(batch.group), batch.step_trajectory[where])
         if len(where):
-            found.append(Unmet(name, trajectories, len(where), [f"{who} lacks {FIELDS[name]}" for who in names]))
-    return found
+            missing.append(Unmet(name, trajectories, len(where), [f"{who} lacks {FIELDS[name]}" for who in names]))
+    return missing
 
 
 def _mask(n: int, where: np.ndarray) -> Bools:

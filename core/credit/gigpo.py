@@ -59,17 +59,17 @@ def step_groups(group: Ints, anchors: Sequence[str | None], similarity: float | 
     result = np.zeros(len(group), dtype=np.int64)
     n_groups = 0
     for i, key in enumerate(zip(group.tolist(), anchors, strict=True)):
-        found = numbers.get(key)
-        if found is None:
+        member_of = numbers.get(key)
+        if member_of is None:
             members = first_members.setdefault(key[0], [])
             text = key[1] or ""
             if similarity is not None:
-                found = next((number for other, number in members if _similar(text, other, similarity)), None)
-            if found is None:
-                found, n_groups = n_groups, n_groups + 1
-                members.append((text, found))
-            numbers[key] = found
-        result[i] = found
+                member_of = next((number for other, number in members if _similar(text, other, similarity)), None)
+            if member_of is None:
+                member_of, n_groups = n_groups, n_groups + 1
+                members.append((text, member_of))
+            numbers[key] = member_of
+        result[i] = member_of
     return result
 
 

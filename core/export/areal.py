@@ -35,7 +35,7 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
     """Collect all rows; the format is one pickled list."""
     import torch
 
-    found: list[dict[str, Any]] = []
+    samples: list[dict[str, Any]] = []
     n_tokens = n_loss = 0
     for part in training_rows(plan, source, merge=merged(settings)):
         rows = with_context(part)
@@ -60,13 +60,13 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
                 "attention_mask": np.ones(len(loss), dtype=np.bool_),
             }
             tensors = {name: torch.from_numpy(values.copy()).unsqueeze(0) for name, values in row.items()}
-            found.append({**tensors, "rewards": torch.tensor([float(rewards[i])], dtype=torch.float32)})
+            samples.append({**tensors, "rewards": torch.tensor([float(rewards[i])], dtype=torch.float32)})
         n_tokens, n_loss = n_tokens + len(rows.ids), n_loss + int(rows.loss.sum())
         progress(rows.done, len(plan.steps))
-    torch.save(found, sink)
-    what = f"AReaL deals {len(found)} rows to its ranks in equal numbers, and refuses where that leaves a rest"
-    told = (Difference(what, f"as many data-parallel ranks as divide {len(found)}"),)
-    return Written(len(found), n_tokens, n_loss, told)
+    torch.save(samples, sink)
+    what = f"AReaL deals {len(samples)} rows to its ranks in equal numbers, and refuses where that leaves a rest"
+    differences = (Difference(what, f"as many data-parallel ranks as divide {len(samples)}"),)
+    return Written(len(samples), n_tokens, n_loss, differences)
 
 
 PLANNED = (
@@ -78,18 +78,18 @@ PLANNED = (
 
 def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
     """What AReaL makes of it otherwise than the plan."""
-    found = [*bare_rows(plan), *one_temperature(plan, "gconfig.temperature")]
+    common = [*bare_rows(plan), *one_temperature(plan, "gconfig.temperature")]
     if as_planned(settings):
         return [
             Difference(
                 "AReaL scales, clips and normalises what it is given, and updates four times, unless it is told not to",
                 PLANNED,
             ),
-            *found,
+            *common,
         ]
-    told = counts_of(plan)["sizes"]
-    what = f"AReaL's groups are group_size rows, one after another; the plan's have {sorted(set(told))} trajectories"
-    return [*found, Difference(what, "credit=plan")]
+    sizes = counts_of(plan)["sizes"]
+    what = f"AReaL's groups are group_size rows, one after another; the plan's have {sorted(set(sizes))} trajectories"
+    return [*common, Difference(what, "credit=plan")]
 
 
 def load_command(name: str) -> str:

@@ -76,8 +76,8 @@ def write_conversations(
         n_silent += sum(step["n_response_tokens"] or 0 for step in steps if step["step_uid"] in without)
         done += len(chosen)
         progress(done, len(owners))
-    told = tuple(Difference(f"{n} steps are in no loss: {reason}") for reason, n in sorted(reasons.items()))
-    return Written(n_rows, plan.counts["n_tokens"], plan.counts["n_loss_tokens"] - n_silent, told)
+    differences = tuple(Difference(f"{n} steps are in no loss: {reason}") for reason, n in sorted(reasons.items()))
+    return Written(n_rows, plan.counts["n_tokens"], plan.counts["n_loss_tokens"] - n_silent, differences)
 
 
 def not_as_text(step: Mapping[str, Any]) -> str | None:
@@ -123,8 +123,8 @@ def longest_row(plan: Plan) -> int:
 
 def temperatures_of(plan: Plan) -> NDArray[np.float64]:
     """What each step of the plan was sampled at: float64 [n], NaN where nothing tells."""
-    told = plan.reader.credit_fields(plan.steps["step_uid"].combine_chunks(), ["temperature"])["temperature"]
-    values: NDArray[np.float64] = told.cast(pa.float64()).to_numpy()
+    temperatures = plan.reader.credit_fields(plan.steps["step_uid"].combine_chunks(), ["temperature"])["temperature"]
+    values: NDArray[np.float64] = temperatures.cast(pa.float64()).to_numpy()
     return values
 
 

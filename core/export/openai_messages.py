@@ -21,15 +21,15 @@ def conversations(steps: list[dict[str, Any]]) -> Iterator[tuple[list[dict[str, 
         before, answer, tools = step["messages"], step["response_message"], step["tools"]
         if before is None or answer is None:
             continue
-        found = None
+        longest = None
         for line in lines:
             fits = len(line[0]) <= len(before) and line[0] == before[: len(line[0])] and line[1] == tools
-            if fits and (found is None or len(line[0]) > len(found[0])):
-                found = line
-        if found is None:
-            found = ([], tools, set())
-            lines.append(found)
-        messages, _, chosen = found
+            if fits and (longest is None or len(line[0]) > len(longest[0])):
+                longest = line
+        if longest is None:
+            longest = ([], tools, set())
+            lines.append(longest)
+        messages, _, chosen = longest
         messages[:] = [*before, answer]
         if not_as_text(step) is None:
             chosen.add(len(before))

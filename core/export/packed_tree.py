@@ -152,8 +152,8 @@ def read_totals(path: Path | str) -> Denominators:
     from safetensors import safe_open
 
     with safe_open(path, framework="numpy") as file:
-        told = file.metadata()
-    return Denominators(float(told["denominator_weight"]), int(told["denominator_steps"]))
+        metadata = file.metadata()
+    return Denominators(float(metadata["denominator_weight"]), int(metadata["denominator_steps"]))
 
 
 def read_rows(path: Path | str, *, rank: int | None = None) -> Iterator[tuple[PackedTree, LossTerms, list[str]]]:

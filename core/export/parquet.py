@@ -20,10 +20,10 @@ def write_row_groups(
         schema: of every table.
         groups: (steps written when this one is in, table, what it holds).
         total: steps in all, for progress.
-        progress: told after each group.
+        progress: called after each row group.
     """
     n_rows = n_tokens = n_loss = 0
-    told: dict[Difference, None] = {}
+    differences: dict[Difference, None] = {}
     # Plain encoding: zstd finds repeated contexts that dictionary codes hide, and it is twice as fast.
     with pq.ParquetWriter(pa.PythonFile(sink, mode="w"), schema, compression="zstd", use_dictionary=False) as writer:
         for done, table, written in groups:
@@ -31,6 +31,6 @@ def write_row_groups(
             n_rows += written.n_rows
             n_tokens += written.n_tokens
             n_loss += written.n_loss_tokens
-            told |= dict.fromkeys(written.differences)
+            differences |= dict.fromkeys(written.differences)
             progress(done, total)
-    return Written(n_rows, n_tokens, n_loss, tuple(told))
+    return Written(n_rows, n_tokens, n_loss, tuple(differences))

@@ -115,21 +115,21 @@ def bare_rows(plan: Plan) -> list[Difference]:
 
 
 def sampled_at(plan: Plan) -> NDArray[np.float64]:
-    """Temperature of each step's request, float64 [n]; NaN: it told none."""
-    told = plan.reader.credit_fields(plan.steps["step_uid"].combine_chunks(), ["temperature"])
-    values: NDArray[np.float64] = told["temperature"].cast(pa.float64()).to_numpy()
+    """Temperature of each step's request, float64 [n]; NaN: unknown."""
+    fields = plan.reader.credit_fields(plan.steps["step_uid"].combine_chunks(), ["temperature"])
+    values: NDArray[np.float64] = fields["temperature"].cast(pa.float64()).to_numpy()
     return values
 
 
 def one_temperature(plan: Plan, setting: str) -> list[Difference]:
     """A trainer that divides all logits by one temperature, where the steps' differ, or are unknown."""
-    found = np.unique(sampled_at(plan))
-    if len(found) < 2 and not np.isnan(found).any():
+    temperatures = np.unique(sampled_at(plan))
+    if len(temperatures) < 2 and not np.isnan(temperatures).any():
         return []
-    told = ", ".join("unknown" if np.isnan(value) else f"{value:g}" for value in found.tolist())
+    listed = ", ".join("unknown" if np.isnan(value) else f"{value:g}" for value in temperatures.tolist())
     return [
         Difference(
-            f"steps were sampled at temperatures {told}; the trainer computes all log-probs at {setting}",
+            f"steps were sampled at temperatures {listed}; the trainer computes all log-probs at {setting}",
             "recipe temperature: one of them",
         )
     ]

@@ -111,23 +111,23 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
             n_rows += 1
         done += len(table)
         progress(done, len(plan.steps))
-    told: tuple[Difference, ...] = ()
+    differences: tuple[Difference, ...] = ()
     if n_unknown:
         what = (
             f"{n_unknown} steps have no log-probs: rLLM's Tinker backend drops their trajectories, its verl backend "
             "takes 0 for them or those of other tokens"
         )
-        told = (Difference(what, "view where: has_logprobs"),)
-    return Written(n_rows, plan.counts["n_tokens"], plan.counts["n_loss_tokens"] - n_bare, told)
+        differences = (Difference(what, "view where: has_logprobs"),)
+    return Written(n_rows, plan.counts["n_tokens"], plan.counts["n_loss_tokens"] - n_bare, differences)
 
 
 def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
     """What rLLM makes of it otherwise than the plan."""
-    found = [*bare_rows(plan), *one_temperature(plan, "the sampling parameters' temperature")]
+    common = [*bare_rows(plan), *one_temperature(plan, "the sampling parameters' temperature")]
     if plan.level is None:
-        return found
+        return common
     what = "rLLM computes advantages from trajectory rewards (GRPO with ddof 0), and overwrites the plan's"
-    return [Difference(what, "rllm.algorithm.use_precomputed_advantage=true"), NOT_ITS_OWN, *found]
+    return [Difference(what, "rllm.algorithm.use_precomputed_advantage=true"), NOT_ITS_OWN, *common]
 
 
 def load_command(name: str) -> str:

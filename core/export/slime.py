@@ -49,7 +49,7 @@ def _samples(
         n_prompt, step = int(rows.n_prompt[i]), int(rows.last_step[i])
         ids, loss = rows.ids[at], rows.loss[at][n_prompt:]
         scores = np.where(loss, rows.logprobs[at][n_prompt:], 0.0)
-        told = [versions[place] for place in rows.steps[owner == i].tolist()]
+        sampled_by = [versions[place] for place in rows.steps[owner == i].tolist()]
         planned = {"advantage": values[i], "reward": scores_of[step]}
         yield {
             "group_index": int(rows.group[i]),
@@ -62,7 +62,7 @@ def _samples(
             "label": None,
             "reward": planned if as_planned(settings) else values[i],
             "loss_mask": loss.astype(np.int64).tolist(),
-            "weight_versions": [str(version) for version in told if version is not None],
+            "weight_versions": [str(version) for version in sampled_by if version is not None],
             "rollout_log_probs": None if np.isnan(scores).any() else scores.tolist(),
             "status": STATUS.get(finish.get(uids[step]) or "", "completed"),
             "metadata": {"step_uid": uids[step], "raw_reward": scores_of[step]},
@@ -76,19 +76,19 @@ def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
         "slime updates once for each global-batch-size of trajectories, and drops those that are over",
         f"--global-batch-size {n} --use-dynamic-batch-size",
     )
-    found = [whole, *bare_rows(plan), *one_temperature(plan, "--rollout-temperature")]
+    common = [whole, *bare_rows(plan), *one_temperature(plan, "--rollout-temperature")]
     if as_planned(settings):
         what = (
             "slime refuses the file unless it is told where the plan's advantages stand, and to leave them as they are"
         )
-        return [Difference(what, PLANNED), *found]
+        return [Difference(what, PLANNED), *common]
     sizes = counts_of(plan)
     if not sizes["uniform"]:
-        found.append(
+        common.append(
             Difference("groups differ in size, so slime normalises rewards over the whole batch", "credit=plan")
         )
     several = "slime counts a row as a sample: a trajectory of several rows votes that often in its group"
-    return [*found, Difference(several, "credit=plan, or merge=trajectory where it gives one row each")]
+    return [*common, Difference(several, "credit=plan, or merge=trajectory where it gives one row each")]
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:

@@ -41,13 +41,13 @@ JSON_COLUMNS = ("messages", "response_message", "tools", "sampling", "metadata")
 def _details(source: ExportSource, trajectory_uids: Sequence[str], step_uids: Sequence[str]) -> dict[str, pa.Array]:
     """What only the whole step knows, in the order of ``step_uids``; one trajectory's messages at a time."""
     wanted = set(step_uids)
-    found: dict[str, tuple[Any, ...]] = {}
+    details: dict[str, tuple[Any, ...]] = {}
     for uid in dict.fromkeys(trajectory_uids):
         for step in source.trajectory(uid)["steps"]:
             if step["step_uid"] in wanted:
                 texts = [None if step[name] is None else orjson.dumps(step[name]).decode() for name in JSON_COLUMNS]
-                found[step["step_uid"]] = (*(step[name] for name in FROM_STEP), *texts)
-    columns = zip(*(found[uid] for uid in step_uids), strict=True)
+                details[step["step_uid"]] = (*(step[name] for name in FROM_STEP), *texts)
+    columns = zip(*(details[uid] for uid in step_uids), strict=True)
     return {
         name: pa.array(values, SCHEMA.field(name).type)
         for name, values in zip((*FROM_STEP, *JSON_COLUMNS), columns, strict=True)

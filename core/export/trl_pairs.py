@@ -52,16 +52,16 @@ class _Answer:
 def _answers(plan: Plan, source: ExportSource, wanted: Sequence[int]) -> dict[int, _Answer]:
     """Trajectory number -> its answer."""
     numbers = sorted(set(wanted))
-    found: dict[int, _Answer] = {}
+    answers: dict[int, _Answer] = {}
     for rows in training_rows(plan.part(numbers), source, merge=True):
         for i, at in enumerate(rows.slices()):
             number, n = numbers[int(rows.trajectory[i])], int(rows.n_prompt[i])
             loss = rows.loss[at]
-            if number in found:
-                found[number].n_behind += int(loss.sum())
+            if number in answers:
+                answers[number].n_behind += int(loss.sum())
             else:
-                found[number] = _Answer(rows.ids[at][:n], rows.ids[at][n:], loss[n:].astype(np.int8))
-    return found
+                answers[number] = _Answer(rows.ids[at][:n], rows.ids[at][n:], loss[n:].astype(np.int8))
+    return answers
 
 
 def _pairs(plan: Plan, source: ExportSource) -> Iterator[tuple[int, pa.Table, Written]]:

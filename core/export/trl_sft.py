@@ -27,9 +27,9 @@ def _groups(plan: Plan, source: ExportSource, merge: bool) -> Iterator[tuple[int
         labels = np.where(rows.loss, rows.ids, np.int32(IGNORE))
         columns = [lists(values, rows.lengths, pa.int32()) for values in (rows.ids, labels)]
         n_first = n_unpredicted(rows)
-        told = (UNPREDICTED,) if n_first else ()
+        differences = (UNPREDICTED,) if n_first else ()
         n_loss = int(rows.loss.sum()) - n_first
-        yield rows.done, pa.table(columns, schema=SCHEMA), Written(len(rows), len(rows.ids), n_loss, told)
+        yield rows.done, pa.table(columns, schema=SCHEMA), Written(len(rows), len(rows.ids), n_loss, differences)
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:

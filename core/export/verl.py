@@ -73,7 +73,7 @@ def scores(plan: Plan, padded: Padded, settings: Mapping[str, str]) -> NDArray[n
 
 def tensors(padded: Padded, rm_scores: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
     """The arrays that verl names, [B, ...]."""
-    found: dict[str, NDArray[Any]] = {
+    tensors: dict[str, NDArray[Any]] = {
         "prompts": padded.prompts,
         "responses": padded.responses,
         "response_mask": padded.response_mask,
@@ -83,10 +83,10 @@ def tensors(padded: Padded, rm_scores: NDArray[np.float32]) -> dict[str, NDArray
         "rm_scores": rm_scores,
     }
     if padded.logprobs is not None:
-        found["rollout_log_probs"] = padded.logprobs
+        tensors["rollout_log_probs"] = padded.logprobs
     if padded.advantages is not None:
-        found["advantages"] = padded.advantages
-    return found
+        tensors["advantages"] = padded.advantages
+    return tensors
 
 
 def labels(plan: Plan, step: NDArray[np.int64], *, stepwise: bool) -> dict[str, NDArray[Any]]:
@@ -112,14 +112,14 @@ def labels(plan: Plan, step: NDArray[np.int64], *, stepwise: bool) -> dict[str, 
 
 def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
     """What verl, or Agent-R1 and StepPO, make of it otherwise than the plan."""
-    found = [*bare_rows(plan), *one_temperature(plan, "actor_rollout_ref.rollout.temperature")]
+    common = [*bare_rows(plan), *one_temperature(plan, "actor_rollout_ref.rollout.temperature")]
     if settings["rewards"] == "plan":
-        return found
+        return common
     if settings["rewards"] == "trajectory":
         return [Difference("verl's estimator decides, not the plan's: its groups are n rows, one after another",
-                           "rewards=plan"), *found]  # fmt: skip
+                           "rewards=plan"), *common]  # fmt: skip
     what = "Agent-R1's and StepPO's estimator decides, not the plan's: it chains rows by step_indices, forks too"
-    return [Difference(what, "rewards=plan"), *same_settings(plan), *other_sums(plan), *found]
+    return [Difference(what, "rewards=plan"), *same_settings(plan), *other_sums(plan), *common]
 
 
 class _Inside:
@@ -156,8 +156,8 @@ def write_data_proto(
         def reducer_override(self, obj: Any) -> Any:
             return (torch.from_numpy, (obj.numpy(),)) if isinstance(obj, torch.Tensor) else NotImplemented
 
-    found = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in arrays.items()}
-    Pickler(_Inside(sink), protocol=4).dump((found, dict(beside), dict(meta)))
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in arrays.items()}
+    Pickler(_Inside(sink), protocol=4).dump((tensors, dict(beside), dict(meta)))
     sink.write(pickle.REDUCE + pickle.STOP)
 
 
@@ -168,13 +168,13 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
     beside = labels(plan, padded.step, stepwise=settings["rewards"] == "step")
     write_data_proto(sink, arrays, beside, {"plan": plan.hash, "timing": {}})
     progress(len(plan.steps), len(plan.steps))
-    told = padded.unknown
+    differences = padded.unknown
     if settings["rewards"] == "plan":
         what = (
             "verl computes advantages anew unless it is told to pass on the file's, and replays one batch of all rows"
         )
-        told = (Difference(what, PLANNED.format(len(padded.step))), *told)
-    return Written(len(padded.step), int(padded.attention_mask.sum()), int(padded.response_mask.sum()), told)
+        differences = (Difference(what, PLANNED.format(len(padded.step))), *differences)
+    return Written(len(padded.step), int(padded.attention_mask.sum()), int(padded.response_mask.sum()), differences)
 
 
 def load_command(name: str) -> str:

@@ -72,9 +72,9 @@ def convert_record(where: str, record: Any, convert: Callable[[], ConvertedRecor
     Keys that the record holds beside the conversation are scrubbed out of it, also where the format leaves them behind.
     """
     try:
-        found = convert()
+        converted = convert()
         keys = logged_secrets(record)
-        return replace(found, steps=scrubbed(list(found.steps), keys)) if keys else found
+        return replace(converted, steps=scrubbed(list(converted.steps), keys)) if keys else converted
     except InvalidInput as error:
         return Problem(where, error.field, error.message)
     except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError, RecursionError) as error:

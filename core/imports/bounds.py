@@ -50,12 +50,12 @@ UNREADABLE = (
 """What readers of JSON, gzip, zip, pickle, Parquet and SQLite raise for bytes that are not what they should be."""
 
 
-def bounded(path: Path, found: Iterator[ReadResult]) -> Iterator[ReadResult]:
+def bounded(path: Path, results: Iterator[ReadResult]) -> Iterator[ReadResult]:
     """The same; a file that can't be read on is a Problem that says behind which record, and ends."""
     where = path.name
     while True:
         try:
-            item = next(found, None)
+            item = next(results, None)
         except InvalidInput as error:
             yield Problem(_behind(path, where), error.field, error.message)
             return

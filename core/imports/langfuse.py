@@ -30,8 +30,8 @@ def _either(record: Mapping[str, Any], camel: str, snake: str) -> Any:
 def _trace(record: Mapping[str, Any]) -> str | None:
     if record.get("type") != "GENERATION":
         return ""
-    found = _either(record, "traceId", "trace_id") or record.get("id")
-    return found if isinstance(found, str) else None
+    trace_id = _either(record, "traceId", "trace_id") or record.get("id")
+    return trace_id if isinstance(trace_id, str) else None
 
 
 def _generation(record: Mapping[str, Any], trace: str, index: int, last: bool) -> ConvertedRecord:
@@ -85,10 +85,10 @@ def _prompt(given: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | No
         return [dict(given)], None
     if isinstance(given, str):
         return [{"role": "user", "content": given}], None
-    found = objects(given, "input")
-    if not found:
+    messages = objects(given, "input")
+    if not messages:
         raise InvalidInput("a generation needs its input: messages, or a text", field="input")
-    return found, None
+    return messages, None
 
 
 def _answers(given: Any) -> list[dict[str, Any]]:

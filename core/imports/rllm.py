@@ -1,4 +1,4 @@
-"""rLLM's model gateway: its SQLite trace store, with token ids and log-probs where its engine told them."""
+"""rLLM's model gateway: its SQLite trace store, with token ids and log-probs if its engine returned them."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def read(path: Path) -> Iterator[ReadResult]:
         while row is not None:
             following = next(rows, None)
             last = following is None or following[0] != row[0]
-            found = _trace(f"{path.name}:{row[1]}", row[0], index, last, row[2])
-            yield found
-            index = 0 if last else index + (len(found.steps) if isinstance(found, ConvertedRecord) else 1)
+            result = _trace(f"{path.name}:{row[1]}", row[0], index, last, row[2])
+            yield result
+            index = 0 if last else index + (len(result.steps) if isinstance(result, ConvertedRecord) else 1)
             row = following
 
 
@@ -112,32 +112,32 @@ def _choice(session: str, record: Mapping[str, Any], place: int, prompt: int) ->
     request, response = record.get("raw_request") or {}, record["raw_response"]
     choice = response["choices"][place]
     dialect = "chat" if isinstance(choice.get("message"), Mapping) else "completions"
-    told = _columns(record) if place == 0 else {}
+    step = _columns(record) if place == 0 else {}
     tokens = extract_tokens(response, place, dialect, echoed=request.get("echo") is True)
     if tokens.response_ids is not None or place:
-        told |= {
+        step |= {
             "response_ids": tokens.response_ids,
             "response_logprobs": tokens.response_logprobs if tokens.response_ids is not None else None,
             "token_source": tokens.token_source,
             "mismatch": tokens.mismatch,
         }
     if tokens.prompt_ids is not None:
-        told["prompt_ids"] = tokens.prompt_ids
+        step["prompt_ids"] = tokens.prompt_ids
     elif prompt == 0:
-        told["prompt_ids"] = record.get("prompt_token_ids") or None
-    told["response_message"] = choice.get("message")
-    told["finish_reason"] = text(choice, "finish_reason")
+        step["prompt_ids"] = record.get("prompt_token_ids") or None
+    step["response_message"] = choice.get("message")
+    step["finish_reason"] = text(choice, "finish_reason")
     if dialect == "completions":
         asked, said = _prompts(request)[prompt], choice.get("text")
         if isinstance(asked, str):
-            told["messages"] = [{"role": "user", "content": asked}]
+            step["messages"] = [{"role": "user", "content": asked}]
             if request.get("echo") is True and isinstance(said, str):
                 said = said.removeprefix(asked)
-        told["response_message"] = {"role": "assistant", "content": said} if isinstance(said, str) else None
+        step["response_message"] = {"role": "assistant", "content": said} if isinstance(said, str) else None
     if prompt:
         # As the gateway has it: the prompts of one call are tasks of their own.
-        told["trajectory_uid"] = f"{session}.prompt{prompt}"
-    return told
+        step["trajectory_uid"] = f"{session}.prompt{prompt}"
+    return step
 
 
 def _prompts(request: Mapping[str, Any]) -> Sequence[Any]:

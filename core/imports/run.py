@@ -82,9 +82,9 @@ def recognise(path: Path) -> Format:
         binary = stream.read(4) in (b"PAR1", b"SQLi", b"PK\x03\x04")
     try:
         first = None if binary else first_record(path)
-        for found in FORMATS.values():
-            if found.recognises(path, first):
-                return found
+        for form in FORMATS.values():
+            if form.recognises(path, first):
+                return form
     except UNREADABLE as error:
         raise InvalidInput(f"{path.name} can't be read: {error}", field="path") from error
     raise InvalidInput(f"{path.name} looks like no known format", field="format", hint=f"name it: {', '.join(FORMATS)}")
@@ -121,17 +121,17 @@ def run(
     if all_or_nothing:
         _refuse_problems(chosen, defaults)
     report = Report()
-    for path, found in chosen:
-        report.formats[str(path)] = found.name
-        _import_file(path, found, sink, defaults, report, progress)
+    for path, form in chosen:
+        report.formats[str(path)] = form.name
+        _import_file(path, form, sink, defaults, report, progress)
     return report
 
 
 def _refuse_problems(chosen: Sequence[tuple[Path, Format]], defaults: Mapping[str, str]) -> None:
     first: Problem | None = None
     n = 0
-    for path, found in chosen:
-        for item in _checked(bounded(path, found.read(path)), defaults):
+    for path, form in chosen:
+        for item in _checked(bounded(path, form.read(path)), defaults):
             if isinstance(item, Problem):
                 first = first or item
                 n += 1
@@ -140,9 +140,9 @@ def _refuse_problems(chosen: Sequence[tuple[Path, Format]], defaults: Mapping[st
         raise InvalidInput(f"{first.where}: {first.message}{more}", field=first.field, hint="nothing was imported")
 
 
-def _checked(found: Iterator[ReadResult], defaults: Mapping[str, str]) -> Iterator[ReadResult]:
+def _checked(results: Iterator[ReadResult], defaults: Mapping[str, str]) -> Iterator[ReadResult]:
     """The same with every step held against the wire's form, so that what is wrong is named by its place."""
-    for item in found:
+    for item in results:
         if isinstance(item, Problem):
             yield item
             continue

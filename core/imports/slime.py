@@ -147,10 +147,10 @@ def _reward(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _versions(record: Mapping[str, Any], n_runs: int) -> list[dict[str, int]]:
     """Policy versions of each run: slime notes one per call; where they are not as many as runs, the first and last."""
-    told = [int(one) for one in record.get("weight_versions") or [] if str(one).isdecimal()]
-    if len(told) == n_runs:
-        return [{"policy_version": one} for one in told]
-    span = {"policy_version": told[0], "policy_version_end": told[-1]} if told else {}
+    versions = [int(one) for one in record.get("weight_versions") or [] if str(one).isdecimal()]
+    if len(versions) == n_runs:
+        return [{"policy_version": one} for one in versions]
+    span = {"policy_version": versions[0], "policy_version_end": versions[-1]} if versions else {}
     return [span] * n_runs
 
 

@@ -30,7 +30,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(slots=True)
 class DeepReport:
-    """What was found.
+    """The result of a deep check.
 
     Attributes:
         n_steps: steps of the pool.
@@ -89,8 +89,8 @@ def deep_check(
         if progress is not None:
             progress("journal", done, len(segments))
     for one in damages(journal_dir):
-        told = {"segment": one.segment, "offset": one.offset, "next_offset": one.next_offset, "reason": one.reason}
-        report.damages.append(told)
+        entry = {"segment": one.segment, "offset": one.offset, "next_offset": one.next_offset, "reason": one.reason}
+        report.damages.append(entry)
     trajectories = pool.trajectories.uids()
     for done, uid in enumerate(trajectories, 1):
         for step_uid, what in pool.integrity.damaged_steps(uid):

@@ -231,8 +231,8 @@ def _draft(
 def _trace_id(record: Mapping[str, Any]) -> str | None:
     """The trace of a W3C ``traceparent`` (``00-<trace>-<span>-<flags>``): some agents keep one for a user's turn."""
     parts = str(mapping(record, "client_headers").get("traceparent", "")).split("-")
-    told = parts[1] if len(parts) >= 4 else ""
-    return told if len(told) == 32 and set(told) <= _HEX and set(told) != {"0"} else None
+    trace_id = parts[1] if len(parts) >= 4 else ""
+    return trace_id if len(trace_id) == 32 and set(trace_id) <= _HEX and set(trace_id) != {"0"} else None
 
 
 def _encoded_prompt(facts: Mapping[str, Any], response: Mapping[str, Any]) -> Sequence[int] | None:
@@ -243,8 +243,8 @@ def _encoded_prompt(facts: Mapping[str, Any], response: Mapping[str, Any]) -> Se
     """
     ids = facts.get("prompt_ids")
     usage = response.get("usage")
-    told = usage.get("prompt_tokens") if isinstance(usage, dict) else None
-    if not isinstance(ids, list) or told != len(ids):
+    n_prompt = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+    if not isinstance(ids, list) or n_prompt != len(ids):
         return None
     return cast("list[int]", ids)
 

@@ -1,4 +1,4 @@
-"""How far the pool is behind the journal, found at the journal's end."""
+"""How far the pool is behind the journal, measured at the journal's end."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Lag:
 
     def _oldest(self, positions: Mapping[str, int]) -> list[Record]:
         """The first unread record of each writer that has one."""
-        found: list[Record] = []
+        records: list[Record] = []
         for writer in self._reader.read(positions):
-            found += islice((one for one in writer if isinstance(one, Record)), 1)
-        return found
+            records += islice((one for one in writer if isinstance(one, Record)), 1)
+        return records

@@ -107,9 +107,9 @@ class Linker:
         identity_source = draft.identity_source
         doubt: str | None = None
         if not trajectory_uid:
-            found, doubt = self._infer(call, draft.metadata)
-            found = found or self._traced(draft.metadata, call)
-            trajectory_uid = found or self._begin(f"inferred-{draft.step_uid}")
+            known_uid, doubt = self._infer(call, draft.metadata)
+            known_uid = known_uid or self._traced(draft.metadata, call)
+            trajectory_uid = known_uid or self._begin(f"inferred-{draft.step_uid}")
             identity_source = IdentitySource.INFERRED
         elif sibling_of is not None:
             identity_source = sibling_of.identity_source
@@ -176,17 +176,17 @@ class Linker:
         """(the open trajectory that this call continues, why that is not certain)."""
         opened = self._opened()
         for uids in opened.candidates(call):
-            found: list[tuple[str, Continuation]] = []
+            candidates: list[tuple[str, Continuation]] = []
             for uid in uids:
                 links = self._links(uid)
                 if call.step_uid in links.by_uid:
                     return uid, None
                 continued = continuation(links, call)
                 if continued is not None:
-                    found.append((uid, continued))
-            if found:
-                best = max(map(_fit, found))
-                return self._one_of([one for one in found if _fit(one) == best], call, metadata)
+                    candidates.append((uid, continued))
+            if candidates:
+                best = max(map(_fit, candidates))
+                return self._one_of([one for one in candidates if _fit(one) == best], call, metadata)
         return None, None
 
     def _one_of(
@@ -257,14 +257,14 @@ class Linker:
 
     def _quoted(self, call: Call) -> str | None:
         """The one trajectory, of the latest, whose answer a call of a harness tells in its text."""
-        told = letters_of(call.messages)
-        found: dict[str, int] = {}
+        letters = letters_of(call.messages)
+        quoted: dict[str, int] = {}
         for uid in self._opened().latest(MAX_RELOADED):
             for node in self._links(uid).nodes:
                 work = node.kind == CallKind.MAIN and node.system != call.system
-                if work and node.answer_gist is not None and quotes(told, node.answer_gist):
-                    found[uid] = node.step_index
-        return next(iter(found)) if len(found) == 1 else None
+                if work and node.answer_gist is not None and quotes(letters, node.answer_gist):
+                    quoted[uid] = node.step_index
+        return next(iter(quoted)) if len(quoted) == 1 else None
 
     @staticmethod
     def _opens_side_task(draft: Step, call: Call, identity_source: str) -> bool:
@@ -292,10 +292,10 @@ class Linker:
         if links is None:
             links = TrajectoryLinks()
             if trajectory_uid not in self._new and self._stored.knows(trajectory_uid):
-                found = self._stored.get(trajectory_uid)
-                if not found["complete"]:
-                    links.policy_version = _version(found["metadata"])
-                for step in found["steps"]:
+                trajectory = self._stored.get(trajectory_uid)
+                if not trajectory["complete"]:
+                    links.policy_version = _version(trajectory["metadata"])
+                for step in trajectory["steps"]:
                     call = self._recall(links, step)
                     if step["identity_source"] == IdentitySource.INFERRED:
                         self._remember_trace(step["metadata"], trajectory_uid)
@@ -348,11 +348,11 @@ class Linker:
             self._new.discard(uid)
 
 
-def _fit(found: tuple[str, Continuation]) -> tuple[int, bool, int]:
-    return found[1].m, found[1].holds, found[1].likeness
+def _fit(candidate: tuple[str, Continuation]) -> tuple[int, bool, int]:
+    return candidate[1].m, candidate[1].holds, candidate[1].likeness
 
 
 def _version(metadata: Any) -> int | None:
     """The policy version that a registration names; None when it names none."""
-    told = metadata.get("policy_version") if isinstance(metadata, Mapping) else None
-    return told if isinstance(told, int) and not isinstance(told, bool) else None
+    version = metadata.get("policy_version") if isinstance(metadata, Mapping) else None
+    return version if isinstance(version, int) and not isinstance(version, bool) else None

@@ -102,8 +102,8 @@ class OpenTrajectories:
         known = (self._answers.get(int(call.talk[place])) for place in places)
         asked = (self._prompts.get(keys[place]) for place in places)
         for names in chain(known, asked):
-            if found := [uid for uid in names if uid in self._open]:
-                yield found
+            if open_uids := [uid for uid in names if uid in self._open]:
+                yield open_uids
 
 
 def _keys(call: Call) -> list[int]:

@@ -28,32 +28,32 @@ def read_in_order(reader: JournalReader, after: Mapping[str, int], *, now: float
         after: as in ``JournalReader.read``.
         now: UTC seconds, taken before this call; what is younger comes next time.
     """
-    writers = [_peeked(found) for found in reader.read(after)]
-    unread = [found for found in writers if found is not None]
+    writers = [_peeked(items) for items in reader.read(after)]
+    unread = [items for items in writers if items is not None]
     if len(unread) <= 1:
-        for found in unread:
-            yield from found
+        for items in unread:
+            yield from items
         return
-    for _, one in heapq.merge(*(_timed(found, now) for found in unread), key=itemgetter(0)):
+    for _, one in heapq.merge(*(_timed(items, now) for items in unread), key=itemgetter(0)):
         yield one
 
 
-def time_of(found: JournalItem) -> float | None:
+def time_of(item: JournalItem) -> float | None:
     """When a record was written, UTC seconds; None where it doesn't say."""
-    match = _AT.match(found.payload) if isinstance(found, Record) else None
+    match = _AT.match(item.payload) if isinstance(item, Record) else None
     return float(match[1]) if match is not None else None
 
 
-def _peeked(found: Iterator[JournalItem]) -> Iterator[JournalItem] | None:
+def _peeked(items: Iterator[JournalItem]) -> Iterator[JournalItem] | None:
     """The same; None when there is nothing."""
-    first = next(found, None)
-    return None if first is None else chain([first], found)
+    first = next(items, None)
+    return None if first is None else chain([first], items)
 
 
-def _timed(found: Iterator[JournalItem], now: float) -> Iterator[tuple[float, JournalItem]]:
+def _timed(items: Iterator[JournalItem], now: float) -> Iterator[tuple[float, JournalItem]]:
     """With each record's time; what has none stands beside what is before it."""
     at = 0.0
-    for one in found:
+    for one in items:
         # A writer's order is never changed, whatever its clock does.
         at = max(at, time_of(one) or 0.0)
         if now < at <= now + _SKEW_S:

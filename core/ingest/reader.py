@@ -96,9 +96,9 @@ class RecordReader:
         begin = payload.find(_REQUEST)
         if begin < 0:
             return parse(payload)
-        found = _OWNER.search(payload, 0, min(begin, _OWNER_WITHIN))
+        match = _OWNER.search(payload, 0, min(begin, _OWNER_WITHIN))
         # Only a name for what to compare with: the comparison decides.
-        owner = found[1].decode() if found is not None else ""
+        owner = match[1].decode() if match is not None else ""
         last = self._said.get(owner)
         if last is None and self._said:
             # A new trajectory mostly begins as the latest does: the same system prompt, often the same task.
@@ -180,9 +180,9 @@ def _parse(payload: bytes, begin: int, last: _Said) -> tuple[dict[str, Any], _Sa
         said.ids_text, said.ids = text, _ids(text, last)
         arrays[_MARK - number] = said.ids
     for holder in _holders(record.get("response")) if arrays else ():
-        told = holder.get("prompt_token_ids")
-        if isinstance(told, list) and len(told) == 1 and told[0] in arrays:
-            holder["prompt_token_ids"] = arrays.pop(told[0])
+        ids = holder.get("prompt_token_ids")
+        if isinstance(ids, list) and len(ids) == 1 and ids[0] in arrays:
+            holder["prompt_token_ids"] = arrays.pop(ids[0])
     if arrays:
         raise ValueError("prompt ids where no engine tells them")
     return record, said

@@ -168,15 +168,15 @@ class Ingest:
 
     def _one_batch(self) -> int:
         try:
-            found = self._read()
-            if found:
+            items = self._read()
+            if items:
                 try:
-                    self._store(found)
+                    self._store(items)
                 except _UNREADABLE as error:
                     self._linker.forget()
                     if not isinstance(error, InvalidInput) and isinstance(error, StudioError):
                         raise
-                    self._store_one_by_one(found)
+                    self._store_one_by_one(items)
         except Exception as error:
             self._linker.forget()
             self._failure = f"ingest failed: {error!r}" if not isinstance(error, StudioError) else str(error)
@@ -184,18 +184,18 @@ class Ingest:
                 raise
             raise StudioError(self._failure) from error
         self._failure = None
-        self.n_ingested += sum(isinstance(one, Record) for one in found)
-        return len(found)
+        self.n_ingested += sum(isinstance(one, Record) for one in items)
+        return len(items)
 
     def _read(self) -> list[JournalItem]:
-        found: list[JournalItem] = []
+        items: list[JournalItem] = []
         n_bytes = 0
         for one in islice(read_in_order(self._journal, self._positions, now=self._clock()), MAX_RECORDS):
-            found.append(one)
+            items.append(one)
             n_bytes += len(one.payload) if isinstance(one, Record) else 0
             if n_bytes >= MAX_BATCH_BYTES:
                 break
-        return found
+        return items
 
     def _store_one_by_one(self, records: Sequence[JournalItem]) -> None:
         """After a batch failed: find the record that can't be stored, and store its position and reason instead."""
@@ -231,36 +231,36 @@ class Ingest:
             if isinstance(record, Gap):
                 continue
             try:
-                kind, found = _read_record(record, self._reader)
+                kind, parsed = _read_record(record, self._reader)
             except _UNREADABLE as error:
                 batch.errors.append((record.segment, record.next_offset, _reason(error)))
                 continue
             if kind in _STEPS:
-                found = [self._retokenizer.fill(step) for step in found]
-            found = self._not_deleted(kind, found, record)
-            if found is not None:
-                drafted.append((kind, found))
+                parsed = [self._retokenizer.fill(step) for step in parsed]
+            parsed = self._not_deleted(kind, parsed, record)
+            if parsed is not None:
+                drafted.append((kind, parsed))
         self._forget_deleted()
-        self._linker.announce({step.trajectory_uid for kind, found in drafted if kind in _STEPS for step in found})
-        for kind, found in drafted:
+        self._linker.announce({step.trajectory_uid for kind, parsed in drafted if kind in _STEPS for step in parsed})
+        for kind, parsed in drafted:
             if kind == "steps":
-                batch.steps.extend(self._linker.place(step) for step in found)
+                batch.steps.extend(self._linker.place(step) for step in parsed)
             elif kind == "call":
-                self._place_choices(found, batch)
+                self._place_choices(parsed, batch)
             elif kind == "complete":
-                batch.completions.append(found)
-                self._linker.close(found["trajectory_uid"])
+                batch.completions.append(parsed)
+                self._linker.close(parsed["trajectory_uid"])
             elif kind == "register":
-                batch.registrations.append(found)
-                self._linker.register(found["trajectory_uid"], found["metadata"])
+                batch.registrations.append(parsed)
+                self._linker.register(parsed["trajectory_uid"], parsed["metadata"])
             elif kind == "session":
-                batch.sessions.append(found)
+                batch.sessions.append(parsed)
             elif kind == "revoke":
-                batch.revocations.append(found)
+                batch.revocations.append(parsed)
             elif kind == "feedback":
-                batch.feedback.extend(found)
+                batch.feedback.extend(parsed)
             else:
-                batch.policy_events.append(found)
+                batch.policy_events.append(parsed)
         self._append(batch)
         self._linker.stored()
 
@@ -276,27 +276,27 @@ class Ingest:
     def _kept(self, damage: Damage) -> Damage:
         """Keep a copy of the bad bytes beside their segment; the damage, with where that is."""
         try:
-            told = f"{damage.reason}; kept in {keep_aside(self._dir, damage).name}"
+            reason = f"{damage.reason}; kept in {keep_aside(self._dir, damage).name}"
         except OSError as error:
-            told = f"{damage.reason}; no copy could be made: {error.strerror}"
-        _log.error("the journal is damaged at %s:%d: %s", damage.segment, damage.offset, told)
-        return damage._replace(reason=told)
+            reason = f"{damage.reason}; no copy could be made: {error.strerror}"
+        _log.error("the journal is damaged at %s:%d: %s", damage.segment, damage.offset, reason)
+        return damage._replace(reason=reason)
 
-    def _not_deleted(self, kind: str, found: Any, record: Record) -> Any:
+    def _not_deleted(self, kind: str, parsed: Any, record: Record) -> Any:
         """What a record says, less what was deleted after it was read: only a rebuild meets any. None: nothing."""
         if not self._pool.recovery.forgets_any:
-            return found
+            return parsed
 
         def there(name: str, uid: str) -> bool:
             return not self._pool.recovery.forgets(name, uid, record.segment, record.offset)
 
         if kind in _STEPS:
-            return [step for step in found if there("step", step.step_uid)] or None
+            return [step for step in parsed if there("step", step.step_uid)] or None
         if kind == "feedback":
-            return [item for item in found if there("feedback", item["feedback_uid"])] or None
+            return [item for item in parsed if there("feedback", item["feedback_uid"])] or None
         if kind in ("complete", "register"):
-            return found if there("trajectory", found["trajectory_uid"]) else None
-        return found
+            return parsed if there("trajectory", parsed["trajectory_uid"]) else None
+        return parsed
 
     def _append(self, batch: Batch) -> None:
         self._pool.steps.append(

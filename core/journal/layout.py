@@ -128,9 +128,9 @@ def unpack_frame(data: bytes, salt: bytes, key: int) -> Frame | None:
     """The record's or gap's header in ``data``; None when it is none of this segment."""
     if len(data) != RECORD_BYTES or not data.startswith(salt):
         return None
-    told = _U32.unpack_from(data, _RECORD.size)[0]
-    gap = zlib.crc32(data[: _RECORD.size], key) != told
-    if gap and zlib.crc32(data[: _RECORD.size], _gap_key(key)) != told:
+    expected = _U32.unpack_from(data, _RECORD.size)[0]
+    gap = zlib.crc32(data[: _RECORD.size], key) != expected
+    if gap and zlib.crc32(data[: _RECORD.size], _gap_key(key)) != expected:
         return None
     _, offset, length, crc = _RECORD.unpack_from(data)
     return Frame(offset, length, crc, gap)
@@ -198,8 +198,8 @@ def folder_id(directory: Path) -> bytes | None:
 def make_folder_id(directory: Path) -> bytes:
     """The folder's id, made and written when it has none. OSError when that fails."""
     path = directory / FOLDER_FILE
-    if (found := _written_id(path)) is not None:
-        return found
+    if (written := _written_id(path)) is not None:
+        return written
     fresh = _told_by_segments(directory) or os.urandom(FOLDER_BYTES)
     own = directory / f".{FOLDER_FILE}.{os.getpid()}.{threading.get_ident()}"
     own.write_bytes(fresh + _U32.pack(zlib.crc32(fresh)))
@@ -217,17 +217,17 @@ def make_folder_id(directory: Path) -> bytes:
 
 def _written_id(path: Path) -> bytes | None:
     try:
-        found = path.read_bytes()
+        data = path.read_bytes()
     except FileNotFoundError:
         return None
-    told, crc = found[:FOLDER_BYTES], found[FOLDER_BYTES:]
-    return told if crc == _U32.pack(zlib.crc32(told)) and len(told) == FOLDER_BYTES else None
+    folder, crc = data[:FOLDER_BYTES], data[FOLDER_BYTES:]
+    return folder if crc == _U32.pack(zlib.crc32(folder)) and len(folder) == FOLDER_BYTES else None
 
 
 def _told_by_segments(directory: Path) -> bytes | None:
     """The id that most of the segments carry: a folder that was restored from a backup has nothing else."""
-    found: dict[bytes, int] = {}
+    counts: dict[bytes, int] = {}
     for name in segments(directory):
         if (head := read_head(directory / name)) is not None and head.name == name:
-            found[head.folder] = found.get(head.folder, 0) + 1
-    return max(found, key=lambda one: found[one]) if found else None
+            counts[head.folder] = counts.get(head.folder, 0) + 1
+    return max(counts, key=lambda one: counts[one]) if counts else None

@@ -1,4 +1,4 @@
-"""The reading end of the journal: whole records in their writers' order, and what is no record told as damage.
+"""Reads the journal: whole records in their writers' order; anything else is reported as damage.
 
 A reader may run while writers write. What is not there in full at the end of a writer's newest segment is not there
 yet; anywhere else it is damage. Damage ends nothing: reading goes on with the next record that is whole.
@@ -17,7 +17,7 @@ from typing import IO, NamedTuple
 
 from core.journal import layout
 from core.journal.layout import number_of, writer_of
-from core.journal.salvage import Damage, Place, find_salt, places, places_1, told
+from core.journal.salvage import Damage, Place, damage_between, find_salt, places, places_1
 from core.journal.writer import is_held, sign
 
 _READ_BUFFER = 1 << 20
@@ -112,9 +112,9 @@ class JournalReader:
             sealed = True
         last = offset
         if end is None or offset < end:
-            for found in read_all(path, offset, sealed=sealed, end=end, folder=self._folder):
-                last = found.next_offset
-                yield found
+            for item in read_all(path, offset, sealed=sealed, end=end, folder=self._folder):
+                last = item.next_offset
+                yield item
         if sealed:
             self._finished[name] = last
             self._idle.pop(name, None)
@@ -153,8 +153,8 @@ def read_all(
                 yield Damage(name, offset, max(size, n_head), 0, size, refusal or "it is no segment")
             return
         begin, at = (0 if head is None else n_head), n_head
-        if offset > n_head and (found := _seek(file, salt, layout.key_of(name), offset)) is not None:
-            begin, at = found, offset
+        if offset > n_head and (resumed := _seek(file, salt, layout.key_of(name), offset)) is not None:
+            begin, at = resumed, offset
         yield from _walk(file, name, salt, begin, at, offset, sealed=sealed, end=end)
 
 
@@ -230,7 +230,7 @@ def _version_1(file: IO[bytes], name: str, offset: int) -> Iterator[JournalItem]
 def _salvaged(
     file: IO[bytes],
     name: str,
-    found: Iterable[Place],
+    good: Iterable[Place],
     begin: int,
     at: int,
     offset: int,
@@ -239,9 +239,9 @@ def _salvaged(
     end: int | None,
 ) -> Iterator[JournalItem]:
     """Records that are whole, in their writer's order, and between them what is not."""
-    for place in found:
+    for place in good:
         if place.offset >= offset or (place.gap and place.next_offset > offset):
-            if (damage := told(name, at, place.offset, begin, place.begin)) is not None:
+            if (damage := damage_between(name, at, place.offset, begin, place.begin)) is not None:
                 yield damage
             file.seek(place.payload_begin)
             if place.gap:
@@ -254,7 +254,7 @@ def _salvaged(
     n_bad = max(file.seek(0, os.SEEK_END) - begin, 0)
     stop = max(end or 0, at + n_bad)
     if stop > max(at, offset):
-        yield from filter(None, [told(name, at, stop, begin, begin + n_bad)])
+        yield from filter(None, [damage_between(name, at, stop, begin, begin + n_bad)])
 
 
 def read_records(directory: Path, after: Mapping[str, int]) -> Iterator[Record]:
@@ -267,16 +267,16 @@ def read_records(directory: Path, after: Mapping[str, int]) -> Iterator[Record]:
         directory: folder of the segments; an absent one is empty.
         after: segment name -> offset of the first unread byte (``Record.next_offset``); absent means unread.
     """
-    for found in chain.from_iterable(JournalReader(directory).read(after)):
-        if isinstance(found, Record):
-            yield found
+    for item in chain.from_iterable(JournalReader(directory).read(after)):
+        if isinstance(item, Record):
+            yield item
 
 
 def damages(directory: Path) -> Iterator[Damage]:
     """What in the journal is no record, segments that are gone included; reads all of it."""
-    for found in chain.from_iterable(JournalReader(directory).read({})):
-        if isinstance(found, Damage):
-            yield found
+    for item in chain.from_iterable(JournalReader(directory).read({})):
+        if isinstance(item, Damage):
+            yield item
 
 
 def read_marked(directory: Path, marked: str, uid: str) -> Iterator[Record]:
@@ -304,9 +304,9 @@ def read_after(directory: Path, mark: str) -> Iterator[Record]:
 def read_segment(directory: Path, segment: str, offset: int) -> Iterator[Record]:
     """The whole records of one segment from an offset on."""
     if layout.is_segment_name(segment):
-        for found in read_all(directory / segment, offset, sealed=False):
-            if isinstance(found, Record):
-                yield found
+        for item in read_all(directory / segment, offset, sealed=False):
+            if isinstance(item, Record):
+                yield item
 
 
 def cut_unfinished(copy: Path, offset: int) -> None:
@@ -319,10 +319,10 @@ def cut_unfinished(copy: Path, offset: int) -> None:
         offset: a record's end, up to which it is known to be whole; 0 where that is not known.
     """
     end, name = max(offset, layout.head_bytes(copy.name)), copy.name
-    for found in read_all(copy, offset, sealed=False):
-        if isinstance(found, Damage):
+    for item in read_all(copy, offset, sealed=False):
+        if isinstance(item, Damage):
             return
-        end = found.next_offset
+        end = item.next_offset
     with copy.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
         if size < layout.head_bytes(name):

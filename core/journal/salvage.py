@@ -25,7 +25,7 @@ class Damage(NamedTuple):
         offset: where its writer put the first byte that is not as it was written.
         next_offset: where its writer put the next record that is whole, or the end.
         begin, end: the bytes of the file that are no record; none where bytes are missing only.
-        reason: what was found.
+        reason: a description of the damage.
     """
 
     segment: str
@@ -48,8 +48,8 @@ class Place(NamedTuple):
     gap: bool = False
 
 
-def told(segment: str, at: int, next_at: int, begin: int, end: int) -> Damage | None:
-    """What lies between a record's end and the next one's begin, by the writer and in the file; None for nothing."""
+def damage_between(segment: str, at: int, next_at: int, begin: int, end: int) -> Damage | None:
+    """The damage between the end of a record and the begin of the next, in offsets and in the file; None if none."""
     n_missing, n_bad = next_at - at, max(end - begin, 0)
     if not n_missing and not n_bad and begin == end:
         return None
@@ -64,7 +64,7 @@ def told(segment: str, at: int, next_at: int, begin: int, end: int) -> Damage | 
 
 def places(file: IO[bytes], salt: bytes, key: int, begin: int, at: int) -> list[Place]:
     """Whole records from a byte of the file on, in their writer's order, each once, none before offset ``at``."""
-    found: dict[int, Place] = {}
+    by_offset: dict[int, Place] = {}
     while True:
         file.seek(begin)
         header = file.read(layout.RECORD_BYTES)
@@ -78,10 +78,10 @@ def places(file: IO[bytes], salt: bytes, key: int, begin: int, at: int) -> list[
                 end += layout.END_BYTES
             if frame.offset >= at:
                 place = Place(frame.offset, next_offset, begin, end, payload_begin, frame.length, frame.gap)
-                found.setdefault(frame.offset, place)
+                by_offset.setdefault(frame.offset, place)
             begin = end
         elif (begin := _find(file, salt, begin + 1)) < 0:
-            return [found[offset] for offset in sorted(found)]
+            return [by_offset[offset] for offset in sorted(by_offset)]
 
 
 def places_1(file: IO[bytes], begin: int) -> Iterator[Place]:
@@ -144,14 +144,14 @@ _KEPT = re.compile(r"^(?P<segment>.+\.seg)\.(?P<offset>\d+)-(?P<next>\d+)\.(?P<b
 
 def kept_aside(directory: Path) -> list[Damage]:
     """The damage whose bytes were kept aside, by segment and offset."""
-    found = []
+    damages = []
     for path in directory.glob("*" + layout.BAD):
         match = _KEPT.match(path.name)
         if match is not None:
             offset, following, begin, end = (int(match[name]) for name in ("offset", "next", "begin", "end"))
-            damage = told(match["segment"], offset, following, begin, end)
-            found.append(damage or Damage(match["segment"], offset, following, begin, end, "the bytes are no record"))
-    return sorted(found)
+            damage = damage_between(match["segment"], offset, following, begin, end)
+            damages.append(damage or Damage(match["segment"], offset, following, begin, end, "the bytes are no record"))
+    return sorted(damages)
 
 
 def _crc(file: IO[bytes], length: int, crc: int = 0) -> int | None:

@@ -52,21 +52,21 @@ def _write(path: Path, write: Callable[[bytes], object], head: layout.Head, gone
     """How many records went; 0 where the segment is damaged."""
     key, n = layout.key_of(path.name), 0
     first = last = 0
-    for found in read_all(path, 0, sealed=True):
-        if isinstance(found, Damage):
+    for item in read_all(path, 0, sealed=True):
+        if isinstance(item, Damage):
             return 0
-        kept = isinstance(found, Record) and not gone(found)
+        kept = isinstance(item, Record) and not gone(item)
         if not kept:
-            n += isinstance(found, Record)
-            first, last = (first if last else found.offset), found.next_offset
+            n += isinstance(item, Record)
+            first, last = (first if last else item.offset), item.next_offset
             continue
         if last:
             write(layout.pack_gap(head.salt, key, first, last))
             first = last = 0
-        assert isinstance(found, Record)
-        write(layout.pack_frame(head.salt, key, found.offset, len(found.payload), zlib.crc32(found.payload)))
-        write(found.payload)
-        write(layout.pack_end(found.next_offset, key))
+        assert isinstance(item, Record)
+        write(layout.pack_frame(head.salt, key, item.offset, len(item.payload), zlib.crc32(item.payload)))
+        write(item.payload)
+        write(layout.pack_end(item.next_offset, key))
     if last:
         write(layout.pack_gap(head.salt, key, first, last))
     return n

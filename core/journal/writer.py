@@ -101,7 +101,7 @@ class Journal:
         return self._closed or self._thread.is_alive()
 
     def revive(self) -> None:
-        """Start the writer's thread again where it has ended without being told to. Appends that wait go on."""
+        """Start the writer's thread again if it ended without ``close``. Waiting appends continue."""
         with self._wake:
             if not self.running:
                 self._abandon()
@@ -232,7 +232,7 @@ class Journal:
                 self._cut()
                 _answer(batch, None, failure)
             except BaseException as error:
-                # The thread ends; who waits for this batch is told first.
+                # The thread ends; appends that wait for this batch fail first.
                 self.error = f"the journal's writer ended: {error!r}"
                 _answer(batch, None, JournalError(self.error))
                 raise
@@ -299,7 +299,7 @@ class Journal:
             else:
                 os.ftruncate(self._fd, self._size)
         except OSError as error:
-            # Readers know an unfinished record, so a tail that stays is told and harms nothing.
+            # Readers recognise an unfinished record, so a leftover tail is reported and does no harm.
             self.error = f"{self.error}; cutting the unfinished tail failed too: {error.strerror}"
         finally:
             self._abandon()

@@ -1,4 +1,4 @@
-"""Linking: where a call belongs in its trajectory, found by what it shares with earlier calls.
+"""Linking: the parent of a call in its trajectory, by the messages and tokens it shares with earlier calls.
 
 Two prefixes are compared: token ids (what is stored shared) and messages (what the agent meant). Messages are compared
 normalised: cache marks, reasoning, tool-call ids and outer whitespace don't count, since agents rewrite them. Leading

@@ -52,7 +52,7 @@ OPENING_SIDE_TASK = re.compile(
       \b(?:commit\ messages?\b | titles?\b[^\n]{0,120}\b(?:conversation|chat|session|thread)\b)""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""The same, told from a system prompt's first words alone: it asks for a title or a commit message, not for work."""
+"""The same for first words of a system prompt: it asks for a title or a commit message, not for work."""
 
 SUBAGENT = re.compile(
     r"""\byou\s+are\s+(?:now\s+)?(?:acting\s+as\s+)?(?:an?|the)\s+
@@ -133,13 +133,13 @@ class Gist:
 
 def gist(message: Mapping[str, Any]) -> Gist:
     """The gist of an answer."""
-    told = _letters(message)
+    letters = _letters(message)
     calls = message.get("tool_calls")
     calls = [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
     normal = [_normal_call(call) for call in calls]
     return Gist(
-        begin=told[:_GIST_CHARS],
-        end=told[-_GIST_CHARS:],
+        begin=letters[:_GIST_CHARS],
+        end=letters[-_GIST_CHARS:],
         said=_alnum(_said(message))[:_GIST_CHARS],
         calls=tuple((_alnum(str(c[0])), _alnum(str(c[1]))[:_GIST_CHARS]) for c in normal if isinstance(c, list)),
         ids=tuple(uid for call in calls if isinstance(uid := call.get("id"), str) and _DRAWN.search(uid)),
@@ -166,13 +166,13 @@ def stems_from(message: Mapping[str, Any], answer: Gist) -> int:
     1: its beginning or its end is still there. 2: both are. 3: its text, and the names and arguments of all its calls,
     or their ids, which some clients write into the text.
     """
-    told = _letters(message)
+    letters = _letters(message)
     parts = (answer.said, *chain.from_iterable(answer.calls))
-    if answer.calls and sum(map(len, parts)) >= _MIN_CALLS and all(part in told for part in parts):
+    if answer.calls and sum(map(len, parts)) >= _MIN_CALLS and all(part in letters for part in parts):
         return 3
     if not answer.begin:
-        return 0 if told else 2
-    return 3 if holds_ids(message, answer) else (answer.begin in told) + (answer.end in told)
+        return 0 if letters else 2
+    return 3 if holds_ids(message, answer) else (answer.begin in letters) + (answer.end in letters)
 
 
 def holds_ids(message: Mapping[str, Any], answer: Gist) -> bool:
@@ -185,9 +185,9 @@ def holds_ids(message: Mapping[str, Any], answer: Gist) -> bool:
     return all(uid in ids or uid in text for uid in answer.ids)
 
 
-def quotes(told: str, answer: Gist) -> bool:
+def quotes(letters: str, answer: Gist) -> bool:
     """Whether letters hold an answer that is long enough to be known again."""
-    return len(answer.begin) >= _MIN_QUOTED and answer.begin in told and answer.end in told
+    return len(answer.begin) >= _MIN_QUOTED and answer.begin in letters and answer.end in letters
 
 
 def letters_of(messages: Sequence[Mapping[str, Any]]) -> str:
@@ -210,9 +210,9 @@ def task_prompt_uid(
         n_prompt: how many of the messages stand before the first answer that was sampled in its trajectory: system
             prompt, examples, primers, the task. None: all of them.
     """
-    told = [normal_message(timeless(message)) for message in (messages or ())[:n_prompt]]
-    if told:
-        return "p-" + content_hash(canonical(told)).hex()
+    prompt = [normal_message(timeless(message)) for message in (messages or ())[:n_prompt]]
+    if prompt:
+        return "p-" + content_hash(canonical(prompt)).hex()
     if prompt_ids is not None and prompt_ids.size:
         return "p-" + content_hash(prompt_ids.tobytes()).hex()
     return None
@@ -248,7 +248,7 @@ class Call:
     finished_at: float = 0.0
     connection: str | None = None
     uncertain: bool = False
-    """Its place was not certain when it was found. Known of calls that are read back."""
+    """Its place was marked uncertain. Only known for calls that are read back."""
 
     @property
     def n_system(self) -> int:
@@ -344,7 +344,7 @@ class MessageHasher:
     def _timeless(self, message: Mapping[str, Any], known: tuple[int, int]) -> int:
         """The normalised hash of a system message without its date and time, remembered by the exact one."""
         key = known[0] ^ _TIMELESS
-        found = self._normal.get(key)
-        if found is None:
-            found = self._normal[key] = _short(canonical(normal_message(timeless(message))))
-        return found
+        digest = self._normal.get(key)
+        if digest is None:
+            digest = self._normal[key] = _short(canonical(normal_message(timeless(message))))
+        return digest

@@ -32,14 +32,14 @@ class TokenForest:
 
     def matches(self, prompt: Int32) -> dict[int, int]:
         """Shared leading tokens of ``prompt`` with every node."""
-        found: dict[int, int] = {}
+        lengths: dict[int, int] = {}
         for tip, tokens in self.tips.items():
             n = shared_prefix(tokens, prompt)
             node: int | None = tip
             while node is not None:
-                found[node] = max(found.get(node, 0), min(n, self.lengths[node]))
+                lengths[node] = max(lengths.get(node, 0), min(n, self.lengths[node]))
                 node = self.below.get(node)
-        return found
+        return lengths
 
     def add(self, node: int, tokens: Int32, matches: Mapping[int, int]) -> None:
         """Add a node whose prompt has these ``matches``."""

@@ -215,7 +215,7 @@ class TrajectoryLinks:
         exact: dict[int, int] = {}
         most = shared = 0
         seen: UInt64 | None = None
-        # Those that share most are found; of the others only those that the tokens name are asked for.
+        # The candidates are the nodes that share most messages, and those that the tokens point to.
         longest = max(matches.values(), default=0)
         named = {index for index, n in matches.items() if n == longest}
         for index in range(len(self.nodes) - 1, -1, -1):
@@ -235,7 +235,7 @@ class TrajectoryLinks:
         n_messages = max(exact.values(), default=0)
         if n_messages == 0:
             return None, 0, 0
-        closest = [index for index, found in exact.items() if found == n_messages]
+        closest = [index for index, n_shared in exact.items() if n_shared == n_messages]
         talks = self._talks(closest, call)
         best = max(closest, key=lambda i: (matches.get(i, 0), talks[i], -i))
         return self.nodes[best], matches.get(best, 0), n_messages
@@ -243,13 +243,13 @@ class TrajectoryLinks:
     def _talks(self, indices: Iterable[int], call: Call) -> dict[int, int]:
         """``_talk`` of these nodes, asked once for each array."""
         known: dict[int, int] = {}
-        found = {}
+        arrays = {}
         for index in indices:
             array = id(self.nodes[index].talk)
             if array not in known:
                 known[array] = self._talk(index, call)
-            found[index] = known[array]
-        return found
+            arrays[index] = known[array]
+        return arrays
 
     def _talk(self, index: int, call: Call) -> int:
         talk = self.nodes[index].talk
@@ -359,7 +359,7 @@ def is_side_task(call: Call) -> bool:
 
 
 def opens_side_task(call: Call) -> bool:
-    """Whether a first call without tools is a harness's own, told from its system prompt's first words."""
+    """Whether a first call without tools is a harness's own, by the first words of its system prompt."""
     if call.has_tools or not call.n_system or "assistant" in call.talk_roles:
         return False
     return OPENING_SIDE_TASK.search(message_text(call.messages[0])[:400]) is not None

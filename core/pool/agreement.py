@@ -78,14 +78,14 @@ class Agreement:
         key = _key(level)
         with self._reader.reading(view or View()) as (cursor, seen), reads.explained(view or View()):
             sql, parameters = _opinions(kind, level, seen)
-            found = cursor.execute(
+            pairs = cursor.execute(
                 f"{sql} SELECT x.label, y.label, count(*) FROM opinion x JOIN opinion y USING ({key})"
                 " WHERE x.author = ? AND y.author = ? GROUP BY ALL",
                 [*parameters, a, b],
             ).fetchall()
-        labels = sorted({label for row in found for label in row[:2]})
+        labels = sorted({label for row in pairs for label in row[:2]})
         matrix = [[0] * len(labels) for _ in labels]
-        for left, right, n in found:
+        for left, right, n in pairs:
             matrix[labels.index(left)][labels.index(right)] = n
         n = sum(map(sum, matrix))
         agreed = sum(matrix[i][i] for i in range(len(labels)))
@@ -116,7 +116,7 @@ class Agreement:
         join = join if level == "step" else "JOIN trajectories t USING (trajectory_id)"
         with self._reader.reading(view or View()) as (cursor, seen), reads.explained(view or View()):
             sql, parameters = _opinions(kind, level, seen)
-            found = rows(
+            disagreements = rows(
                 cursor,
                 f"{sql}, torn AS (SELECT {key}, list({{'author': author, 'value': label}} ORDER BY author) AS opinions"
                 f" FROM opinion {chosen} GROUP BY {key} HAVING count(DISTINCT label) > 1)"
@@ -124,7 +124,7 @@ class Agreement:
                 f" ORDER BY torn.{key} DESC LIMIT ? OFFSET ?",
                 [*parameters, *([] if authors is None else [list(authors)]), limit, offset],
             )
-        return found
+        return disagreements
 
 
 def _key(level: str) -> str:

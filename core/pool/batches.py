@@ -60,12 +60,12 @@ class Batches:
             if not cursor.execute(f"SELECT count(*) FROM batches WHERE {due}", [now]).fetchone()[0]:
                 return []
         with self._db.write(NOTHING) as cursor:
-            found = cursor.execute(
+            expired = cursor.execute(
                 f"UPDATE batches SET state = 'expired', finished_at = ? WHERE {due} RETURNING batch_uid", [now, now]
             ).fetchall()
-            for (uid,) in found:
+            for (uid,) in expired:
                 _event(cursor, uid, "expired", None, now)
-        return [uid for (uid,) in found]
+        return [uid for (uid,) in expired]
 
     def next_expiry(self) -> float | None:
         """When the first running lease ends; None when there is none."""
@@ -182,24 +182,24 @@ class Batches:
     def of_request(self, consumer: str, request_id: str) -> dict[str, Any] | None:
         """The newest batch that this request got, or None."""
         with self._db.read() as cursor:
-            found = rows(
+            batches = rows(
                 cursor,
                 "SELECT * FROM batches WHERE consumer = ? AND request_id = ?"
                 " ORDER BY leased_at DESC, rowid DESC LIMIT 1",
                 [consumer, request_id],
             )
-        return public(found[0]) if found else None
+        return public(batches[0]) if batches else None
 
     def newest(self, *, channel: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
         """Newest first."""
         with self._db.read() as cursor:
-            found = rows(
+            batches = rows(
                 cursor,
                 "SELECT * FROM batches WHERE $channel::VARCHAR IS NULL OR channel = $channel"
                 " ORDER BY leased_at DESC, rowid DESC LIMIT $limit",
                 {"channel": channel, "limit": limit},
             )
-        return [public(row) for row in found]
+        return [public(row) for row in batches]
 
     def add_metrics(self, batch_uid: str, update: int | None, metrics: Metrics, steps: StepMetrics = ()) -> int:
         """Store what a trainer measured in an update; returns how many values.
@@ -218,20 +218,20 @@ class Batches:
             of_steps: those of single steps, else those of whole updates.
         """
         with self._db.read() as cursor:
-            found = rows(
+            metrics = rows(
                 cursor,
                 "SELECT * FROM batch_metrics WHERE ($uid::VARCHAR IS NULL OR batch_uid = $uid)"
                 " AND (step_uid IS NOT NULL) = $of_steps ORDER BY created_at, rowid",
                 {"uid": batch_uid, "of_steps": of_steps},
             )
-        return [public(row) for row in found]
+        return [public(row) for row in metrics]
 
 
 def _insert_metrics(
     cursor: Cursor, batch_uid: str, update: int | None, metrics: Metrics, steps: StepMetrics, now: Any
 ) -> int:
     values: list[tuple[str | None, str, float | None]] = [(None, name, value) for name, value in metrics.items()]
-    values += [(uid, name, value) for uid, found in steps for name, value in found.items()]
+    values += [(uid, name, value) for uid, of_step in steps for name, value in of_step.items()]
     if not values:
         return 0
     uids, names, numbers = zip(*values, strict=True)
@@ -276,10 +276,10 @@ def _wrong_state(batch: Mapping[str, Any], wanted: str) -> Conflict:
 
 
 def _batch(cursor: Cursor, batch_uid: str) -> dict[str, Any]:
-    found = rows(cursor, "SELECT * FROM batches WHERE batch_uid = ?", [batch_uid])
-    if not found:
+    batches = rows(cursor, "SELECT * FROM batches WHERE batch_uid = ?", [batch_uid])
+    if not batches:
         raise NotFound(f"No batch {batch_uid!r}.", field="uid")
-    return public(found[0])
+    return public(batches[0])
 
 
 def _event(cursor: Cursor, batch_uid: str, event: str, detail: Mapping[str, Any] | None, now: Any) -> None:

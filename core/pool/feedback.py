@@ -58,15 +58,15 @@ class Feedback:
         """
         named = {"uid": None, "step_uid": step_uid, "trajectory_uid": trajectory_uid, "kind": kind, "pending": pending}
         with self._db.read() as cursor:
-            found = rows_named(cursor, _IN_FORCE, {**named, "limit": limit})
-        return [_public(row) for row in found]
+            items = rows_named(cursor, _IN_FORCE, {**named, "limit": limit})
+        return [_public(row) for row in items]
 
     def get(self, feedback_uid: str) -> dict[str, Any]:
         """One feedback with ``revisions``: every word under its uid, oldest first. NotFound when there is none."""
         named = dict.fromkeys(("step_uid", "trajectory_uid", "kind", "pending"))
         with self._db.read() as cursor:
-            found = rows_named(cursor, _IN_FORCE, {**named, "uid": feedback_uid, "limit": 1})
-            if not found:
+            items = rows_named(cursor, _IN_FORCE, {**named, "uid": feedback_uid, "limit": 1})
+            if not items:
                 raise NotFound(f"No feedback {feedback_uid!r}.", field="feedback_uid")
             words = rows(
                 cursor,
@@ -74,7 +74,7 @@ class Feedback:
                 " WHERE feedback_uid = ? ORDER BY feedback_id",
                 [feedback_uid],
             )
-        return {**_public(found[0]), "revisions": [_times(word) for word in words]}
+        return {**_public(items[0]), "revisions": [_times(word) for word in words]}
 
     def states(self, feedback_uids: Sequence[str]) -> dict[str, str]:
         """``applied``, ``pending`` or ``withdrawn`` by uid; unknown uids are left out."""
@@ -82,25 +82,25 @@ class Feedback:
             self._db.read() as cursor,
             registered(cursor, wanted_feedback=pa.table({"uid": pa.array(sorted(set(feedback_uids)), pa.string())})),
         ):
-            found = cursor.execute(
+            states = cursor.execute(
                 "SELECT n.feedback_uid, f.value IS NULL, n.trajectory_id IS NULL FROM feedback_state n"
                 " JOIN feedback f USING (feedback_id) WHERE n.feedback_uid IN (SELECT uid FROM wanted_feedback)"
             ).fetchall()
-        return {uid: _state_name(withdrawn, pending) for uid, withdrawn, pending in found}
+        return {uid: _state_name(withdrawn, pending) for uid, withdrawn, pending in states}
 
     def counts(self) -> dict[str, Any]:
         """``{n_feedback, n_pending, by_kind, by_value}`` of what is in force; ``by_value`` of thumbs and events."""
         with self._db.read() as cursor:
-            found = cursor.execute(_COUNTS).fetchall()
+            counts = cursor.execute(_COUNTS).fetchall()
         by_kind: dict[str, int] = {}
         by_value: dict[str, int] = {}
-        for kind, value, n, _ in found:
+        for kind, value, n, _ in counts:
             by_kind[kind] = by_kind.get(kind, 0) + n
             if kind in (FeedbackKind.THUMBS, FeedbackKind.EVENT):
                 by_value[str(decode(value))] = n
         return {
             "n_feedback": sum(by_kind.values()),
-            "n_pending": sum(row[3] for row in found),
+            "n_pending": sum(row[3] for row in counts),
             "by_kind": by_kind,
             "by_value": by_value,
         }

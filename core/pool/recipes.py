@@ -28,12 +28,12 @@ class Recipes:
             raise InvalidInput("A name is needed.", field="name")
         body = canonical(dict(recipe)).decode("utf-8")
         with self._db.write(NOTHING) as cursor:
-            found = cursor.execute(
+            newest = cursor.execute(
                 "SELECT version, recipe FROM recipe_versions WHERE name = ? ORDER BY version DESC LIMIT 1", [name]
             ).fetchone()
-            if found is not None and found[1] == body:
-                return int(found[0])
-            version = 1 if found is None else int(found[0]) + 1
+            if newest is not None and newest[1] == body:
+                return int(newest[0])
+            version = 1 if newest is None else int(newest[0]) + 1
             now = timestamp(self._db.clock())
             cursor.execute("INSERT INTO recipe_versions VALUES (?, ?, ?, ?, ?)", [name, version, body, author, now])
         return version
@@ -46,13 +46,13 @@ class Recipes:
     def versions(self, name: str) -> list[dict[str, Any]]:
         """All versions of a recipe, newest first. NotFound when there is none."""
         with self._db.read() as cursor:
-            found = rows(cursor, "SELECT * FROM recipe_versions WHERE name = ? ORDER BY version DESC", [name])
-        if not found:
+            versions = rows(cursor, "SELECT * FROM recipe_versions WHERE name = ? ORDER BY version DESC", [name])
+        if not versions:
             raise _no_recipe(name, None)
-        return [_public(row) for row in found]
+        return [_public(row) for row in versions]
 
     def get(self, name: str, version: int | None = None) -> dict[str, Any]:
-        """One version, the newest unless told. NotFound when there is none."""
+        """One version, by default the newest. NotFound when there is none."""
         with self._db.read() as cursor:
             return _version(cursor, name, version)
 
@@ -61,41 +61,41 @@ class Recipes:
     ) -> dict[str, Any] | None:
         """A channel's next fetches use this recipe; without a version its newest at that time; no name: none."""
         with self._db.write(NOTHING) as cursor:
-            found = None if name is None else _version(cursor, name, version)
+            recipe = None if name is None else _version(cursor, name, version)
             cursor.execute(
                 "INSERT INTO active_recipes VALUES (?, ?, ?, ?, ?)",
                 [channel, name, None if name is None else version, author, timestamp(self._db.clock())],
             )
-        return found
+        return recipe
 
     def active(self, channel: str) -> dict[str, Any] | None:
         """The channel's recipe version, or None where nobody chose one."""
         with self._db.read() as cursor:
-            found = cursor.execute(
+            newest = cursor.execute(
                 "SELECT name, version FROM active_recipes WHERE channel = ? ORDER BY activated_at DESC, rowid DESC"
                 " LIMIT 1",
                 [channel],
             ).fetchone()
-            return None if found is None or found[0] is None else _version(cursor, found[0], found[1])
+            return None if newest is None or newest[0] is None else _version(cursor, newest[0], newest[1])
 
     def all_active(self) -> dict[str, dict[str, Any]]:
         """Channel -> its recipe version."""
         with self._db.read() as cursor:
             channels = cursor.execute("SELECT DISTINCT channel FROM active_recipes ORDER BY channel").fetchall()
-        found = {channel: self.active(channel) for (channel,) in channels}
-        return {channel: recipe for channel, recipe in found.items() if recipe is not None}
+        recipes = {channel: self.active(channel) for (channel,) in channels}
+        return {channel: recipe for channel, recipe in recipes.items() if recipe is not None}
 
 
 def _version(cursor: Cursor, name: str, version: int | None) -> dict[str, Any]:
-    found = rows(
+    versions = rows(
         cursor,
         "SELECT * FROM recipe_versions WHERE name = $name AND ($version::INTEGER IS NULL OR version = $version)"
         " ORDER BY version DESC LIMIT 1",
         {"name": name, "version": version},
     )
-    if not found:
+    if not versions:
         raise _no_recipe(name, version)
-    return _public(found[0])
+    return _public(versions[0])
 
 
 def _no_recipe(name: str, version: int | None) -> NotFound:

@@ -120,10 +120,10 @@ class Review:
         no such item.
         """
         with self._db.read() as cursor:
-            found = rows(cursor, _STANDING[level], [uid])
-        if not found:
+            items = rows(cursor, _STANDING[level], [uid])
+        if not items:
             raise NotFound(f"No {level} {uid!r}.", field=f"{'prompt' if level == 'group' else level}_uid")
-        return found[0]
+        return items[0]
 
 
 _STANDING = {

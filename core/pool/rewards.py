@@ -79,12 +79,12 @@ class RewardPolicies:
             raise InvalidInput("A name without @ is needed.", field="name")
         body = canonical(parse_policy(policy).to_json()).decode("utf-8")
         with self._db.write(NOTHING) as cursor:
-            found = cursor.execute(
+            newest = cursor.execute(
                 "SELECT version, policy FROM reward_policies WHERE name = ? ORDER BY version DESC", [name]
             ).fetchall()
-            if found and found[0][1] == body:
-                return int(found[0][0])
-            version = 1 if not found else int(found[0][0]) + 1
+            if newest and newest[0][1] == body:
+                return int(newest[0][0])
+            version = 1 if not newest else int(newest[0][0]) + 1
             cursor.execute(
                 "INSERT INTO reward_policies VALUES (?, ?, ?, ?, ?)",
                 [name, version, body, author, timestamp(self._db.clock())],
@@ -150,8 +150,8 @@ class RewardPolicies:
             histogram: list[dict[str, Any]] = []
             if low is not None:
                 width = (high - low) or 1.0
-                told = rows(cursor, base + _HISTOGRAM, {**bound, "low": low, "width": width, "bins": bins})
-                by_bin = {row["bin"]: row for row in told}
+                bin_rows = rows(cursor, base + _HISTOGRAM, {**bound, "low": low, "width": width, "bins": bins})
+                by_bin = {row["bin"]: row for row in bin_rows}
                 for i in range(bins):
                     row = by_bin.get(i, {"n_before": 0, "n_after": 0})
                     edges = {"low": low + width * i / bins, "high": low + width * (i + 1) / bins}
@@ -177,16 +177,16 @@ class RewardPolicies:
             raise InvalidInput("A version needs a name.", field="name")
         with self._db.write() as cursor:
             if name is not None:
-                found = cursor.execute(
+                newest = cursor.execute(
                     "SELECT max(version) FROM reward_policies WHERE name = $name"
                     " AND ($version::INTEGER IS NULL OR version = $version)",
                     {"name": name, "version": version},
                 ).fetchall()
-                if found[0][0] is None:
+                if newest[0][0] is None:
                     raise NotFound(
                         f"No reward policy {name!r}.", field="name", hint="GET /api/v1/rewards lists what there is."
                     )
-                version = int(found[0][0])
+                version = int(newest[0][0])
             cursor.execute(
                 "INSERT INTO adopted_reward_policies VALUES (?, ?, ?, ?, ?)",
                 [channel, name, version, author, timestamp(self._db.clock())],
@@ -220,15 +220,15 @@ def _resolved(cursor: Cursor, spec: Spec) -> dict[str, Any]:
     name, _, version = spec.partition("@")
     if version and not version.isdecimal():
         raise InvalidInput(f"{version!r} is no version of a reward policy.", field="rewards")
-    found = rows(
+    versions = rows(
         cursor,
         "SELECT * FROM reward_policies WHERE name = $name AND ($version::INTEGER IS NULL OR version = $version)"
         " ORDER BY version DESC LIMIT 1",
         {"name": name, "version": int(version) if version else None},
     )
-    if not found:
+    if not versions:
         raise NotFound(f"No reward policy {spec!r}.", field="rewards", hint="GET /api/v1/rewards lists them.")
-    return {**decode(found[0]["policy"]), "name": name, "version": found[0]["version"]}
+    return {**decode(versions[0]["policy"]), "name": name, "version": versions[0]["version"]}
 
 
 def _public(row: Mapping[str, Any]) -> dict[str, Any]:

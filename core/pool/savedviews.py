@@ -45,14 +45,14 @@ class SavedViews:
     def all(self) -> list[dict[str, Any]]:
         """Saved views by name: ``{name, view, created_at}``."""
         with self._db.read() as cursor:
-            found = rows(cursor, "SELECT * FROM saved_views ORDER BY name")
+            views = rows(cursor, "SELECT * FROM saved_views ORDER BY name")
         return [
             {
                 "name": row["name"],
                 "view": View(decode(row["filters"]), row["where_text"]),
                 "created_at": seconds(row["created_at"]),
             }
-            for row in found
+            for row in views
         ]
 
     def delete(self, name: str) -> None:

@@ -40,8 +40,8 @@ class Stats:
             with reads.explained(view), self._cache.columns.reading(view, facets=len(columns) > 1) as snapshot:
                 return count_facets(snapshot, columns, reads.MOST_VALUES)
 
-        found = self._cache.kept(("facets", view, list(columns)), count)
-        return {name: list(counts) for name, counts in found.items()}
+        facets = self._cache.kept(("facets", view, list(columns)), count)
+        return {name: list(counts) for name, counts in facets.items()}
 
     def histogram(self, view: View, column: str, bins: int = 30) -> pa.Table:
         """Columns ``low``, ``high``, ``n_steps``: equal bins over the known values."""

@@ -104,14 +104,14 @@ class Steps:
             bookkeeping.insert_damages(cursor, damages, now)
             bookkeeping.store_positions(cursor, positions or {})
             refresh(cursor, owners.values())
-            told: set[int] = set()
+            labelled: set[int] = set()
             if self._recovery.behind:
                 self._recovery.hold(cursor, feedback)
             else:
                 arrived = feedback_targets((item.step for item in fresh), owners)
-                told = self._writer.feedback.take(cursor, feedback, arrived, take_id=self._writer.take, now=now)
-            refresh(cursor, told)
-            self._db.touch(trajectories={*owners.values(), *told})
+                labelled = self._writer.feedback.take(cursor, feedback, arrived, take_id=self._writer.take, now=now)
+            refresh(cursor, labelled)
+            self._db.touch(trajectories={*owners.values(), *labelled})
         return len(fresh)
 
     def existing(self, step_uids: Sequence[str]) -> list[str]:

@@ -53,25 +53,25 @@ class Trajectories:
     def open_inferred(self, limit: int) -> list[str]:
         """Trajectories whose identity was inferred and that are not complete, latest last."""
         with self._db.read() as cursor:
-            found = cursor.execute(
+            uids = cursor.execute(
                 "SELECT trajectory_uid FROM trajectory_state WHERE identity_source = 'inferred' AND NOT complete"
                 " ORDER BY ended_at DESC, trajectory_id DESC LIMIT ?",
                 [limit],
             ).fetchall()
-        return [row[0] for row in reversed(found)]
+        return [row[0] for row in reversed(uids)]
 
     def answers(self, trajectory_uids: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
         """(trajectory, answer) of the steps of these trajectories that have one, in order of arrival."""
         if not trajectory_uids:
             return []
         with self._db.read() as cursor:
-            found = cursor.execute(
+            answers = cursor.execute(
                 "SELECT t.trajectory_uid, m.body FROM steps s JOIN trajectories t USING (trajectory_id)"
                 " JOIN step_messages said USING (step_id) JOIN messages m ON m.message_id = said.response_message_id"
                 " WHERE t.trajectory_uid IN (SELECT unnest(?::VARCHAR[])) ORDER BY s.step_id",
                 [list(trajectory_uids)],
             ).fetchall()
-        return [(uid, decode(body)) for uid, body in found]
+        return [(uid, decode(body)) for uid, body in answers]
 
     def spent(self, trajectory_uid: str) -> tuple[int, int]:
         """Calls of a trajectory and their tokens, prompt and response."""
@@ -81,7 +81,7 @@ class Trajectories:
     def uids(self) -> list[str]:
         """All trajectories with a step, in order of arrival."""
         with self._db.read() as cursor:
-            found = cursor.execute(
+            uids = cursor.execute(
                 "SELECT trajectory_uid FROM trajectory_state WHERE n_steps > 0 ORDER BY trajectory_id"
             ).fetchall()
-        return [uid for (uid,) in found]
+        return [uid for (uid,) in uids]

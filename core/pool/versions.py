@@ -259,7 +259,7 @@ class Versions:
                 + f" FROM ({sql}) GROUP BY change",
                 bound,
             )
-            found = rows(cursor, f"{sql} LIMIT {int(limit)}", bound)
+            changes = rows(cursor, f"{sql} LIMIT {int(limit)}", bound)
         by_change = {row["change"]: row for row in counted}
         n = {change: by_change.get(change, {"n": 0})["n"] for change in ("added", "removed", "changed")}
         changed = by_change.get("changed", {})
@@ -271,8 +271,8 @@ class Versions:
                 "same": heads[0]["n_steps"] - n["removed"] - n["changed"],
                 "by_label": {label: changed[f"n_{label}"] for label in compared if changed.get(f"n_{label}")},
             },
-            "changes": [_change(row, compared) for row in found],
-            "truncated": len(found) < sum(n.values()),
+            "changes": [_change(row, compared) for row in changes],
+            "truncated": len(changes) < sum(n.values()),
             "recipe": [decode(head["recipe"]) for head in heads],
         }
 
@@ -296,13 +296,13 @@ class Versions:
     def masks(self, name: str) -> dict[str, tuple[list[int], list[int], int]]:
         """step_uid -> (starts, ends, id in their place) of the members with redacted tokens."""
         with self._db.read() as cursor:
-            found = cursor.execute(
+            masks = cursor.execute(
                 "SELECT f.step_uid, d.mask_starts, d.mask_ends, d.mask_id"
                 " FROM dataset_steps d JOIN steps f USING (step_id)"
                 " WHERE d.version_id = ? AND d.mask_starts IS NOT NULL",
                 [_head(cursor, name)["version_id"]],
             ).fetchall()
-        return {uid: (starts, ends, mask_id) for uid, starts, ends, mask_id in found}
+        return {uid: (starts, ends, mask_id) for uid, starts, ends, mask_id in masks}
 
     def policy_events(self, name: str) -> list[PolicyEvent]:
         """What trainers had reported when it was frozen."""
@@ -357,10 +357,10 @@ def _json(value: Any) -> str:
 
 
 def _head(cursor: Cursor, name: str) -> dict[str, Any]:
-    found = rows(cursor, f"{_HEADS} WHERE v.name = ? OR v.version_uid = ?", [name, name])
-    if not found:
+    versions = rows(cursor, f"{_HEADS} WHERE v.name = ? OR v.version_uid = ?", [name, name])
+    if not versions:
         raise NotFound(f"No dataset version {name!r}.", field="name", hint="GET /api/v1/datasets lists them.")
-    return found[0]
+    return versions[0]
 
 
 def _public(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -372,12 +372,12 @@ def _public(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _change(row: Mapping[str, Any], compared: Sequence[str]) -> dict[str, Any]:
-    told = {name: row[name] for name in ("step_uid", "trajectory_uid", "change")}
+    change = {name: row[name] for name in ("step_uid", "trajectory_uid", "change")}
     pairs = {name: [row[f"a_{name}"], row[f"b_{name}"]] for name in compared}
-    if told["change"] == "changed":
+    if change["change"] == "changed":
         pairs = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-        return {**told, "labels": pairs}
-    return {**told, "labels": {}}
+        return {**change, "labels": pairs}
+    return {**change, "labels": {}}
 
 
 def _with_masks(members: pa.Table) -> pa.Table:

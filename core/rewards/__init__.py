@@ -1,4 +1,4 @@
-"""Verifiers: one per file, found by name in ``REGISTRY``.
+"""Verifiers: one per file, registered by name in ``REGISTRY``.
 
 score(workspace, {"verifier": "json_equals", "path": "config.json", "expected": {...}}).value  # 0 .. 1
 """

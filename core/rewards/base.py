@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a verifier found.
+    """The result of a verifier.
 
     Attributes:
         value: reward in [0, 1]. An agent that failed (no file, broken JSON) scores 0.0. None means that the

@@ -38,5 +38,5 @@ def verify(workspace: Path, spec: Mapping[str, Any]) -> Score:
     numbers = _NUMBER.findall(text.replace(",", ""))
     if len(numbers) != 1:
         return Score(0.0, {**details, "problem": f"{len(numbers)} numbers in the file, one is asked for"})
-    found = Decimal(numbers[0])
-    return Score(1.0 if found == expected else 0.0, {**details, "found": str(found)})
+    total = Decimal(numbers[0])
+    return Score(1.0 if total == expected else 0.0, {**details, "found": str(total)})

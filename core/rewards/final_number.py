@@ -19,8 +19,8 @@ _NUMBER = re.compile(r"-?[0-9.,]+")
 
 def last_number(text: str, *, flexible: bool) -> str | None:
     """The last number after ``####``, or with ``flexible`` the last number at all, without thousands separators."""
-    found = (_NUMBER if flexible else _STRICT).findall(text[-TAIL_CHARS:])
-    named = [number for number in found if number not in (".", ",", "")]
+    numbers = (_NUMBER if flexible else _STRICT).findall(text[-TAIL_CHARS:])
+    named = [number for number in numbers if number not in (".", ",", "")]
     return named[-1].replace(",", "") if named else None
 
 
@@ -46,6 +46,6 @@ def verify(workspace: Path, spec: Mapping[str, Any]) -> Score:
         text = read_answer(workspace, spec["path"])
     if text is None:
         return Score(0.0, {"expected": wanted, "problem": "no such text file"})
-    found = last_number(str(text), flexible=bool(spec.get("flexible", False)))
-    right = found is not None and same_number(found.rstrip("."), wanted)
-    return Score(float(right), {"expected": wanted, "found": found})
+    number = last_number(str(text), flexible=bool(spec.get("flexible", False)))
+    right = number is not None and same_number(number.rstrip("."), wanted)
+    return Score(float(right), {"expected": wanted, "found": number})

@@ -36,10 +36,10 @@ def verify(workspace: Path, spec: Mapping[str, Any]) -> Score:
     if text is None:
         return Score(0.0, {"path": spec["path"], "problem": "no such text file"})
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         return Score(0.0, {"path": spec["path"], "problem": f"not JSON: {error}"})
-    want, have = dict(leaves(spec["expected"])), dict(leaves(found))
+    want, have = dict(leaves(spec["expected"])), dict(leaves(document))
     wrong = sorted(
         path
         for path in want.keys() | have.keys()

@@ -19,15 +19,15 @@ def verify(workspace: Path, spec: Mapping[str, Any]) -> Score:
     text = read_answer(workspace, spec["path"])
     if text is None:
         return Score(0.0, {"path": spec["path"], "problem": "no such text file"})
-    found = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     expected = list(spec["expected"])
-    if found == expected:
+    if lines == expected:
         return Score(1.0, {"path": spec["path"]})
-    shared = (Counter(found) & Counter(expected)).total()
-    missing, extra = Counter(expected) - Counter(found), Counter(found) - Counter(expected)
+    shared = (Counter(lines) & Counter(expected)).total()
+    missing, extra = Counter(expected) - Counter(lines), Counter(lines) - Counter(expected)
     details = {
         "path": spec["path"],
         "missing": sorted(missing)[:20],
         "extra": sorted(extra)[:20],
     }
-    return Score(0.5 * fraction(shared, max(len(found), len(expected))), details)
+    return Score(0.5 * fraction(shared, max(len(lines), len(expected))), details)

@@ -51,7 +51,7 @@ TOOLS = [
 
 
 class ToolError(Exception):
-    """A tool call that can't be carried out; the model is told why and may try again."""
+    """A tool call that can't be carried out; the error is the tool's result, so the model may try again."""
 
 
 class Workspace:
@@ -69,8 +69,8 @@ class Workspace:
 
     def list_files(self) -> str:
         """``path  bytes`` of every file, sorted."""
-        files = sorted(found for found in self.root.rglob("*") if found.is_file())
-        lines = [f"{found.relative_to(self.root)}  {found.stat().st_size}" for found in files]
+        files = sorted(path for path in self.root.rglob("*") if path.is_file())
+        lines = [f"{path.relative_to(self.root)}  {path.stat().st_size}" for path in files]
         return "\n".join(lines) or "The workspace is empty."
 
     def read_file(self, path: str) -> str:

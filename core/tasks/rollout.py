@@ -81,6 +81,6 @@ def run_rollout(
             return Rollout(task.task_uid, session.trajectory_uid, "error", 0, None, f"{error}")
         if result.outcome == "interrupted":
             return Rollout(task.task_uid, session.trajectory_uid, result.outcome, result.n_turns, None)
-        found = score(workspace, task.check)
-    studio.complete(session.trajectory_uid, reward=found.value, outcome=result.outcome)
-    return Rollout(task.task_uid, session.trajectory_uid, result.outcome, result.n_turns, found, found.error)
+        judged = score(workspace, task.check)
+    studio.complete(session.trajectory_uid, reward=judged.value, outcome=result.outcome)
+    return Rollout(task.task_uid, session.trajectory_uid, result.outcome, result.n_turns, judged, judged.error)

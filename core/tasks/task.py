@@ -16,7 +16,7 @@ class Task:
 
     Attributes:
         task_uid: stable name; the ``prompt_uid`` of every trajectory that attempts it.
-        prompt: what the agent is told.
+        prompt: the task's text for the agent.
         input_files: path relative to the workspace -> text.
         check: ``{"verifier": name, ...}`` for ``core.rewards.score``.
     """

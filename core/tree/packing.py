@@ -186,7 +186,7 @@ def first_fit_decreasing(parts: Iterable[Part], token_budget: int) -> list[list[
     """Parts into rows, largest first, each into the first row with room; ties by group, then arrival."""
     ordered = sorted(enumerate(parts), key=lambda item: (-item[1].n_packed, item[1].group, item[0]))
     rows: list[list[Part]] = []
-    # Rooms as leaves of a tree of maxima: the first row with room is found in as many looks as the tree is deep.
+    # A segment tree of the maximum free room finds the first row with enough room in O(log rows).
     half = 1 << max(len(ordered) - 1, 0).bit_length()
     room = [token_budget] * (2 * half)
     for _, part in ordered:

@@ -72,6 +72,6 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
 
 
 if __name__ == "__main__":
-    found = Replay(sys.argv[1])
-    found.write_prompts(sys.argv[2])
-    print(f"{len(found.rows)} prompts, {found.n_samples} samples per prompt")
+    replay = Replay(sys.argv[1])
+    replay.write_prompts(sys.argv[2])
+    print(f"{len(replay.rows)} prompts, {replay.n_samples} samples per prompt")

@@ -42,8 +42,8 @@ class AnswerCache:
                 self._revision = revision
                 self._answers.clear()
             elif revision == self._revision and key in self._answers:
-                found: Answer = self._answers[key]
-                return found
+                cached: Answer = self._answers[key]
+                return cached
         answer = ask()
         with self._lock:
             if revision == self._revision:

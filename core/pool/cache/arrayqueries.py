@@ -38,8 +38,8 @@ def _slice(keys: np.ndarray, begin: int, end: int) -> np.ndarray:
         return equal[before : before + end - begin]
     between = np.flatnonzero((keys > low) & (keys < high))
     between = between[np.argsort(keys[between], kind="stable")]
-    found = np.concatenate([equal[before:], between])
-    return np.concatenate([found, np.flatnonzero(keys == high)[: end - begin - found.size]])
+    ranked = np.concatenate([equal[before:], between])
+    return np.concatenate([ranked, np.flatnonzero(keys == high)[: end - begin - ranked.size]])
 
 
 def bins_of(values: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:

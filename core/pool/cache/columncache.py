@@ -89,8 +89,8 @@ class ReadSnapshot:
         if self.known is not None:
             return self.known
         condition = compile_view(self.view)
-        found = arrow(self.cursor, f"SELECT s.step_id {source_sql(condition)}", condition.parameters)["step_id"]
-        step_ids = _ascending(found.to_numpy())
+        column = arrow(self.cursor, f"SELECT s.step_id {source_sql(condition)}", condition.parameters)["step_id"]
+        step_ids = _ascending(column.to_numpy())
         self.keep(step_ids)
         return step_ids
 
@@ -145,8 +145,8 @@ class ColumnCache:
                 current = self._current_versions(cursor, number) if versions or "staleness" in columns else {}
                 known = self._known(news, number, view, columns)
             seen = stack.enter_context(self._reader.resolved(cursor, view))
-            found = {name: values for name, values in kept.items() if values is not None}
-            yield ReadSnapshot(cursor, seen, index, found, current, known, partial(self._views.keep, number, view))
+            exact = {name: values for name, values in kept.items() if values is not None}
+            yield ReadSnapshot(cursor, seen, index, exact, current, known, partial(self._views.keep, number, view))
 
     def _index(self, news: _News, number: int) -> FacetIndex:
         changed = None if self._facets is None else news.since(self._facets[0])
@@ -297,8 +297,8 @@ class _News:
         self.look()
         if touched is None:
             return None
-        found = self._groups.touched_with(self.cursor, touched)
-        return found if found.size <= MOST_TOUCHED * self._groups.of.size or found.size <= FEW else None
+        changed = self._groups.touched_with(self.cursor, touched)
+        return changed if changed.size <= MOST_TOUCHED * self._groups.of.size or changed.size <= FEW else None
 
 
 def holds_all(view: View) -> bool:
@@ -310,8 +310,8 @@ def taken(values: np.ndarray, step_ids: np.ndarray) -> np.ndarray:
     """``values[step_ids]`` for ascending ids; a slice without a copy where they are consecutive."""
     if step_ids.size and step_ids[-1] - step_ids[0] + 1 == step_ids.size:
         return values[step_ids[0] : step_ids[-1] + 1]
-    found: np.ndarray = values[step_ids]
-    return found
+    selected: np.ndarray = values[step_ids]
+    return selected
 
 
 def _ascending(step_ids: np.ndarray) -> np.ndarray:
@@ -328,9 +328,9 @@ def _ascending(step_ids: np.ndarray) -> np.ndarray:
 def _with_new(cursor: Cursor, step_ids: np.ndarray, trajectory_ids: np.ndarray) -> np.ndarray:
     """These steps and those of the trajectories, ascending. (A write that deletes steps counts as changing all.)"""
     with among(cursor, "trajectory_id", trajectory_ids) as (condition, bound):
-        found = arrow(cursor, f"SELECT step_id FROM step_state WHERE {condition}", bound)["step_id"].to_numpy()
-    places = np.minimum(np.searchsorted(step_ids, found), max(step_ids.size - 1, 0))
-    new = np.sort(found[step_ids[places] != found] if step_ids.size else found)
+        changed = arrow(cursor, f"SELECT step_id FROM step_state WHERE {condition}", bound)["step_id"].to_numpy()
+    places = np.minimum(np.searchsorted(step_ids, changed), max(step_ids.size - 1, 0))
+    new = np.sort(changed[step_ids[places] != changed] if step_ids.size else changed)
     if not new.size:
         return step_ids
     together = np.concatenate([step_ids, new])
@@ -355,9 +355,9 @@ def _grown(cursor: Cursor, name: str, values: np.ndarray | None, trajectory_ids:
         return _placed(values, arrow(cursor, _sql(name, condition), bound))
 
 
-def _placed(before: np.ndarray, found: pa.Table) -> np.ndarray | None:
+def _placed(before: np.ndarray, rows: pa.Table) -> np.ndarray | None:
     """A copy with these steps' values set; None when float64 can't hold one exactly, or a known value is NaN."""
-    step_ids, value = found["step_id"].to_numpy(), found["value"]
+    step_ids, value = rows["step_id"].to_numpy(), rows["value"]
     new = value.to_numpy()
     if int(np.isnan(new).sum()) != value.null_count or np.any(np.abs(new) >= MOST_EXACT):
         return None

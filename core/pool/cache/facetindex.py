@@ -46,8 +46,8 @@ class _Column:
 
     def counts(self, by_combination: np.ndarray, limit: int) -> Counts:
         sums = np.bincount(self.value, by_combination[self.combination], len(self.values)).astype(np.int64)
-        found = [(value, int(n)) for value, n in zip(self.values, sums, strict=True) if n]
-        return sorted(found, key=lambda item: (-item[1], item[0] is None, item[0]))[:limit]
+        counts = [(value, int(n)) for value, n in zip(self.values, sums, strict=True) if n]
+        return sorted(counts, key=lambda item: (-item[1], item[0] is None, item[0]))[:limit]
 
     def with_more(self, name: str, first: int, of_combination: list[Any]) -> _Column:
         """The column with the values of further combinations, whose codes start at ``first``."""
@@ -85,11 +85,11 @@ class _Set:
         encoded = hashes.combine_chunks().dictionary_encode()
         if self.hashes.size + len(encoded.dictionary) > 2 * MOST_COMBINATIONS:
             return None
-        found, of_step = encoded.dictionary.to_numpy(), encoded.indices.to_numpy()
+        combinations, of_step = encoded.dictionary.to_numpy(), encoded.indices.to_numpy()
         order = np.argsort(self.hashes)
-        places = np.searchsorted(self.hashes, found, sorter=order)
+        places = np.searchsorted(self.hashes, combinations, sorter=order)
         near = np.append(order, -1)[places]
-        known = (near >= 0) & (np.append(self.hashes, 0)[near] == found)
+        known = (near >= 0) & (np.append(self.hashes, 0)[near] == combinations)
         new = np.flatnonzero(~known)
         n = self.hashes.size
         if n + new.size > MOST_COMBINATIONS:
@@ -105,10 +105,10 @@ class _Set:
         totals += np.bincount(codes[step_ids], minlength=totals.size)
         columns = self.columns
         if new.size:
-            examples = np.zeros(found.size, np.int64)
+            examples = np.zeros(combinations.size, np.int64)
             examples[of_step] = step_ids
             columns = _with_values(cursor, columns, n, examples[new])
-        return _Set(codes, np.concatenate([self.hashes, found[new]]), totals, columns)
+        return _Set(codes, np.concatenate([self.hashes, combinations[new]]), totals, columns)
 
 
 class FacetIndex:
@@ -138,10 +138,10 @@ class FacetIndex:
         """The index of the cursor's snapshot, if only these trajectories changed since this one's."""
         columns = ", ".join(f"{_hash(names)} AS h{place}" for place, names in enumerate(SETS))
         with among(cursor, "s.trajectory_id", trajectory_ids) as (condition, bound):
-            found = arrow(cursor, f"SELECT s.step_id, {columns} {_SOURCE} WHERE {condition}", bound)
-        step_ids = found["step_id"].to_numpy()
+            table = arrow(cursor, f"SELECT s.step_id, {columns} {_SOURCE} WHERE {condition}", bound)
+        step_ids = table["step_id"].to_numpy()
         return FacetIndex(
-            [one and one.with_steps(cursor, step_ids, found[f"h{place}"]) for place, one in enumerate(self._sets)]
+            [one and one.with_steps(cursor, step_ids, table[f"h{place}"]) for place, one in enumerate(self._sets)]
         )
 
     def keys(self, name: str, step_ids: np.ndarray) -> np.ndarray | None:
@@ -170,15 +170,15 @@ class FacetIndex:
     def counts(self, step_ids: np.ndarray | None, names: Iterable[str], limit: int) -> dict[str, Counts]:
         """Counts by value of those of these columns that the index has, over these steps; None: over all."""
         wanted = set(names) & self.names
-        found: dict[str, Counts] = {}
+        counts: dict[str, Counts] = {}
         for one in self._sets:
             if one is None or not (chosen := wanted & set(one.columns)):
                 continue
             by_combination = one.totals
             if step_ids is not None:
                 by_combination = np.bincount(one.codes[step_ids], minlength=one.hashes.size)
-            found |= {name: one.columns[name].counts(by_combination, limit) for name in chosen}
-        return found
+            counts |= {name: one.columns[name].counts(by_combination, limit) for name in chosen}
+        return counts
 
 
 def _sql(name: str) -> str:
@@ -195,7 +195,7 @@ def _with_values(cursor: Cursor, columns: dict[str, _Column], first: int, exampl
     selected = ", ".join(f"{_sql(name)} AS {name}" for name in columns)
     wanted = pa.table({"step_id": examples, "place": np.arange(examples.size)})
     with registered(cursor, facet_examples=wanted):
-        found = arrow(
+        values = arrow(
             cursor, f"SELECT {selected} {_SOURCE} JOIN facet_examples e ON e.step_id = s.step_id ORDER BY e.place"
         )
-    return {name: column.with_more(name, first, found[name].to_pylist()) for name, column in columns.items()}
+    return {name: column.with_more(name, first, values[name].to_pylist()) for name, column in columns.items()}

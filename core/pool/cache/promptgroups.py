@@ -28,8 +28,8 @@ class PromptGroups:
 
     def look(self, cursor: Cursor) -> None:
         """Read the groups from the cursor's snapshot."""
-        found = arrow(cursor, _GROUPS)
-        trajectory_ids, groups = found["trajectory_id"].to_numpy(), found["prompt_group"].to_numpy()
+        table = arrow(cursor, _GROUPS)
+        trajectory_ids, groups = table["trajectory_id"].to_numpy(), table["prompt_group"].to_numpy()
         size = max(self.of.size, int(trajectory_ids.max()) + 1 if trajectory_ids.size else 0)
         now = np.zeros(size, np.uint64)
         now[trajectory_ids] = groups

@@ -34,8 +34,8 @@ def count_reach(reader: ViewReader, view: View, target: str) -> dict[str, int]:
             source = f"FROM trajectory_state t WHERE {condition.sql}"
             counts = "count(*), sum(t.n_steps), sum(t.n_prompt_tokens + t.n_response_tokens)"
         sql = f"SELECT count(DISTINCT (t.prompt_uid, t.channel)), {counts} {source}"
-        found = cursor.execute(sql, list(condition.parameters)).fetchall()[0]
-    return dict(zip(REACHED, (int(n or 0) for n in found), strict=True))
+        sums = cursor.execute(sql, list(condition.parameters)).fetchall()[0]
+    return dict(zip(REACHED, (int(n or 0) for n in sums), strict=True))
 
 
 def distribution(reader: ViewReader, view: View, column: str, by: str | None, bins: int, parts: int) -> pa.Table:

@@ -24,13 +24,13 @@ from core.types import View
 
 def count_facets(snapshot: ReadSnapshot, columns: Sequence[str], limit: int) -> dict[str, Counts]:
     """Values of each column with their number of steps, most frequent first; lists count each element."""
-    found: dict[str, Counts] = {}
+    facets: dict[str, Counts] = {}
     if snapshot.facets is not None:
         everything = holds_all(snapshot.view)
-        found = snapshot.facets.counts(None if everything else snapshot.step_ids(), columns, limit)
-    left = [name for name in columns if name not in found]
-    found |= count_by_sql(snapshot.cursor, snapshot.view, left, limit)
-    return {name: found[name] for name in columns}
+        facets = snapshot.facets.counts(None if everything else snapshot.step_ids(), columns, limit)
+    left = [name for name in columns if name not in facets]
+    facets |= count_by_sql(snapshot.cursor, snapshot.view, left, limit)
+    return {name: facets[name] for name in columns}
 
 
 def check_columns(columns: Sequence[str]) -> None:
@@ -51,11 +51,11 @@ def count_by_sql(cursor: Cursor, view: View, columns: Sequence[str], limit: int)
     of_trajectories = [name for name in columns if _plain_of_trajectory(STEP_COLUMNS[name]) or name == "findings"]
     if of_trajectories:
         counted |= _by_trajectory(cursor, condition, of_trajectories)
-    found = {name: _ordered(counts, limit) for name, counts in counted.items()}
+    facets = {name: _ordered(counts, limit) for name, counts in counted.items()}
     for name in columns:
-        if name not in found:
-            found[name] = _alone(cursor, condition, STEP_COLUMNS[name], limit)
-    return found
+        if name not in facets:
+            facets[name] = _alone(cursor, condition, STEP_COLUMNS[name], limit)
+    return facets
 
 
 def _plain_of_trajectory(column: Column) -> bool:
@@ -97,9 +97,9 @@ def _by_trajectory(cursor: Cursor, condition: Condition, names: Sequence[str]) -
     return summed
 
 
-def _summed(found: Iterable[dict[str, Any]], names: Sequence[str]) -> dict[str, Counter[Any]]:
+def _summed(counted_rows: Iterable[dict[str, Any]], names: Sequence[str]) -> dict[str, Counter[Any]]:
     counted: dict[str, Counter[Any]] = {name: Counter() for name in names}
-    for row in found:
+    for row in counted_rows:
         n = row["n"]
         for name in names:
             counted[name][row[name]] += n

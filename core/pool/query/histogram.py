@@ -36,8 +36,8 @@ def histogram(column_cache: ColumnCache, view: View, column: str, bins: int) -> 
 
 
 def _table(values: np.ndarray, bins: int, *, is_time: bool) -> pa.Table:
-    found = bins_of(values, bins)
-    low, high, n = found if found is not None else (np.zeros(0), np.zeros(0), np.zeros(0, np.int64))
+    binned = bins_of(values, bins)
+    low, high, n = binned if binned is not None else (np.zeros(0), np.zeros(0), np.zeros(0, np.int64))
     edges = [
         pa.array(np.rint(edge).astype(np.int64)).cast(pa.timestamp("us")) if is_time else edge for edge in (low, high)
     ]

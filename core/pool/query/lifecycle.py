@@ -52,10 +52,10 @@ def read_lifecycle(cursor: Cursor, step_uid: str) -> dict[str, float | None]:
     Rewards count when they were first known, labels when they were last given; what was undone counts for nothing.
     NotFound when there is no such step.
     """
-    found = rows(cursor, _FACTS, [step_uid])
-    if not found:
+    facts = rows(cursor, _FACTS, [step_uid])
+    if not facts:
         raise NotFound(f"No step {step_uid!r}.", field="step_uid")
-    fact = found[0]
+    fact = facts[0]
     owner = fact["trajectory_id"]
     event = rows(cursor, _EVENTS, [owner])[0]
     labels = rows(cursor, _CURATION, [owner, fact["step_id"]])[0]

@@ -1,4 +1,4 @@
-"""Pages of steps: which rows a page holds is found first, by little; then its rows are read whole."""
+"""Pages of steps: first the ids of the page's rows by a query on few columns, then the rows themselves."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def list_steps(column_cache: ColumnCache, view: View, order: str, limit: int | N
     name = parsed[0][0] if len(parsed) == 1 else ""
     quick = name in SORTED and limit is not None and not _is_top(name, view, offset + limit)
     with explained(view), column_cache.reading(view, columns=[name] if quick else [], versions=True) as snapshot:
-        found = _in_memory(snapshot, parsed, limit or 0, offset) if quick else None
-        if found is None:
-            found = _by_sql(snapshot.cursor, snapshot.view, parsed, limit, offset)
-        return rows_of(snapshot.cursor, found, snapshot.versions)
+        step_ids = _in_memory(snapshot, parsed, limit or 0, offset) if quick else None
+        if step_ids is None:
+            step_ids = _by_sql(snapshot.cursor, snapshot.view, parsed, limit, offset)
+        return rows_of(snapshot.cursor, step_ids, snapshot.versions)
 
 
 def _is_top(name: str, view: View, n: int) -> bool:
@@ -64,8 +64,8 @@ def _in_memory(snapshot: ReadSnapshot, parsed: Order, limit: int, offset: int) -
 def _by_sql(cursor: Cursor, view: View, parsed: Order, limit: int | None, offset: int) -> np.ndarray:
     condition = compile_view(view)
     paging, parameters = page(limit, offset)
-    found = arrow(cursor, _ids_sql(condition, parsed, "", paging), [*condition.parameters, *parameters])
-    step_ids: np.ndarray = found["step_id"].to_numpy()
+    table = arrow(cursor, _ids_sql(condition, parsed, "", paging), [*condition.parameters, *parameters])
+    step_ids: np.ndarray = table["step_id"].to_numpy()
     return step_ids
 
 
@@ -86,13 +86,13 @@ def rows_of(
     # One table at a time: to plan a join of them takes longer than to read them and put the rows together here.
     steps = _read(cursor, "step_state s", "step_id", step_ids, _OF_STEP | {"trajectory_id": "s.trajectory_id"})
     owners = _read(cursor, "trajectory_state t", "trajectory_id", steps["trajectory_id"].to_numpy(), _OF_TRAJECTORY)
-    found = {name: (steps if name in _OF_STEP else owners)[name] for name in STEP_COLUMNS}
-    found["staleness"] = _staleness(steps["channel"], steps["staleness"], current)
-    found["findings"] = _names(pc.bit_wise_or(steps["findings"], owners["findings"]))
+    columns = {name: (steps if name in _OF_STEP else owners)[name] for name in STEP_COLUMNS}
+    columns["staleness"] = _staleness(steps["channel"], steps["staleness"], current)
+    columns["findings"] = _names(pc.bit_wise_or(steps["findings"], owners["findings"]))
     if metadata:
         texts = _read(cursor, "steps f", "step_id", step_ids, {"metadata": "coalesce(f.metadata, '{}')"})
-        found["metadata"] = texts["metadata"]
-    return pa.table(found)
+        columns["metadata"] = texts["metadata"]
+    return pa.table(columns)
 
 
 def _read(cursor: Cursor, source: str, key: str, wanted: np.ndarray, columns: dict[str, str]) -> pa.Table:
@@ -100,10 +100,10 @@ def _read(cursor: Cursor, source: str, key: str, wanted: np.ndarray, columns: di
     alias = source.split()[1]
     selected = ", ".join(f"{sql} AS {name}" for name, sql in columns.items())
     with among(cursor, f"{alias}.{key}", wanted) as (condition, bound):
-        found = arrow(cursor, f"SELECT {alias}.{key} AS row_key, {selected} FROM {source} WHERE {condition}", bound)
-    keys = found["row_key"].to_numpy()
+        table = arrow(cursor, f"SELECT {alias}.{key} AS row_key, {selected} FROM {source} WHERE {condition}", bound)
+    keys = table["row_key"].to_numpy()
     order = np.argsort(keys)
-    return found.take(order[np.searchsorted(keys, wanted, sorter=order)])
+    return table.take(order[np.searchsorted(keys, wanted, sorter=order)])
 
 
 STRETCH = 512
@@ -183,14 +183,14 @@ def list_steps_after(
     query = _ids_sql(condition, parsed, key, "LIMIT ?")
     with explained(view):
         try:
-            found = arrow(cursor, query, [*condition.parameters, *parameters, limit + 1])["step_id"].to_numpy()
+            step_ids = arrow(cursor, query, [*condition.parameters, *parameters, limit + 1])["step_id"].to_numpy()
         except duckdb.ConversionException as error:
             if after is None:
                 raise
             raise InvalidInput("This cursor does not fit.", field="cursor") from error
-        table = rows_of(cursor, found[:limit], versions_in_force(cursor), metadata=True)
+        table = rows_of(cursor, step_ids[:limit], versions_in_force(cursor), metadata=True)
     next_cursor = None
-    if found.size > limit:
+    if step_ids.size > limit:
         last = table.slice(limit - 1).to_pylist()[0]
-        next_cursor = encode_cursor(canonical_order, last[name], int(found[limit - 1]))
+        next_cursor = encode_cursor(canonical_order, last[name], int(step_ids[limit - 1]))
     return table, next_cursor

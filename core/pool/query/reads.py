@@ -144,7 +144,7 @@ def plan_rows(cursor: Cursor, view: View, channel: str | None) -> pa.Table:
 
 
 MOST_VALUES = 200
-"""Values of a facet that are told."""
+"""Values of a facet that are returned."""
 
 _STATS = """
 SELECT
@@ -168,8 +168,8 @@ def stats(cursor: Cursor) -> dict[str, Any]:
     """Counts of everything, and steps by channel, source, token source, call kind and status."""
     result = cursor.execute(_STATS)
     names = [column[0] for column in result.description]
-    found: Mapping[str, Any] = dict(zip(names, result.fetchall()[0], strict=True))
-    counts: dict[str, Any] = dict(found)
+    row: Mapping[str, Any] = dict(zip(names, result.fetchall()[0], strict=True))
+    counts: dict[str, Any] = dict(row)
     counts["n_tokens"] = counts["n_prompt_tokens"] + counts["n_response_tokens"]
     columns = ("channel", "source", "token_source", "call_kind", "status")
     for name, values in count_by_sql(cursor, View(), columns, MOST_VALUES).items():

@@ -89,12 +89,12 @@ class _Brought:
         """Take in the steps up to this one."""
         if step_id <= self.step_id:
             return
-        found = arrow(cursor, _BROUGHT, [self.step_id, step_id])
-        ids = found["step_id"].to_numpy().astype(np.int32)
-        lists = found["new_message_ids"].combine_chunks()
+        table = arrow(cursor, _BROUGHT, [self.step_id, step_id])
+        ids = table["step_id"].to_numpy().astype(np.int32)
+        lists = table["new_message_ids"].combine_chunks()
         offsets = lists.offsets.to_numpy()
         counts = np.where(lists.is_valid().to_numpy(zero_copy_only=False), np.diff(offsets), 0)
-        answers = found["response_message_id"].combine_chunks()
+        answers = table["response_message_id"].combine_chunks()
         answered = answers.is_valid().to_numpy(zero_copy_only=False)
         steps = np.concatenate([self.steps, np.repeat(ids, counts), ids[answered]])
         brought = [self.messages, lists.flatten().to_numpy(), answers.drop_null().to_numpy()]
@@ -138,12 +138,12 @@ class TextSearch:
             upto = after + self._messages_at_once
             if newest < upto or self.n_bytes >= MOST_BYTES:
                 return False
-            found = arrow(cursor, _BODIES, [after, upto])
-            if not found.num_rows:  # deleted, all of them
+            messages = arrow(cursor, _BODIES, [after, upto])
+            if not messages.num_rows:  # deleted, all of them
                 upto = cursor.execute(_NEXT, [upto]).fetchall()[0][0]
-                found = arrow(cursor, _BODIES, [upto - 1, upto])
-            bloom = TrigramBloom.of(found["message_id"].to_numpy(), found["body"])
-            here = AT_ONCE * found.num_rows // max(1, found["body"].nbytes)
+                messages = arrow(cursor, _BODIES, [upto - 1, upto])
+            bloom = TrigramBloom.of(messages["message_id"].to_numpy(), messages["body"])
+            here = AT_ONCE * messages.num_rows // max(1, messages["body"].nbytes)
             self._messages_at_once = min(max(here, 64), 1 << 16, 2 * self._messages_at_once)
             self._blooms = (*self._blooms, bloom)
             return True
@@ -158,8 +158,8 @@ class TextSearch:
         with self._lock:
             known = self._known.get(pattern) or _Known(0, 0, np.zeros(0, np.int64), np.zeros(0, np.int64))
             if newest_message > known.message_id:
-                found = self._messages(cursor, text, known.message_id, newest_message)
-                known.messages = np.concatenate([known.messages, *found])
+                new_messages = self._messages(cursor, text, known.message_id, newest_message)
+                known.messages = np.concatenate([known.messages, *new_messages])
                 known.message_id = newest_message
             if newest_step > known.step_id:
                 self._brought.grow(cursor, newest_step)
@@ -188,13 +188,13 @@ def _may_hold(blooms: Sequence[TrigramBloom], text: str) -> list[np.ndarray] | N
     if not blooms or not wanted.size:
         return None
     windows = [each.windows(wanted) for each in blooms]
-    n_windows = sum(found.size for found in windows)
+    n_windows = sum(hits.size for hits in windows)
     if n_windows > MOST_READ * sum(each.firsts.size - 1 for each in blooms):
         return None
     if not n_windows:
         return []
-    first = np.concatenate([each.firsts[found] for each, found in zip(blooms, windows, strict=True)])
-    last = np.concatenate([each.firsts[found + 1] for each, found in zip(blooms, windows, strict=True)])
+    first = np.concatenate([each.firsts[hits] for each, hits in zip(blooms, windows, strict=True)])
+    last = np.concatenate([each.firsts[hits + 1] for each, hits in zip(blooms, windows, strict=True)])
     counts = last - first + 1
     begins = np.cumsum(counts) - counts
     named = np.unique(np.repeat(first - begins, counts) + np.arange(int(counts.sum())))

@@ -68,8 +68,8 @@ class TrigramBloom:
 
     def windows(self, wanted: np.ndarray) -> np.ndarray:
         """Windows in which a text with these hashes may begin."""
-        found = np.bitwise_and.reduce(self.bits[wanted], axis=0)
-        return np.flatnonzero(np.unpackbits(found, count=self.firsts.size - 1))
+        all_set = np.bitwise_and.reduce(self.bits[wanted], axis=0)
+        return np.flatnonzero(np.unpackbits(all_set, count=self.firsts.size - 1))
 
     @property
     def n_bytes(self) -> int:

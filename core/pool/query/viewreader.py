@@ -45,10 +45,10 @@ class ViewReader:
 
 def saved_view(cursor: Cursor, name: str) -> View:
     """A saved view. NotFound when there is none of this name."""
-    found = rows(cursor, "SELECT filters, where_text FROM saved_views WHERE name = ?", [name.strip()])
-    if not found:
+    views = rows(cursor, "SELECT filters, where_text FROM saved_views WHERE name = ?", [name.strip()])
+    if not views:
         raise NotFound(f"No saved view {name!r}.", field="view", hint="GET /api/v1/views lists them.")
-    return View(decode(found[0]["filters"]), found[0]["where_text"])
+    return View(decode(views[0]["filters"]), views[0]["where_text"])
 
 
 class _Lookup:

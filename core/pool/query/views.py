@@ -315,13 +315,13 @@ def _registry() -> dict[str, Filter]:
         "step_index",
         "n_tokens", "n_steps", "trajectory_tokens", "difficulty", "staleness",
     )  # fmt: skip
-    found = [Filter(name, "one_of", STEP_COLUMNS[name].doc, _one_of) for name in one_of]
-    found += [Filter(name, "range", STEP_COLUMNS[name].doc, _range) for name in ranges]
-    found += [
+    filters = [Filter(name, "one_of", STEP_COLUMNS[name].doc, _one_of) for name in one_of]
+    filters += [Filter(name, "range", STEP_COLUMNS[name].doc, _range) for name in ranges]
+    filters += [
         Filter(name, "flag", STEP_COLUMNS[name].doc, _flag)
         for name in ("trainable", "complete", "is_last", "correct", "trajectory_correct")
     ]
-    found += [
+    filters += [
         Filter("created_at", "between", STEP_COLUMNS["created_at"].doc, _between),
         Filter("reward_state", "state", "Whether the step is scored", _state("reward")),
         Filter("trajectory_reward_state", "state", "Whether the trajectory is scored", _state("trajectory_reward")),
@@ -353,7 +353,7 @@ def _registry() -> dict[str, Filter]:
         ),
         Filter("metadata", "metadata", "Values at paths of the step's metadata", _metadata),
     ]
-    return {item.name: item for item in found}
+    return {item.name: item for item in filters}
 
 
 FILTERS: dict[str, Filter] = _registry()

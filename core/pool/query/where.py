@@ -264,10 +264,10 @@ class _Renderer:
 
     @staticmethod
     def _arguments(node: dict[str, Any]) -> list[Any]:
-        found = node.get("arguments", node.get("children", []))
-        if any(isinstance(item, dict) and item.get("name") for item in found):
+        arguments = node.get("arguments", node.get("children", []))
+        if any(isinstance(item, dict) and item.get("name") for item in arguments):
             raise _refuse("Named arguments are not allowed in a condition.")
-        return list(found)
+        return list(arguments)
 
     def _case(self, node: dict[str, Any]) -> str:
         self._made()
@@ -365,7 +365,7 @@ def watched(database: Database, cursor: Cursor) -> Iterator[None]:
         try:
             look((own_memory(), uncounted()))
         except PoolError as error:
-            # The file is being closed, or is damaged: whoever reads it is told by itself.
+            # The file is being closed, or is damaged: the query that reads it raises its own error.
             over.append(error.message)
 
     def look(before: tuple[int, int]) -> None:

@@ -1,4 +1,4 @@
-"""Replacing what must not leave in a conversation's JSON: texts, keys, values under a telling key, split texts.
+"""Replaces hits of redaction rules in a conversation's JSON: texts, keys, values under revealing keys, split texts.
 
 A model reads the text parts of a message as one text, so they are searched as one. Of two messages that follow each
 other the end and the beginning are searched as one as well: a hit there counts where neither side has it by itself, or
@@ -37,15 +37,15 @@ class Cleaner:
 
     Args:
         hits: finds them in a text, in order, without overlap.
-        found: told of each.
+        summary: counts the hits.
     """
 
-    def __init__(self, hits: Hits, found: HitSummary | None) -> None:
+    def __init__(self, hits: Hits, summary: HitSummary | None) -> None:
         self._hits = hits
-        self._found = HitSummary() if found is None else found
+        self._found = HitSummary() if summary is None else summary
 
     def clean(self, value: Any, key: str | None = None) -> Any:
-        """JSON cleaned, the very same object where nothing was found.
+        """The JSON value with all hits replaced; the same object if there is no hit.
 
         Args:
             key: under which it stands, where that may tell what it is.
@@ -65,22 +65,22 @@ class Cleaner:
     def _text(self, text: str) -> str:
         return self._replaced(text, self._hits(text))
 
-    def _replaced(self, text: str, found: Sequence[Hit]) -> str:
-        if not found:
+    def _replaced(self, text: str, hits: Sequence[Hit]) -> str:
+        if not hits:
             return text
-        for hit in found:
+        for hit in hits:
             self._found.add(hit)
-        return replaced(text, found)
+        return replaced(text, hits)
 
     def _under(self, key: str, text: str) -> str:
         """A text whose key may be half of what is looked for."""
         glue = f"{key}="
-        found = self._hits(glue + text)
-        if not any(hit.begin < len(glue) < hit.end for hit in found):
+        hits = self._hits(glue + text)
+        if not any(hit.begin < len(glue) < hit.end for hit in hits):
             return self._text(text)
         moved = [
             hit._replace(begin=max(0, hit.begin - len(glue)), end=hit.end - len(glue), said=_without(glue, hit.said))
-            for hit in found
+            for hit in hits
             if hit.end > len(glue)
         ]
         return self._replaced(text, moved)
@@ -113,8 +113,8 @@ class Cleaner:
         parts = [i for i, item in enumerate(value) if isinstance(item, Mapping) and isinstance(item.get("text"), str)]
         if len(parts) > 1:
             texts = [value[i]["text"] for i in parts]
-            found = self._split(texts)
-            for i, text, spans in zip(parts, texts, distributed(texts, found), strict=True):
+            hits = self._split(texts)
+            for i, text, spans in zip(parts, texts, distributed(texts, hits), strict=True):
                 if spans:
                     own = [hit for hit in self._hits(text) if not any(_overlap(hit, span) for span in spans)]
                     items[i] = {**items[i], "text": replaced(text, sorted([*own, *spans]))}
@@ -126,10 +126,10 @@ class Cleaner:
         for text in texts[:-1]:
             at += len(text)
             ends.append(at)
-        found = [hit for hit in self._hits("".join(texts)) if any(hit.begin < end < hit.end for end in ends)]
-        for hit in found:
+        hits = [hit for hit in self._hits("".join(texts)) if any(hit.begin < end < hit.end for end in ends)]
+        for hit in hits:
             self._found.add(hit)
-        return found
+        return hits
 
     def _arguments(self, text: str) -> str:
         """Arguments of a tool call are JSON in a text; they stay JSON."""
@@ -151,27 +151,27 @@ _HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 def _without(glue: str, said: tuple[str, ...]) -> tuple[str, ...]:
     """What was found, less the part of it that is the key; values in quotes and other forms have it without."""
-    found = []
+    texts = []
     for one in said:
         begin = next((i for i in range(len(glue), 0, -1) if one.startswith(glue[-i:])), 0)
-        found.append(one[begin:])
-    return tuple(found)
+        texts.append(one[begin:])
+    return tuple(texts)
 
 
 def _overlap(a: Hit, b: Hit) -> bool:
     return a.begin < b.end and b.begin < a.end
 
 
-def replaced(text: str, found: Sequence[Hit]) -> str:
+def replaced(text: str, hits: Sequence[Hit]) -> str:
     """The text with ``[redacted:RULE]`` in the place of hits, which are in order and don't overlap."""
     pieces, at = [], 0
-    for hit in found:
+    for hit in hits:
         pieces += [text[at : hit.begin], f"[redacted:{hit.rule}]"]
         at = hit.end
     return "".join([*pieces, text[at:]])
 
 
-def distributed(texts: Sequence[str], found: Sequence[Hit]) -> list[list[Hit]]:
+def distributed(texts: Sequence[str], hits: Sequence[Hit]) -> list[list[Hit]]:
     """Hits of the joined texts, for each text those that reach into it, in its own characters."""
     shares: list[list[Hit]] = []
     at = 0
@@ -180,7 +180,7 @@ def distributed(texts: Sequence[str], found: Sequence[Hit]) -> list[list[Hit]]:
         shares.append(
             [
                 hit._replace(begin=max(hit.begin, at) - at, end=min(hit.end, end) - at)
-                for hit in found
+                for hit in hits
                 if hit.begin < end and hit.end > at
             ]
         )
@@ -236,7 +236,7 @@ def over_border(plain_hits: Hits, first: Any, second: Any) -> tuple[list[Hit], l
 class Rules(Protocol):
     """``core.pool.redaction.rules.Redaction``."""
 
-    def clean(self, value: Any, found: HitSummary | None = None) -> Any: ...  # noqa: D102
+    def clean(self, value: Any, summary: HitSummary | None = None) -> Any: ...  # noqa: D102
     def plain_hits(self, text: str) -> list[Hit]: ...  # noqa: D102
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Hit(NamedTuple):
-    """A place of a text that must not leave, (begin, end) in characters; ``said`` is what patterns matched in there."""
+    """A match in a text: begin and end in characters. ``said`` holds the texts that patterns matched in it."""
 
     begin: int
     end: int
@@ -18,12 +18,12 @@ class Hit(NamedTuple):
 
 @dataclass(slots=True)
 class HitSummary:
-    """What was found.
+    """The hits in many texts.
 
     Attributes:
         counts: rule -> hits.
-        said: (rule, what was found), each once.
-        thoughts: whether what stands in an answer's reasoning is in ``said``; chat templates leave earlier ones out.
+        said: (rule, matched text), each once.
+        thoughts: whether ``said`` includes matches in an answer's reasoning; chat templates drop earlier reasoning.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -31,11 +31,11 @@ class HitSummary:
     thoughts: bool = True
 
     def add(self, hit: Hit) -> None:
-        """One more."""
+        """Add a hit."""
         self.counts[hit.rule] += 1
         self.said.update(dict.fromkeys((hit.rule, said) for said in hit.said))
 
     def include(self, other: HitSummary) -> None:
-        """And what another found."""
+        """Add the hits of another summary."""
         self.counts += other.counts
         self.said |= other.said

@@ -1,4 +1,4 @@
-"""What must not leave the pool: secrets, e-mail addresses, own patterns; found in texts and in tokens.
+"""Redaction rules: secrets, e-mail addresses and own patterns, matched in texts and in tokens.
 
 A hit is either *dropped* with its step or *masked*. Masked text is replaced by ``[redacted:NAME]``. Masked tokens keep
 their places: every token that covers a part of a hit is replaced, one for one, by a harmless id (``mask_id``), so no
@@ -66,7 +66,7 @@ class Redaction:
         rules: name -> pattern.
         action: what becomes of a step with a hit.
         unreadable: what becomes of a step of whose text or tokens nothing can be read: ``drop`` or ``keep``.
-        literals: (rule, text): texts that a rule has found elsewhere, and that are looked for as they are.
+        literals: (rule, text): texts that a rule matched elsewhere, searched as literal text.
     """
 
     rules: Mapping[str, str]
@@ -82,10 +82,10 @@ class Redaction:
             if not re.fullmatch(r"[\w.-]{1,64}", name):
                 raise InvalidInput(f"{name!r} is no name for a rule.", field="redaction.patterns")
             try:
-                found = re.compile(pattern)
+                compiled = re.compile(pattern)
             except re.error as error:
                 raise InvalidInput(f"The pattern {name!r} is none: {error}", field="redaction.patterns") from error
-            if found.search(""):
+            if compiled.search(""):
                 raise InvalidInput(f"The pattern {name!r} matches nothing at all.", field="redaction.patterns")
 
     @cached_property
@@ -131,9 +131,9 @@ class Redaction:
         Of two that overlap the earlier one names the rule, and what reaches beyond it is covered as well.
         """
         every = self._deep(text, DEPTH, {}) if self._signs.search(text) else self.plain_hits(text)
-        found = sorted(every, key=lambda hit: (hit.begin, -hit.end))
+        hits = sorted(every, key=lambda hit: (hit.begin, -hit.end))
         kept: list[Hit] = []
-        for hit in found:
+        for hit in hits:
             if kept and hit.begin < kept[-1].end:
                 last = kept[-1]
                 said = last.said if hit.said[0] in last.said else (*last.said, *hit.said)
@@ -146,21 +146,21 @@ class Redaction:
         """Args: known: hits of texts that were read already: two spellings can be undone in either order."""
         if text in known:
             return known[text]
-        found = known[text] = self.plain_hits(text)
+        hits = known[text] = self.plain_hits(text)
         for inner in decodings(text) if depth else ():
             # A copy: an entity that nobody knows is undone to itself.
             for hit in list(self._deep(inner.text, depth - 1, known)):
                 begin, end = inner.source(hit.begin, hit.end - 1)
-                found.append(Hit(begin, end, hit.rule, hit.said))
-        return found
+                hits.append(Hit(begin, end, hit.rule, hit.said))
+        return hits
 
     def spans(self, text: str) -> list[tuple[int, int, str]]:
         """``hits`` as (begin, end, rule)."""
         return [hit[:3] for hit in self.hits(text)]
 
-    def clean(self, value: Any, found: HitSummary | None = None) -> Any:
+    def clean(self, value: Any, summary: HitSummary | None = None) -> Any:
         """JSON with every hit in its texts, keys and values replaced; the very same object where there is none."""
-        return Cleaner(self.hits, found).clean(value)
+        return Cleaner(self.hits, summary).clean(value)
 
     def token_runs(self, pieces: Sequence[bytes]) -> Iterator[Hit]:
         """Runs of tokens that cover hits of the text that they spell: ``begin`` and ``end`` count tokens.
@@ -170,12 +170,12 @@ class Redaction:
         """
         whole = b"".join(pieces)
         text = whole.decode("utf-8", errors="surrogateescape")
-        found = self.hits(text)
-        if not found:
+        hits = self.hits(text)
+        if not hits:
             return
         ends = np.cumsum(np.fromiter((len(piece) for piece in pieces), np.int64, len(pieces)))
         at_char = _byte_offsets(text)
-        for hit in found:
+        for hit in hits:
             first = int(np.searchsorted(ends, at_char[hit.begin], side="right"))
             last = int(np.searchsorted(ends, at_char[hit.end], side="left"))
             yield Hit(first, min(last + 1, len(pieces)), hit.rule, hit.said)
@@ -184,8 +184,8 @@ class Redaction:
         """As a version keeps it."""
         return {"rules": dict(self.rules), "action": self.action, "unreadable": self.unreadable}
 
-    def told(self) -> dict[str, Any]:
-        """The same for those who get the data: an own pattern may be what must not leave, so only its name is told."""
+    def to_public_json(self) -> dict[str, Any]:
+        """The rules as JSON for recipients of the data. An own pattern may be secret: only its name is included."""
         names = {name: pattern if PATTERNS.get(name) == pattern else "own" for name, pattern in self.rules.items()}
         return {**self.to_json(), "rules": names}
 

@@ -1,4 +1,4 @@
-"""Looking through many trajectories at once: each distinct text one time, and only those that may hold something."""
+"""Screens many trajectories for redaction hits: each distinct text once, and only texts that may contain a hit."""
 
 from __future__ import annotations
 
@@ -104,13 +104,13 @@ class Screening:
         with self._screened(trajectory_uids) as cursor:
             cursor.execute(_MESSAGES)
             newest = cursor.execute("SELECT coalesce(max(message_id), 0) FROM screened_messages").fetchall()[0][0]
-            found: list[int] = []
+            message_ids: list[int] = []
             for after in range(0, newest, MESSAGES_AT_ONCE):
                 bound = {"after": after, "upto": after + MESSAGES_AT_ONCE, "may": may}
                 bodies = put_back(cursor, cursor.execute(_BODIES, bound).fetchall())
-                found += [number for number, body in bodies.items() if hit(body)]
+                message_ids += [number for number, body in bodies.items() if hit(body)]
             said = {uid for uid, text in cursor.execute(_BESIDE, {"may": may}).fetchall() if hit(text)}
-            with registered(cursor, hit_messages=pa.table({"message_id": pa.array(found, pa.int64())})):
+            with registered(cursor, hit_messages=pa.table({"message_id": pa.array(message_ids, pa.int64())})):
                 return said | {uid for (uid,) in cursor.execute(_SAYING).fetchall()}
 
     def trajectories_saying_over(
@@ -125,15 +125,15 @@ class Screening:
         with self._screened(trajectory_uids) as cursor:
             cursor.execute(_PAIRS)
             newest = cursor.execute("SELECT coalesce(max(first_id), 0) FROM screened_pairs").fetchall()[0][0]
-            found: list[tuple[int, int]] = []
+            id_pairs: list[tuple[int, int]] = []
             for after in range(0, newest, MESSAGES_AT_ONCE):
                 bound = {"after": after, "upto": after + MESSAGES_AT_ONCE, "may": may, "border": AT_BORDER}
                 rows = cursor.execute(_OVER, bound).fetchall()
-                found += [(first, second) for first, second, *bodies in rows if hit(*bodies)]
+                id_pairs += [(first, second) for first, second, *bodies in rows if hit(*bodies)]
             pairs = pa.table(
                 {
-                    "first_id": pa.array([first for first, _ in found], pa.int64()),
-                    "second_id": pa.array([second for _, second in found], pa.int64()),
+                    "first_id": pa.array([first for first, _ in id_pairs], pa.int64()),
+                    "second_id": pa.array([second for _, second in id_pairs], pa.int64()),
                 }
             )
             with registered(cursor, hit_pairs=pairs):

@@ -61,7 +61,7 @@ def decodings(text: str) -> Iterator[Decoded]:
     if "\\" in text:
         yield from _substituted(text, _ESCAPE, _unescaped)
     if "%" in text:
-        yield from _substituted(text, _PERCENT, lambda found: unquote(found, errors="surrogateescape"))
+        yield from _substituted(text, _PERCENT, lambda encoded: unquote(encoded, errors="surrogateescape"))
     if "&" in text:
         yield from _substituted(text, _ENTITY, html.unescape)
     if not text.isascii():
@@ -72,13 +72,13 @@ def decodings(text: str) -> Iterator[Decoded]:
         yield from _of_hex(match.group(), match.start())
 
 
-def _unescaped(found: str) -> str:
-    kind = found[1]
+def _unescaped(escape: str) -> str:
+    kind = escape[1]
     if kind in "ux":
-        if len(found) == 12:
-            pair = int(found[2:6], 16).to_bytes(2, "big") + int(found[8:], 16).to_bytes(2, "big")
+        if len(escape) == 12:
+            pair = int(escape[2:6], 16).to_bytes(2, "big") + int(escape[8:], 16).to_bytes(2, "big")
             return pair.decode("utf-16-be")
-        return chr(int(found[2:], 16))
+        return chr(int(escape[2:], 16))
     return _SHORT.get(kind, kind)
 
 

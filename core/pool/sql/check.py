@@ -99,8 +99,8 @@ def _parse(cursor: Cursor, text: str) -> dict[str, Any]:
         raise InvalidInput(f"Only SELECT is answered here: {tree.get('error_message')}", field="sql")
     if len(tree["statements"]) != 1:
         raise InvalidInput("One query at a time.", field="sql")
-    found: dict[str, Any] = tree["statements"][0]
-    return found
+    statement: dict[str, Any] = tree["statements"][0]
+    return statement
 
 
 def _check_node(node: Mapping[str, Any], in_from: bool, readable: set[str], functions: frozenset[str]) -> None:
@@ -145,8 +145,8 @@ GROUP BY ALL
 
 def _functions(cursor: Cursor) -> tuple[frozenset[str], frozenset[str]]:
     """Functions that give a value for a row, and all that a query may call: none changes or sees what is outside."""
-    found = cursor.execute(_FUNCTIONS).fetchall()
-    pure = {name: scalar for name, volatile, scalar in found if not volatile and not name.startswith("__internal")}
+    functions = cursor.execute(_FUNCTIONS).fetchall()
+    pure = {name: scalar for name, volatile, scalar in functions if not volatile and not name.startswith("__internal")}
     called = frozenset((pure.keys() | HARMLESS | SPECIAL) - REFUSED - ONLY_TABLES)
     return frozenset(name for name in called if pure.get(name)), called
 
@@ -175,18 +175,18 @@ def _reads(tree: dict[str, Any], tables: Tables, limit: int, scalars: frozenset[
 
 def _words(tree: Any) -> set[str]:
     """Every text of the tree, in lower case: a column that is used stands among them, whatever names it."""
-    found: set[str] = set()
+    words: set[str] = set()
     stack = [tree]
     while stack:
         at = stack.pop()
         if isinstance(at, str):
-            found.add(at.lower())
+            words.add(at.lower())
         elif isinstance(at, dict):
-            found.update(key.lower() for key in at)
+            words.update(key.lower() for key in at)
             stack.extend(at.values())
         elif isinstance(at, list):
             stack.extend(at)
-    return found
+    return words
 
 
 def _takes_all(node: Mapping[str, Any], names: set[str]) -> bool:
@@ -251,7 +251,7 @@ def _keep(node: Mapping[str, Any], columns: Mapping[str, str]) -> tuple[tuple[st
     if node.get("type") != "SELECT_NODE" or node["from_table"].get("column_name_alias"):
         return ()
     aliases = {str(part.get("alias", "")).lower() for part in node["select_list"]}
-    found: list[tuple[str, str, str | int]] = []
+    conditions: list[tuple[str, str, str | int]] = []
     open_ = [node.get("where_clause")]
     while open_:
         at = open_.pop()
@@ -271,5 +271,5 @@ def _keep(node: Mapping[str, Any], columns: Mapping[str, str]) -> tuple[tuple[st
                 # A constant of another type is converted by rules that are the database's own.
                 wanted = {str: ("VARCHAR",), int: ("BIGINT", "INTEGER")}.get(type(value), ())
                 if value is not None and plain and columns[name] in wanted:
-                    found.append((name, way, value))
-    return tuple(found)
+                    conditions.append((name, way, value))
+    return tuple(conditions)

@@ -82,9 +82,9 @@ class Console:
             raise InvalidInput(f"More than {MAX_TEXT} characters.", field="sql")
         began = time.perf_counter()
         with self._db.read() as cursor:
-            found = cursor.execute(_COLUMNS).fetchall()
+            columns = cursor.execute(_COLUMNS).fetchall()
         tables: dict[str, dict[str, str]] = {}
-        for table, column, kind in found:
+        for table, column, kind in columns:
             if table not in HIDDEN:
                 tables.setdefault(table, {})[column] = kind
 
@@ -117,9 +117,9 @@ class Console:
         docs = schema_docs()
         self._box.warm()
         with self._db.read() as cursor:
-            found = rows(cursor, _COLUMNS)
+            columns = rows(cursor, _COLUMNS)
         tables: dict[str, dict[str, Any]] = {}
-        for row in found:
+        for row in columns:
             name = row["table_name"]
             if name in HIDDEN:
                 continue
@@ -146,16 +146,16 @@ def schema_docs() -> dict[str, dict[str, str]]:
         said: list[str] = []
         table: str | None = None
         for line in sql.splitlines():
-            if found := _CREATE.match(line):
-                table = found.group(1)
+            if match := _CREATE.match(line):
+                table = match.group(1)
                 docs[table] = {"": " ".join(said)}
                 said = []
             elif line.startswith(")"):
                 table = None
-            elif table is not None and (found := _COLUMN.match(line)):
-                docs[table][found.group(1)] = (found.group(2) or "").strip()
-            elif found := _ALTER.match(line):
-                docs.setdefault(found.group(1), {"": ""})[found.group(2)] = found.group(3).strip()
+            elif table is not None and (match := _COLUMN.match(line)):
+                docs[table][match.group(1)] = (match.group(2) or "").strip()
+            elif match := _ALTER.match(line):
+                docs.setdefault(match.group(1), {"": ""})[match.group(2)] = match.group(3).strip()
             elif line.startswith("-- ") and not line.rstrip().endswith("---"):
                 said.append(line[3:].strip())
             elif not line.strip():

@@ -103,11 +103,11 @@ class Worker:
         with ExitStack() as stack:
             files = [(name, stack.enter_context(file)) for name, file in hand_over(needed, lambda: self._check(limits))]
             self._send({"tables": [name for name, _ in files]}, limits, [file.fileno() for _, file in files])
-        found = _told(self._receive(limits))
-        if not 0 <= found["n_bytes"] <= 2 * MAX_BYTES:
+        answer = _told(self._receive(limits))
+        if not 0 <= answer["n_bytes"] <= 2 * MAX_BYTES:
             raise Stopped("Stopped: its answer is too large.")
-        body = self._exactly(found["n_bytes"], limits)
-        return pa.ipc.open_stream(pa.py_buffer(body)).read_all(), bool(found["truncated"])
+        body = self._exactly(answer["n_bytes"], limits)
+        return pa.ipc.open_stream(pa.py_buffer(body)).read_all(), bool(answer["truncated"])
 
     def _check(self, limits: _Limits) -> None:
         if limits.stopping.is_set():
@@ -140,8 +140,8 @@ class Worker:
         n_bytes = LENGTH.unpack(self._exactly(LENGTH.size, limits))[0]
         if n_bytes > MAX_MESSAGE:
             raise Stopped("Stopped: its answer is too large.")
-        found: dict[str, Any] = json.loads(bytes(self._exactly(n_bytes, limits)))
-        return found
+        message: dict[str, Any] = json.loads(bytes(self._exactly(n_bytes, limits)))
+        return message
 
     def _exactly(self, n_bytes: int, limits: _Limits) -> bytearray:
         held = bytearray(n_bytes)

@@ -78,8 +78,8 @@ def _receive(sock: socket.socket, n_fds: int = 0) -> tuple[dict[str, Any], list[
         if not more:
             raise EOFError
         text += more
-    found: dict[str, Any] = json.loads(text)
-    return found, fds
+    message: dict[str, Any] = json.loads(text)
+    return message, fds
 
 
 def _database() -> Any:
@@ -133,10 +133,10 @@ def _run(cursor: Any, text: str, limit: int) -> tuple[pa.Buffer, bool]:
     with pa.ipc.new_stream(sink, reader.schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
-    found = sink.getvalue()
-    if found.size > 2 * MAX_BYTES:
+    result = sink.getvalue()
+    if result.size > 2 * MAX_BYTES:
         raise InvalidInput(f"The answer has more than {MAX_BYTES >> 20} MiB.", field="sql", hint="Ask for less.")
-    return found, truncated
+    return result, truncated
 
 
 def _answer(sock: socket.socket, asked: dict[str, Any]) -> None:

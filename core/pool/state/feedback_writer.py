@@ -213,21 +213,21 @@ class FeedbackWriter:
 
     def _targets(self, cursor: Cursor) -> set[Target]:
         if self._waiting is None:
-            found = rows(
+            waiting = rows(
                 cursor,
                 "SELECT f.step_uid, f.trajectory_uid, f.response_id FROM feedback_state n JOIN feedback f"
                 " USING (feedback_id) WHERE n.trajectory_id IS NULL",
             )
-            self._waiting = {target_of(row) for row in found}
+            self._waiting = {target_of(row) for row in waiting}
         return self._waiting
 
 
 def _states(cursor: Cursor, uids: Sequence[str]) -> dict[str, _State]:
     with registered(cursor, wanted_feedback=pa.table({"uid": pa.array(sorted(set(uids)), pa.string())})):
-        found = cursor.execute(_STATES).fetchall()
+        states = cursor.execute(_STATES).fetchall()
     return {
         uid: _State(feedback_id, n_revisions, owner, step, action, seconds(given_at) or 0.0)
-        for uid, feedback_id, n_revisions, owner, step, action, given_at in found
+        for uid, feedback_id, n_revisions, owner, step, action, given_at in states
     }
 
 
@@ -235,11 +235,11 @@ def _known_hashes(cursor: Cursor, uids: Sequence[str]) -> dict[str, list[str]]:
     """Digests of the words under each uid, oldest first."""
     known: dict[str, list[str]] = {}
     with registered(cursor, wanted_feedback=pa.table({"uid": pa.array(sorted(set(uids)), pa.string())})):
-        found = cursor.execute(
+        hashes = cursor.execute(
             "SELECT feedback_uid, content_hash FROM feedback"
             " WHERE feedback_uid IN (SELECT uid FROM wanted_feedback) ORDER BY feedback_id"
         ).fetchall()
-    for uid, digest in found:
+    for uid, digest in hashes:
         known.setdefault(uid, []).append(digest.hex)
     return known
 
@@ -278,8 +278,8 @@ def _store_state(cursor: Cursor, uid: str, state: _State) -> None:
 
 
 def _undo(cursor: Cursor, action_id: int, now: float) -> list[int]:
-    found = cursor.execute("SELECT action_uid FROM actions WHERE action_id = ?", [action_id]).fetchall()
-    if opinions.switch_action(cursor, found[0][0], "undo", now) is None:
+    actions = cursor.execute("SELECT action_uid FROM actions WHERE action_id = ?", [action_id]).fetchall()
+    if opinions.switch_action(cursor, actions[0][0], "undo", now) is None:
         return []
     touched = cursor.execute("SELECT DISTINCT trajectory_id FROM annotations WHERE action_id = ?", [action_id])
     return [row[0] for row in touched.fetchall()]
@@ -291,7 +291,7 @@ def _waiting_for(cursor: Cursor, due: set[Target]) -> list[tuple[str, dict[str, 
         return []
     wanted = pa.table({"key": pa.array(sorted(f"{kind}:{uid}" for kind, uid in due), pa.string())})
     with registered(cursor, wanted_targets=wanted):
-        found = rows(
+        waiting = rows(
             cursor,
             "SELECT f.*, n.n_revisions FROM feedback_state n JOIN feedback f USING (feedback_id)"
             " WHERE n.trajectory_id IS NULL AND coalesce('step:' || f.step_uid,"
@@ -299,7 +299,7 @@ def _waiting_for(cursor: Cursor, due: set[Target]) -> list[tuple[str, dict[str, 
             " ORDER BY f.feedback_id",
         )
     woken = []
-    for row in found:
+    for row in waiting:
         row["value"], row["metadata"] = decode(row["value"]), decode(row["metadata"])
         row["given_at"] = seconds(row["given_at"])
         state = _State(row["feedback_id"], row.pop("n_revisions"), None, None, None, row["given_at"])
@@ -342,11 +342,11 @@ def _steps_where(cursor: Cursor, column: str, values: Iterable[str]) -> dict[str
     if not wanted:
         return {}
     with registered(cursor, wanted_values=pa.table({"value": pa.array(wanted, pa.string())})):
-        found = cursor.execute(
+        steps = cursor.execute(
             f"SELECT {column}, trajectory_id, step_id, (journal_segment, journal_offset) FROM steps"
             f" WHERE {column} IN (SELECT value FROM wanted_values) ORDER BY step_id DESC"
         ).fetchall()
     places: dict[str, list[tuple[int, int, Any]]] = {}
-    for value, owner, step, call in found:
+    for value, owner, step, call in steps:
         places.setdefault(value, []).append((owner, step, call))
     return places

@@ -138,9 +138,9 @@ def _calls(answer: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
 
 def _function(call: Mapping[str, Any]) -> Mapping[str, Any]:
     for key in ("function", "custom"):
-        found = call.get(key)
-        if isinstance(found, Mapping):
-            return found
+        function = call.get(key)
+        if isinstance(function, Mapping):
+            return function
     return {}
 
 

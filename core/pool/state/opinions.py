@@ -87,11 +87,11 @@ def resolve_targets(cursor: Cursor, annotations: Sequence[Annotation]) -> list[t
     steps: dict[str, tuple[int, int]] = {}
     if step_uids:
         with registered(cursor, wanted_uids=pa.table({"uid": pa.array(step_uids, pa.string())})):
-            found = cursor.execute(
+            step_rows = cursor.execute(
                 "SELECT step_uid, trajectory_id, step_id FROM step_state"
                 " WHERE step_uid IN (SELECT uid FROM wanted_uids)"
             ).fetchall()
-        steps = {uid: (owner, step) for uid, owner, step in found}
+        steps = {uid: (owner, step) for uid, owner, step in step_rows}
     owners = trajectory_ids(cursor, (a.trajectory_uid for a in annotations if a.trajectory_uid is not None), None)
     targets: list[tuple[int, int | None]] = []
     for item in annotations:
@@ -151,14 +151,14 @@ def list_actions(cursor: Cursor, limit: int) -> list[dict[str, Any]]:
 
 def find_action(cursor: Cursor, action_uid: str) -> tuple[int, bool]:
     """(action_id, whether it is undone). NotFound when there is no such action."""
-    found = cursor.execute(
+    actions = cursor.execute(
         "SELECT a.action_id, arg_max(e.event, e.event_id) = 'undo' FROM actions a"
         " LEFT JOIN action_events e USING (action_id) WHERE a.action_uid = ? GROUP BY a.action_id",
         [action_uid],
     ).fetchall()
-    if not found:
+    if not actions:
         raise NotFound(f"No action {action_uid!r} in the history.", field="action_uid")
-    return found[0][0], bool(found[0][1])
+    return actions[0][0], bool(actions[0][1])
 
 
 def switch_action(cursor: Cursor, action_uid: str, event: str, now: float) -> int | None:
@@ -190,14 +190,14 @@ ORDER BY a.annotation_id
 
 def list_annotations(cursor: Cursor, step_uid: str | None, trajectory_uid: str | None) -> list[dict[str, Any]]:
     """Every opinion about a step, or about a trajectory and all its steps, oldest first, undone ones marked."""
-    found = rows_named(cursor, _ANNOTATIONS, {"step_uid": step_uid, "trajectory_uid": trajectory_uid})
-    for row in found:
+    annotations = rows_named(cursor, _ANNOTATIONS, {"step_uid": step_uid, "trajectory_uid": trajectory_uid})
+    for row in annotations:
         row["value"] = decode_value(row["kind"], row.pop("value_number"), row.pop("value_text"))
         if row["step_uid"] is not None:
             row["target"] = {"step_uid": row["step_uid"]}
         else:
             row["target"] = {"trajectory_uid": row["trajectory_uid"]}
-    return found
+    return annotations
 
 
 def rows_named(cursor: Cursor, sql: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:

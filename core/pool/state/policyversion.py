@@ -28,8 +28,8 @@ def versions_in_force(cursor: Cursor) -> dict[str, int | None]:
 
 def version_in_force(cursor: Cursor, channel: str) -> int | None:
     """The same for one channel, which may have no step yet."""
-    found = cursor.execute(f"SELECT {version_in_force_sql('?::VARCHAR')}", [channel]).fetchall()
-    return None if found[0][0] is None else int(found[0][0])
+    versions = cursor.execute(f"SELECT {version_in_force_sql('?::VARCHAR')}", [channel]).fetchall()
+    return None if versions[0][0] is None else int(versions[0][0])
 
 
 def reported_version(events: Sequence[PolicyEvent]) -> int | None:

@@ -67,13 +67,13 @@ def relabel(cursor: Cursor, action_id: int) -> None:
     A label is one of many statements' worth of planning, which costs more than its rows: only those needed run.
     """
     work = Workspace(cursor)
-    found = work.touched_by(action_id)
-    kinds = {kind for kind, _, _ in found}
+    touched = work.touched_by(action_id)
+    kinds = {kind for kind, _, _ in touched}
     columns = {name for kind in kinds for name in _COLUMNS.get(kind, ())}
     if not columns:
         return
-    of_trajectories = any(whole or kind in _OF_STEPS for kind, whole, _ in found)
-    of_steps = any(step or kind == "trainable" for kind, _, step in found)
+    of_trajectories = any(whole or kind in _OF_STEPS for kind, whole, _ in touched)
+    of_steps = any(step or kind == "trainable" for kind, _, step in touched)
     work.scope_to_touched()
     work.live_of_targets(kinds | _JUDGED if kinds & _JUDGED else kinds)
     if of_trajectories:

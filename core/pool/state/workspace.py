@@ -88,10 +88,10 @@ class Workspace:
         """``touched``: (kind, whether some are about trajectories, whether some are about steps) of an action."""
         sql = "SELECT DISTINCT trajectory_id, step_id, kind FROM annotations WHERE action_id = ?"
         self.fill("touched", sql, [action_id])
-        found: list[tuple[str, bool, bool]] = self.cursor.execute(
+        touched: list[tuple[str, bool, bool]] = self.cursor.execute(
             "SELECT kind, bool_or(step_id IS NULL), bool_or(step_id IS NOT NULL) FROM touched GROUP BY kind"
         ).fetchall()
-        return found
+        return touched
 
     def scope_to_touched(self) -> None:
         """``scope`` and ``target`` from ``touched``."""

@@ -175,12 +175,12 @@ class MessageStore:
         known: dict[bytes, int] = {}
         asked: list[bytes] = []
         for digest in bodies:
-            found = self._recent.get(digest)
-            if found is None:
+            known_id = self._recent.get(digest)
+            if known_id is None:
                 asked.append(digest)
             else:
                 self._recent.move_to_end(digest)
-                known[digest] = found
+                known[digest] = known_id
         if asked:
             table = pa.table({"content_hash": pa.array([uuid_text(digest) for digest in asked], pa.string())})
             with registered(cursor, asked_messages=table):
@@ -341,11 +341,11 @@ def stored_uids(cursor: Cursor, uids: Iterable[str]) -> dict[str, tuple[int, str
     if not wanted:
         return {}
     with registered(cursor, wanted_uids=pa.table({"step_uid": pa.array(wanted, pa.string())})):
-        found = cursor.execute(
+        stored = cursor.execute(
             "SELECT step_uid, step_id, replace(content_hash::VARCHAR, '-', '') FROM steps"
             " WHERE step_uid IN (SELECT step_uid FROM wanted_uids)"
         ).fetchall()
-    return {uid: (step_id, digest) for uid, step_id, digest in found}
+    return {uid: (step_id, digest) for uid, step_id, digest in stored}
 
 
 def trajectory_ids(cursor: Cursor, uids: Iterable[str], next_id: Callable[[], int] | None) -> dict[str, int]:
@@ -354,20 +354,20 @@ def trajectory_ids(cursor: Cursor, uids: Iterable[str], next_id: Callable[[], in
     if not wanted:
         return {}
     with registered(cursor, wanted_uids=pa.table({"uid": pa.array(wanted, pa.string())})):
-        found: dict[str, int] = dict(
+        ids: dict[str, int] = dict(
             cursor.execute(
                 "SELECT trajectory_uid, trajectory_id FROM trajectories"
                 " WHERE trajectory_uid IN (SELECT uid FROM wanted_uids)"
             ).fetchall()
         )
     if next_id is not None:
-        new = [(next_id(), uid) for uid in wanted if uid not in found]
+        new = [(next_id(), uid) for uid in wanted if uid not in ids]
         if new:
             table = pa.table({"id": pa.array([n for n, _ in new], pa.int64()), "uid": [uid for _, uid in new]})
             with registered(cursor, new_trajectories=table):
                 cursor.execute("INSERT INTO trajectories SELECT id, uid FROM new_trajectories")
-            found |= {uid: number for number, uid in new}
-    return found
+            ids |= {uid: number for number, uid in new}
+    return ids
 
 
 _REMINDERS = re.compile(r"<(system-reminder|environment_context)>.*?</\1>", re.DOTALL)
@@ -383,7 +383,7 @@ def prompt_preview(step: Step) -> str | None:
     for message in reversed(step.messages or ()):
         text = message_text(message).strip() if message.get("role") == "user" else ""
         # A harness's own reminders stand beside the task in one message, or in one of their own.
-        if told := _REMINDERS.sub("", text).strip():
-            return printable(told)
+        if without_reminders := _REMINDERS.sub("", text).strip():
+            return printable(without_reminders)
         only_reminders = text or only_reminders
     return None if only_reminders is None else printable(only_reminders)

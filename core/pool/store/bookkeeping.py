@@ -36,20 +36,20 @@ def parent_ids(
     Only an earlier step of the same trajectory can be a parent; any other is left out, and its child is stored whole.
     """
     asked = {step.parent_step_uid for step in steps if step.parent_step_uid is not None}
-    found: dict[str, tuple[int, int]] = {
+    places: dict[str, tuple[int, int]] = {
         step.step_uid: (step_ids[step.step_uid], owners[step.trajectory_uid]) for step in steps
     }
-    missing = sorted(asked - set(found))
+    missing = sorted(asked - set(places))
     if missing:
         with registered(cursor, wanted_uids=pa.table({"uid": pa.array(missing, pa.string())})):
             stored = cursor.execute(
                 "SELECT step_uid, step_id, trajectory_id FROM step_state"
                 " WHERE step_uid IN (SELECT uid FROM wanted_uids)"
             ).fetchall()
-        found |= {uid: (step_id, owner) for uid, step_id, owner in stored}
+        places |= {uid: (step_id, owner) for uid, step_id, owner in stored}
     parents: dict[str, int] = {}
     for step in steps:
-        parent = found.get(step.parent_step_uid or "")
+        parent = places.get(step.parent_step_uid or "")
         if parent and parent[1] == owners[step.trajectory_uid] and parent[0] < step_ids[step.step_uid]:
             parents[step.step_uid] = parent[0]
     return parents
@@ -87,12 +87,12 @@ def insert_policy_events(cursor: Cursor, events: Sequence[PolicyEvent]) -> None:
 
 def list_policy_events(cursor: Cursor) -> list[PolicyEvent]:
     """Policy events in the order they were stored."""
-    found = cursor.execute(
+    events = cursor.execute(
         "SELECT version, event, created_at, metadata FROM policy_events ORDER BY event_id"
     ).fetchall()
     return [
         PolicyEvent(version, event, seconds(created_at) or 0.0, decode(metadata) or {})
-        for version, event, created_at, metadata in found
+        for version, event, created_at, metadata in events
     ]
 
 
@@ -122,29 +122,29 @@ def insert_revocations(cursor: Cursor, revocations: Sequence[Mapping[str, Any]])
 
 def list_sessions(cursor: Cursor) -> list[dict[str, Any]]:
     """Session rows in the shape of ``session`` records, with ``revoked_at`` (None while the key holds)."""
-    found = rows(
+    sessions = rows(
         cursor,
         "SELECT s.*, r.revoked_at FROM sessions s LEFT JOIN"
         " (SELECT key_sha256, min(created_at) AS revoked_at FROM revocations GROUP BY key_sha256) r USING (key_sha256)"
         " ORDER BY s.created_at, key_sha256",
     )
-    for row in found:
+    for row in sessions:
         row["metadata"] = decode(row["metadata"]) or {}
         row["limits"] = decode(row["limits"]) or {}
         row["at"] = seconds(row.pop("created_at"))
         row["revoked_at"] = seconds(row["revoked_at"])
-    return found
+    return sessions
 
 
 def spent(cursor: Cursor, trajectory_uid: str) -> tuple[int, int]:
     """Calls of a trajectory and their tokens, prompt and response; what is unknown counts as none."""
-    found = cursor.execute(
+    sums = cursor.execute(
         "SELECT count(*), coalesce(sum(coalesce(n_prompt_tokens, 0) + coalesce(n_response_tokens, 0)), 0)"
         " FROM steps JOIN trajectories USING (trajectory_id) WHERE trajectory_uid = ?",
         [trajectory_uid],
     ).fetchone()
-    assert found is not None
-    return int(found[0]), int(found[1])
+    assert sums is not None
+    return int(sums[0]), int(sums[1])
 
 
 def insert_conflicts(cursor: Cursor, conflicts: Sequence[tuple[str, str]], now: float) -> None:

@@ -28,25 +28,25 @@ _HEADERS_BYTES = 3 * 4096
 
 def opening_failed(path: str, error: BaseException) -> PoolError:
     """What a failure to open the file means."""
-    told = str(error)
-    low = told.lower()
+    message = str(error)
+    low = message.lower()
     if any(word in low for word in _ELSEWHERE):
         return PoolError(
-            f"The pool could not be opened: {told}", field="data_dir", hint="Is another studio using this folder?"
+            f"The pool could not be opened: {message}", field="data_dir", hint="Is another studio using this folder?"
         )
     if any(word in low for word in _NO_ROOM):
-        return NoRoom(f"The pool could not be opened: {told}", field="data_dir", hint="Free some room on its disk.")
+        return NoRoom(f"The pool could not be opened: {message}", field="data_dir", hint="Free some room on its disk.")
     if any(word in low for word in _FULL) or isinstance(error, OSError | PermissionError) or not _readable(path):
         return PoolError(
-            f"The pool could not be opened: {told}", field="data_dir", hint="Is it writable? Has its disk room?"
+            f"The pool could not be opened: {message}", field="data_dir", hint="Is it writable? Has its disk room?"
         )
     if any(word in low for word in _NEWER):
         return PoolError(
-            f"The pool could not be opened: {told}",
+            f"The pool could not be opened: {message}",
             field="data_dir",
             hint=f"If a newer claw-studio wrote it, update this one. If it is damaged: {MEND}",
         )
-    return PoolDamaged(f"The pool's file {path} is damaged: {told}", field="data_dir", hint=MEND)
+    return PoolDamaged(f"The pool's file {path} is damaged: {message}", field="data_dir", hint=MEND)
 
 
 def writing_failed(error: duckdb.Error) -> PoolError:
@@ -79,11 +79,11 @@ def read_all(cursor: Any) -> None:
         cursor.execute(f'SELECT bit_xor(hash(x)) FROM "{name}" x').fetchall()
 
 
-def damaged(path: str, told: str) -> PoolDamaged:
+def damaged(path: str, message: str) -> PoolDamaged:
     """The error that readers and writers get from then on."""
-    full = any(word in told.lower() for word in _FULL)
+    full = any(word in message.lower() for word in _FULL)
     what = "can't be used any more" if full else "is damaged"
-    return PoolDamaged(f"The pool's file {path} {what}: {told}", field="data_dir", hint=RESTART if full else MEND)
+    return PoolDamaged(f"The pool's file {path} {what}: {message}", field="data_dir", hint=RESTART if full else MEND)
 
 
 def check_length(cursor: Any, path: str) -> None:
@@ -91,11 +91,11 @@ def check_length(cursor: Any, path: str) -> None:
 
     To be called where the file had no write-ahead log, else blocks count that are in memory only.
     """
-    found = cursor.execute("SELECT block_size, used_blocks FROM pragma_database_size()").fetchall()
-    if not found or not found[0][0]:
+    sizes = cursor.execute("SELECT block_size, used_blocks FROM pragma_database_size()").fetchall()
+    if not sizes or not sizes[0][0]:
         return
     there = Path(path).stat().st_size
-    said = _HEADERS_BYTES + int(found[0][0]) * int(found[0][1])
+    said = _HEADERS_BYTES + int(sizes[0][0]) * int(sizes[0][1])
     if there < said:
         raise PoolDamaged(f"The pool's file {path} is cut short: {there} of {said} bytes", field="data_dir", hint=MEND)
 

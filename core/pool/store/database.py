@@ -44,12 +44,12 @@ def seconds(value: datetime | None) -> float | None:
 def migrations() -> list[tuple[int, str, str]]:
     """The numbered migration files as (number, name, sql), in order."""
     folder = resources.files("core.pool.store") / "migrations"
-    found = []
+    scripts = []
     for entry in folder.iterdir():
         match = _NAME.match(entry.name)
         if match:
-            found.append((int(match.group(1)), entry.name, entry.read_text(encoding="utf-8")))
-    return sorted(found)
+            scripts.append((int(match.group(1)), entry.name, entry.read_text(encoding="utf-8")))
+    return sorted(scripts)
 
 
 def migrate(cursor: Cursor, clock: Callable[[], float]) -> None:
@@ -136,8 +136,8 @@ class Database:
                     damage.check_length(self._connection, self.path)
             migrate(self._connection, clock)
             self._lists = Lists(self._connection)
-            told = self._connection.execute("SELECT count(*) FROM opinions_position").fetchall()
-            self.logged = bool(told[0][0])
+            counts = self._connection.execute("SELECT count(*) FROM opinions_position").fetchall()
+            self.logged = bool(counts[0][0])
         except duckdb.Error as error:
             self._connection.close()
             raise damage.opening_failed(self.path, error) from error
@@ -164,7 +164,7 @@ class Database:
                 cursor.execute("BEGIN")
                 try:
                     yield cursor
-                    told = self._tell(cursor)
+                    logged = self._tell(cursor)
                 except BaseException:
                     self._roll_back(cursor)
                     raise
@@ -173,8 +173,8 @@ class Database:
                     with self._lists.committing(cursor.added):
                         cursor.execute("COMMIT")
                 except duckdb.Error:
-                    if self.log is not None and told is not None:
-                        self.log.void(told)
+                    if self.log is not None and logged is not None:
+                        self.log.void(logged)
                     raise
                 self.n_writes += 1
                 damage.make_private(Path(f"{self.path}.wal"))

@@ -54,11 +54,11 @@ def _step_rows(cursor: Cursor, trajectory_id: int, step_ids: Collection[int] | N
         condition, bound = "TRUE", list[Any]()
         if step_ids is not None:
             condition, bound = stack.enter_context(among(cursor, "step_id", step_ids))
-        found = rows(cursor, _STATE.format(condition=condition), [trajectory_id, *bound])
+        steps = rows(cursor, _STATE.format(condition=condition), [trajectory_id, *bound])
         facts = rows(cursor, _FACTS.format(condition=condition), [trajectory_id, *bound])
     of_step = {fact.pop("step_id"): fact for fact in facts}
-    uids = {row["step_id"]: row["step_uid"] for row in found}
-    for row in found:
+    uids = {row["step_id"]: row["step_uid"] for row in steps}
+    for row in steps:
         row.update(owner | of_step[row["step_id"]])
         row["parent_step_uid"] = uids.get(row.pop("parent_step_id"))
         row["sampling"] = decode(row["sampling"]) or {}
@@ -66,7 +66,7 @@ def _step_rows(cursor: Cursor, trajectory_id: int, step_ids: Collection[int] | N
         row["findings"] = names_of(row.pop("finding_bits") | of_owner)
         row["created_at"] = iso(row["created_at"])
         row["ingested_at"] = iso(row["ingested_at"])
-    return found
+    return steps
 
 
 def _fill(cursor: Cursor, trajectory_id: int, chosen: list[dict[str, Any]]) -> None:
@@ -130,10 +130,10 @@ def read_next_state(cursor: Cursor, step_uid: str) -> dict[str, Any] | None:
 
 def read_trajectory(cursor: Cursor, trajectory_uid: str, *, tokens: bool) -> dict[str, Any]:
     """One trajectory and its steps in order. NotFound when there is no such trajectory."""
-    found = rows(cursor, _TRAJECTORY, [trajectory_uid])
-    if not found:
+    trajectories = rows(cursor, _TRAJECTORY, [trajectory_uid])
+    if not trajectories:
         raise NotFound(f"No trajectory {trajectory_uid!r}.", field="trajectory_uid")
-    trajectory = found[0]
+    trajectory = trajectories[0]
     trajectory_id = trajectory.pop("trajectory_id")
     steps = _step_rows(cursor, trajectory_id)
     if tokens:

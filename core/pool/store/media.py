@@ -20,27 +20,27 @@ _URL = re.compile(rb'"(data:[\w.+-]+/[\w.+-]+;base64,[A-Za-z0-9+/=]{%d,})"' % _M
 _NAME = re.compile(r'"claw-media:([0-9a-f]{32})"')
 
 
-def take_out(body: bytes, found: dict[bytes, bytes]) -> bytes:
-    """The body with names for its long data URLs, which are put into ``found`` by hash."""
+def take_out(body: bytes, media: dict[bytes, bytes]) -> bytes:
+    """The body with names in place of its long data URLs, which are added to ``media`` by hash."""
     if b";base64," not in body:
         return body
 
     def name(match: re.Match[bytes]) -> bytes:
         digest = content_hash(match[1])
-        found[digest] = match[1]
+        media[digest] = match[1]
         return b'"claw-media:%b"' % digest.hex().encode()
 
     return _URL.sub(name, body)
 
 
-def insert_media(cursor: Cursor, found: Mapping[bytes, bytes]) -> None:
+def insert_media(cursor: Cursor, media: Mapping[bytes, bytes]) -> None:
     """Store those that the pool does not hold."""
-    if not found:
+    if not media:
         return
     table = pa.table(
         {
-            "content_hash": pa.array([digest.hex() for digest in found], pa.string()),
-            "url": pa.array([url.decode("ascii") for url in found.values()], pa.string()),
+            "content_hash": pa.array([digest.hex() for digest in media], pa.string()),
+            "url": pa.array([url.decode("ascii") for url in media.values()], pa.string()),
         }
     )
     with registered(cursor, new_media=table):

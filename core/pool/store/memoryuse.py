@@ -24,5 +24,5 @@ def own_memory(pid: int | None = None) -> int:
 
 def database_memory(cursor: Any) -> int:
     """Bytes that DuckDB counts: what it keeps of the file, sorts and joins. ``memory_limit`` holds for these alone."""
-    found = cursor.execute("SELECT coalesce(sum(memory_usage_bytes), 0) FROM duckdb_memory()").fetchone()
-    return int(found[0])
+    row = cursor.execute("SELECT coalesce(sum(memory_usage_bytes), 0) FROM duckdb_memory()").fetchone()
+    return int(row[0])

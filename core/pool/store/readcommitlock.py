@@ -64,12 +64,12 @@ class Lists:
     """Which tables have list columns, and the turns that their reads and commits take."""
 
     def __init__(self, cursor: Any) -> None:
-        found = cursor.execute(_STORED_LISTS).fetchall()
+        list_columns = cursor.execute(_STORED_LISTS).fetchall()
         self.turns = ReadCommitLock()
-        self._tables = frozenset(table for table, _ in found)
-        columns = "|".join(sorted({column for _, column in found}))
+        self._tables = frozenset(table for table, _ in list_columns)
+        columns = "|".join(sorted({column for _, column in list_columns}))
         # A star after a parenthesis is the one of count(*).
-        self._names = re.compile(rf"\b(?:{columns})\b|(?<!\()\*|^\s*FROM\b", re.IGNORECASE) if found else None
+        self._names = re.compile(rf"\b(?:{columns})\b|(?<!\()\*|^\s*FROM\b", re.IGNORECASE) if list_columns else None
         self._from = re.compile(rf"\b(?:{'|'.join(sorted(self._tables))})\b")
 
     def reading(self, sql: str) -> AbstractContextManager[None]:

@@ -39,12 +39,12 @@ class StepTokens(NamedTuple):
 def links_of(cursor: Cursor, trajectory_ids: Iterable[int]) -> dict[int, Link]:
     """Every step of these trajectories by id, in order of arrival."""
     with among(cursor, "trajectory_id", set(trajectory_ids)) as (condition, bound):
-        found = cursor.execute(
+        links = cursor.execute(
             "SELECT step_id, parent_step_id, n_shared_tokens, n_shared_messages FROM steps"
             f" WHERE {condition} ORDER BY step_id",
             bound,
         ).fetchall()
-    return {row[0]: Link(*row) for row in found}
+    return {row[0]: Link(*row) for row in links}
 
 
 def with_ancestors(links: Mapping[int, Link], step_ids: Iterable[int]) -> list[int]:
@@ -129,11 +129,11 @@ def whole_messages(
     if not ordered:
         return {}
     with among(cursor, "step_id", ordered) as (condition, bound):
-        found = cursor.execute(
+        message_rows = cursor.execute(
             f"SELECT step_id, new_message_ids, response_message_id, tools_id FROM step_messages WHERE {condition}",
             bound,
         ).fetchall()
-    stored = {row[0]: row[1:] for row in found}
+    stored = {row[0]: row[1:] for row in message_rows}
     lists: dict[int, list[int] | None] = {}
     for step_id in ordered:
         new, answer, _ = stored[step_id]
@@ -167,11 +167,11 @@ def _bodies(cursor: Cursor, message_ids: set[int]) -> dict[int, Any]:
     if not message_ids:
         return {}
     with among(cursor, "message_id", message_ids) as (condition, bound):
-        found = cursor.execute(
+        stored = cursor.execute(
             f"SELECT message_id, replace(content_hash::VARCHAR, '-', ''), body FROM messages WHERE {condition}",
             bound,
         ).fetchall()
-    return {number: decode(text) for number, text in put_back(cursor, found).items()}
+    return {number: decode(text) for number, text in put_back(cursor, stored).items()}
 
 
 def sequences(cursor: Cursor, step_uids: Sequence[str]) -> Sequences:
@@ -181,10 +181,10 @@ def sequences(cursor: Cursor, step_uids: Sequence[str]) -> Sequences:
     step has any.
     """
     with registered(cursor, wanted_uids=pa.table({"uid": pa.array(list(step_uids), pa.string())})):
-        found = cursor.execute(
+        places = cursor.execute(
             "SELECT step_uid, step_id, trajectory_id FROM step_state WHERE step_uid IN (SELECT uid FROM wanted_uids)"
         ).fetchall()
-    where = {uid: (step_id, owner) for uid, step_id, owner in found}
+    where = {uid: (step_id, owner) for uid, step_id, owner in places}
     for uid in step_uids:
         if uid not in where:
             raise NotFound(f"No step {uid!r}.", field="step_uids")

@@ -54,7 +54,7 @@ def compact(db: Database) -> int | None:
     None where deletions went on meanwhile: the next try will do. OpinionsError when the new log can't be written or is
     not read back as it was written; the old one stays in use then. Writers wait only for the end of it.
     """
-    told: Counter[str] = Counter()
+    n_written: Counter[str] = Counter()
     with ExitStack() as looking:
         with db.lock:
             before = db.log
@@ -66,9 +66,9 @@ def compact(db: Database) -> int | None:
         try:
             for name, table in snapshot(cursor):
                 fresh.append("snapshot", [(name, table)])
-                told[name] += len(table)
+                n_written[name] += len(table)
             looking.close()
-            _check(fresh, told)
+            _check(fresh, n_written)
             with db.lock:
                 if db.log is before and _bring(before, mark, last, fresh):
                     with db.write() as writing:
@@ -89,15 +89,15 @@ def compact(db: Database) -> int | None:
     return saved
 
 
-def _check(fresh: OpinionLog, told: Counter[str]) -> None:
+def _check(fresh: OpinionLog, n_written: Counter[str]) -> None:
     """OpinionsError where the snapshot is not read back whole."""
-    found: Counter[str] = Counter()
+    n_read: Counter[str] = Counter()
     numbers = []
     for entry in read_generation(fresh.directory, fresh.generation):
         numbers.append(entry.n)
         for name, table in entry.parts():
-            found[name] += len(table)
-    if found != told or numbers != list(range(1, fresh.n + 1)):
+            n_read[name] += len(table)
+    if n_read != n_written or numbers != list(range(1, fresh.n + 1)):
         raise OpinionsError(
             f"The new opinions log in {fresh.directory} is not read back as it was written.",
             field="data_dir",

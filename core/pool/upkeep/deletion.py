@@ -46,9 +46,9 @@ class Deletions:
     runs: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     restored: set[str] = field(default_factory=set)
 
-    def add(self, table: str, found: Iterable[Mapping[str, Any]]) -> None:
+    def add(self, table: str, deleted_rows: Iterable[Mapping[str, Any]]) -> None:
         """Take in rows of ``retention_runs``, ``deleted`` or ``restored_runs``; others say nothing."""
-        for row in found if table in DELETING else ():
+        for row in deleted_rows if table in DELETING else ():
             if table == "retention_runs":
                 if row["run_uid"] is not None:
                     self.positions[row["run_uid"]] = decode(row["positions"]) or {}
@@ -70,10 +70,10 @@ DELETING = frozenset({"retention_runs", "deleted", "restored_runs"})
 
 def read_deletions(cursor: Cursor) -> Deletions:
     """All of them, as the pool holds them."""
-    found = Deletions()
+    deletions = Deletions()
     for table in sorted(DELETING):
-        found.add(table, rows(cursor, f"SELECT * FROM {table}"))
-    return found
+        deletions.add(table, rows(cursor, f"SELECT * FROM {table}"))
+    return deletions
 
 
 def name_deleted(cursor: Cursor, run_uid: str) -> None:

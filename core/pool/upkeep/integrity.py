@@ -85,19 +85,19 @@ class Integrity:
     def journal_segments(self) -> list[str | None]:
         """Segments that steps came from; None among them when some came without a record."""
         with self._db.read() as cursor:
-            found = cursor.execute("SELECT DISTINCT journal_segment FROM steps ORDER BY 1 NULLS LAST").fetchall()
-        return [segment for (segment,) in found]
+            segments = cursor.execute("SELECT DISTINCT journal_segment FROM steps ORDER BY 1 NULLS LAST").fetchall()
+        return [segment for (segment,) in segments]
 
     def steps_of_segment(self, segment: str | None) -> list[Stored]:
         """The steps that came from a journal segment, in its order."""
         with self._db.read() as cursor:
-            found = cursor.execute(
+            steps = cursor.execute(
                 "SELECT s.step_uid, t.trajectory_uid, replace(s.content_hash::VARCHAR, '-', ''),"
                 " coalesce(s.journal_offset, -1) FROM steps s JOIN trajectories t USING (trajectory_id)"
                 " WHERE s.journal_segment IS NOT DISTINCT FROM ?::VARCHAR ORDER BY s.journal_offset, s.step_id",
                 [segment],
             ).fetchall()
-        return [Stored(*row) for row in found]
+        return [Stored(*row) for row in steps]
 
     def rebuild_state(self) -> None:
         """Derive the effective state again from facts and annotations; the result is what it was.

@@ -115,14 +115,14 @@ class Watched:
 
 def changes(cursor: Any, written: set[str]) -> Parts:
     """What this transaction changed in the tables of opinions, by table."""
-    told: Parts = []
+    parts: Parts = []
     for name, logged in LOGGED.items():
         if name not in written:
             continue
         table = _read(cursor, name, "TRUE" if logged.whole else logged.changed)
         if len(table) or logged.whole:
-            told.append((name, table))
-    return told
+            parts.append((name, table))
+    return parts
 
 
 def snapshot(cursor: Any) -> Iterator[tuple[str, pa.Table]]:
@@ -155,12 +155,12 @@ def put_back(cursor: Any, name: str, table: pa.Table) -> int:
     """Add rows of the log to their table; returns how many were left out, since what they are about is not here."""
     logged = LOGGED[name]
     table = table.append_column("told_place", pa.array(range(len(table)), pa.int64()))
-    cursor.register("told", table)
+    cursor.register("logged_rows", table)
     try:
         if logged.whole:
             cursor.execute(f"DELETE FROM {name}")
         elif logged.key is not None:
-            cursor.execute(f"DELETE FROM {name} WHERE {logged.key} IN (SELECT {logged.key} FROM told)")
+            cursor.execute(f"DELETE FROM {name} WHERE {logged.key} IN (SELECT {logged.key} FROM logged_rows)")
         names, columns, joins, here = ["told_place"], "", "", "TRUE"
         if logged.owner:
             names.append("trajectory_uid")
@@ -173,9 +173,9 @@ def put_back(cursor: Any, name: str, table: pa.Table) -> int:
             joins += " LEFT JOIN steps fact ON fact.step_uid = x.step_uid"
             here += " AND (x.step_uid IS NULL OR fact.step_id IS NOT NULL)"
         n = cursor.execute(
-            f"INSERT INTO {name} BY NAME SELECT x.* EXCLUDE ({', '.join(names)}){columns} FROM told x{joins}"
+            f"INSERT INTO {name} BY NAME SELECT x.* EXCLUDE ({', '.join(names)}){columns} FROM logged_rows x{joins}"
             f" WHERE {'TRUE' if logged.optional else here} ORDER BY x.told_place"
         ).fetchall()[0][0]
     finally:
-        cursor.unregister("told")
+        cursor.unregister("logged_rows")
     return len(table) - int(n)

@@ -63,17 +63,17 @@ class Entry:
 
     def parts(self) -> Parts:
         """The rows by table. OpinionsError when they can't be read."""
-        told: Parts = []
+        parts: Parts = []
         offset = 0
         for name, size in self.names:
             piece = self.body[offset : offset + size]
             offset += size
             try:
                 with pa.ipc.open_stream(piece) as reader:
-                    told.append((name, reader.read_all()))
+                    parts.append((name, reader.read_all()))
             except (pa.ArrowInvalid, OSError) as error:
                 raise OpinionsError(f"record {self.n} of the opinions log can't be read: {error}") from error
-        return told
+        return parts
 
 
 class OpinionLog:
@@ -195,8 +195,8 @@ def new_generation(directory: Path) -> str:
 
 def generations(directory: Path) -> list[str]:
     """Names of the logs in a folder, the newest last."""
-    found = {path.name.rpartition("-")[0] for path in directory.glob("*" + SUFFIX)}
-    return sorted(name for name in found if _GENERATION.match(name))
+    names = {path.name.rpartition("-")[0] for path in directory.glob("*" + SUFFIX)}
+    return sorted(name for name in names if _GENERATION.match(name))
 
 
 def read_generation(directory: Path, generation: str) -> Iterator[Entry]:
@@ -247,15 +247,15 @@ class Beginning:
 
 def beginning(directory: Path, generation: str) -> Beginning | None:
     """How a log began; None for one that did not get past its snapshot."""
-    found: Beginning | None = None
+    first: Beginning | None = None
     n_bytes = 0
     for entry in read_generation(directory, generation):
-        if found is not None:
-            return replace(found, went_on=True)
+        if first is not None:
+            return replace(first, went_on=True)
         n_bytes += entry.n_bytes
         if entry.kind == "begun":
-            found = Beginning(entry.replaces, n_bytes, went_on=False)
-    return found
+            first = Beginning(entry.replaces, n_bytes, went_on=False)
+    return first
 
 
 def remove_generation(directory: Path, generation: str) -> None:
@@ -298,9 +298,9 @@ def inspect(directory: Path, *, known: tuple[str, int] | None = None) -> LogRepo
 def _damaged_plans(directory: Path) -> int:
     """Places where plans should be and are not. What stands last counts where nobody writes: the second look knows."""
     reader, places, n = JournalReader(directory), dict[str, int](), 0
-    for found in chain.from_iterable(one for _ in range(2) for one in reader.read(places)):
-        places[found.segment] = found.next_offset
-        n += isinstance(found, Damage) and found.segment.startswith(f"{PLANS}-")
+    for item in chain.from_iterable(one for _ in range(2) for one in reader.read(places)):
+        places[item.segment] = item.next_offset
+        n += isinstance(item, Damage) and item.segment.startswith(f"{PLANS}-")
     return n
 
 

@@ -76,16 +76,16 @@ class Recovery:
     def keep_log(self, directory: Path) -> None:
         """Take up the opinions log in this folder, or begin it. OpinionsError when it can't be written."""
         with self._db.read() as cursor:
-            found = cursor.execute("SELECT generation, mark, n FROM opinions_position").fetchall()
+            positions = cursor.execute("SELECT generation, mark, n FROM opinions_position").fetchall()
             held = cursor.execute("SELECT count(*) FROM held_feedback").fetchall()[0][0]
-        if found:
-            settle_generations(directory, found[0][0])
-        if not found or found[0][0] not in opinionlog.generations(directory):
-            if found:
+        if positions:
+            settle_generations(directory, positions[0][0])
+        if not positions or positions[0][0] not in opinionlog.generations(directory):
+            if positions:
                 log.warning("the opinions log in %s is gone: a new one begins with what the pool holds", directory)
             self._begin(directory)
         else:
-            self._take_up(directory, *found[0])
+            self._take_up(directory, *positions[0])
         if held and not self._holding:
             self._log, self._db.log, self._after, self._holding = self._db.log, None, ("", 0), True
             self._db.logged = False
@@ -148,22 +148,22 @@ class Recovery:
 
     def recover(self, trash: Path) -> Replay:
         """Put back what the log holds and the file doesn't, once the journal is read to its end."""
-        told = Replay()
+        replay = Replay()
         kept = self._log
         if not self._holding or kept is None:
-            return told
+            return replay
         mark, n = self._after
         entries = list(opinionlog.read_tail(kept.directory, mark)) if mark else []
         voided = {entry.voids for entry in entries if entry.kind == "void"}
         with self._writer.writing() as cursor:
             for entry in entries:
                 if entry.n > n and entry.kind == "change" and entry.n not in voided:
-                    _apply(cursor, entry, told, trash, frozenset())
-            if told.n_records:
+                    _apply(cursor, entry, replay, trash, frozenset())
+            if replay.n_records:
                 refresh(cursor, None)
                 note_position(cursor, kept)
         self._finish(kept)
-        return told
+        return replay
 
     def begin_rebuild(self, directory: Path) -> str | None:
         """In a new file, before the journal is read: what was deleted is left out, feedback waits for the log.
@@ -192,7 +192,7 @@ class Recovery:
 
         ``progress`` is called with (records put back, in all).
         """
-        told = Replay()
+        replay = Replay()
         self._forgotten = None
         if generation is None:
             with self._writer.writing() as cursor:
@@ -202,7 +202,7 @@ class Recovery:
             assert kept is not None
             self._db.log = None
             self._finish(kept)
-            return told
+            return replay
         voided, restored, last, n_entries = set(), set(), 0, 0
         for entry in opinionlog.read_generation(directory, generation):
             n_entries, last = n_entries + 1, max(last, entry.n)
@@ -211,7 +211,7 @@ class Recovery:
             elif any(name == "restored_runs" for name, _ in entry.names):
                 restored |= {uid for name, table in entry.parts() if name == "restored_runs"
                              for uid in table["run_uid"].to_pylist()}  # fmt: skip
-        told.n_missing = last - n_entries
+        replay.n_missing = last - n_entries
         kept = OpinionLog(directory, generation, last, self._db.clock)
         try:
             for done, entry in enumerate(opinionlog.read_generation(directory, generation), 1):
@@ -219,7 +219,7 @@ class Recovery:
                     progress(done, n_entries)
                 if entry.kind in ("change", "snapshot") and entry.n not in voided:
                     with self._writer.writing() as cursor:
-                        _apply(cursor, entry, told, None, frozenset(restored))
+                        _apply(cursor, entry, replay, None, frozenset(restored))
             with self._writer.writing() as cursor:
                 refresh(cursor, None)
                 note_position(cursor, kept)
@@ -227,7 +227,7 @@ class Recovery:
             kept.close()
             raise
         self._finish(kept)
-        return told
+        return replay
 
     def _finish(self, kept: OpinionLog) -> None:
         """Go on with the log, and take the feedback that waited, less what the log held of it."""
@@ -251,14 +251,14 @@ class Recovery:
                 cursor.execute("INSERT INTO held_feedback SELECT body FROM new_held")
 
 
-def _apply(cursor: Cursor, entry: Entry, told: Replay, trash: Path | None, skipped: frozenset[str]) -> None:
+def _apply(cursor: Cursor, entry: Entry, replay: Replay, trash: Path | None, skipped: frozenset[str]) -> None:
     """Put back one record. ``skipped`` are deletions that were taken back later: they are not run at all."""
     parts = entry.parts()
     for name, table in parts:
         left_out = put_back(cursor, name, table)
-        told.n_rows[name] += len(table) - left_out
-        told.n_without_target += left_out
-    told.n_records += 1
+        replay.n_rows[name] += len(table) - left_out
+        replay.n_without_target += left_out
+    replay.n_records += 1
     if entry.kind != "change":
         return
     for name, table in parts:
@@ -279,12 +279,12 @@ def _apply(cursor: Cursor, entry: Entry, told: Replay, trash: Path | None, skipp
 
 def _deletions(entries: Iterable[Entry]) -> Deletions:
     """Those that the log tells of."""
-    told = Deletions()
+    deletions = Deletions()
     for entry in entries:
         if any(name in DELETING for name, _ in entry.names):
             for name, table in entry.parts():
-                told.add(name, table.to_pylist())
-    return told
+                deletions.add(name, table.to_pylist())
+    return deletions
 
 
 def _not_taken(cursor: Cursor, held: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -318,10 +318,10 @@ def read_place(path: Path) -> tuple[str, int] | None:
     """Log and number of its record that a file, which nobody has open, holds last; None where it can't be told."""
     try:
         with closing(duckdb.connect(str(path), read_only=True)) as connection:
-            found = connection.execute("SELECT generation, n FROM opinions_position").fetchall()
+            positions = connection.execute("SELECT generation, n FROM opinions_position").fetchall()
     except (duckdb.Error, OSError, RuntimeError, ValueError, MemoryError):
         return None
-    return found[0] if found else None
+    return positions[0] if positions else None
 
 
 def read_through(path: Path) -> str | None:

@@ -131,12 +131,12 @@ class RetentionRuns:
         ``confirm`` is what ``apply`` wants to hear: it stands for these very trajectories, for a while.
         """
         with self._db.read() as cursor:
-            told = self._leaving(cursor, rule)
+            counts = self._leaving(cursor, rule)
             cursor.execute(
                 f"CREATE OR REPLACE TEMP TABLE gone AS SELECT * FROM leaving WHERE {_GOES}",
                 {"excess": self._excess(rule)},
             )
-            return {**told, **self.confirmations.issue(_digest(cursor, rule))}
+            return {**counts, **self.confirmations.issue(_digest(cursor, rule))}
 
     def apply(self, rule: Retention, *, author: str, confirm: str | None = None) -> dict[str, Any]:
         """Delete what the rule names, in one transaction; returns what ``preview`` would have said, and
@@ -154,7 +154,7 @@ class RetentionRuns:
         trash = None if self.trash is None else self.trash / run_uid
         try:
             with self._writer.writing() as cursor:
-                told = self._leaving(cursor, rule)
+                counts = self._leaving(cursor, rule)
                 cursor.execute(
                     f"CREATE OR REPLACE TEMP TABLE gone AS SELECT * FROM leaving WHERE {_GOES}",
                     {"excess": self._excess(rule)},
@@ -164,7 +164,7 @@ class RetentionRuns:
                 gone = [uid for (uid,) in cursor.execute("SELECT trajectory_uid FROM gone").fetchall()]
                 name_deleted(cursor, run_uid)
                 if trash is not None:
-                    note = {"run_uid": run_uid, "at": now, "author": author, "rule": asdict(rule), "deleted": told}
+                    note = {"run_uid": run_uid, "at": now, "author": author, "rule": asdict(rule), "deleted": counts}
                     note |= {"up": list(uptime()), "log": self._db.log and self._db.log.generation}
                     keep_run(cursor, trash, run_uid, note)
                 positions = dict(cursor.execute("SELECT segment, next_offset FROM journal_positions").fetchall())
@@ -172,7 +172,7 @@ class RetentionRuns:
                     "INSERT INTO retention_runs BY NAME SELECT ? AS rule, ? AS deleted, ? AS author, ? AS run_at,"
                     " ? AS run_uid, ? AS positions, ? AS next_ids",
                     [
-                        _text(asdict(rule)), _text(told), author, timestamp(now),
+                        _text(asdict(rule)), _text(counts), author, timestamp(now),
                         run_uid, _text(positions), _text(self._writer.next),
                     ],
                 )  # fmt: skip
@@ -183,7 +183,7 @@ class RetentionRuns:
             raise
         if gone:
             self._forget_steps(gone, [])
-        return {**told, "run_uid": run_uid}
+        return {**counts, "run_uid": run_uid}
 
     def deletions(self) -> Deletions:
         """What runs deleted that nobody took back."""
@@ -225,7 +225,7 @@ class RetentionRuns:
     def runs(self) -> list[dict[str, Any]]:
         """What was deleted when, by whom and by which rule, newest first."""
         with self._db.read() as cursor:
-            found = rows(cursor, _RUNS)
+            runs = rows(cursor, _RUNS)
         return [
             {
                 **row,
@@ -234,7 +234,7 @@ class RetentionRuns:
                 "run_at": seconds(row["run_at"]),
                 "restored_at": seconds(row["restored_at"]),
             }
-            for row in found
+            for row in runs
         ]
 
     def _excess(self, rule: Retention) -> float | None:
@@ -252,14 +252,14 @@ class RetentionRuns:
                 "n_bytes": float(self._file.n_bytes),
             },
         )
-        told = rows(cursor, _PREVIEW, {"excess": self._excess(rule)})[0]
-        return {**told, "oldest": seconds(told["oldest"]), "newest": seconds(told["newest"])}
+        counts = rows(cursor, _PREVIEW, {"excess": self._excess(rule)})[0]
+        return {**counts, "oldest": seconds(counts["oldest"]), "newest": seconds(counts["newest"])}
 
 
 def _digest(cursor: Cursor, rule: Retention) -> str:
     """What a token stands for: the rule, and the trajectories and steps of ``gone`` that it names now."""
-    found = cursor.execute("SELECT trajectory_uid, n_steps FROM gone ORDER BY trajectory_uid").fetchall()
-    return hashlib.sha256(canonical([asdict(rule), [list(row) for row in found]])).hexdigest()
+    trajectories = cursor.execute("SELECT trajectory_uid, n_steps FROM gone ORDER BY trajectory_uid").fetchall()
+    return hashlib.sha256(canonical([asdict(rule), [list(row) for row in trajectories]])).hexdigest()
 
 
 def _text(value: Mapping[str, Any]) -> str:

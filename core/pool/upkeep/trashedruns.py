@@ -108,8 +108,8 @@ def put_run_back(cursor: Cursor, folder: Path) -> list[int]:
         for name, table in kept.items():
             if name not in ("trajectories", "messages", "media"):
                 _insert(cursor, name, table.column_names)
-        found = cursor.execute("SELECT now FROM owner_ids").fetchall()
-    return [number for (number,) in found]
+        ids = cursor.execute("SELECT now FROM owner_ids").fetchall()
+    return [number for (number,) in ids]
 
 
 def _map_ids(cursor: Cursor) -> None:

@@ -1,4 +1,4 @@
-"""The pool from the journal and the opinions log: what is missing at a start, or all of it in a new file.
+"""Rebuilds the pool from the journal and the opinions log: missing rows at a start, or a whole new file.
 
 The journal is read first, then the log is put back, then the feedback that waited: see ``core.pool.upkeep.recovery``. A
 new file takes the place of the old one only when it is whole; the old one is kept aside under another name.

@@ -1,4 +1,4 @@
-"""Feedback of live services and people on answers: durable before the reply, late, revisable, never lost.
+"""The feedback routes: services and people rate answers, at any time, and may revise a rating.
 
 What names a step that has not arrived waits for it. ``core.pool.state.feedback_writer`` has what each kind does.
 """

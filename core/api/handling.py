@@ -1,4 +1,4 @@
-"""What every route stands on: one small function per call, run off the event loop, JSON in and out."""
+"""The base of all routes: a handler is a function from a call to JSON, and runs off the event loop."""
 
 from __future__ import annotations
 

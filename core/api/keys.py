@@ -1,4 +1,4 @@
-"""Session keys over HTTP: listed by id, never shown again, taken back for good."""
+"""The session key routes: list keys by id, and revoke them. A key itself is never shown."""
 
 from __future__ import annotations
 

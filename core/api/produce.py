@@ -1,4 +1,4 @@
-"""What producers call: sessions, steps, completion, annotations, feedback.
+"""The producers' routes: sessions, steps, completion, annotations, feedback.
 
 Facts go through the journal like captured calls do, so they are durable before the answer and replayed once after a
 crash. Opinions go to the pool, whose own log makes them durable; ingest first catches up, so an opinion about a

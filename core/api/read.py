@@ -1,4 +1,4 @@
-"""What anyone may read: steps, trajectories, groups, counts, health."""
+"""The read routes: steps, trajectories, groups, counts, health."""
 
 from __future__ import annotations
 

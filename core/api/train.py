@@ -1,4 +1,4 @@
-"""What trainers call beside batches and recipes: plans, exports, policy versions."""
+"""The trainers' routes for plans, exports and policy versions (see ``batches`` and ``recipes`` for the others)."""
 
 from __future__ import annotations
 

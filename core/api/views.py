@@ -1,4 +1,4 @@
-"""Saved views over HTTP: kept under a name, and meant by it wherever a view is asked for."""
+"""The routes for saved views. A saved view's name is accepted wherever a route takes a view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON that producers and trainers send, checked at the border (docs/architecture.md, "HTTP contract").
+"""Validation of the JSON that producers and trainers send (docs/architecture.md, "HTTP contract").
 
 Pydantic models accept what the contract names and nothing else, so that a misspelt field is an error and
 not a silent default. ``check`` turns the first complaint into ``InvalidInput`` with the field's path.

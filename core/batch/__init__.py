@@ -1,1 +1,1 @@
-"""From a view and a recipe to a plan: the one function behind pages, fetches and exports."""
+"""Plans: from a view and a recipe to the steps, rows and advantages of pages, fetches and exports."""

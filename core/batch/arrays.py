@@ -1,4 +1,4 @@
-"""A plan's steps as Arrow tables: what a trainer is handed, one row per step, a bounded number of tokens at a time.
+"""A plan's steps as Arrow tables for trainers: one row per step, a bounded number of tokens per table.
 
 Unknown is null: a step without log-probs has a null list, a token without one a null element, never 0.
 """
@@ -94,7 +94,7 @@ def lists(values: NDArray[Any], lengths: Ints, kind: pa.DataType, *, known: NDAr
         values: [sum(lengths)].
         lengths: int64 [n].
         kind: Arrow type of the elements.
-        known: bool [n]; None knows all.
+        known: bool [n]; None: all are known.
     """
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)]).astype(np.int32)
     floats = np.issubdtype(values.dtype, np.floating)

@@ -20,7 +20,7 @@ COLUMNS = (
     "n_response_tokens", "policy_version", "reward", "quality", "trainable", "trajectory_reward",
     "trajectory_quality", "complete",
 )  # fmt: skip
-"""What a plan reads of ``pool.training.plan_rows``."""
+"""Columns of ``pool.training.plan_rows`` that a plan reads."""
 OPTIONAL = ("call_kind", "is_last", "uncertain")
 """Read where present; more columns are ignored."""
 

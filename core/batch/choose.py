@@ -1,4 +1,4 @@
-"""Of what is ready, what a plan takes: needs, selection, group sizes, order; and its rows as tables."""
+"""Chooses a plan's steps among the ready candidates: needs, selection, group sizes, order; and makes its tables."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Chooser:
         self.score = candidates.numbers("trajectory_reward")[candidates.first]
 
     def drop_what_lacks(self, source: PlanSource) -> list[str]:
-        """Trajectories that don't meet the estimator's needs; says which step lacks what."""
+        """Drop trajectories that don't meet the estimator's needs; returns messages that name the steps."""
         funnel, needs = self.funnel, self.recipe.needs
         candidates, messages = funnel.candidates, []
         if needs.contiguous:
@@ -85,7 +85,7 @@ class Chooser:
         self.steps_reward = pc.fill_null(total, 0.0).to_numpy(zero_copy_only=False)
 
     def drop_unselected(self) -> None:
-        """What the estimator selects by reward."""
+        """Keep the trajectories that the estimator selects by reward."""
         select = self.recipe.estimator.select
         if select is not None:
             batch, _, chosen = self.batch()
@@ -110,7 +110,7 @@ class Chooser:
             funnel.drop_trajectories("over_batch", place[group] >= recipe.batch_size)
 
     def batch(self) -> tuple[CreditInput, Ints, Ints]:
-        """What is left as an estimator sees it, its candidate rows, and its trajectories' numbers; in the order."""
+        """The estimator's input, its candidate rows, and its trajectories' numbers, in the plan's order."""
         funnel, candidates = self.funnel, self.funnel.candidates
         chosen, rows = np.flatnonzero(funnel.alive_trajectories()), np.flatnonzero(funnel.alive)
         if self.recipe.order != "fifo":

@@ -1,7 +1,7 @@
 """Dataset versions: freezing a view with its labels, and planning from what was frozen.
 
 ``freeze_version`` writes one; ``version_plan`` is the one plan function over it, so pages, API and exporters read a
-version as they read the pool. What can change is the version's, what can't is the pool's, and redaction lies over both.
+version as they read the pool. Mutable values come from the version, immutable ones from the pool; both are redacted.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def freeze_version(
         pool: the pool.
         name: of the version; taken names are refused.
         view, recipe: what to freeze, and the default recipe of its plans.
-        author, note: who, and why.
+        author, note: stored with the version.
         parent: name of the version that this one follows.
         redaction: what must not be in it.
         texts: how token ids are spelled, for redaction.
@@ -71,7 +71,7 @@ def freeze_version(
     if recipe.view is not None:
         view, recipe = narrowed(view, recipe.view), recipe.model_copy(update={"view": None})
     if recipe.rewards is not None:
-        # A name may come to mean another rule; what it means now is frozen.
+        # The name of a policy may get a new version later: the present rule is frozen.
         recipe = recipe.model_copy(update={"rewards": pool.rewards.resolve(recipe.rewards)})
     snapshot = pool.versions.snapshot(view, channel=recipe.channel, value_model=recipe.value_model)
     members, redaction_head = snapshot.rows, None
@@ -110,7 +110,7 @@ def _redacted(members: pa.Table, redacted: Redacted) -> pa.Table:
 
 
 def provenance(members: pa.Table, templates: Mapping[str, str]) -> dict[str, Any]:
-    """What a version is made of: hashes, range of policy versions, steps by source, token source, model and agent."""
+    """A version's provenance: hashes, range of policy versions, steps by source, token source, model and agent."""
 
     def counted(name: str) -> dict[str, int]:
         counts = Counter(members[name].to_pylist())

@@ -20,7 +20,7 @@ class StepFields:
     Attributes:
         rows: int64 [k], candidate rows, rising.
         table: [k] rows of ``pool.training.credit_fields``.
-        names: what was asked for.
+        names: the requested fields.
     """
 
     rows: Ints
@@ -34,7 +34,7 @@ class StepFields:
         return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
     def numbers(self, steps: Ints, name: str) -> Floats | None:
-        """float64 per step, NaN where unknown; None when not asked for."""
+        """float64 per step, NaN where unknown; None when not requested."""
         column = self._take(steps, name)
         return None if column is None else column.cast(pa.float64()).to_numpy(zero_copy_only=False)
 
@@ -54,7 +54,7 @@ class StepFields:
         return result
 
     def texts(self, steps: Ints) -> list[str | None] | None:
-        """Anchors; None when not asked for."""
+        """Anchors; None when not requested."""
         for name in ("anchor", "observation"):
             column = self._take(steps, name)
             if column is not None:
@@ -63,7 +63,7 @@ class StepFields:
         return None
 
     def greedy(self, steps: Ints) -> Bools | None:
-        """bool per step; None when not asked for."""
+        """bool per step; None when not requested."""
         column = self._take(steps, "greedy")
         return None if column is None else column.fill_null(False).to_numpy(zero_copy_only=False).astype(np.bool_)
 
@@ -90,7 +90,7 @@ def baselines(candidates: Candidates, alive: Ints, fields: StepFields) -> tuple[
 
 
 def broken_chains(candidates: Candidates, alive: Bools) -> Bools:
-    """Trajectories whose main steps are not all in, from index 0 on: bool [m].
+    """Trajectories that lack a main step, counted from index 0: bool [m].
 
     Auxiliary, retry and sub-agent calls are no part of the chain. A step outside the view counts as missing.
     """

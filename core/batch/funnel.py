@@ -1,4 +1,4 @@
-"""The funnel: why a candidate is not in the plan, each counted once, with a view that finds its rows.
+"""The funnel: the reason why each candidate is not in the plan, counted once, with a view that selects its rows.
 
 Stages run in the order of ``REASONS``; a step leaves at the first that applies. A trajectory is counted where its
 last candidate step leaves, a group where its last trajectory does. So over all reasons plus the chosen, steps,
@@ -43,18 +43,18 @@ REASONS: dict[str, str] = {
     "no_spread": "All rewards of the group are equal",
     "over_batch": "Beyond the batch size",
 }
-"""Reason -> what it means, in the order in which they apply."""
+"""Reason -> its description, in the order in which they apply."""
 
 MAX_VIEW_UIDS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """One reason and what it took out.
+    """One reason with the numbers of what it excluded.
 
     Attributes:
         reason: key of ``REASONS``.
-        label: what it means, for people.
+        label: its description for pages.
         n_groups, n_trajectories, n_steps: what left the plan here.
         view: finds the ``n_steps`` rows.
         view_is_partial: the view names only the first ``MAX_VIEW_UIDS`` trajectories.
@@ -136,7 +136,7 @@ class Funnel:
         self._passed.append(otherwise)
 
     def drop_named_steps(self, reason: str, out: Bools) -> None:
-        """Take steps out for something that no expression can say: their view names them."""
+        """Drop steps for a reason that no expression describes: the view lists their uids."""
         leaving = out & self.alive
         uids = self.candidates.rows["step_uid"].filter(pa.array(leaving)).to_pylist()
         named, partial = uids[:MAX_VIEW_UIDS], len(uids) > MAX_VIEW_UIDS

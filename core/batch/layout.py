@@ -1,6 +1,6 @@
-"""How a plan's steps lie in packed rows: trees per prompt group, rows under the token budget.
+"""The layout of a plan's steps in packed rows: trees per prompt group, rows under the token budget.
 
-Token ids are read group by group and let go again; a row's arrays are made when asked for.
+Token ids are read group by group and released; a row's arrays are made at access.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHUNK_TOKENS = 16_000_000
 
 
 class TokenReader(Protocol):
-    """The one thing that layout and export ask of the pool."""
+    """The protocol by which layout and export read tokens."""
 
     def sequences(self, step_uids: Sequence[str]) -> Sequences:
         """Full sequences of these steps, in the order given."""
@@ -72,7 +72,7 @@ class PlanLayout:
 
     @property
     def step_packed(self) -> Ints:
-        """Tokens that each plan step adds to its row, int64 [n]: its length less what the steps before it brought."""
+        """Tokens that each plan step adds to its row, int64 [n]: its length minus what it shares with earlier steps."""
         novel = np.zeros(len(self.step_uids), dtype=np.int64)
         for row in self.rows:
             for part in row:
@@ -112,7 +112,7 @@ class PlanLayout:
         return concatenate(trees, pad_to=self.token_budget if pad else None), sequences
 
     def for_ranks(self, n_ranks: int) -> PlanLayout:
-        """The same rows dealt to so many ranks."""
+        """The same rows, dealt to ``n_ranks`` ranks."""
         return self if n_ranks == len(self.dealt.ranks) else replace(self, dealt=balance_rows(self.rows, n_ranks))
 
     def to_json(self) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def lay_out(
         lengths: int64 [n], tokens of each step, for chunking.
         token_budget: longest row, tokens.
         n_ranks: ranks to deal the rows to.
-        progress: hears (tokens read, tokens of the plan) now and then; what it raises ends the packing.
+        progress: called with (tokens read, tokens of the plan); an exception from it stops the packing.
     """
     total = int(lengths.sum())
     done = 0

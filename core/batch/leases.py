@@ -1,6 +1,6 @@
 """Batches for trainers: a plan is leased to a named consumer, and acknowledged, given back, or it expires.
 
-At least once: until it is acknowledged, what a lease held returns to the pool. Planning and leasing are one step
+Delivery is at least once: a lease that is not acknowledged returns to the pool. Planning and leasing are one step
 under one lock, so two consumers never get trajectories of the same prompt group, unless a fetch says ``shared``.
 """
 
@@ -36,7 +36,7 @@ class LeasePool(PlanPool, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """What a consumer asks for.
+    """A consumer's request for a batch.
 
     Attributes:
         consumer: its name; retries and acknowledgements belong to it.
@@ -46,7 +46,7 @@ class Fetch:
         recipe: JSON of a recipe; None: ``recipe_name``, else the channel's active one, else the defaults.
         dataset: a dataset version, as it was frozen, in place of a view of the pool.
         recipe_name, recipe_version: a saved recipe; without a version its newest.
-        channel: whose active recipe, where none is named.
+        channel: its active recipe is used if the request names none.
         lease_s: how long it may take to acknowledge, seconds.
         shared: other consumers' leases and consumption don't count.
         partial: fewer groups than the recipe's batch size will do.
@@ -68,7 +68,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A recipe and where it came from; ``name`` is None when it came with the request or is the default."""
+    """A recipe and its origin; ``name`` is None when it came with the request or is the default."""
 
     recipe: Recipe
     name: str | None = None
@@ -77,11 +77,11 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """What a fetch got.
+    """The result of a fetch.
 
     Attributes:
         batch: the batch's row; None while the plan isn't ready.
-        plan: what was leased, or what there is so far.
+        plan: the leased plan, or the incomplete one.
         chosen: the recipe that was used.
         repeated: the batch was leased earlier, to the same request.
     """
@@ -120,7 +120,7 @@ class Leases:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fetch(self, wanted: Fetch) -> Leased:
-        """Lease what is ready now.
+        """Lease a batch of the groups that are ready now.
 
         Raises:
             InvalidInput: a view or recipe that doesn't fit; names the field.

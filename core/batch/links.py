@@ -1,17 +1,17 @@
-"""Which step of a trajectory goes on from which: what estimators that chain steps run along.
+"""The predecessor of each step in its trajectory, for estimators that chain steps.
 
-Steps come in order, but a step does not always go on from the one before it: choices of one call answer the same
-prompt, and a fork goes back to an earlier state. What a call's prompt holds decides:
+Steps are ordered, but a step does not always continue the one before it: choices of one call answer the same prompt,
+and a fork returns to an earlier state. The transition and the call's prompt decide:
 
-- ``extends``, ``realigned``, ``tail_replaced``: it goes on from the step that it was stored against.
-- ``compacted``, or nothing known: from the step before it.
-- ``forked``: another answer to a prompt that was answered before goes on from what that step goes on from, whichever
-  way its client wrote the history. Any other fork goes on from the latest earlier step whose prompt and answer stand
-  whole in its prompt; from none where there is none. A white-box producer numbers its steps itself, and its prompts
-  need not hold what was said: there a fork that holds no earlier step whole goes on from the step before it.
-- The same number as the step before it: a choice of the same call; it goes on from what that one goes on from.
+- ``extends``, ``realigned``, ``tail_replaced``: the predecessor is the step that it was stored against.
+- ``compacted``, or unknown: the step before it.
+- ``forked``: another answer to a prompt that was answered before has the predecessor of that earlier step, however its
+  client wrote the history. For any other fork it is the latest earlier step whose prompt and answer its prompt
+  contains; none if there is no such step. A white-box producer numbers its steps itself, and its prompts need not
+  contain the conversation: there a fork that contains no earlier step has the step before it as predecessor.
+- The same index as the step before it: a choice of the same call, with the same predecessor.
 
-Where the step that one goes on from was left out, what that one goes on from stands in for it.
+If a predecessor was excluded, its own predecessor takes its place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONTINUES = (Transition.EXTENDS, Transition.REALIGNED, Transition.TAIL_REPLACED)
 
 
 def origins(candidates: Candidates, alive: Bools, links: pa.Table) -> Ints:
-    """The candidate row that each row goes on from, -1 for none: int64 [n_steps]. Only rows of ``alive`` count.
+    """The candidate row that precedes each row, -1 for none: int64 [n_steps]. Only rows of ``alive`` count.
 
     Args:
         candidates: the candidate steps.
@@ -76,7 +76,7 @@ def _forked_from(
     row: int, before: Ints, parent: Ints, alive: Bools, forked: Bools, shared: np.ndarray, prompt: np.ndarray,
     length: np.ndarray,
 ) -> int:  # fmt: skip
-    """What a forked step goes on from; those before it are known."""
+    """The predecessor of a forked step; those of earlier steps are known."""
     at = int(parent[row])
     while at >= 0:
         origin = int(before[at] if alive[at] else parent[at])

@@ -1,4 +1,4 @@
-"""How consumption goes: weight syncs and their lengths, and how long the ready groups will last."""
+"""The pace of consumption: weight syncs and their durations, and how long the ready groups will last."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Pace:
 
 
 def pace(batches: Sequence[Mapping[str, Any]], now: float, window_s: float = 600.0) -> Pace:
-    """The pace of the last ``window_s`` seconds, from rows of ``pool.batches``; shorter when the first came later."""
+    """The pace of the last ``window_s`` seconds, or since the first batch, from rows of ``pool.batches``."""
     finished = [one for one in batches if one["state"] == "acked" and one["finished_at"] is not None]
     recent = [one for one in finished if one["finished_at"] >= now - window_s]
     if not recent:

@@ -1,4 +1,4 @@
-"""``plan(pool, view, recipe)``: what would be trained, what not and why. Pages, HTTP and exports read it.
+"""``plan(pool, view, recipe)``: which steps would be trained, and why others not. Pages, HTTP and exports use it.
 
 Pure given the pool's state and deterministic: the same state gives the same ``hash``. No Python runs per step; the
 work is columns (``candidates``), masks (``funnel``) and one estimator call.
@@ -8,7 +8,7 @@ view. Trajectories that other batches hold leave first. A step leaves when it is
 ids, or too long; its trajectory stays while another step does. A trajectory leaves whole when it is bad, incomplete,
 unscored (where rewards are needed), stale, or not selected. Staleness is the version in force
 (``core.pool.state.policyversion``) minus the oldest among its steps still in. A group leaves when fewer trajectories
-are left than ``n_rollouts`` or the estimator's minimum. Of what is left the first ``n_rollouts`` trajectories of the
+are left than ``n_rollouts`` or the estimator's minimum. Of the rest, the first ``n_rollouts`` trajectories of the
 first ``batch_size`` groups are chosen, and advantages compare exactly those.
 """
 
@@ -53,7 +53,7 @@ def plan(pool: PlanPool, view: View, recipe: Recipe, *, in_use: pa.Array | None 
 
     Raises:
         InvalidInput: a filter, expression, algorithm or option that doesn't exist; names the field.
-        NotFound: a saved view or a dataset version that there isn't.
+        NotFound: no such saved view or dataset version.
     """
     if recipe.dataset is not None:
         return _plan_of_version(VersionSource(pool, recipe.dataset), view, recipe, in_use)
@@ -258,7 +258,7 @@ EFFECTIVE = ("is_last", "call_kind")
 
 
 def _content_hash(asked: Mapping[str, Any], steps: pa.Table, rows: pa.Table, content: pa.Table) -> str:
-    """sha256 over what was asked and everything that reaches a row of an export.
+    """sha256 over the request and everything that affects a row of an export.
 
     Args:
         asked: view, recipe and policy version.

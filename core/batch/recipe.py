@@ -95,7 +95,7 @@ class Recipe(BaseModel):
 
     @property
     def needs(self) -> Needs:
-        """What the algorithm needs of a batch."""
+        """The algorithm's needs of a batch."""
         return self.estimator.needs(self.settings)
 
     @property
@@ -110,7 +110,7 @@ class Recipe(BaseModel):
     def to_json(self) -> dict[str, Any]:
         """JSON values, estimator options complete: equal recipes give equal JSON."""
         made = {**self.model_dump(mode="json"), "options": self.settings}
-        # A recipe that names neither means what it did before there were these fields: its hash stays.
+        # A recipe without these fields keeps the hash that it had before the fields existed.
         return {name: value for name, value in made.items() if value is not None or name not in ("view", "dataset")}
 
 

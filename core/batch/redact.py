@@ -1,9 +1,10 @@
-"""Going through a selection for what must not leave it: which steps go, which tokens are masked, what was counted.
+"""Redacts a selection: decides which steps are dropped and which tokens are masked, and counts the hits.
 
-Each message is read once per trajectory. Responses are always spelled out of their tokens, since what an engine sampled
-may have been parsed away; prompts are where a hit is known, or no message is. What a text says and the patterns don't
-find in the tokens (a chat template writes arguments in its own way) is looked for there as it stands. A step with a hit
-that is not found in its tokens goes, whatever the rules say: nobody could tell which tokens to mask.
+Each message is searched once per trajectory. Responses are always also searched in the text of their tokens, since an
+engine's parser may have removed part of what was sampled. Prompts are searched so if a message has a hit, or if no
+messages are known. A match in a text that the patterns don't find in the tokens (a chat template may write arguments
+in another way) is searched there as literal text. A step with a hit that can't be located in its tokens is dropped,
+whatever the rules say, because it is unknown which tokens to mask.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenText:
-    """How a tokenizer's ids are spelled: bytes of every id, and the id that stands for redacted tokens."""
+    """A tokenizer's vocabulary: the bytes of every id, and the id that replaces redacted tokens."""
 
     token_bytes: Sequence[bytes]
     mask_id: int
@@ -97,11 +98,11 @@ class Redacted:
 
 
 BESIDE = ("metadata", "sampling", "error", "finish_reason")
-"""Parts of a step that exports carry as text, and that no token spells."""
+"""Fields of a step that exports contain as text, and that its tokens don't contain."""
 IDENTIFIERS = ("prompt_uid", "trajectory_uid", "step_uid", "model", "agent")
-"""Columns of members whose values are names: they stay as they are, or go with their steps."""
+"""Columns of members whose values are names. A name can't be masked: a hit in it drops the step."""
 _MINTED = "^(?:[a-z]{1,8}[-_])?[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}$"
-"""Names of our own making."""
+"""Generated uids, which can't hold a secret."""
 MIN_LITERAL = 6
 """A match of at least this many characters is also searched in the tokens as literal text."""
 
@@ -117,7 +118,7 @@ def redact(
     """Go through the members' trajectories: all at once for those without a hit, then one by one the others.
 
     Args:
-        source: where whole trajectories come from.
+        source: whole trajectories are read from it.
         screening: finds those that may hold a hit.
         members: at least step_uid and trajectory_uid.
         rules: what to look for.
@@ -270,7 +271,7 @@ def _trajectory(
 
 
 def _unlocated(step: Mapping[str, Any], said: StepHits, runs: Iterable[Hit]) -> list[tuple[str, str]]:
-    """What the step's texts say and the runs of its tokens don't cover; what it has no tokens of is not expected."""
+    """Matches in the step's texts that no run of its tokens covers; parts without tokens are not expected."""
     wanted = {} if step["prompt_ids"] is None else said.context.said
     if step["response_ids"] is not None:
         wanted = wanted | said.answer.said
@@ -383,7 +384,7 @@ class StepHits:
 
 
 def _text_hits(step: Mapping[str, Any], rules: Redaction, seen: dict[tuple[int, ...], HitSummary]) -> StepHits:
-    """Hits in the step's texts; what several steps share is read once (``seen``, by identity)."""
+    """Hits in the step's texts; texts that several steps share are searched once (``seen``, by identity)."""
     said = StepHits(HitSummary(), HitSummary(), HitSummary())
 
     def look(place: HitSummary, part: Any) -> None:

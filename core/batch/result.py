@@ -1,4 +1,4 @@
-"""What a plan is: chosen steps and trajectories as columns, reasons, counts, and a packed layout on demand."""
+"""The plan: chosen steps and trajectories as columns, reasons, counts, and a packed layout on demand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from core.tree.sequences import ragged_index
 from core.types import View
 
 LAYOUT_TOKENS_MAX = 200_000_000
-"""Above this, ``totals`` leaves the packed count unknown; ``Plan.layout`` still computes it when asked."""
+"""Above this, ``totals`` leaves the packed count unknown; ``Plan.layout`` still computes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ class Plan:
     """The result of view + recipe.
 
     Attributes:
-        view, recipe: what was asked.
+        view, recipe: the request.
         hash: sha256 of recipe, view, and everything of the chosen steps that reaches a file: two plans of one hash
             give the same bytes in every format.
-        policy_version: what staleness counted from; None when unknown or not asked for.
+        policy_version: the version that staleness counts from; None when unknown or not requested.
         steps: chosen steps in plan order: step_uid, trajectory_uid, prompt_uid, step_index, group, trajectory
             (numbers from 0), n_prompt_tokens, n_response_tokens, token_source, policy_version, reward,
             trajectory_reward, advantage (null: unassigned), reward_share (its part of the trajectory's reward: its own,
@@ -64,11 +64,11 @@ class Plan:
             n_tokens, n_response_tokens, reward, advantage, policy_version_min, policy_version_max.
         excluded: reasons that took something out.
         remaining: (reason, groups, trajectories, steps) left after each stage.
-        reader: where tokens and texts come from.
+        reader: tokens and texts are read from it.
         level: ``trajectory``, ``step`` or ``token``: the finest unit whose advantages differ; None: unassigned. At
             token level ``steps`` has ``token_advantages`` (list of float32, one per response token; null
             elsewhere), and ``token_returns`` where the estimator gives them.
-        lacks: which step lacks what the algorithm reads, by uid; the first ones.
+        lacks: the first messages on steps that lack a field which the algorithm needs.
         pairs: preference pairs (chosen, rejected: numbers of ``trajectories``; chosen_uid, rejected_uid,
             prompt_uid, margin), or None.
         dataset_version: the version that it was made from; ``reader`` then gives the version's tokens. None: the pool.
@@ -90,7 +90,7 @@ class Plan:
 
     @property
     def uid(self) -> str:
-        """Short name made of the hash."""
+        """A short name, the begin of the hash."""
         return f"plan-{self.hash[:16]}"
 
     @cached_property
@@ -117,7 +117,7 @@ class Plan:
         return "_layout" in self.__dict__
 
     def pack(self, progress: Callable[[int, int], None] | None = None) -> PlanLayout:
-        """``layout``; ``progress`` hears (tokens read, tokens in all), and what it raises ends the packing."""
+        """``layout``; ``progress`` is called with (tokens read, tokens in all), its exception stops the packing."""
         if not self.is_packed:
             group = self.steps["group"].to_numpy().astype(np.int64)
             recipe = self.recipe
@@ -129,18 +129,18 @@ class Plan:
 
     @cached_property
     def layout_key(self) -> str:
-        """sha256 over what the packed rows are made from: steps, groups, dataset version, token budget."""
+        """sha256 over the inputs of the packed rows: steps, groups, dataset version, token budget."""
         digest = hashlib.sha256(orjson.dumps([self.recipe.token_budget, self.recipe.dataset, len(self.steps)]))
         digest.update("\0".join(self.step_uids).encode())
         digest.update(self.steps["group"].to_numpy().tobytes())
         return digest.hexdigest()
 
     def keep_layout(self, layout: PlanLayout) -> None:
-        """Take a layout that was made of the same steps under the same budget."""
+        """Set a layout that was made from the same steps and budget."""
         self.__dict__["_layout"] = layout.for_ranks(self.recipe.n_ranks)
 
     def part(self, trajectories: Sequence[int]) -> Plan:
-        """Some trajectories of the plan, by number, in the order given; they are numbered anew."""
+        """A plan of some trajectories, by number, in the order given; they are renumbered."""
         chosen = self.trajectories.take(pa.array(list(trajectories), pa.int64()))
         first, n_steps = (chosen[name].to_numpy().astype(np.int64) for name in ("first_step", "n_steps"))
         steps = self.steps.take(pa.array(ragged_index(first, n_steps)))
@@ -213,7 +213,7 @@ class Plan:
         return self.part(np.flatnonzero((group >= first) & (group < first + n)).tolist()).groups
 
     def funnel_json(self) -> list[dict[str, Any]]:
-        """What is left after each stage, candidates first."""
+        """The counts left after each stage, candidates first."""
         names = ("after", "n_groups", "n_trajectories", "n_steps")
         return [dict(zip(names, row, strict=True)) for row in self.remaining]
 

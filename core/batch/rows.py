@@ -1,7 +1,7 @@
 """A plan's steps as training rows: token ids with a mask, log-probs and advantages of equal length.
 
 ``merge=step``: one row per chosen step. ``merge=trajectory``: a step whose prompt begins with the whole row so far,
-token for token (transition ``extends``), continues that row, so shared context stands once and every chosen
+token for token (transition ``extends``), continues that row, so shared context occurs once and every chosen
 response keeps its loss; a step that doesn't continue any row of its trajectory begins a new one::
 
     steps   [1 2] 3        [1 2 3 4] 5 6
@@ -82,7 +82,7 @@ class Rows:
         return out
 
     def slices(self) -> Iterator[slice]:
-        """Where each row stands in the flat arrays."""
+        """Each row's slice of the flat arrays."""
         return (slice(a, b) for a, b in pairwise(self.offsets.tolist()))
 
 
@@ -110,7 +110,7 @@ def training_rows(plan: Plan, reader: TokenReader, *, merge: bool) -> Iterator[R
 
 @dataclass(slots=True)
 class _Span:
-    """A row in the making: the sequence that holds all of it, and the steps whose responses stand in it."""
+    """An unfinished row: the sequence that contains all of it, and the steps whose responses it contains."""
 
     sequence: int
     steps: list[int] = field(default_factory=list)

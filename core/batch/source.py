@@ -1,4 +1,4 @@
-"""What plans and exporters read: of the pool its part ``training``, of a dataset version what was frozen."""
+"""The protocol that plans and exporters read from: the pool's part ``training``, or a dataset version."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from core.types import View
 
 
 class PlanSource(TokenReader, Protocol):
-    """Candidates and what is asked about the chosen ones: ``pool.training`` or a ``VersionSource``."""
+    """Reads candidates and the data of chosen steps: ``pool.training`` or a ``VersionSource``."""
 
     def plan_rows(self, view: View, *, channel: str) -> pa.Table:
         """One row per candidate step in plan order, at least ``candidates.COLUMNS``."""
@@ -28,7 +28,7 @@ class PlanSource(TokenReader, Protocol):
         ...
 
     def trajectory_rewards(self, policy: Any, *, channel: str) -> pa.Table:
-        """(trajectory_uid, reward) by a reward policy (``core.pool.rewards.Spec``) of what is scored by it."""
+        """(trajectory_uid, reward) of the trajectories that a reward policy (``core.pool.rewards.Spec``) scores."""
         ...
 
     def step_values(self, step_uids: Any, model: str) -> pa.Array:

@@ -1,7 +1,7 @@
-"""Values by a critic that the user names: a transformers model with a value head of one label.
+"""Step values from a critic: a transformers model with a value head of one label.
 
 V(s) of a step is the head's output at the last token of its prompt, the state before the step's first response token.
-Steps of a trajectory that share a row are valued in one forward pass: what comes later can't be seen from there.
+Steps of a trajectory that share a row are valued in one forward pass: attention is causal.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def value_steps(plan: Plan, reader: TokenReader, model_dir: Path, *, device: str
 
 
 def load_critic(model_dir: Path) -> Any:
-    """The model in a folder, float32. InvalidInput names what is wrong with it."""
+    """Load a folder's model, float32. InvalidInput describes the problem with it."""
     import torch
     import transformers
 
@@ -82,7 +82,7 @@ def load_critic(model_dir: Path) -> Any:
             model_dir, dtype=torch.float32, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:
-        # A library reads what a stranger wrote: whatever it stumbles over is the folder's fault.
+        # transformers reads untrusted files here: any exception is reported as a problem of the folder.
         raise InvalidInput(
             f"the model in {model_dir} can't be loaded: {type(error).__name__}: {str(error)[:500]}",
             field="model_dir",

@@ -1,4 +1,4 @@
-"""A dataset version as what plans and exporters read: frozen labels, the pool's tokens, redaction over both."""
+"""A dataset version as a plan source: its frozen labels and the pool's tokens, both redacted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class VersionSource:
         return View(self.head["view"]["filters"], self.head["view"]["where"])
 
     def about(self) -> dict[str, Any]:
-        """What a plan says of the version that it was made from."""
+        """The plan's reference to its dataset version."""
         keys = ("name", "version_uid", "content_hash", "parent", "author", "created_at", "provenance", "redaction")
         about = {**{key: self.head[key] for key in keys}, "has_masks": self.has_masks}
         if self.redaction is not None:
@@ -80,7 +80,7 @@ class VersionSource:
         return newest if reported is None else reported
 
     def trajectory_rewards(self, policy: Any, *, channel: str) -> pa.Table:
-        """By what each source had said when the version was frozen."""
+        """Rewards by a policy over the rewards that each source had given when the version was frozen."""
         return self._versions.rewards(self.name, policy)
 
     def step_values(self, step_uids: Any, model: str) -> pa.Array:
@@ -161,7 +161,7 @@ def _masked_tokens(step: Mapping[str, Any], starts: list[int], ends: list[int], 
 
 
 def _still_shared(sequences: Sequences, ids: np.ndarray) -> np.ndarray | None:
-    """``n_shared`` where the replaced ids still agree: what is known of sharing stays true."""
+    """``n_shared``, shortened where masked ids differ between a step and its parent."""
     if sequences.parent is None or sequences.n_shared is None:
         return sequences.n_shared
     shared = sequences.n_shared.copy()

@@ -1,4 +1,4 @@
-"""What other settings would give: the same view planned again, so a page never guesses."""
+"""Plans of the same view with other settings, for pages that compare them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from core.types import View
 
 
 class _SameRows:
-    """``pool.training`` with candidate rows that are asked for once; all else is its own."""
+    """``pool.training`` with cached candidate rows."""
 
     def __init__(self, source: PlanSource) -> None:
         self._source = source
@@ -52,7 +52,7 @@ class _SameRows:
 
 
 class SamePool:
-    """A pool whose candidate rows are asked for once, for plans that are compared with one another."""
+    """A pool with cached candidate rows, for several plans of the same view."""
 
     def __init__(self, pool: PlanPool) -> None:
         self.training: PlanSource = _SameRows(pool.training)
@@ -61,7 +61,7 @@ class SamePool:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one value of a recipe's field gives; ``error`` says why it can't be used, and the counts are 0 then."""
+    """The plan's counts for one value of a recipe's field. With an ``error``, the counts are 0."""
 
     value: Any
     n_groups: int = 0
@@ -98,7 +98,7 @@ class TrajectoryCredit:
         level: ``trajectory``, ``step`` or ``token``: the finest unit whose advantages differ; None: unassigned.
         steps: float64 [n], advantage of each step, NaN where it differs by token or is unassigned.
         tokens: float32 [m], advantage of each response token of the n steps.
-        error: why there is none: what the estimator lacks, or why the trajectory isn't in its plan.
+        error: why there is no credit: a missing field, or why the trajectory isn't in the plan.
     """
 
     algorithm: str

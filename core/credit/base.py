@@ -1,4 +1,4 @@
-"""What an advantage estimator is: its settings, its needs, its computation; and the arithmetic that several share."""
+"""The base of advantage estimators: settings, needs, computation; and the arithmetic that several share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running over the steps, or the sampled tokens, of each trajectory: rewards per step, discounted sums, whitening."""
+"""Arithmetic along the steps or sampled tokens of each trajectory: step rewards, discounted sums, whitening."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DAPO: GRPO on whole groups whose rewards differ; a group without spread teaches nothing and leaves.
+"""DAPO: GRPO on whole groups whose rewards differ; a group of equal rewards has no gradient and is dropped.
 
 The filter is verl's ``filter_groups``: std of the group's scores > 0, and a group of one stays for the singleton rule.
 A recipe's ``drop_flat_groups`` applies the same filter to any algorithm. (DAPO, arXiv 2503.14476.)

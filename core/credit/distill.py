@@ -1,4 +1,4 @@
-"""On-policy distillation: each sampled token's advantage is how much more likely the teacher finds it.
+"""On-policy distillation: a sampled token's advantage is its log-prob by the teacher minus that by the policy.
 
 A_t = coef · (log π_teacher − log μ), the negative of the reverse KL's estimate at that token. No reward is needed.
 """

@@ -1,4 +1,4 @@
-"""Dr. GRPO: GRPO without the division, so easy and hard prompts aren't weighted by their spread.
+"""Dr. GRPO: GRPO without the division by the standard deviation, which weights prompts by their difficulty.
 
 A = R − mean. (Understanding R1-Zero-like training, arXiv 2503.20783.)
 """

@@ -1,4 +1,4 @@
-"""What estimators read of a step beside its reward, where producers write it, and who lacks it.
+"""Step fields that estimators need beside the reward, where producers write them, and which steps lack them.
 
 Producers put these into the step's ``metadata`` (``POST steps``).
 """

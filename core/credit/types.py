@@ -1,4 +1,4 @@
-"""What estimators read and what they give, as plain arrays.
+"""The input and output of estimators, as arrays.
 
 Rewards are known when they get here: an unscored trajectory is None upstream, NaN here, never 0.
 """

@@ -1,7 +1,7 @@
-"""What an exporter is, and the one way in which every format reaches the disk.
+"""The base of exporters, and the one function that writes every format to disk.
 
-A file is written under a temporary name, synced, and renamed: a killed export leaves nothing under the final
-name. The manifest comes last, so a file with a manifest beside it is whole.
+A file is written under a temporary name, synced, and renamed. A killed export leaves nothing under the final
+name. The manifest is written last, so a file with a manifest is complete.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""JSON lines made of training rows or of conversations, written as they come."""
+"""Streams training rows or conversations to JSON lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenAI-messages JSON lines: one conversation per line, with its tools, for whoever encodes texts himself.
+"""OpenAI-messages JSON lines: one conversation per line, with its tools, for trainers that encode texts themselves.
 
 A chosen step whose messages begin with those of a line so far continues it. An assistant message that was not
 chosen, or that holds redacted tokens, carries ``"weight": 0``, as in OpenAI's fine-tuning files.

@@ -1,4 +1,4 @@
-"""Trainer-neutral parquet: one row per chosen step with everything a trainer may ask for.
+"""Trainer-neutral parquet: one row per chosen step with all its fields.
 
 Unknown is null: a step without log-probs has a null list, a token without one a null element, never 0.
 """

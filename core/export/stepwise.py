@@ -1,4 +1,4 @@
-"""What Agent-R1 and StepPO read beside rewards to compute credit step by step: order, states, and settings.
+"""Fields that Agent-R1 and StepPO need to compute credit by step: order, states, and settings.
 
 A row's ``step_indices`` count the rows of its trajectory from 0: rows are chained by it, and a gap would be a step
 without reward and value. ``anchor_obs`` tells GiGPO which steps saw the same state. The plan's step groups stand there

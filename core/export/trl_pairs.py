@@ -1,4 +1,4 @@
-"""TRL's DPOTrainer and KTOTrainer: exact token ids, so nothing is encoded again, and masks of what was sampled.
+"""TRL's DPOTrainer and KTOTrainer: exact token ids, so nothing is encoded again, and masks of sampled tokens.
 
 Both trainers tokenise texts, and count everything after the prompt; ``trl_exact.py`` beside the file has them with
 neither. A pair is made of the first row of each trajectory (``core.batch.rows``): what stands behind a compaction or a

@@ -1,4 +1,4 @@
-"""TRL's SFTTrainer: token ids with labels, -100 wherever no loss is wanted.
+"""TRL's SFTTrainer: token ids with labels, -100 on tokens without loss.
 
 Labels, not a completion mask: without ``completion_only_loss=True`` TRL ignores the mask and trains on the prompt.
 ``max_length=None`` is needed when training, since SFTConfig cuts at 1024 tokens by default.

@@ -1,4 +1,4 @@
-"""What an import format is: a function that reads a file's records one by one, as wire steps or as what is wrong."""
+"""The base of import formats: a function that reads a file's records one by one, each as steps or as a problem."""
 
 from __future__ import annotations
 

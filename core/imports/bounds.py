@@ -1,4 +1,4 @@
-"""What a file that is read may take, and what is said when it can't be read: a file is somebody else's.
+"""Limits on the memory and size of imported files, and their error messages. Imported files are untrusted.
 
 Archives are looked through before anything of them is unpacked; pickles are read by the weights-only loader, which
 builds numbers, texts, lists and tensors and calls nothing.

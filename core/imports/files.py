@@ -1,4 +1,4 @@
-"""Files of JSON records, read as a stream: lines, an array, or one value; plain or gzip."""
+"""Streams JSON records from a file: lines, an array, or one value; plain or gzip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The import itself: files in, steps to the service in batches, a report of what was taken and what was not."""
+"""Runs an import: reads files, sends their steps to the service in batches, and reports what was imported."""
 
 from __future__ import annotations
 

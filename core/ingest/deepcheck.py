@@ -1,7 +1,7 @@
 """Compares every step with its journal record and its own hash, for ``claw-studio doctor --deep``.
 
-Two questions for each step. Does the pool still give back what its content hash was made of? And does the journal's
-record, read and taken apart again, give that very hash? The first finds rot in the pool, the second in either.
+Two checks for each step. Does the stored step have its content hash? And does the journal's record, parsed again, give
+the same hash? The first finds corruption in the pool, the second in either.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class DeepReport:
     Attributes:
         n_steps: steps of the pool.
         n_against_journal: of these, compared with their record.
-        n_without_record: of these, without a record to compare with: their segment is gone, or they never had one.
-        missing: segments of steps that are gone: ``{segment, n_steps}``.
+        n_without_record: of these, without a record to compare: the segment was deleted, or they never had one.
+        missing: segments that are missing though steps refer to them: ``{segment, n_steps}``.
         damages: places of the journal where records should be and are not: ``{segment, offset, next_offset, reason}``.
         n_mismatches: steps of which something is wrong.
         mismatches: the first ones: ``{step_uid, what}``.
@@ -132,7 +132,7 @@ def _against_journal(
 
 
 def _records_at(journal_dir: Path, segment: str, offsets: Sequence[int]) -> Iterator[tuple[int, Record | None]]:
-    """The record at each offset, rising; None where there is none that is whole. Reads the segment once."""
+    """The record at each offset, ascending; None where there is no whole record. Reads the segment once."""
     left = deque(offsets)
     for record in read_segment(journal_dir, segment, left[0] if left else 0):
         while left and left[0] < record.offset:

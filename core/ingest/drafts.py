@@ -1,4 +1,4 @@
-"""Journal records as steps that are not linked yet.
+"""Turns journal records into drafts: steps that are not linked yet.
 
 A draft is a ``Step`` whose unknown identity is empty: ``trajectory_uid=""`` and ``prompt_uid=""`` are inferred,
 ``step_index=-1`` is counted on, by ``core.ingest.linker``.
@@ -23,7 +23,7 @@ _SAMPLING = (
     "presence_penalty", "frequency_penalty", "repetition_penalty", "tool_choice", "response_format",
     "reasoning_effort", "chat_template_kwargs",
 )  # fmt: skip
-"""Request fields that say how the answer was sampled."""
+"""Request fields with sampling parameters."""
 
 
 def text(record: Mapping[str, Any], name: str) -> str:
@@ -89,7 +89,7 @@ def objects(record: Mapping[str, Any], name: str) -> list[dict[str, Any]] | None
 
 
 def _ids(ids: Sequence[int] | None) -> Sequence[int] | None:
-    """Checked and as int32: arrays stand for sequences here, a list of 30k Python integers would be slow."""
+    """The ids, checked, as an int32 array: a list of 30k Python integers would be slow."""
     return cast("Sequence[int] | None", ids_array(ids))
 
 
@@ -161,7 +161,7 @@ def _draft(
     else:
         prompt_ids = None
     started_at, finished_at = number(record, "started_at"), number(record, "finished_at")
-    # What the engine was not given sampled nothing. Choices that were asked for one by one are as many as ever.
+    # Fields that were not sent to the engine had no effect. ``n`` is kept if choices were requested one by one.
     unheeded = set(record.get("dropped_fields") or ()) - {"n"}
     sampling = {name: request[name] for name in _SAMPLING if request.get(name) is not None and name not in unheeded}
     retry_count = maybe_int(record, "retry_count")
@@ -236,7 +236,7 @@ def _trace_id(record: Mapping[str, Any]) -> str | None:
 
 
 def _encoded_prompt(facts: Mapping[str, Any], response: Mapping[str, Any]) -> Sequence[int] | None:
-    """The prompt's ids as the engine encoded its own rendering again: only if they are as many as it says it read.
+    """The prompt's ids, encoded again from the engine's own rendering, if their number equals the engine's count.
 
     A byte-level tokenizer's ids spell their text in full and are what it encodes that text to, so the second
     encoding is the first. Where a tokenizer drops or merges something on the way, the count gives it away.
@@ -258,7 +258,7 @@ def _tools(request: Mapping[str, Any]) -> list[dict[str, Any]] | None:
 
 
 def _prompt_number(request: Mapping[str, Any], dialect: str, index: int) -> int:
-    """Which prompt of a completions call a choice answers: they come prompt by prompt, ``n`` of each."""
+    """The prompt that a choice of a completions call answers: choices are ordered by prompt, ``n`` of each."""
     prompt, n = request.get("prompt"), request.get("n")
     if dialect != "completions" or not isinstance(prompt, list) or all(isinstance(item, int) for item in prompt):
         return 0
@@ -284,7 +284,7 @@ def _prompt(
 def _answer(
     choice: Mapping[str, Any], dialect: str, echoed: Sequence[Mapping[str, Any]] | None
 ) -> dict[str, Any] | None:
-    """What was said; ``echoed``: the prompt as one message, where the engine was asked to say that first."""
+    """The answer; ``echoed``: the prompt as one message, if the request asked the engine to echo it."""
     if dialect == "completions":
         answer = choice.get("text")
         if echoed and isinstance(answer, str):

@@ -1,4 +1,4 @@
-"""Entries of ``feedback`` records, checked: what is wrong with one is an ingest error and not a broken batch."""
+"""Validates entries of ``feedback`` records. A bad entry becomes an ingest error; the batch goes on."""
 
 from __future__ import annotations
 

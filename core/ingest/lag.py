@@ -12,7 +12,7 @@ from core.journal import JournalReader, Record
 
 
 class Lag:
-    """Looks up the oldest record that is past given positions.
+    """Finds the oldest record past given positions.
 
     Args:
         journal_dir: folder of the segments.
@@ -31,8 +31,8 @@ class Lag:
     def seconds(self, positions: Callable[[], Mapping[str, int]]) -> float:
         """Age of the oldest record past the positions; 0 when there is none.
 
-        Where the journal can't be read (out of descriptors, no such right), the time since that was last 0. Those who
-        ask at the same time share a look that began after they asked: every page and monitor asks, again and again.
+        If the journal can't be read (no descriptors, no permission), it is the time since the lag was last 0.
+        Concurrent callers share one measurement that began after their calls: pages and monitors call this often.
         """
         asked = self._begun
         with self._lock:

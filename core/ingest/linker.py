@@ -1,4 +1,4 @@
-"""The linker: keeps the open trajectories' links in bounded memory and reloads them from the pool."""
+"""The linker: holds the links of open trajectories in bounded memory and reloads evicted ones from the pool."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from core.types import CallKind, IdentitySource, Source, Step
 MAX_BYTES = 96 << 20
 """Memory for the tokens and hashes of trajectories, bytes."""
 MAX_TRACES = 4096
-"""Traces, and connections, whose trajectory is remembered."""
+"""The number of traces, and of connections, whose trajectory is cached."""
 MAX_RELOADED = 64
 """How many open trajectories of inferred identity are read back whole after a restart; of the others the answers."""
 TWINS = "several attempts gave the same answers, and nothing tells which of them this call goes on from"
@@ -41,7 +41,7 @@ BELOW = "the step that it goes on from is uncertain"
 
 
 class Linker:
-    """Turns drafts into linked steps. What it concludes depends only on the pool and the order of drafts."""
+    """Turns drafts into linked steps. The result depends only on the pool and the order of drafts."""
 
     def __init__(self, trajectories: Trajectories, *, max_bytes: int = MAX_BYTES) -> None:
         self._stored = trajectories
@@ -78,12 +78,12 @@ class Linker:
             self._note_earlier([uid for uid in self._stored.open_inferred(MAX_OPEN) if uid in back])
 
     def announce(self, trajectory_uids: Iterable[str]) -> None:
-        """Ask the pool once which of a batch's trajectories it knows."""
+        """Look up a batch's trajectories in the pool with one query."""
         asked = {uid for uid in trajectory_uids if uid and uid not in self._trajectories}
         self._new = asked - self._stored.known(sorted(asked)) if asked else set()
 
     def stored(self) -> None:
-        """The batch is in the pool: what was linked can be read back from there."""
+        """The batch is committed: its trajectories can be evicted, since they can be reloaded from the pool."""
         self._pinned.clear()
         self._evict()
 
@@ -95,7 +95,7 @@ class Linker:
             self._trajectories[trajectory_uid].policy_version = None
 
     def register(self, trajectory_uid: str, metadata: Mapping[str, Any]) -> None:
-        """A registration whose metadata has a ``policy_version`` stamps that on the trajectory's calls from now on."""
+        """Apply a registration: a ``policy_version`` in its metadata is set on the trajectory's later calls."""
         version = _version(metadata)
         if version is not None:
             self._links(trajectory_uid).policy_version = version
@@ -200,14 +200,14 @@ class Linker:
         trace, left = metadata.get("trace_id"), alike
         for fits in (
             lambda uid, one: one.node.system == call.system,
-            # Nobody goes on from an answer that is not there yet.
+            # A call can't continue an answer that was not complete when it began.
             lambda uid, one: one.node.finished_at <= call.started_at,
             lambda uid, one: trace is not None and self._traces.get(str(trace)) == uid,
             lambda uid, one: call.connection is not None and one.node.connection == call.connection,
             lambda uid, one: not one.node.continued,
         ):
             left = [(uid, one) for uid, one in left if fits(uid, one)] or left
-        # The attempt that has waited longest; which one is taken makes no difference where all did the same so far.
+        # The attempt that has waited longest. If all attempts are equal so far, the choice makes no difference.
         uid, chosen = min(left, key=lambda pair: pair[1].node.finished_at)
         if chosen.node.uncertain:
             return uid, BELOW
@@ -216,7 +216,7 @@ class Linker:
         return uid, TWINS if len(left) > 1 or doubted else None
 
     def _opened(self) -> OpenTrajectories:
-        """The open trajectories; those of the pool are read at the first call that asks."""
+        """The open trajectories; those of the pool are read at first use."""
         if self._open is None:
             opened = self._open = OpenTrajectories()
             uids = self._stored.open_inferred(MAX_OPEN)
@@ -256,7 +256,7 @@ class Linker:
         return all(node.kind != CallKind.MAIN or node.system != call.system for node in nodes)
 
     def _quoted(self, call: Call) -> str | None:
-        """The one trajectory, of the latest, whose answer a call of a harness tells in its text."""
+        """The one recent trajectory whose answer a harness's call quotes."""
         letters = letters_of(call.messages)
         quoted: dict[str, int] = {}
         for uid in self._opened().latest(MAX_RELOADED):
@@ -268,7 +268,7 @@ class Linker:
 
     @staticmethod
     def _opens_side_task(draft: Step, call: Call, identity_source: str) -> bool:
-        """Whether a call with nothing before it is a harness's own. Whoever names the trajectory knows what it is."""
+        """Whether a call without earlier calls is a harness's own. A call with an explicit trajectory is not."""
         concluded = identity_source in (IdentitySource.INFERRED, IdentitySource.HARNESS)
         return concluded and draft.source in _CAPTURED and call.call_kind == CallKind.MAIN and opens_side_task(call)
 
@@ -342,7 +342,7 @@ class Linker:
         while self._held > self._max_bytes and len(self._trajectories) > 1:
             uid = next(iter(self._trajectories))
             if uid in self._pinned:
-                # What the batch says of it is not in the pool yet, so it can't be read back.
+                # The batch's changes to it are not in the pool yet, so it can't be reloaded.
                 return
             self._held -= self._trajectories.pop(uid).n_bytes
             self._new.discard(uid)

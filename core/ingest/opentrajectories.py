@@ -1,7 +1,7 @@
 """An index of open trajectories of unknown identity by their answers: which of them a call may continue.
 
-Thousands may be open at once, so none is looked at that shares nothing with the call. Memory is bounded: the oldest
-answers are forgotten first.
+Thousands may be open at once, so only those that share an answer with the call are examined. Memory is bounded: the
+oldest answers are evicted first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_OPEN = 20_000
 MAX_ANSWERS = 100_000
 """Answers that are remembered, the latest ones; twice that at most."""
 MAX_ALIKE = 64
-"""Trajectories that are looked at for one answer, the latest ones."""
+"""The most trajectories, the latest, that are candidates for one answer."""
 
 
 class _Recent:
@@ -86,12 +86,12 @@ class OpenTrajectories:
         self._prompts.add(_keys(call)[-1], uid)
 
     def note_answers(self, answers: Iterable[tuple[str, int]]) -> None:
-        """The same from (uid, answer's hash), for trajectories whose calls were not read back whole."""
+        """The same from (uid, answer's hash), for trajectories whose calls were not reloaded."""
         for uid, answer in answers:
             self._answers.add(answer, uid)
 
     def candidates(self, call: Call) -> Iterator[list[str]]:
-        """Trajectories that the call may go on from, the likeliest first.
+        """Trajectories that the call may continue, the likeliest first.
 
         Those whose answers it holds, the last one's first; then those whose prompt is followed by another answer.
         """

@@ -1,8 +1,7 @@
-"""Records of several writers in the order in which they happened.
+"""Merges the records of several journal writers in order of time.
 
-A call's prompt goes on from an answer that another gateway process may have recorded. That answer was on disk before
-the call began, so taking records by their time, up to one instant for all writers, never meets a child before its
-parent.
+A call's prompt may continue an answer that another gateway process recorded. That answer was on disk before the call
+began. So reading records by time, up to the same instant for all writers, never returns a child before its parent.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ _SKEW_S: Final = 5.0
 
 
 def read_in_order(reader: JournalReader, after: Mapping[str, int], *, now: float) -> Iterator[JournalItem]:
-    """Every whole record past the given positions, and what is none; of several writers merged by time, up to ``now``.
+    """Records, damages and gaps past the given positions, of several writers merged by time, up to ``now``.
 
     Args:
         after: as in ``JournalReader.read``.
-        now: UTC seconds, taken before this call; what is younger comes next time.
+        now: UTC seconds, taken before this call; younger records are read by the next call.
     """
     writers = [_peeked(items) for items in reader.read(after)]
     unread = [items for items in writers if items is not None]
@@ -39,19 +38,19 @@ def read_in_order(reader: JournalReader, after: Mapping[str, int], *, now: float
 
 
 def time_of(item: JournalItem) -> float | None:
-    """When a record was written, UTC seconds; None where it doesn't say."""
+    """When a record was written, UTC seconds; None if it has no time."""
     match = _AT.match(item.payload) if isinstance(item, Record) else None
     return float(match[1]) if match is not None else None
 
 
 def _peeked(items: Iterator[JournalItem]) -> Iterator[JournalItem] | None:
-    """The same; None when there is nothing."""
+    """The same items; None when there are none."""
     first = next(items, None)
     return None if first is None else chain([first], items)
 
 
 def _timed(items: Iterator[JournalItem], now: float) -> Iterator[tuple[float, JournalItem]]:
-    """With each record's time; what has none stands beside what is before it."""
+    """Items with their times; an item without a time gets that of the item before it."""
     at = 0.0
     for one in items:
         # A writer's order is never changed, whatever its clock does.

@@ -1,8 +1,8 @@
-"""Journal records, parsed without reading again what the records before them said.
+"""Parses journal records incrementally: the parts that a record shares with earlier ones are not parsed again.
 
-An agent sends its whole conversation with every call, and the engine tells the whole prompt's ids: a record repeats
-the one before it of its trajectory, byte by byte, up to the last turn. What is repeated is cut out of the text, so that
-neither JSON nor hashes are made of it twice. The result is what a plain parse gives.
+An agent sends its whole conversation with every call, and the engine returns the ids of the whole prompt. So a record
+repeats the one before it of its trajectory, byte by byte, up to the last turn. The repeated part is cut out of the
+text, so that it is neither parsed nor hashed twice. The result equals that of a plain parse.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from core.records import parse
 Int32 = NDArray[np.int32]
 
 MAX_BYTES = 64 << 20
-"""Memory for what trajectories said last, bytes."""
+"""Bytes for the cached last records of trajectories."""
 
 # Inside a JSON text the quotes would be escaped: these bytes are always a key and the beginning of its value.
 _IDS = b'"prompt_token_ids":['
@@ -36,25 +36,25 @@ _TOKENS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.S)
 _MIN_CHARS = 256
 """Shorter lists are parsed faster than they are compared."""
 _MARK = -(2**62)
-"""Stands for messages that were cut out, less a number for prompt ids; nobody says such numbers."""
+"""A placeholder for messages that were cut out, minus a number for prompt ids. No record holds such numbers."""
 _TOOLS_MARK = _MARK + 1
 _OBJECTS = 3
-"""Parsed messages take about so many times the memory of their text."""
+"""The memory of parsed messages, relative to their text, about."""
 _MESSAGE_BYTES = 500
-"""And so much each, however short, bytes."""
+"""Bytes of a parsed message in addition, however short it is."""
 _ENTRY_BYTES = 600
-"""What a trajectory takes of which next to nothing is remembered, bytes."""
+"""Bytes of a cache entry without content."""
 
 
 @dataclass(slots=True)
 class _Said:
-    """What the last record of a trajectory repeated and added.
+    """The last record of a trajectory: the part that it repeated, and the part that it added.
 
     Attributes:
-        text: its messages' text, from behind the opening bracket to the last message's end.
+        text: its messages' text, from after the opening bracket to the end of the last message.
         ends: where each message ends in ``text``.
         messages: the messages.
-        tools_text: its tools' text, from behind the opening bracket to the closing one.
+        tools_text: its tools' text, from after the opening bracket to the closing one.
         tools: the tools.
         ids_text: its prompt ids' text, between the brackets.
         ids: the same as numbers, ``[n]``.
@@ -121,7 +121,7 @@ class RecordReader:
 
 
 def _parse(payload: bytes, begin: int, last: _Said) -> tuple[dict[str, Any], _Said]:
-    """The record, and what of it to remember. ValueError where something stands elsewhere than expected."""
+    """The record, and its cache entry. ValueError if the record has an unexpected layout."""
     said = _Said()
     cuts: list[tuple[int, int, int]] = []
     n_known = 0
@@ -253,7 +253,7 @@ def _shared_bytes(left: bytes, right: bytes) -> int:
 
 
 def _holders(response: Any) -> Iterator[dict[str, Any]]:
-    """The objects of an answer in which engines tell prompt ids."""
+    """The objects of an answer that may contain prompt ids."""
     if not isinstance(response, dict):
         return
     choices = response.get("choices")

@@ -1,4 +1,4 @@
-"""Ids for answers that came as text only: what the model's tokenizer makes of prompt and answer.
+"""Token ids for answers that came as text only, by the model's tokenizer.
 
 They are not what was sampled (``token_source`` says ``retokenized``, and there are no log-probs), but good to read, to
 count, and to imitate. Which tokenizer belongs to which model is a setting.
@@ -49,7 +49,7 @@ class Retokenizer:
             tokenizer = load_tokenizer(folder)
             prompt, response = encode(tokenizer, step)
         except StudioError as error:
-            # Said once: every call of this model would say it again.
+            # Logged once: every call of this model would log it again.
             if str(folder) not in self._refused:
                 self._refused.add(str(folder))
                 _log.warning("calls of %s stay text: %s", step.model, error.message)

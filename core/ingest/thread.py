@@ -34,12 +34,12 @@ _log = logging.getLogger(__name__)
 _STEPS = frozenset({"steps", "call"})
 """Kinds of records that hold steps."""
 _UNREADABLE = (StudioError, KeyError, TypeError, ValueError, OverflowError, RecursionError)
-"""What a record of the wrong form raises; anything else is a bug or a broken disk, and stops the batch."""
+"""Exceptions of malformed records. Any other exception is a bug or a broken disk, and stops the batch."""
 
 
 @dataclass
 class Batch:
-    """What a run of records says, ready for one ``pool.steps.append``."""
+    """The content of a run of records, for one ``pool.steps.append``."""
 
     steps: list[Step] = field(default_factory=list)
     registrations: list[Mapping[str, Any]] = field(default_factory=list)
@@ -54,12 +54,12 @@ class Batch:
 
 
 class Ingest:
-    """Moves the journal into the pool. Exactly once: the position stands in the same transaction as the steps.
+    """Moves the journal into the pool, exactly once: position and steps are written in the same transaction.
 
     Args:
         journal_dir: folder of the segments.
         pool: where steps go.
-        wait: blocks up to so many seconds, True when something was synced (``Journal.wait``).
+        wait: blocks up to the given seconds; True when records were synced (``Journal.wait``).
         clock: UTC seconds.
         tokenizers: for answers that come as text only, see ``Retokenizer``.
     """
@@ -101,9 +101,9 @@ class Ingest:
             self._thread.start()
 
     def stop(self, wake: Callable[[], None] | None = None) -> None:
-        """Stop after the batch under way; what is not read stays in the journal for the next start.
+        """Stop after the current batch; the rest of the journal is read at the next start.
 
-        ``wake`` ends a ``wait`` for more (``Journal.notice``), so that nobody waits for that to pass.
+        ``wake`` ends a running ``wait`` (``Journal.notice``), so that the stop is immediate.
         """
         self._wanted = False
         self._stopping.set()
@@ -115,19 +115,19 @@ class Ingest:
 
     @property
     def running(self) -> bool:
-        """Whether the thread lives, where it should."""
+        """False if the thread has ended though it was started and not stopped."""
         return not self._wanted or (self._thread is not None and self._thread.is_alive())
 
     @property
     def last_error(self) -> str | None:
-        """Why nothing gets into the pool now; None when nothing is in the way."""
+        """Why ingest makes no progress now; None when it works."""
         return self._failure if self.running else "the ingest thread has ended"
 
     @property
     def lag_s(self) -> float:
         """Age of the oldest record that is journalled and not in the pool yet, seconds; 0 when there is none.
 
-        Found at the journal's end by who asks: a thread that hangs or has ended is seen by it.
+        It is measured at the journal's end by the caller's thread, so it also grows if the ingest thread hangs.
         """
         return self._lag.seconds(lambda: dict(self._positions))
 
@@ -210,7 +210,7 @@ class Ingest:
                 self._append(Batch(positions={record.segment: record.next_offset}, errors=[reason]))
 
     def _forget_deleted(self) -> None:
-        """A step that was deleted is nobody's parent."""
+        """A deleted step can't be a parent."""
         n = self._pool.retention.n_deletions
         if self._n_deletions != n:
             changed = self._pool.retention.changed_since(self._n_deletions)
@@ -274,7 +274,7 @@ class Ingest:
             batch.steps.append(placed)
 
     def _kept(self, damage: Damage) -> Damage:
-        """Keep a copy of the bad bytes beside their segment; the damage, with where that is."""
+        """Copy the bad bytes to a file beside their segment; returns the damage with that file's name."""
         try:
             reason = f"{damage.reason}; kept in {keep_aside(self._dir, damage).name}"
         except OSError as error:
@@ -283,7 +283,7 @@ class Ingest:
         return damage._replace(reason=reason)
 
     def _not_deleted(self, kind: str, parsed: Any, record: Record) -> Any:
-        """What a record says, less what was deleted after it was read: only a rebuild meets any. None: nothing."""
+        """The record's content without deleted items, which occur only in a rebuild; None: nothing is left."""
         if not self._pool.recovery.forgets_any:
             return parsed
 
@@ -317,7 +317,7 @@ class Ingest:
 
 
 def _read_record(record: Record, reader: RecordReader) -> tuple[str, Any]:
-    """(what it is, what it says): steps for ``steps`` and ``call``, a checked mapping or event for the rest."""
+    """(kind, content): steps for ``steps`` and ``call``, a checked mapping or event for the others."""
     said = reader.parse(record.payload)
     kind = said["kind"]
     if kind == "call":

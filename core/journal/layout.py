@@ -1,4 +1,4 @@
-"""The bytes of a segment, and the names in the folder.
+"""The binary format of a segment, and the file names in the journal's folder.
 
 A segment (version 2) is a head and records, all little-endian:
 

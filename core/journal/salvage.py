@@ -1,4 +1,4 @@
-"""What is left of a segment that is not as it was written: every record that is whole, and what lies between them."""
+"""Reads a damaged segment: every whole record, and the damage between them."""
 
 from __future__ import annotations
 

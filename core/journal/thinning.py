@@ -1,4 +1,4 @@
-"""A segment without some of its records: what is left stays at the offsets where its writer put it.
+"""Removes records from a segment. The other records keep the offsets that their writer gave them.
 
 Gaps say what was taken out (``core.journal.layout``), so that nothing counts as missing, and a reader's position in the
 whole segment means the same in the thinned one.

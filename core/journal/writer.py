@@ -1,4 +1,4 @@
-"""The writing end of the journal: one writer thread, group commit.
+"""Writes the journal: one writer thread, group commit.
 
 Each writer owns its segments, ``{writer}-{number:08d}.seg`` (``core.journal.layout``), so several processes share a
 directory without locks between them.

@@ -1,4 +1,4 @@
-"""A model call as linking sees it: hashes of its messages, as sent and normalised, and its tokens."""
+"""A model call for linking: hashes of its messages, as sent and normalised, and its tokens."""
 
 from __future__ import annotations
 

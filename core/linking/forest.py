@@ -1,4 +1,4 @@
-"""Shared prefixes of token sequences, with memory for the tips only."""
+"""Finds shared prefixes of token sequences; only the leaves are in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do two reviewers agree? Percent agreement, Cohen's kappa, and what they disagree about."""
+"""``pool.agreement``: percent agreement and Cohen's kappa of two reviewers, and their disagreements."""
 
 from __future__ import annotations
 

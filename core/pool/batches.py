@@ -1,4 +1,4 @@
-"""Batches handed to trainers: who holds what until when, what was consumed, and what the trainer said of it."""
+"""``pool.batches``: batches leased to trainers, until when, their states, and the metrics that trainers report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of batches, for those who watch: by batch, by consumer, by step."""
+"""Statistics on the consumption of batches: by batch, by consumer, by step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading feedback: what is in force, its revisions, and what still waits for its step."""
+"""``pool.feedback``: current feedback, its revisions, and feedback whose step is not captured yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompt groups: the trajectories of one prompt, by channel."""
+"""``pool.groups``: prompt groups, the trajectories of one prompt by channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ingest took from the journal beside steps: how far it read, what it could not read, sessions, policy events."""
+"""``pool.journal``: read positions in the journal, damages, sessions and policy events."""
 
 from __future__ import annotations
 

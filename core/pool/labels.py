@@ -1,4 +1,4 @@
-"""Labels: opinions appended to steps and trajectories, undone and redone. They change the effective state at once."""
+"""``pool.labels``: labels on steps and trajectories, appended, undone and redone. They take effect at once."""
 
 from __future__ import annotations
 

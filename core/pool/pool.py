@@ -1,4 +1,4 @@
-"""``Pool``: opens the file and holds its parts. Each part has a file of its own and is given the parts it needs."""
+"""``Pool``: opens the database file and holds the parts. Each part is a file and receives the parts it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes as versions that are only ever added, and which one each channel uses."""
+"""``pool.recipes``: append-only versions of recipes, and the active one of each channel."""
 
 from __future__ import annotations
 

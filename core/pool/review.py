@@ -1,4 +1,4 @@
-"""What a reviewer sees next: items of a view in an order that puts the doubtful first."""
+"""``pool.review``: the review queue, a view's items with the doubtful ones first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named reward policies: versions that are only ever added, what one would change, and which one a recipe means."""
+"""``pool.rewards``: append-only versions of reward policies, the preview of one, and its adoption by a channel."""
 
 from __future__ import annotations
 

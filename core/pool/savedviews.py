@@ -1,4 +1,4 @@
-"""Named views."""
+"""``pool.views``: saved views by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers over the steps of a view: facets, histograms, what a label reaches; and the counts of the whole pool."""
+"""``pool.stats``: facets, histograms and distributions over a view, a label's reach, and counts of the whole pool."""
 
 from __future__ import annotations
 

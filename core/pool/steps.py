@@ -1,4 +1,4 @@
-"""Steps: stored with what was said of their trajectories, and read back one by one, by pages, or as token ids."""
+"""``pool.steps``: appends steps with reports on their trajectories, and reads steps, pages of steps and token ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plans and exporters read of steps. A dataset version answers the same from what was frozen (``core.batch``)."""
+"""``pool.training``: what plans and exporters read. A dataset version has the same interface (``core.batch``)."""
 
 from __future__ import annotations
 

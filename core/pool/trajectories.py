@@ -1,4 +1,4 @@
-"""Trajectories: the ordered steps of one attempt, by uid and by pages."""
+"""``pool.trajectories``: the ordered steps of one attempt, by uid and by pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that critics gave to steps."""
+"""``pool.values``: critics' values of steps."""
 
 from __future__ import annotations
 

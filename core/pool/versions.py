@@ -1,4 +1,4 @@
-"""Dataset versions: members with their labels as they were, hashed, never changed again.
+"""``pool.versions``: immutable dataset versions, which hold their members with the labels of that time, hashed.
 
 A version keeps what can change later (rewards, labels, membership, kinds) and points to what can't (tokens, messages).
 So it costs a row per step, and what is made from it later is made from the same values.

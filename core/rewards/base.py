@@ -1,4 +1,4 @@
-"""What a verifier is: a function from a workspace and a specification to a score."""
+"""The interface of verifiers: a function from a workspace and a specification to a score."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sum of a CSV column, written to a file."""
+"""A verifier for a file that must contain the sum of a CSV column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts that a file must hold, and texts that it must not."""
+"""A verifier for texts that a file must contain, and texts that it must not."""
 
 from __future__ import annotations
 

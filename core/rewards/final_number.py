@@ -1,4 +1,4 @@
-"""The number that an answer ends in, as GSM8K counts: ``#### 72``."""
+"""A verifier for the final number of an answer, as in GSM8K: ``#### 72``."""
 
 from __future__ import annotations
 

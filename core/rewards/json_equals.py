@@ -1,4 +1,4 @@
-"""A JSON file with the expected value."""
+"""A verifier for a JSON file with the expected value."""
 
 from __future__ import annotations
 

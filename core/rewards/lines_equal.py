@@ -1,4 +1,4 @@
-"""A text file with the expected lines."""
+"""A verifier for a text file with the expected lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which reward counts where several sources have spoken of a trajectory: a rule over their words."""
+"""Reward policies: a rule that picks or combines the rewards that several sources gave a trajectory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo, live: every demo task, several rollouts each, in parallel, against a running studio.
+"""Runs the live demo: several rollouts of every demo task, in parallel, against a running studio.
 
 The policy behind it is scripted (see ``core.tasks.demo_policy``); everything else is what a real agent does.
 """

@@ -1,4 +1,4 @@
-"""A small, honest agent: a tool loop on the OpenAI SDK in one folder.
+"""The demo agent: a tool loop on the OpenAI SDK in one folder.
 
 This file stands alone (standard library and ``openai``) so that it can be copied as a start for an agent of
 your own. It knows nothing of the studio: it talks to whatever ``base_url`` speaks the chat API.

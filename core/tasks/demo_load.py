@@ -1,4 +1,4 @@
-"""Load the shipped demo: an excerpt of a journal, appended to the studio's own.
+"""Loads the shipped demo data: journal records, appended to the studio's journal.
 
 ``demo_data/journal.jsonl.zst`` holds one journal record per line (see ``core.records``), as the gateway and the API
 wrote them while the demo ran (``demo_data/make_demo_data.py``). So loading it is replaying captured calls:

@@ -1,4 +1,4 @@
-"""What the demo's policy says: a script, not a language model.
+"""The demo's policy: scripted answers instead of a language model.
 
 The demo must run on any laptop in a second, so its policy is the scripted engine (``core.serving.scripted``)
 reading ``demo_data/policy.json``, which this module makes. Agent, tools, files, checks and capture are real; only

@@ -1,4 +1,4 @@
-"""What a task is: a prompt, the files it starts from, and a check."""
+"""The demo's task type: a prompt, initial files, and a check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact tree attention for the CPU: no mask, no gather, and as many products as there are visible pairs.
+"""Exact tree attention for the CPU without mask or gather: its cost is the number of visible pairs.
 
 Keys that stand side by side and end together are one *piece* ``[start, stop)`` seen by ``[start, end)``: causally by
 its own tokens, wholly by the queries ``[stop, end)``, which the depth-first layout keeps contiguous. Two calls of

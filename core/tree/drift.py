@@ -1,4 +1,4 @@
-"""Sharing lost within a trajectory: what a step's prompt would have shared with the step before it, and doesn't.
+"""Prefix sharing lost within a trajectory, where a step's prompt differs from the step before it.
 
 An agent that only appends shares all of the step before. One whose harness renders the history anew
 (``realigned``) or exchanges its end (``tail_replaced``) parts earlier, and every token from there on is paid again.

@@ -1,4 +1,4 @@
-"""Who sees whom on a packed row: key k is visible to query q iff ``k <= q < end[k]``.
+"""The attention mask of a packed row: key k is visible to query q iff ``k <= q < end[k]``.
 
 That one comparison is the whole attention mask, for one tree or several in a row. A dense T × T matrix is
 made for small rows only; pictures of any size come from ``mask_blocks``.

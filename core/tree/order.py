@@ -1,4 +1,4 @@
-"""Sequences in an order that keeps equal prefixes together, and what each shares with the one before it.
+"""Sorts sequences so that equal prefixes are adjacent, with the prefix length each shares with the one before it.
 
 Two ways to the same answer. ``sort_by_tokens`` knows nothing: Arrow sorts the token bytes and numpy compares
 neighbours. Where it is known that one sequence leads another, ``sort_by_deltas`` sorts and compares only those that

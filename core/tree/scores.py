@@ -1,4 +1,4 @@
-"""Log-probs and entropies of chosen tokens, from hidden states, without ever holding T × vocabulary logits.
+"""Log-probs and entropies of chosen tokens from hidden states, without T × vocabulary logits in memory.
 
 Only positions that predict a loss term are looked at, each once however many owners it has. The vocabulary is read
 in slices with a running log-sum-exp, forward and again backward: the largest array is ``rows × slice``.

@@ -1,1 +1,1 @@
-"""Views compiled to SQL, and what is read with them: pages, counts, facets, histograms, text search."""
+"""Compiles views to SQL, and reads with them: pages, counts, facets, histograms, text search."""

@@ -1,4 +1,4 @@
-"""The columns a reader may name, each declared once: SQL, and what it means.
+"""The columns of steps and trajectories that views, pages and APIs may name: their SQL and their meaning.
 
 ``s`` is ``step_state``, ``t`` is ``trajectory_state``; a query joins ``t`` only when a column needs it.
 """

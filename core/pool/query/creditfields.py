@@ -1,4 +1,4 @@
-"""What estimators read of steps beside rewards: producers' metadata, newest messages, log-probs."""
+"""Step fields for estimators: producers' metadata, newest messages, log-probs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facets: how often each value of a column occurs in a view, for twenty columns at the price of a few scans.
+"""Facets: the number of steps for each value of a column in a view, for twenty columns in a few scans.
 
 Columns of a step are counted together: one scan counts the distinct combinations of a set of columns, of which there
 are hundreds where there are a million steps, and each column's counts are sums over them. What stands on

@@ -1,4 +1,4 @@
-"""Histograms: how a column of numbers or times spreads over the steps of a view."""
+"""Histograms of a number or time column over the steps of a view."""
 
 from __future__ import annotations
 

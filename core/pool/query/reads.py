@@ -1,4 +1,4 @@
-"""Reading what a view holds: counts, trajectories, groups, plans. All in SQL; ``listing`` pages steps."""
+"""Reads a view's counts, trajectories, groups and plan rows by SQL (``listing`` reads pages of steps)."""
 
 from __future__ import annotations
 

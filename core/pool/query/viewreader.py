@@ -1,4 +1,4 @@
-"""Resolves what a view names before it is compiled: saved views by name, and the steps of a searched text."""
+"""Resolves saved views and text searches that a view names, before it is compiled."""
 
 from __future__ import annotations
 

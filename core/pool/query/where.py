@@ -1,4 +1,4 @@
-"""The WHERE box: a boolean expression over step columns, parsed, checked node by node, and rendered anew.
+"""The WHERE box: parses a boolean expression over step columns, checks each node, and renders it to SQL.
 
 DuckDB's own parser reads the text (``json_serialize_sql`` parses, it executes nothing). Only columns of the step
 view, constants, comparisons and a list of harmless functions pass; constants become bound parameters. What runs

@@ -1,1 +1,1 @@
-"""Finding and replacing what must not leave: rules, spellings, many trajectories at once."""
+"""Redaction: rules, other spellings of texts, replacing hits, screening many trajectories."""

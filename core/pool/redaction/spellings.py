@@ -1,4 +1,4 @@
-r"""Other spellings of a text: what it says once its escapes and encodings are undone, and where that stands in it.
+r"""Other spellings of a text: the text with its escapes and encodings decoded, and where each part stands in it.
 
 Undone are backslash escapes (``\u0040``, ``\x40``, ``\/``), percent-encoding, HTML entities, characters without width,
 base64 (both alphabets, padded or not, wrapped or not, begun at any of its alignments) and hexadecimal, inside each

@@ -1,4 +1,4 @@
-"""What a query of the SQL console may be, and what it reads: DuckDB's own parser says so, nothing is executed.
+"""Checks a query of the SQL console and finds the tables it reads, with DuckDB's parser; nothing is executed.
 
 The tree that ``json_serialize_sql`` gives is walked, and only known kinds of nodes, known functions and the pool's
 tables pass. So ``INSERT`` inside a ``WITH``, ``read_csv``, ``FROM 'file'``, ``query()``, ``getenv``, ``nextval`` and

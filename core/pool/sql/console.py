@@ -1,4 +1,4 @@
-"""The SQL console: one SELECT over the pool's tables, read-only in fact and bounded in time and size.
+"""``pool.sql``: runs one SELECT over the pool's tables, read-only and bounded in time and size.
 
 Several walls, each enough by itself for what it is about:
 

@@ -1,4 +1,4 @@
-"""Queries in processes of their own: what a query needs is handed to one, and it is ended when it takes too much.
+"""Runs SQL queries in worker processes: hands them the tables they read, and ends them at their limits.
 
 A process that another holds the pool's file open in can't open it, and a copy of the file is a copy of all there is. So
 the tables and columns that the query names are written, in one snapshot, to files without a name, and the descriptors

@@ -1,4 +1,4 @@
-"""The process that runs the queries of the SQL console: it opens no file and ends with who started it.
+"""The worker process that runs SQL console queries. It opens no file, and ends when its parent ends.
 
 It speaks over the socket that is its standard input; a message is its length (8 bytes) and JSON, behind it a body.
 

@@ -1,4 +1,4 @@
-"""The reward policy that a channel has adopted decides its trajectories' effective rewards, now and as words arrive."""
+"""Effective rewards by the reward policy that a channel has adopted, for stored and for later rewards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Effective state from facts and opinions: the same SQL keeps it after a write and rebuilds it whole.
+"""Derives the effective state from facts and opinions. The same SQL updates it after a write and rebuilds it.
 
 Rules, in words:
 

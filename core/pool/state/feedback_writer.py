@@ -1,4 +1,4 @@
-"""Feedback: late, revisable, and sometimes ahead of the step it is about.
+"""Writes feedback, which may be late, be revised, or arrive before its step.
 
 Every word is kept; per ``feedback_uid`` the one given last (``given_at``, then arrival) is in force. In force it
 stands as annotations under one entry of the history, so a page can undo it and a revision replaces it:

@@ -1,4 +1,4 @@
-"""Findings: what a machine notices about steps, so that a person can look there first.
+"""Findings: automatic checks of steps that flag them for review.
 
 Two halves. What one call shows by itself (``observe``) is read once, when the step is stored, and kept in
 ``step_findings``; what takes its trajectory or its group to see (repeats, failed tools, equal rewards) is derived

@@ -1,4 +1,4 @@
-"""Opinions into the effective state, touching only what they are about: labelling all of a million steps stays quick.
+"""Applies labels to the effective state of the labelled steps only, so that labelling a million steps is quick.
 
 The rules are those of ``core.pool.state.derive``; facts, and what follows from them, stand in the state already.
 """

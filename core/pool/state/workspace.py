@@ -1,4 +1,4 @@
-"""The temp tables that ``derive``, ``relabel`` and ``adoption`` hand to each other: made here, and what they hold.
+"""The temporary tables that ``derive``, ``relabel`` and ``adoption`` share: their definitions and their owner.
 
 A table is of the connection that made it, and lasts until it is made again. A function that reads one takes the
 ``Workspace`` and says which it reads; whoever calls it has filled that.

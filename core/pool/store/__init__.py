@@ -1,1 +1,1 @@
-"""The file and what is stored in it: database, migrations, steps with tokens and messages, read back whole."""
+"""The database file: migrations, appending steps with tokens and messages, and reading them back."""

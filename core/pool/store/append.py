@@ -1,4 +1,4 @@
-"""Writing steps: what is new of each, as columns, in a handful of bulk inserts."""
+"""Appends steps: the new tokens and messages of each, as columns, in a few bulk inserts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small rows beside the steps: what was said of trajectories, sessions, policy events, positions, failures."""
+"""Reads and writes the small tables: trajectory events, sessions, policy events, journal positions, failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Telling a damaged pool file from other failures, and the mend."""
+"""Recognises a damaged pool file among other errors, with a hint on how to repair it."""
 
 from __future__ import annotations
 

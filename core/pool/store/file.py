@@ -1,4 +1,4 @@
-"""The pool's file as a whole: copied while it is in use, measured, settled."""
+"""``pool.file``: copies the pool's file while it is in use, measures it, and checkpoints it."""
 
 from __future__ import annotations
 

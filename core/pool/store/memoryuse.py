@@ -1,4 +1,4 @@
-"""How much memory a process holds that is its own, and how much of it the database says is the database's."""
+"""The private memory of a process, and the database's share of it by its own count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole steps from deltas: prompts and message lists put together again, exactly as they came."""
+"""Restores steps from deltas: prompts and message lists, exactly as they came."""
 
 from __future__ import annotations
 

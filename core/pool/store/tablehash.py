@@ -1,4 +1,4 @@
-"""A hash of a table's content that no library's memory layout is part of."""
+"""A hash of a table's content, independent of any library's memory layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one write transaction of the parts that number rows: the next free numbers, and what is remembered of messages.
+"""Write transactions with row ids: the next free ids, and the cache of message ids, both restored on failure.
 
 Facts, labels and restored rows are numbered by this process, so a transaction that fails has to give its numbers back.
 """

@@ -1,1 +1,1 @@
-"""What is deleted and put back, the opinions log, recovery and checks."""
+"""Retention and its trash, the opinions log, recovery and integrity checks."""

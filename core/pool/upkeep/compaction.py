@@ -1,4 +1,4 @@
-"""Beginning the opinions log anew, so that it holds what there is and not all that ever changed.
+"""Compaction of the opinions log: a new log with the present rows replaces the log of all changes.
 
 The new log is written aside while the old one goes on, read back, and given what came meanwhile; then the pool's file
 is told, in one commit, that it goes on with the new one. The old one is deleted when that is in the file itself. A

@@ -1,4 +1,4 @@
-"""Taking out of the pool what a retention run names, now or when the opinions log is put back."""
+"""Deletes the rows that a retention run names, at the run and when the opinions log is replayed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading everything back: is what is stored still what its hash says, and where did it come from."""
+"""``pool.integrity``: reads steps back, compares them with their hashes, and names their journal records."""
 
 from __future__ import annotations
 

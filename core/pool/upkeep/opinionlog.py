@@ -1,4 +1,4 @@
-"""The opinions log: what people and trainers said, durable before they are answered, beside the journal.
+"""The opinions log: labels and all other data that is not in the journal, durable before a request is answered.
 
 The journal holds the facts, this log the rest: labels, rewards, views, recipes, dataset versions, leases,
 deletions. A pool file that is lost or damaged is made again from both. The log is a journal of its own

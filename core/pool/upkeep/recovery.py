@@ -1,4 +1,4 @@
-"""The pool's file and its opinions log, brought together: at each opening, after a fall, and in a file made anew.
+"""``pool.recovery``: replays the opinions log into the pool's file, at each start, after a crash, and on a rebuild.
 
 At an opening the file says which record of the log it holds last. Records after it were durable and not committed: they
 are put back. A file without a position, or with one that the log does not have, begins a new log with all that it

@@ -1,4 +1,4 @@
-"""Letting go of what nobody needs: trajectories by a rule, previewed, confirmed, and kept in the trash for a while."""
+"""``pool.retention``: deletes trajectories by a rule, after a preview and a confirmation, into the trash."""
 
 from __future__ import annotations
 

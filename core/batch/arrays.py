@@ -1,6 +1,6 @@
 """A plan's steps as Arrow tables for trainers: one row per step, a bounded number of tokens per table.
 
-Unknown is null: a step without log-probs has a null list, a token without one a null element, never 0.
+Unknown is null, never 0: a step without log-probs has a null list, a token without one a null element.
 """
 
 from __future__ import annotations

@@ -49,13 +49,13 @@ def cohen_kappa(matrix: Sequence[Sequence[int]]) -> float | None:
 
 
 class Agreement:
-    """``pool.agreement``: compares reviewers. An opinion is an author's newest that nobody undid."""
+    """``pool.agreement``: compares reviewers by each author's newest label that is not undone."""
 
     def __init__(self, database: Database, reader: ViewReader) -> None:
         self._db, self._reader = database, reader
 
     def reviewers(self, kind: str = "quality", level: str = "step") -> list[dict[str, Any]]:
-        """Who has labelled: ``{author, n}``, most first."""
+        """The authors of labels: ``{author, n}``, most first."""
         sql, parameters = _opinions(kind, level, View())
         with self._db.read() as cursor:
             return rows(
@@ -105,7 +105,7 @@ class Agreement:
         limit: int = 50,
         offset: int = 0,
     ) -> list[dict[str, Any]]:
-        """What reviewers (these, or any) label differently, newest word first.
+        """Items that reviewers (these, or any) label differently, newest label first.
 
         Each is ``{step_uid, trajectory_uid, opinions: [{author, value}]}``; ``step_uid`` is None at trajectory level.
         """

@@ -14,7 +14,7 @@ from core.pool.store.database import Cursor, Database, arrow, registered, rows, 
 from core.pool.upkeep.opinionlog import read_plan
 
 PLACE = "place"
-"""The one part of a plan that stands beside the opinions log."""
+"""The part of a plan that is stored beside the opinions log."""
 STATES = ("leased", "acked", "released", "expired")
 STEP_COLUMNS = ("step_uid", "trajectory_uid", "prompt_uid", "policy_version", "trajectory_reward", "advantage")
 Metrics = Mapping[str, float | None]
@@ -76,7 +76,7 @@ class Batches:
         """Trajectories that this consumer's next batch may not hold: string [n].
 
         Args:
-            consumer: who fetches.
+            consumer: the name of the consumer.
             shared: other consumers' leases and consumption don't count.
             max_uses: consumed batches after which a trajectory is used up; None: never.
         """
@@ -119,7 +119,7 @@ class Batches:
         self, batch_uid: str, state: str, *, consumer: str | None = None, update: int | None = None,
         detail: Mapping[str, Any] | None = None, metrics: Metrics = NO_METRICS, steps: StepMetrics = (),
     ) -> dict[str, Any]:  # fmt: skip
-        """Acknowledge (``acked``) or give back (``released``); repeating the same word changes nothing.
+        """Acknowledge (``acked``) or give back (``released``) a batch; repeating the same call changes nothing.
 
         ``metrics`` and ``steps`` (as in ``add_metrics``) are stored in the same transaction.
 
@@ -202,7 +202,7 @@ class Batches:
         return [public(row) for row in batches]
 
     def add_metrics(self, batch_uid: str, update: int | None, metrics: Metrics, steps: StepMetrics = ()) -> int:
-        """Store what a trainer measured in an update; returns how many values.
+        """Store a trainer's metrics of an update; returns how many values.
 
         NotFound for an unknown batch, InvalidInput for a step that the batch doesn't hold; nothing is stored then.
         """

@@ -41,18 +41,18 @@ WHERE s.step_uid = ? ORDER BY b.leased_at, b.rowid
 
 
 class Consumption:
-    """``pool.consumption``: what trainers took, and what came of it. Times are UTC seconds."""
+    """``pool.consumption``: statistics on leased and consumed batches. Times are UTC seconds."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def of_step(self, step_uid: str) -> list[dict[str, Any]]:
-        """Every batch that held a step, oldest first: who, when, which update, recipe and policy version."""
+        """The batches that contained a step, oldest first: consumer, times, update, recipe and policy version."""
         with self._db.read() as cursor:
             return [public(row) for row in rows(cursor, _CONSUMPTION, [step_uid])]
 
     def batches(self, *, channel: str | None = None, limit: int = 200) -> list[dict[str, Any]]:
-        """Batches, newest first, with what their steps say.
+        """Batches, newest first, with aggregates over their steps.
 
         Beside the batch's columns: ``policy_version_min/max`` of its steps, ``staleness_max/mean`` (versions behind the
         one in force when it was leased), ``reward_mean`` over steps.
@@ -61,6 +61,6 @@ class Consumption:
             return [public(row) for row in rows(cursor, _SUMMARIES, {"channel": channel, "limit": limit})]
 
     def consumers(self, *, channel: str | None = None) -> list[dict[str, Any]]:
-        """Who fetched: batches by state, what was consumed, ``seen_at``; the latest first."""
+        """Consumers, the latest first: batches by state, consumed counts, ``seen_at``."""
         with self._db.read() as cursor:
             return [public(row) for row in rows(cursor, _CONSUMERS, {"channel": channel})]

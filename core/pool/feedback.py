@@ -62,7 +62,7 @@ class Feedback:
         return [_public(row) for row in items]
 
     def get(self, feedback_uid: str) -> dict[str, Any]:
-        """One feedback with ``revisions``: every word under its uid, oldest first. NotFound when there is none."""
+        """One feedback with all its ``revisions``, oldest first. NotFound when there is none."""
         named = dict.fromkeys(("step_uid", "trajectory_uid", "kind", "pending"))
         with self._db.read() as cursor:
             items = rows_named(cursor, _IN_FORCE, {**named, "uid": feedback_uid, "limit": 1})

@@ -10,7 +10,7 @@ from core.types import PolicyEvent
 
 
 class JournalRecords:
-    """``pool.journal``: what was read of the journal."""
+    """``pool.journal``: the state of reading the journal."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -38,7 +38,7 @@ class JournalRecords:
             return int(cursor.execute("SELECT count(*) FROM journal_damages").fetchall()[0][0])
 
     def sessions(self) -> list[dict[str, Any]]:
-        """Session keys' hashes and what they are bound to, oldest first."""
+        """Session keys' hashes with their sessions, oldest first."""
         with self._db.read() as cursor:
             return bookkeeping.list_sessions(cursor)
 

@@ -18,7 +18,7 @@ from core.types import Annotation, View
 
 
 class Labels:
-    """``pool.labels``: what people and machines said of steps and trajectories, and the history of it."""
+    """``pool.labels``: labels by people and programs on steps and trajectories, and their history."""
 
     def __init__(self, database: Database, writer: Writer, reader: ViewReader) -> None:
         self._db, self._writer, self._reader = database, writer, reader

@@ -44,20 +44,20 @@ class Pool:
     Writes take one lock and are one transaction each; reads use their own cursor and may run in any thread.
 
     Attributes:
-        steps, trajectories, groups: what was captured, one by one and by pages.
+        steps, trajectories, groups: captured data, one by one and by pages.
         stats: counts, facets and histograms.
         training: what plans and exporters read.
-        labels, review, agreement, feedback: what people and services said.
+        labels, review, agreement, feedback: opinions of people and services.
         rewards: reward policies, and which one a channel has adopted.
-        values: what critics said.
+        values: critics' values of steps.
         views, recipes: kept under a name.
         batches, consumption: what trainers hold, and what became of it.
         versions: frozen datasets.
-        screening: looks for texts in many trajectories at once.
+        screening: searches texts in many trajectories at once.
         sql: people's queries.
-        journal: what ingest read beside steps.
+        journal: read positions, damages, sessions and policy events.
         file, retention, recovery, integrity: the file, what is deleted, the opinions log, and checks of all of it.
-        cache: what is kept in memory.
+        cache: the caches in memory.
     """
 
     def __init__(self, database: Database, *, trash: Path | None = None) -> None:
@@ -119,7 +119,7 @@ class Pool:
         Args:
             opinions: folder of the opinions log; None keeps none. Where ``recovery`` is ``behind`` it afterwards, the
                 journal has to be read to its end and ``recover`` called before anything else is written.
-            trash: folder that what is deleted is moved to; None deletes for good.
+            trash: folder that deleted data is moved to; None: deletion is final.
 
         Raises:
             PoolDamaged: the file can't be read.
@@ -141,5 +141,5 @@ class Pool:
 
     @property
     def n_writes(self) -> int:
-        """Transactions committed by this process: while it stands still, so do all answers."""
+        """The number of transactions committed by this process. While it is unchanged, so are all query results."""
         return self._db.n_writes

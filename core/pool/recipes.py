@@ -69,7 +69,7 @@ class Recipes:
         return recipe
 
     def active(self, channel: str) -> dict[str, Any] | None:
-        """The channel's recipe version, or None where nobody chose one."""
+        """The channel's active recipe version, or None."""
         with self._db.read() as cursor:
             newest = cursor.execute(
                 "SELECT name, version FROM active_recipes WHERE channel = ? ORDER BY activated_at DESC, rowid DESC"

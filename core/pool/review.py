@@ -18,7 +18,7 @@ from core.types import View
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One order of the queue: its name for people, what it means, and the SQL that sorts by it."""
+    """One order of the queue: its name and description for pages, and its SQL."""
 
     label: str
     doc: str
@@ -44,7 +44,7 @@ ORDERS: dict[str, Order] = {
         "deviations DESC NULLS LAST, began_at DESC",
     ),
 }
-"""Order of the review queue -> what it means."""
+"""Order of the review queue -> its description."""
 
 LEVELS = ("step", "trajectory", "group")
 
@@ -103,8 +103,8 @@ class Review:
             level: ``step``, ``trajectory`` or ``group`` (``uid`` is the prompt_uid then; its ``quality`` and ``mine``
                 are known when all its trajectories have one).
             order: a key of ``ORDERS``.
-            author: whose own label ``mine`` is.
-            limit: the first so many.
+            author: the author of the label in the column ``mine``.
+            limit: the most items.
         """
         if level not in LEVELS:
             raise InvalidInput(f"Nothing is reviewed by {level!r}.", field="level", hint=f"One of {', '.join(LEVELS)}.")

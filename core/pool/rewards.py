@@ -64,7 +64,7 @@ FROM (
 
 
 class RewardPolicies:
-    """``pool.rewards``: named reward policies, and whose reward counts in a channel.
+    """``pool.rewards``: named reward policies, and their adoption by channels.
 
     A version is ``{name, version, policy, author, created_at}``.
     """
@@ -97,7 +97,7 @@ class RewardPolicies:
             return [_public(row) for row in rows(cursor, "SELECT * FROM reward_policies ORDER BY name, version DESC")]
 
     def resolve(self, spec: Spec) -> dict[str, Any]:
-        """A policy as JSON that means the same for good: a name becomes its rule, with ``name`` and ``version``.
+        """A policy as self-contained JSON: a name is replaced by its rule, with ``name`` and ``version``.
 
         NotFound when there is no policy of this name, InvalidInput for one that does not fit.
         """
@@ -105,7 +105,7 @@ class RewardPolicies:
             return _resolved(cursor, spec)
 
     def by_policy(self, policy: Spec, *, channel: str) -> pa.Table:
-        """Rewards by a policy instead of by the newest word: (trajectory_uid, reward) of the scored trajectories."""
+        """Rewards by any policy: (trajectory_uid, reward) of the trajectories that it scores."""
         with self._db.read() as cursor:
             rule, parameters = rule_sql(parse_policy(_resolved(cursor, policy)))
             return arrow(
@@ -118,7 +118,7 @@ class RewardPolicies:
             )
 
     def sources(self, *, channel: str) -> list[dict[str, Any]]:
-        """Who has spoken of how many trajectories: ``{source, n_trajectories, mean}``, most first."""
+        """Reward sources with their numbers of trajectories: ``{source, n_trajectories, mean}``, most first."""
         with self._db.read() as cursor:
             return rows(
                 cursor,
@@ -168,7 +168,7 @@ class RewardPolicies:
     def adopt(
         self, channel: str, name: str | None, version: int | None = None, *, author: str = "api"
     ) -> dict[str, Any] | None:
-        """From now on this policy decides the channel's trajectory rewards; no name: the newest word again.
+        """Let a policy decide the channel's trajectory rewards from now on; without a name, the newest reward again.
 
         Without a version it is the newest at this time, and stays that. What is stored of words never changes, so
         adopting another policy brings back whatever it makes of them. NotFound when there is no such policy.
@@ -202,7 +202,7 @@ class RewardPolicies:
         return self.adopted(channel)
 
     def adopted(self, channel: str) -> dict[str, Any] | None:
-        """``{channel, name, version, policy, author, adopted_at}``, or None: the newest word counts."""
+        """``{channel, name, version, policy, author, adopted_at}``, or None: the newest reward counts."""
         return self.all_adopted().get(channel)
 
     def all_adopted(self) -> dict[str, dict[str, Any]]:

@@ -26,7 +26,7 @@ class SavedViews:
         self._db, self._reader = database, reader
 
     def save(self, name: str, view: View) -> None:
-        """Keep a view under a name, in place of an older one. NotFound when it names a saved view that there isn't."""
+        """Save a view under a name, replacing an older one. NotFound when it refers to an unknown saved view."""
         name = _name(name)
         check_view(view)
         with self._db.write(NOTHING) as cursor:

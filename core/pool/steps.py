@@ -49,7 +49,7 @@ class Steps:
         errors: Sequence[tuple[str, int, str]] = (),
         damages: Sequence[tuple[str, int, int, str]] = (),
     ) -> int:
-        """Store steps and what was said about trajectories, all or nothing; returns how many steps are new.
+        """Store steps and reports about trajectories, all or nothing; returns how many steps are new.
 
         A step whose uid is stored already changes nothing; if its content differs, the first is kept and a conflict
         is counted. ``parent_step_uid`` with ``n_shared_tokens`` and ``n_shared_messages`` are believed: they come
@@ -143,7 +143,7 @@ class Steps:
             return read_step(cursor, step_uid)
 
     def next_state(self, step_uid: str) -> dict[str, Any] | None:
-        """``{step_uid, created_at, messages}`` of what came back on the step's answer, see ``read_next_state``."""
+        """``{step_uid, created_at, messages}`` that followed the step's answer, see ``read_next_state``."""
         with self._db.read() as cursor:
             return read_next_state(cursor, step_uid)
 

@@ -66,5 +66,5 @@ class TrainingData:
         return self._steps.sequences(step_uids)
 
     def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
-        """A trajectory with its steps in order; without ``tokens`` they come without ids and messages."""
+        """A trajectory with its steps in order; without ``tokens``, ids and messages are left out."""
         return self._trajectories.get(trajectory_uid, tokens=tokens)

@@ -26,7 +26,7 @@ class Trajectories:
         self._db, self._reader, self._cache = database, reader, cache
 
     def get(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
-        """One trajectory with its steps in order; without ``tokens`` they come without ids and messages."""
+        """One trajectory with its steps in order; without ``tokens``, ids and messages are left out."""
         with self._db.read() as cursor:
             return read_trajectory(cursor, trajectory_uid, tokens=tokens)
 

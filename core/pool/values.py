@@ -20,7 +20,7 @@ LEFT JOIN (
 
 
 class Values:
-    """``pool.values``: what critics said that steps are worth."""
+    """``pool.values``: critics' values of steps."""
 
     def __init__(self, database: Database) -> None:
         self._db = database

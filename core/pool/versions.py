@@ -1,7 +1,7 @@
 """``pool.versions``: immutable dataset versions, which hold their members with the labels of that time, hashed.
 
 A version keeps what can change later (rewards, labels, membership, kinds) and points to what can't (tokens, messages).
-So it costs a row per step, and what is made from it later is made from the same values.
+So it costs a row per step, and later plans and exports of it use the same values.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LABELS = (
     "prompt_uid", "call_kind", "reward", "quality", "trainable", "is_last", "tags", "trajectory_reward",
     "trajectory_quality", "complete", "correct", "trajectory_correct",
 )  # fmt: skip
-"""What a version remembers of a step because it may change."""
+"""The mutable columns of a step that a version stores."""
 SHOWN_CHANGES = 1000
 
 _SNAPSHOT = """
@@ -97,7 +97,7 @@ ORDER BY coalesce(b.place, a.place), f.step_uid
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """What a freeze looks at, all of one moment.
+    """The rows that a version is frozen from, all of one snapshot.
 
     Attributes:
         rows: members in plan order: place, step_uid, step_id, trajectory_id, trajectory_uid, content_hash, ``LABELS``,
@@ -154,7 +154,7 @@ class Versions:
         Args:
             head: name, parent (a name or uid, or None), channel, view, recipe, redaction, provenance, policy_events,
                 value_model, author, note.
-            members: ``Snapshot.rows`` less what was left out, with ``MASK_COLUMNS`` where redaction masked something.
+            members: ``Snapshot.rows`` without dropped steps, with ``MASK_COLUMNS`` if redaction masked tokens.
             source_rewards, values: of the snapshot.
 
         Raises:
@@ -231,7 +231,7 @@ class Versions:
             return _public(_head(cursor, name))
 
     def verify(self, name: str) -> bool:
-        """Whether what is stored still has the hash that it was frozen with."""
+        """Whether the stored version still has its hash."""
         with self._db.read() as cursor:
             head = _head(cursor, name)
             number, frozen = head["version_id"], head["content_hash"]
@@ -282,7 +282,7 @@ class Versions:
             return arrow(cursor, _ROWS, [_head(cursor, name)["version_id"]])
 
     def labels(self, name: str, trajectory_uid: str) -> list[dict[str, Any]]:
-        """What a version remembers of one trajectory's members: step_uid, ``LABELS`` and masks, in plan order."""
+        """A version's rows of one trajectory's members: step_uid, ``LABELS`` and masks, in plan order."""
         with self._db.read() as cursor:
             return rows(
                 cursor,
@@ -333,7 +333,7 @@ class Versions:
             )["value"].combine_chunks()
 
     def rewards(self, name: str, policy: Spec) -> pa.Table:
-        """(trajectory_uid, reward) by a reward policy of what each source had said when the version was frozen."""
+        """(trajectory_uid, reward) by a reward policy over the rewards that each source had given at the freeze."""
         rule, parameters = rule_sql(parse_policy(self._rewards.resolve(policy)))
         with self._db.read() as cursor:
             return arrow(
@@ -395,7 +395,7 @@ _SINCE = ("correct", "trajectory_correct")
 
 
 def _first_hash(cursor: Cursor, version_id: int) -> str | None:
-    """The hash as the first release made it; None for a version that holds what it could not have known."""
+    """The hash as the first release computed it; None for a version with columns that it did not have."""
     changed = " OR ".join(f"{name} IS NOT NULL" for name in _SINCE)
     later = cursor.execute(
         f"SELECT count(*) FROM dataset_steps WHERE version_id = ? AND ({changed})", [version_id]

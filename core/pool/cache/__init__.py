@@ -1,1 +1,1 @@
-"""What is kept in memory beside the file: answers, columns, the facet index; and reading ahead."""
+"""Caches in memory: query results, columns, the facet index; and a thread that fills them."""

@@ -2,7 +2,7 @@
 
 Without it, the first page sorted by a column, or the first facets, waits for a million rows. ``warm`` reads the facet
 index, the columns and parts of the rows when the pool is opened. Later it brings the columns up to date: the change
-sets of only so many writes are remembered, and a column older than that has to be read anew. Then it makes the Bloom
+sets of a limited number of writes are kept, and an older column has to be read again. Then it makes the Bloom
 filters for text search (``query.trigrambloom``). When the pool is idle, ``warm`` also checkpoints the write-ahead log,
 so that bulk labels seldom have to. It changes no result. Memory is bounded by ``columncache.MOST_BYTES``,
 ``textsearch.MOST_BYTES``, and the database's own limit for ``MOST_ROWS`` rows.

@@ -49,7 +49,7 @@ MOST_EXACT = 2.0**53
 """From here on, float64 does not hold every whole number."""
 MOST_TOUCHED = 0.2
 FEW = 100
-"""If more than this share of the trajectories, and more than ``FEW``, changed, a column is read anew: it is quicker."""
+"""If more than this share of the trajectories, and more than ``FEW``, changed, a column is read again: quicker."""
 
 
 @dataclass(slots=True)

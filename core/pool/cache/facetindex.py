@@ -73,7 +73,7 @@ _EMPTY = _Column([], np.zeros(0, np.int64), np.zeros(0, np.int64))
 @dataclass(frozen=True, slots=True)
 class _Set:
     codes: np.ndarray
-    """int32 ``[greatest step_id + 1]``: the combination of each step, -1 where there is none."""
+    """int32 ``[greatest step_id + 1]``: the combination of each step, -1: no such step."""
     hashes: np.ndarray
     """uint64 ``[combinations]``."""
     totals: np.ndarray

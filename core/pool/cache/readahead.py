@@ -1,4 +1,4 @@
-"""A thread that reads ahead what pages of a big pool will ask for (``core.pool.cache.cache``)."""
+"""A thread that fills the caches of a big pool before pages need them (``core.pool.cache.cache``)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Warming:
 
     Args:
         warm: ``pool.cache.warm``.
-        every_s: seconds between two looks at what fell behind.
+        every_s: seconds between two runs of ``warm``.
     """
 
     def __init__(self, warm: Callable[[Callable[[], bool]], None], *, every_s: float = EVERY_S) -> None:

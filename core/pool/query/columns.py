@@ -23,7 +23,7 @@ class Column:
 
     @property
     def needs_trajectory(self) -> bool:
-        """True when the value, or part of it, stands in ``trajectory_state``."""
+        """True when the value, or part of it, is in ``trajectory_state``."""
         return "t." in self.sql
 
 

@@ -20,7 +20,7 @@ _FIELDS = {
     "temperature": "TRY_CAST(json_extract_string(f.sampling, '$.temperature') AS DOUBLE) AS temperature",
     "link": "before.step_uid AS parent_step_uid, f.n_shared_tokens AS n_shared_tokens, f.transition AS transition,"
     " f.source AS source",
-    # What a producer said, and the facts beside it that exporters write: a note or a tag is none of them.
+    # Fields of producers and facts that exporters write. Notes and tags are not among them.
     "content": "md5(row(f.content_hash, f.sampling, f.metadata, f.policy_version, f.policy_version_end, f.token_source,"
     " f.tokenizer_hash, f.transition, f.n_shared_tokens, f.agent, f.engine, f.dialect, f.error, f.mismatch,"
     " f.response_id, k.response_mask)::VARCHAR) AS content",

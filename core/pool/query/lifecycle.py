@@ -19,7 +19,7 @@ STAGES: dict[str, str] = {
     "leased": "A trainer first took it",
     "consumed": "A trainer first confirmed it",
 }
-"""Stage -> what happened, in the order of a life that goes as planned."""
+"""Stage -> its description, in the usual order."""
 
 _FACTS = f"""
 SELECT s.step_id, s.trajectory_id, s.created_at, s.latency_s, f.ingested_at, f.reward AS own_reward, s.reward,
@@ -49,7 +49,7 @@ FROM batch_steps s JOIN batches b USING (batch_uid) WHERE s.step_uid = ?
 def read_lifecycle(cursor: Cursor, step_uid: str) -> dict[str, float | None]:
     """When a step reached each of ``STAGES``, UTC seconds; None: not yet, or not known.
 
-    Rewards count when they were first known, labels when they were last given; what was undone counts for nothing.
+    Rewards count by their first time, labels by their last; undone labels don't count.
     NotFound when there is no such step.
     """
     facts = rows(cursor, _FACTS, [step_uid])

@@ -34,7 +34,7 @@ _OF_STEP |= {"staleness": "s.policy_version", "findings": "s.finding_bits"}
 _OF_TRAJECTORY["findings"] = "t.finding_bits"
 
 TOP = 1000
-"""The first so many rows of all steps by one of their own columns: the database finds them without reading much."""
+"""Up to this row, pages of all steps by one of their own columns are read by SQL: DuckDB reads little for them."""
 
 
 def list_steps(column_cache: ColumnCache, view: View, order: str, limit: int | None, offset: int) -> pa.Table:
@@ -81,7 +81,7 @@ def rows_of(
     """These steps with all step columns, in the order given; with ``metadata`` that too, as JSON text.
 
     Args:
-        current: what ``versions_in_force`` says at the cursor's moment.
+        current: ``versions_in_force`` of the cursor's snapshot.
     """
     # One table at a time: to plan a join of them takes longer than to read them and put the rows together here.
     steps = _read(cursor, "step_state s", "step_id", step_ids, _OF_STEP | {"trajectory_id": "s.trajectory_id"})
@@ -107,11 +107,11 @@ def _read(cursor: Cursor, source: str, key: str, wanted: np.ndarray, columns: di
 
 
 STRETCH = 512
-"""Rows are stored by stretches that are longer: a row of each is enough to have all in the database's memory."""
+"""DuckDB's storage blocks have more rows than this: reading one row of each stretch loads all blocks."""
 
 
 def touch_rows(cursor: Cursor, newest: int) -> None:
-    """Read what a page's rows would be read from, of so many of the newest steps, into the database's memory."""
+    """Load the storage blocks of the ``newest`` steps' rows into the database's memory."""
     columns = ", ".join(sql for name, sql in _OF_STEP.items() if STEP_COLUMNS[name].kind != "list")
     cursor.execute(
         f"SELECT bit_xor(hash({columns}, s.tool_names)) FROM step_state s"
@@ -158,7 +158,7 @@ def list_steps_after(
 
     Beside the step columns each row has ``metadata``, as JSON text.
 
-    Steps that arrive meanwhile neither shift nor repeat rows. One order column; unknown values come last.
+    Steps that arrive between two pages neither shift nor repeat rows. One order column; unknown values come last.
     """
     parsed = parse_order(order, _SQL)
     if len(parsed) != 1:

@@ -21,7 +21,7 @@ from core.types import View
 
 @contextmanager
 def explained(view: View) -> Iterator[None]:
-    """A condition that reads well and fails on the data (text compared with a number) is the user's to mend."""
+    """Turns errors of a valid condition on the data (text compared with a number) into InvalidInput for the user."""
     try:
         yield
     except (duckdb.DataError, duckdb.BinderException, duckdb.NotSupportedError, duckdb.ProgrammingError) as error:

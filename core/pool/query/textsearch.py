@@ -20,7 +20,7 @@ from core.pool.store.content import to_json
 from core.pool.store.database import Cursor, arrow, registered
 
 MAX_ANSWERS = 4
-"""Texts whose steps are kept; each takes 8 bytes per message and step found."""
+"""Texts whose steps are cached; each takes 8 bytes per message and step found."""
 MOST_BYTES = 256 << 20
 """Bytes for Bloom filters: enough for 2.6 GiB of messages. Later messages are searched without an index."""
 AT_ONCE = 8 << 20
@@ -28,7 +28,7 @@ AT_ONCE = 8 << 20
 READ_AT_ONCE = 64 << 20
 """Bytes of messages that are read and matched together, about."""
 MOST_READ = 0.4
-"""Where a greater share of the messages may hold a text, all are looked through: that is quicker."""
+"""If a greater share of the messages are candidates, all are searched: it is quicker."""
 
 _NEWEST = """
 SELECT (SELECT coalesce(max(message_id), 0) FROM messages), (SELECT coalesce(max(step_id), 0) FROM step_messages)
@@ -39,7 +39,7 @@ HOLDS = "regexp_matches({body}, ?, 'i')"
 _MESSAGES = f"""
 SELECT message_id FROM messages WHERE message_id > ? AND message_id <= ? AND {HOLDS.format(body="body")}
 """
-# Materialized: else every message would be matched before it is looked up among those named.
+# Materialized: otherwise DuckDB would match every message before the join with the named ones.
 _NAMED = f"""
 WITH named AS MATERIALIZED (SELECT message_id, body FROM messages SEMI JOIN named_messages USING (message_id))
 SELECT message_id FROM named WHERE {HOLDS.format(body="body")}
@@ -53,12 +53,12 @@ ORDER BY step_id
 
 
 def escaped(text: str) -> str:
-    """The text as it stands inside a JSON body."""
+    """The text as it is spelled inside a JSON body."""
     return to_json(text).decode("utf-8")[1:-1]
 
 
 def pattern_of(text: str) -> str:
-    """The regular expression that finds exactly this text as it stands inside a JSON body."""
+    """The regular expression that matches exactly this text as it is spelled inside a JSON body."""
     return "".join(each if each.isalnum() or each in " _" or ord(each) > 127 else f"\\{each}" for each in escaped(text))
 
 
@@ -79,14 +79,14 @@ class _Known:
 
 @dataclass(slots=True)
 class _Brought:
-    """Which step brought which message: int32 arrays of the same length, steps ascending; up to ``step_id``."""
+    """Pairs of step and message that the step added: int32 arrays of equal length, steps ascending, to ``step_id``."""
 
     step_id: int
     steps: np.ndarray
     messages: np.ndarray
 
     def grow(self, cursor: Cursor, step_id: int) -> None:
-        """Take in the steps up to this one."""
+        """Add the steps up to this one."""
         if step_id <= self.step_id:
             return
         table = arrow(cursor, _BROUGHT, [self.step_id, step_id])
@@ -104,7 +104,7 @@ class _Brought:
         self.step_id = step_id
 
     def steps_with(self, messages: np.ndarray, after: int) -> np.ndarray:
-        """int64, ascending: steps after this one that brought one of these messages."""
+        """int64, ascending: steps after this one that added one of these messages."""
         begin = int(np.searchsorted(self.steps, after, side="right"))
         here = self.messages[begin:]
         if not here.size or not messages.size:
@@ -115,7 +115,7 @@ class _Brought:
 
 
 class TextSearch:
-    """Steps by the texts that were asked for last. Safe in any thread."""
+    """The text search index, and the steps of the latest searched texts. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -127,7 +127,7 @@ class TextSearch:
 
     @property
     def n_bytes(self) -> int:
-        """Memory of the Bloom filters and of which step brought which message, bytes."""
+        """Bytes of the Bloom filters and of the pairs of step and message."""
         return sum(bloom.n_bytes for bloom in self._blooms) + self._brought.steps.nbytes * 2
 
     def prepare(self, cursor: Cursor) -> bool:
@@ -151,7 +151,7 @@ class TextSearch:
     def steps(self, cursor: Cursor, text: str) -> pa.Table:
         """``step_id`` of the steps that brought a message with this text or answered with it; case is ignored.
 
-        May name steps that came after the cursor's snapshot: join it with what the cursor sees.
+        It may contain steps that are newer than the cursor's snapshot: join it with the cursor's steps.
         """
         pattern = pattern_of(text)
         newest_message, newest_step = cursor.execute(_NEWEST).fetchall()[0]

@@ -14,11 +14,11 @@ from core.pool.store.database import Cursor, Database, registered, rows
 from core.types import View
 
 DEEPEST = 8
-"""Saved views that name saved views: so many levels, and none that comes back to itself."""
+"""The most levels of saved views that refer to saved views. Circular references are refused."""
 
 
 class ViewReader:
-    """Opens cursors for views, with what a view names in place of the names."""
+    """Opens cursors for views, and resolves the names in a view."""
 
     def __init__(self, database: Database, texts: TextSearch) -> None:
         self._db, self._texts = database, texts
@@ -31,7 +31,7 @@ class ViewReader:
 
     @contextmanager
     def resolved(self, cursor: Cursor, view: View) -> Iterator[View]:
-        """The view to read with this cursor: the same, with what it names in place of the names.
+        """The view with its saved views and text searches resolved for this cursor.
 
         Raises:
             NotFound: no such saved view.

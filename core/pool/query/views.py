@@ -28,7 +28,7 @@ INLINE_VALUES = 32
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """One typed filter. ``kind`` tells a page which widget fits; ``compile`` checks the value."""
+    """One typed filter. ``kind`` selects the page's widget; ``compile`` checks the value."""
 
     name: str
     kind: str
@@ -173,7 +173,7 @@ def _lists(name: str, value: Any) -> Condition:
 
 
 def _findings(name: str, value: Any) -> Condition:
-    """Findings by name, as list columns are asked for; an unknown name is refused, since it could match nothing."""
+    """Findings by name, like list columns; an unknown name is refused, since it could match nothing."""
     expected = f"A finding, a list of findings, or {{any: [], all: [], none: []}}. Findings: {', '.join(FINDINGS)}."
     wanted = value if isinstance(value, Mapping) else {"any": value}
     forms = {"any": "{bits} & ? <> 0", "all": "{bits} & ? = ?", "none": "{bits} & ? = 0"}
@@ -214,7 +214,7 @@ def _ready(name: str, value: Any) -> Condition:
 
 
 def _notes(name: str, value: Any) -> Condition:
-    """Steps with a note, or a remark beside a label, that holds this text; those on its trajectory count too."""
+    """Steps with this text in a note or in the note of a label, on the step or on its trajectory."""
     if not isinstance(value, str) or not value:
         raise _bad(name, "A text.")
     said = f"""FROM annotations n WHERE (contains(lower(n.note), lower(?)) OR
@@ -229,7 +229,7 @@ def _notes(name: str, value: Any) -> Condition:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """In place of saved views' names: what they say (``core.pool.query.viewreader``)."""
+    """The resolved saved views of a view, in place of their names (``core.pool.query.viewreader``)."""
 
     views: tuple[View, ...]
 
@@ -256,7 +256,7 @@ def _saved_view(name: str, value: Any) -> Condition:
 
 
 def _dataset_version(name: str, value: Any) -> Condition:
-    """By the version's name or uid; one that there isn't holds nothing."""
+    """Members of a version, by its name or uid; an unknown version matches nothing."""
     if not isinstance(value, str) or not value.strip():
         raise _bad(name, "The name of a dataset version.")
     sql = """s.step_id IN (SELECT d.step_id FROM dataset_steps d JOIN dataset_versions v USING (version_id)
@@ -265,7 +265,7 @@ def _dataset_version(name: str, value: Any) -> Condition:
 
 
 def _text(name: str, value: Any) -> Condition:
-    """Steps that brought a message with this text, in their prompt or as their answer; case is ignored."""
+    """Steps that added a message with this text, in their prompt or as their answer; case is ignored."""
     if isinstance(value, Hits):
         return Condition(f"s.step_id IN (SELECT step_id FROM {value.table})")
     if not isinstance(value, str) or not value:
@@ -378,7 +378,7 @@ def parse_view(value: Any) -> View:
 
 
 def check_view(view: View) -> None:
-    """InvalidInput names the field that doesn't fit; whether a saved view is there is seen when it is read."""
+    """Raises InvalidInput with the invalid field. Whether a saved view exists is checked when the view is read."""
     filters = dict(view.filters)
     if filters.get("saved_view") is not None:
         names_of_views(filters)

@@ -4,10 +4,10 @@ DuckDB's own parser reads the text (``json_serialize_sql`` parses, it executes n
 view, constants, comparisons and a list of harmless functions pass; constants become bound parameters. What runs
 is the rendered expression, never the text.
 
-What runs is bounded by its form: no function makes more than the sum of what it is given, of a long text only the
-beginning is given to one, patterns are constants and matched in linear time, there are so many functions and patterns
-at most, and the text is not nested so that the parser takes long. The database can be stopped only between two
-thousands of rows, so each has to be bounded. ``watched`` stops what is left.
+The checks bound the cost per row: no function returns more than the sum of its arguments, functions get only the
+beginning of a long text, patterns are constants and matched in linear time, the numbers of functions and patterns are
+limited, and the text is not nested so deeply that the parser takes long. DuckDB can be interrupted only between
+batches of about two thousand rows, so each batch has to be bounded. ``watched`` interrupts the query after that.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from core.pool.store.memoryuse import database_memory, own_memory
 MAX_LENGTH = 10_000
 MAX_DEPTH = 100
 MAX_RUN = 100
-"""Signs and spaces in a row: a long row of minus signs takes the parser long."""
+"""The most signs and spaces in a row: a long row of minus signs takes the parser long."""
 MAX_PATTERN = 1000
-"""States that all patterns together may take, about: characters times what counted repetitions multiply to. At worst
-each of them looks at each character."""
+"""The most states of all patterns together, about: characters times the product of counted repetitions. At worst each
+state reads each character."""
 MAX_CALLS = 200
-"""Functions, casts and lists; each holds what it makes of two thousand rows."""
+"""The most functions, casts and lists; each holds its results for two thousand rows at a time."""
 MAX_CHARS = 1000
-"""Of a text whose length nobody bounds, functions and patterns get so much; plain comparisons see all of it."""
+"""Functions and patterns get this many first characters of an unbounded text; plain comparisons get all of it."""
 MAX_GROWTH = 1 << 30
-"""Bytes that the process may grow by while a condition is read for, what the database counts itself left out."""
+"""Bytes by which the process may grow while a condition runs, without the memory that DuckDB counts itself."""
 TIMEOUT_S = 60.0
-"""Seconds that reading what a condition holds may take."""
+"""Seconds that a query with the condition may take."""
 POLL_S = 0.1
 
 _COMPARE = {
@@ -148,7 +148,7 @@ class _Renderer:
             raise _refuse(f"The patterns are too long together, or repeat too much: over {MAX_PATTERN} characters.")
 
     def _compared(self, node: Any) -> str:
-        """A side of a comparison: a column as it is, for nothing is made of it."""
+        """A side of a comparison: a plain column is not shortened, since a comparison makes no new value."""
         is_column = isinstance(node, dict) and node.get("class") == "COLUMN_REF"
         return self._column(node).sql if is_column else self.render(node)
 
@@ -352,7 +352,7 @@ def watched(database: Database, cursor: Cursor) -> Iterator[None]:
     over: list[str] = []
 
     def uncounted() -> int:
-        # The database holds itself to its own limit, by what it counts.
+        # DuckDB enforces its own limit on the memory that it counts.
         with database.read() as another:
             return own_memory() - database_memory(another)
 
@@ -393,7 +393,7 @@ def watched(database: Database, cursor: Cursor) -> Iterator[None]:
 
 @lru_cache(maxsize=256)
 def compile_where(text: str) -> Condition | None:
-    """Compile the WHERE box; None when it is empty. InvalidInput (field ``where``) explains what is wrong."""
+    """Compile the WHERE box; None when it is empty. InvalidInput (field ``where``) explains the error."""
     if not text.strip():
         return None
     _check_form(text)

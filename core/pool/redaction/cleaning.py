@@ -48,7 +48,7 @@ class Cleaner:
         """The JSON value with all hits replaced; the same object if there is no hit.
 
         Args:
-            key: under which it stands, where that may tell what it is.
+            key: the JSON key of the text, if it may reveal that the value is secret.
         """
         if isinstance(value, str):
             return self._text(value) if key is None else self._under(key, value)
@@ -73,7 +73,7 @@ class Cleaner:
         return replaced(text, hits)
 
     def _under(self, key: str, text: str) -> str:
-        """A text whose key may be half of what is looked for."""
+        """The text, cleaned; a rule may need its key to match, as in ``password: ...``."""
         glue = f"{key}="
         hits = self._hits(glue + text)
         if not any(hit.begin < len(glue) < hit.end for hit in hits):
@@ -141,7 +141,7 @@ class Cleaner:
         made = text if cleaned is parsed else json.dumps(cleaned, ensure_ascii=False)
         if not made.isascii() and _HALF_PAIR.search(made):
             made = json.dumps(cleaned)
-        # A key that stands there twice is read once.
+        # A duplicate key is read once.
         left = [hit for hit in self._hits(made) if not any("[redacted:" in said for said in hit.said)]
         return self._replaced(made, left) if left else made
 
@@ -150,7 +150,7 @@ _HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
 def _without(glue: str, said: tuple[str, ...]) -> tuple[str, ...]:
-    """What was found, less the part of it that is the key; values in quotes and other forms have it without."""
+    """The matched texts without the key's part, since values in quotes and other forms occur without it."""
     texts = []
     for one in said:
         begin = next((i for i in range(len(glue), 0, -1) if one.startswith(glue[-i:])), 0)
@@ -189,7 +189,7 @@ def distributed(texts: Sequence[str], hits: Sequence[Hit]) -> list[list[Hit]]:
 
 
 def texts_of_message(message: Any) -> list[str]:
-    """The text of a message as it is said: its content, or the texts of its parts."""
+    """The text of a message: its content, or the texts of its parts."""
     content = message.get("content") if isinstance(message, Mapping) else None
     if isinstance(content, str):
         return [content]
@@ -246,10 +246,10 @@ def clean_conversation(
     """Messages and the answer to them, cleaned, hits over two of them included.
 
     Args:
-        rules: what is looked for.
+        rules: the rules to apply.
         messages: None where they are unknown.
-        response: None where there is none.
-        known: cleaned messages by their identity; whoever calls again keeps the messages alive meanwhile.
+        response: the answer, or None.
+        known: cleaned messages by ``id``. The caller must keep the messages alive between calls.
     """
     whole = [*(messages or ()), *([] if response is None else [response])]
     covered: dict[int, list[Hit]] = {}

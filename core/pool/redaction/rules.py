@@ -55,12 +55,12 @@ SECRETS = tuple(name for name in PATTERNS if name != "email")
 
 Action = Literal["mask", "drop"]
 DEPTH = 8
-"""How many encodings inside each other are undone."""
+"""The most nested encodings that are decoded."""
 
 
 @dataclass(frozen=True)
 class Redaction:
-    """Rules and what is done about a hit.
+    """Redaction rules, and the action on a hit.
 
     Attributes:
         rules: name -> pattern.
@@ -115,7 +115,7 @@ class Redaction:
         return re.compile(SIGNS)
 
     def plain_hits(self, text: str) -> list[Hit]:
-        """Hits of a text as it stands, each by itself; they may overlap."""
+        """Hits of the text without decoding it; they may overlap."""
         if self._plain is not None and not self._plain.search(text):
             return []
         return [
@@ -148,7 +148,7 @@ class Redaction:
             return known[text]
         hits = known[text] = self.plain_hits(text)
         for inner in decodings(text) if depth else ():
-            # A copy: an entity that nobody knows is undone to itself.
+            # A copy: an unknown entity decodes to itself.
             for hit in list(self._deep(inner.text, depth - 1, known)):
                 begin, end = inner.source(hit.begin, hit.end - 1)
                 hits.append(Hit(begin, end, hit.rule, hit.said))
@@ -159,7 +159,7 @@ class Redaction:
         return [hit[:3] for hit in self.hits(text)]
 
     def clean(self, value: Any, summary: HitSummary | None = None) -> Any:
-        """JSON with every hit in its texts, keys and values replaced; the very same object where there is none."""
+        """JSON with every hit in its texts, keys and values replaced; the same object if there is no hit."""
         return Cleaner(self.hits, summary).clean(value)
 
     def token_runs(self, pieces: Sequence[bytes]) -> Iterator[Hit]:

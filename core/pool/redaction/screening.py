@@ -84,20 +84,20 @@ WHERE f.tokenizer_hash IS NOT NULL
 """
 
 Hit = Callable[[str], bool]
-"""Whether a JSON text holds what is looked for."""
+"""Whether a JSON text has a hit."""
 
 
 class Screening:
-    """``pool.screening``: looks through many trajectories at once."""
+    """``pool.screening``: searches many trajectories at once."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def trajectories_saying(self, trajectory_uids: Sequence[str], hit: Hit, *, may: str | None) -> set[str]:
-        """Those of these trajectories in whose messages, tools, metadata or sampling ``hit`` finds something.
+        """The trajectories with a hit in their messages, tools, metadata or sampling.
 
         Args:
-            hit: asked of each distinct message body, and of the metadata.
+            hit: called with each distinct message body, and with the metadata.
             may: a regular expression (RE2) that every stored text with a hit matches; only such texts are read.
                 None: every text is.
         """
@@ -119,7 +119,7 @@ class Screening:
         """Those of these trajectories in which ``hit`` finds something over the border of two messages.
 
         Args:
-            hit: asked of two bodies that follow each other somewhere, each pair once.
+            hit: called with each distinct pair of consecutive bodies.
             may: as in ``trajectories_saying``, of the text around the border.
         """
         with self._screened(trajectory_uids) as cursor:
@@ -144,7 +144,7 @@ class Screening:
             return {uid for (uid,) in rows}
 
     def steps(self, trajectory_uids: Sequence[str]) -> pa.Table:
-        """What is known of the steps: trajectory_uid, step_uid, tokenizer_hash, has_ids, has_messages, has_text."""
+        """Columns of the steps: trajectory_uid, step_uid, tokenizer_hash, has_ids, has_messages, has_text."""
         with self._screened(trajectory_uids) as cursor:
             return arrow(cursor, _STEPS)
 

@@ -19,7 +19,7 @@ from operator import add
 from urllib.parse import unquote
 
 MIN_ENCODED_BYTES = 12
-"""Base64 and hexadecimal of less is not looked into: any word decodes to a few readable characters."""
+"""Shorter base64 and hexadecimal is not decoded: any word decodes to a few readable characters."""
 
 _ESCAPE = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[\"'\\/bfnrt])"
@@ -48,7 +48,7 @@ class Decoded:
     """A part of a text, decoded.
 
     Attributes:
-        text: what it says.
+        text: the decoded text.
         source: (first, last) character of ``text`` -> (begin, end) in the text that it was decoded from.
     """
 
@@ -57,7 +57,7 @@ class Decoded:
 
 
 def decodings(text: str) -> Iterator[Decoded]:
-    """What a text says with one kind of spelling undone, for each kind that occurs in it."""
+    """The text with one kind of spelling decoded, for each kind that occurs in it."""
     if "\\" in text:
         yield from _substituted(text, _ESCAPE, _unescaped)
     if "%" in text:
@@ -115,7 +115,7 @@ def _substituted(text: str, what: re.Pattern[str], made: Callable[[str], str]) -
 
 
 def _of_base64(run: str, start: int) -> Iterator[Decoded]:
-    """What a run of base64 says, begun at each of its first four characters: what precedes it may look like it."""
+    """A run of base64, decoded from each of its first four characters: the text before it may look like base64."""
     if "\n" in run or "\\" in run:
         at = [i for begin, end in _lines(run) for i in range(begin, end)]
         letters = "".join(run[i] for i in at)

@@ -1,1 +1,1 @@
-"""People's SQL: checked, and run in a process of its own."""
+"""Users' SQL: checked, and run in a worker process."""

@@ -52,12 +52,12 @@ Tables = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What a query needs of one table.
+    """The columns and rows of one table that a query needs.
 
     Attributes:
         columns: at least those that it names; in the table's order.
         keep: ``(column, comparison, constant)`` that hold for every row that it uses.
-        limit: it uses at most so many of the first rows; None is all.
+        limit: the most first rows that it uses; None: all.
     """
 
     table: str
@@ -67,7 +67,7 @@ class Read:
 
 
 def check(cursor: Cursor, text: str, tables: Tables, hidden: Iterable[str], limit: int) -> list[Read]:
-    """What the query reads, at most ``limit`` rows of its answer being wanted.
+    """The tables, columns and rows that the query reads for at most ``limit`` rows of its result.
 
     Raises:
         InvalidInput: it is no single SELECT that only reads these tables.
@@ -144,7 +144,7 @@ GROUP BY ALL
 
 
 def _functions(cursor: Cursor) -> tuple[frozenset[str], frozenset[str]]:
-    """Functions that give a value for a row, and all that a query may call: none changes or sees what is outside."""
+    """Scalar functions, and all functions that a query may call: none has side effects or outside access."""
     functions = cursor.execute(_FUNCTIONS).fetchall()
     pure = {name: scalar for name, volatile, scalar in functions if not volatile and not name.startswith("__internal")}
     called = frozenset((pure.keys() | HARMLESS | SPECIAL) - REFUSED - ONLY_TABLES)
@@ -168,13 +168,13 @@ def _reads(tree: dict[str, Any], tables: Tables, limit: int, scalars: frozenset[
         needed = tuple(columns) if every else tuple(name for name in columns if name.lower() in words)
         keep = _keep(top, columns) if single else ()
         most = _limit(top, limit, scalars) if single and not top.get("where_clause") else None
-        # A table whose rows are only counted still has to have a column.
+        # A table whose rows are only counted needs a column too.
         reads.append(Read(table, needed or (min(columns, key=lambda name: len(columns[name])),), keep, most))
     return reads
 
 
 def _words(tree: Any) -> set[str]:
-    """Every text of the tree, in lower case: a column that is used stands among them, whatever names it."""
+    """Every text of the tree, in lower case: it includes all columns that the query uses."""
     words: set[str] = set()
     stack = [tree]
     while stack:

@@ -31,7 +31,7 @@ TIMEOUT_S = 10.0
 MAX_TIMEOUT_S = 120.0
 
 HIDDEN = frozenset({"sessions", "revocations", "schema_migrations"})
-"""Tables that are nobody's data: hashes of keys, bookkeeping."""
+"""Tables that are not data: hashes of keys, bookkeeping."""
 
 _COLUMNS = """
 SELECT table_name, column_name, data_type FROM duckdb_columns()
@@ -42,10 +42,10 @@ ORDER BY table_name, column_index
 
 @dataclass(frozen=True, slots=True)
 class SqlResult:
-    """What a query gave.
+    """The result of a query.
 
     Attributes:
-        table: its rows, at most as many as asked for.
+        table: its rows, up to the limit.
         truncated: there were more rows, or more bytes, than these.
         elapsed_s: seconds.
     """
@@ -66,7 +66,7 @@ class Console:
         """Run one SELECT.
 
         Args:
-            text: the query; ``schema`` lists what it may read.
+            text: the query; ``schema`` lists the tables that it may read.
             limit: most rows, up to ``MAX_ROWS``.
             timeout_s: most seconds, up to ``MAX_TIMEOUT_S``.
 
@@ -140,7 +140,7 @@ _ALTER = re.compile(r"^ALTER TABLE (\w+) ADD COLUMN (?:IF NOT EXISTS )?(\w+)[^-]
 
 @cache
 def schema_docs() -> dict[str, dict[str, str]]:
-    """Table -> column -> what the migrations' comments say of it; the table's own words stand under ''."""
+    """Table -> column -> its comment in the migrations; the table's own comment is under ''."""
     docs: dict[str, dict[str, str]] = {}
     for _, _, sql in migrations():
         said: list[str] = []

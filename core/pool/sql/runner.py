@@ -30,7 +30,7 @@ from core.pool.store.memoryuse import own_memory
 
 AT_ONCE = 2
 MAX_GROWTH = 3 << 29
-"""Bytes of memory of its own that a process may hold."""
+"""Bytes of private memory that a process may hold."""
 MAX_READ = 4 << 30
 """Bytes that are handed to one query."""
 POLL_S = 0.05
@@ -54,7 +54,7 @@ class Worker:
                 stdout=subprocess.DEVNULL,
                 # A Ctrl-C in the terminal is for the owner, which ends this one.
                 start_new_session=True,
-                # Where modules are is all that it needs to know; the rest may hold keys.
+                # The worker gets only the module path: other environment variables may hold keys.
                 env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONDONTWRITEBYTECODE": "1"},
             )
         self._sock.setblocking(False)
@@ -94,7 +94,7 @@ class Worker:
                 ``Stopped``.
 
         Raises:
-            InvalidInput: what the process says is wrong with the query.
+            InvalidInput: the worker's error message about the query.
             Stopped: it took too much; the process has to be ended.
         """
         limits = _Limits(time.monotonic() + asked["timeout_s"], asked["timeout_s"], stopping)
@@ -236,7 +236,7 @@ class QueryRunner:
             self._turns.release()
 
     def close(self) -> None:
-        """End all processes; queries that run end with a word."""
+        """End all processes; running queries fail with a message."""
         self._stopping.set()
         with self._lock:
             idle, self._idle = self._idle, []
@@ -247,7 +247,7 @@ class QueryRunner:
 def write_table(
     cursor: Cursor, read: Sequence[Any], known: Mapping[str, str], folder: Path | None, check: Callable[[], None]
 ) -> IO[bytes]:
-    """A file without a name that holds what is read of one table, as Arrow.
+    """Write the rows that a query reads of one table to an unnamed Arrow file.
 
     Args:
         read: table, columns, ``(column, comparison, constant)`` that rows fulfil, and most rows or None.

@@ -35,10 +35,10 @@ MAX_BYTES = 64 << 20
 MAX_MEMORY = 1 << 30
 """Bytes that DuckDB may use by its own count."""
 MAX_DATA = 2 << 30
-"""Bytes that the system lets the process have above what it has at its start, what DuckDB doesn't count included."""
+"""The process's memory limit in bytes above its size at the start, including memory that DuckDB doesn't count."""
 THREADS = 2
 IDLE_S = 300.0
-"""A worker that was asked nothing for so long ends."""
+"""Seconds after which an idle worker ends."""
 LENGTH = struct.Struct("<Q")
 MAX_MESSAGE = 4 << 20
 
@@ -50,7 +50,7 @@ _CONFIG = {
     "allow_community_extensions": False,
     "python_enable_replacements": False,
 }
-# The first can't be said once the second is, and none of them once the third is.
+# The order matters: the second setting forbids the first, and the third forbids both.
 _CLOSED = "SET temp_directory = ''; SET enable_external_access = FALSE; SET lock_configuration = TRUE"
 
 
@@ -64,7 +64,7 @@ def send(sock: socket.socket, message: dict[str, Any], *, fds: list[int] | None 
 
 
 def _receive(sock: socket.socket, n_fds: int = 0) -> tuple[dict[str, Any], list[int]]:
-    """The next message with its descriptors. EOFError when the other side is gone."""
+    """The next message with its descriptors. EOFError when the other side has closed."""
     head, fds, _, _ = socket.recv_fds(sock, LENGTH.size, n_fds)
     while len(head) < LENGTH.size:
         more = sock.recv(LENGTH.size - len(head))
@@ -162,7 +162,7 @@ def _answer(sock: socket.socket, asked: dict[str, Any]) -> None:
 
 
 def _end_with_parent(sock: socket.socket) -> None:
-    """A thread that ends the process when the other side of the socket is gone, whatever runs."""
+    """A thread that ends the process when the other side closes the socket, even during a query."""
 
     def watch() -> None:
         poll = select.poll()
@@ -181,7 +181,7 @@ def _bytes_of_data() -> int:
 
 
 def _limit_process() -> None:
-    """What the system holds this process to, for good."""
+    """Set the process's resource limits, which can't be raised again."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     if Path("/proc/self/status").exists():
@@ -190,7 +190,7 @@ def _limit_process() -> None:
 
 
 def main() -> None:
-    """Answer one query after another until the other side is gone."""
+    """Answer one query after another until the other side closes."""
     sock = socket.socket(fileno=os.dup(0))
     os.environ.clear()
     os.chdir("/")

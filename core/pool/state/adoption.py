@@ -30,7 +30,7 @@ def adopted(cursor: Cursor) -> list[dict[str, Any]]:
 
 
 def apply_adopted(work: Workspace) -> None:
-    """Let adopted policies decide the rewards of the trajectories in ``scope``; the rest of the state stands."""
+    """Set the rewards of the trajectories in ``scope`` by adopted policies; other columns are not changed."""
     for row in adopted(work.cursor):
         rule, parameters = rule_sql(parse_policy(row["policy"]))
         work.fill(

@@ -3,16 +3,16 @@
 Rules, in words:
 
 - Only annotations of actions that are not undone count; of those, the latest per target and kind.
-- Step reward: annotation, else the fact. Trajectory reward: annotation, else what ``complete`` said, else the sum
+- Step reward: annotation, else the fact. Trajectory reward: annotation, else the one given at completion, else the sum
   of its steps' known rewards, else NULL.
 - Call kind: as linking named it; a main call without tools, unrelated to the conversation before it, in a
   trajectory whose other calls have tools, is auxiliary.
 - Step trainable: annotation, else (main, status ok, no mismatch, its trajectory certain and not labelled untrainable).
 - Trajectory trainable: annotation, else whether any of its steps is.
-- Channel and prompt group: what registration or completion said of the trajectory, else its first step's (for the
+- Channel and prompt group: those of the registration or completion, else its first step's (for the
   group the first with tools, since a title request may come before the task).
-- Complete: somebody closed it, or its producer marked a step as the last.
-- ``is_last``: as the producer said, or the last main step of a complete trajectory.
+- Complete: it was closed by a request, or its producer marked a step as the last.
+- ``is_last``: as the producer marked it, or the last main step of a complete trajectory.
 - Findings: as ``core.pool.state.findings`` defines them. Difficulty: 1 - the success rate of the prompt group.
 
 Facts change by ``refresh``, which derives whole trajectories; opinions by ``relabel``, which touches only

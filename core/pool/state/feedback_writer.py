@@ -49,7 +49,7 @@ class _State:
 
 
 def target_of(item: Mapping[str, Any]) -> Target:
-    """What a feedback names, as the key under which it may have to wait."""
+    """The key of a feedback's target, under which it waits if the target has not arrived."""
     if item.get("step_uid") is not None:
         return "step", item["step_uid"]
     if item.get("trajectory_uid") is not None:
@@ -68,7 +68,7 @@ def feedback_targets(steps: Iterable[Step], trajectory_uids: Iterable[str]) -> I
 
 
 def annotations_of(item: Mapping[str, Any]) -> list[Annotation]:
-    """The opinions that a feedback stands for, their target left open; none when it withdraws."""
+    """The annotations of a feedback, without their target; none when it withdraws."""
     value, kind = item.get("value"), item["kind"]
     if value is None:
         return []
@@ -95,7 +95,7 @@ def annotations_of(item: Mapping[str, Any]) -> list[Annotation]:
 
 
 def digest_of(item: Mapping[str, Any]) -> str:
-    """What tells a word from a repeated delivery of it, as ``feedback.content_hash`` spells it."""
+    """The hash that recognises a repeated delivery of a revision, as in ``feedback.content_hash``."""
     return uuid_text(content_hash(canonical({key: item[key] for key in item if key != "received_at"})))
 
 
@@ -106,7 +106,7 @@ class FeedbackWriter:
         self._waiting: set[Target] | None = None
 
     def forget(self) -> None:
-        """Read again what is waited for, for instance after a transaction was rolled back."""
+        """Read the waiting targets again, for instance after a transaction was rolled back."""
         self._waiting = None
 
     def waiting(self, cursor: Cursor) -> set[Target]:
@@ -122,7 +122,7 @@ class FeedbackWriter:
         take_id: Take,
         now: float,
     ) -> set[int]:
-        """Store new words and let those in force count whose target is there.
+        """Store new revisions and apply those in force whose target exists.
 
         Args:
             items: checked entries of ``feedback`` records.
@@ -152,7 +152,7 @@ class FeedbackWriter:
     def _words(
         self, cursor: Cursor, items: Sequence[Mapping[str, Any]], take_id: Take
     ) -> tuple[dict[str, _State], dict[str, Mapping[str, Any]]]:
-        """Store what is new: (state by uid, the word now in force by uid, empty where an older one stays so)."""
+        """Store new revisions: (state by uid, the revision now in force by uid, empty where an older one remains)."""
         uids = [item["feedback_uid"] for item in items]
         states, known = _states(cursor, uids), _known_hashes(cursor, uids)
         changed: dict[str, Mapping[str, Any]] = {}
@@ -161,7 +161,7 @@ class FeedbackWriter:
             uid = said["feedback_uid"]
             digest = digest_of(said)
             before = known.setdefault(uid, [])
-            # Without a time of its own, a word that equals an older one may be a change of mind and back.
+            # Without a time of its own, a revision that equals an older one may be a change and its reversal.
             if digest in (before if said.get("given_at") is not None else before[-1:]):
                 continue
             before.append(digest)
@@ -190,7 +190,7 @@ class FeedbackWriter:
         take_id: Take,
         now: float,
     ) -> set[int]:
-        """Let one word replace the one before it."""
+        """Replace a feedback's annotations by those of a new revision."""
         touched: set[int] = set()
         if state.action_id is not None:
             touched.update(_undo(cursor, state.action_id, now))
@@ -312,7 +312,7 @@ def _place_key(item: Mapping[str, Any]) -> tuple[str, str, int]:
 
 
 def _resolve(cursor: Cursor, items: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, int], tuple[int, int | None]]:
-    """Where each target stands: (trajectory_id, step_id or None); those that have not arrived are left out."""
+    """The rows of targets: (trajectory_id, step_id or None); targets that have not arrived are left out."""
     wanted: dict[str, set[str]] = {"step": set(), "trajectory": set(), "response": set()}
     for item in items:
         kind, uid = target_of(item)

@@ -1,8 +1,8 @@
 """Findings: automatic checks of steps that flag them for review.
 
-Two halves. What one call shows by itself (``observe``) is read once, when the step is stored, and kept in
-``step_findings``; what takes its trajectory or its group to see (repeats, failed tools, equal rewards) is derived
-from that in SQL beside the effective state. Both are kept as bits of an integer, which can change without moving rows.
+There are two kinds. Findings of a call alone (``observe``) are made once, when the step is stored, and stored in
+``step_findings``. Findings that need its trajectory or group (repeats, failed tools, equal rewards) are derived from
+them in SQL with the effective state. Both are stored as bits of an integer, which can be updated in place.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ BIT: dict[str, int] = {name: 1 << place for place, name in enumerate(FINDINGS)}
 """Name -> its bit."""
 
 OBSERVED = ("truncated", "empty", "malformed_tool_call", "uncertain")
-"""Findings that one call shows by itself."""
+"""Findings that are observed in one call alone."""
 
 OF_STEPS = (*OBSERVED, "repeated_step", "looping", "tool_error", "length_mismatch", "drift")
-"""Findings that stand on the step; the others stand on its trajectory and hold for all its steps."""
+"""Findings of a step; the others belong to its trajectory and apply to all its steps."""
 
 CUT_REASONS = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
 CHECKS = ("verifier", "check", "test", "rule")
@@ -74,7 +74,7 @@ _TEXT_CALL = re.compile(r"<tool_call>|<function=|<\|tool_call|<\|python_tag\|>|\
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What one call shows: bits, whether a tool result that it brings tells of a failure, and its answer's hash.
+    """Findings of one call: bits, whether one of its tool results is a failure, and its answer's hash.
 
     ``answer_hash`` is a signed 64-bit number, equal for equal text and tool calls whatever the calls' ids are; None
     when there is no answer to compare.
@@ -104,7 +104,7 @@ def observe(
         status: its status; only ``ok`` calls can be empty.
         finish_reason: why the answer ended.
         response: the response ids as bytes; None when unknown.
-        uncertain: linking could not tell for sure where it belongs.
+        uncertain: linking found several possible parents.
     """
     calls = list(_calls(answer))
     text = "" if answer is None else message_text(answer).strip()
@@ -121,7 +121,7 @@ def observe(
 
 
 def tool_failed(message: Mapping[str, Any]) -> bool:
-    """Whether a tool's result tells of a failure. Only its beginning and its end are read."""
+    """Whether a tool's result reports a failure. Only its beginning and its end are read."""
     if message.get("is_error") is True or message.get("status") == "error":
         return True
     text = message_text(message)
@@ -201,7 +201,7 @@ def findings_table(step_ids: pa.Array, trajectory_ids: pa.Array, seen: Sequence[
 
 
 def names_of(bits: int) -> list[str]:
-    """The findings that these bits stand for, in the registry's order."""
+    """The names of these bits' findings, in the registry's order."""
     return [name for name, bit in BIT.items() if bits & bit]
 
 
@@ -214,6 +214,6 @@ def mask(names: Sequence[str]) -> int:
 
 
 def names_sql(bits: str) -> str:
-    """SQL: the names that an integer expression's bits stand for, as a list in the registry's order."""
+    """SQL: the names of the findings in an integer expression's bits, as a list in the registry's order."""
     each = ", ".join(f"CASE WHEN {bits} & {bit} <> 0 THEN '{name}' END" for name, bit in BIT.items())
     return f"(CASE WHEN {bits} = 0 THEN []::VARCHAR[] ELSE list_filter([{each}], lambda x: x IS NOT NULL) END)"

@@ -162,7 +162,7 @@ def find_action(cursor: Cursor, action_uid: str) -> tuple[int, bool]:
 
 
 def switch_action(cursor: Cursor, action_uid: str, event: str, now: float) -> int | None:
-    """Undo or redo; returns its action_id, None when it already stands so."""
+    """Undo or redo an action; returns its action_id, None when nothing changes."""
     action_id, undone = find_action(cursor, action_uid)
     if undone == (event == "undo"):
         return None

@@ -33,6 +33,6 @@ def version_in_force(cursor: Cursor, channel: str) -> int | None:
 
 
 def reported_version(events: Sequence[PolicyEvent]) -> int | None:
-    """What ``_REPORTED`` says, of events in the order in which they were stored."""
+    """The result of ``_REPORTED`` for events in the order in which they were stored."""
     in_force = [event for event in events if event.event != PolicyEventKind.SYNC_STARTED]
     return max(enumerate(in_force), key=lambda one: (one[1].created_at, one[0]))[1].version if in_force else None

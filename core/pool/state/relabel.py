@@ -1,6 +1,6 @@
 """Applies labels to the effective state of the labelled steps only, so that labelling a million steps is quick.
 
-The rules are those of ``core.pool.state.derive``; facts, and what follows from them, stand in the state already.
+The rules are those of ``core.pool.state.derive``. Values derived from facts are already in the state.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
 """Kind of opinion -> the columns it changes; others (corrections) change none."""
 
 _JUDGED = frozenset({"reward", "correct"})
-"""Kinds that are looked at together where a trajectory or its group is judged."""
+"""Kinds whose values are derived together for a trajectory or its group."""
 
 _OF_STEPS = frozenset({"reward", "trainable"})
-"""Kinds whose opinions on steps reach the trajectory."""
+"""Kinds whose labels on steps affect the trajectory."""
 
 
 def relabel(cursor: Cursor, action_id: int) -> None:

@@ -9,7 +9,7 @@ UNDONE = "SELECT action_id FROM action_events GROUP BY action_id HAVING arg_max(
 
 
 READY = "Trainable, in a complete and scored trajectory"
-"""What ready means of a step, for people: in filters, in a step's life and in the glossary."""
+"""The description of ready for filters, the life cycle of a step and the glossary."""
 
 
 def settled_sql(trajectory: str) -> str:
@@ -18,7 +18,7 @@ def settled_sql(trajectory: str) -> str:
 
 
 def trainable_sql(*, kind: str, status: str, mismatch: str, bits: str) -> str:
-    """Whether a step may be trained on: its label, else what it is and what its trajectory's label says.
+    """SQL: whether a step is trainable: by its label, else by its kind, status and findings and its trajectory's label.
 
     Args:
         kind, status, mismatch, bits: SQL of the step's kind of call, status, mismatch and findings. ``opinion`` and

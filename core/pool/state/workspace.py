@@ -1,7 +1,7 @@
 """The temporary tables that ``derive``, ``relabel`` and ``adoption`` share: their definitions and their owner.
 
-A table is of the connection that made it, and lasts until it is made again. A function that reads one takes the
-``Workspace`` and says which it reads; whoever calls it has filled that.
+A table belongs to the connection that created it, and lasts until it is filled again. A function that reads tables
+takes the ``Workspace`` and names them in its docstring; its caller must have filled them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TABLES = {
     "regrouped": "prompt groups whose members or rewards may have changed: prompt_uid, channel",
     "by_scope": "rewards that a reward policy gives to trajectories in ``scope``: trajectory_id, reward",
 }
-"""Temp table -> what it holds."""
+"""Temporary table -> its content."""
 
 # The steps spoken of, and all steps of a trajectory whose own trainable label they may follow.
 _TARGET = """

@@ -37,7 +37,7 @@ PLAIN_COLUMNS = (
     "policy_version_end", "is_last", "latency_s", "response_id", "stream_mode", "tokenizer_hash",
     "journal_segment", "journal_offset",
 )  # fmt: skip
-"""Columns of ``steps`` that are attributes of ``Step`` as they stand."""
+"""Columns of ``steps`` that are attributes of ``Step`` without conversion."""
 
 MADE_COLUMNS = (
     "step_id", "trajectory_id", "parent_step_id", "content_hash", "created_at", "ingested_at", "n_prompt_tokens",
@@ -374,7 +374,7 @@ _REMINDERS = re.compile(r"<(system-reminder|environment_context)>.*?</\1>", re.D
 
 
 def prompt_preview(step: Step) -> str | None:
-    """First characters of the task prompt; None when no message tells it.
+    """First characters of the task prompt; None when no message contains it.
 
     A step without a parent holds no answer that was sampled here: the user's turns before the last one are examples,
     primers and contexts, the same ones in every task.
@@ -382,7 +382,7 @@ def prompt_preview(step: Step) -> str | None:
     only_reminders = None
     for message in reversed(step.messages or ()):
         text = message_text(message).strip() if message.get("role") == "user" else ""
-        # A harness's own reminders stand beside the task in one message, or in one of their own.
+        # A harness adds its own reminders to the message of the task, or sends them in a separate message.
         if without_reminders := _REMINDERS.sub("", text).strip():
             return printable(without_reminders)
         only_reminders = text or only_reminders

@@ -137,7 +137,7 @@ def list_sessions(cursor: Cursor) -> list[dict[str, Any]]:
 
 
 def spent(cursor: Cursor, trajectory_uid: str) -> tuple[int, int]:
-    """Calls of a trajectory and their tokens, prompt and response; what is unknown counts as none."""
+    """A trajectory's number of calls and of their prompt and response tokens; unknown counts as 0."""
     sums = cursor.execute(
         "SELECT count(*), coalesce(sum(coalesce(n_prompt_tokens, 0) + coalesce(n_response_tokens, 0)), 0)"
         " FROM steps JOIN trajectories USING (trajectory_id) WHERE trajectory_uid = ?",

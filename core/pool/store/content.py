@@ -1,4 +1,4 @@
-"""JSON and content hashes: the same message is stored once, whoever sent it."""
+"""JSON and content hashes, by which equal messages are stored once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Message(dict[str, Any]):
     def __init__(self, said: Mapping[str, Any]) -> None:
         super().__init__(said)
         self.hashed: tuple[bytes, bytes] | None = None
-        """What ``hashed`` gives for it, once it has been asked."""
+        """The cached result of ``hashed`` for it."""
         self.link_hashes: tuple[int, int] | None = None
         """``core.linking``'s, once it has made them."""
 
@@ -66,7 +66,7 @@ class Tools(list[Any]):
     def __init__(self, said: Iterable[Any]) -> None:
         super().__init__(said)
         self.hashed: tuple[bytes, bytes] | None = None
-        """What ``hashed`` gives for them, once it has been asked."""
+        """The cached result of ``hashed`` for them."""
 
 
 def hashed(value: Any) -> tuple[bytes, bytes]:

@@ -27,7 +27,7 @@ _HEADERS_BYTES = 3 * 4096
 
 
 def opening_failed(path: str, error: BaseException) -> PoolError:
-    """What a failure to open the file means."""
+    """The StudioError for a failure to open the file."""
     message = str(error)
     low = message.lower()
     if any(word in low for word in _ELSEWHERE):
@@ -50,14 +50,14 @@ def opening_failed(path: str, error: BaseException) -> PoolError:
 
 
 def writing_failed(error: duckdb.Error) -> PoolError:
-    """What a failure to write means, where the file is as it was."""
+    """The StudioError for a failed write that left the file unchanged."""
     if any(word in str(error).lower() for word in _NO_ROOM):
         return NoRoom(f"The pool could not be written: {error}", field="data_dir", hint="Free some room on its disk.")
     return PoolError(f"The pool could not be written: {error}")
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether an error of a running pool means that its file can't be trusted any more."""
+    """Whether an error of a running pool means that its file is damaged."""
     if isinstance(error, duckdb.FatalException | duckdb.InternalException | duckdb.SerializationException):
         return True
     if may_be_false(error):
@@ -73,7 +73,7 @@ def may_be_false(error: BaseException) -> bool:
 
 
 def read_all(cursor: Any) -> None:
-    """Read every stored value; what the library can't read is its error."""
+    """Read every stored value; raises DuckDB's error for one that can't be read."""
     sql = "SELECT table_name FROM duckdb_tables() WHERE NOT internal AND NOT temporary ORDER BY table_name"
     for (name,) in cursor.execute(sql).fetchall():
         cursor.execute(f'SELECT bit_xor(hash(x)) FROM "{name}" x').fetchall()

@@ -75,7 +75,7 @@ def migrate(cursor: Cursor, clock: Callable[[], float]) -> None:
                 cursor.execute("INSERT INTO schema_migrations VALUES (?, ?, ?)", [number, name, timestamp(clock())])
         cursor.execute("COMMIT")
     except BaseException:
-        # After a commit that failed there is no transaction any more; the error that led here says more.
+        # After a failed commit there is no transaction any more; the original error is more useful.
         with suppress(duckdb.Error):
             cursor.execute("ROLLBACK")
         raise
@@ -209,7 +209,7 @@ class Database:
         return n
 
     def _roll_back(self, cursor: Watched) -> None:
-        """After a fatal error there is no transaction any more; the error that led here says more."""
+        """Roll back, ignoring errors: after a fatal error there is no transaction, and the original error is kept."""
         with suppress(duckdb.Error):
             cursor.execute("ROLLBACK")
 
@@ -218,9 +218,9 @@ class Database:
             raise damage.damaged(self.path, self.damage)
 
     def _note_damage(self, error: duckdb.Error) -> None:
-        """PoolDamaged when the error means that the file can't be trusted.
+        """Raises PoolDamaged when the error means that the file is damaged.
 
-        PoolError when it says so, and all of the file can be read: the library has false alarms (``turns``).
+        PoolError when all of the file can be read all the same: DuckDB has false alarms (``readcommitlock``).
         """
         if damage.is_damage(error):
             if damage.may_be_false(error) and self._is_whole():
@@ -231,7 +231,7 @@ class Database:
             raise damage.damaged(self.path, self.damage) from error
 
     def _is_whole(self) -> bool:
-        """Whether every stored value can be read while nobody writes."""
+        """Whether every stored value can be read while writes wait."""
         with self.lock:
             cursor = self._connection.cursor()
             try:
@@ -243,11 +243,11 @@ class Database:
         return True
 
     def tell_only(self, *tables: str) -> None:
-        """Say, inside ``write``, that the log needs the rows of these tables alone: the others follow from them."""
+        """Declare, inside ``write``, that the log needs only the rows of these tables: others are derived from them."""
         self._only = frozenset(tables)
 
     def touch(self, *, trajectories: Iterable[int] = (), actions: Iterable[int] = ()) -> None:
-        """Say, inside ``write``, what it changes; all that is said together is all that it changes."""
+        """Declare, inside ``write``, changed trajectories and actions; all calls together must be complete."""
         self._touched = (self._touched or NOTHING) | ChangeSet(frozenset(trajectories), frozenset(actions))
 
     @contextmanager
@@ -311,7 +311,7 @@ class Database:
         return log.stat().st_size if log.exists() else 0
 
     def checkpoint(self) -> None:
-        """Take what the write-ahead log holds into the file now: some commit would have to wait for it later."""
+        """Checkpoint the write-ahead log now; otherwise a later commit would have to wait for it."""
         with self.lock:
             cursor = self._connection.cursor()
             try:
@@ -323,9 +323,9 @@ class Database:
                 cursor.close()
 
     def close(self) -> None:
-        """Wait for the writer, end the reads that still go on, then close the file.
+        """Wait for the writer, end running reads, then close the file.
 
-        A read of a caller that left may go on for seconds, and DuckDB refuses to close under it.
+        A read whose caller has gone may run for seconds, and DuckDB can't close the file meanwhile.
         """
         self.stopping.set()
         with self.lock, self._opening:
@@ -373,7 +373,7 @@ def registered(cursor: Cursor, **tables: pa.Table) -> Iterator[None]:
 
 
 MOST_BOUND = 1000
-"""So many numbers are bound as one list; more are registered as a table, which takes longer to plan."""
+"""Up to this many numbers are bound as one list; more are registered as a table, which takes longer to plan."""
 
 
 @contextmanager
@@ -382,7 +382,7 @@ def among(
 ) -> Iterator[tuple[str, list[Any]]]:
     """The condition that a column is one of these numbers, and its bound values; to be used inside the block.
 
-    Their bounds are said too: what is stored elsewhere is not read.
+    The least and the greatest number are bound too, so that DuckDB skips blocks outside.
     """
     wanted = np.unique(numbers if isinstance(numbers, np.ndarray) else np.fromiter(numbers, np.int64))
     if not wanted.size:

@@ -1,4 +1,4 @@
-"""The next free numbers of the tables whose rows are numbered."""
+"""The next free ids of tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SELECT
 
 
 def next_ids(cursor: Cursor) -> dict[str, int]:
-    """Name -> the next number. Numbers of what was deleted are not given again: it may come back from the trash."""
+    """Name -> the next id. Ids of deleted rows are not reused: the rows may be restored from the trash."""
     numbers = rows(cursor, _NEXT_IDS)[0]
     for (body,) in cursor.execute("SELECT next_ids FROM retention_runs WHERE next_ids IS NOT NULL").fetchall():
         for name, number in (decode(body) or {}).items():

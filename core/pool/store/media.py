@@ -74,7 +74,7 @@ def put_back(cursor: Cursor, bodies: Iterable[tuple[int, str, str]]) -> dict[int
         )
     for number, (digest, body) in named.items():
         filled = _NAME.sub(lambda match: f'"{urls[match[1]]}"' if match[1] in urls else match[0], body)
-        # A message may say these very words itself: its hash tells which of the two was sent.
+        # A message may contain such a name itself: the stored hash shows which of the two was sent.
         if content_hash(filled.encode("utf-8")).hex() == digest:
             whole[number] = filled
     return whole

@@ -73,7 +73,7 @@ class Lists:
         self._from = re.compile(rf"\b(?:{'|'.join(sorted(self._tables))})\b")
 
     def reading(self, sql: str) -> AbstractContextManager[None]:
-        """The turn of a statement; one that can't read a list waits for nobody."""
+        """The lock for a statement; a statement that reads no list takes none."""
         if self._names is None or not self._from.search(sql) or not self._names.search(sql):
             return nullcontext()
         return self.turns.read()
@@ -106,7 +106,7 @@ class Fetched:
 
 
 class Reading:
-    """A cursor for reading, whose statements take their turns."""
+    """A cursor for reading, whose statements take the lock."""
 
     def __init__(self, cursor: Any, lists: Lists) -> None:
         self._cursor = cursor

@@ -48,7 +48,7 @@ def links_of(cursor: Cursor, trajectory_ids: Iterable[int]) -> dict[int, Link]:
 
 
 def with_ancestors(links: Mapping[int, Link], step_ids: Iterable[int]) -> list[int]:
-    """These steps and all that they lean on, ascending: parents come before children."""
+    """These steps and all their ancestors, ascending: parents come before children."""
     wanted: set[int] = set()
     for start in step_ids:
         step_id: int | None = start
@@ -73,7 +73,7 @@ def _list_parts(column: pa.ChunkedArray, empty: Any) -> list[np.ndarray | None]:
 
 
 def token_parts(cursor: Cursor, step_ids: Sequence[int]) -> dict[int, StepTokens]:
-    """What is stored of each step: (prompt suffix, response, logprobs), one query."""
+    """The stored tokens of each step: (prompt suffix, response, logprobs), by one query."""
     if not step_ids:
         return {}
     with among(cursor, "step_id", step_ids) as (condition, bound):

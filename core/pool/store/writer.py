@@ -50,11 +50,11 @@ class Writer:
         return first
 
     def read_next_ids(self) -> None:
-        """Take the next free numbers from the file, after rows with numbers of their own came in."""
+        """Read the next free ids from the file, after rows with given ids were inserted."""
         with self._db.read() as cursor:
             self.next = next_ids(cursor)
 
     def forget(self) -> None:
-        """Read messages and waiting feedback again: what is remembered of them may be wrong."""
+        """Drop the caches of messages and waiting feedback, which may be wrong."""
         self.messages.forget()
         self.feedback.forget()

@@ -1,8 +1,8 @@
 """Compaction of the opinions log: a new log with the present rows replaces the log of all changes.
 
-The new log is written aside while the old one goes on, read back, and given what came meanwhile; then the pool's file
-is told, in one commit, that it goes on with the new one. The old one is deleted when that is in the file itself. A
-process may end at any point of this: until the commit the old log is the log, from then on the new one is.
+The new log is written while the old one is still in use, read back for a check, and extended by the changes made
+meanwhile. Then one commit in the pool's file switches to the new log. The old one is deleted after a checkpoint. A
+process may end at any point: until the commit the old log is valid, after it the new one.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _check(fresh: OpinionLog, n_written: Counter[str]) -> None:
 
 
 def _bring(before: OpinionLog, mark: str, last: int, fresh: OpinionLog) -> bool:
-    """Add what came since the snapshot; False where something was deleted or restored: its rows are in neither."""
+    """Add the changes since the snapshot; False if one is a deletion or restoration, whose rows are in neither log."""
     entries = [entry for entry in read_tail(before.directory, mark) if entry.n > last]
     voided = before.unvoided | {entry.voids for entry in entries if entry.kind == "void"}
     changed = [entry for entry in entries if entry.kind == "change" and entry.n not in voided]
@@ -118,7 +118,7 @@ def _bring(before: OpinionLog, mark: str, last: int, fresh: OpinionLog) -> bool:
 
 
 def note_position(cursor: Cursor, kept: OpinionLog, *, replaces: str | None = None) -> None:
-    """A record that says nothing but that the file holds all before it."""
+    """Append a record which marks that the file contains all records before it."""
     mark = kept.mark
     n = kept.append("begun", [], **({} if replaces is None else {"replaces": replaces}))
     cursor.execute("DELETE FROM opinions_position")
@@ -150,7 +150,7 @@ def settle_generations(directory: Path, own: str) -> None:
 
 
 class Compaction:
-    """Looks now and then whether the log is to be begun anew: to be called often."""
+    """Compacts the log when it pays. Call it often; it checks at intervals."""
 
     def __init__(self, compact: Callable[[], int | None]) -> None:
         self._compact = compact

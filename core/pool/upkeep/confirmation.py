@@ -15,7 +15,7 @@ MOST_OPEN = 1000
 
 
 class Confirmations:
-    """Each token stands for one subject, once, for ``LASTS_S``. They end with the process. Safe in any thread."""
+    """Tokens, each valid for one subject, once, for ``LASTS_S``, and in this process only. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -23,7 +23,7 @@ class Confirmations:
         self._open: dict[str, tuple[str, float]] = {}
 
     def issue(self, subject: str) -> dict[str, Any]:
-        """``{confirm, expires_at}`` for a digest of what was previewed."""
+        """``{confirm, expires_at}`` for the digest of a preview."""
         token, until = secrets.token_urlsafe(24), self._clock() + LASTS_S
         with self._lock:
             self._open[token] = (subject, until)
@@ -32,7 +32,7 @@ class Confirmations:
         return {"confirm": token, "expires_at": until}
 
     def check(self, token: str, subject: str) -> None:
-        """Use up a token. Conflict when it is none, has expired, or stands for something else."""
+        """Redeem a token. Conflict when it is unknown, has expired, or was issued for another digest."""
         with self._lock:
             known = self._open.pop(token, None)
         if known is None or known[1] < self._clock():

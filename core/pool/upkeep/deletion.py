@@ -15,7 +15,7 @@ WHERE column_name = 'trajectory_id' AND schema_name = 'main' AND database_name =
     AND table_name NOT LIKE 'dataset_%'
 ORDER BY table_name
 """
-"""Tables whose rows go with their trajectory; versions hold none of those that go."""
+"""Tables whose rows are deleted with their trajectory. Dataset versions contain no deletable trajectory."""
 
 _ORPHANS = """
 DELETE FROM messages WHERE message_id NOT IN (
@@ -34,12 +34,12 @@ DELETE FROM media WHERE content_hash NOT IN (
 
 @dataclass(slots=True)
 class Deletions:
-    """What retention runs deleted that nobody took back.
+    """The uids that retention runs deleted and that were not restored.
 
     Attributes:
         positions: run -> segment -> how far that was read when the run was.
         runs: (``step``, ``trajectory`` or ``feedback``; its uid) -> the runs that deleted it.
-        restored: runs that were taken back.
+        restored: runs that were restored.
     """
 
     positions: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Deletions:
     restored: set[str] = field(default_factory=set)
 
     def add(self, table: str, deleted_rows: Iterable[Mapping[str, Any]]) -> None:
-        """Take in rows of ``retention_runs``, ``deleted`` or ``restored_runs``; others say nothing."""
+        """Add rows of ``retention_runs``, ``deleted`` or ``restored_runs``; other tables are ignored."""
         for row in deleted_rows if table in DELETING else ():
             if table == "retention_runs":
                 if row["run_uid"] is not None:
@@ -77,7 +77,7 @@ def read_deletions(cursor: Cursor) -> Deletions:
 
 
 def name_deleted(cursor: Cursor, run_uid: str) -> None:
-    """Note what a run takes: the trajectories of the table ``gone``, their steps and the feedback about them."""
+    """Store the uids that a run deletes: the trajectories of the table ``gone``, their steps and their feedback."""
     cursor.execute(
         "INSERT INTO deleted SELECT $run, 'trajectory', trajectory_uid FROM gone ORDER BY trajectory_id",
         {"run": run_uid},
@@ -95,7 +95,7 @@ def name_deleted(cursor: Cursor, run_uid: str) -> None:
 
 
 def forget(cursor: Cursor, run_uid: str) -> None:
-    """Delete what a run names. A trajectory that got other steps since keeps its facts."""
+    """Delete the rows of a run. A trajectory that got other steps since keeps its facts."""
     uids = "(SELECT uid FROM deleted WHERE run_uid = ? AND kind = ?)"
     cursor.execute(
         f"CREATE OR REPLACE TEMP TABLE gone AS SELECT trajectory_id FROM trajectories WHERE trajectory_uid IN {uids}",

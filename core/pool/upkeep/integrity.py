@@ -18,7 +18,7 @@ from core.types import Step
 
 
 class Stored(NamedTuple):
-    """A step as the pool knows it: its hash, and where in the journal its record begins."""
+    """A stored step's hash, and the position of its journal record."""
 
     step_uid: str
     trajectory_uid: str
@@ -27,7 +27,7 @@ class Stored(NamedTuple):
 
 
 def said_hash(step: Step) -> str:
-    """The content hash of what a producer said of a step, as ``steps.content_hash`` spells it."""
+    """The content hash of a producer's step, as in ``steps.content_hash``."""
     return uuid_text(prepare(step, {}).content)
 
 
@@ -54,13 +54,13 @@ def _as_said(step: dict[str, Any]) -> Step:
 
 
 class Integrity:
-    """``pool.integrity``: what ``claw-studio doctor --deep`` reads, and the state made anew."""
+    """``pool.integrity``: the reads of ``claw-studio doctor --deep``, and deriving the whole state again."""
 
     def __init__(self, database: Database, writer: Writer) -> None:
         self._db, self._writer = database, writer
 
     def damaged_steps(self, trajectory_uid: str) -> Iterator[tuple[str, str]]:
-        """(step uid, what is wrong) of the steps that can't be put together again as they came."""
+        """(step uid, error) of the steps that can't be restored exactly."""
         with self._db.read() as cursor:
             hashes = dict(
                 cursor.execute(
@@ -102,7 +102,7 @@ class Integrity:
     def rebuild_state(self) -> None:
         """Derive the effective state again from facts and annotations; the result is what it was.
 
-        What was observed of each call is observed anew too: a newer program may see more.
+        The findings of each call are also made again: a newer version of the program may find more.
         """
         with self._writer.writing() as cursor:
             cursor.execute("DELETE FROM step_findings")

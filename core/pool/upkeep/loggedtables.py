@@ -2,8 +2,8 @@
 
 These tables can't be made again from the journal, so every change of them goes to the opinions log
 (``opinionlog``) before it is committed. ``Database.write`` is the one place where that happens: it reads what
-the transaction added, whatever wrote it. Rows are told with uids in place of the ids that this file gave its steps and
-trajectories, so that they fit a file made anew.
+the transaction added, whatever wrote it. Logged rows have uids in place of this file's ids of steps and trajectories,
+so that they can be replayed into a new file.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Logged:
     Attributes:
         owner: it has a ``trajectory_id``.
         step: it has a ``step_id``.
-        optional: rows whose trajectory is not known are kept, and say so by NULL.
+        optional: rows whose trajectory is unknown are kept, with NULL.
         key: a row replaces the one that has the same value in this column; None: rows are only added.
         changed: condition of the rows that a transaction changed.
-        whole: all rows are told at each change; few they are.
+        whole: each change logs all rows of the table, which are few.
         chunk: rows of one record of a snapshot.
     """
 
@@ -152,7 +152,7 @@ def _read(cursor: Any, name: str, condition: str) -> pa.Table:
 
 
 def put_back(cursor: Any, name: str, table: pa.Table) -> int:
-    """Add rows of the log to their table; returns how many were left out, since what they are about is not here."""
+    """Insert rows of the log into their table; returns how many were left out because their target is missing."""
     logged = LOGGED[name]
     table = table.append_column("told_place", pa.array(range(len(table)), pa.int64()))
     cursor.register("logged_rows", table)

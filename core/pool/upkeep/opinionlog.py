@@ -9,11 +9,11 @@ Arrow stream. ``n`` counts up by one, so a record that is missing shows. Kinds: 
 ``snapshot`` (a piece of all that there was when the log began), ``begun`` (a file holds all before it), ``void`` (the
 change ``voids`` was never committed).
 
-A log is told from others by its name, the generation. A new one begins, with a snapshot, where there was none or where
-the newest does not fit the pool's file; the older ones stay. One that begins in place of another, which is let go of
-then (``core.pool.upkeep.compaction``), names it in its ``begun``: ``replaces``.
+A log is identified by its name, the generation. A new generation begins, with a snapshot, if there is none or if the
+newest does not fit the pool's file; older ones are kept. A generation that replaces another (see
+``core.pool.upkeep.compaction``) names it in its ``begun`` record: ``replaces``.
 
-The plans of batches stand in segments of their own beside it, once for pool and log: both hold a plan's place alone.
+The plans of batches are stored once, in segments of their own; pool and log hold only a plan's position in them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Entry:
 
 
 class OpinionLog:
-    """The writing end of one generation. The pool's writer lock keeps calls apart.
+    """Writes one generation of the log. Calls are serialised by the pool's writer lock.
 
     Raises:
         OpinionsError: the folder can't be written.
@@ -103,12 +103,12 @@ class OpinionLog:
 
     @property
     def unvoided(self) -> frozenset[int]:
-        """Changes that were not committed and are not yet said to be void."""
+        """Changes that were not committed and have no ``void`` record yet."""
         return frozenset(self._unvoided)
 
     @property
     def mark(self) -> str:
-        """A place before what is appended next."""
+        """The position of the next append."""
         return self._journal.mark()
 
     def append(self, kind: str, parts: Parts, **more: Any) -> int:
@@ -128,7 +128,7 @@ class OpinionLog:
         return f"{segment}:{offset}"
 
     def void(self, n: int) -> None:
-        """Say that a change was not committed after all.
+        """Mark a change as not committed.
 
         Where that can't be written now, the change is cut off again, which needs no room; where that fails too, it is
         said before the next change.
@@ -188,7 +188,7 @@ class OpinionLog:
 
 
 def new_generation(directory: Path) -> str:
-    """A name that sorts after those that there are."""
+    """A generation's name that sorts after the existing ones."""
     last = max((int(name[1:7]) for name in generations(directory)), default=0)
     return f"o{last + 1:06d}_{secrets.token_hex(4)}"
 
@@ -279,7 +279,7 @@ class LogReport:
 
 
 def inspect(directory: Path, *, known: tuple[str, int] | None = None) -> LogReport:
-    """Read a log and count what is missing of it.
+    """Read a log and count its missing records.
 
     Args:
         known: the log that the pool's file goes on with, and a record that it had for certain; None: the newest.
@@ -308,7 +308,7 @@ def _entries(records: Iterator[Record]) -> Iterator[Entry]:
     seen: set[int] = set()
     for record in records:
         entry = _parse(record.payload)
-        # A segment that stands there twice says everything twice.
+        # A duplicate segment repeats its records.
         if entry is not None and entry.n not in seen:
             seen.add(entry.n)
             yield entry

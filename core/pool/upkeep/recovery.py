@@ -1,12 +1,12 @@
 """``pool.recovery``: replays the opinions log into the pool's file, at each start, after a crash, and on a rebuild.
 
-At an opening the file says which record of the log it holds last. Records after it were durable and not committed: they
-are put back. A file without a position, or with one that the log does not have, begins a new log with all that it
-holds.
+The file stores the number of the last log record that it contains. At the start, records after it, which were durable
+but not committed, are replayed. A file without a position, or with one that the log does not have, begins a new log
+with a snapshot of its content.
 
-Opinions are about facts, and words from the journal (feedback) share an order with those of the log. So what has to be
-put back waits until the journal is read to its end, feedback waits for it in turn, and what the log holds of feedback
-is not taken twice.
+Opinions refer to facts, and feedback in the journal shares an order with the opinions in the log. So the replay waits
+until the journal is read to its end, feedback from the journal waits for the replay, and feedback that the log contains
+is not stored twice.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Replay:
-    """What putting back a log came to.
+    """The counts of a replay of the log.
 
     Attributes:
         n_records: records put back.
@@ -59,7 +59,7 @@ class Replay:
 
 
 class Recovery:
-    """``pool.recovery``: keeps the opinions log, and puts back what it holds."""
+    """``pool.recovery``: opens the opinions log, and replays it."""
 
     def __init__(self, database: Database, writer: Writer, file: PoolFile) -> None:
         self._db, self._writer, self._file = database, writer, file
@@ -74,7 +74,7 @@ class Recovery:
         return self._holding
 
     def keep_log(self, directory: Path) -> None:
-        """Take up the opinions log in this folder, or begin it. OpinionsError when it can't be written."""
+        """Continue the opinions log in this folder, or begin one. OpinionsError when it can't be written."""
         with self._db.read() as cursor:
             positions = cursor.execute("SELECT generation, mark, n FROM opinions_position").fetchall()
             held = cursor.execute("SELECT count(*) FROM held_feedback").fetchall()[0][0]
@@ -106,7 +106,7 @@ class Recovery:
         voided = {voids for _, kind, voids in tail if kind == "void"}
         if any(number > n and kind == "change" and number not in voided for number, kind, _ in tail):
             self._log, self._after, self._holding = opened, (mark, n), True
-            self._db.logged = False  # what is put back does not unmake the file's position
+            self._db.logged = False  # a replay must not delete the file's position
             return
         self._db.log, self._db.logged = opened, True
 
@@ -134,7 +134,7 @@ class Recovery:
             self._begin(directory)
 
     def compact_log(self) -> int | None:
-        """Begin the log anew where more than half of it is superseded; bytes saved, None where it stays.
+        """Compact the log if more than half of it is superseded; returns the bytes saved, or None.
 
         OpinionsError when the new one can't be written: the old one stays in use.
         """
@@ -147,7 +147,7 @@ class Recovery:
             self._file.lock.release()
 
     def recover(self, trash: Path) -> Replay:
-        """Put back what the log holds and the file doesn't, once the journal is read to its end."""
+        """Replay the log's records that the file lacks, once the journal is read to its end."""
         replay = Replay()
         kept = self._log
         if not self._holding or kept is None:
@@ -166,7 +166,7 @@ class Recovery:
         return replay
 
     def begin_rebuild(self, directory: Path) -> str | None:
-        """In a new file, before the journal is read: what was deleted is left out, feedback waits for the log.
+        """In a new file, before the journal is read: skip deleted items, and let feedback wait for the log.
 
         Returns the log's name, None when there is none.
         """
@@ -178,7 +178,7 @@ class Recovery:
 
     @property
     def forgets_any(self) -> bool:
-        """Whether ``forgets`` can say yes."""
+        """Whether ``forgets`` can return True."""
         return self._forgotten is not None
 
     def forgets(self, kind: str, uid: str, segment: str, offset: int) -> bool:
@@ -188,7 +188,7 @@ class Recovery:
     def finish_rebuild(
         self, directory: Path, generation: str | None, *, progress: Callable[[int, int], None] | None = None
     ) -> Replay:
-        """After the journal was read: put back the whole log, then go on with it.
+        """After the journal was read: replay the whole log, then continue it.
 
         ``progress`` is called with (records put back, in all).
         """
@@ -230,7 +230,7 @@ class Recovery:
         return replay
 
     def _finish(self, kept: OpinionLog) -> None:
-        """Go on with the log, and take the feedback that waited, less what the log held of it."""
+        """Continue the log, and store the feedback that waited, without the part that the log already contained."""
         self._holding, self._log = False, None
         self._writer.read_next_ids()
         self._db.log, self._db.logged = kept, True
@@ -252,7 +252,7 @@ class Recovery:
 
 
 def _apply(cursor: Cursor, entry: Entry, replay: Replay, trash: Path | None, skipped: frozenset[str]) -> None:
-    """Put back one record. ``skipped`` are deletions that were taken back later: they are not run at all."""
+    """Replay one record. ``skipped`` are deletions that were restored later: they are not run."""
     parts = entry.parts()
     for name, table in parts:
         left_out = put_back(cursor, name, table)
@@ -278,7 +278,7 @@ def _apply(cursor: Cursor, entry: Entry, replay: Replay, trash: Path | None, ski
 
 
 def _deletions(entries: Iterable[Entry]) -> Deletions:
-    """Those that the log tells of."""
+    """The deletions in the log."""
     deletions = Deletions()
     for entry in entries:
         if any(name in DELETING for name, _ in entry.names):
@@ -288,7 +288,7 @@ def _deletions(entries: Iterable[Entry]) -> Deletions:
 
 
 def _not_taken(cursor: Cursor, held: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Words that the log did not hold already: the journal tells each as often as it was said."""
+    """Feedback that the log did not contain: the journal has every delivery, repeated ones too."""
     if not held:
         return []
     taken = Counter(
@@ -315,7 +315,7 @@ def read_counts(path: Path, tables: Sequence[str]) -> dict[str, int] | None:
 
 
 def read_place(path: Path) -> tuple[str, int] | None:
-    """Log and number of its record that a file, which nobody has open, holds last; None where it can't be told."""
+    """The log and the last record that a closed file contains; None if it can't be read."""
     try:
         with closing(duckdb.connect(str(path), read_only=True)) as connection:
             positions = connection.execute("SELECT generation, n FROM opinions_position").fetchall()
@@ -325,7 +325,7 @@ def read_place(path: Path) -> tuple[str, int] | None:
 
 
 def read_through(path: Path) -> str | None:
-    """Read every value of a file that nobody has open; returns what is wrong, None when all of it can be read."""
+    """Read every value of a closed file; returns the error, None when all of it can be read."""
     try:
         settled = not Path(f"{path}.wal").exists()
         with closing(duckdb.connect(str(path), read_only=True)) as connection:
@@ -340,7 +340,7 @@ def read_through(path: Path) -> str | None:
 
 
 def check_recoverable(path: Path, journal_dir: Path, opinions: Path) -> None:
-    """PoolDamaged when the file is gone though a journal or a log stands beside it."""
+    """Raises PoolDamaged when the file is missing though there is a journal or a log."""
     if path.exists() and path.stat().st_size:
         return
     n_bytes = sum(one.stat().st_size for folder in (journal_dir, opinions) for one in folder.glob("*" + SUFFIX))

@@ -22,9 +22,9 @@ from core.pool.upkeep.deletion import Deletions, forget, name_deleted, read_dele
 from core.pool.upkeep.trashedruns import keep_run, put_run_back, read_note, uptime
 
 MAX_CHANGES = 8
-"""Deletions and restorations whose trajectories are remembered."""
+"""The number of latest deletions and restorations whose trajectories are kept in memory."""
 REST_S = 3600.0
-"""Trajectories that something was added to within this time stay, whatever a rule says."""
+"""Seconds. Trajectories that were added to within this time are never deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class RetentionRuns:
     """``pool.retention``: lets trajectories go by a rule, and puts them back.
 
     Attributes:
-        trash: folder that what is deleted is moved to; None deletes for good.
+        trash: folder that deleted data is moved to; None: deletion is final.
         confirmations: tokens of previews.
         n_deletions: deletions and restorations so far: who remembers steps asks ``changed_since`` when it
             changes.
@@ -124,7 +124,7 @@ class RetentionRuns:
         self._changes: tuple[tuple[list[str], list[str]], ...] = ()
 
     def preview(self, rule: Retention) -> dict[str, Any]:
-        """What the rule would delete now, and what it would spare.
+        """Counts of what the rule would delete now, and what it would spare.
 
         Returns ``{n_trajectories, n_steps, n_tokens, n_bytes, oldest, newest, n_kept_in_version, n_kept_leased,
         n_kept_recent, confirm, expires_at}``; ``n_bytes`` is an estimate by tokens, times are UTC seconds or None.
@@ -142,9 +142,9 @@ class RetentionRuns:
         """Delete what the rule names, in one transaction; returns what ``preview`` would have said, and
         ``run_uid``.
 
-        What is in a dataset version, leased, or newer than an hour stays. What goes lies in the trash, where the pool
-        has one, until its time is over. The file does not shrink; what is free in it is used again. Batches remember
-        what they held.
+        Trajectories in a dataset version, leased, or newer than an hour are kept. Deleted ones are moved to the trash,
+        if the pool has one, until their time is over. The file does not shrink; its free space is used again. Batches
+        keep their records of deleted steps.
 
         Args:
             confirm: the token of a preview: Conflict when what would go is not what was previewed, or it has expired.
@@ -186,12 +186,12 @@ class RetentionRuns:
         return {**counts, "run_uid": run_uid}
 
     def deletions(self) -> Deletions:
-        """What runs deleted that nobody took back."""
+        """The deletions that were not restored."""
         with self._db.read() as cursor:
             return read_deletions(cursor)
 
     def restore(self, run_uid: str, *, author: str) -> int:
-        """Put back what a run deleted; returns how many trajectories. NotFound when the trash does not hold it."""
+        """Restore the rows of a run; returns how many trajectories. NotFound when the run is not in the trash."""
         if self.trash is None or not re.fullmatch(r"run-[0-9a-f]{32}", run_uid):
             raise NotFound(f"The trash holds no run {run_uid!r}.", field="run_uid")
         with self._writer.writing() as cursor:
@@ -201,7 +201,7 @@ class RetentionRuns:
             back = put_run_back(cursor, self.trash / run_uid)
             cursor.execute("INSERT INTO restored_runs VALUES (?, ?, ?)", [run_uid, author, timestamp(self._db.clock())])
             if self._db.log is not None and note.get("log") == self._db.log.generation:
-                # The rows themselves are in this log since they first came.
+                # The rows themselves are already in this log.
                 self._db.tell_only("restored_runs")
             refresh(cursor, back)
             uids = [uid for (uid,) in cursor.execute(_UIDS, [back]).fetchall()]
@@ -210,7 +210,7 @@ class RetentionRuns:
         return len(back)
 
     def changed_since(self, n_deletions: int) -> tuple[set[str], set[str]] | None:
-        """(trajectories that went, that came back) since there were so many deletions; None: too many to tell."""
+        """(deleted trajectories, restored ones) since ``n_deletions`` had this value; None: too many since."""
         n = self.n_deletions - n_deletions
         latest = self._changes[-n:] if n else ()
         if len(latest) < n:
@@ -223,7 +223,7 @@ class RetentionRuns:
         self._writer.forget()
 
     def runs(self) -> list[dict[str, Any]]:
-        """What was deleted when, by whom and by which rule, newest first."""
+        """The runs, newest first: counts, time, author and rule."""
         with self._db.read() as cursor:
             runs = rows(cursor, _RUNS)
         return [
@@ -257,7 +257,7 @@ class RetentionRuns:
 
 
 def _digest(cursor: Cursor, rule: Retention) -> str:
-    """What a token stands for: the rule, and the trajectories and steps of ``gone`` that it names now."""
+    """The digest that a token confirms: the rule, and the trajectories and steps of ``gone``."""
     trajectories = cursor.execute("SELECT trajectory_uid, n_steps FROM gone ORDER BY trajectory_uid").fetchall()
     return hashlib.sha256(canonical([asdict(rule), [list(row) for row in trajectories]])).hexdigest()
 

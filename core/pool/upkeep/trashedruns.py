@@ -52,7 +52,7 @@ SELECT * FROM media WHERE content_hash IN (
 def uptime() -> Uptime:
     """Which start of the machine it runs since, and for how many seconds, sleep included.
 
-    No clock that is set changes it. Where the system does not say which start, it is that of this process.
+    Setting the clock doesn't change it. If the system doesn't identify its start, that of this process is used.
     """
     try:
         boot = _BOOT.read_text().strip()
@@ -155,7 +155,7 @@ def _insert(cursor: Cursor, name: str, columns: list[str]) -> None:
 
 
 def read_note(folder: Path) -> dict[str, Any] | None:
-    """What a run's folder says of itself; None where it was never finished."""
+    """The note in a run's folder; None if the run was interrupted."""
     try:
         note = orjson.loads((folder / NOTE).read_bytes())
     except (OSError, ValueError):

@@ -109,7 +109,7 @@ SCRUBBED: Final = b"[secret]"
 _WORDS: Final = re.compile(r"[\s;,=\"']+")
 
 
-def take_secrets(request: dict[str, Any]) -> tuple[list[str], list[str]]:
+def pop_secrets(request: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Remove the fields that hold keys from a request, in place.
 
     Returns:
@@ -185,7 +185,7 @@ def scrub_step(step: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(cleaned_step.get("tools"), list):
         # Only a tool's own fields: its schema may have a property with such a name.
         cleaned_step["tools"] = [dict(tool) if isinstance(tool, dict) else tool for tool in cleaned_step["tools"]]
-        taken, inner = take_secrets({"tools": cleaned_step["tools"]})
+        taken, inner = pop_secrets({"tools": cleaned_step["tools"]})
         names += taken
         texts += inner
     if not names:

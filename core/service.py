@@ -38,7 +38,7 @@ from core.gateway.calls.identity import KeyStore
 from core.gateway.calls.policy import PolicyState
 from core.gateway.engines.registry import EngineSet
 from core.gateway.http.fast_router import FastRouter
-from core.gateway.http.limits import Limits, raise_descriptor_limit
+from core.gateway.http.limits import ServerLimits, raise_descriptor_limit
 from core.gateway.http.server import GatewayServer
 from core.gateway.telemetry.call_log import log_call
 from core.gateway.telemetry.stats import GatewayStats
@@ -182,7 +182,7 @@ class Service:
         opened.callback(self._stop_demo)
         several = settings.gateways > 1
         raise_descriptor_limit()
-        limits = Limits.of(settings)
+        limits = ServerLimits.of(settings)
         # Beside workers, which pass on to it what is no model call, this server is theirs alone.
         app = self._app()
         self.server = (

@@ -74,7 +74,7 @@ def _without_echo(
     response: Mapping[str, Any], choice: Mapping[str, Any], entries: _Entries, problems: list[str]
 ) -> tuple[_Entries | None, list[int] | None]:
     """The entries of what was sampled, and the prompt's ids where its entries name them."""
-    prompt, sampled, usage = _prompt_ids(response, choice, []), _told_ids(response, choice)[0], response.get("usage")
+    prompt, sampled, usage = _prompt_ids(response, choice, []), _listed_ids(response, choice)[0], response.get("usage")
     n_prompt: Any = usage.get("prompt_tokens") if isinstance(usage, dict) and len(response["choices"]) == 1 else None
     if isinstance(sampled, list):
         n_prompt = len(entries.values) - len(sampled)
@@ -96,7 +96,7 @@ def _response_ids(
     problems: list[str],
 ) -> tuple[Sequence[int] | None, str]:
     """Ids, and how far to trust them."""
-    listed, where = _told_ids(response, choice)
+    listed, where = _listed_ids(response, choice)
     named = _named_ids(entries.tokens) if entries is not None and entries.values else None
     if listed is None and pairs is not None:
         listed, where = [pair[1] for pair in pairs], "meta_info.output_token_logprobs"
@@ -110,7 +110,7 @@ def _response_ids(
     return None, TokenSource.BYTES if entries is not None and entries.values else TokenSource.NONE
 
 
-def _told_ids(response: Mapping[str, Any], choice: Mapping[str, Any]) -> tuple[Any, str]:
+def _listed_ids(response: Mapping[str, Any], choice: Mapping[str, Any]) -> tuple[Any, str]:
     """What the engine gives as the sampled ids, and where; None where it gives none."""
     for name in ("token_ids", "response_token_ids"):
         if (ids := _extra(choice, name)) is not None:

@@ -132,7 +132,7 @@ def test_a_header_is_more_than_its_key_and_a_conversation_may_name_one():
     assert scrub.scrubbed(said, keys) == {"a": "[secret] [secret] [secret] text/event-stream Path=/ Bearer"}
     assert scrub.logged_secrets({"messages": [], "usage": {"tokens": 3}, "rows": [1, None, "x"]}) == []
     request = {"model": "m", "extra_headers": headers}
-    assert session in scrub.take_secrets(request)[1]
+    assert session in scrub.pop_secrets(request)[1]
 
 
 @pytest.mark.parametrize("secret", ["canary-0123456789", 'canary"with\\signs/0123', "canary-ünïcode-0123"])

@@ -21,9 +21,9 @@ from core.api.schemas import BOOL, INT, INT_OR_NULL, NUM, NUM_OR_NULL, OBJ, STR,
 from core.dialects.errors import engine_refusal
 from core.errors import EngineError, InvalidInput
 from core.gateway.calls.clawr1 import UID_PREFIX
-from core.gateway.dialects import COMPLETIONS
 from core.gateway.engines.answer import EngineCall
 from core.gateway.engines.detokenize import detokenize
+from core.gateway.served_dialects import COMPLETIONS
 from core.rewards import TEXT_VERIFIERS, score
 from core.tokens import extract_tokens
 

@@ -14,7 +14,7 @@ from core.api.handling import CATCH_UP_S, ApiDeps, Call
 from core.api.routing import Router
 from core.api.schemas import BOOL, INT, NUM_OR_NULL, STR, TEXT_OR_NULL, array, obj
 from core.errors import Conflict, InvalidInput, NotFound
-from core.gateway.access.keys import Limits, key_id
+from core.gateway.access.keys import KeyLimits, key_id
 from core.records import complete_record, register_record, session_record, steps_record
 from core.scrub import scrub_metadata, scrub_step
 
@@ -33,7 +33,7 @@ def mint_session(deps: ApiDeps, session: wire.SessionIn, base_url: str | None = 
         channel=channel,
         agent=session.agent,
         metadata=metadata,
-        limits=Limits.of(limits),
+        limits=KeyLimits.of(limits),
     )
     deps.journal.append(
         session_record(

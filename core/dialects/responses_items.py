@@ -8,7 +8,7 @@ from typing import Any, Final
 from core.dialects.base import Json, ResponseIds
 from core.dialects.calls import ToolCall, ToolCalls, usage_counts
 from core.dialects.errors import prompt_too_long
-from core.dialects.responses_request import sealed, wants
+from core.dialects.responses_request import encode_reasoning, includes
 from core.dialects.responses_tools import ToolNames
 from core.errors import StudioError
 
@@ -43,8 +43,8 @@ class ResponseItems:
             reasoning.get("summary") or reasoning.get("generate_summary")
         )
         """Whether the request asks for a reasoning summary. The summary is the whole reasoning."""
-        self._seal = wants(body, "reasoning.encrypted_content")
-        self._with_logprobs = wants(body, "message.output_text.logprobs")
+        self._seal = includes(body, "reasoning.encrypted_content")
+        self._with_logprobs = includes(body, "message.output_text.logprobs")
 
     def tool_calls(self) -> ToolCalls:
         """An empty collector for this call's tool calls."""
@@ -66,7 +66,7 @@ class ResponseItems:
             shown = {"summary": [{"type": "summary_text", "text": text}]}
         item: Json = {"id": self.item_id("rs", index), "type": "reasoning", **shown}
         if self._seal:
-            item["encrypted_content"] = sealed(text)
+            item["encrypted_content"] = encode_reasoning(text)
         return item
 
     def text_part(self, text: str, logprobs: Sequence[Json] = ()) -> Json:

@@ -47,7 +47,7 @@ def to_chat(body: Mapping[str, Any], names: ToolNames, items: Sequence[Json] = (
     dropped = Dropped()
     chat: Json = {name: body.get(name) for name in _SAME}
     functions = names.to_chat(body.get("tools"), dropped)
-    chat["messages"] = _Talk(names, dropped).messages(body.get("instructions"), items or input_items(body))
+    chat["messages"] = _Conversation(names, dropped).messages(body.get("instructions"), items or input_items(body))
     chat["tool_choice"], chat["tools"] = names.choice(body.get("tool_choice"), functions, dropped)
     if not chat["tools"]:
         chat["tool_choice"] = chat["parallel_tool_calls"] = None
@@ -56,7 +56,7 @@ def to_chat(body: Mapping[str, Any], names: ToolNames, items: Sequence[Json] = (
     if isinstance(reasoning, dict):
         chat["reasoning_effort"] = reasoning.get("effort")
     chat["response_format"], chat["verbosity"] = _text_format(body.get("text"))
-    if body.get("top_logprobs") or wants(body, "message.output_text.logprobs"):
+    if body.get("top_logprobs") or includes(body, "message.output_text.logprobs"):
         chat["logprobs"] = True
         chat["top_logprobs"] = body.get("top_logprobs")
     for name in sorted(_NOT_CHAT.intersection(body)):
@@ -82,21 +82,21 @@ def input_items(body: Mapping[str, Any]) -> list[Json]:
 
 def items_to_chat(items: Sequence[Json]) -> list[Json]:
     """Items as chat messages."""
-    return _Talk(ToolNames(), Dropped()).messages(None, items)
+    return _Conversation(ToolNames(), Dropped()).messages(None, items)
 
 
-def wants(body: Mapping[str, Any], name: str) -> bool:
+def includes(body: Mapping[str, Any], name: str) -> bool:
     """Whether the request includes an optional part of answers."""
     included = body.get("include")
     return isinstance(included, list) and name in included
 
 
-def sealed(reasoning: str) -> str:
+def encode_reasoning(reasoning: str) -> str:
     """Reasoning as ``encrypted_content``."""
     return base64.b64encode(ENCRYPTED_PREFIX + reasoning.encode()).decode()
 
 
-def unsealed(encrypted: Any) -> str | None:
+def decode_reasoning(encrypted: Any) -> str | None:
     """The reasoning of such an ``encrypted_content``; None for another service's."""
     if not isinstance(encrypted, str):
         return None
@@ -107,7 +107,7 @@ def unsealed(encrypted: Any) -> str | None:
         return None
 
 
-class _Talk:
+class _Conversation:
     """Converts items to chat messages. The items of one answer become one assistant message again."""
 
     def __init__(self, names: ToolNames, dropped: Dropped) -> None:
@@ -137,12 +137,12 @@ class _Talk:
         if kind not in _OUTPUTS:
             self._show_images()
         if kind == "message" and item.get("role") == "assistant":
-            self._said(item)
+            self._assistant_message(item)
         elif kind == "message":
             self._close()
-            self._heard(item)
+            self._user_message(item)
         elif kind == "reasoning":
-            self._thought(item)
+            self._reasoning(item)
         elif kind in _CALLS:
             self._open(lambda answer: False).setdefault("tool_calls", []).append(self._names.chat_call(item))
         elif kind in _OUTPUTS:
@@ -153,14 +153,14 @@ class _Talk:
         else:
             self._dropped.add(f"input.{kind}")
 
-    def _said(self, item: Json) -> None:
+    def _assistant_message(self, item: Json) -> None:
         answer = self._open(_is_over)
         parts = self._parts(item.get("content"), "")
         said = "".join(part["text"] for part in parts if part["type"] == "text")
         answer["content"] = (answer["content"] or "") + said
 
-    def _thought(self, item: Json) -> None:
-        text = unsealed(item.get("encrypted_content"))
+    def _reasoning(self, item: Json) -> None:
+        text = decode_reasoning(item.get("encrypted_content"))
         if text is None:
             if item.get("encrypted_content"):
                 self._dropped.add("input.reasoning.encrypted_content")
@@ -192,7 +192,7 @@ class _Talk:
         self._messages.append(self._answer)
         self._answer = None
 
-    def _heard(self, item: Json) -> None:
+    def _user_message(self, item: Json) -> None:
         role = item.get("role")
         content = plain_content(self._parts(item.get("content"), "input.content"))
         if role in ("system", "developer"):

@@ -7,9 +7,9 @@ from starlette.routing import Route
 from core.gateway.calls.capture import Capture
 from core.gateway.calls.clawr1 import CHAT_TOOLS_IN_TEXT, clawr1_prefix
 from core.gateway.deps import GatewayDeps
-from core.gateway.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES
-from core.gateway.queries.engine_queries import CountTokens, EngineHealth, ListModels, Passthrough
+from core.gateway.queries.engine_queries import CountTokens, HealthEndpoint, ListModels, Passthrough
 from core.gateway.queries.stored_responses import CancelResponse, DeleteResponse, GetResponse, ListInputItems
+from core.gateway.served_dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 
 __all__ = ["GatewayDeps", "create_gateway"]
 
@@ -38,5 +38,5 @@ def create_gateway(deps: GatewayDeps) -> list[Route]:
         routes.append(Route(f"{prefix}/models", ListModels(deps), methods=["GET"]))
         # Model names contain slashes.
         routes.append(Route(f"{prefix}/models/{{model:path}}", ListModels(deps), methods=["GET"]))
-    routes.append(Route("/health", EngineHealth(deps), methods=["GET"]))
+    routes.append(Route("/health", HealthEndpoint(deps), methods=["GET"]))
     return routes

@@ -33,14 +33,14 @@ DROPPED: Final = HOP_BY_HOP | {WORKER_HEADER, "expect"}
 """Request headers that are not forwarded: clients must not set the worker header, and the body is already read."""
 
 
-class OwnerAway(StudioError):
+class OwnerUnreachable(StudioError):
     """The owner process does not answer."""
 
     type = "owner_away"
     http_status = 503
 
 
-class Forward:
+class Forwarder:
     """An ASGI application that forwards requests and streams responses back.
 
     Args:
@@ -93,7 +93,7 @@ class Forward:
             if started:
                 # A normal end would make the partial response look complete.
                 raise
-            await _refuse(send, OwnerAway("the service's main process does not answer", hint="try again"))
+            await _refuse(send, OwnerUnreachable("the service's main process does not answer", hint="try again"))
 
 
 async def _refuse(send: Send, error: StudioError) -> None:

@@ -12,7 +12,7 @@ from core.gateway.access.keys import Binding
 from core.gateway.access.ledger import Ledger
 
 
-class OwnersLedger(Ledger):
+class LedgerClient(Ledger):
     """Sends messages to the owner; ``answered`` receives replies in another thread."""
 
     def __init__(self, tell: Callable[[Mapping[str, Any]], None]) -> None:

@@ -31,7 +31,7 @@ from core.gateway.calls.policy import PolicyState
 from core.gateway.engines.registry import EngineSet
 from core.gateway.http.asgi import Receive, Scope, Send
 from core.gateway.http.fast_router import FastRouter
-from core.gateway.http.limits import Limits, raise_descriptor_limit
+from core.gateway.http.limits import ServerLimits, raise_descriptor_limit
 from core.gateway.http.server import GatewayServer, settle_memory
 from core.gateway.telemetry.call_log import log_call
 from core.gateway.transport.connection import UNBOUND
@@ -39,8 +39,8 @@ from core.gateway.transport.http1 import HttpClient
 from core.journal import Journal
 from core.logs import set_up
 from core.types import PolicyEvent
-from core.workers.forward import Forward
-from core.workers.ledger_client import OwnersLedger
+from core.workers.forward import Forwarder
+from core.workers.ledger_client import LedgerClient
 from core.workers.pipe import Sender, messages
 from core.workers.worker_stats import WorkerStats
 
@@ -53,7 +53,7 @@ SERVER_ENDED: Final = 70
 log = logging.getLogger(__name__)
 
 
-class OwnersEngine:
+class EngineClient:
     """The owner's embedded engine: ``ensure`` requests its address. For one caller at a time."""
 
     def __init__(self, ask: Callable[[], None]) -> None:
@@ -99,12 +99,12 @@ class Worker:
         self.policy.resume_sync(begin["sync"])
         self.stats = WorkerStats(clock=time.time)
         self.stats.listen(log_call)
-        self.local = OwnersEngine(lambda: tell({"want": "local_engine"}))
+        self.local = EngineClient(lambda: tell({"want": "local_engine"}))
         self.engines = EngineSet(timeouts=timeouts_of(settings), bounds=bounds_of(settings))
         add_configured_engines(self.engines, settings, self.local)
         for engine in begin["engines"]:
             self.engines.add(**engine)
-        self.ledger = OwnersLedger(tell)
+        self.ledger = LedgerClient(tell)
         deps = GatewayDeps(
             settings=settings,
             journal=self.journal,
@@ -134,7 +134,7 @@ class Worker:
             port=begin["port"],
             shared=True,
             tls=settings.tls,
-            limits=Limits.of(settings),
+            limits=ServerLimits.of(settings),
             refused=self.stats.refused,
         )
         self._teller = threading.Thread(target=self._tell_news, name="tell", daemon=True)
@@ -201,18 +201,18 @@ class Worker:
 
 
 class _OfTheLoop:
-    """``Forward`` with a client that is created on the serving loop."""
+    """``Forwarder`` with a client that is created on the serving loop."""
 
     def __init__(self, address: str, token: str, max_body_bytes: int) -> None:
         self._address = address
         self._token = token
         self._max_body_bytes = max_body_bytes
-        self._app: Forward | None = None
+        self._app: Forwarder | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._app is None:
             client = HttpClient(bounds=UNBOUND)
-            self._app = Forward(self._address, client, token=self._token, max_body_bytes=self._max_body_bytes)
+            self._app = Forwarder(self._address, client, token=self._token, max_body_bytes=self._max_body_bytes)
         await self._app(scope, receive, send)
 
 

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from core.dialects import MESSAGES, RESPONSES, BadRequest, ResponseIds, canonical_request
 from core.dialects.messages_request import IMAGE_MARK
-from core.dialects.responses_request import sealed
+from core.dialects.responses_request import encode_reasoning
 from tests.effort import settings
 
 from .strategies import conversations
@@ -106,7 +106,7 @@ def as_items(draw: st.DrawFn, chat: list[dict[str, Any]]) -> list[dict[str, Any]
             shown = draw(
                 st.sampled_from(
                     [
-                        {"summary": [], "encrypted_content": sealed(thinking)},
+                        {"summary": [], "encrypted_content": encode_reasoning(thinking)},
                         {"summary": [], "content": [{"type": "reasoning_text", "text": thinking}]},
                         {"summary": [{"type": "summary_text", "text": thinking}]},
                     ]

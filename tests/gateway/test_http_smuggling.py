@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from core.gateway.http.asgi import Receive, Scope, Send
 from core.gateway.transport.http1 import HttpClient
-from core.workers.forward import Forward
+from core.workers.forward import Forwarder
 from tests.effort import settings
 
 from .wire import Asked, Served, by_h11, exchange
@@ -89,18 +89,18 @@ SERVED = {
 
 
 class _Handing:
-    """What gateway processes do with what is no model call: a real ``Forward`` in front of another server."""
+    """What gateway processes do with what is no model call: a real ``Forwarder`` in front of another server."""
 
     def __init__(self, port: int) -> None:
         self._address = f"http://127.0.0.1:{port}"
-        self._app: Forward | None = None
+        self._app: Forwarder | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await Asked()(scope, receive, send)
             return
         if self._app is None:
-            self._app = Forward(self._address, HttpClient(), token="token")
+            self._app = Forwarder(self._address, HttpClient(), token="token")
         await self._app(scope, receive, send)
 
 

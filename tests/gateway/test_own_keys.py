@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.gateway.calls.own_keys import StreamGuard, usable, without_own_keys
-from core.scrub import scrub_metadata, split_login, take_secrets
+from core.gateway.calls.own_keys import StreamGuard, usable_secrets, without_own_keys
+from core.scrub import pop_secrets, scrub_metadata, split_login
 from tests.effort import settings
 
 KEY = "sk-own-4f0e8a1b2c3d-4f0e"
@@ -41,7 +41,7 @@ def test_no_cut_of_a_stream_lets_a_key_through(pieces: list[str], cuts: list[int
         n = cuts[len(parts) % len(cuts)]
         parts.append(text[at : at + n])
         at += n
-    guard = StreamGuard(usable([KEY, OTHER]))
+    guard = StreamGuard(usable_secrets([KEY, OTHER]))
     came = [chunk(part) for part in parts]
     going: list[dict[str, Any]] = []
     for first in range(0, len(came), at_once):
@@ -50,7 +50,7 @@ def test_no_cut_of_a_stream_lets_a_key_through(pieces: list[str], cuts: list[int
             assert key not in said(going)
     going += guard.rest()
     expected = text
-    for key in usable([KEY, OTHER]):
+    for key in usable_secrets([KEY, OTHER]):
         expected = expected.replace(key, "[secret]")
     assert said(going) == expected
     assert guard.cut == (expected != text)
@@ -59,7 +59,7 @@ def test_no_cut_of_a_stream_lets_a_key_through(pieces: list[str], cuts: list[int
 
 
 def test_two_choices_and_arguments_are_followed_apart() -> None:
-    guard = StreamGuard(usable([KEY]))
+    guard = StreamGuard(usable_secrets([KEY]))
 
     def call(arguments: str, index: int) -> dict[str, Any]:
         calls = [{"index": 0, "function": {"arguments": arguments}}]
@@ -77,11 +77,11 @@ def test_two_choices_and_arguments_are_followed_apart() -> None:
 @pytest.mark.parametrize("spell", [lambda s: s, lambda s: "".join(f"\\u{ord(c):04x}" for c in s)])
 def test_a_whole_answer(spell: Any) -> None:
     raw = ('{"choices":[{"message":{"content":"it is ' + spell(KEY) + '"},"token_ids":[1],"logprobs":{}}]}').encode()
-    clean = without_own_keys(raw, usable([KEY]))
+    clean = without_own_keys(raw, usable_secrets([KEY]))
     assert clean is not None
     assert clean[1] == {"choices": [{"message": {"content": "it is [secret]"}}]}
     assert json.loads(clean[0]) == clean[1]
-    assert without_own_keys(b'{"choices":[{"token_ids":[1]}]}', usable([KEY])) is None
+    assert without_own_keys(b'{"choices":[{"token_ids":[1]}]}', usable_secrets([KEY])) is None
 
 
 def test_keys_in_what_clients_send_beside_the_conversation() -> None:
@@ -93,7 +93,7 @@ def test_keys_in_what_clients_send_beside_the_conversation() -> None:
         "default_headers": {"x-mine": KEY},
         "messages": [{"role": "user", "content": "the api_key: field"}],
     }
-    names, texts = take_secrets(planted)
+    names, texts = pop_secrets(planted)
     assert KEY in texts
     assert KEY not in json.dumps(planted)
     assert planted["metadata"] == {"deep": [{}], "task": "7", "max_tokens": 5}

@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from core.config import EngineConfig, Settings
 from core.engine_host import LocalEngineHost, add_configured_engines
 from core.gateway.engines.concurrency import ConcurrencyLimit, EngineBusy
-from core.gateway.engines.health import FIRST_PAUSE_S, LONGEST_PAUSE_S, N_FAILURES, Health
+from core.gateway.engines.health import FIRST_PAUSE_S, LONGEST_PAUSE_S, N_FAILURES, EngineHealth
 from core.gateway.engines.registry import EngineSet
 from core.gateway.engines.routing import Retries, affinity, ranked
 from core.gateway.transport.connection_pool import Timeouts
@@ -381,7 +381,7 @@ def test_affinity_is_the_trajectory_or_how_the_prompt_begins():
 
 def test_pauses_double_and_end():
     now = [0.0]
-    health = Health(lambda: now[0])
+    health = EngineHealth(lambda: now[0])
     for _ in range(N_FAILURES - 1):
         health.failed(gone=False)
         assert health.usable

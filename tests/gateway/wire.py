@@ -11,10 +11,10 @@ from typing import Any
 
 import h11
 
-from core.gateway.dialects import BadRequest
 from core.gateway.http.asgi import ClientDisconnected, Receive, Scope, Send, read_body, send_whole
-from core.gateway.http.limits import Limits
+from core.gateway.http.limits import ServerLimits
 from core.gateway.http.server import GatewayServer
+from core.gateway.served_dialects import BadRequest
 
 Request = tuple[str, str, bytes]
 """Method, path and query, body."""
@@ -62,7 +62,7 @@ class Served:
     def __init__(self, app: Any = None, **limits: Any) -> None:
         self.asked = app or Asked()
         self.refused: list[str] = []
-        self.server = GatewayServer(self.asked, limits=Limits(**limits), refused=self.refused.append)
+        self.server = GatewayServer(self.asked, limits=ServerLimits(**limits), refused=self.refused.append)
         self.port = self.server.start()
 
     def __enter__(self) -> Served:

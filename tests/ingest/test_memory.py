@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from core.gateway.engines.text_streams import _MOST_MODELS, TextStreams
+from core.gateway.engines.stream_trials import _MOST_MODELS, StreamTrials
 from core.ingest.linker import Linker
 from core.ingest.reader import RecordReader
 from core.ingest.thread import _read_record
@@ -95,7 +95,7 @@ def test_a_reader_keeps_no_more_trajectories_than_its_bound() -> None:
 
 
 def test_models_that_are_tried_out_are_bounded() -> None:
-    streams = TextStreams("e", None, lambda: 0.0)  # type: ignore[arg-type]
+    streams = StreamTrials("e", None, lambda: 0.0)  # type: ignore[arg-type]
     streams._trials = {(f"m{number}", "chat"): (1, 0.0) for number in range(_MOST_MODELS)}
     answer = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]}
     streams.consider("one more", "chat", answer, None)  # type: ignore[arg-type]

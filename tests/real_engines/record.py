@@ -16,10 +16,10 @@ from typing import Any
 
 import httpx
 
-from core.gateway.dialects import add_fields
 from core.gateway.engines.flavours import Flavour, by_refusal
 from core.gateway.engines.probe import Probe
-from core.gateway.transport.connection_pool import Connections
+from core.gateway.served_dialects import add_fields
+from core.gateway.transport.connection_pool import ConnectionPool
 
 HELLO = [{"role": "user", "content": "Say hi"}]
 TOOLS = [
@@ -54,7 +54,7 @@ PATHS = {"chat": "chat/completions", "completions": "completions"}
 
 async def look(base_url: str) -> tuple[Probe, dict[str, Any]]:
     """What the gateway's own probe finds out."""
-    connections, findings = Connections(), dict[str, Any]()
+    connections, findings = ConnectionPool(), dict[str, Any]()
     probe = Probe("recorded", connections, time.time)
     await probe.run(base_url, {}, findings)
     return probe, findings

@@ -25,7 +25,7 @@ _OURS = re.compile(r"cs-[A-Za-z0-9_-]{43}")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class KeyLimits:
     """Limits of a session key; None or empty means no limit.
 
     Attributes:
@@ -48,7 +48,7 @@ class Limits:
         return not self.max_calls is self.max_tokens is self.calls_per_minute is None
 
     @classmethod
-    def of(cls, row: Mapping[str, Any] | None) -> Limits:
+    def of(cls, row: Mapping[str, Any] | None) -> KeyLimits:
         """From the JSON of a ``session`` record."""
         values = dict(row or {})
         return cls(**{**values, "models": tuple(values.get("models") or ())})
@@ -64,7 +64,7 @@ class Binding:
     agent: str | None = None
     source: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    limits: Limits = Limits()
+    limits: KeyLimits = KeyLimits()
     key_sha256: str = ""
 
 
@@ -114,7 +114,7 @@ class KeyStore:
         agent: str | None = None,
         source: str | None = None,
         metadata: Mapping[str, Any] | None = None,
-        limits: Limits | None = None,
+        limits: KeyLimits | None = None,
     ) -> tuple[str, str]:
         """Make a key bound to a trajectory.
 
@@ -124,7 +124,7 @@ class KeyStore:
         key = KEY_PREFIX + secrets.token_urlsafe(32)
         key_sha256 = hash_key(key)
         binding = Binding(
-            trajectory_uid, prompt_uid, channel, agent, source, dict(metadata or {}), limits or Limits(), key_sha256
+            trajectory_uid, prompt_uid, channel, agent, source, dict(metadata or {}), limits or KeyLimits(), key_sha256
         )
         self._add(key_sha256, binding)
         self._tell(key_sha256)
@@ -140,7 +140,7 @@ class KeyStore:
                 agent=row.get("agent"),
                 source=row.get("source"),
                 metadata=row.get("metadata") or {},
-                limits=Limits.of(row.get("limits")),
+                limits=KeyLimits.of(row.get("limits")),
                 key_sha256=row["key_sha256"],
             )
             self._add(row["key_sha256"], binding)

@@ -22,7 +22,6 @@ from core.gateway.calls.outbox import Outbox
 from core.gateway.calls.policy import SyncInProgress
 from core.gateway.calls.relay import relay
 from core.gateway.deps import GatewayDeps
-from core.gateway.dialects import BadRequest, Dialect, strip_fields
 from core.gateway.engines.answer import EngineAnswer, EngineStream
 from core.gateway.engines.base import Engine
 from core.gateway.engines.concurrency import EngineBusy
@@ -42,8 +41,9 @@ from core.gateway.http.asgi import (
     text_headers,
 )
 from core.gateway.http.fast_router import decode_slashes
+from core.gateway.served_dialects import BadRequest, ServedDialect, strip_fields
 from core.records import MAX_DEPTH, too_deep
-from core.scrub import take_secrets
+from core.scrub import pop_secrets
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 class Capture:
     """The ASGI endpoint of one dialect."""
 
-    def __init__(self, deps: GatewayDeps, dialect: Dialect) -> None:
+    def __init__(self, deps: GatewayDeps, dialect: ServedDialect) -> None:
         self._deps = deps
         self._dialect = dialect
         self._recorder = Recorder(deps, dialect)
@@ -95,7 +95,7 @@ class Capture:
         presented = presented_keys(call.headers)
         call.raw = await read_request(receive, call.headers, deps.max_body_bytes)
         call.request = parse_request(call.raw)
-        call.dropped, call.body_secrets = take_secrets(call.request)
+        call.dropped, call.body_secrets = pop_secrets(call.request)
         if call.dropped:
             # Neither the journal nor the engine may get keys from a body.
             call.raw = orjson.dumps(call.request)

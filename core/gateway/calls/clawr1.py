@@ -17,7 +17,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from core import dialects
 from core.dialects.base import Json, ResponseIds
 from core.dialects.chat import PlainTranslation, chat_stream
-from core.gateway.dialects import Dialect
+from core.gateway.served_dialects import ServedDialect
 
 UID_PREFIX: Final = "clawr1-"
 CONVERTOR: Final = "clawr1_uid"
@@ -49,7 +49,7 @@ def _open(body: Mapping[str, Any], names: ResponseIds, earlier: Sequence[Json]) 
     return _ToolsInText(dialects.CHAT.open(body, names, earlier).engine_request, chat_stream)
 
 
-CHAT_TOOLS_IN_TEXT: Final = Dialect(replace(dialects.CHAT, open=_open), relays=False)
+CHAT_TOOLS_IN_TEXT: Final = ServedDialect(replace(dialects.CHAT, open=_open), relays=False)
 
 
 class _ClawR1Uid(Convertor[str]):

@@ -10,12 +10,12 @@ from typing import Any
 from core.dialects import Json, Translation
 from core.errors import EngineError, JournalError, StudioError
 from core.gateway.calls.identity import Caller, presented_keys
-from core.gateway.calls.own_keys import TOKENS_REMOVED, StreamGuard, usable, without_own_keys
+from core.gateway.calls.own_keys import TOKENS_REMOVED, StreamGuard, usable_secrets, without_own_keys
 from core.gateway.deps import GatewayDeps
-from core.gateway.dialects import ENGINE_DIALECTS, Dialect
 from core.gateway.engines.answer import EngineAnswer, EngineCall
 from core.gateway.engines.base import Engine
 from core.gateway.engines.routing import Attempts
+from core.gateway.served_dialects import ENGINE_DIALECTS, ServedDialect
 from core.gateway.telemetry.stats import CallEvent
 from core.records import call_record
 from core.scrub import MIN_SECRET_CHARS, SCRUBBED, harmless_headers, scrub_bytes
@@ -74,9 +74,9 @@ class Exchange:
     def own_keys(self, api_key: str | None) -> tuple[str, ...]:
         """The service's own keys that the agent did not present; no answer may contain them."""
         engine_keys = self.attempts.secrets() if self.attempts is not None else ()
-        return usable({*engine_keys, api_key or ""}.difference(presented_keys(self.headers)))
+        return usable_secrets({*engine_keys, api_key or ""}.difference(presented_keys(self.headers)))
 
-    def engine_call(self, dialect: Dialect) -> EngineCall:
+    def engine_call(self, dialect: ServedDialect) -> EngineCall:
         """The engine's request."""
         assert self.caller is not None and self.translation is not None
         identity = self.caller.identity
@@ -97,7 +97,7 @@ class Exchange:
 class Recorder:
     """Records the calls of one dialect in the journal and the counters."""
 
-    def __init__(self, deps: GatewayDeps, dialect: Dialect) -> None:
+    def __init__(self, deps: GatewayDeps, dialect: ServedDialect) -> None:
         self._deps = deps
         self._dialect = dialect
 

@@ -33,12 +33,12 @@ _TEXT_FIELDS: Final = frozenset(
 )
 
 
-def usable(secrets: Iterable[str]) -> tuple[str, ...]:
+def usable_secrets(secrets: Iterable[str]) -> tuple[str, ...]:
     """The secrets that are long enough to be keys, longest first because one may contain another."""
     return tuple(sorted({one for one in secrets if len(one) >= MIN_SECRET_CHARS}, key=len, reverse=True))
 
 
-def holds(body: bytes, secrets: Sequence[str]) -> bool:
+def contains_secret(body: bytes, secrets: Sequence[str]) -> bool:
     """Whether a JSON text contains one of the keys."""
     return any(orjson.dumps(secret)[1:-1] in body for secret in secrets)
 
@@ -46,12 +46,12 @@ def holds(body: bytes, secrets: Sequence[str]) -> bool:
 def without_own_keys(raw: bytes, secrets: Sequence[str]) -> tuple[bytes, Any] | None:
     """A whole answer without the keys and without its tokens, as bytes and parsed; None if it contains no key."""
     body = None
-    if not holds(raw, secrets):
+    if not contains_secret(raw, secrets):
         if b"\\" not in raw:
             return None
         # The same text may be written with escapes.
         body = orjson.loads(raw)
-        if not holds(orjson.dumps(body), secrets):
+        if not contains_secret(orjson.dumps(body), secrets):
             return None
     clean = without_tokens(scrubbed(orjson.loads(raw) if body is None else body, secrets))
     return orjson.dumps(clean), clean
@@ -68,7 +68,7 @@ class StreamGuard:
     """A filter for the chunks of one stream. Chunks are held back while a text in them may be the beginning of a key.
 
     Args:
-        secrets: at least one, from ``usable``.
+        secrets: at least one, from ``usable_secrets``.
 
     Attributes:
         cut: whether a key was found.
@@ -86,7 +86,7 @@ class StreamGuard:
         going: list[Json] = []
         for came in chunks:
             chunk = came
-            if holds(orjson.dumps(came), self._secrets):
+            if contains_secret(orjson.dumps(came), self._secrets):
                 self.cut = True
                 chunk = scrubbed(without_tokens(came), self._secrets)
             places: list[tuple[tuple[Any, ...], Json, str]] = []

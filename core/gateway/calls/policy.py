@@ -42,7 +42,7 @@ class SyncInProgress(StudioError):
 
 
 @dataclass(frozen=True, slots=True)
-class Sync:
+class WeightSync:
     """A weight sync that has started and is not finished.
 
     Attributes:
@@ -73,7 +73,7 @@ class PolicyState:
         self.sync_timeout_s = sync_timeout_s
         self.history: deque[PolicyEvent] = deque(maxlen=HISTORY)
         self.n_in_flight = 0
-        self._sync: Sync | None = None
+        self._sync: WeightSync | None = None
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._held: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
@@ -117,7 +117,7 @@ class PolicyState:
             self.history.append(entry)
             held: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
             if event == PolicyEventKind.SYNC_STARTED:
-                self._sync = Sync(version, at, self._monotonic())
+                self._sync = WeightSync(version, at, self._monotonic())
             else:
                 self.version = version
                 held = self._release()
@@ -164,7 +164,7 @@ class PolicyState:
     def resume_sync(self, sync: Mapping[str, Any] | None) -> None:
         """Take over the ``sync_json`` of another process."""
         if sync is not None:
-            self._sync = Sync(sync["version"], sync["started_at"], self._monotonic() - sync["elapsed_s"])
+            self._sync = WeightSync(sync["version"], sync["started_at"], self._monotonic() - sync["elapsed_s"])
 
     def history_json(self) -> list[dict[str, Any]]:
         """The events as JSON objects, newest first."""

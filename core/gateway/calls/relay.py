@@ -19,8 +19,8 @@ from core.errors import EngineError, StudioError
 from core.gateway.calls.exchange import Exchange, Recorder
 from core.gateway.calls.outbox import Outbox
 from core.gateway.calls.own_keys import TOKENS_REMOVED
-from core.gateway.dialects import strip_fields
 from core.gateway.engines.answer import EngineAnswer, EngineStream
+from core.gateway.served_dialects import strip_fields
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from dataclasses import dataclass, field
 from typing import Any
 
-from core.gateway.dialects import Dialect
+from core.gateway.served_dialects import ServedDialect
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class EngineCall:
         native_dialect: the agent's dialect.
     """
 
-    dialect: Dialect
+    dialect: ServedDialect
     body: Mapping[str, Any]
     model: str | None
     foreign_key: str | None = None

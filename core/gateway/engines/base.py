@@ -13,7 +13,7 @@ from core.errors import EngineError, EngineTimeout, NotFound
 from core.gateway.engines.answer import EngineAnswer, EngineCall, EngineStream
 from core.gateway.engines.capabilities import WHOLE
 from core.gateway.engines.concurrency import ConcurrencyLimit
-from core.gateway.engines.health import Health
+from core.gateway.engines.health import EngineHealth
 from core.gateway.transport.connection_pool import Timeouts
 from core.scrub import scrubbed
 
@@ -62,7 +62,7 @@ class Engine(ABC):
         self.n_errors = 0
         self.findings: dict[str, Any] = {}
         self.concurrency = ConcurrencyLimit(name, concurrency)
-        self.health = Health(clock)
+        self.health = EngineHealth(clock)
         self.replica_of: str | None = None
 
     async def complete(self, call: EngineCall) -> EngineAnswer:

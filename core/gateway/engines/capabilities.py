@@ -71,7 +71,7 @@ class CapabilityFallback:
         }
 
 
-class Streams:
+class StreamPolicy:
     """Whether an engine's own stream may be relayed to the agent.
 
     In ``auto`` mode the flavour decides, until a stream of the engine lost tokens: its token counts show that, and from
@@ -84,28 +84,28 @@ class Streams:
 
     def __init__(self, mode: str) -> None:
         self.mode = mode
-        self._spoilt: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}
 
     def relays(self, flavour: Flavour, version: str | None, kind: str) -> bool:
         """Whether to request a stream."""
         if self.mode == AUTO:
-            return kind not in self._spoilt and flavour.streams(kind, version)
+            return kind not in self._reasons and flavour.streams(kind, version)
         return self.mode == RELAY
 
-    def spoil(self, kind: str, reason: str) -> None:
+    def use_whole(self, kind: str, reason: str) -> None:
         """Use whole answers for a kind of call from now on."""
-        self._spoilt[kind] = reason
+        self._reasons[kind] = reason
 
     def forget(self) -> None:
         """Forget everything; the engine was restarted."""
-        self._spoilt.clear()
+        self._reasons.clear()
 
     def status(self, flavour: Flavour, version: str | None) -> dict[str, str]:
         """``{"mode": ...}``, and for each kind of call how it is streamed and why."""
         modes = {"mode": self.mode}
         for kind in KINDS:
             how = RELAY if self.relays(flavour, version, kind) else WHOLE
-            why = self._spoilt.get(kind) if self.mode == AUTO else None
+            why = self._reasons.get(kind) if self.mode == AUTO else None
             modes[kind] = f"{how}: {why}" if why else how
         return modes
 
@@ -134,7 +134,7 @@ def stream_kind(dialect: str, body: Mapping[str, Any]) -> str:
     return TOOLS if dialect == "chat" and body.get("tools") else dialect
 
 
-def asks_for(asks: Sequence[Mapping[str, Any]], *, echo: bool) -> Sequence[Mapping[str, Any]]:
+def asks_of_call(asks: Sequence[Mapping[str, Any]], *, echo: bool) -> Sequence[Mapping[str, Any]]:
     """The sets of extra fields for one call. An engine that echoes omits the prompt if ids are requested."""
     if not echo:
         return asks

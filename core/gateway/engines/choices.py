@@ -30,7 +30,7 @@ def n_choices(body: Mapping[str, Any]) -> int:
     return n if isinstance(n, int) and n > 1 else 1
 
 
-async def one_by_one(call: EngineCall, n: int, ask: Ask, first: EngineAnswer | None) -> EngineAnswer:
+async def separate_calls(call: EngineCall, n: int, ask: Ask, first: EngineAnswer | None) -> EngineAnswer:
     """``n`` choices from separate calls.
 
     Args:

@@ -18,7 +18,6 @@ import orjson
 from core.dialects.chat import with_both_reasonings
 from core.dialects.messages_request import CONTINUE, PREFILL
 from core.errors import EngineError, EngineTimeout
-from core.gateway.dialects import add_fields, check_answer, fields_answered_for
 from core.gateway.engines.answer import EngineAnswer, EngineCall, EngineStream
 from core.gateway.engines.base import Engine, EngineUnreachable, basic
 from core.gateway.engines.capabilities import (
@@ -27,21 +26,22 @@ from core.gateway.engines.capabilities import (
     RELAY,
     WHOLE,
     CapabilityFallback,
-    Streams,
-    asks_for,
+    StreamPolicy,
+    asks_of_call,
     lost_tokens,
     stream_kind,
 )
-from core.gateway.engines.choices import MAX_CHOICES, n_choices, one_by_one
+from core.gateway.engines.choices import MAX_CHOICES, n_choices, separate_calls
 from core.gateway.engines.flavours import CLAW_STUDIO, by_refusal, prompt_text
 from core.gateway.engines.probe import PROBE_TIMEOUT_S, Probe
 from core.gateway.engines.refusals import REFUSALS, is_about_the_request, is_too_long
 from core.gateway.engines.response_bodies import error_message, maybe_json, parse_body
 from core.gateway.engines.starter import EngineStarter
+from core.gateway.engines.stream_trials import StreamTrials
 from core.gateway.engines.streams import HttpStream, StreamDeadline
-from core.gateway.engines.text_streams import TextStreams
+from core.gateway.served_dialects import add_fields, answer_fields_of, check_answer
 from core.gateway.transport.connection import ConnectError, Disconnected, HttpError
-from core.gateway.transport.connection_pool import Connections, Timeouts
+from core.gateway.transport.connection_pool import ConnectionPool, Timeouts
 from core.gateway.transport.http1 import HttpAnswer
 
 _GENERATION = ("stream", "stream_options")
@@ -63,19 +63,19 @@ class DirectEngine(Engine):
         streaming: str,
         timeouts: Timeouts,
         concurrency: int | None,
-        connections: Connections,
+        pool: ConnectionPool,
         clock: Callable[[], float],
         login: str | None = None,
     ) -> None:
         super().__init__(name, models, api_key, timeouts, clock, concurrency, login)
         self._base_url = base_url.rstrip("/") if base_url else None
         self._starter = EngineStarter(name, ready, self._started, self._not_started) if ready is not None else None
-        self._connections = connections
+        self._pool = pool
         self._clock = clock
-        self._probe = Probe(name, connections, clock)
+        self._probe = Probe(name, pool, clock)
         self._fallback = CapabilityFallback(self.findings, clock)
-        self._streams = Streams(streaming)
-        self._text_streams = TextStreams(name, timeouts, clock)
+        self._streams = StreamPolicy(streaming)
+        self._trials = StreamTrials(name, timeouts, clock)
         self._one_at_a_time: set[str] = set()
 
     @property
@@ -97,7 +97,7 @@ class DirectEngine(Engine):
         """``GET /health`` beside ``/v1``, or the model list if there is no such path."""
         if self._base_url is None:
             return None
-        client = await self._connections.client()
+        client = await self._pool.client()
         for address in (f"{self._base_url.removesuffix('/v1')}/health", f"{self._base_url}/models"):
             try:
                 async with (
@@ -116,7 +116,7 @@ class DirectEngine(Engine):
         modes = self._streams.status(self._probe.flavour, self._probe.version)
         if self._streams.mode == AUTO:
             for kind in KINDS:
-                why_not = self._text_streams.why_not(kind)
+                why_not = self._trials.why_not(kind)
                 if why_not is not None and modes[kind] != RELAY:
                     modes[kind] = f"{WHOLE}: {why_not}" if why_not else RELAY
         return modes
@@ -159,7 +159,7 @@ class DirectEngine(Engine):
         body = {"model": self._model_for(model), "add_generation_prompt": True, **prompt, "messages": messages}
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
-                status, raw = await self._connections.aside(
+                status, raw = await self._pool.request_aside(
                     "POST", f"{self._base_url.removesuffix('/v1')}{path}", self._authorization(foreign_key), body
                 )
             counted = orjson.loads(raw) if status == 200 else None
@@ -197,13 +197,13 @@ class DirectEngine(Engine):
         """All requested choices, also from an engine that returns one per call."""
         n, dialect = n_choices(call.body), call.dialect.name
         if n > 1 and dialect in self._one_at_a_time:
-            return await one_by_one(call, n, self._ask_whole, None)
+            return await separate_calls(call, n, self._ask_whole, None)
         answer = await self._complete(call, deadline)
         if n == 1 or isinstance(answer, EngineStream) or answer.status not in {200, *REFUSALS}:
             return answer
         if answer.status == 200 and len(answer.body["choices"]) >= n:
             return answer
-        combined = await one_by_one(call, n, self._ask_whole, answer if answer.status == 200 else None)
+        combined = await separate_calls(call, n, self._ask_whole, answer if answer.status == 200 else None)
         if combined.status != 200 and n <= MAX_CHOICES:
             # One choice fails as well: the original refusal describes the request best.
             return answer
@@ -250,11 +250,11 @@ class DirectEngine(Engine):
         """Request all extra fields that the engine is known to accept, and fewer after a refusal."""
         flavour, dialect, path = self._probe.flavour, call.dialect.name, f"/v1/{call.dialect.path}"
         echo = body.get("echo") is True
-        asks = asks_for(flavour.asks(dialect), echo=echo and flavour is not CLAW_STUDIO)
+        asks = asks_of_call(flavour.asks(dialect), echo=echo and flavour is not CLAW_STUDIO)
         kind = stream_kind(dialect, body)
         own = self._streams.relays(flavour, self._probe.version, kind)
-        # Streams of engines without ids, checked by text_streams.
-        text = not own and self._streams.mode == AUTO and self._text_streams.relays(model, kind)
+        # Streams of engines without ids, as tested by stream_trials.
+        text = not own and self._streams.mode == AUTO and self._trials.relays(model, kind)
         stream = deadline is not None and (own or (text and n_choices(call.body) == 1))
         options = {"stream": True, "stream_options": _with_usage(call.body)} if stream else {}
         # A stream may accept fewer extra fields, so streams are remembered separately.
@@ -279,12 +279,12 @@ class DirectEngine(Engine):
                 continue
             if status != 200:
                 return self._refused(status, raw, model, added, retry_after)
-            answer, raw = parse_body(raw, prompt_ids="prompt_token_ids" not in fields_answered_for(added))
+            answer, raw = parse_body(raw, prompt_ids="prompt_token_ids" not in answer_fields_of(added))
             answered = await self._answered(call, model, where, asks, level, added, check_answer(answer))
             answered.raw, answered.dropped = raw, dropped
             if deadline is not None and not own and self._streams.mode == AUTO:
                 send = partial(self._send_trial, call, asks[level])
-                self._text_streams.consider(model, kind, answered.body, send)
+                self._trials.start_trial(model, kind, answered.body, send)
             return answered
         raise AssertionError("the last ask adds nothing")
 
@@ -328,14 +328,14 @@ class DirectEngine(Engine):
         answer.raw, answer.dropped = orjson.dumps(body), dropped
         self.succeeded()
         if text:
-            self._text_streams.see(model, kind, body)
+            self._trials.check_stream(model, kind, body)
         elif (
             self._streams.mode == AUTO
             and call.body.get("echo") is not True
             and (lost := lost_tokens(body, call.dialect.name))
         ):
             # No ids were requested from a stream that echoes.
-            self._streams.spoil(kind, lost)
+            self._streams.use_whole(kind, lost)
         return answer
 
     async def _facts(self, call: EngineCall, answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -365,7 +365,7 @@ class DirectEngine(Engine):
         """Send a request; the body is not read yet. Paths outside ``/v1`` are beside it."""
         data = orjson.dumps(body)
         headers = {"Content-Type": "application/json", **passed_on, **self._authorization(foreign_key)}
-        client = await self._connections.client()
+        client = await self._pool.client()
         for attempt in (1, 2):
             try:
                 return await client.request(
@@ -438,7 +438,7 @@ class DirectEngine(Engine):
         # Findings about an earlier process may not hold for this one.
         self._probe.forget()
         self._streams.forget()
-        self._text_streams.forget()
+        self._trials.forget()
         self._one_at_a_time.clear()
         if self._base_url is None:
             raise EngineError(f"engine {self.name!r} started without a base URL")

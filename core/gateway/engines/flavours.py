@@ -219,14 +219,14 @@ def findings_line(findings: Mapping[str, Any]) -> str:
         parts.append(f"models: {', '.join(map(str, models))}" if isinstance(models, list) else f"models {models}")
     for name, finding in findings.items():
         if isinstance(finding, Mapping):
-            parts.append(f"{name}: {_told(finding)}")
+            parts.append(f"{name}: {_returned_fields(finding)}")
     known = {"flavour", "version", "logprobs", "measured", "models"}
     rest = {k: v for k, v in findings.items() if k not in known and not isinstance(v, Mapping)}
     parts += [name if value is True else f"{name}: {value}" for name, value in rest.items() if value]
     return " · ".join(parts)
 
 
-def _told(finding: Mapping[str, Any]) -> str:
+def _returned_fields(finding: Mapping[str, Any]) -> str:
     words = {"token_ids": "ids", "prompt_token_ids": "prompt ids", "logprobs": "log-probs"}
     returned = [word for name, word in words.items() if finding.get(name)]
     refused = finding.get("refused") or ()

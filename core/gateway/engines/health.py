@@ -15,7 +15,7 @@ N_FAILURES = 3
 CHECK_EVERY_S = 5.0
 
 
-class Health:
+class EngineHealth:
     """Usable unless it was unreachable or failed ``N_FAILURES`` times in a row; usable again after a pause.
 
     Pauses double from ``FIRST_PAUSE_S`` to ``LONGEST_PAUSE_S`` while failures continue.
@@ -60,25 +60,25 @@ class Health:
             self.failed(gone=True)
 
 
-class Checked(Protocol):
+class Checkable(Protocol):
     """An engine with a health check."""
 
     name: str
-    health: Health
+    health: EngineHealth
 
     async def check(self) -> bool | None:
         """Whether it is alive; None if it can't be checked."""
         ...
 
 
-async def watch(engines: Callable[[], Sequence[Checked]], every_s: float = CHECK_EVERY_S) -> None:
+async def check_periodically(engines: Callable[[], Sequence[Checkable]], every_s: float = CHECK_EVERY_S) -> None:
     """Check all engines periodically, until cancelled."""
     while True:
         await asyncio.sleep(every_s)
         await asyncio.gather(*(_check(engine) for engine in engines()))
 
 
-async def _check(engine: Checked) -> None:
+async def _check(engine: Checkable) -> None:
     alive = await engine.check()
     if alive is None:
         return

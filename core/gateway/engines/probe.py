@@ -19,7 +19,7 @@ from core.gateway.engines.flavours import (
     logprobs_question,
 )
 from core.gateway.transport.connection import HttpError
-from core.gateway.transport.connection_pool import Connections
+from core.gateway.transport.connection_pool import ConnectionPool
 
 PROBE_TIMEOUT_S = 5.0
 PROBE_AGAIN_S = 30.0
@@ -42,14 +42,14 @@ class Probe:
         measured: whether ``logprobs`` was measured; otherwise it is the flavour's default.
     """
 
-    def __init__(self, name: str, connections: Connections, clock: Callable[[], float]) -> None:
+    def __init__(self, name: str, pool: ConnectionPool, clock: Callable[[], float]) -> None:
         self.cards: list[dict[str, Any]] | None = None
         self.flavour: Flavour = OPENAI
         self.version: str | None = None
         self.logprobs: str | None = None
         self.measured = False
         self._name = name
-        self._connections = connections
+        self._pool = pool
         self._clock = clock
         self._again_at = 0.0
         self._running: asyncio.Lock | None = None
@@ -122,7 +122,7 @@ class Probe:
     async def fetch_models(self, base_url: str | None, headers: Headers) -> list[dict[str, Any]]:
         """``GET /v1/models``. Raises EngineError."""
         try:
-            status, raw = await self._connections.aside("GET", f"{base_url}/models", headers)
+            status, raw = await self._pool.request_aside("GET", f"{base_url}/models", headers)
         except (HttpError, ValueError) as error:
             raise EngineError(f"engine {self._name!r} does not list its models: {error}") from error
         try:
@@ -185,7 +185,7 @@ class Probe:
     async def _ask(self, method: str, url: str, headers: Headers, body: Mapping[str, Any] | None = None) -> Any:
         """The parsed response; None for any failure."""
         try:
-            status, raw = await self._connections.aside(method, url, headers, body)
+            status, raw = await self._pool.request_aside(method, url, headers, body)
             return orjson.loads(raw) if status == 200 else None
         except (HttpError, ValueError):
             return None

@@ -13,12 +13,12 @@ from core.errors import EngineError, InvalidInput
 from core.gateway.engines.base import Engine
 from core.gateway.engines.capabilities import AUTO, STREAMING
 from core.gateway.engines.direct import DirectEngine
-from core.gateway.engines.health import CHECK_EVERY_S, watch
+from core.gateway.engines.health import CHECK_EVERY_S, check_periodically
 from core.gateway.engines.merged_status import merge_statuses
 from core.gateway.providers.engine import ProviderEngine, names_provider
 from core.gateway.providers.litellm_import import LiteLLM
 from core.gateway.transport.connection import Bounds
-from core.gateway.transport.connection_pool import Connections, Timeouts
+from core.gateway.transport.connection_pool import ConnectionPool, Timeouts
 from core.scrub import split_login
 
 IMPLICIT_PROVIDER = "litellm"
@@ -52,7 +52,7 @@ class EngineSet:
         self._clock = clock
         self._engines: dict[str, Engine] = {}
         self._providers: Engine | None = None
-        self._connections = Connections(bounds)
+        self._pool = ConnectionPool(bounds)
         self._litellm = LiteLLM()
         self._lock = threading.Lock()
         self._watches: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
@@ -88,7 +88,7 @@ class EngineSet:
                 base URL, or None to keep ``base_url``. Calls wait for it.
             default: serves the names that no glob matches.
             api_base: for kind ``litellm``: another address of the provider's API.
-            streaming: ``auto``, ``whole`` or ``relay``, see ``core.gateway.engines.capabilities.Streams``.
+            streaming: ``auto``, ``whole`` or ``relay``, see ``core.gateway.engines.capabilities.StreamPolicy``.
             concurrency: most calls at a time; more are queued. None means no limit.
             replica_of: name of the engine whose calls it shares. Engines with the same glob for a model share calls as
                 well.
@@ -126,7 +126,7 @@ class EngineSet:
                 streaming=streaming,
                 timeouts=self.timeouts,
                 concurrency=concurrency,
-                connections=self._connections,
+                pool=self._pool,
                 clock=self._clock,
                 login=login,
             )
@@ -140,7 +140,7 @@ class EngineSet:
                 streaming=streaming,
                 timeouts=self.timeouts,
                 concurrency=concurrency,
-                connections=self._connections,
+                pool=self._pool,
                 clock=self._clock,
                 litellm=self._litellm,
             )
@@ -203,7 +203,7 @@ class EngineSet:
                     streaming=AUTO,
                     timeouts=self.timeouts,
                     concurrency=None,
-                    connections=self._connections,
+                    pool=self._pool,
                     clock=self._clock,
                     litellm=self._litellm,
                 )
@@ -227,7 +227,7 @@ class EngineSet:
         """Start periodic health checks; they end with the event loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._watches:
-            self._watches[loop] = loop.create_task(watch(self.engines, self._check_every_s))
+            self._watches[loop] = loop.create_task(check_periodically(self.engines, self._check_every_s))
 
     def engines(self) -> list[Engine]:
         """All engines in order of addition, the implicit LiteLLM one last if it was used."""

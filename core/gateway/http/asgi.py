@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
-from core.gateway.dialects import BadRequest
+from core.gateway.served_dialects import BadRequest
 from core.scrub import header_text
 
 Scope = Mapping[str, Any]

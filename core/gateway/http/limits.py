@@ -22,7 +22,7 @@ CHECK_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ServerLimits:
     """Bytes, seconds and connections of one process; the settings have the same names."""
 
     max_body_bytes: int = 256 << 20

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from core.gateway.http.limits import BODIES_AT_ONCE, Limits
+from core.gateway.http.limits import BODIES_AT_ONCE, ServerLimits
 
 MIN_AGE_S: Final = 1.0
 """A connection idle for less is likely to be reused at once, so it is not closed to make room."""
@@ -14,14 +14,14 @@ SPARE: Final = 16
 """Connections above the limit, besides an eighth of it, that still get an error response."""
 
 
-class Connection(Protocol):
+class AgentConnection(Protocol):
     """The interface of one connection."""
 
     def check(self, now: float) -> None:
         """Close it if it has waited too long."""
         ...
 
-    def give_way(self) -> None:
+    def make_room(self) -> None:
         """Close it to make room for another one."""
         ...
 
@@ -37,13 +37,13 @@ class OpenConnections:
         held_bytes: request bodies in memory whose calls are not answered yet.
     """
 
-    def __init__(self, limits: Limits, refused: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, limits: ServerLimits, refused: Callable[[str], None] = lambda _: None) -> None:
         self.limits = limits
         self.refused = refused
         self.held_bytes = 0
         self.most = limits.n_connections
-        self._open: set[Connection] = set()
-        self._waiting: dict[Connection, float] = {}
+        self._open: set[AgentConnection] = set()
+        self._waiting: dict[AgentConnection, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -52,11 +52,11 @@ class OpenConnections:
         return len(self._open) > self.most
 
     @property
-    def crowded(self) -> bool:
+    def memory_full(self) -> bool:
         """Whether request bodies in memory have reached their limit."""
         return self.held_bytes > BODIES_AT_ONCE * self.limits.max_body_bytes
 
-    def opened(self, connection: Connection, now: float) -> bool:
+    def opened(self, connection: AgentConnection, now: float) -> bool:
         """Register a new connection. False: there are too many even for an error response."""
         self._open.add(connection)
         self._waiting[connection] = now
@@ -66,21 +66,21 @@ class OpenConnections:
             longest, since = next(iter(self._waiting.items()))
             if now - since >= MIN_AGE_S:
                 self.closed(longest)
-                longest.give_way()
+                longest.make_room()
         return len(self._open) <= self.most + self.most // 8 + SPARE
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: AgentConnection) -> None:
         """Forget a closed connection."""
         self._open.discard(connection)
         self._waiting.pop(connection, None)
 
-    def waits(self, connection: Connection, now: float) -> None:
+    def waits(self, connection: AgentConnection, now: float) -> None:
         """Note that the connection waits for the head of its next request; it may be closed to make room."""
         self._waiting.pop(connection, None)
         if connection in self._open:
             self._waiting[connection] = now
 
-    def busy(self, connection: Connection) -> None:
+    def busy(self, connection: AgentConnection) -> None:
         """Note that the connection has a request."""
         self._waiting.pop(connection, None)
 

@@ -184,7 +184,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._body_bytes += len(body)
         if self._body_bytes > self._limits.max_body_bytes:
             raise _Refused(self._long_body())
-        if self._body_bytes > SMALL and self._connections.crowded:
+        if self._body_bytes > SMALL and self._connections.memory_full:
             raise _Refused(self._overloaded())
         if not self.cycle.response_complete:
             self._held += len(body)
@@ -246,7 +246,7 @@ class HttpProtocol(HttpToolsProtocol):
         elif now - self._since > self._limits.idle_timeout_s:
             self.transport.close()
 
-    def give_way(self) -> None:
+    def make_room(self) -> None:
         """Make room for another connection."""
         if self._reading == _HEAD:
             self._refuse(self._slow_head())
@@ -289,7 +289,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._declared > self._limits.max_body_bytes:
             raise _Refused(self._long_body())
         late = self._late and self._connections.full
-        if late or self._n_open > MOST_PIPELINED or (self._declared > SMALL and self._connections.crowded):
+        if late or self._n_open > MOST_PIPELINED or (self._declared > SMALL and self._connections.memory_full):
             raise _Refused(self._overloaded())
         self._late = False
 

@@ -16,7 +16,7 @@ from typing import Any
 import uvicorn
 
 from core.errors import StudioError
-from core.gateway.http.limits import Limits
+from core.gateway.http.limits import ServerLimits
 from core.gateway.http.open_connections import OpenConnections
 from core.gateway.http.protocol import HttpProtocol
 
@@ -103,10 +103,10 @@ class GatewayServer:
         port: int = 0,
         shared: bool = False,
         tls: tuple[Path, Path] | None = None,
-        limits: Limits | None = None,
+        limits: ServerLimits | None = None,
         refused: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._limits = limits or Limits()
+        self._limits = limits or ServerLimits()
         self._refused = refused
         self._app = app
         self._tls = tls

@@ -15,7 +15,7 @@ from core.errors import EngineError, EngineTimeout
 from core.gateway.engines.answer import EngineAnswer, EngineCall, EngineStream, Finish
 from core.gateway.engines.streams import HttpStream, StreamDeadline
 from core.gateway.transport.connection import HttpError
-from core.gateway.transport.connection_pool import Connections, Timeouts
+from core.gateway.transport.connection_pool import ConnectionPool, Timeouts
 
 PROVIDER: Final = "anthropic/"
 API_BASE: Final = "https://api.anthropic.com"
@@ -35,7 +35,7 @@ def speaks_natively(call: EngineCall, model: str) -> bool:
 
 
 async def ask_anthropic(
-    connections: Connections,
+    pool: ConnectionPool,
     call: EngineCall,
     model: str,
     *,
@@ -66,7 +66,7 @@ async def ask_anthropic(
     if key is not None:
         headers |= {"Authorization": f"Bearer {key}"} if key.startswith(OAUTH_PREFIX) else {"x-api-key": key}
     base = (api_base or os.environ.get("ANTHROPIC_API_BASE") or API_BASE).rstrip("/").removesuffix("/v1")
-    client = await connections.client()
+    client = await pool.client()
     deadline = asyncio.get_running_loop().time() + timeouts.total
     try:
         async with asyncio.timeout_at(deadline):

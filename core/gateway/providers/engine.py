@@ -19,7 +19,6 @@ import orjson
 from core.dialects.errors import openai_error
 from core.dialects.messages_request import CONTINUE, PREFILL
 from core.errors import EngineError, EngineTimeout
-from core.gateway.dialects import add_fields, check_answer
 from core.gateway.engines.answer import EngineAnswer, EngineCall, EngineStream
 from core.gateway.engines.base import BUSY, Engine
 from core.gateway.engines.capabilities import AUTO, KINDS, RELAY, WHOLE
@@ -29,7 +28,8 @@ from core.gateway.providers.fields import FIELDS, Sent, SentFields
 from core.gateway.providers.litellm_import import LiteLLM
 from core.gateway.providers.read_counter import ReadCounter
 from core.gateway.providers.stream import ProviderStream, is_stream, opened, provider_failure, retry_after
-from core.gateway.transport.connection_pool import Connections, Timeouts
+from core.gateway.served_dialects import add_fields, check_answer
+from core.gateway.transport.connection_pool import ConnectionPool, Timeouts
 from core.tokens import extract_tokens
 
 _PROVIDERS = """
@@ -79,12 +79,12 @@ class ProviderEngine(Engine):
         streaming: str,
         timeouts: Timeouts,
         concurrency: int | None,
-        connections: Connections,
+        pool: ConnectionPool,
         clock: Callable[[], float],
         litellm: LiteLLM,
     ) -> None:
         super().__init__(name, models, api_key, timeouts, clock, concurrency)
-        self._connections = connections
+        self._pool = pool
         self._litellm = litellm
         self._model = model
         self._api_base = api_base
@@ -132,7 +132,7 @@ class ProviderEngine(Engine):
             arguments |= {"stream": True, "stream_options": {"include_usage": True}}
         function = litellm.acompletion if call.dialect.name == "chat" else litellm.atext_completion
         deadline = asyncio.get_running_loop().time() + self.timeouts.total
-        counter = ReadCounter(self._connections.bounds.answer)
+        counter = ReadCounter(self._pool.bounds.answer)
         try:
             async with asyncio.timeout_at(deadline):
                 with counter:
@@ -169,7 +169,7 @@ class ProviderEngine(Engine):
     async def _ask_natively(self, call: EngineCall, model: str, *, stream: bool) -> EngineStream | EngineAnswer:
         try:
             answer = await ask_anthropic(
-                self._connections,
+                self._pool,
                 call,
                 model,
                 name=self.name,

@@ -63,11 +63,11 @@ class SentFields:
         key = orjson.dumps([model, dialect, asked], option=orjson.OPT_SORT_KEYS)
         sent = self._known.get(key)
         if sent is None:
-            sent = self._known[key] = _found_out(litellm, model, dialect, asked)
+            sent = self._known[key] = _compare(litellm, model, dialect, asked)
         return sent
 
 
-def _found_out(litellm: Any, model: str, dialect: str, asked: Mapping[str, Any]) -> Sent:
+def _compare(litellm: Any, model: str, dialect: str, asked: Mapping[str, Any]) -> Sent:
     unsupported = _unsupported(litellm, model, asked)
     if dialect != "chat":
         return Sent(unsupported, {})

@@ -14,7 +14,6 @@ from core.errors import StudioError
 from core.gateway.calls.earlier_responses import readable_trajectory
 from core.gateway.calls.identity import Caller, presented_keys, resolve_caller
 from core.gateway.deps import GatewayDeps
-from core.gateway.dialects import CHAT, BadRequest, Dialect
 from core.gateway.http.asgi import (
     JSON,
     ClientDisconnected,
@@ -26,6 +25,7 @@ from core.gateway.http.asgi import (
     text_headers,
 )
 from core.gateway.http.fast_router import decode_slashes
+from core.gateway.served_dialects import CHAT, BadRequest, ServedDialect
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class HttpReply:
 class Endpoint(ABC):
     """One ASGI endpoint. Errors have the shape of its dialect."""
 
-    dialect: Dialect = CHAT
+    dialect: ServedDialect = CHAT
 
     def __init__(self, deps: GatewayDeps) -> None:
         self._deps = deps
@@ -88,7 +88,7 @@ class Endpoint(ABC):
             http_reply = answer if isinstance(answer, HttpReply) else HttpReply(200, orjson.dumps(answer))
             await send_whole(send, http_reply.status, http_reply.body, http_reply.headers)
 
-    def dialect_of(self, headers: Mapping[str, str]) -> Dialect:
+    def dialect_of(self, headers: Mapping[str, str]) -> ServedDialect:
         """The dialect of the response."""
         return self.dialect
 

@@ -15,10 +15,10 @@ from core.errors import EngineError, NotFound
 from core.gateway.calls.capture import parse_request
 from core.gateway.calls.earlier_responses import expand_input
 from core.gateway.deps import GatewayDeps
-from core.gateway.dialects import CHAT, MESSAGES, BadRequest, Dialect
 from core.gateway.engines.base import Engine
 from core.gateway.http.asgi import JSON
 from core.gateway.queries.base import Endpoint, HttpReply, HttpRequest
+from core.gateway.served_dialects import CHAT, MESSAGES, BadRequest, ServedDialect
 from core.scrub import scrubbed
 
 BYTES_PER_TOKEN: Final = 4
@@ -32,7 +32,7 @@ _MAX_PAGE: Final = 1000
 class ListModels(Endpoint):
     """``GET models`` and ``GET models/{model}``; in Anthropic's shape for requests with ``anthropic-version``."""
 
-    def dialect_of(self, headers: Mapping[str, str]) -> Dialect:
+    def dialect_of(self, headers: Mapping[str, str]) -> ServedDialect:
         """Both APIs have this path; the header decides."""
         return MESSAGES if "anthropic-version" in headers else CHAT
 
@@ -53,7 +53,7 @@ class ListModels(Endpoint):
 class CountTokens(Endpoint):
     """``POST messages/count_tokens`` and ``POST responses/input_tokens``: the token count of a request's prompt."""
 
-    def __init__(self, deps: GatewayDeps, dialect: Dialect) -> None:
+    def __init__(self, deps: GatewayDeps, dialect: ServedDialect) -> None:
         super().__init__(deps)
         self.dialect = dialect
 
@@ -99,7 +99,7 @@ class Passthrough(Endpoint):
         return HttpReply(status, body, (kind, NOT_CAPTURED))
 
 
-class EngineHealth(Endpoint):
+class HealthEndpoint(Endpoint):
     """``GET /health``: whether the default engine is alive. An engine that starts on demand counts as alive."""
 
     async def answer(self, http_request: HttpRequest) -> Any:

@@ -10,8 +10,8 @@ from core.dialects import Json
 from core.dialects.responses_request import input_items
 from core.errors import NotFound
 from core.gateway.calls.earlier_responses import find_response, forget_response, response_of
-from core.gateway.dialects import RESPONSES, BadRequest
 from core.gateway.queries.base import Endpoint, HttpRequest
+from core.gateway.served_dialects import RESPONSES, BadRequest
 
 _PAGE: Final = 20
 _MAX_PAGE: Final = 100

@@ -48,28 +48,28 @@ UNBOUND: Final = Bounds(answer=None, head=None, aside=None)
 """For a server of our own."""
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """The owner of connections, which is told their state."""
 
     bounds: Bounds
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: EngineConnection) -> None:
         """The connection is open."""
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: EngineConnection) -> None:
         """The connection is closed."""
 
-    def keep(self, connection: Connection) -> None:
+    def keep(self, connection: EngineConnection) -> None:
         """The exchange is over and the connection can be reused."""
 
-    def distrust(self, origin: Origin) -> None:
+    def stop_reuse(self, origin: Origin) -> None:
         """Unrequested data arrived from this origin."""
 
 
-class Connection(asyncio.Protocol):
+class EngineConnection(asyncio.Protocol):
     """One connection: one exchange at a time, and no reuse after a response that was not read to its end."""
 
-    def __init__(self, owner: Owner, origin: Origin) -> None:
+    def __init__(self, owner: ConnectionOwner, origin: Origin) -> None:
         self.origin = origin
         self.idle_since = 0.0
         self._owner = owner
@@ -181,7 +181,7 @@ class Connection(asyncio.Protocol):
         """Received bytes of a response."""
         if self._parser is None:
             # Unrequested data.
-            self._owner.distrust(self.origin)
+            self._owner.stop_reuse(self.origin)
             self.close()
             return
         self._any = True
@@ -229,7 +229,7 @@ class Connection(asyncio.Protocol):
         """A response begins; a second one to the same request is refused."""
         if self._whole:
             self._keeps = False
-            self._owner.distrust(self.origin)
+            self._owner.stop_reuse(self.origin)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header; repeated ones are joined."""

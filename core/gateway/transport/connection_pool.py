@@ -33,7 +33,7 @@ class Timeouts:
     idle: float = 300.0
 
 
-class Connections:
+class ConnectionPool:
     """One client per event loop, closed when its loop ends. ``bounds``: size limits of answers."""
 
     def __init__(self, bounds: Bounds | None = None) -> None:
@@ -51,7 +51,7 @@ class Connections:
             client = await anext(self._scopes[loop])
         return client
 
-    async def aside(
+    async def request_aside(
         self, method: str, url: str, headers: Mapping[str, str], body: Mapping[str, Any] | None = None
     ) -> tuple[int, bytes]:
         """Send a request that is no model call; returns status and body, at most ``bounds.aside`` bytes.

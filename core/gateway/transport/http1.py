@@ -16,7 +16,7 @@ from typing import Final
 
 from cachetools import LRUCache
 
-from core.gateway.transport.connection import Bounds, ConnectError, Connection, HttpError
+from core.gateway.transport.connection import Bounds, ConnectError, EngineConnection, HttpError
 from core.gateway.transport.decompression import Inflater, inflater
 from core.gateway.transport.proxies import Proxies, Proxy, trusted
 from core.gateway.transport.request import Origin, Target, read_url, request_bytes
@@ -47,9 +47,9 @@ class HttpClient:
         self._connect_timeout_s = connect_timeout_s
         self._keepalive_s = keepalive_s
         self._proxies = proxies
-        self._idle: dict[Origin, deque[Connection]] = {}
+        self._idle: dict[Origin, deque[EngineConnection]] = {}
         self._distrusted: set[Origin] = set()
-        self._open: set[Connection] = set()
+        self._open: set[EngineConnection] = set()
         self._targets: LRUCache[tuple[str, str], Target] = LRUCache(_MAX_ORIGINS)
         self._tls: ssl.SSLContext | None = None
         self._sweeping: asyncio.TimerHandle | None = None
@@ -86,7 +86,7 @@ class HttpClient:
         for connection in list(self._open):
             connection.close()
 
-    def _kept(self, origin: Origin) -> Connection | None:
+    def _kept(self, origin: Origin) -> EngineConnection | None:
         idle = self._idle.get(origin)
         while idle:
             # The connection used last is the most likely to be open.
@@ -96,9 +96,9 @@ class HttpClient:
             connection.close()
         return None
 
-    async def _connect(self, origin: Origin, proxy: Proxy | None, timeout_s: float) -> Connection:
+    async def _connect(self, origin: Origin, proxy: Proxy | None, timeout_s: float) -> EngineConnection:
         host, port, tls = origin
-        connection = Connection(self, origin)
+        connection = EngineConnection(self, origin)
         connect = partial(asyncio.get_running_loop().create_connection, lambda: connection)
         try:
             if tls and self._tls is None:
@@ -127,15 +127,15 @@ class HttpClient:
                 raise ConnectError(str(error)) from error
         return target
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: EngineConnection) -> None:
         """Register an open connection."""
         self._open.add(connection)
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: EngineConnection) -> None:
         """Forget a closed connection."""
         self._open.discard(connection)
 
-    def keep(self, connection: Connection) -> None:
+    def keep(self, connection: EngineConnection) -> None:
         """Keep a connection for reuse."""
         if connection.origin in self._distrusted:
             connection.close()
@@ -144,7 +144,7 @@ class HttpClient:
         if self._sweeping is None:
             self._sweeping = asyncio.get_running_loop().call_later(self._keepalive_s, self._sweep)
 
-    def distrust(self, origin: Origin) -> None:
+    def stop_reuse(self, origin: Origin) -> None:
         """Stop reusing connections to this origin, because one caller could get the response to another."""
         self._distrusted.add(origin)
         for connection in self._idle.pop(origin, ()):
@@ -174,7 +174,7 @@ class HttpAnswer:
 
     __slots__ = ("_connection", "_inflater", "_most", "_n_bytes", "_n_idle", "headers", "status")
 
-    def __init__(self, status: int, headers: Mapping[str, str], connection: Connection, most: int | None) -> None:
+    def __init__(self, status: int, headers: Mapping[str, str], connection: EngineConnection, most: int | None) -> None:
         self.status = status
         self._most = most
         self.headers = headers

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from core.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect
+from core.gateway.served_dialects import CHAT, MESSAGES, RESPONSES, ServedDialect
 
 PROVIDER = "claw-studio"
 
@@ -44,7 +44,7 @@ class Agent:
 
     key: str
     label: str
-    dialect: Dialect
+    dialect: ServedDialect
     write: Callable[[Session], list[Snippet]]
 
 

@@ -14,10 +14,10 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from core.gateway.dialects import CHAT
 from core.gateway.engines.answer import EngineCall
 from core.gateway.engines.registry import EngineSet
-from core.gateway.engines.text_streams import TRIALS, TRY_AGAIN_S
+from core.gateway.engines.stream_trials import TRIALS, TRY_AGAIN_S
+from core.gateway.served_dialects import CHAT
 from core.ingest.drafts import drafts_of_call
 from tests.conftest import eventually
 

@@ -19,7 +19,7 @@ __all__ = [
     "MESSAGES",
     "RESPONSES",
     "BadRequest",
-    "Dialect",
+    "ServedDialect",
     "add_fields",
     "check_answer",
     "strip_fields",
@@ -27,7 +27,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class ServedDialect:
     """One wire API, towards agents and towards engines.
 
     Attributes:
@@ -58,12 +58,12 @@ class Dialect:
         return self.wire.error(error)
 
 
-CHAT: Final = Dialect(dialects.CHAT)
-COMPLETIONS: Final = Dialect(dialects.COMPLETIONS)
-RESPONSES: Final = Dialect(dialects.RESPONSES)
-MESSAGES: Final = Dialect(dialects.MESSAGES)
+CHAT: Final = ServedDialect(dialects.CHAT)
+COMPLETIONS: Final = ServedDialect(dialects.COMPLETIONS)
+RESPONSES: Final = ServedDialect(dialects.RESPONSES)
+MESSAGES: Final = ServedDialect(dialects.MESSAGES)
 
-ENGINE_DIALECTS: Final[Mapping[str, Dialect]] = {"chat": CHAT, "completions": COMPLETIONS}
+ENGINE_DIALECTS: Final[Mapping[str, ServedDialect]] = {"chat": CHAT, "completions": COMPLETIONS}
 """Dialects in which engines are called."""
 
 _ASKED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -86,7 +86,7 @@ def add_fields(body: Mapping[str, Any], ask: Mapping[str, Any]) -> tuple[dict[st
 
 def strip_fields(answer: dict[str, Any], added: Sequence[str]) -> None:
     """Remove from an answer, in place, what only the gateway requested."""
-    gone = fields_answered_for(added)
+    gone = answer_fields_of(added)
     for field in gone:
         answer.pop(field, None)
     for choice in answer["choices"]:
@@ -99,13 +99,13 @@ def strip_fields(answer: dict[str, Any], added: Sequence[str]) -> None:
             choice["logprobs"] = None
 
 
-def fields_answered_for(added: Sequence[str]) -> frozenset[str]:
+def answer_fields_of(added: Sequence[str]) -> frozenset[str]:
     """Answer fields that an engine returns because of these added request fields."""
-    return _fields_answered_for(tuple(added))
+    return _answer_fields_of(tuple(added))
 
 
 @lru_cache(64)
-def _fields_answered_for(added: tuple[str, ...]) -> frozenset[str]:
+def _answer_fields_of(added: tuple[str, ...]) -> frozenset[str]:
     return frozenset(field for name in added for field in _ASKED_FIELDS.get(name, ()))
 
 

@@ -15,11 +15,11 @@ from typing import Any, Final
 from core.dialects import Json
 from core.dialects.assembly import Assembly
 from core.errors import EngineError
-from core.gateway.dialects import check_answer
 from core.gateway.engines.capabilities import TOOLS
 from core.gateway.engines.flavours import prompt_text
 from core.gateway.engines.response_bodies import error_message, maybe_json
 from core.gateway.engines.streams import HttpStream, StreamDeadline
+from core.gateway.served_dialects import check_answer
 from core.gateway.transport.connection import HttpError
 from core.gateway.transport.connection_pool import Timeouts
 from core.gateway.transport.http1 import HttpAnswer
@@ -52,7 +52,7 @@ Send = Callable[[Json], Awaitable[HttpAnswer]]
 """Sends a request to the engine. Raises EngineError."""
 
 
-class TextStreams:
+class StreamTrials:
     """Results of the trials of one engine's streams, by model and kind of call."""
 
     def __init__(self, name: str, timeouts: Timeouts, clock: Callable[[], float]) -> None:
@@ -68,22 +68,22 @@ class TextStreams:
         """Whether a stream was found to be equal to the whole answer."""
         return self._found.get((model, kind), "unknown") is None
 
-    def consider(self, model: str, kind: str, answer: Json, send: Send) -> None:
+    def start_trial(self, model: str, kind: str, answer: Json, send: Send) -> None:
         """Start a trial in the background if a whole answer has no ids."""
         key = (model, kind)
         n_trials, next_at = self._trials.get(key, (0, 0.0))
         if key in self._running or self.relays(model, kind) or n_trials >= TRIALS or self._clock() < next_at:
             return
-        if not tells_no_ids(answer, kind) or (key not in self._trials and len(self._trials) >= _MOST_MODELS):
+        if not has_no_ids(answer, kind) or (key not in self._trials and len(self._trials) >= _MOST_MODELS):
             return
         self._trials[key] = (n_trials + 1, self._clock() + TRY_AGAIN_S)
         self._found[key] = "it is being tried out"
         task = self._running[key] = asyncio.create_task(self._try(model, kind, send))
         task.add_done_callback(lambda _: self._running.pop(key, None))
 
-    def see(self, model: str, kind: str, answer: Json) -> None:
+    def check_stream(self, model: str, kind: str, answer: Json) -> None:
         """Check a relayed stream; if it lacks something, whole answers are used from then on."""
-        if not tells_no_ids(answer, kind):
+        if not has_no_ids(answer, kind):
             self._found[model, kind] = "it tells ids by now"
         elif None in _counts(answer):
             self._found[model, kind] = "its stream told no usage"
@@ -145,7 +145,7 @@ async def _nothing(body: Json | None, failure: str | None) -> None:
     """Trials are neither counted nor recorded."""
 
 
-def tells_no_ids(answer: Json, kind: str) -> bool:
+def has_no_ids(answer: Json, kind: str) -> bool:
     """Whether an answer has neither response ids nor prompt ids."""
     tokens = extract_tokens(answer, 0, _dialect(kind))
     return tokens.response_ids is None and tokens.prompt_ids is None and prompt_text(answer) is None
@@ -153,7 +153,7 @@ def tells_no_ids(answer: Json, kind: str) -> bool:
 
 def difference(whole: Json, streamed: Json, kind: str) -> str | None:
     """How a stream differs from the whole answer to the same request; None if it does not."""
-    if not (tells_no_ids(whole, kind) and tells_no_ids(streamed, kind)):
+    if not (has_no_ids(whole, kind) and has_no_ids(streamed, kind)):
         return "it tells ids"
     if None in _counts(streamed) or _counts(whole) != _counts(streamed):
         return "its stream counts other tokens"
@@ -162,7 +162,7 @@ def difference(whole: Json, streamed: Json, kind: str) -> str | None:
     one, other = whole["choices"][0], streamed["choices"][0]
     if kind == TOOLS and not _calls(one):
         return "it called no tool when it was tried out"
-    for what, part_of in _TOLD.items():
+    for what, part_of in _COMPARED.items():
         if part_of(one) != part_of(other):
             return f"its stream tells {what}"
     return None
@@ -198,7 +198,7 @@ def _entries(choice: Json) -> list[Any]:
     return logprobs.get("tokens") or [entry.get("token") for entry in logprobs.get("content") or ()]
 
 
-_TOLD: Final[Mapping[str, Callable[[Json], Any]]] = {
+_COMPARED: Final[Mapping[str, Callable[[Json], Any]]] = {
     "other words": _texts,
     "tool calls differently": _calls,
     "other log-probs": _entries,

@@ -17,7 +17,7 @@ import pytest
 import uvloop
 
 from core.gateway.transport.connection import ConnectError, HttpError
-from core.gateway.transport.connection_pool import Connections
+from core.gateway.transport.connection_pool import ConnectionPool
 from core.gateway.transport.http1 import HttpClient
 from core.gateway.transport.proxies import Proxies, Proxy
 from tests.left_out import missing
@@ -208,10 +208,10 @@ def test_this_machine_is_asked_directly(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
         async with Peer() as peer:
             assert (await get(f"http://127.0.0.1:{peer.port}/x")).startswith(b"GET /x HTTP/1.1")
-            status, body = await Connections().aside("GET", f"http://127.0.0.1:{peer.port}/y", {})
+            status, body = await ConnectionPool().request_aside("GET", f"http://127.0.0.1:{peer.port}/y", {})
             assert (status, body[:15]) == (200, b"GET /y HTTP/1.1")
             with pytest.raises(HttpError):
-                await Connections().aside("GET", f"http://engine.test:{peer.port}/y", {})
+                await ConnectionPool().request_aside("GET", f"http://engine.test:{peer.port}/y", {})
 
     uvloop.run(asked())
 

@@ -1,7 +1,7 @@
 """The trash of retention: journal segments and deleted steps, kept for a while, restored or deleted for good.
 
-A segment of which the pool keeps no step is thinned: its records about what was deleted go, all others stay where they
-are. The pool can so be made anew from the journal and the opinions log, whatever becomes of the trash.
+A segment of which the pool has no step is thinned: records of deleted data are removed, all others keep their offsets.
+So the pool can be rebuilt from the journal and the opinions log without the trash.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RUN = re.compile(r"run-[0-9a-f]{32}")
 
 
 def prune_journal(pool: Pool, journal_dir: Path, trash: Path | None = None) -> dict[str, Any]:
-    """Take what was deleted out of segments that the pool has read whole and of which it keeps no step.
+    """Remove deleted records from segments that the pool has read to the end and of which it has no step.
 
     The newest segment of each writer stays as it is, and so does a damaged one. The whole segments are put into
     ``trash``, if that is given. Returns ``{segments: [names], n_bytes}``; ``n_bytes`` is what the journal lost.
@@ -117,7 +117,7 @@ def list_trash(trash_dir: Path, *, days: float) -> list[dict[str, Any]]:
 
 
 def empty_trash(trash_dir: Path) -> list[str]:
-    """Delete for good all that the trash holds; returns the runs."""
+    """Delete everything in the trash; returns the runs."""
     return _delete(trash_dir, lambda note: note is not None)
 
 
@@ -131,7 +131,7 @@ def _delete(trash_dir: Path, over: Callable[[dict[str, Any] | None], bool]) -> l
 
 
 class TrashSweep:
-    """Empties the trash by the clock, whether anybody looks at it or not: called often, it does so now and then.
+    """Deletes runs from the trash when their time is over. Call it often; it checks at intervals.
 
     A run's time is over when the wall clock says so and, while the machine has not been started anew since, its uptime
     too: a clock that is set forward deletes nothing. After a start of the machine, the sweep waits for ``SETTLED_S``.
@@ -150,7 +150,7 @@ class TrashSweep:
         self._clock = clock
         self._up = up
         self._next = 0.0
-        # What an interrupted run left looks like one that is under way: only now none is.
+        # An interrupted run looks like one in progress; at the start there is none in progress.
         self._sweep(unfinished=True)
 
     def __call__(self) -> None:
@@ -175,14 +175,14 @@ class TrashSweep:
 
 
 def restore_run(pool: Pool, journal_dir: Path, trash_dir: Path, run_uid: str, *, author: str) -> dict[str, Any]:
-    """Put back what a run deleted, its journal segments too; returns ``{run_uid, n_trajectories, segments}``.
+    """Restore a run's rows and journal segments; returns ``{run_uid, n_trajectories, segments}``.
 
     NotFound when the trash does not hold it, Conflict when it is back already.
     """
     if not _RUN.fullmatch(run_uid) or read_note(trash_dir / run_uid) is None:
         raise NotFound(f"The trash holds no run {run_uid!r}.", field="run_uid", hint="Its time may be over.")
     with pool.file.lock:
-        # Segments first: without steps they harm nobody, and steps without them could not be made anew.
+        # Segments first: segments without steps do no harm, but steps without segments could not be rebuilt.
         segments = []
         for path in sorted((trash_dir / run_uid / SEGMENTS).glob("*" + SUFFIX)):
             there = journal_dir / path.name

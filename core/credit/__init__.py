@@ -1,4 +1,4 @@
-"""Credit assignment: one estimator per file behind a plain dict."""
+"""Credit assignment: one advantage estimator per file, registered by name in a dict."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ class Option:
     """One setting of an estimator.
 
     Attributes:
-        default: value when the recipe says nothing.
-        description: what it does; names whose default it is.
+        default: value if the recipe doesn't set it.
+        description: its effect, and the origin of the default.
         choices: allowed values, or None for a number.
         minimum: smallest number, inclusive.
         maximum: greatest number, inclusive.
@@ -65,15 +65,15 @@ class Estimator:
     """An entry of the registry.
 
     Attributes:
-        name: what a recipe calls it.
-        title: what a page calls it.
+        name: its name in recipes.
+        title: its name on pages.
         formula: one line of text.
         options: settings by name; those that compute advantages have ``clip`` as well.
-        needs: what a batch must hold, given checked options.
+        needs: checked options -> the needs that a batch must meet.
         compute: checked options and a batch -> advantages; None for supervised use.
         select: checked options and a batch -> bool [n], which trajectories to keep; None keeps all.
-        pairs: checked options and a batch -> preference pairs; None where there are none.
-        labels: checked options and a batch -> bool [n], desirable or not; None where there are none.
+        pairs: checked options and a batch -> preference pairs; None for estimators without pairs.
+        labels: checked options and a batch -> bool [n], desirable or not; None for estimators without labels.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Estimator:
         return {**self.options, **({} if self.compute is None else {"clip": CLIP})}
 
     def settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Given options checked, the rest filled with defaults. InvalidInput names what is wrong."""
+        """The given options, checked, with defaults for the others. InvalidInput names the invalid option."""
         options = self.all_options
         for name in given:
             if name not in options:

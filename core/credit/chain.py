@@ -18,24 +18,24 @@ def segments(owner: Ints, n: int) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flow:
-    """Which unit, step or sampled token, goes on from which: chains, or trees where a trajectory forks.
+    """The predecessor of each unit (step or sampled token): a chain, or a tree if a trajectory forks.
 
-    A state whose continuation was sampled more than once is worth the mean over its continuations, so sums run over
-    the mean of what goes on from a unit. In a chain that is the next unit.
+    If a state's continuation was sampled several times, its value is the mean over its continuations. So sums run over
+    the mean of a unit's successors. In a chain that is the next unit.
 
-    Why so. Where what follows a unit is drawn k times, each draw's return is an unbiased estimate of what is to come,
-    and so is their mean; no draw is another one's future. Returns and GAE are linear in rewards and values, so the
-    result is that of each path from the unit to an end, taken as a chain of its own, averaged with weight Π 1/k over
-    the path's forks. Weights by number of ends would favour branches that were sampled more often further on.
+    Reason: if a unit has k sampled continuations, each one's return is an unbiased estimate of the future return, and
+    so is their mean. Returns and GAE are linear in rewards and values, so the result is the average over all paths from
+    the unit to an end, each computed as a chain, with weight Π 1/k over the path's forks. Weights by the number of ends
+    would favour branches that were sampled more often later.
 
-    The outcome stands at each branch's end. It is the one placing for which, undiscounted and without rewards of steps,
-    every unit's return is R, as in a chain and as in estimators of whole trajectories: forks then change nothing.
-    A branch that nobody went on with gets R as well: the trajectory was scored as a whole, and whether that branch
-    was worse nobody said. Rewards of steps stand where they were earned, and count on their own paths only.
+    The outcome reward is placed at each branch's end. With this placement, every unit's return is R if there is no
+    discount and no step reward, as in a chain and as in estimators of whole trajectories. A branch that was not
+    continued gets R too: the trajectory was scored as a whole, and the branch's own score is unknown. Step rewards
+    are placed on their steps, and count on their own paths only.
 
     Attributes:
         starts, lengths: int64 [n], units of each trajectory.
-        before: int64 [k], the earlier unit that each one goes on from, -1 for none; None: the one before it.
+        before: int64 [k], the predecessor of each unit, -1 for none; None: the unit before it.
     """
 
     starts: Ints
@@ -43,7 +43,7 @@ class Flow:
     before: Ints | None = None
 
     def followed(self, k: int) -> Bools:
-        """Whether something goes on from each of k units: bool [k]."""
+        """Whether each of k units has a successor: bool [k]."""
         result = np.zeros(k, dtype=np.bool_)
         if self.before is not None:
             result[self.before[self.before >= 0]] = True
@@ -53,7 +53,7 @@ class Flow:
         return result
 
     def next(self, values: Floats) -> Floats:
-        """Mean of the values of what goes on from each unit, 0 where nothing does: float64 as ``values``."""
+        """Mean of the values of each unit's successors, 0 without any: float64 as ``values``."""
         if self.before is None:
             return following(values, self.starts, self.lengths)
         on = np.flatnonzero(self.before >= 0)
@@ -63,7 +63,7 @@ class Flow:
         return result
 
     def discounted(self, values: Floats, factor: float) -> Floats:
-        """y_i = x_i + factor · mean of y over what goes on from i: float64 as ``values``."""
+        """y_i = x_i + factor · mean of y over the successors of i: float64 as ``values``."""
         if self.before is None:
             return discounted(values, self.starts, self.lengths, factor)
         result = np.array(values, dtype=np.float64)
@@ -95,7 +95,7 @@ def step_flow(batch: CreditInput) -> Flow:
 
 
 def token_flow(batch: CreditInput) -> Flow:
-    """Sampled tokens of each trajectory: a step's first goes on from the last of the step before it."""
+    """The chain of sampled tokens: a step's first token follows the last token of the step's predecessor."""
     starts, lengths, last = token_segments(batch)
     if is_chain(batch):
         return Flow(starts, lengths)
@@ -110,7 +110,7 @@ def token_flow(batch: CreditInput) -> Flow:
 
 
 def is_chain(batch: CreditInput) -> bool:
-    """Whether each step goes on from the one before it, in all trajectories."""
+    """Whether every step's predecessor is the step before it, in all trajectories."""
     if batch.before is None:
         return True
     starts, lengths = segments(batch.step_trajectory, len(batch.reward))

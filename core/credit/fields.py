@@ -21,7 +21,7 @@ FIELDS: dict[str, str] = {
     "logprobs": "response_logprobs: rollout log-probs, one per response token",
     "teacher_logprobs": "metadata.teacher_logprobs: one number per response token, the teacher's log-prob of it",
 }
-"""Need -> where it comes from. A step without it is named with this text."""
+"""Need -> its origin, the text of messages about steps that lack it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,6 +1,6 @@
 """GRPO: the trajectory's score, normalised over its prompt group.
 
-A = (R − mean) / (std + eps). Multi-step trajectories are summed first, so each trajectory votes once however long
+A = (R − mean) / (std + eps). Multi-step trajectories are summed first, so each trajectory counts once however long
 it is, and every step of it gets the same advantage. (DeepSeekMath, arXiv 2402.03300; std with ddof = 1 as in
 verl; ClawGym II uses ddof = 0.)
 """

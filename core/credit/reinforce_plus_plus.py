@@ -1,7 +1,7 @@
 """REINFORCE++: discounted returns of every sampled token, whitened over all sampled tokens.
 
 G_t = r_t + γ·G_{t+1}; A = (G − mean) / √(var + 1e-8) over the tokens of the batch. (arXiv 2501.03262; verl.)
-Rewards stand on the last token of their step. verl restarts the return at every masked-out token and StepPO at every
+Rewards are on the last token of their step. verl restarts the return at every masked-out token and StepPO at every
 step; ``chain`` chooses between that and one return per trajectory. With γ = 1 the tokens of a step share one value.
 """
 

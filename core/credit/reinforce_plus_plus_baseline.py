@@ -1,6 +1,6 @@
 """REINFORCE++ with a group baseline: R minus the group's mean, whitened over all sampled tokens.
 
-Each trajectory votes once in its group's mean and with each of its sampled tokens in the whitening, as in verl and
+Each trajectory counts once in its group's mean and by its number of sampled tokens in the whitening, as in verl and
 StepPO. (arXiv 2501.03262.)
 """
 

@@ -1,6 +1,6 @@
 """ReMax: the return minus the reward of a greedy rollout of the same prompt.
 
-A_k = Σ_{j ≥ k} r_j − b. (arXiv 2310.10505; verl, where rewards stand on a step's last token, so the tokens of a step
+A_k = Σ_{j ≥ k} r_j − b. (arXiv 2310.10505; verl, where rewards are on a step's last token, so the tokens of a step
 share one value.) b is ``metadata.reward_baseline``, or the mean reward of the group's greedy rollouts; those are the
 baseline and are not trained on.
 """

@@ -2,8 +2,8 @@
 
 δ_k = r_k + γ·V_{k+1} − V_k, A_k = δ_k + γλ·A_{k+1}, V after the last step is 0; return = A + V before whitening; A is
 whitened over all steps and holds for each response token of its step. (Agent-R1, StepPO; GAE, arXiv 1506.02438.)
-Step k+1 is what goes on from step k. Choices of one call and forks go on from the same step and not from each other;
-where several go on from a step, V_{k+1} and A_{k+1} are their means.
+Step k+1 is the successor of step k. Choices of one call and forks have the same predecessor, not each other;
+if a step has several successors, V_{k+1} and A_{k+1} are their means.
 """
 
 from __future__ import annotations

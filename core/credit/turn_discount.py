@@ -1,7 +1,7 @@
 """Turn discount: later rewards flow back to earlier turns, cut by a factor per turn.
 
 G_k = r_k + d·G_{k+1} (AReaL's ``apply_reward_discount``). There the trainer's reward normalisation makes advantages of
-it; here ``baseline`` does: the group's mean of G, where each trajectory votes once however many turns it has.
+it; here ``baseline`` does: the group's mean of G, where each trajectory counts once however many turns it has.
 """
 
 from __future__ import annotations

@@ -16,12 +16,12 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 MESSAGES_MAX = 100
-"""Most messages that ``Estimator.lacks`` spells out; a count tells of the rest."""
+"""The most messages of ``Estimator.lacks``; the last one counts the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a batch must hold for an estimator to mean anything.
+    """An estimator's needs of a batch.
 
     Attributes:
         rewards: every trajectory has a score.
@@ -29,7 +29,7 @@ class Needs:
         exact_tokens: the loss forms a probability ratio, so ids must be the sampled ones.
         fields: keys of ``core.credit.fields.FIELDS`` that every step (``baseline``: every trajectory) must have.
         contiguous: the estimator chains the steps of a trajectory, so none may be missing.
-        chained: it reads rewards step by step: which step goes on from which, and what left-out steps earned.
+        chained: it uses step rewards: it needs each step's predecessor, and the rewards of excluded steps.
     """
 
     rewards: bool = False
@@ -44,7 +44,7 @@ class Needs:
 class CreditInput:
     """n trajectories in g prompt groups, s steps with t response tokens.
 
-    Steps of one trajectory lie together, in order. What an estimator doesn't ask for may be None.
+    Steps of one trajectory are contiguous and in order. Fields that an estimator doesn't need may be None.
 
     Attributes:
         group: int64 [n], group of each trajectory, 0..g-1.
@@ -59,13 +59,13 @@ class CreditInput:
         token_value: float64 [t], critic's V before each response token, steps one after another; NaN where unknown.
         token_logprob: float64 [t], log μ(token) in nats; NaN where unknown.
         teacher_logprob: float64 [t], the teacher's log-prob of the same token; NaN where unknown.
-        anchor: [s], what the step observed, as text that is equal where observations are; None where unknown.
+        anchor: [s], the step's observation as text, equal for equal observations; None where unknown.
         baseline: float64 [n], reward of a greedy rollout of the same prompt; NaN where unknown.
         missing: [n], why a trajectory's steps don't form a chain; None where they do.
-        steps_reward: float64 [n], what all steps of a trajectory earned, those that are not in the batch too; None:
-            they are all in it.
-        before: int64 [s], the step whose state and answer each step goes on from, -1 for none. Choices of one call and
-            forks go on from the same step and not from each other. None: each from the one before it.
+        steps_reward: float64 [n], the reward sum of all steps of a trajectory, also of those that are not in the batch;
+            None: all are in it.
+        before: int64 [s], the predecessor of each step, -1 for none. Choices of one call and forks have the same
+            predecessor. None: the step before it.
     """
 
     group: Ints
@@ -88,7 +88,7 @@ class CreditInput:
 
     @property
     def n_tokens(self) -> Ints:
-        """Response tokens of each step: int64 [s]; one each where the batch doesn't say."""
+        """Response tokens of each step: int64 [s]; one each if the batch has no counts."""
         return np.ones(len(self.step_trajectory), dtype=np.int64) if self.n_response is None else self.n_response
 
     def step_name(self, index: int) -> str:

@@ -1,4 +1,4 @@
-"""Exports: one format per file behind a plain dict."""
+"""Exports: one format per file, registered by name in a dict."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def export(
 
     Args:
         plan: what to write.
-        pool: where tokens and messages come from.
+        pool: tokens and messages are read from it.
         format_name: key of ``EXPORTERS``.
         out_dir: folder, made when missing.
         progress: called with (steps written, steps in all); raising cancels.

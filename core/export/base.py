@@ -61,7 +61,7 @@ class ExportPool(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that the trainer does otherwise than the plan says, and what stops it.
+    """One way in which the trainer departs from the plan, and the setting that prevents it.
 
     Attributes:
         what: one line, for people: what differs, and for how many rows or groups where that is known.
@@ -119,7 +119,7 @@ class Sink:
 
     @property
     def sha256(self) -> str:
-        """Hash of what was written so far."""
+        """The hash of all bytes written so far."""
         return self._digest.hexdigest()
 
 
@@ -128,7 +128,7 @@ MERGE: Mapping[str, tuple[str, ...]] = {"merge": ("step", "trajectory")}
 
 
 def merged(settings: Mapping[str, str]) -> bool:
-    """Whether ``MERGE`` says trajectory."""
+    """Whether ``MERGE`` is trajectory."""
     return settings["merge"] == "trajectory"
 
 
@@ -151,9 +151,9 @@ class Exporter:
     """An entry of the registry.
 
     Attributes:
-        name: what a call names it.
-        title: what a page calls it.
-        description: which trainer reads it and what is in it.
+        name: its name in calls.
+        title: its name on pages.
+        description: its trainer and its content.
         suffix: of the file name.
         write: puts the plan into a sink, streaming.
         load_command: a shell command that loads the file, given its name, run in its folder.
@@ -179,7 +179,7 @@ class Exporter:
     differences: Differences = as_planned
 
     def settings(self, given: Mapping[str, Any]) -> dict[str, str]:
-        """Options checked and completed. InvalidInput names what is wrong."""
+        """The options, checked and completed. InvalidInput names the invalid option."""
         for name, value in given.items():
             if name not in self.choices:
                 known = ", ".join(self.choices) or "none"
@@ -195,7 +195,7 @@ class Exporter:
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """Where the files are, and what is in them. ``manifest`` is the manifest's content."""
+    """The written files and their counts. ``manifest`` is the manifest's content."""
 
     path: Path
     manifest_path: Path
@@ -290,7 +290,7 @@ def _without_hits(value: Any, rules: Redaction) -> Any:
 
 
 def _refuse_masks(exporter: Exporter, plan: Plan, source: ExportSource) -> None:
-    """InvalidInput where a step has tokens that no loss may count: redacted by a version, or by who sent the step."""
+    """InvalidInput if a step has tokens that must not be in a loss: redacted by a version, or by the producer."""
     for low, high in trajectory_ranges(plan):
         masked = source.sequences(plan.step_uids[low:high]).masked
         if masked is not None and masked.any():
@@ -349,12 +349,12 @@ def tokenizers_of(plan: Plan, source: ExportSource) -> dict[str, Any]:
 
 
 def _no_progress(done: int, total: int) -> None:
-    """Nobody is watching."""
+    """The default progress: does nothing."""
 
 
 @contextmanager
 def _named(what: str, folder: Path) -> Iterator[None]:
-    """What the system refuses is the fault of the folder that was named, or of its disk."""
+    """Turns OSErrors into errors of the named folder, or of its disk."""
     try:
         yield
     except OSError as error:

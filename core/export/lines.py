@@ -18,7 +18,7 @@ from core.errors import InvalidInput
 from core.export.base import Difference, ExportSource, Progress, Sink, Written, merged
 
 Line = Callable[[Rows, int, slice], Mapping[str, Any]]
-"""(rows, number of the row, where it stands in the flat arrays) -> the object."""
+"""(rows, number of the row, its slice of the flat arrays) -> the object."""
 
 Lines = tuple[list[Mapping[str, Any]], dict[str, str]]
 """(objects, step uid -> why it is in none of them, or in none's loss)."""
@@ -90,7 +90,7 @@ def not_as_text(step: Mapping[str, Any]) -> str | None:
 
 
 def known(values: NDArray[np.float32], what: str, hint: str) -> NDArray[np.float32]:
-    """``values``, all of them known. InvalidInput otherwise: the format has no way to say unknown, and 0 is a lie."""
+    """``values``, all known. InvalidInput otherwise: the format can't express unknown, and 0 would be wrong."""
     if np.isnan(values).any():
         raise InvalidInput(f"{what} of a step are unknown, and the format can't say so", field="recipe", hint=hint)
     return values
@@ -122,7 +122,7 @@ def longest_row(plan: Plan) -> int:
 
 
 def temperatures_of(plan: Plan) -> NDArray[np.float64]:
-    """What each step of the plan was sampled at: float64 [n], NaN where nothing tells."""
+    """The sampling temperature of each step of the plan: float64 [n], NaN where unknown."""
     temperatures = plan.reader.credit_fields(plan.steps["step_uid"].combine_chunks(), ["temperature"])["temperature"]
     values: NDArray[np.float64] = temperatures.cast(pa.float64()).to_numpy()
     return values

@@ -2,7 +2,7 @@
 
 One line per chosen step, whose answer is the last message: train with ``mask_history: true``, or answers that were not
 chosen are trained on as well. It encodes texts itself, so ids are not in it. Its ``openai`` formatting is not used: it
-loses the text beside tool calls, encodes their arguments twice and adds a line to system prompts.
+loses text next to tool calls, encodes their arguments twice and adds a line to system prompts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NEXT_RESULT = "\n</tool_response>\n<tool_response>\n"
 
 
 class _Unsaid(Exception):
-    """Why its formatting can't say a conversation."""
+    """Why its formatting can't express a conversation."""
 
 
 def text_of(content: Any) -> str:

@@ -148,7 +148,7 @@ def _write_safetensors(
 
 
 def read_totals(path: Path | str) -> Denominators:
-    """What the batch's loss is divided by."""
+    """The denominators of the batch's loss."""
     from safetensors import safe_open
 
     with safe_open(path, framework="numpy") as file:

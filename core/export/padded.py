@@ -39,7 +39,7 @@ class Padded:
             some trajectory is unscored.
         last: int64 [B], index of each row's last sampled token in its response.
         step: int64 [B], place in the plan of each row's last step.
-        unknown: what the trainer misses where ``logprobs`` is None.
+        unknown: the differences for the trainer if ``logprobs`` is None.
     """
 
     prompts: NDArray[np.int64]

@@ -13,7 +13,7 @@ from core.export.base import Difference, Progress, Sink, Written
 def write_row_groups(
     sink: Sink, schema: pa.Schema, groups: Iterable[tuple[int, pa.Table, Written]], total: int, progress: Progress
 ) -> Written:
-    """Write tables as they come.
+    """Write tables as row groups while they are made.
 
     Args:
         sink: where to.

@@ -103,7 +103,7 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
             n_first += n_unpredicted(rows)
             progress(rows.done, len(plan.steps))
         spool.write(encode(open_batch.fields))
-        # A msgpack array tells its length first.
+        # A msgpack array begins with its length.
         sink.write(struct.pack(">BI", 0xDD, n_batches + 1))
         spool.seek(0)
         while piece := spool.read(COPY_BYTES):

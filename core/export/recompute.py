@@ -1,8 +1,8 @@
-"""What formats share whose trainer computes advantages itself: the plan's number in the place of its reward, and what
-such a trainer can't be told.
+"""Shared code of formats whose trainer computes advantages itself: the plan's advantages in place of rewards, and the
+differences from the plan.
 
-``credit=plan`` writes the plan's advantage where the trainer looks for a reward, and names the settings with which the
-trainer passes it on as it is. ``credit=trainer`` writes rewards, and the trainer makes of them what it makes.
+``credit=plan`` writes the plan's advantage in place of the reward, and names the settings with which the trainer uses
+it unchanged. ``credit=trainer`` writes rewards, and the trainer computes its own advantages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MERGE_HINT = "merge=step gives each step a row of its own"
 
 
 def as_planned(settings: Mapping[str, str]) -> bool:
-    """Whether ``CREDIT`` says plan."""
+    """Whether ``CREDIT`` is plan."""
     return settings["credit"] == "plan"
 
 
@@ -58,7 +58,7 @@ def row_advantages(rows: Rows) -> NDArray[np.float32]:
 
 
 def rows_rewards(plan: Plan, rows: Rows, settings: Mapping[str, str]) -> NDArray[np.float32]:
-    """What stands in the place of each row's reward, float32 [r]. InvalidInput where it is unknown."""
+    """The number in place of each row's reward, float32 [r]. InvalidInput if one is unknown."""
     return row_advantages(rows) if as_planned(settings) else trajectory_rewards(plan, rows.last_step)
 
 
@@ -66,7 +66,7 @@ def trajectory_rewards(plan: Plan, step: NDArray[np.int64]) -> NDArray[np.float3
     """The reward of the trajectory of each step, float32 [r].
 
     Raises:
-        InvalidInput: a trajectory is unscored; these formats have no way to say so, and 0 would be a lie.
+        InvalidInput: a trajectory is unscored; these formats can't express that, and 0 would be wrong.
     """
     rewards: NDArray[np.float64] = plan.steps["trajectory_reward"].take(pa.array(step)).cast(pa.float64()).to_numpy()
     if np.isnan(rewards).any():

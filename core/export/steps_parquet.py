@@ -39,7 +39,7 @@ JSON_COLUMNS = ("messages", "response_message", "tools", "sampling", "metadata")
 
 
 def _details(source: ExportSource, trajectory_uids: Sequence[str], step_uids: Sequence[str]) -> dict[str, pa.Array]:
-    """What only the whole step knows, in the order of ``step_uids``; one trajectory's messages at a time."""
+    """Fields of whole steps, in the order of ``step_uids``; reads one trajectory's messages at a time."""
     wanted = set(step_uids)
     details: dict[str, tuple[Any, ...]] = {}
     for uid in dict.fromkeys(trajectory_uids):

@@ -129,7 +129,7 @@ def write_kto(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[st
 
 
 def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:
-    """What a plain trainer counts and cuts."""
+    """How TRL's own trainers differ from the plan: what they count and cut."""
     plain = "A plain trainer counts every token behind the prompt, also what tools said"
     cut = "TRL cuts rows at 1024 tokens"
     return Difference(plain, "trl_exact.py"), Difference(cut, "max_length=None")

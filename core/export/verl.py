@@ -12,7 +12,7 @@ the option ``rewards``:
   trainer gives rows a ``uid`` itself and refuses another.
 
 The file is a pickle that calls ``DataProto.from_dict`` of the verl that opens it, so neither verl nor tensordict is
-needed to write it. Like every pickle it runs what it says: open only files that you made.
+needed to write it. Loading a pickle runs code: open only files that you made.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from core.export.stepwise import anchors, in_order, other_sums, same_settings
 
 PAD_ID = 0
 FROM_DICT = b"cverl.protocol\nDataProto.from_dict\n"
-"""Pickle's opcode that looks the function up where the file is read."""
+"""Pickle's opcode that looks the function up when the file is loaded."""
 
 
 REWARDS = {"rewards": ("plan", "trajectory", "step")}
@@ -97,7 +97,7 @@ def labels(plan: Plan, step: NDArray[np.int64], *, stepwise: bool) -> dict[str, 
         return np.array(rows[name].to_pylist(), dtype=object)
 
     n_steps = plan.trajectories["n_steps"].take(rows["trajectory"]).cast(pa.int32()).to_numpy()
-    # verl's trainer asks each row for its pictures.
+    # verl's trainer reads images of each row.
     pictures = np.array([{} for _ in range(len(step))], dtype=object)
     return {
         **({"uid": texts("prompt_uid"), **anchors(plan, step)} if stepwise else {}),

@@ -67,7 +67,7 @@ class Format:
 
 
 def convert_record(where: str, record: Any, convert: Callable[[], ConvertedRecord]) -> ReadResult:
-    """What a record was converted to; a Problem that names the place where it is not what its format says.
+    """The converted record, or a Problem that names the place where the record doesn't fit its format.
 
     Keys that the record holds beside the conversation are scrubbed out of it, also where the format leaves them behind.
     """

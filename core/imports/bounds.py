@@ -1,6 +1,6 @@
 """Limits on the memory and size of imported files, and their error messages. Imported files are untrusted.
 
-Archives are looked through before anything of them is unpacked; pickles are read by the weights-only loader, which
+Archives are checked before they are unpacked; pickles are read by the weights-only loader, which
 builds numbers, texts, lists and tensors and calls nothing.
 """
 
@@ -47,11 +47,11 @@ UNREADABLE = (
     sqlite3.Error,
     pa.ArrowException,
 )
-"""What readers of JSON, gzip, zip, pickle, Parquet and SQLite raise for bytes that are not what they should be."""
+"""Exceptions of the readers of JSON, gzip, zip, pickle, Parquet and SQLite for malformed files."""
 
 
 def bounded(path: Path, results: Iterator[ReadResult]) -> Iterator[ReadResult]:
-    """The same; a file that can't be read on is a Problem that says behind which record, and ends."""
+    """The same results; if the file can't be read further, a Problem that names the last record, and the end."""
     where = path.name
     while True:
         try:
@@ -78,7 +78,7 @@ def _said(error: BaseException) -> str:
 
 
 def load_torch(path: Path) -> Any:
-    """What a ``.pt`` file holds, by the weights-only loader.
+    """The content of a ``.pt`` file, by the weights-only loader.
 
     Raises:
         InvalidInput: no such file, one that is larger unpacked than may be, names a path out of a folder, or asks to

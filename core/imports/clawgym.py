@@ -62,7 +62,7 @@ def _call(record: Mapping[str, Any], session: str, index: int, last: bool) -> Co
 
 
 def _answer(said: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
-    """The chat message that a rendered turn stands for."""
+    """The chat message of a rendered turn."""
     body = _END.sub("", said)
     thought = _THINK.match(body)
     if thought:

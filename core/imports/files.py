@@ -27,7 +27,7 @@ Raw = tuple[str, Any]
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """The file's bytes, unpacked where it is gzip, behind the byte order mark that Windows programs begin with."""
+    """The file's bytes, unpacked if it is gzip, without the byte order mark that Windows programs write."""
     with path.open("rb") as plain:
         packed = plain.read(2) == b"\x1f\x8b"
     stream: IO[bytes] = (gzip.open if packed else open)(path, "rb")  # type: ignore[assignment]
@@ -78,7 +78,7 @@ def _lines(path: Path) -> Iterator[Raw]:
 
 
 def _array(path: Path, read_chars: int) -> Iterator[Raw]:
-    """Elements one by one; what is broken ends the reading, since nothing says where the next one begins."""
+    """Elements one by one; a malformed one ends the reading, since the begin of the next is unknown."""
     with io.TextIOWrapper(open_bytes(path), encoding="utf-8", errors="surrogateescape") as stream:
         held = stream.read(read_chars)
         at, index = held.index("[") + 1, 0
@@ -95,7 +95,7 @@ def _array(path: Path, read_chars: int) -> Iterator[Raw]:
             except RecursionError:
                 yield where, Problem(where, None, "not JSON that can be read: nested too deeply")
                 return
-            # Only a number could go on behind the end of what was read, and that is no record.
+            # Only a number could continue after the end of the buffer, and a number is not a record.
             if end <= len(held):
                 yield where, value
                 at, index = end, index + 1
@@ -137,7 +137,7 @@ def first_record(path: Path) -> Any:
 
 
 def converted(path: Path, convert: Callable[[str, Mapping[str, Any]], ConvertedRecord]) -> Iterator[ReadResult]:
-    """Each record through ``convert``; what it refuses becomes a Problem that names the place."""
+    """Each record, converted; a record that ``convert`` refuses becomes a Problem that names the place."""
     for where, record in records(path):
         if isinstance(record, Problem):
             yield record

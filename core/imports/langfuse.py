@@ -22,7 +22,7 @@ def read(path: Path) -> Iterator[ReadResult]:
 
 
 def _either(record: Mapping[str, Any], camel: str, snake: str) -> Any:
-    """API answers say ``traceId``, bulk exports ``trace_id``."""
+    """The trace id: ``traceId`` in API answers, ``trace_id`` in bulk exports."""
     value = record.get(camel)
     return record.get(snake) if value is None else value
 

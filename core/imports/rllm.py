@@ -51,7 +51,7 @@ def _trace(where: str, session: str, index: int, last: bool, data: str) -> ReadR
 
 
 def _steps(session: str, index: int, last: bool, record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A step for each choice. The trace's own columns are about the first; the others stand in the raw response."""
+    """A step for each choice. The trace's own columns are about the first; the others are in the raw response."""
     request, response = record.get("raw_request") or {}, record.get("raw_response") or {}
     common = _common(session, record)
     choices = response.get("choices") or []
@@ -87,7 +87,7 @@ def _common(session: str, record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _columns(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What the trace's own columns say of its answer."""
+    """The fields of the answer in the trace's own columns."""
     response_ids, logprobs = record.get("completion_token_ids") or None, record.get("logprobs") or None
     return {
         "prompt_ids": record.get("prompt_token_ids") or None,
@@ -101,14 +101,14 @@ def _columns(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mixed(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a stream the trace holds what came, in the order that it came in, whichever choice it was of."""
+    """A mismatch for streams of several choices: the trace holds their chunks in one list without the choice."""
     n = request.get("n")
     asked = (n if isinstance(n, int) else 1) * len(_prompts(request))
     return {"mismatch": f"a stream of {asked} choices, which the log doesn't tell apart"} if asked > 1 else {}
 
 
 def _choice(session: str, record: Mapping[str, Any], place: int, prompt: int) -> dict[str, Any]:
-    """What the raw response says of a choice, and which of the call's prompts it answers."""
+    """The step of a choice in the raw response, with the call's prompt that it answers."""
     request, response = record.get("raw_request") or {}, record["raw_response"]
     choice = response["choices"][place]
     dialect = "chat" if isinstance(choice.get("message"), Mapping) else "completions"

@@ -46,7 +46,7 @@ class Report:
         n_records: records read, the wrong ones included.
         n_steps: steps that are new.
         n_known: steps that were there already.
-        problems: the first of the records that could not be taken; ``n_problems`` counts all.
+        problems: the first records that could not be imported; ``n_problems`` counts all.
     """
 
     formats: dict[str, str] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Report:
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, problem: Problem) -> None:
-        """Count a record that was not taken."""
+        """Count a record that was not imported."""
         self.n_problems += 1
         if len(self.problems) < MAX_TOLD:
             self.problems.append(problem)
@@ -141,7 +141,7 @@ def _refuse_problems(chosen: Sequence[tuple[Path, Format]], defaults: Mapping[st
 
 
 def _checked(results: Iterator[ReadResult], defaults: Mapping[str, str]) -> Iterator[ReadResult]:
-    """The same with every step held against the wire's form, so that what is wrong is named by its place."""
+    """The same results, with every step validated, so that an error names the place in the file."""
     for item in results:
         if isinstance(item, Problem):
             yield item
@@ -200,7 +200,7 @@ def _import_file(
 def _send(waiting: Sequence[tuple[str, Mapping[str, Any]]], sink: Sink, report: Report, *, pass_over: bool) -> set[str]:
     """Send what is not there yet, or where uids may deceive all; returns the trajectories that got something.
 
-    A step that contradicts what is stored is found by sending one at a time.
+    If a step of a batch contradicts a stored one, the batch is sent again one step at a time.
     """
     if not waiting:
         return set()

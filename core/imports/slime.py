@@ -33,7 +33,7 @@ FINISH = {"truncated": "length", "aborted": "abort"}
 
 @dataclass(slots=True)
 class _Rollout:
-    """What the samples of one execution have in common.
+    """The common fields of the samples of one execution.
 
     Attributes:
         left: its samples that are not read yet.
@@ -51,7 +51,7 @@ class _Rollout:
 def read(path: Path) -> Iterator[ReadResult]:
     """Lines, or the samples of a ``.pt`` file; the latter is read whole, and without running anything in it.
 
-    The file is gone through twice: only then is it known which sample is a rollout's last.
+    The file is read twice: the first time to know which sample is a rollout's last.
     """
     if not _is_torch(path):
         yield from _read(lambda: records(path))
@@ -86,7 +86,7 @@ def _read(samples: Callable[[], Iterator[Raw]]) -> Iterator[ReadResult]:
 
 
 def _rollout_of(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
-    """The execution that a sample is a piece of; None where it is one of its own."""
+    """The execution that a sample belongs to; None if it is an execution by itself."""
     group, rollout = text(record, "group_index"), text(record, "rollout_id")
     return None if rollout is None else (group, rollout)
 

@@ -34,7 +34,7 @@ def _line(where: str, record: Mapping[str, Any]) -> ConvertedRecord:
 
 
 def read_lines(path: Path) -> Iterator[ReadResult]:
-    """One step per line, taken as it stands."""
+    """One step per line, without conversion."""
     return converted(path, _line)
 
 
@@ -43,7 +43,7 @@ def _is_step(path: Path, first: Any) -> bool:
 
 
 def read_parquet(path: Path) -> Iterator[ReadResult]:
-    """Rows in small batches. Uids, ids, log-probs and rewards are what was exported: nothing is made anew."""
+    """Rows in small batches. Uids, ids, log-probs and rewards are the exported ones."""
     number = 0
     with pq.ParquetFile(path) as file:
         columns = [name for name in file.schema_arrow.names if name in (*PLAIN_COLUMNS, *JSON_COLUMNS)]

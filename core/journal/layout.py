@@ -7,14 +7,14 @@ A segment (version 2) is a head and records, all little-endian:
             filled up to 64 bytes · CRC-32 of all this
     record  salt · offset (uint64) · payload's length and CRC-32 (uint32 each) · CRC-32 of this header, begun at the
             CRC-32 of the segment's name · payload · CRC-32 of the offset after it (uint64), begun likewise
-    gap     a record whose header's CRC-32 is begun elsewhere and whose payload is the offset after it (uint64): what
-            stood between was taken out (``core.journal.thinning``)
+    gap     a record whose header's CRC-32 has another initial value and whose payload is the offset after it (uint64):
+            the records between were removed (``core.journal.thinning``)
 
-The salt is random, and begins with a byte that no UTF-8 text holds: the next record is found by looking for it, and
-captured text is never taken for one. Damage of up to 64 bytes leaves the salt or the first record as it was. ``offset``
-is where the writer put the record: a reader knows a record's place, what is missing before it and what it has read
-already, wherever later damage has moved the bytes. The last four bytes say whether a record ends here, so that reading
-goes on at a place without reading what comes before it.
+The salt is random, and begins with a byte that never occurs in UTF-8 text: the next record is found by searching for
+it, and captured text is never taken for a record. Damage of up to 64 bytes leaves the salt or the first record intact.
+``offset`` is the position at which the writer put the record: from it a reader knows the record's place, missing bytes
+before it, and what it has read already, even if damage moved the bytes. The last four bytes mark the end of a record,
+so that reading can resume at a position without reading the bytes before it.
 
 Version 1 is "CLAWJNL1" and records of length, CRC-32 of length and payload, payload. It is still read.
 """
@@ -49,12 +49,12 @@ _U64: Final = struct.Struct("<Q")
 RECORD_BYTES: Final = _RECORD.size + _U32.size
 """A record's header."""
 END_BYTES: Final = _U32.size
-"""What stands behind a record's payload."""
+"""The bytes after a record's payload."""
 FRAME_BYTES: Final = RECORD_BYTES + END_BYTES
 
 
 class Head(NamedTuple):
-    """What a segment says of itself. ``before``: number and end of the writer's previous segment, 0 if not known."""
+    """A segment's header. ``before``: number and end of the writer's previous segment, 0 if not known."""
 
     name: str
     salt: bytes
@@ -76,7 +76,7 @@ class Frame(NamedTuple):
 
 
 def new_salt() -> bytes:
-    """Eight random bytes of which the first stands in no UTF-8 text."""
+    """Eight random bytes; the first never occurs in UTF-8 text."""
     return b"\xff" + os.urandom(SALT_BYTES - 1)
 
 
@@ -137,7 +137,7 @@ def unpack_frame(data: bytes, salt: bytes, key: int) -> Frame | None:
 
 
 def pack_gap(salt: bytes, key: int, offset: int, next_offset: int) -> bytes:
-    """What stands in place of records that were taken out."""
+    """A gap in place of removed records."""
     payload = _U64.pack(next_offset)
     header = pack_frame(salt, _gap_key(key), offset, len(payload), zlib.crc32(payload))
     return header + payload + pack_end(next_offset, key)
@@ -148,7 +148,7 @@ def _gap_key(key: int) -> int:
 
 
 def pack_end(next_offset: int, key: int) -> bytes:
-    """What stands behind a payload: that a record ends here."""
+    """The end mark after a payload."""
     return _U32.pack(zlib.crc32(_U64.pack(next_offset), key))
 
 
@@ -163,7 +163,7 @@ def segment_name(writer: str, number: int) -> str:
 
 
 def writer_of(name: str) -> str:
-    """Whose segment it is."""
+    """The writer of a segment, by its name."""
     return name.rpartition("-")[0]
 
 
@@ -191,7 +191,7 @@ def read_head(path: Path) -> Head | None:
 
 
 def folder_id(directory: Path) -> bytes | None:
-    """Sixteen bytes that every segment made in this folder carries; None when nobody has written here yet."""
+    """The folder's id, sixteen bytes in every segment of this folder; None if nothing was written yet."""
     return _written_id(directory / FOLDER_FILE) or _told_by_segments(directory)
 
 
@@ -204,7 +204,7 @@ def make_folder_id(directory: Path) -> bytes:
     own = directory / f".{FOLDER_FILE}.{os.getpid()}.{threading.get_ident()}"
     own.write_bytes(fresh + _U32.pack(zlib.crc32(fresh)))
     try:
-        # Of several writers that begin at once, one's id is everybody's.
+        # If several writers begin at once, all use the id that was written first.
         os.link(own, path)
     except FileExistsError:
         if (kept := _written_id(path)) is not None:

@@ -1,7 +1,7 @@
 """Reads the journal: whole records in their writers' order; anything else is reported as damage.
 
-A reader may run while writers write. What is not there in full at the end of a writer's newest segment is not there
-yet; anywhere else it is damage. Damage ends nothing: reading goes on with the next record that is whole.
+A reader may run while writers write. An incomplete record at the end of a writer's newest segment is not written yet;
+anywhere else it is damage. Reading continues after damage with the next whole record.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MARK = re.compile(r"^(?P<mark>.+\.\d+\.\d+)\.(?P<signature>[0-9a-f]{16})$")
 
 
 class Record(NamedTuple):
-    """One record: the segment it stands in, its first byte, the byte after it, and what was appended.
+    """One record: its segment, its first byte, the byte after it, and its payload.
 
     Offsets are those of the writer, whatever has happened to the file since.
     """
@@ -38,7 +38,7 @@ class Record(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Where records were taken out on purpose: the first byte of the first, the byte after the last, as written."""
+    """Removed records: the first byte of the first and the byte after the last, at their original offsets."""
 
     segment: str
     offset: int
@@ -49,7 +49,7 @@ JournalItem = Record | Damage | Gap
 
 
 class JournalReader:
-    """Reads a folder again and again, and remembers what need not be looked at any more. For one thread at a time."""
+    """Reads a folder repeatedly, and skips segments that are read to their end. For one thread at a time."""
 
     def __init__(self, directory: Path) -> None:
         self._dir = directory
@@ -58,10 +58,10 @@ class JournalReader:
         self._idle: dict[str, tuple[int, int]] = {}
 
     def read(self, after: Mapping[str, int]) -> list[Iterator[JournalItem]]:
-        """What stands past the given positions, each writer's by itself.
+        """The items past the given positions, one iterator per writer.
 
         Args:
-            after: segment name -> ``next_offset`` of the last record or damage taken; absent means unread.
+            after: segment name -> ``next_offset`` of the last item that was read; absent means unread.
         """
         by_writer: dict[str, list[str]] = {}
         for name in layout.segments(self._dir):
@@ -80,7 +80,7 @@ class JournalReader:
             yield from self._segment(name, following, offset)
 
     def _missing(self, name: str, names: list[str], after: Mapping[str, int]) -> Iterator[Damage]:
-        """The writer's segment before this one, where it is gone before it was read to its end."""
+        """The damage if the writer's segment before this one is missing and was not read to its end."""
         number, end = self._told_by(name)
         if not number:
             return
@@ -90,7 +90,7 @@ class JournalReader:
             yield Damage(before, read, end, 0, 0, f"the segment is gone, {end - read} bytes of it unread")
 
     def _told_by(self, name: str) -> tuple[int, int]:
-        """Number and end of its writer's segment before, as a segment says; (0, 0) where it doesn't say."""
+        """Number and end of the writer's previous segment by a segment's header; (0, 0) if unknown."""
         head = layout.read_head(self._dir / name)
         return (0, 0) if head is None or _refusal(head, name, self._folder) else head.before
 
@@ -100,13 +100,13 @@ class JournalReader:
         try:
             size = path.stat().st_size
         except FileNotFoundError:
-            # A segment whose first batch failed is taken away again between listing and opening.
+            # A segment whose first batch failed may be removed between listing and opening.
             return
         if following is not None:
             number, told_end = self._told_by(following)
             end = told_end if number == number_of(name) else None
         elif self._idle.get(name) == (size, offset):
-            # What is behind the last whole record is as it was. It stays so where nobody writes any more.
+            # The bytes after the last whole record are unchanged, and remain so if there is no writer.
             if size == offset or is_held(self._dir, writer_of(name)):
                 return
             sealed = True
@@ -128,7 +128,7 @@ def read_all(
     """Everything in one segment from a record's offset on.
 
     Args:
-        sealed: nobody writes to it any more, so that what is not whole never will be.
+        sealed: no writer appends to it any more, so an unfinished record will never be complete.
         end: where its writer left it; None when that is not known.
         folder: id of the folder that it belongs to; None takes any.
     """
@@ -187,12 +187,12 @@ def _seek(file: IO[bytes], salt: bytes, key: int, offset: int) -> int | None:
 def _walk(
     file: IO[bytes], name: str, salt: bytes, begin: int, at: int, offset: int, *, sealed: bool, end: int | None
 ) -> Iterator[JournalItem]:
-    """Records one after another, as long as each is where it should be; from the first that is not, what is left.
+    """Consecutive records while each is where it should be; after that, salvaged records and damages.
 
     Args:
         begin: the first byte of the file to look at.
         at: the writer's offset of the record that should be there.
-        offset: what is before it has been read.
+        offset: everything before it has been read.
     """
     key = layout.key_of(name)
     file.seek(begin)
@@ -238,7 +238,7 @@ def _salvaged(
     sealed: bool,
     end: int | None,
 ) -> Iterator[JournalItem]:
-    """Records that are whole, in their writer's order, and between them what is not."""
+    """Whole records in their writer's order, with the damages between them."""
     for place in good:
         if place.offset >= offset or (place.gap and place.next_offset > offset):
             if (damage := damage_between(name, at, place.offset, begin, place.begin)) is not None:
@@ -273,7 +273,7 @@ def read_records(directory: Path, after: Mapping[str, int]) -> Iterator[Record]:
 
 
 def damages(directory: Path) -> Iterator[Damage]:
-    """What in the journal is no record, segments that are gone included; reads all of it."""
+    """All damages in the journal, missing segments included; reads all of it."""
     for item in chain.from_iterable(JournalReader(directory).read({})):
         if isinstance(item, Damage):
             yield item
@@ -310,12 +310,12 @@ def read_segment(directory: Path, segment: str, offset: int) -> Iterator[Record]
 
 
 def cut_unfinished(copy: Path, offset: int) -> None:
-    """Take off what a copied segment holds behind its last whole record: its writer was at it when the copy was made.
+    """Truncate a copied segment after its last whole record: the writer may have been appending during the copy.
 
     A damaged segment stays as it is. OSError when that fails.
 
     Args:
-        copy: under its segment's name; nobody writes to it.
+        copy: under its segment's name, without a writer.
         offset: a record's end, up to which it is known to be whole; 0 where that is not known.
     """
     end, name = max(offset, layout.head_bytes(copy.name)), copy.name
@@ -343,7 +343,7 @@ def journal_bytes(directory: Path) -> int:
     """Bytes of all segments of all writers in the folder."""
     total = 0
     for name in layout.segments(directory):
-        # A segment whose first batch failed is taken away again.
+        # A segment whose first batch failed is removed.
         try:
             total += (directory / name).stat().st_size
         except FileNotFoundError:

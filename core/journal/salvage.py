@@ -14,7 +14,7 @@ from core.journal import layout
 _CHUNK = 1 << 20
 _HEADER_1 = struct.Struct("<II")
 _BEGIN_1 = b'{"kind":"'
-"""What the payloads of version 1 begin with. Eight bytes of header before it make a record, and no text holds them."""
+"""The begin of payloads of version 1. With eight bytes of header before it, it marks a record; no text contains it."""
 
 
 class Damage(NamedTuple):
@@ -85,7 +85,7 @@ def places(file: IO[bytes], salt: bytes, key: int, begin: int, at: int) -> list[
 
 
 def places_1(file: IO[bytes], begin: int) -> Iterator[Place]:
-    """Whole records of a segment of version 1, as they stand."""
+    """Whole records of a segment of version 1, in file order."""
     while True:
         file.seek(begin)
         header = file.read(_HEADER_1.size)
@@ -123,7 +123,7 @@ def find_salt(file: IO[bytes], name: str) -> bytes | None:
 
 
 def keep_aside(directory: Path, damage: Damage) -> Path:
-    """Copy the bytes that are no record beside their segment, which stays as it is. OSError when that fails."""
+    """Copy the bad bytes to a file next to their segment, which is not changed. OSError when that fails."""
     place = f"{damage.offset}-{damage.next_offset}.{damage.begin}-{damage.end}"
     path = directory / f"{damage.segment}.{place}{layout.BAD}"
     partial = path.with_name("." + path.name)
@@ -143,7 +143,7 @@ _KEPT = re.compile(r"^(?P<segment>.+\.seg)\.(?P<offset>\d+)-(?P<next>\d+)\.(?P<b
 
 
 def kept_aside(directory: Path) -> list[Damage]:
-    """The damage whose bytes were kept aside, by segment and offset."""
+    """The damages whose bytes were copied, by segment and offset."""
     damages = []
     for path in directory.glob("*" + layout.BAD):
         match = _KEPT.match(path.name)

@@ -1,7 +1,7 @@
 """Removes records from a segment. The other records keep the offsets that their writer gave them.
 
-Gaps say what was taken out (``core.journal.layout``), so that nothing counts as missing, and a reader's position in the
-whole segment means the same in the thinned one.
+Gaps mark removed records (``core.journal.layout``), so that they don't count as missing, and a reader's position in the
+original segment is valid in the thinned one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from core.journal.reader import Record, read_all
 from core.journal.salvage import Damage
 
 THIN: Final = ".thin"
-"""Ends the name of a thinned copy that has not taken its segment's place."""
+"""Suffix of a thinned copy that has not replaced its segment yet."""
 
 
 def thin(path: Path, gone: Callable[[Record], bool]) -> Path | None:
@@ -49,7 +49,7 @@ def thin(path: Path, gone: Callable[[Record], bool]) -> Path | None:
 
 
 def _write(path: Path, write: Callable[[bytes], object], head: layout.Head, gone: Callable[[Record], bool]) -> int:
-    """How many records went; 0 where the segment is damaged."""
+    """The number of removed records; 0 if the segment is damaged."""
     key, n = layout.key_of(path.name), 0
     first = last = 0
     for item in read_all(path, 0, sealed=True):

@@ -33,7 +33,7 @@ from core.journal.layout import FRAME_BYTES, MAX_PAYLOAD_BYTES, number_of, write
 
 _MAX_BATCH_BYTES = 32 << 20
 _HOLD_S = 1.0
-"""A reader may hold a lock for a moment to learn whether anybody writes."""
+"""Seconds to retry: a reader may hold the lock for a moment to check for a writer."""
 PROBE_BYTES = 64 << 10
 
 # macOS has no fdatasync; fsync is the same promise at a higher price.
@@ -114,7 +114,7 @@ class Journal:
             A future of ``(segment, offset)``, done once the record is synced to disk; JournalError when it is not.
         """
         future: Future[Position] = Future()
-        # What is queued gets written: cancelling is not offered.
+        # Queued records are always written; they can't be cancelled.
         future.set_running_or_notify_cancel()
         refusal = self._enqueue(payload, future)
         if refusal is not None:
@@ -135,21 +135,21 @@ class Journal:
         return await future
 
     def mark(self) -> str:
-        """A place, as text, at or before which no record stands that is appended from now on; see ``read_after``."""
+        """A position as text; every record appended from now on is after it; see ``read_after``."""
         return self._mark
 
     def mark_for(self, uid: str) -> str:
-        """``mark`` with a signature that names what will be looked for there; see ``read_marked``.
+        """``mark`` with a signature over a uid; see ``read_marked``.
 
-        Who makes a mark up, or puts it beside another uid, has nobody read through the journal for it.
+        A forged mark, or one for another uid, is rejected before the journal is read.
         """
         mark = self._mark
         return f"{mark}.{sign(self._folder, mark, uid)}"
 
     def probe(self) -> str | None:
-        """Write, sync and remove a small file beside the segments: the reason when that fails, else None.
+        """Write, sync and remove a small file in the journal's folder; returns the error, or None.
 
-        A success takes back ``error``: room that somebody made is noticed without a call that fails or not.
+        A success clears ``error``, so that freed disk space is noticed before the next call.
         """
         path = self.directory / f".{self.writer}.probe"
         try:
@@ -279,14 +279,14 @@ class Journal:
         sync_folder(self.directory)
 
     def _abandon(self) -> None:
-        """Write no more to the open segment; the next one will tell where it ended."""
+        """Close the open segment; the header of the next one stores its end."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
             self._before = self._number, self._size
 
     def _cut(self) -> None:
-        """Take back what the failed batch wrote; the next batch starts a new segment."""
+        """Truncate the failed batch; the next batch starts a new segment."""
         if self._fd < 0:
             return
         path = self.directory / self._segment
@@ -327,7 +327,7 @@ def _ends_whole(path: Path, size: int) -> bool:
 
 
 def sign(folder: bytes, mark: str, uid: str) -> str:
-    """Sixteen hex digits over a mark and what is looked for there."""
+    """The signature of a mark and a uid: sixteen hex digits."""
     return hmac.digest(folder, f"{mark}/{uid}".encode(), "sha256").hex()[:16]
 
 
@@ -353,7 +353,7 @@ def _answer(batch: list[_Pending], positions: list[Position] | None, failure: Jo
         else:
             waiter.set_exception(failure)
     for loop, results in by_loop.items():
-        # A loop that has ended has nobody left to tell.
+        # The loop has ended: no caller is waiting.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(_resolve, results, failure)
 

@@ -36,7 +36,7 @@ _NOW = re.compile(
     )(?:[T, ]+(?:at\ +)?\d\d?:\d\d(?::\d\d)?)?(?:\ *[ap]m\b)?""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""What a system prompt says of the moment: the time of day or the date, after a word that announces it."""
+"""A time of day or a date in a system prompt, after a word that announces it."""
 SIDE_TASK = re.compile(
     r"""commit\ messages?
     | (?:title|name|summary|summari[sz]e|summari[sz]ing|topic)\b[^.\n]{0,40}\b
@@ -44,7 +44,7 @@ SIDE_TASK = re.compile(
     | (?:conversation|chat|session|thread)\ (?:title|summary|name|topic)""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""System prompts of calls that a harness makes beside its work: commit messages, titles and summaries of the talk."""
+"""System prompts of a harness's auxiliary calls: commit messages, titles and summaries of the conversation."""
 
 OPENING_SIDE_TASK = re.compile(
     r"""title\ generator
@@ -59,7 +59,7 @@ SUBAGENT = re.compile(
     (?:(?!(?:that|which|who|with|and|to|can|may|able)\b)[\w-]+\s+){0,5}sub-?agent\b""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""System prompts that say whom they make of the model: ``You are now acting as the memory extraction subagent``."""
+"""System prompts that assign a subagent's role: ``You are now acting as the memory extraction subagent``."""
 
 
 def _normal_content(content: Any) -> Any:
@@ -104,7 +104,7 @@ def normal_message(message: Mapping[str, Any]) -> list[Any]:
 
 
 def timeless(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A system message without the date and time that it tells; other messages as they are."""
+    """A system message without its date and time; other messages unchanged."""
     content = message.get("content")
     if message.get("role") not in _SYSTEM_ROLES or not isinstance(content, str | list):
         return message
@@ -115,11 +115,11 @@ def timeless(message: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Gist:
-    """What is left of an answer when a client rewrites it, in letters and digits only.
+    """The parts of an answer that survive a client's rewriting, in letters and digits only.
 
     Attributes:
-        begin, end: the first and the last letters of what it says and of its calls.
-        said: the first letters of what it says.
+        begin, end: the first and the last letters of its text and calls.
+        said: the first letters of its text.
         calls: name and first letters of the arguments of every call.
         ids: the ids of its calls that look drawn at random, as sent.
     """
@@ -176,7 +176,7 @@ def stems_from(message: Mapping[str, Any], answer: Gist) -> int:
 
 
 def holds_ids(message: Mapping[str, Any], answer: Gist) -> bool:
-    """Whether all calls of the answer come back by the ids that were drawn for them, as calls or in the text."""
+    """Whether the message contains the ids of all the answer's calls, as calls or in its text."""
     if not answer.ids:
         return False
     calls = message.get("tool_calls")
@@ -220,7 +220,7 @@ def task_prompt_uid(
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One model call as linking sees it."""
+    """One model call, as input of linking."""
 
     step_uid: str
     prompt: Int32 | None
@@ -240,10 +240,10 @@ class Call:
     status: str
     call_kind: str
     messages: Sequence[Mapping[str, Any]] = ()
-    """As sent; no part of what is remembered of a call."""
+    """The messages as sent; not kept in the link state."""
     answer_gist: Gist | None = None
     retry_count: int = 0
-    """Which try of the client's SDK it is, as that says; 0 is the first."""
+    """The client SDK's retry number; 0 is the first try."""
     started_at: float = 0.0
     finished_at: float = 0.0
     connection: str | None = None

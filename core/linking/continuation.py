@@ -14,7 +14,7 @@ class Continuation:
     """How well a call continues a trajectory.
 
     Attributes:
-        node: the earlier call that it goes on from.
+        node: the earlier call that it continues.
         m: messages shared with the trajectory, from the first on, up to that call's answer where it is held.
         holds: it holds that call's answer, rewritten at most.
         weak: it shares no beginning; an answer, and the message that was answered, are all that speaks for it.
@@ -39,7 +39,7 @@ def continuation(links: TrajectoryLinks, call: Call) -> Continuation | None:
     if node is not None and m > node.n_head:
         at, like = _answered(links.nodes, node, call, m)
         if at is not None:
-            # Prompts that are the same beyond that answer tell nothing: parallel attempts may see the same.
+            # Equal prompts after that answer are no evidence: parallel attempts may have the same ones.
             return Continuation(at, at.n_talk + 1, True, likeness=like, by_ids=_by_ids(at, call, at.n_talk))
         return Continuation(node, m, False)
     for other in reversed(links.nodes):

@@ -15,14 +15,14 @@ from core.types import CallKind, Source, StepStatus, Transition
 MIN_UNRELATED_TOKENS = 64
 """Fewer shared leading tokens between calls that share no message are template, not kinship."""
 COMPACTED_RATIO = 0.6
-"""A call whose context is shorter than this part of the one before it was compacted."""
+"""A call was compacted if its context is shorter than this fraction of the one before it."""
 NODE_BYTES = 1400
-"""What one remembered call takes beside its arrays, bytes."""
+"""Bytes of one call in the link state, without its arrays."""
 TRAJECTORY_BYTES = 1800
-"""What a trajectory takes beside its calls, bytes."""
+"""Bytes of a trajectory in the link state, without its calls."""
 _USABLE = frozenset({StepStatus.OK, StepStatus.MISMATCH})
 _OBSERVED = frozenset({Source.BLACKBOX, Source.SERVICE})
-"""Sources whose call kind is concluded; other producers know what they send."""
+"""Sources whose call kind is inferred; other producers state it."""
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class TrajectoryLinks:
         best: Node | None = None
         score = (0, False)
         seen: UInt64 | None = None
-        # The latest first: it mostly shares most, and what is shorter than that need not be looked at.
+        # The latest first: it usually shares most, and shorter ones can then be skipped.
         for node in reversed(self.nodes):
             if node.talk is None or node.talk is seen or node.talk.size < score[0]:
                 continue
@@ -106,7 +106,7 @@ class TrajectoryLinks:
         return best, score[0]
 
     def place(self, call: Call, *, step_index: int | None = None, sibling: bool = False) -> Link:
-        """Find the call's place and remember it. A call that is known already keeps its place.
+        """Find the call's place and store it. A call that is already stored keeps its place.
 
         Args:
             call: the call.
@@ -148,7 +148,7 @@ class TrajectoryLinks:
         return min((place for place in places if place is not None), default=int(call.talk.size))
 
     def _note_failure(self, call: Call) -> None:
-        """Count calls of one prompt that came to nothing, and those that were made in their place since."""
+        """Count failed calls of one prompt, and the calls that have replaced them since."""
         asked = _asked(call)
         if call.status not in _USABLE:
             self._refused[asked] = self._refused.get(asked, 0) + 1
@@ -158,7 +158,7 @@ class TrajectoryLinks:
     def remember(
         self, call: Call, link: Link, matches: Mapping[int, int] | None = None, head: int | None = None
     ) -> None:
-        """Take a placed call in, so that later ones can hang on it. Failed calls are no place to hang on."""
+        """Add a placed call, so that later calls can be linked to it. Failed calls can't be parents."""
         self._next_index = max(self._next_index, link.step_index + 1)
         number = len(self.nodes)
         self.by_uid[call.step_uid] = number
@@ -175,7 +175,7 @@ class TrajectoryLinks:
         exact = _with(call.exact, call.exact_answer) if usable else None
         talk = _with(call.talk, call.answer) if usable else None
         if self.nodes:
-            # Calls that are tried again hold the same messages: one array stands for all of them.
+            # Retried calls have the same messages: they share one array.
             exact, talk = _same(self.nodes[-1].exact, exact), _same(self.nodes[-1].talk, talk)
         self.nodes.append(
             Node(
@@ -241,7 +241,7 @@ class TrajectoryLinks:
         return self.nodes[best], matches.get(best, 0), n_messages
 
     def _talks(self, indices: Iterable[int], call: Call) -> dict[int, int]:
-        """``_talk`` of these nodes, asked once for each array."""
+        """``_talk`` of these nodes, computed once for each array."""
         known: dict[int, int] = {}
         arrays = {}
         for index in indices:
@@ -269,7 +269,7 @@ class TrajectoryLinks:
             mains = [n for n in earlier if n.kind == CallKind.MAIN]
             transition, kind = self._name_unrelated(call, (mains or earlier)[-1])
         elif node.system != call.system and _is_subagent(call):
-            # It was given the talk to read, and does work of its own.
+            # It received the conversation as input, for a task of its own.
             transition, kind = Transition.FORKED, CallKind.SUBAGENT
         else:
             transition, kind = self._name_related(call, matches, node, m)
@@ -288,13 +288,13 @@ class TrajectoryLinks:
         return transition, (kind if observed else call.call_kind)
 
     def _name_unrelated(self, call: Call, latest: Node) -> tuple[str, str]:
-        """Nothing said before is in this call."""
+        """Transition and kind of a call that shares no message with earlier ones."""
         kinds = {n.kind for n in self.nodes if n.system == call.system}
         if kinds == {CallKind.AUXILIARY} and not call.has_tools:
             return Transition.FORKED, CallKind.AUXILIARY
         if kinds:
             if kinds <= {CallKind.SUBAGENT, CallKind.RETRY} and call.has_tools:
-                # Another of the kind of sub-agent that is at work already.
+                # Another sub-agent of a kind that is already running.
                 return Transition.FORKED, CallKind.SUBAGENT
             shorter = call.talk is not None and call.talk.size < latest.n_talk
             return (Transition.COMPACTED if shorter else Transition.FORKED), CallKind.MAIN
@@ -327,7 +327,7 @@ class TrajectoryLinks:
         return Transition.TAIL_REPLACED, kind
 
     def _name_by_tokens(self, call: Call, matches: Mapping[int, int], parent: Node | None) -> str:
-        """Without messages the tokens alone tell."""
+        """The parent by tokens alone, for calls without messages."""
         if parent is None or parent.continued or parent.n_tokens is None:
             return Transition.FORKED
         n = matches.get(self.by_uid[parent.step_uid], 0)
@@ -341,7 +341,7 @@ class TrajectoryLinks:
 
 
 def _same(before: UInt64 | None, hashes: UInt64 | None) -> UInt64 | None:
-    """The array that says the same, if the one before does."""
+    """The earlier array if it is equal, so that both share memory."""
     return before if before is not None and hashes is not None and np.array_equal(before, hashes) else hashes
 
 
@@ -352,7 +352,7 @@ def _with(hashes: UInt64 | None, answer: int | None) -> UInt64 | None:
 
 
 def is_side_task(call: Call) -> bool:
-    """Whether the system prompt, or the first message where there is none, asks for something beside the work."""
+    """Whether the system prompt, or the first message if there is none, asks for an auxiliary task."""
     if not call.messages:
         return False
     return SIDE_TASK.search(message_text(call.messages[0])[:2000]) is not None
@@ -396,7 +396,7 @@ def sampled_at(node: Node, call: Call, m: int) -> int | None:
 
 
 def _continues(node: Node, call: Call, m: int) -> bool:
-    """Whether the call goes on from ``node``: it holds an answer sampled here, or one in place of its answer."""
+    """Whether the call continues ``node``: it contains an answer sampled here, or another one in its place."""
     if call.talk is None:
         return False
     return m > node.n_head or sampled_at(node, call, m) is not None or _rewritten(node, call, m)

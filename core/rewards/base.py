@@ -15,7 +15,7 @@ class Score:
     Attributes:
         value: reward in [0, 1]. An agent that failed (no file, broken JSON) scores 0.0. None means that the
             *verifier* failed, so nothing is known about the agent: such a trajectory stays unscored.
-        details: what was looked at, for the person who asks why. JSON-serialisable.
+        details: the reasons for the score. JSON-serialisable.
         error: why the verifier failed, or None.
     """
 
@@ -42,5 +42,5 @@ def read_answer(workspace: Path, name: str) -> str | None:
 
 
 def fraction(n_right: int, n_all: int) -> float:
-    """``n_right / n_all``; nothing asked for is nothing missed."""
+    """``n_right / n_all``; 1 if ``n_all`` is 0."""
     return n_right / n_all if n_all else 1.0

@@ -12,7 +12,7 @@ from core.errors import InvalidInput
 from core.rewards.base import Score, read_answer
 
 TAIL_CHARS = 300
-"""The answer stands at the end: numbers before that are working."""
+"""Characters at the end that are searched: earlier numbers are intermediate results."""
 _STRICT = re.compile(r"#### (-?[0-9.,]+)")
 _NUMBER = re.compile(r"-?[0-9.,]+")
 

@@ -20,7 +20,7 @@ RULES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class RewardPolicy:
-    """A rule and whom it listens to.
+    """A rule and the sources that it uses.
 
     Attributes:
         rule: one of ``RULES``.

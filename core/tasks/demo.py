@@ -28,7 +28,7 @@ def demo_script_path() -> Path:
     """The script of the demo's policy, for the scripted engine.
 
     Raises:
-        NotFound: this installation came without ``demo_data/``.
+        NotFound: this installation has no ``demo_data/``.
     """
     path = DEMO_DATA / "policy.json"
     if not path.is_file():
@@ -43,7 +43,7 @@ class DemoRun:
         base_url: root of the studio, ``http://host:port``.
         n_rollouts: attempts per task.
         seed: picks what each rollout does, with the rollout's number.
-        api_key: the studio's key, where it asks for one.
+        api_key: the studio's key, if it requires one.
         tls: how the studio is trusted where it speaks HTTPS.
         tasks: what to attempt; None means all demo tasks.
         name_trajectory: names a trajectory by task and number; None lets the studio mint names.

@@ -55,7 +55,7 @@ class ToolError(Exception):
 
 
 class Workspace:
-    """The one folder that the agent sees. Every path is resolved and must stay inside it."""
+    """The only folder that the agent can access. Every path is resolved and must be inside it."""
 
     def __init__(self, root: Path, *, max_read_chars: int = 60_000) -> None:
         self.root = root.resolve()
@@ -74,7 +74,7 @@ class Workspace:
         return "\n".join(lines) or "The workspace is empty."
 
     def read_file(self, path: str) -> str:
-        """The text of a file, cut at ``max_read_chars`` with a note that says so."""
+        """The text of a file, cut at ``max_read_chars`` with a note."""
         target = self._resolve(path)
         if not target.is_file():
             raise ToolError(f"{path} does not exist")

@@ -147,7 +147,7 @@ SUCCESSFUL = ("direct", "wrong_path", "careful", "mends", "wrong_arguments")
 def plans(task: Task) -> list[list[Reply]]:
     """The replies of every way for a task, ``[n_ways][n_turns]``, in the order of ``WAYS``.
 
-    The greeting is so easy that every way succeeds: a group without variance, as real batches have them.
+    Every way succeeds at the greeting: a group without variance, as they occur in real batches.
     """
     answer = _ANSWERS[task.task_uid](task)
     if task.task_uid == "demo-write-greeting":

@@ -19,7 +19,7 @@ class Rollout:
     """What became of one attempt.
 
     ``outcome``: that of the agent (``finished``, ``stopped``, ``max_turns``, ``interrupted``) or ``error``.
-    ``score`` is None unless the agent came to an end of its own; ``error`` says why a rollout broke.
+    ``score`` is None unless the agent finished; ``error`` is the reason of a failed rollout.
     """
 
     task_uid: str

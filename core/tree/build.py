@@ -1,6 +1,6 @@
 """Build the prefix tree of many token sequences and lay it out depth first.
 
-No token is touched by Python: ``core.tree.order`` sorts the sequences and tells what neighbours share, and one pass
+No Python loop runs over tokens: ``core.tree.order`` sorts the sequences with their shared prefixes, and one pass
 over the sequences (not the tokens) keeps the current root path on a stack.
 
 Three sequences ``5 6 7``, ``5 6 8 9``, ``5 6 8``::

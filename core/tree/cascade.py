@@ -1,6 +1,6 @@
 """Exact tree attention for the CPU without mask or gather: its cost is the number of visible pairs.
 
-Keys that stand side by side and end together are one *piece* ``[start, stop)`` seen by ``[start, end)``: causally by
+Adjacent keys with the same end are one *piece* ``[start, stop)`` seen by ``[start, end)``: causally by
 its own tokens, wholly by the queries ``[stop, end)``, which the depth-first layout keeps contiguous. Two calls of
 torch's flash kernel per piece, on slices; the parts of one query are joined by their log-sum-exp, and the kernel's
 backward gets the joined output and log-sum-exp, from which each part's gradient is exact. (The same identity that ring

@@ -1,7 +1,7 @@
 """Prefix sharing lost within a trajectory, where a step's prompt differs from the step before it.
 
-An agent that only appends shares all of the step before. One whose harness renders the history anew
-(``realigned``) or exchanges its end (``tail_replaced``) parts earlier, and every token from there on is paid again.
+An agent that only appends shares all of the step before. One whose harness renders the history again
+(``realigned``) or replaces its end (``tail_replaced``) diverges earlier, and every later token is computed again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from core.tree.nodes import TreeNodes
 from core.tree.sequences import Int64, Sequences
 
 DRIFTS = frozenset({"realigned", "tail_replaced"})
-"""Transitions that lose sharing without meaning to; a compaction or a fork means to."""
+"""Transitions that lose sharing unintentionally; compactions and forks do so on purpose."""
 
 
 def shared_with(sequences: Sequences, previous: Int64) -> Int64:
@@ -34,7 +34,7 @@ def shared_with(sequences: Sequences, previous: Int64) -> Int64:
 
 
 def lost_sharing(sequences: Sequences, previous: Int64) -> Int64:
-    """Tokens of the step before that each sequence doesn't share: int64 [n]; 0 where there is none before."""
+    """Tokens of the step before that each sequence doesn't share: int64 [n]; 0 for a first step."""
     before = np.where(previous >= 0, sequences.lengths[previous], 0)
     lost: Int64 = before - shared_with(sequences, previous)
     return lost

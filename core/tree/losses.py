@@ -26,7 +26,7 @@ class Clip:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs:
-    """What a loss reads, torch tensors of one row.
+    """The input of a loss: torch tensors of one row.
 
     Attributes:
         logp: [M], differentiable.
@@ -48,7 +48,7 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One loss: its value per term, and what it must know."""
+    """One loss: its value per term, and the terms' fields that it needs."""
 
     per_term: Callable[[Inputs], Any]
     needs_advantage: bool = True
@@ -114,7 +114,7 @@ def batch_loss(
         clip: bounds for the losses with a ratio.
 
     Raises:
-        InvalidInput: an unknown loss, or terms without what it needs.
+        InvalidInput: an unknown loss, or terms without a field that it needs.
     """
     import torch
 

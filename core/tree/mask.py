@@ -57,7 +57,7 @@ class MaskImage:
 def mask_blocks(end: Int32, q0: int, q1: int, k0: int, k1: int, resolution: int | tuple[int, int] = 256) -> MaskImage:
     """The mask's part ``[q0, q1) × [k0, k1)`` as an image, exact at every zoom and without T × T memory.
 
-    Keys with the same ``end`` that stand side by side are one piece; the number of pairs ``q < b`` that a piece
+    Adjacent keys with the same ``end`` are one piece; the number of pairs ``q < b`` that a piece
     sees has a closed form, so a row of the image costs the pieces and not the tokens.
 
     Args:

@@ -1,9 +1,9 @@
 """Sorts sequences so that equal prefixes are adjacent, with the prefix length each shares with the one before it.
 
-Two ways to the same answer. ``sort_by_tokens`` knows nothing: Arrow sorts the token bytes and numpy compares
-neighbours. Where it is known that one sequence leads another, ``sort_by_deltas`` sorts and compares only those that
-lead no other; every other one is a prefix of one of those, and its place follows from its length alone. The pool
-knows it, since it stores steps as deltas; of other sequences, one pass finds those that extend the one before them.
+Two functions give the same result. ``sort_by_tokens`` uses the tokens only: Arrow sorts their bytes and numpy compares
+neighbours. If it is known which sequence is a prefix of another, ``sort_by_deltas`` sorts and compares only those that
+are a prefix of no other; the place of every other one follows from its length. The pool knows the prefixes, since it
+stores steps as deltas; for other sequences, one pass finds those that extend the one before them.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def sort_by_tokens(sequences: Sequences, index: Int64) -> tuple[Int64, Int64]:
 
 
 def _like(shared: int) -> int:
-    """How much to compare first, where the last two compared shared so much."""
+    """The number of tokens to compare first, given how many the last two compared sequences shared."""
     return _FIRST_CHUNK if shared < _FIRST_CHUNK else _CHUNK
 
 

@@ -47,7 +47,7 @@ class Packing:
     """Rows of parts, none longer than the budget.
 
     Attributes:
-        rows: parts of each row, in the order they stand in it.
+        rows: parts of each row, in order.
         over_budget: int64 [k], sequences longer than the budget: in no row, and reported.
     """
 
@@ -76,7 +76,7 @@ class Packing:
         return self.token_budget * len(self.rows) - self.n_packed
 
     def row(self, sequences: Sequences, index: int, *, pad: bool = False, pad_id: int = 0) -> PackedTree:
-        """The arrays of one row, padded to the budget if asked. ``members`` index into ``sequences``."""
+        """The arrays of one row, optionally padded to the budget. ``members`` index into ``sequences``."""
         trees = [layout(sequences, part.order, part.lcp) for part in self.rows[index]]
         return concatenate(trees, pad_to=self.token_budget if pad else None, pad_id=pad_id)
 

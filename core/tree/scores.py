@@ -1,6 +1,6 @@
 """Log-probs and entropies of chosen tokens from hidden states, without T × vocabulary logits in memory.
 
-Only positions that predict a loss term are looked at, each once however many owners it has. The vocabulary is read
+Only positions that predict a loss term are computed, each once however many owners it has. The vocabulary is read
 in slices with a running log-sum-exp, forward and again backward: the largest array is ``rows × slice``.
 """
 

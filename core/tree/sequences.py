@@ -1,4 +1,4 @@
-"""Token sequences of many steps in one flat array: what the tree, the packing and the exporters read.
+"""Token sequences of many steps in one flat array: the input of the tree, the packing and the exporters.
 
 Two steps, prompts ``[5, 6]`` and ``[5]``, responses ``[7]`` and ``[]``::
 
@@ -44,7 +44,7 @@ class Sequences:
         parent: int64 [n], index of a sequence whose first ``n_shared`` tokens are this one's first; -1 for none.
             None: nothing is known about sharing before the tokens are compared.
         n_shared: int64 [n], 0 where ``parent`` is -1. The two may share more: what is known is a lower bound.
-        masked: bool [n_tokens], tokens that stand in another's place and that no loss may count; None: there are none.
+        masked: bool [n_tokens], replaced tokens that must not be in a loss; None: there are none.
     """
 
     ids: Int32

@@ -34,11 +34,11 @@ class LossTerms:
 
     Attributes:
         packed_pos: int64 [M], position whose logits predict the target.
-        target_pos: int64 [M], position where the target itself stands.
+        target_pos: int64 [M], position of the target itself.
         target: int32 [M], token id.
         old_logp: float32 [M], log-prob when it was sampled, nats; NaN where unknown.
         advantage: float32 [M]; NaN where unassigned.
-        weight: float64 [M], occurrences that the term stands for.
+        weight: float64 [M], the number of occurrences that the term represents.
         step_weight: float64 [M], Σ weight of all terms of the same step (a step is never split over rows).
         step: int64 [M], index of the owner in the source ``Sequences``.
         n_unpredicted: response tokens without a token before them: nothing predicts them, so they have no term.
@@ -67,7 +67,7 @@ _COLUMNS = ("packed_pos", "target_pos", "target", "old_logp", "advantage", "weig
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Denominators:
-    """What a batch's loss is divided by, exported with the data.
+    """The denominators of a batch's loss, exported with the data.
 
     Attributes:
         weight: Σ weight of all terms of the batch.

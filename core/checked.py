@@ -11,7 +11,6 @@ import msgspec
 from core.errors import InvalidInput
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
-_WITHIN = re.compile(r"\$\.(\w+)")
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
@@ -19,13 +18,15 @@ def checked(model: type[StructT], value: Mapping[str, Any]) -> StructT:
     """An object as ``model`` has it. A null field counts as absent, and fields that the model lacks are left out.
 
     Raises:
-        InvalidInput: a field that does not fit; ``field`` names it, without what stands inside of it.
+        InvalidInput: a field that does not fit; ``field`` names it, as in ``identity.agent``, without places in lists.
     """
     try:
         return msgspec.convert({name: one for name, one in value.items() if one is not None}, model, str_keys=True)
     except msgspec.ValidationError as error:
         expected, _, path = str(error).partition(" - at ")
-        within, absent = _WITHIN.search(path), _MISSING.match(expected)
-        field = within[1] if within else absent[1] if absent else None
-        said = "it is missing" if absent and not within else expected[0].lower() + expected[1:]
-        raise InvalidInput(f"{field or 'the body'}: {said.replace('`', '')}", field=field) from error
+        names = re.findall(r"\.(\w+)", path)
+        if missing := _MISSING.match(expected):
+            names, expected = [*names, missing[1]], "it is missing"
+        field = ".".join(names) or None
+        message = expected[0].lower() + expected[1:].replace("`", "")
+        raise InvalidInput(f"{field or 'the body'}: {message}", field=field) from error

@@ -11,12 +11,17 @@ from core.checked import checked
 from core.errors import InvalidInput
 
 
+class Author(Struct):
+    name: str
+
+
 class Asked(Struct):
     name: str
     n: Annotated[int, Meta(ge=1, le=8)] = 1
     bias: dict[int, float] = {}
     messages: list[dict[str, Any]] = []
     stream: bool = False
+    author: Author | None = None
 
 
 @pytest.mark.parametrize(
@@ -29,6 +34,8 @@ class Asked(Struct):
         ({"name": "a", "n": True}, "n", "expected int, got bool"),
         ({"name": "a", "n": 2.5}, "n", "expected int, got float"),
         ({"name": "a", "n": 10**30}, "n", "expected int <= 8"),
+        ({"name": "a", "author": {}}, "author.name", "missing"),
+        ({"name": "a", "author": {"name": 1}}, "author.name", "expected str, got int"),
         ({"name": "a", "stream": 1}, "stream", "expected bool"),
         ({"name": "a", "messages": [{}, 1]}, "messages", "expected object, got int"),
         ({"name": "a", "bias": {"x": 1}}, "bias", "expected int"),

@@ -12,8 +12,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from core.checked import checked
 from core.errors import StudioError
-from core.ingest.drafts import draft_of_wire, drafts_of_call, number, objects
+from core.ingest.drafts import draft_of_wire, drafts_of_call
+from core.ingest.fields import StepsFields
 from core.ingest.retokenize import Retokenizer
 from core.journal import Record, damages, read_segment
 from core.pool import Pool
@@ -149,5 +151,5 @@ def _steps_of(record: Record) -> list[Step]:
     said = parse(record.payload)
     if said["kind"] == "call":
         return list(drafts_of_call(said, record.segment, record.offset))
-    at = number(said, "at")
-    return [draft_of_wire(step, at, record.segment, record.offset) for step in objects(said, "steps") or []]
+    steps = checked(StepsFields, said)
+    return [draft_of_wire(step, steps.at, record.segment, record.offset) for step in steps.steps]

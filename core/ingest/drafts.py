@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from core.checked import checked
 from core.dialects import canonical_request, chat_answer
 from core.errors import InvalidInput
+from core.ingest.fields import CallFields, EngineFacts, SubmittedStep, objects
 from core.pool.store.append import ids_array, logprobs_array, mask_array
 from core.tokens import extract_tokens
 from core.types import CallKind, IdentitySource, Source, Step, StepStatus, Tokens, TokenSource
@@ -26,68 +28,6 @@ _SAMPLING = (
 """Request fields with sampling parameters."""
 
 
-def text(record: Mapping[str, Any], name: str) -> str:
-    """A field that must be a text. InvalidInput when it is not."""
-    value = record.get(name)
-    if not isinstance(value, str) or not value:
-        raise InvalidInput(f"{name} is not a text.", field=name)
-    return value
-
-
-def maybe_text(record: Mapping[str, Any], name: str) -> str | None:
-    """A text or None; an empty text is unknown. InvalidInput for anything else."""
-    value = record.get(name)
-    if value is not None and not isinstance(value, str):
-        raise InvalidInput(f"{name} is not a text.", field=name)
-    return value or None
-
-
-def number(record: Mapping[str, Any], name: str) -> float:
-    """A field that must be a number."""
-    value = maybe_number(record, name)
-    if value is None:
-        raise InvalidInput(f"{name} is missing.", field=name)
-    return value
-
-
-def maybe_number(record: Mapping[str, Any], name: str) -> float | None:
-    """A number or None."""
-    value = record.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidInput(f"{name} is not a number.", field=name)
-    return float(value)
-
-
-def maybe_int(record: Mapping[str, Any], name: str) -> int | None:
-    """An integer or None."""
-    value = record.get(name)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-        raise InvalidInput(f"{name} is not an integer.", field=name)
-    return value
-
-
-def mapping(record: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """An object; None is an empty one."""
-    value = record.get(name)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise InvalidInput(f"{name} is not an object.", field=name)
-    return value
-
-
-def objects(record: Mapping[str, Any], name: str) -> list[dict[str, Any]] | None:
-    """A list of objects or None."""
-    value = record.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise InvalidInput(f"{name} is not a list of objects.", field=name)
-    return value
-
-
 def _ids(ids: Sequence[int] | None) -> Sequence[int] | None:
     """The ids, checked, as an int32 array: a list of 30k Python integers would be slow."""
     return cast("Sequence[int] | None", ids_array(ids))
@@ -99,35 +39,33 @@ def _logprobs(logprobs: Sequence[float] | None) -> Sequence[float] | None:
 
 def drafts_of_call(record: Mapping[str, Any], segment: str, offset: int) -> list[Step]:
     """The steps of one captured call: one per choice, ``{uid}``, ``{uid}.1``, ...; one for a failed call."""
-    dialect = text(record, "dialect")
-    engine_dialect = maybe_text(record, "engine_dialect") or dialect
+    call = checked(CallFields, record)
+    engine_dialect = call.engine_dialect or call.dialect
     try:
-        request = canonical_request(dialect, mapping(record, "request"), objects(record, "input_items") or ())
+        request = canonical_request(call.dialect, call.request, call.input_items)
     except InvalidInput:
         # The engine may have understood what we don't: its answer counts all the same.
         request = {}
-    response = chat_answer(engine_dialect, mapping(record, "response"))
+    response = chat_answer(engine_dialect, call.response)
     choices = response.get("choices")
     choices = [c for c in choices if isinstance(c, dict)] if isinstance(choices, list) else []
-    status, error = _outcome(record, choices)
+    status, error = _outcome(call, choices)
     if status == StepStatus.ERROR or not choices:
-        return [_draft(record, request, engine_dialect, segment, offset, None, response, status, error)]
+        return [_draft(call, request, engine_dialect, segment, offset, None, response, status, error)]
     return [
-        _draft(record, request, engine_dialect, segment, offset, index, response, status, error)
+        _draft(call, request, engine_dialect, segment, offset, index, response, status, error)
         for index in range(len(choices))
     ]
 
 
-def _outcome(record: Mapping[str, Any], choices: Sequence[Any]) -> tuple[str, str | None]:
+def _outcome(call: CallFields, choices: Sequence[Any]) -> tuple[str, str | None]:
     """(status, error)."""
-    error = record.get("error")
-    message = None
-    if isinstance(error, dict):
-        message = f"{error.get('type', 'error')}: {error.get('message', '')}"
-    http_status = maybe_int(record, "http_status")
+    message, http_status = None, call.http_status
+    if isinstance(call.error, dict):
+        message = f"{call.error.get('type', 'error')}: {call.error.get('message', '')}"
     if message is not None or (http_status is not None and http_status >= HTTP_ERROR):
         return StepStatus.ERROR, message or f"HTTP {http_status}"
-    if record.get("aborted"):
+    if call.aborted:
         return StepStatus.ABORTED, "the agent went away before the answer was delivered"
     if not choices:
         return StepStatus.ERROR, "the answer has no choices"
@@ -135,7 +73,7 @@ def _outcome(record: Mapping[str, Any], choices: Sequence[Any]) -> tuple[str, st
 
 
 def _draft(
-    record: Mapping[str, Any],
+    call: CallFields,
     request: Mapping[str, Any],
     engine_dialect: str,
     segment: str,
@@ -145,12 +83,11 @@ def _draft(
     status: str,
     error: str | None,
 ) -> Step:
-    identity = mapping(record, "identity")
+    identity, facts = call.identity, call.engine_facts
     choice: Mapping[str, Any] = {} if index is None else response["choices"][index]
     nth_prompt = _prompt_number(request, engine_dialect, index or 0)
     messages, prompt_ids = _prompt(request, engine_dialect, nth_prompt)
     tokens = Tokens(None, None, None, TokenSource.NONE)
-    facts = mapping(record, "engine_facts")
     if index is not None:
         tokens = extract_tokens(response, index, engine_dialect, echoed=request.get("echo") is True)
         prompt_ids = tokens.prompt_ids if tokens.prompt_ids is not None else prompt_ids
@@ -160,32 +97,30 @@ def _draft(
             status = StepStatus.MISMATCH
     else:
         prompt_ids = None
-    started_at, finished_at = number(record, "started_at"), number(record, "finished_at")
     # Fields that were not sent to the engine had no effect. ``n`` is kept if choices were requested one by one.
-    unheeded = set(record.get("dropped_fields") or ()) - {"n"}
+    unheeded = set(call.dropped_fields) - {"n"}
     sampling = {name: request[name] for name in _SAMPLING if request.get(name) is not None and name not in unheeded}
-    retry_count = maybe_int(record, "retry_count")
-    if retry_count:
-        sampling["retry_count"] = retry_count
-    if tokens.response_logprobs is not None and (kind := maybe_text(facts, "logprobs")):
-        sampling["logprobs_mode"] = kind
-    uid = text(record, "step_uid")
+    if call.retry_count:
+        sampling["retry_count"] = call.retry_count
+    if tokens.response_logprobs is not None and facts.logprobs:
+        sampling["logprobs_mode"] = facts.logprobs
+    uid = call.step_uid
     finish_reason = choice.get("finish_reason")
-    response_id = record.get("response_id") or response.get("id")
-    metadata = dict(mapping(identity, "metadata"))
-    if dropped := record.get("dropped_fields"):
-        metadata["dropped_fields"] = dropped
-    if renamed := mapping(facts, "renamed_fields"):
-        metadata["renamed_fields"] = dict(renamed)
-    if trace := _trace_id(record):
+    response_id = call.response_id or response.get("id")
+    metadata = dict(identity.metadata or {})
+    if call.dropped_fields:
+        metadata["dropped_fields"] = call.dropped_fields
+    if facts.renamed_fields:
+        metadata["renamed_fields"] = facts.renamed_fields
+    if trace := _trace_id(call.client_headers):
         metadata["trace_id"] = trace
-    if kind := maybe_text(facts, "flavour"):
-        metadata["engine_flavour"] = " ".join([kind, *filter(None, [maybe_text(facts, "version")])])
-    if attempts := maybe_int(facts, "attempts"):
-        metadata["attempts"] = attempts
-    trajectory_uid, prompt_uid = maybe_text(identity, "trajectory_uid"), maybe_text(identity, "prompt_uid")
-    if trajectory_uid is None and (connection := maybe_text(record, "connection")):
-        metadata["connection"] = connection
+    if facts.flavour:
+        metadata["engine_flavour"] = " ".join(filter(None, [facts.flavour, facts.version]))
+    if facts.attempts:
+        metadata["attempts"] = facts.attempts
+    trajectory_uid, prompt_uid = identity.trajectory_uid, identity.prompt_uid
+    if not trajectory_uid and call.connection:
+        metadata["connection"] = call.connection
     if nth_prompt:
         # The prompts of a batch are tasks of their own: the caller's names are those of the first.
         metadata["prompt_number"] = nth_prompt
@@ -196,14 +131,14 @@ def _draft(
         trajectory_uid=trajectory_uid or "",
         prompt_uid=prompt_uid or "",
         step_index=-1,
-        created_at=started_at,
-        channel=maybe_text(identity, "channel") or "train",
-        source=maybe_text(identity, "source") or Source.BLACKBOX,
-        agent=maybe_text(identity, "agent"),
-        model=maybe_text(record, "model"),
-        engine=maybe_text(record, "engine"),
-        dialect=text(record, "dialect"),
-        identity_source=maybe_text(identity, "identity_source") or IdentitySource.INFERRED,
+        created_at=call.started_at,
+        channel=identity.channel or "train",
+        source=identity.source or Source.BLACKBOX,
+        agent=identity.agent or None,
+        model=call.model or None,
+        engine=call.engine or None,
+        dialect=call.dialect,
+        identity_source=identity.identity_source or IdentitySource.INFERRED,
         status=status,
         error=error,
         token_source=tokens.token_source,
@@ -215,33 +150,33 @@ def _draft(
         response_message=_answer(choice, engine_dialect, messages if request.get("echo") is True else None),
         tools=_tools(request),
         finish_reason=finish_reason if isinstance(finish_reason, str) else None,
-        policy_version=maybe_int(record, "policy_version"),
-        policy_version_end=maybe_int(record, "policy_version_end"),
-        latency_s=max(0.0, finished_at - started_at),
+        policy_version=call.policy_version,
+        policy_version_end=call.policy_version_end,
+        latency_s=max(0.0, call.finished_at - call.started_at),
         sampling=sampling,
         response_id=response_id if isinstance(response_id, str) else None,
-        stream_mode=maybe_text(record, "stream_mode"),
-        tokenizer_hash=maybe_text(record, "tokenizer_hash"),
+        stream_mode=call.stream_mode or None,
+        tokenizer_hash=call.tokenizer_hash or None,
         journal_segment=segment,
         journal_offset=offset,
         metadata=metadata,
     )
 
 
-def _trace_id(record: Mapping[str, Any]) -> str | None:
+def _trace_id(client_headers: Mapping[str, Any]) -> str | None:
     """The trace of a W3C ``traceparent`` (``00-<trace>-<span>-<flags>``): some agents keep one for a user's turn."""
-    parts = str(mapping(record, "client_headers").get("traceparent", "")).split("-")
+    parts = str(client_headers.get("traceparent", "")).split("-")
     trace_id = parts[1] if len(parts) >= 4 else ""
     return trace_id if len(trace_id) == 32 and set(trace_id) <= _HEX and set(trace_id) != {"0"} else None
 
 
-def _encoded_prompt(facts: Mapping[str, Any], response: Mapping[str, Any]) -> Sequence[int] | None:
+def _encoded_prompt(facts: EngineFacts, response: Mapping[str, Any]) -> Sequence[int] | None:
     """The prompt's ids, encoded again from the engine's own rendering, if their number equals the engine's count.
 
     A byte-level tokenizer's ids spell their text in full and are what it encodes that text to, so the second
     encoding is the first. Where a tokenizer drops or merges something on the way, the count gives it away.
     """
-    ids = facts.get("prompt_ids")
+    ids = facts.prompt_ids
     usage = response.get("usage")
     n_prompt = usage.get("prompt_tokens") if isinstance(usage, dict) else None
     if not isinstance(ids, list) or n_prompt != len(ids):
@@ -294,53 +229,52 @@ def _answer(
     return message if isinstance(message, dict) else None
 
 
-def draft_of_wire(step: Mapping[str, Any], at: float, segment: str, offset: int) -> Step:
+def draft_of_wire(said: Mapping[str, Any], at: float, segment: str, offset: int) -> Step:
     """A submitted step (core/api/wire.py checked it): ids are the producer's."""
-    prompt, response = _ids(step.get("prompt_ids")), _ids(step.get("response_ids"))
-    logprobs = _logprobs(step.get("response_logprobs"))
-    mismatch = maybe_text(step, "mismatch")
+    step = checked(SubmittedStep, said)
+    prompt, response = _ids(step.prompt_ids), _ids(step.response_ids)
+    logprobs = _logprobs(step.response_logprobs)
+    mismatch = step.mismatch or None
     if mismatch is None and logprobs is not None and (response is None or len(logprobs) != len(response)):
         mismatch = f"{0 if response is None else len(response)} response ids, {len(logprobs)} log-probs"
-    step_index = maybe_int(step, "step_index")
-    created_at = maybe_number(step, "created_at")
     known = TokenSource.WHITEBOX if response is not None else TokenSource.NONE
     return Step(
-        step_uid=text(step, "step_uid"),
-        trajectory_uid=text(step, "trajectory_uid"),
-        prompt_uid=maybe_text(step, "prompt_uid") or "",
-        step_index=-1 if step_index is None else step_index,
-        created_at=at if created_at is None else created_at,
-        channel=maybe_text(step, "channel") or "train",
-        source=maybe_text(step, "source") or Source.WHITEBOX,
-        agent=maybe_text(step, "agent"),
-        model=maybe_text(step, "model"),
-        engine=maybe_text(step, "engine"),
-        dialect=maybe_text(step, "dialect"),
-        identity_source=maybe_text(step, "identity_source") or IdentitySource.PRODUCER,
-        call_kind=maybe_text(step, "call_kind") or CallKind.MAIN,
-        transition=maybe_text(step, "transition"),
-        status=maybe_text(step, "status") or (StepStatus.OK if mismatch is None else StepStatus.MISMATCH),
-        error=maybe_text(step, "error"),
-        token_source=maybe_text(step, "token_source") or known,
+        step_uid=step.step_uid,
+        trajectory_uid=step.trajectory_uid,
+        prompt_uid=step.prompt_uid or "",
+        step_index=step.step_index,
+        created_at=at if step.created_at is None else step.created_at,
+        channel=step.channel or "train",
+        source=step.source or Source.WHITEBOX,
+        agent=step.agent or None,
+        model=step.model or None,
+        engine=step.engine or None,
+        dialect=step.dialect or None,
+        identity_source=step.identity_source or IdentitySource.PRODUCER,
+        call_kind=step.call_kind or CallKind.MAIN,
+        transition=step.transition or None,
+        status=step.status or (StepStatus.OK if mismatch is None else StepStatus.MISMATCH),
+        error=step.error or None,
+        token_source=step.token_source or known,
         mismatch=mismatch,
         prompt_ids=prompt,
         response_ids=response,
         response_logprobs=logprobs,
-        response_mask=cast("Sequence[int] | None", mask_array(step.get("response_mask"))),
-        messages=objects(step, "messages"),
-        response_message=mapping(step, "response_message") or None,
-        tools=objects(step, "tools"),
-        finish_reason=maybe_text(step, "finish_reason"),
-        reward=maybe_number(step, "reward"),
-        policy_version=maybe_int(step, "policy_version"),
-        policy_version_end=maybe_int(step, "policy_version_end"),
-        is_last=bool(step.get("is_last", False)),
-        latency_s=maybe_number(step, "latency_s"),
-        sampling=mapping(step, "sampling"),
-        response_id=maybe_text(step, "response_id"),
-        stream_mode=maybe_text(step, "stream_mode"),
-        tokenizer_hash=maybe_text(step, "tokenizer_hash"),
+        response_mask=cast("Sequence[int] | None", mask_array(step.response_mask)),
+        messages=step.messages,
+        response_message=step.response_message or None,
+        tools=step.tools,
+        finish_reason=step.finish_reason or None,
+        reward=step.reward,
+        policy_version=step.policy_version,
+        policy_version_end=step.policy_version_end,
+        is_last=step.is_last,
+        latency_s=step.latency_s,
+        sampling=step.sampling,
+        response_id=step.response_id or None,
+        stream_mode=step.stream_mode or None,
+        tokenizer_hash=step.tokenizer_hash or None,
         journal_segment=segment,
         journal_offset=offset,
-        metadata=mapping(step, "metadata"),
+        metadata=step.metadata,
     )

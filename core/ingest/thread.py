@@ -11,9 +11,20 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import asdict
+
+from core.checked import checked
 from core.errors import InvalidInput, StudioError
-from core.ingest.drafts import draft_of_wire, drafts_of_call, mapping, maybe_number, maybe_text, number, objects, text
+from core.ingest.drafts import draft_of_wire, drafts_of_call
 from core.ingest.feedback import feedback_entry
+from core.ingest.fields import (
+    FeedbackFields,
+    PolicyFields,
+    RevokeFields,
+    SessionFields,
+    StepsFields,
+    TrajectoryFields,
+)
 from core.ingest.lag import Lag
 from core.ingest.linker import Linker
 from core.ingest.order import read_in_order
@@ -322,29 +333,23 @@ def _read_record(record: Record, reader: RecordReader) -> tuple[str, Any]:
     kind = said["kind"]
     if kind == "call":
         return "call", drafts_of_call(said, record.segment, record.offset)
-    at = number(said, "at")
     if kind == "steps":
-        steps = objects(said, "steps") or []
-        return "steps", [draft_of_wire(step, at, record.segment, record.offset) for step in steps]
+        steps = checked(StepsFields, said)
+        return "steps", [draft_of_wire(step, steps.at, record.segment, record.offset) for step in steps.steps]
     if kind == "policy":
-        version = said.get("version")
-        if not isinstance(version, int) or isinstance(version, bool):
-            raise InvalidInput("version is not an integer.", field="version")
-        return "policy", PolicyEvent(version, text(said, "event"), at, mapping(said, "metadata"))
+        event = checked(PolicyFields, said)
+        return "policy", PolicyEvent(event.version, event.event, event.at, event.metadata)
     if kind == "feedback":
-        return "feedback", [feedback_entry(item, at) for item in objects(said, "feedback") or []]
+        feedback = checked(FeedbackFields, said)
+        return "feedback", [feedback_entry(item, feedback.at) for item in feedback.feedback]
     if kind == "revoke":
-        return "revoke", {"at": at, "key_sha256": text(said, "key_sha256")}
-    checked: dict[str, Any] = {"at": at, "trajectory_uid": text(said, "trajectory_uid")}
+        return "revoke", asdict(checked(RevokeFields, said))
+    fields = asdict(checked(SessionFields if kind == "session" else TrajectoryFields, said))
     for name in ("prompt_uid", "channel", "agent", "outcome"):
-        checked[name] = maybe_text(said, name)
-    checked["metadata"] = mapping(said, "metadata")
-    checked["reward"] = maybe_number(said, "reward")
+        fields[name] = fields[name] or None
     if kind == "session":
-        checked["key_sha256"] = text(said, "key_sha256")
-        checked["channel"] = checked["channel"] or "train"
-        checked["limits"] = mapping(said, "limits")
-    return kind, checked
+        fields["channel"] = fields["channel"] or "train"
+    return kind, fields
 
 
 def _reason(error: BaseException) -> str:

@@ -84,10 +84,10 @@ def saved_recipes(recipe: Recipe) -> None:
 def show_plan(view: View, recipe: Recipe) -> None:
     """Totals, then the chosen tab."""
     with st.spinner("Planning…", show_time=True):
-        made = current_plan(view, recipe)
-        plan_totals(made)
-    if len(made.steps) == 0:
-        reason = max(made.excluded, key=lambda item: item.n_steps, default=None)
+        plan = current_plan(view, recipe)
+        plan_totals(plan)
+    if len(plan.steps) == 0:
+        reason = max(plan.excluded, key=lambda item: item.n_steps, default=None)
         text = (
             f"No step of channel {recipe.channel} matches the view: choose another channel, or remove a filter."
             if reason is None
@@ -97,19 +97,19 @@ def show_plan(view: View, recipe: Recipe) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         tab = segmented_choice("Tab", TABS, "tab")
         st.space("stretch")
-        st.caption(f"`{made.uid}`" + ("" if made.policy_version is None else f" · policy {made.policy_version}"))
+        st.caption(f"`{plan.uid}`" + ("" if plan.policy_version is None else f" · policy {plan.policy_version}"))
         if st.button("Packing", icon=":material/account_tree:", help="Trees, rows and mask of this plan"):
             state.goto("optimise", **link_params(view, recipe))
-    DRAW[tab](made)
+    DRAW[tab](plan)
 
 
-def chosen_tab(made: Plan) -> None:
+def chosen_tab(plan: Plan) -> None:
     """Groups, and trajectories of all of them or of one; for an empty plan, the exclusions."""
-    if len(made.steps) == 0:
-        excluded_tab(made)
+    if len(plan.steps) == 0:
+        excluded_tab(plan)
         return
-    first = (min(page_from_query(), -(-made.n_groups // GROUP_ROWS)) - 1) * GROUP_ROWS
-    here = made.first_groups(first, GROUP_ROWS)
+    first = (min(page_from_query(), -(-plan.n_groups // GROUP_ROWS)) - 1) * GROUP_ROWS
+    here = plan.first_groups(first, GROUP_ROWS)
     groups = [
         {
             "prompt_uid": group.prompt_uid,
@@ -124,7 +124,7 @@ def chosen_tab(made: Plan) -> None:
     left, right = st.columns([4.5, 5], gap="small")
     config = st.column_config
     with left:
-        kit.section("Prompt groups", f"{kit.count(made.n_groups)} in plan order")
+        kit.section("Prompt groups", f"{kit.count(plan.n_groups)} in plan order")
         event = st.dataframe(
             groups,
             hide_index=True,
@@ -133,7 +133,7 @@ def chosen_tab(made: Plan) -> None:
             placeholder="",
             on_select="rerun",
             selection_mode="single-cell",
-            key=f"groups-{made.hash[:12]}-{first}",
+            key=f"groups-{plan.hash[:12]}-{first}",
             column_config={
                 "prompt_uid": config.TextColumn("Prompt group", width=110),
                 "trajectories": config.NumberColumn("Traj.", width=42, help="Trajectories"),
@@ -143,8 +143,8 @@ def chosen_tab(made: Plan) -> None:
                 "rewards": config.BarChartColumn("Rewards", width=70),
             },
         )
-        if made.n_groups > GROUP_ROWS:
-            pagination(made.n_groups, key="plan-groups", size=GROUP_ROWS, noun="groups")
+        if plan.n_groups > GROUP_ROWS:
+            pagination(plan.n_groups, key="plan-groups", size=GROUP_ROWS, noun="groups")
     cells = event["selection"]["cells"]
     only = groups[cells[0][0]]["prompt_uid"] if cells else None
     matching = [
@@ -154,7 +154,7 @@ def chosen_tab(made: Plan) -> None:
     if only:
         subtitle = f"of {only}"
     else:
-        of = "all groups" if len(here) == made.n_groups else f"these {kit.count(len(here))} groups"
+        of = "all groups" if len(here) == plan.n_groups else f"these {kit.count(len(here))} groups"
         cut = f"first {kit.count(len(shown))} of {kit.count(len(matching))} " if len(shown) < len(matching) else ""
         subtitle = f"{cut}of {of}; click a group to narrow, a row to open"
     with right:
@@ -178,7 +178,7 @@ def chosen_tab(made: Plan) -> None:
             placeholder="",
             on_select="rerun",
             selection_mode="single-cell",
-            key=f"trajectories-{made.hash[:12]}-{first}-{only}",
+            key=f"trajectories-{plan.hash[:12]}-{first}-{only}",
             column_config={
                 "trajectory_uid": config.TextColumn("Trajectory", width=104),
                 "steps": config.NumberColumn("Steps", width=50),
@@ -199,21 +199,21 @@ def mean(values: list[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def excluded_tab(made: Plan) -> None:
+def excluded_tab(plan: Plan) -> None:
     """The funnel of exclusions, and missing inputs."""
-    funnel_table(made)
-    missing_inputs(made)
+    funnel_table(plan)
+    missing_inputs(plan)
 
 
-def missing_inputs(made: Plan) -> None:
+def missing_inputs(plan: Plan) -> None:
     """Fields that the algorithm needs and steps lack, by uid."""
-    if made.lacks:
-        kit.section("Not fit for the algorithm", f"{made.recipe.estimator.title} needs these fields")
-        for text in made.lacks:
+    if plan.lacks:
+        kit.section("Not fit for the algorithm", f"{plan.recipe.estimator.title} needs these fields")
+        for text in plan.lacks:
             st.html(f'<div class="cs-note">{kit.escape(text)}</div>')
 
 
-def export_tab(made: Plan) -> None:
+def export_tab(plan: Plan) -> None:
     """Write the plan to a file; show what was written and how to load it."""
     service = state.service()
     left, right = st.columns([3, 5], gap="medium")
@@ -225,60 +225,60 @@ def export_tab(made: Plan) -> None:
         options = {
             key: st.selectbox(key, values, key=f"option-{name}-{key}") for key, values in exporter.choices.items()
         }
-        if len(made.steps):
-            show_differences(one.to_json() for one in exporter.differences(made, options))
-        size = size_estimate(made, name, options)
-        st.caption(f"{kit.count(len(made.steps))} steps, {kit.compact(int(made.lengths.sum()))} tokens to write{size}")
+        if len(plan.steps):
+            show_differences(one.to_json() for one in exporter.differences(plan, options))
+        size = size_estimate(plan, name, options)
+        st.caption(f"{kit.count(len(plan.steps))} steps, {kit.compact(int(plan.lengths.sum()))} tokens to write{size}")
         busy = job is not None and job.running
         if st.button(
-            "Export", type="primary", icon=":material/save:", disabled=busy or not len(made.steps), width="stretch"
+            "Export", type="primary", icon=":material/save:", disabled=busy or not len(plan.steps), width="stretch"
         ):
             out = service.settings.export_dir
-            st.session_state["export-job"] = ExportJob(made, service.pool, name, out, options, service.clock)
+            st.session_state["export-job"] = ExportJob(plan, service.pool, name, out, options, service.clock)
             st.rerun()
     with right:
         if job is None:
             kit.empty_state("No file yet", "Choose a format and export; the file comes with a manifest.", icon="save")
         else:
-            if job.result is not None and job.plan.hash != made.hash:
+            if job.result is not None and job.plan.hash != plan.hash:
                 st.caption(":orange[This file is of an earlier plan; export again for the one above.]")
             show_job(job)
 
 
-def size_estimate(made: Plan, name: str, options: dict[str, str]) -> str:
+def size_estimate(plan: Plan, name: str, options: dict[str, str]) -> str:
     """The estimated size of the file; empty when it can't be known before writing."""
     try:
-        n_bytes = estimate_bytes(EXPORTERS[name], made, state.service().pool, options)
+        n_bytes = estimate_bytes(EXPORTERS[name], plan, state.service().pool, options)
     except StudioError as error:
         return f". {error.message}" + (f": {error.hint}" if error.hint else "")
     return "" if n_bytes is None else f", about {kit.bytes_text(n_bytes)}"
 
 
-def as_json(made: Plan) -> None:
+def as_json(plan: Plan) -> None:
     """The response of ``POST /api/v1/plans`` for this view and recipe."""
-    body = {"view": made.view_json(), "recipe": json.loads(recipe_to_query(made.recipe) or "{}")}
+    body = {"view": plan.view_json(), "recipe": json.loads(recipe_to_query(plan.recipe) or "{}")}
     st.caption("The same plan by HTTP:")
     address = f"{state.service().base_url}/api/v1/plans"
     st.code(
         f"curl -s {address} -H 'content-type: application/json' \\\n  -d {shlex.quote(json.dumps(body))}",
         language="bash",
     )
-    if made.n_groups <= JSON_GROUPS:
-        st.json(made.to_json(), expanded=1)
+    if plan.n_groups <= JSON_GROUPS:
+        st.json(plan.to_json(), expanded=1)
         return
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         st.caption(
-            f"Below, groups (and pairs) are the first {JSON_GROUPS} of {kit.count(made.n_groups)}; "
+            f"Below, groups (and pairs) are the first {JSON_GROUPS} of {kit.count(plan.n_groups)}; "
             "the request and the file contain all."
         )
         st.download_button(
             "Download the whole plan",
-            lambda: json.dumps(made.to_json(), default=str),
-            file_name=f"{made.uid}.json",
+            lambda: json.dumps(plan.to_json(), default=str),
+            file_name=f"{plan.uid}.json",
             mime="application/json",
             icon=":material/download:",
         )
-    st.json(made.to_json(JSON_GROUPS), expanded=1)
+    st.json(plan.to_json(JSON_GROUPS), expanded=1)
 
 
 DRAW = {

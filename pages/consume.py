@@ -162,8 +162,8 @@ def fetchable(recipe: Recipe) -> Fetchable:
     """What a fetch with this recipe would lease now; cached until the pool is written to."""
 
     def ask() -> Fetchable:
-        made = state.service().leases.preview(Fetch("studio", recipe=recipe.to_json()))
-        return Fetchable(made.counts, made.excluded)
+        plan = state.service().leases.preview(Fetch("studio", recipe=recipe.to_json()))
+        return Fetchable(plan.counts, plan.excluded)
 
     return cached_answer("fetch", View(), recipe, None, ask)
 
@@ -371,16 +371,16 @@ def text_of(value: Any) -> str:
     return kit.DASH if value is None else kit.escape(str(value))
 
 
-def edited_recipe(standing: Recipe) -> Recipe:
+def edited_recipe(active: Recipe) -> Recipe:
     """The active recipe with the URL's changes; invalid changes are explained and left out."""
     try:
-        return standing if state.query("recipe") is None else parse_recipe({**standing.to_json(), **query_fields()})
+        return active if state.query("recipe") is None else parse_recipe({**active.to_json(), **query_fields()})
     except StudioError as error:
         kit.show_error(error)
         if st.button("Leave the changes out", width="stretch"):
             state.set_query(recipe=None)
             st.rerun()
-        return standing
+        return active
 
 
 EFFECTS = (("n_groups", "Groups"), ("n_trajectories", "Trajectories"), ("n_steps", "Steps"), ("n_tokens", "Tokens"))

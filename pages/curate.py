@@ -289,12 +289,12 @@ def funnel(view: View) -> None:
     pool = state.service().pool
     counts = pool.groups.count(view), pool.trajectories.count(view), pool.steps.count(view)
     recipe, origin = effective_recipe(channel_of(view))
-    made = current_plan(view, recipe)
+    plan = current_plan(view, recipe)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(f"{recipe.estimator.title} ({origin}), channel {kit.escape_markdown(recipe.channel)}.")
         if st.button("Open it in Batch", icon=":material/inventory_2:", type="tertiary", key="funnel-batch"):
             state.goto("batch", **link_params(view, recipe))
-    funnel_table(made, counts)
+    funnel_table(plan, counts)
 
 
 def channel_of(view: View) -> str:
@@ -311,11 +311,11 @@ def history() -> None:
     if not actions:
         kit.empty_state("No label yet", "What you label is listed here and can be undone.", icon="history")
         return
-    standing = next((row for row in actions if not row["undone"]), None)
+    newest = next((row for row in actions if not row["undone"]), None)
     undone = list(takewhile(lambda row: row["undone"], actions))
     with st.container(horizontal=True):
-        if st.button("Undo the last", icon=":material/undo:", disabled=standing is None, key="undo-last") and standing:
-            pool.labels.undo(standing["action_uid"])
+        if st.button("Undo the last", icon=":material/undo:", disabled=newest is None, key="undo-last") and newest:
+            pool.labels.undo(newest["action_uid"])
             st.rerun()
         if st.button("Redo", icon=":material/redo:", disabled=not undone, key="redo-last"):
             pool.labels.redo(undone[-1]["action_uid"])

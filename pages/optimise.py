@@ -57,15 +57,15 @@ def optimise_page() -> None:
     recipe = safe_recipe()
     active_filters(view, key="optimise")
     with st.spinner("Planning and packing…", show_time=True):
-        made = current_plan(view, recipe)
-        layout = packed_layout(made)
-        if layout is not None or len(made.steps) == 0:
-            exact_figures(made)
+        plan = current_plan(view, recipe)
+        layout = packed_layout(plan)
+        if layout is not None or len(plan.steps) == 0:
+            exact_figures(plan)
         else:
-            estimated_figures(made, sample_packing(made))
-            packing_controls(made)
-    if len(made.steps) == 0:
-        reason = max(made.excluded, key=lambda item: item.n_steps, default=None)
+            estimated_figures(plan, sample_packing(plan))
+            packing_controls(plan)
+    if len(plan.steps) == 0:
+        reason = max(plan.excluded, key=lambda item: item.n_steps, default=None)
         text = "No step matches view and channel." if reason is None else f"{reason.label}: {reason.n_steps} steps."
         kit.empty_state("The plan is empty", text, icon="account_tree")
         if st.button("Open the recipe", icon=":material/inventory_2:"):
@@ -73,16 +73,16 @@ def optimise_page() -> None:
         return
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         tab = segmented_choice("Drawing", TABS, "tab")
-        shown = picker(made) if tab in ("tree", "mask") else ""
+        shown = picker(plan) if tab in ("tree", "mask") else ""
         st.space("stretch")
         budget_slider(recipe)
         if st.button("Recipe", icon=":material/inventory_2:", help="Change what is planned"):
             state.goto("batch", **link_params(view, recipe))
     with kit.error_boundary():
         if tab in ("tree", "mask"):
-            {"tree": tree_tab, "mask": mask_tab}[tab](made, shown)
+            {"tree": tree_tab, "mask": mask_tab}[tab](plan, shown)
         else:
-            {"rows": rows_tab, "groups": groups_tab}[tab](made)
+            {"rows": rows_tab, "groups": groups_tab}[tab](plan)
 
 
 def budget_slider(recipe: Recipe) -> None:
@@ -102,12 +102,12 @@ def replan(recipe: Recipe, **changed: int) -> None:
     st.rerun()
 
 
-def picker(made: Plan) -> str:
+def picker(plan: Plan) -> str:
     """The choice of a tree: of a prompt group, or of a packed row. It is kept in the URL."""
-    names = group_names(made)
-    n_of = np.bincount(made.trajectories["group"].to_numpy(), minlength=len(names)).tolist()
+    names = group_names(plan)
+    n_of = np.bincount(plan.trajectories["group"].to_numpy(), minlength=len(names)).tolist()
     number = {uid: place for place, uid in enumerate(names)}
-    row_tokens = made.layout.row_tokens.tolist() if made.is_packed else []
+    row_tokens = plan.layout.row_tokens.tolist() if plan.is_packed else []
 
     def title(one: str) -> str:
         if one in number:
@@ -121,14 +121,14 @@ def picker(made: Plan) -> str:
         return one is not None and (one in number or title(one) != one)
 
     requested = state.query("show")
-    standing = requested if requested is not None and there(requested) else names[0]
+    current = requested if requested is not None and there(requested) else names[0]
     listed = names[:LISTED] + [f"{ROW}{index}" for index in range(len(row_tokens))][:LISTED]
     cut = len(names) > LISTED or len(row_tokens) > LISTED
-    options = list(dict.fromkeys([standing, *listed] if standing not in listed else listed))
+    options = list(dict.fromkeys([current, *listed] if current not in listed else listed))
     chosen = st.selectbox(
         "Show",
         options,
-        index=options.index(standing),
+        index=options.index(current),
         format_func=title,
         width=290,
         label_visibility="collapsed",
@@ -137,15 +137,15 @@ def picker(made: Plan) -> str:
         if cut
         else None,
     )
-    index = row_number(chosen or standing)
-    wanted = (chosen or standing).strip() if index is None else f"{ROW}{index}"
+    index = row_number(chosen or current)
+    wanted = (chosen or current).strip() if index is None else f"{ROW}{index}"
     if not there(wanted):
         st.caption(f":orange[No group or row {kit.escape_markdown(wanted)} in this plan.]")
-        return standing
-    if wanted != standing:
+        return current
+    if wanted != current:
         state.set_query(show=wanted, node=None)
         st.rerun()
-    return standing
+    return current
 
 
 def row_number(text: str) -> int | None:
@@ -154,23 +154,23 @@ def row_number(text: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def tree_of(made: Plan, shown: str) -> tuple[PackedTree, Sequences, dict[str, dict[str, Any]]]:
+def tree_of(plan: Plan, shown: str) -> tuple[PackedTree, Sequences, dict[str, dict[str, Any]]]:
     """The chosen tree (a packed row, or a group as one tree), its sequences, and values that colour its steps."""
     pool = state.service().pool
-    names = group_names(made)
+    names = group_names(plan)
     if shown in names:
-        index = np.flatnonzero(made.steps["group"].to_numpy() == names.index(shown))
-        facts = step_facts(made, index)
+        index = np.flatnonzero(plan.steps["group"].to_numpy() == names.index(shown))
+        facts = step_facts(plan, index)
         sequences = pool.steps.sequences(list(facts))
         return build(sequences), sequences, facts
     number = row_number(shown) or 0
-    order = [part.order for part in made.layout.rows[number]]
-    return *made.layout.row(pool.training, number), step_facts(made, np.concatenate(order))
+    order = [part.order for part in plan.layout.rows[number]]
+    return *plan.layout.row(pool.training, number), step_facts(plan, np.concatenate(order))
 
 
-def tree_tab(made: Plan, shown: str) -> None:
+def tree_tab(plan: Plan, shown: str) -> None:
     """The tree, and details of the clicked node."""
-    tree, sequences, facts = tree_of(made, shown)
+    tree, sequences, facts = tree_of(plan, shown)
     nodes = tree_nodes(tree)
     texts = shared_tokenizer(sequences)
     drifted = drifts(tree, nodes, sequences, facts)
@@ -180,7 +180,7 @@ def tree_tab(made: Plan, shown: str) -> None:
     left, right = st.columns([7, 3], gap="medium")
     with left:
         clicked = components.tree_canvas(
-            uid=f"{made.hash[:12]}-{shown}",
+            uid=f"{plan.hash[:12]}-{shown}",
             nodes=drawing.nodes,
             labels=drawing.labels,
             modes=drawing.modes,
@@ -204,16 +204,16 @@ def tree_tab(made: Plan, shown: str) -> None:
             node_panel(tree, nodes, sequences, node, texts, facts)
 
 
-def mask_tab(made: Plan, shown: str) -> None:
+def mask_tab(plan: Plan, shown: str) -> None:
     """The attention mask as blocks on canvas, and as a plotly heat map beside it."""
-    tree, sequences, facts = tree_of(made, shown)
+    tree, sequences, facts = tree_of(plan, shown)
     nodes = tree_nodes(tree)
     texts = shared_tokenizer(sequences)
     order = step_order(tree, nodes, sequences)
     left, right = st.columns([6.4, 3.6], gap="medium")
     with left:
         components.mask_canvas(
-            uid=f"{made.hash[:12]}-{shown}",
+            uid=f"{plan.hash[:12]}-{shown}",
             nodes=mask_nodes(tree, nodes),
             labels=[owner_line(order, nodes, i, facts) for i in range(len(nodes))],
             ids=tree.tokens,
@@ -247,17 +247,17 @@ def mask_tab(made: Plan, shown: str) -> None:
         kit.plot(mask_heatmap(tree, height=380), key="mask-heat", alt="Heat map of the attention mask")
 
 
-def rows_tab(made: Plan) -> None:
+def rows_tab(plan: Plan) -> None:
     """The packed rows."""
-    if not made.is_packed:
-        packing_needed(made, "No packed rows yet")
+    if not plan.is_packed:
+        packing_needed(plan, "No packed rows yet")
         return
-    layout = made.layout
+    layout = plan.layout
     kit.section("Packed rows", "one colour per trajectory; hatched is padding; click a row for its tree")
     n_rows = len(layout.rows)
     first = (min(page_from_query(), -(-n_rows // ROWS)) - 1) * ROWS
     rows = layout.rows[first : first + ROWS]
-    facts = step_facts(made, np.concatenate([part.order for row in rows for part in row]))
+    facts = step_facts(plan, np.concatenate([part.order for row in rows for part in row]))
     detail = {
         uid: f"step {fact['step_index']} of {fact['trajectory_uid']}, advantage "
         + ("none" if fact["advantage"] is None else f"{fact['advantage']:+.2f}")
@@ -266,8 +266,8 @@ def rows_tab(made: Plan) -> None:
     clicked = components.packed_rows(
         rows=rows_drawing(
             rows,
-            made.lengths,
-            made.step_uids,
+            plan.lengths,
+            plan.step_uids,
             {uid: fact["trajectory_uid"] for uid, fact in facts.items()},
             detail,
             first,
@@ -281,12 +281,12 @@ def rows_tab(made: Plan) -> None:
         state.set_query(show=f"{ROW}{clicked}", node=None, tab="tree", page=None)
         st.rerun()
     pagination(n_rows, key="packed-rows", size=ROWS, noun="rows")
-    n_ranks = made.recipe.n_ranks
+    n_ranks = plan.recipe.n_ranks
     ranks = int(
         st.number_input("Ranks", 1, 65536, n_ranks, width=120, help="Rows are distributed over ranks by equal work")
     )
     if ranks != n_ranks:
-        replan(made.recipe, n_ranks=ranks)
+        replan(plan.recipe, n_ranks=ranks)
     if n_ranks > 1:
         dealt = layout.dealt
         shares = ", ".join(f"{len(one):,} rows" for one in dealt.ranks[:8]) + (" …" if n_ranks > 8 else "")
@@ -297,13 +297,13 @@ def rows_tab(made: Plan) -> None:
         st.caption(f":orange[{len(layout.over_budget)} steps are longer than a row and are in none.]")
 
 
-def groups_tab(made: Plan) -> None:
+def groups_tab(plan: Plan) -> None:
     """Tokens saved by sharing: by group, by step index, by agent."""
-    if not made.is_packed:
-        packing_needed(made, "No savings by group, step or agent yet")
+    if not plan.is_packed:
+        packing_needed(plan, "No savings by group, step or agent yet")
         return
-    layout = made.layout
-    names = group_names(made)
+    layout = plan.layout
+    names = group_names(plan)
     each = groups_per_bar(len(names))
     subtitle = "separate, and with each shared prefix once"
     kit.section(
@@ -315,7 +315,7 @@ def groups_tab(made: Plan) -> None:
         alt="Tokens per prompt group before and after sharing",
     )
     by = segmented_choice("Savings by", SAVED_BY, "by")
-    rows = savings(made, by)
+    rows = savings(plan, by)
     config = st.column_config
     event = st.dataframe(
         rows,
@@ -324,7 +324,7 @@ def groups_tab(made: Plan) -> None:
         height=min(420, 36 + 29 * len(rows)),
         on_select="rerun",
         selection_mode="single-cell",
-        key=f"by-{by}-{made.hash[:12]}",
+        key=f"by-{by}-{plan.hash[:12]}",
         column_config={
             "name": config.Column(SAVED_BY[by]),
             "trajectories": config.NumberColumn("Trajectories"),

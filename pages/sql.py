@@ -49,11 +49,9 @@ def sql_page() -> None:
     with left:
         schema()
     with right:
-        standing = state.query("q") or next(iter(EXAMPLES.values()))
+        query = state.query("q") or next(iter(EXAMPLES.values()))
         with st.form("sql-form", border=False):
-            text = st.text_area(
-                "Query", value=standing, height=150, label_visibility="collapsed", key=f"sql-{standing}"
-            )
+            text = st.text_area("Query", value=query, height=150, label_visibility="collapsed", key=f"sql-{query}")
             with st.container(horizontal=True, vertical_alignment="center", gap="small"):
                 run = st.form_submit_button("Run", type="primary", icon=":material/play_arrow:", shortcut="Ctrl+Enter")
                 limit = st.selectbox(

@@ -30,10 +30,10 @@ def batches_over_time(rows: Sequence[Mapping[str, Any]], syncs: Sequence[Any], *
         syncs: ``core.batch.pace.Sync``.
         height: pixels.
     """
-    made = theme.figure(height=height, yaxis_title="steps")
+    chart = theme.figure(height=height, yaxis_title="steps")
     for state, tone in TONES.items():
         chosen = [row for row in rows if row["state"] == state]
-        made.add_scatter(
+        chart.add_scatter(
             x=[_time(row["leased_at"]) for row in chosen],
             y=[row["n_steps"] for row in chosen],
             name=state,
@@ -52,7 +52,7 @@ def batches_over_time(rows: Sequence[Mapping[str, Any]], syncs: Sequence[Any], *
         # One trace for all, on a separate axis: many single shapes take plotly minutes.
         each = -(-len(ends) // SYNC_LINES)
         places = [_time(at) for at in ends[::-1][::each]]
-        made.add_scatter(
+        chart.add_scatter(
             x=[x for at in places for x in (at, at, None)],
             y=[0, 1, None] * len(places),
             yaxis="y2",
@@ -61,10 +61,10 @@ def batches_over_time(rows: Sequence[Mapping[str, Any]], syncs: Sequence[Any], *
             line={"width": 1, "dash": "dot", "color": theme.MUTED},
             hoverinfo="skip",
         )
-        made.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True})
-    made.update_layout(showlegend=True)
-    made.update_yaxes(rangemode="tozero")
-    return made
+        chart.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True})
+    chart.update_layout(showlegend=True)
+    chart.update_yaxes(rangemode="tozero")
+    return chart
 
 
 def staleness(rows: Sequence[Mapping[str, Any]], *, height: int = 200) -> go.Figure:
@@ -72,7 +72,7 @@ def staleness(rows: Sequence[Mapping[str, Any]], *, height: int = 200) -> go.Fig
     known = [row for row in reversed(rows) if row["staleness_max"] is not None]
     places = list(range(1, len(known) + 1))
     data = [[row["batch_uid"], theme.escape(row["consumer"]), row["policy_version"]] for row in known]
-    made = theme.figure(
+    chart = theme.figure(
         go.Bar(
             x=places,
             y=[row["staleness_max"] for row in known],
@@ -94,16 +94,16 @@ def staleness(rows: Sequence[Mapping[str, Any]], *, height: int = 200) -> go.Fig
         xaxis_title="batch, in order of lease",
         yaxis_title="versions behind",
     )
-    made.update_layout(showlegend=True)
-    made.update_yaxes(rangemode="tozero")
-    return made
+    chart.update_layout(showlegend=True)
+    chart.update_yaxes(rangemode="tozero")
+    return chart
 
 
 def metric(rows: Sequence[Mapping[str, Any]], name: str, *, height: int = 200) -> go.Figure:
     """One trainer metric by update, else in order of its posting; ``rows``: ``pool.batches.metrics`` of this name."""
     known = [row for row in rows if row["value"] is not None]
     by_update = all(row["update_index"] is not None for row in known)
-    made = theme.figure(
+    chart = theme.figure(
         go.Scatter(
             x=[row["update_index"] for row in known] if by_update else list(range(1, len(known) + 1)),
             y=[row["value"] for row in known],
@@ -116,4 +116,4 @@ def metric(rows: Sequence[Mapping[str, Any]], name: str, *, height: int = 200) -
         height=height,
         xaxis_title="update" if by_update else "posting",
     )
-    return made
+    return chart

@@ -39,7 +39,7 @@ def credit_map(
         reach = np.nanmax(np.abs(sums), initial=0.0) or 1.0
         rows.append(sums / reach)
         shown.append(sums)
-    made = theme.figure(
+    chart = theme.figure(
         go.Heatmap(
             z=rows,
             x=(cuts[:-1] + cuts[1:]) / 2,
@@ -58,26 +58,26 @@ def credit_map(
     )
     # Added together: plotly validates the whole figure for every line added alone.
     line = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": {"width": 1, "color": theme.MUTED}}
-    made.update_layout(shapes=[{**line, "x0": float(edge), "x1": float(edge)} for edge in edges[1:-1]])
-    made.update_yaxes(autorange="reversed", showgrid=False, nticks=None)
-    return made
+    chart.update_layout(shapes=[{**line, "x0": float(edge), "x1": float(edge)} for edge in edges[1:-1]])
+    chart.update_yaxes(autorange="reversed", showgrid=False, nticks=None)
+    return chart
 
 
-def sweep_bars(values: Sequence[str], counts: Sequence[int], standing: int | None, *, noun: str) -> go.Figure:
+def sweep_bars(values: Sequence[str], counts: Sequence[int], current: int | None, *, noun: str) -> go.Figure:
     """A bar per value of a recipe's field; the current value is opaque, the others are paler."""
-    made = theme.figure(
+    chart = theme.figure(
         go.Bar(
             x=list(values),
             y=list(counts),
             marker={
                 "color": theme.GOOD,
-                "opacity": [1.0 if place == standing else 0.45 for place in range(len(values))],
+                "opacity": [1.0 if place == current else 0.45 for place in range(len(values))],
             },
             hovertemplate=f"%{{x}}: %{{y:,}} {noun}<extra></extra>",
         ),
         height=240,
         yaxis_title=noun,
     )
-    made.update_xaxes(type="category")
-    made.update_yaxes(rangemode="tozero")
-    return made
+    chart.update_xaxes(type="category")
+    chart.update_yaxes(rangemode="tozero")
+    return chart

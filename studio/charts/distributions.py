@@ -18,7 +18,7 @@ def histogram(
     """Bars over equal bins. ``lows``/``highs``: bin edges ``[B]``, ``counts``: int ``[B]``."""
     widths = [high - low for low, high in zip(lows, highs, strict=True)]
     span = max(widths, default=0.0) or 0.05
-    made = theme.figure(
+    chart = theme.figure(
         go.Bar(
             x=[(low + high) / 2 for low, high in zip(lows, highs, strict=True)],
             y=list(counts),
@@ -29,8 +29,8 @@ def histogram(
         ),
         height=height,
     )
-    made.update_yaxes(rangemode="tozero")
-    return made
+    chart.update_yaxes(rangemode="tozero")
+    return chart
 
 
 def funnel(stages: Sequence[tuple[str, int]], *, notes: Sequence[str], height: int = 220) -> go.Figure:
@@ -41,7 +41,7 @@ def funnel(stages: Sequence[tuple[str, int]], *, notes: Sequence[str], height: i
     first = stages[0][1] if stages else 0
     labels = [label for label, _ in stages]
     counts = [n for _, n in stages]
-    made = theme.figure(
+    chart = theme.figure(
         go.Bar(
             y=labels,
             x=counts,
@@ -56,10 +56,10 @@ def funnel(stages: Sequence[tuple[str, int]], *, notes: Sequence[str], height: i
     # Annotations, not the bars' text: plotly fails on a click on a selectable bar with text.
     for label, n in stages:
         text = f"{n:,}  ·  {100 * n / first:.0f} %" if first else f"{n:,}"
-        made.add_annotation(x=n, y=label, text=text, showarrow=False, xanchor="left", xshift=6)
-    made.update_xaxes(visible=False, range=[0, max(first, 1) * 1.42])
-    made.update_yaxes(autorange="reversed", showgrid=False, nticks=None, tickfont={"size": theme.FONT_SIZE})
-    return made
+        chart.add_annotation(x=n, y=label, text=text, showarrow=False, xanchor="left", xshift=6)
+    chart.update_xaxes(visible=False, range=[0, max(first, 1) * 1.42])
+    chart.update_yaxes(autorange="reversed", showgrid=False, nticks=None, tickfont={"size": theme.FONT_SIZE})
+    return chart
 
 
 def stacked(rows: Sequence[dict[str, Any]], *, noun: str, parts: Sequence[str | None], height: int = 200) -> go.Figure:
@@ -68,7 +68,7 @@ def stacked(rows: Sequence[dict[str, Any]], *, noun: str, parts: Sequence[str | 
     ``rows``: ``{"low", "high", "part", "n_steps"}`` of ``pool.stats.spread``; ``parts``: the parts in the order of
     their colours, so that several charts agree on them; None is the unknown.
     """
-    made = theme.figure(height=height)
+    chart = theme.figure(height=height)
     apart = len(parts) > 1
     for place, part in enumerate(parts):
         own = [row for row in rows if row["part"] == part]
@@ -76,7 +76,7 @@ def stacked(rows: Sequence[dict[str, Any]], *, noun: str, parts: Sequence[str | 
             continue
         name = "unknown" if part is None else theme.escape(part)
         prefix = f"{name}: " if apart else ""
-        made.add_trace(
+        chart.add_trace(
             go.Bar(
                 x=[(row["low"] + row["high"]) / 2 for row in own],
                 y=[row["n_steps"] for row in own],
@@ -88,8 +88,8 @@ def stacked(rows: Sequence[dict[str, Any]], *, noun: str, parts: Sequence[str | 
                 hovertemplate=f"{prefix}%{{y:,}} {noun}<br>{HOVER_BIN}<extra></extra>",
             )
         )
-    made.update_layout(barmode="stack", bargap=0)
+    chart.update_layout(barmode="stack", bargap=0)
     if rows and all(row["high"] - row["low"] == 1 for row in rows):
-        theme.integer_ticks(made, min(row["low"] for row in rows), max(row["high"] for row in rows))
-    made.update_yaxes(rangemode="tozero")
-    return made
+        theme.integer_ticks(chart, min(row["low"] for row in rows), max(row["high"] for row in rows))
+    chart.update_yaxes(rangemode="tozero")
+    return chart

@@ -41,7 +41,7 @@ def mask_heatmap(tree: PackedTree, *, resolution: int = HEATMAP_CELLS, height: i
         showscale=False,
         hovertemplate="query %{y:.0f}<br>key %{x:.0f}<br>visible %{z:.0%}<extra></extra>",
     )
-    made = figure(trace, height=height, xaxis_title="key", yaxis_title="query")
-    made.update_yaxes(autorange="reversed", showgrid=False, scaleanchor="x", constrain="domain")
-    made.update_xaxes(constrain="domain")
-    return made
+    chart = figure(trace, height=height, xaxis_title="key", yaxis_title="query")
+    chart.update_yaxes(autorange="reversed", showgrid=False, scaleanchor="x", constrain="domain")
+    chart.update_xaxes(constrain="domain")
+    return chart

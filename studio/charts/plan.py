@@ -20,7 +20,7 @@ def value_histogram(
     """
     given = np.array(values, dtype=np.float64)
     known = given[~np.isnan(given)]
-    made = theme.figure(height=height)
+    chart = theme.figure(height=height)
     if len(known):
         low, high = float(known.min()), float(known.max())
         whole = counted and high - low < bins
@@ -31,7 +31,7 @@ def value_histogram(
         counts, edges = np.histogram(known, bins=bins, range=(low, high))
         lows = edges[:-1] + 0.5 if whole else edges[:-1]
         between = "%{customdata[0]:d}" if whole else "%{customdata[0]:.3g} to %{customdata[1]:.3g}"
-        made.add_bar(
+        chart.add_bar(
             x=(edges[:-1] + edges[1:]) / 2,
             y=counts,
             width=np.diff(edges) * 0.94,
@@ -40,14 +40,14 @@ def value_histogram(
             hovertemplate=f"%{{y:,}} {noun}<br>{between}<extra></extra>",
         )
         if counted:
-            theme.integer_ticks(made, low, high)
+            theme.integer_ticks(chart, low, high)
     n_unknown = len(values) - len(known)
     if n_unknown:
-        made.add_annotation(
+        chart.add_annotation(
             text=f"{n_unknown:,} unknown", x=1, y=1, xref="paper", yref="paper", showarrow=False, xanchor="right"
         )
-    made.update_yaxes(rangemode="tozero")
-    return made
+    chart.update_yaxes(rangemode="tozero")
+    return chart
 
 
 MAX_DOTS = 2000
@@ -84,7 +84,7 @@ def group_strip(
     known = [abs(value) for value in advantages if value is not None]
     reach = max(known, default=1.0) or 1.0
     shades = [advantages[i] if advantages[i] is not None else 0.0 for i in kept]
-    made = theme.figure(
+    chart = theme.figure(
         go.Scatter(
             x=[place[groups[i]] + beside[i] for i in kept],
             y=[rewards[i] for i in kept],
@@ -112,10 +112,10 @@ def group_strip(
         xaxis_title="prompt group, plan order",
         yaxis_title="reward",
     )
-    made.update_xaxes(
+    chart.update_xaxes(
         range=[first - 0.5, first + max(len(names) - 0.5, 0.5)], dtick=tick_step(len(names)), tickformat=",d"
     )
-    return made
+    return chart
 
 
 def group_density(group: Ints, rewards: Floats, advantages: Floats, *, height: int = 240) -> go.Figure:
@@ -153,7 +153,7 @@ def group_density(group: Ints, rewards: Floats, advantages: Floats, *, height: i
         ]
         for r in range(shape[0])
     ]
-    made = theme.figure(
+    chart = theme.figure(
         go.Heatmap(
             x=(firsts + lasts) / 2,
             y=low + width * np.arange(shape[0]),
@@ -170,8 +170,8 @@ def group_density(group: Ints, rewards: Floats, advantages: Floats, *, height: i
         xaxis_title="prompt group, plan order",
         yaxis_title="reward",
     )
-    made.update_xaxes(dtick=tick_step(n_groups), tick0=0, tickformat=",d")
-    return made
+    chart.update_xaxes(dtick=tick_step(n_groups), tick0=0, tickformat=",d")
+    return chart
 
 
 MAX_BARS = 300
@@ -208,10 +208,10 @@ def group_tokens(names: Sequence[str], tokens: Ints, packed: Ints, *, height: in
         )
         for name, values, colour in (("separate", tokens, theme.MUTED), ("packed", packed, theme.GOOD))
     ]
-    made = theme.figure(*bars, height=height, xaxis_title="prompt group, plan order")
-    made.update_layout(barmode="overlay", showlegend=True)
-    made.update_xaxes(dtick=tick_step(len(names)), tickformat=",d")
-    return made
+    chart = theme.figure(*bars, height=height, xaxis_title="prompt group, plan order")
+    chart.update_layout(barmode="overlay", showlegend=True)
+    chart.update_xaxes(dtick=tick_step(len(names)), tickformat=",d")
+    return chart
 
 
 def tick_step(n: int, most: int = 12) -> int:

@@ -26,15 +26,15 @@ def escape(text: Any) -> str:
     return html.escape(str(text), quote=False)
 
 
-def integer_ticks(made: go.Figure, low: float, high: float) -> None:
+def integer_ticks(chart: go.Figure, low: float, high: float) -> None:
     """Ticks at integers only, for an x axis of counts or versions."""
-    made.update_xaxes(dtick=max(1, round((high - low) / 8)), tick0=0, tickformat=",d")
+    chart.update_xaxes(dtick=max(1, round((high - low) / 8)), tick0=0, tickformat=",d")
 
 
 def figure(*traces: Any, height: int = 220, **layout: Any) -> go.Figure:
     """A figure in the studio's template: narrow margins, light grid, no title."""
-    made = go.Figure(data=list(traces))
-    made.update_layout(
+    chart = go.Figure(data=list(traces))
+    chart.update_layout(
         height=height,
         margin={"l": 4, "r": 8, "t": 8, "b": 4},
         font={"size": FONT_SIZE},
@@ -48,7 +48,7 @@ def figure(*traces: Any, height: int = 220, **layout: Any) -> go.Figure:
         plot_bgcolor="rgba(0,0,0,0)",
     )
     axis = {"automargin": True, "zeroline": False, "ticks": "", "title": {"standoff": 8}, "tickfont": {"size": 11}}
-    made.update_xaxes(showgrid=False, **axis)
-    made.update_yaxes(showgrid=True, nticks=5, **axis)
-    made.update_layout(**layout)
-    return made
+    chart.update_xaxes(showgrid=False, **axis)
+    chart.update_yaxes(showgrid=True, nticks=5, **axis)
+    chart.update_layout(**layout)
+    return chart

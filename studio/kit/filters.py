@@ -220,16 +220,16 @@ def apply_view(view: View) -> None:
 
 
 def _search(view: View, key: str) -> None:
-    standing = str(view.filters.get("text") or "")
+    current = str(view.filters.get("text") or "")
     text = st.text_input(
         "Search messages",
-        value=standing,
-        key=f"{key}-text-{view_hash(View({'text': standing}))}",
+        value=current,
+        key=f"{key}-text-{view_hash(View({'text': current}))}",
         placeholder="Search messages",
         label_visibility="collapsed",
         icon=":material/search:",
     )
-    if text.strip() != standing:
+    if text.strip() != current:
         apply_view(with_filter(view, "text", text.strip() or None))
 
 
@@ -295,8 +295,8 @@ def _ranges(view: View, key: str) -> None:
 
 def _dates(view: View, key: str) -> View:
     """A time range, ISO 8601; either end may stay empty."""
-    standing = view.filters.get("created_at")
-    bounds = list(standing) if isinstance(standing, list | tuple) and len(standing) == 2 else [None, None]
+    current = view.filters.get("created_at")
+    bounds = list(current) if isinstance(current, list | tuple) and len(current) == 2 else [None, None]
     left, right = st.columns(2)
     after = left.text_input("From, UTC", value=str(bounds[0] or ""), key=f"{key}-after", placeholder="2026-11-21T08:00")
     before = right.text_input("before", value=str(bounds[1] or ""), key=f"{key}-before", placeholder="2026-11-22")

@@ -13,10 +13,10 @@ from studio import state
 def segmented_choice(label: str, options: Mapping[str, str], name: str) -> str:
     """A segmented control over ``options`` (key -> text) whose key is the URL parameter ``name``."""
     requested = state.query(name)
-    standing = requested if requested is not None and requested in options else next(iter(options))
+    current = requested if requested is not None and requested in options else next(iter(options))
     key = f"choose-{name}"
     # The URL is the only source of the value; a constant key keeps the control mounted.
-    st.session_state[key] = standing
+    st.session_state[key] = current
     st.segmented_control(
         label,
         list(options),
@@ -27,15 +27,15 @@ def segmented_choice(label: str, options: Mapping[str, str], name: str) -> str:
         on_change=_chosen,
         args=(name, key),
     )
-    return standing
+    return current
 
 
-def list_choice(label: str, options: Mapping[str, str], name: str, *, standing: str | None = None, **look: Any) -> str:
+def list_choice(label: str, options: Mapping[str, str], name: str, *, default: str | None = None, **look: Any) -> str:
     """A select box over ``options`` (key -> text) whose key is the URL parameter ``name``.
 
-    ``standing`` is the default (the first option if None). ``look`` is passed to ``st.selectbox``.
+    ``default`` applies when the URL has no valid value (None: the first option). ``look`` goes to ``st.selectbox``.
     """
-    first = standing if standing is not None and standing in options else next(iter(options))
+    first = default if default is not None and default in options else next(iter(options))
     requested = state.query(name)
     chosen = requested if requested is not None and requested in options else first
     key = f"pick-{name}"

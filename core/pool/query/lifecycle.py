@@ -9,15 +9,15 @@ from core.pool.state.sharedsql import READY, UNDONE, settled_sql
 from core.pool.store.database import Cursor, rows, seconds
 
 STAGES: dict[str, str] = {
-    "generated": "The call began",
-    "captured": "Its answer was complete, and on disk before the agent had its last byte",
-    "ingested": "It came into the pool",
-    "scored": "The reward in effect was first known",
+    "generated": "The call started",
+    "captured": "Its answer was complete and on disk, before the last byte was sent to the agent",
+    "ingested": "It was written to the pool",
+    "scored": "It first had a reward in effect",
     "completed": "Its trajectory was closed",
-    "curated": "Somebody last labelled it or its trajectory",
+    "curated": "It or its trajectory was last labelled",
     "ready": READY,
-    "leased": "A trainer first took it",
-    "consumed": "A trainer first confirmed it",
+    "leased": "It was first leased to a trainer",
+    "consumed": "A trainer first acknowledged it",
 }
 """Stage -> its description, in the usual order."""
 

@@ -19,21 +19,21 @@ from core.pool.store.content import content_hash, message_text
 
 FINDINGS: dict[str, str] = {
     "truncated": "The answer was cut off at the token limit (finish reason length).",
-    "empty": "The call went well, but the answer holds no text and calls no tool.",
+    "empty": "The call succeeded, but the answer has no text and no tool call.",
     "repeated_step": "The answer, text and tool calls, equals that of the main step before it in its trajectory.",
     "looping": "The same answer for at least the third time among the main steps of its trajectory.",
     "tool_error": "A tool that this step called answered with an error: a failure message, a traceback, an exit code.",
-    "malformed_tool_call": "A tool call names no offered tool, its arguments are no JSON object, or it stayed as text.",
-    "length_mismatch": "Token ids, log-probs and counts disagree in length, so the step can't be trained on.",
-    "drift": "The prompt's tokens don't go on from the step before: rendered anew (realigned), or its tail replaced.",
-    "zero_variance": "All scored trajectories of its prompt group, at least two, have one reward: no advantage.",
+    "malformed_tool_call": "A tool call names no offered tool, its arguments are no JSON object, or it was not parsed.",
+    "length_mismatch": "Token ids, log-probs and counts differ in length, so the step can't be trained on.",
+    "drift": "The prompt's tokens do not continue the step before: re-encoded (realigned), or its tail replaced.",
+    "zero_variance": "All scored trajectories of its prompt group, at least two, have equal rewards: no advantage.",
     "reward_hacking": (
         "Suspected: the trajectory's reward is above 0.5 while a check fails (a verifier's reward of 0.5 or less, the "
-        "label incorrect, an outcome that says failed, or checks_passed false in its metadata), and no person set it."
+        "label incorrect, a failed outcome, or checks_passed false in its metadata), and no person set the reward."
     ),
     "uncertain": (
-        "Which attempt the call belongs to could not be told for sure: nobody named it, and several fit. The reason is "
-        "in its metadata; it is not trained on unless someone says so."
+        "The trajectory of the call is not certain: it was not named, and several attempts fit. The reason is in "
+        "its metadata; it is not trained on unless a label says so."
     ),
 }
 """Name -> definition, in the order of the bits. Bits are stored: append only."""

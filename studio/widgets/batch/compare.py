@@ -34,9 +34,9 @@ SWEEPS: dict[str, tuple[str, tuple[Any, ...]]] = {
 NOUNS = {"n_groups": "groups", "n_trajectories": "trajectories", "n_steps": "steps", "n_tokens": "tokens"}
 
 
-def side_by_side(made: Plan) -> None:
+def side_by_side(plan: Plan) -> None:
     """Advantages of one trajectory under several estimators."""
-    uids = made.trajectories["trajectory_uid"].to_pylist()
+    uids = plan.trajectories["trajectory_uid"].to_pylist()
     if not uids:
         return
     left, right = st.columns([3, 7], gap="medium")
@@ -44,14 +44,14 @@ def side_by_side(made: Plan) -> None:
         uid = pick_trajectory(uids)
     with right:
         able = [name for name, one in REGISTRY.items() if one.compute is not None]
-        usual = [name for name in dict.fromkeys([made.recipe.algorithm, *DEFAULT_ESTIMATORS]) if name in able]
+        usual = [name for name in dict.fromkeys([plan.recipe.algorithm, *DEFAULT_ESTIMATORS]) if name in able]
         names = st.multiselect("Estimators", able, usual, format_func=lambda name: REGISTRY[name].title)
     with st.spinner("Planning with each…", show_time=True):
         pool = state.service().pool
         credits = cached_answer(
-            "credit", made.view, made.recipe, [names, uid], lambda: credit_of(pool, made.view, made.recipe, names, uid)
+            "credit", plan.view, plan.recipe, [names, uid], lambda: credit_of(pool, plan.view, plan.recipe, names, uid)
         )
-    part = made.part([uids.index(uid)])
+    part = plan.part([uids.index(uid)])
     drawn = [one for one in credits if one.error is None and one.tokens is not None]
     kit.section("Credit", "each row has its own scale, centred at zero; hover for the value")
     if drawn:
@@ -70,24 +70,24 @@ def side_by_side(made: Plan) -> None:
 def pick_trajectory(uids: Sequence[str]) -> str:
     """The choice of a trajectory, kept in the URL: the first ones are listed, others are entered by uid."""
     requested = state.query("credit_of")
-    standing = requested if requested is not None and requested in uids else uids[0]
-    listed = list(dict.fromkeys([*uids[:LISTED_TRAJECTORIES], standing]))
+    current = requested if requested is not None and requested in uids else uids[0]
+    listed = list(dict.fromkeys([*uids[:LISTED_TRAJECTORIES], current]))
     chosen = st.selectbox(
         "Trajectory",
         listed,
-        index=listed.index(standing),
+        index=listed.index(current),
         accept_new_options=len(uids) > len(listed),
         help=f"{kit.count(LISTED_TRAJECTORIES)} of {kit.count(len(uids))} are listed; type any other's id."
         if len(uids) > len(listed)
         else None,
     )
-    wanted = (chosen or standing).strip()
+    wanted = (chosen or current).strip()
     if wanted not in uids:
         st.caption(f":orange[No trajectory {kit.escape_markdown(wanted)} in this plan.]")
-    elif wanted != standing:
+    elif wanted != current:
         state.set_query(credit_of=wanted)
         st.rerun()
-    return standing
+    return current
 
 
 def step_table(part: Plan, credits: Sequence[TrajectoryCredit]) -> None:
@@ -111,31 +111,31 @@ def advantage_text(one: TrajectoryCredit, n_response: Sequence[int], place: int)
     return f"{low:+.3f}" if high - low < 5e-4 else f"{low:+.3f} … {high:+.3f}"
 
 
-def what_if(made: Plan) -> None:
+def what_if(plan: Plan) -> None:
     """Groups, trajectories, steps or tokens that other values of one recipe field would give."""
     left, right = st.columns([3, 7], gap="medium")
     with left:
         name = list_choice("Field", {key: label for key, (label, _) in SWEEPS.items()}, "field")
         what = list_choice("Counted", NOUNS, "counted")
-    standing = getattr(made.recipe, name)
+    current = getattr(plan.recipe, name)
     values = list(SWEEPS[name][1])
-    if standing not in values:
-        values = sorted({*values, standing} - {None}) + ([None] if None in values else [])
+    if current not in values:
+        values = sorted({*values, current} - {None}) + ([None] if None in values else [])
     with st.spinner("Planning with each…", show_time=True):
         pool = state.service().pool
         results = cached_answer(
-            "sweep", made.view, made.recipe, [name, values], lambda: sweep(pool, made.view, made.recipe, name, values)
+            "sweep", plan.view, plan.recipe, [name, values], lambda: sweep(pool, plan.view, plan.recipe, name, values)
         )
     with left:
-        best = st.selectbox("Use", values, index=values.index(standing), format_func=value_text)
-        if st.button("Use it in the recipe", disabled=best == standing, width="stretch"):
-            put_into_recipe(made.recipe, name, best)
+        best = st.selectbox("Use", values, index=values.index(current), format_func=value_text)
+        if st.button("Use it in the recipe", disabled=best == current, width="stretch"):
+            put_into_recipe(plan.recipe, name, best)
     with right:
         kit.section(SWEEPS[name][0], f"{NOUNS[what]} that the same view would give")
         figure = sweep_bars(
             [value_text(v) for v in values],
             [getattr(o, what) for o in results],
-            values.index(standing),
+            values.index(current),
             noun=NOUNS[what],
         )
         kit.plot(figure, key=f"sweep-{name}-{what}", alt=f"{NOUNS[what]} by {SWEEPS[name][0]}")

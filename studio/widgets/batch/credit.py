@@ -15,15 +15,15 @@ DOT_GROUPS = 40
 """Prompt groups per page of dots."""
 
 
-def credit_tab(made: Plan) -> None:
+def credit_tab(plan: Plan) -> None:
     """Histograms of staleness, reward and advantage of the chosen trajectories."""
-    if len(made.steps) == 0:
+    if len(plan.steps) == 0:
         return
-    rows = made.trajectories
+    rows = plan.trajectories
     rewards, advantages = rows["reward"].to_pylist(), rows["advantage"].to_pylist()
     left, right, third = st.columns(3, gap="medium")
     with third:
-        current = staleness_version(made)
+        current = staleness_version(plan)
         kit.section("Staleness", "versions behind, oldest step" + ("" if current is None else f"; now {current}"))
         oldest = rows["policy_version_min"].to_pylist()
         behind = [None if current is None or one is None else current - one for one in oldest]
@@ -38,39 +38,39 @@ def credit_tab(made: Plan) -> None:
             value_histogram(rewards, noun="trajectories"), key="reward-spread", alt="Histogram of trajectory rewards"
         )
     with right:
-        kit.section("Advantage", f"by {made.recipe.estimator.title}")
-        if made.recipe.estimator.compute is None:
+        kit.section("Advantage", f"by {plan.recipe.estimator.title}")
+        if plan.recipe.estimator.compute is None:
             st.caption("Supervised use: no advantage is assigned.")
         else:
             kit.plot(
                 value_histogram(advantages, noun="trajectories"), key="advantage-spread", alt="Histogram of advantages"
             )
-    by_group(made)
+    by_group(plan)
     group = rows["group"].to_numpy()
     flat = int(np.sum(np.bincount(group, np.array(advantages, dtype=np.float64) != 0) == 0))
     if flat:
         st.caption(f"Groups whose rewards are equal: {kit.count(flat)}. Their advantages are 0.")
 
 
-def by_group(made: Plan) -> None:
+def by_group(plan: Plan) -> None:
     """Rewards by group: a dot per trajectory; for large plans a density, with dots page by page."""
-    rows = made.trajectories
+    rows = plan.trajectories
     dots = "one dot per trajectory, colour is its advantage"
     if len(rows) <= MAX_DOTS:
         kit.section("By prompt group", dots)
         dot_strip(rows, 0)
         return
-    each = -(-made.n_groups // CELLS[0])
+    each = -(-plan.n_groups // CELLS[0])
     many = "each prompt group" if each == 1 else f"{kit.count(each)} prompt groups in a row"
     kit.section("By prompt group", f"colour counts trajectories: {many} by reward; the groups' dots are below")
     group, rewards, advantages = (rows[name].cast("float64").to_numpy() for name in ("group", "reward", "advantage"))
     figure = group_density(group.astype(np.int64), rewards, advantages)
     kit.plot(figure, key="group-density", alt="How many trajectories have which reward, along the prompt groups")
-    first = (min(page_from_query(), -(-made.n_groups // DOT_GROUPS)) - 1) * DOT_GROUPS
-    last = min(first + DOT_GROUPS, made.n_groups)
+    first = (min(page_from_query(), -(-plan.n_groups // DOT_GROUPS)) - 1) * DOT_GROUPS
+    last = min(first + DOT_GROUPS, plan.n_groups)
     kit.section(f"Groups {kit.count(first)} to {kit.count(last - 1)}", dots)
     dot_strip(rows.filter(pa.array((group >= first) & (group < last))), first)
-    pagination(made.n_groups, key="dot-groups", size=DOT_GROUPS, noun="groups")
+    pagination(plan.n_groups, key="dot-groups", size=DOT_GROUPS, noun="groups")
 
 
 def dot_strip(rows: pa.Table, first: int) -> None:
@@ -80,7 +80,7 @@ def dot_strip(rows: pa.Table, first: int) -> None:
     kit.plot(figure, key="group-strip", alt="Rewards of each prompt group, coloured by advantage")
 
 
-def staleness_version(made: Plan) -> int | None:
+def staleness_version(plan: Plan) -> int | None:
     """The policy version that staleness is counted from: the plan's, else the current one."""
-    named = made.policy_version
-    return made.reader.version_in_force(made.recipe.channel) if named is None else named
+    named = plan.policy_version
+    return plan.reader.version_in_force(plan.recipe.channel) if named is None else named

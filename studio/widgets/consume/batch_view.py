@@ -19,21 +19,21 @@ BATCHES, SYNC_ROWS = 300, 100
 def one_batch(uid: str) -> None:
     """Draw a batch: trajectories, events, metrics, recipe."""
     service = state.service()
-    batch, made = service.pool.batches.get(uid), service.leases.plan_of(uid)
+    batch, plan = service.pool.batches.get(uid), service.leases.plan_of(uid)
     with st.container(horizontal=True, vertical_alignment="center"):
         if st.button("All batches", icon=":material/arrow_back:"):
             state.goto("consume", channel=batch["channel"])
         state_label = dot_label(batch["state"], STATE_TONE[batch["state"]])
         st.html(f"{state_label} {kit.uid_html(uid)} {kit.escape(batch['consumer'])}")
         st.space("stretch")
-        trajectories = made.trajectories["trajectory_uid"].to_pylist()
+        trajectories = plan.trajectories["trajectory_uid"].to_pylist()
         view = state.view_to_query(View({"trajectory_uid": trajectories[:500]}))
         if st.button("Its steps", icon=":material/frame_inspect:", help="The batch's trajectories in Inspect"):
             state.goto("inspect", level="steps", **view)
         if batch["state"] == "leased" and st.button("Release", icon=":material/undo:", help="End the lease now"):
             service.pool.batches.finish(uid, "released", detail={"by": state.author()})
             st.rerun()
-    counts = made.counts
+    counts = plan.counts
     kit.figures(
         [
             kit.Figure("Groups", kit.count(counts["n_groups"])),
@@ -53,11 +53,11 @@ def one_batch(uid: str) -> None:
     with left:
         kit.section("Trajectories", "as they were leased")
         event = st.dataframe(
-            made.trajectories.select(
+            plan.trajectories.select(
                 ["prompt_uid", "trajectory_uid", "n_steps", "n_tokens", "reward", "advantage", "policy_version_min"]
             ).to_pylist(),
             hide_index=True,
-            height=min(460, 38 + 29 * len(made.trajectories)),
+            height=min(460, 38 + 29 * len(plan.trajectories)),
             row_height=29,
             on_select="rerun",
             selection_mode="single-cell",
@@ -91,7 +91,7 @@ def one_batch(uid: str) -> None:
                 height=240,
             )
         with st.expander("Recipe", icon=":material/tune:"):
-            st.json(made.recipe.to_json(), expanded=1)
+            st.json(plan.recipe.to_json(), expanded=1)
 
 
 def lived(event: Mapping[str, Any]) -> str:

@@ -51,20 +51,20 @@ def facet_choice() -> str | None:
     """The facet that splits the histograms, or None."""
     requested = state.query("by")
     options = [None, *FACETS]
-    standing = requested if requested in FACETS else None
+    current = requested if requested in FACETS else None
     chosen = st.selectbox(
         "Split by",
         options,
-        index=options.index(standing),
+        index=options.index(current),
         format_func=lambda name: "All steps together" if name is None else f"Split by {FACETS[name].lower()}",
         label_visibility="collapsed",
         width=260,
-        key=f"by-{standing}",
+        key=f"by-{current}",
     )
-    if chosen != standing:
+    if chosen != current:
         state.set_query(by=chosen)
         st.rerun()
-    return standing
+    return current
 
 
 def legend(parts: list[str | None]) -> None:

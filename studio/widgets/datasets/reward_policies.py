@@ -22,13 +22,13 @@ def rewards_tab() -> None:
     left, right = st.columns([3, 7], gap="medium")
     with left:
         channel = st.selectbox("Channel", channels, key="policy-channel")
-        standing = pool.rewards.adopted(channel)
+        adopted = pool.rewards.adopted(channel)
         st.html(
             '<div class="cs-said">In effect: <b>'
-            + (kit.escape(f"{standing['name']} v{standing['version']}") if standing else "the newest reward")
+            + (kit.escape(f"{adopted['name']} v{adopted['version']}") if adopted else "the newest reward")
             + "</b></div>"
         )
-        if standing and st.button("Back to the newest reward", key="policy-none"):
+        if adopted and st.button("Back to the newest reward", key="policy-none"):
             pool.rewards.adopt(channel, None, author=state.author())
             st.rerun()
         spoken = pool.rewards.sources(channel=channel)
@@ -126,11 +126,11 @@ def before_after(counts: Mapping[str, Any], before: str, after: str, text: Calla
 
 def histogram(rows: list[dict[str, Any]]) -> go.Figure:
     """Bins ``{low, high, n_before, n_after}`` as pairs of bars."""
-    made = theme.figure(height=220, showlegend=True, barmode="group")
+    chart = theme.figure(height=220, showlegend=True, barmode="group")
     middles = [(row["low"] + row["high"]) / 2 for row in rows]
     for name, key, colour in (("now", "n_before", theme.MUTED), ("then", "n_after", theme.GOOD)):
-        made.add_trace(go.Bar(x=middles, y=[row[key] for row in rows], name=name, marker={"color": colour}))
-    return made
+        chart.add_trace(go.Bar(x=middles, y=[row[key] for row in rows], name=name, marker={"color": colour}))
+    return chart
 
 
 def adopt_form(policy: Mapping[str, Any], channel: str) -> None:

@@ -150,8 +150,8 @@ def export_section(head: Head) -> None:
     st.caption(EXPORTERS[name].description)
     if pressed:
         with st.spinner("Planning…", show_time=True):
-            made = version_plan(service.pool, head["name"])
-        job = ExportJob(made, service.pool, name, service.settings.export_dir, {}, service.clock)
+            plan = version_plan(service.pool, head["name"])
+        job = ExportJob(plan, service.pool, name, service.settings.export_dir, {}, service.clock)
         st.session_state["version-job"] = job
     if job is not None:
         of = (job.plan.dataset_version or {}).get("name")

@@ -38,8 +38,8 @@ def group_page(uid: str) -> None:
     members = group["trajectories"]
     figures(group, members)
     channel = str(group["channel"])
-    made, name = group_plan(uid, channel)
-    chosen = {row["trajectory_uid"]: row for row in made.trajectories.to_pylist()}
+    plan, name = group_plan(uid, channel)
+    chosen = {row["trajectory_uid"]: row for row in plan.trajectories.to_pylist()}
     steps = steps_of(pool, [member["trajectory_uid"] for member in members])
     requested = state.query("reference")
     uids = [member["trajectory_uid"] for member in members]
@@ -51,7 +51,7 @@ def group_page(uid: str) -> None:
         height=520,
     )
     missing = [one for one in uids if one not in chosen]
-    why = f" {len(missing)} not in it: {exclusion_reason(made, steps[missing[0]][0]['step_uid'])}." if missing else ""
+    why = f" {len(missing)} not in it: {exclusion_reason(plan, steps[missing[0]][0]['step_uid'])}." if missing else ""
     st.html(kit.caption_html(f"Advantages by {name}.{why}"))
     handle_click(clicked, reference)
 

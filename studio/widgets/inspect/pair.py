@@ -69,8 +69,8 @@ def trajectory_pair(pool: Pool, uids: Sequence[str]) -> None:
     place = min(int(requested), last) if requested and requested.isdigit() else min(first, last)
     advantages: dict[str, float | None] = {}
     for member in members:
-        made, _ = group_plan(str(member["prompt_uid"]), str(member["channel"]))
-        advantages |= {row["trajectory_uid"]: row["advantage"] for row in made.trajectories.to_pylist()}
+        plan, _ = group_plan(str(member["prompt_uid"]), str(member["channel"]))
+        advantages |= {row["trajectory_uid"]: row["advantage"] for row in plan.trajectories.to_pylist()}
     pair = [own[min(place, len(own) - 1)] for own in (one, other)]
     rows = sibling_rows(pool, members, steps, uids[0], advantages)
     for row, shown in zip(rows, pair, strict=True):

@@ -62,23 +62,23 @@ def comparison_picker(step: Mapping[str, Any]) -> dict[str, Any] | None:
     options = comparable_steps(pool, step)
     if requested and requested not in options and requested != step["step_uid"] and pool.steps.existing([requested]):
         options[requested] = requested
-    standing = requested if requested in options else None
+    current = requested if requested in options else None
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="token-against"):
         chosen = st.selectbox(
             "Mark the first difference from",
             [None, *options],
-            index=[None, *options].index(standing),
+            index=[None, *options].index(current),
             format_func=lambda uid: "Mark the first token that differs from …" if uid is None else options[uid],
             label_visibility="collapsed",
-            key=f"against-{step['step_uid']}-{standing}",
+            key=f"against-{step['step_uid']}-{current}",
         )
-        if standing and st.button("Side by side", icon=":material/compare:", key="compare-steps"):
-            state.set_query(compare=[step["step_uid"], standing], against=None)
+        if current and st.button("Side by side", icon=":material/compare:", key="compare-steps"):
+            state.set_query(compare=[step["step_uid"], current], against=None)
             st.rerun()
-    if chosen != standing:
+    if chosen != current:
         state.set_query(against=chosen)
         st.rerun()
-    return pool.steps.get(standing) if standing else None
+    return pool.steps.get(current) if current else None
 
 
 def comparable_steps(pool: Pool, step: Mapping[str, Any]) -> dict[str, str]:

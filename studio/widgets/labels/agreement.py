@@ -20,7 +20,7 @@ def reviewers_tab(view: View) -> None:
     pool = state.service().pool
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         kind = list_choice("Label", {one: one for one in KINDS}, "kind", width=150)
-        level = list_choice("Of", {one: one for one in LEVELS}, "of", standing="trajectory", width=150)
+        level = list_choice("Of", {one: one for one in LEVELS}, "of", default="trajectory", width=150)
         reviewers = pool.agreement.reviewers(kind, level)
         names = [row["author"] for row in reviewers]
         a = st.selectbox("Reviewer", names, index=0 if names else None, key=f"agree-a-{kind}-{level}", width=200)

@@ -84,12 +84,12 @@ def latest(annotations: Sequence[Mapping[str, Any]], target: Target, kind: str) 
         newest = [latest(annotations, Target("trajectory", uid), kind) for uid in target.members]
         values = {None if one is None else one["value"] for one in newest}
         return newest[-1] if len(values) == 1 else None
-    standing = [
+    active = [
         row
         for row in annotations
         if row["kind"] == kind and not row.get("undone") and _about(row) == (target.kind, target.uid)
     ]
-    return standing[-1] if standing else None
+    return active[-1] if active else None
 
 
 OnAnnotated = Callable[[str], None]
@@ -127,10 +127,10 @@ def label_panel(
     _note(target, key, on_annotated)
 
 
-def _quality(target: Target, standing: str | None, key: str, shortcuts: bool, on_annotated: OnAnnotated | None) -> None:
+def _quality(target: Target, current: str | None, key: str, shortcuts: bool, on_annotated: OnAnnotated | None) -> None:
     with st.container(horizontal=True, gap="xsmall", key="label-quality"):
         for value, (label, letter) in QUALITIES.items():
-            on = standing == value
+            on = current == value
             if st.button(
                 label,
                 key=f"{key}-{value}",
@@ -145,10 +145,10 @@ def _quality(target: Target, standing: str | None, key: str, shortcuts: bool, on
                 )
 
 
-def _correct(target: Target, standing: bool | None, key: str, on_annotated: OnAnnotated | None) -> None:
+def _correct(target: Target, current: bool | None, key: str, on_annotated: OnAnnotated | None) -> None:
     with st.container(horizontal=True, gap="xsmall"):
         for value, (label, icon) in CORRECT.items():
-            on = standing == value
+            on = current == value
             if st.button(
                 label,
                 icon=icon,
@@ -172,18 +172,18 @@ def _trainable(
 ) -> None:
     opinion = latest(annotations, target, AnnotationKind.TRAINABLE)
     value = None if opinion is None else opinion["value"]
-    standing = "rule" if value is None else "on" if value else "off"
+    current = "rule" if value is None else "on" if value else "off"
     chosen = st.segmented_control(
         f"Trainable (counts as {'on' if effective else 'off'})",
         list(TRAINABLE),
-        default=standing,
+        default=current,
         format_func=lambda name: {"rule": "By rule", "on": "On", "off": "Off"}[name],
         required=True,
-        key=f"{key}-trainable-{standing}-{len(annotations)}",
+        key=f"{key}-trainable-{current}-{len(annotations)}",
         help="By rule: main calls sampled without errors are trainable.",
         width="stretch",
     )
-    if chosen != standing:
+    if chosen != current:
         annotate_and_redraw(
             target, AnnotationKind.TRAINABLE, TRAINABLE[chosen], label=f"trainable: {chosen}", on_annotated=on_annotated
         )
@@ -221,16 +221,16 @@ def _reward(
         st.html(caption_html(f"{before}{opinion['author']} says {number(opinion['value'])}"))
 
 
-def _tags(target: Target, standing: list[str], key: str, on_annotated: OnAnnotated | None) -> None:
+def _tags(target: Target, current: list[str], key: str, on_annotated: OnAnnotated | None) -> None:
     chosen = st.multiselect(
         "Tags",
-        standing,
-        default=standing,
+        current,
+        default=current,
         accept_new_options=True,
         placeholder="Add a tag",
-        key=f"{key}-tags-{'|'.join(standing)}",
+        key=f"{key}-tags-{'|'.join(current)}",
     )
-    changed = [tag for tag in chosen if tag not in standing] + [f"-{tag}" for tag in standing if tag not in chosen]
+    changed = [tag for tag in chosen if tag not in current] + [f"-{tag}" for tag in current if tag not in chosen]
     if changed:
         action = annotate(target, [(AnnotationKind.TAG, tag) for tag in changed], label=f"tags: {', '.join(changed)}")
         if on_annotated is not None:

@@ -93,10 +93,10 @@ def queue_for(view: View, level: str, order: str, skip: bool, again: bool) -> Re
     uids = [row["uid"] for row in rows]
     if requested is not None and requested not in uids and item_exists(level, requested):
         uids.insert(0, requested)
-    made = ReviewQueue(key, level, uids, {row["uid"] for row in rows if row["mine"] is not None})
-    made.place = uids.index(requested) if requested in uids else 0
-    st.session_state["review-queue"] = made
-    return made
+    queue = ReviewQueue(key, level, uids, {row["uid"] for row in rows if row["mine"] is not None})
+    queue.place = uids.index(requested) if requested in uids else 0
+    st.session_state["review-queue"] = queue
+    return queue
 
 
 def item_exists(level: str, uid: str) -> bool:
@@ -216,7 +216,7 @@ def other_opinions(annotations: list[dict[str, Any]], target: Target) -> None:
         st.html(f'<div class="cs-said">{" · ".join(opinions)}</div>')
 
 
-def quick_tags(target: Target, standing: list[str]) -> None:
+def quick_tags(target: Target, current: list[str]) -> None:
     """Draw buttons for the most used tags of the pool, with digits as shortcuts."""
     counted = state.service().pool.stats.facets(View(), ["tags"])["tags"]
     names = [str(tag) for tag, _ in counted if tag][:QUICK_TAGS]
@@ -224,7 +224,7 @@ def quick_tags(target: Target, standing: list[str]) -> None:
         return
     with st.container(horizontal=True, gap="xsmall", key="review-tags"):
         for place, name in enumerate(names):
-            on = name in standing
+            on = name in current
             st.button(
                 kit.escape_markdown(name),
                 key=f"review-tag-{place}",

@@ -12,9 +12,9 @@ from studio.widgets.plans.packing import PackingSample
 LAYER = CostModel()
 
 
-def exact_figures(made: Plan) -> None:
+def exact_figures(plan: Plan) -> None:
     """Tokens and attention before and after sharing."""
-    layout = made.layout
+    layout = plan.layout
     totals = PackingTotals(
         tokens=layout.n_tokens,
         once=layout.n_packed_tokens,
@@ -22,20 +22,20 @@ def exact_figures(made: Plan) -> None:
         pairs=layout.attention_pairs,
         n_rows=len(layout.rows),
     )
-    draw_figures(made, totals, "")
+    draw_figures(plan, totals, "")
 
 
-def estimated_figures(made: Plan, part: PackingSample) -> None:
+def estimated_figures(plan: Plan, part: PackingSample) -> None:
     """The same figures for a plan that is not packed: what lengths do not determine is scaled up from a sample."""
     layout = part.layout
     totals = PackingTotals(
-        tokens=made.counts["n_tokens"],
+        tokens=plan.counts["n_tokens"],
         once=layout.n_packed_tokens * part.scale,
         separate=part.separate,
         pairs=layout.attention_pairs * part.separate / max(layout.attention_pairs_separate, 1),
         n_rows=max(round(len(layout.rows) * part.scale), 1),
     )
-    draw_figures(made, totals, "≈ ")
+    draw_figures(plan, totals, "≈ ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +49,16 @@ class PackingTotals:
     n_rows: int
 
 
-def draw_figures(made: Plan, totals: PackingTotals, near: str) -> None:
+def draw_figures(plan: Plan, totals: PackingTotals, near: str) -> None:
     """Draw the row of figures; ``near`` is put before each estimated one."""
     tokens, once, separate, pairs = totals.tokens, totals.once, totals.separate, totals.pairs
-    budget = made.recipe.token_budget
+    budget = plan.recipe.token_budget
     capacity = totals.n_rows * budget
     padding = capacity - once
     rows = kit.count(totals.n_rows) if not near else kit.compact(totals.n_rows)
     kit.figures(
         [
-            kit.Figure("Steps", kit.count(len(made.steps)), sub=f"{kit.count(made.n_groups)} groups", help="step"),
+            kit.Figure("Steps", kit.count(len(plan.steps)), sub=f"{kit.count(plan.n_groups)} groups", help="step"),
             kit.Figure("Tokens before", kit.compact(tokens), help="Prompt and response of every step, separately"),
             kit.Figure(
                 "Tokens after", near + kit.compact(once), sub=f"{kit.compact(tokens - once)} saved", tone="good"

@@ -14,22 +14,22 @@ from studio import state
 from studio.widgets.plans.current_plan import cached_answer
 
 
-def savings(made: Plan, by: str) -> list[dict[str, Any]]:
+def savings(plan: Plan, by: str) -> list[dict[str, Any]]:
     """One row per group, step index or agent: ``name, trajectories, steps, tokens, packed, ratio, saved``.
 
     Sums equal those of the plan's layout: a step counts the tokens that it adds to its row.
     """
     if by == "group":  # in plan order, as the chart has them
-        names, number = np.array(group_names(made)), made.steps["group"].to_numpy()
+        names, number = np.array(group_names(plan)), plan.steps["group"].to_numpy()
     elif by == "step":
-        names, number = np.unique(made.steps["step_index"].to_numpy(), return_inverse=True)
+        names, number = np.unique(plan.steps["step_index"].to_numpy(), return_inverse=True)
     else:
-        names, number = cached_answer("agents", made.view, made.recipe, None, lambda: _agents(made))
+        names, number = cached_answer("agents", plan.view, plan.recipe, None, lambda: _agents(plan))
     n = len(names)
-    tokens = np.bincount(number, made.lengths, minlength=n).astype(np.int64).tolist()
-    packed = np.bincount(number, made.layout.step_packed, minlength=n).astype(np.int64).tolist()
+    tokens = np.bincount(number, plan.lengths, minlength=n).astype(np.int64).tolist()
+    packed = np.bincount(number, plan.layout.step_packed, minlength=n).astype(np.int64).tolist()
     steps = np.bincount(number, minlength=n).tolist()
-    pairs = np.unique(made.steps["trajectory"].to_numpy().astype(np.int64) * n + number)
+    pairs = np.unique(plan.steps["trajectory"].to_numpy().astype(np.int64) * n + number)
     trajectories = np.bincount(pairs % n, minlength=n).tolist()
     return [
         {
@@ -45,15 +45,15 @@ def savings(made: Plan, by: str) -> list[dict[str, Any]]:
     ]
 
 
-def group_names(made: Plan) -> list[str]:
+def group_names(plan: Plan) -> list[str]:
     """The plan's prompt groups in plan order."""
-    return list(dict.fromkeys(made.trajectories["prompt_uid"].to_pylist()))
+    return list(dict.fromkeys(plan.trajectories["prompt_uid"].to_pylist()))
 
 
-def _agents(made: Plan) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _agents(plan: Plan) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Agent names, and each plan step's index into them; queried by agent, since reading all rows takes seconds."""
-    pool, channel = state.service().pool, made.recipe.channel
-    uids = made.steps["step_uid"]
+    pool, channel = state.service().pool, plan.recipe.channel
+    uids = plan.steps["step_uid"]
     counted = pool.stats.facets(View({"channel": channel}), ["agent"])["agent"]
     known = sorted(str(agent) for agent, _ in counted if agent is not None)
     number = np.full(len(uids), len(known))

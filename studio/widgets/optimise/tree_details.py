@@ -34,7 +34,7 @@ HOVER_STEPS = 200
 HOVER_TRAJECTORIES = 3
 
 
-def step_facts(made: Plan, index: NDArray[np.int64]) -> dict[str, dict[str, Any]]:
+def step_facts(plan: Plan, index: NDArray[np.int64]) -> dict[str, dict[str, Any]]:
     """Values that colour each of these steps of the plan: trajectory reward, advantage, policy version."""
     names = (
         "step_uid",
@@ -45,7 +45,7 @@ def step_facts(made: Plan, index: NDArray[np.int64]) -> dict[str, dict[str, Any]
         "advantage",
         "policy_version",
     )
-    rows = made.steps.select(list(names)).take(pa.array(index)).to_pylist()
+    rows = plan.steps.select(list(names)).take(pa.array(index)).to_pylist()
     return {
         row["step_uid"]: {
             "trajectory_uid": row["trajectory_uid"],

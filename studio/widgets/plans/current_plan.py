@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import streamlit as st
 
-from core.batch.plan import Plan, count_plan, plan
+from core.batch.plan import Plan, count_plan
+from core.batch.plan import plan as make_plan
 from core.batch.recipe import Recipe
 from core.types import View
 from studio import state
@@ -42,7 +43,7 @@ def _snapshot(view: View, recipe: Recipe) -> tuple[str, int, str]:
 
 @st.cache_resource(max_entries=4, show_spinner=False)
 def _plan_at(opened: str, n_writes: int, query: str, _view: View, _recipe: Recipe) -> Plan:
-    return plan(state.service().pool, _view, _recipe)
+    return make_plan(state.service().pool, _view, _recipe)
 
 
 @st.cache_resource(max_entries=32, show_spinner=False)
@@ -61,10 +62,10 @@ def plan_counts(counts: Mapping[str, int]) -> dict[str, int]:
     return {name: counts[f"n_{name}"] for name in ("groups", "trajectories", "steps", "tokens")}
 
 
-def plan_totals(made: Plan) -> None:
+def plan_totals(plan: Plan) -> None:
     """The totals of a plan in one row; for a large plan that is not packed, a hint where to pack it."""
-    totals = made.counts
-    layout = packed_layout(made)
+    totals = plan.counts
+    layout = packed_layout(plan)
     cells = [
         Figure("Groups", count(totals["n_groups"]), help="prompt group"),
         Figure("Trajectories", count(totals["n_trajectories"]), help="trajectory"),

@@ -10,17 +10,17 @@ from core.batch.plan import Plan
 from studio import kit, state
 
 
-def funnel_table(made: Plan, captured: tuple[int, int, int] | None = None) -> None:
+def funnel_table(plan: Plan, captured: tuple[int, int, int] | None = None) -> None:
     """Draw a row per exclusion reason, with a button that opens its steps in Inspect.
 
     ``captured``: groups, trajectories and steps of all channels, shown as a first row.
     """
-    start = made.remaining[0]
+    start = plan.remaining[0]
     whole = start[3] if captured is None else captured[2]
     kit.section(
-        "Funnel", f"{kit.count(start[3])} candidate steps of channel {made.recipe.channel}; each is excluded once"
+        "Funnel", f"{kit.count(start[3])} candidate steps of channel {plan.recipe.channel}; each is excluded once"
     )
-    left = {row[0]: row for row in made.remaining}
+    left = {row[0]: row for row in plan.remaining}
     widths = [5, 0.9, 1.3, 0.9, 2.6, 1]
     head = st.columns(widths, gap="small")
     for cell, text in zip(head, ("Reason", "Groups", "Trajectories", "Steps", "Steps left", ""), strict=True):
@@ -28,7 +28,7 @@ def funnel_table(made: Plan, captured: tuple[int, int, int] | None = None) -> No
     if captured is not None:
         funnel_row(widths, "Captured, all channels", *captured, captured[2], whole)
     funnel_row(widths, "Candidates", start[1], start[2], start[3], start[3], whole)
-    for item in made.excluded:
+    for item in plan.excluded:
         remaining = left[item.reason][3]
         cells = funnel_row(widths, item.label, -item.n_groups, -item.n_trajectories, -item.n_steps, remaining, whole)
         if cells[5].button("Rows", key=f"rows-{item.reason}", help=f"The {kit.count(item.n_steps)} steps in Inspect"):
@@ -39,7 +39,7 @@ def funnel_table(made: Plan, captured: tuple[int, int, int] | None = None) -> No
                     f"The rows of {item.reason} show only its first trajectories: there are too many for a link."
                 )
             )
-    counts = made.remaining[-1]
+    counts = plan.remaining[-1]
     funnel_row(widths, "Ready: in the plan", counts[1], counts[2], counts[3], counts[3], whole, strong=True)
 
 

@@ -43,22 +43,22 @@ def group_recipe(channel: str) -> tuple[Recipe, str]:
 def group_plan(prompt_uid: str, channel: str) -> tuple[Plan, str]:
     """The plan of one prompt group, and its estimator and recipe as text."""
     recipe, origin = group_recipe(channel)
-    made = current_plan(View({"prompt_uid": prompt_uid, "channel": channel}), recipe)
-    return made, f"{recipe.estimator.title} ({origin})"
+    plan = current_plan(View({"prompt_uid": prompt_uid, "channel": channel}), recipe)
+    return plan, f"{recipe.estimator.title} ({origin})"
 
 
 def step_credit(step: Mapping[str, Any]) -> StepCredit:
     """How the plan of the step's group uses the step. An invalid recipe is reported in ``why``, not raised."""
     try:
-        made, name = group_plan(str(step["prompt_uid"]), str(step["channel"]))
+        plan, name = group_plan(str(step["prompt_uid"]), str(step["channel"]))
     except StudioError as error:
         return StepCredit(None, False, f"not planned: {error.message}")
-    uids = made.step_uids
+    uids = plan.step_uids
     if step["step_uid"] not in uids:
-        return StepCredit(None, False, f"not trained by {name}: {exclusion_reason(made, str(step['step_uid']))}")
-    row = made.steps.slice(uids.index(step["step_uid"]), 1)
+        return StepCredit(None, False, f"not trained by {name}: {exclusion_reason(plan, str(step['step_uid']))}")
+    row = plan.steps.slice(uids.index(step["step_uid"]), 1)
     n_response = int(row["n_response_tokens"][0].as_py() or 0)
-    if "token_advantages" in made.steps.column_names and row["token_advantages"][0].is_valid:
+    if "token_advantages" in plan.steps.column_names and row["token_advantages"][0].is_valid:
         tokens = np.asarray(row["token_advantages"][0].as_py(), dtype=np.float32)
     else:
         value = row["advantage"][0].as_py()
@@ -70,11 +70,11 @@ def step_credit(step: Mapping[str, Any]) -> StepCredit:
     return StepCredit(tokens, True, f"advantage {span} by {name}")
 
 
-def exclusion_reason(made: Plan, step_uid: str) -> str:
+def exclusion_reason(plan: Plan, step_uid: str) -> str:
     """The reason for which the plan excludes a step, as text."""
     pool = state.service().pool
-    for item in made.excluded:
+    for item in plan.excluded:
         rows = View({**item.view.filters, "step_uid": step_uid}, item.view.where)
         if pool.steps.count(rows):
             return item.label[0].lower() + item.label[1:]
-    return made.lacks[0] if made.lacks else "it is not among the candidates"
+    return plan.lacks[0] if plan.lacks else "it is not among the candidates"

@@ -52,21 +52,21 @@ def _job_at(layout_key: str, _plan: Plan) -> PackingJob:
     return PackingJob(_plan)
 
 
-def packing_job(made: Plan) -> PackingJob:
+def packing_job(plan: Plan) -> PackingJob:
     """The packing job of these steps under this budget, shared by all sessions and independent of the ranks."""
-    return _job_at(made.layout_key, made)
+    return _job_at(plan.layout_key, plan)
 
 
-def packed_layout(made: Plan) -> PlanLayout | None:
+def packed_layout(plan: Plan) -> PlanLayout | None:
     """The plan's packed rows, packed now if the plan is small; None for a large plan that is not packed yet."""
-    if not made.is_packed:
-        if made.counts["n_tokens"] <= LAYOUT_TOKENS_MAX:
-            made.pack()
-        elif (job := packing_job(made)).plan.is_packed:
-            made.keep_layout(job.plan.layout)
+    if not plan.is_packed:
+        if plan.counts["n_tokens"] <= LAYOUT_TOKENS_MAX:
+            plan.pack()
+        elif (job := packing_job(plan)).plan.is_packed:
+            plan.keep_layout(job.plan.layout)
         else:
             return None
-    return made.layout
+    return plan.layout
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,9 +88,9 @@ class PackingSample:
     separate: int
 
 
-def sample_packing(made: Plan) -> PackingSample:
+def sample_packing(plan: Plan) -> PackingSample:
     """A packed sample of a plan that is too large to pack at once."""
-    return _sample_at(made.layout_key, made)
+    return _sample_at(plan.layout_key, plan)
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
@@ -122,19 +122,19 @@ def _sample_at(layout_key: str, _plan: Plan) -> PackingSample:
     return PackingSample(layout, len(chosen), scale, pace, separate)
 
 
-def packing_controls(made: Plan) -> None:
+def packing_controls(plan: Plan) -> None:
     """Below estimated figures: what they are estimated from, and the button that packs the whole plan."""
-    job = packing_job(made)
+    job = packing_job(plan)
     if job.running:
         live(0.5)(packing_progress)(job)
         return
     if job.error is not None:
         show_error(job.error)
-    part = sample_packing(made)
+    part = sample_packing(plan)
     duration = rounded_duration(job.total / part.pace)
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="packing-line"):
         st.caption(
-            f"≈ is estimated from {count(part.n_groups)} of {count(made.n_groups)} groups, evenly spaced over the "
+            f"≈ is estimated from {count(part.n_groups)} of {count(plan.n_groups)} groups, evenly spaced over the "
             f"plan. Exact figures read all {compact(job.total)} tokens: about {duration}."
         )
         st.button("Pack the whole plan", icon=":material/account_tree:", key="pack", on_click=job.start)
@@ -159,9 +159,9 @@ def rounded_duration(value: float) -> str:
     return f"{5 * max(math.ceil(value / 5), 1)} s" if value < 60 else f"{math.ceil(value / 60)} min"
 
 
-def packing_needed(made: Plan, what: str) -> None:
+def packing_needed(plan: Plan, what: str) -> None:
     """Placeholder for what needs the whole plan packed, with a button that starts it."""
-    job = packing_job(made)
+    job = packing_job(plan)
     if job.running:
         empty_state(what, "They appear here when the plan is packed.", icon="hourglass_top")
     else:

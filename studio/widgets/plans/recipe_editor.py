@@ -74,12 +74,12 @@ def _data_source(recipe: Recipe) -> dict[str, str | None]:
     titles: dict[tuple[str, str] | None, str] = {None: "The pool as it is now"}
     titles |= {("dataset", name): f"Version {name}" for name in versions if name is not None}
     titles |= {("view", name): f"Saved view {name}" for name in views if name is not None}
-    standing = next((one for one in titles if one in (("dataset", recipe.dataset), ("view", recipe.view))), None)
+    current = next((one for one in titles if one in (("dataset", recipe.dataset), ("view", recipe.view))), None)
     options = list(titles)
     chosen = st.selectbox(
         "Trained on",
         options,
-        index=options.index(standing),
+        index=options.index(current),
         format_func=titles.__getitem__,
         help="A version is trained on as it was frozen: later labels and filters do not change it.",
     )

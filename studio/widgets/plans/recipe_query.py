@@ -60,9 +60,9 @@ def effective_recipe(channel: str) -> tuple[Recipe, str]:
 def recipe_to_query(recipe: Recipe, base: Recipe | None = None) -> str | None:
     """The fields that differ from ``base`` (default: the default recipe) as JSON; None when none does."""
     # Compared with all options filled in: an omitted option equals its default.
-    standing, wanted = (base or Recipe()).to_json(), recipe.to_json()
+    base_fields, wanted = (base or Recipe()).to_json(), recipe.to_json()
     given = recipe.model_dump(mode="json")
-    changed = {name: value for name, value in given.items() if wanted.get(name) != standing.get(name)}
+    changed = {name: value for name, value in given.items() if wanted.get(name) != base_fields.get(name)}
     return json.dumps(changed, sort_keys=True, separators=(",", ":")) if changed else None
 
 

@@ -50,19 +50,19 @@ def chart_figure(table: pa.Table, x: str, y: str, part: str | None, kind: str) -
     groups: dict[Any, list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault(row[part] if part else None, []).append(row)
-    made = theme.figure(height=420, showlegend=part is not None)
+    figure = theme.figure(height=420, showlegend=part is not None)
     for place, (name, own) in enumerate(groups.items()):
         xs, ys = [axis_value(row[x]) for row in own], [row[y] for row in own]
         look: dict[str, Any] = {"x": xs, "y": ys, "name": theme.escape(name)}
         colour = theme.SERIES[place % len(theme.SERIES)]
         if kind == "bar":
-            made.add_trace(go.Bar(marker={"color": colour}, **look))
+            figure.add_trace(go.Bar(marker={"color": colour}, **look))
         else:
             mode = "lines" if kind == "line" else "markers"
-            made.add_trace(go.Scatter(mode=mode, line={"color": colour}, marker={"color": colour}, **look))
-    made.update_xaxes(title=theme.escape(x))
-    made.update_yaxes(title=theme.escape(y))
-    return made
+            figure.add_trace(go.Scatter(mode=mode, line={"color": colour}, marker={"color": colour}, **look))
+    figure.update_xaxes(title=theme.escape(x))
+    figure.update_yaxes(title=theme.escape(y))
+    return figure
 
 
 def axis_value(value: Any) -> Any:

@@ -56,10 +56,10 @@ def delta(
 def answer(step: Message, later: Sequence[Mapping[str, Any]] = ()) -> list[Entry]:
     """The cards of the sampled answer and of an error."""
     response = step.get("response_message")
-    made = [_answer(step, response, len(step.get("messages") or []), later)] if response else []
+    entries = [_answer(step, response, len(step.get("messages") or []), later)] if response else []
     if step.get("error"):
-        made.append({"kind": "mark", "text": f"The call failed: {step['error']}"})
-    return made
+        entries.append({"kind": "mark", "text": f"The call failed: {step['error']}"})
+    return entries
 
 
 def shared_messages(step: Mapping[str, Any], parent: Mapping[str, Any] | None) -> int:
@@ -107,8 +107,8 @@ def cards(messages: Sequence[Message], *, before: Sequence[Message] = ()) -> lis
         if only_results and not answers:
             continue
         if only_results:
-            made = [_answered(known.get(uid), uid, parts, message) for uid, parts in answers]
-            entries.append(_card(message, role="tool", parts=[], calls=made))
+            answered_calls = [_answered(known.get(uid), uid, parts, message) for uid, parts in answers]
+            entries.append(_card(message, role="tool", parts=[], calls=answered_calls))
             continue
         calls = [
             {**call, "result": {"parts": results[call["id"]]} if call["id"] in results else None}
@@ -219,10 +219,10 @@ def _card(
 
 
 def _answered(call: Mapping[str, Any] | None, uid: str, parts: list[dict[str, Any]], message: Message) -> Entry:
-    made = dict(call) if call else {"id": uid, "name": message.get("name"), "arguments": "", "problem": None}
+    entry = dict(call) if call else {"id": uid, "name": message.get("name"), "arguments": "", "problem": None}
     if call is None:
-        made["problem"] = "its call is not in this context"
-    return {**made, "result": {"parts": parts}}
+        entry["problem"] = "its call is not in this context"
+    return {**entry, "result": {"parts": parts}}
 
 
 def _results(messages: Sequence[Message]) -> Iterator[tuple[str, list[dict[str, Any]]]]:

@@ -1,8 +1,7 @@
 """Backup and restore of a data folder.
 
 A backup holds the pool's file as of one transaction, and the journal copied after it, which contains at least what the
-pool
-had read; a restored studio continues from there. It appears under its name only when complete.
+pool had read; a restored studio continues from there. It appears under its name only when complete.
 """
 
 from __future__ import annotations

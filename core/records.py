@@ -76,8 +76,7 @@ def call_record(
         response: the engine's body, valid JSON, or None if there is none.
         engine_dialect: the dialect of the engine's request and of ``response``. None means ``dialect``.
         engine_facts: what is known of the engine: ``flavour``, ``version``, ``logprobs`` (their kind), and
-            ``prompt_ids`` if
-            the engine encoded its rendered prompt again.
+            ``prompt_ids`` if the engine encoded its rendered prompt again.
         response_id: the id in the agent's response, if it differs from the engine's.
         input_items: the full input of a ``responses`` request that refers to earlier items.
         connection: the client's ``host:port``; calls over one connection likely come from one agent.

@@ -36,7 +36,7 @@ NESTED_SECRETS: Final[Mapping[str, frozenset[str]]] = {
 }
 """Such fields in the objects of a request's lists: credentials for MCP servers."""
 
-CARRIERS: Final = frozenset(
+SETTINGS_FIELDS: Final = frozenset(
     {
         "default_query", "extra_body", "extra_params", "extra_query", "litellm_metadata", "litellm_params", "metadata",
         "provider", "provider_options", "query", "user_config",
@@ -61,7 +61,7 @@ _SECRET_ENDS: Final = (
     "secret_key",
 )
 
-_SAID: Final = frozenset(
+_CONVERSATION_FIELDS: Final = frozenset(
     {
         "choices", "completion_token_ids", "content", "functions", "input", "logprobs", "loss_mask",
         "message", "messages", "next_state", "observations", "output", "prompt", "prompt_ids",
@@ -116,32 +116,32 @@ def pop_secrets(request: dict[str, Any]) -> tuple[list[str], list[str]]:
         Names of the removed fields, and all texts in them.
     """
     names = sorted(SECRET_FIELDS.intersection(request))
-    texts = [text for name in names for text in _keys_in(request.pop(name))]
+    texts = [text for name in names for text in _texts_in(request.pop(name))]
     for place, secret in NESTED_SECRETS.items():
         listed = request.get(place)
         for item in listed if isinstance(listed, list) else ():
             for name in sorted(secret.intersection(item)) if isinstance(item, dict) else ():
-                texts += _keys_in(item.pop(name))
+                texts += _texts_in(item.pop(name))
                 names.append(f"{place}.{name}")
-    for place in CARRIERS.intersection(request):
+    for place in SETTINGS_FIELDS.intersection(request):
         if isinstance(request[place], dict | list):
-            request[place] = _without_key_fields(request[place], place, names, texts)
+            request[place] = _without_secret_fields(request[place], place, names, texts)
     return list(dict.fromkeys(names)), texts
 
 
-def _without_key_fields(value: Any, where: str, names: list[str], texts: list[str]) -> Any:
+def _without_secret_fields(value: Any, where: str, names: list[str], texts: list[str]) -> Any:
     """JSON without fields that hold keys, at any depth; appends their names and texts."""
     if isinstance(value, list):
-        return [_without_key_fields(item, where, names, texts) for item in value]
+        return [_without_secret_fields(item, where, names, texts) for item in value]
     if not isinstance(value, dict):
         return value
     kept = {}
     for name, inner in value.items():
         if is_secret_name(str(name)):
             names.append(f"{where}.{name}")
-            texts.extend(_keys_in(inner))
+            texts.extend(_texts_in(inner))
         else:
-            kept[name] = _without_key_fields(inner, f"{where}.{name}", names, texts)
+            kept[name] = _without_secret_fields(inner, f"{where}.{name}", names, texts)
     return kept
 
 
@@ -155,7 +155,7 @@ def scrub_metadata(value: Mapping[str, Any]) -> dict[str, Any]:
     """A caller's ``metadata`` without fields that hold keys, and without these keys elsewhere in it."""
     names: list[str] = []
     texts: list[str] = []
-    kept = _without_key_fields(dict(value), "metadata", names, texts)
+    kept = _without_secret_fields(dict(value), "metadata", names, texts)
     cleaned: dict[str, Any] = scrubbed(kept, texts) if names else dict(value)
     return cleaned
 
@@ -172,8 +172,7 @@ def scrub_step(step: Mapping[str, Any]) -> dict[str, Any]:
     """A producer's step without fields that hold keys, at any depth of its settings and metadata.
 
     Imported logs hold the headers and keys of the calls that they logged. The values of such fields are replaced in the
-    rest
-    of the step; ``metadata.dropped_fields`` names the fields.
+    rest of the step; ``metadata.dropped_fields`` names the fields.
     """
     names: list[str] = []
     texts: list[str] = []
@@ -181,7 +180,7 @@ def scrub_step(step: Mapping[str, Any]) -> dict[str, Any]:
     cleaned_step = dict(step)
     for field in ("sampling", "metadata"):
         if cleaned_step.get(field):
-            cleaned_step[field] = _without_key_fields(cleaned_step[field], field, names, texts)
+            cleaned_step[field] = _without_secret_fields(cleaned_step[field], field, names, texts)
     if isinstance(cleaned_step.get("tools"), list):
         # Only a tool's own fields: its schema may have a property with such a name.
         cleaned_step["tools"] = [dict(tool) if isinstance(tool, dict) else tool for tool in cleaned_step["tools"]]
@@ -209,8 +208,8 @@ def logged_secrets(record: Any) -> list[str]:
     for name, value in record.items():
         field = str(name).lower()
         if is_secret_name(field):
-            secrets += _keys_in(value)
-        elif field not in _SAID:
+            secrets += _texts_in(value)
+        elif field not in _CONVERSATION_FIELDS:
             secrets += logged_secrets(value)
     return secrets
 
@@ -227,16 +226,16 @@ def scrubbed(value: Any, secrets: Iterable[str]) -> Any:
     return orjson.loads(body)
 
 
-def _keys_in(value: Any) -> list[str]:
+def _texts_in(value: Any) -> list[str]:
     """All texts in a field of keys or headers, and their words: ``Bearer KEY``, ``session=KEY; path=/``."""
     if isinstance(value, str):
         return [value, *(word for word in _WORDS.split(value) if word != value)]
     if isinstance(value, list):
-        return [text for item in value for text in _keys_in(item)]
+        return [text for item in value for text in _texts_in(item)]
     if not isinstance(value, dict):
         return []
     harmless = HEADER_ALLOW | _HARMLESS_HEADERS
-    return [text for name, item in value.items() if str(name).lower() not in harmless for text in _keys_in(item)]
+    return [text for name, item in value.items() if str(name).lower() not in harmless for text in _texts_in(item)]
 
 
 def scrub_bytes(payload: bytes, secret: str) -> bytes:

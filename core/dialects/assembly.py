@@ -19,7 +19,7 @@ _GROWING: Final = frozenset({"token_ids", "response_token_ids"})
 _FUNCTIONS: Final = frozenset({"function", "custom"})
 _GROWING_TEXTS: Final = frozenset({"arguments", "input"})
 """Fields of a function that are kept in pieces until they are read."""
-_DRAWER: Final = "__verbose"
+_VERBOSE: Final = "__verbose"
 _FIELDS_OF_PROVIDERS: Final = "provider_specific_fields"
 _THINKING: Final = "thinking_blocks"
 
@@ -30,8 +30,8 @@ class Assembly:
     def __init__(self) -> None:
         self._head: Json = {}
         self._choices: dict[int, _Choice] = {}
-        self._drawer: Json = {}
-        self._drawer_tokens: list[Any] | None = None
+        self._verbose: Json = {}
+        self._verbose_tokens: list[Any] | None = None
 
     def feed(self, chunk: Mapping[str, Any]) -> None:
         """Add one parsed chunk; the chunk is not kept."""
@@ -40,8 +40,8 @@ class Assembly:
                 for choice in value if isinstance(value, list) else ():
                     if isinstance(choice, dict):
                         self._choice(choice).feed(choice)
-            elif name == _DRAWER and isinstance(value, dict):
-                self._open_drawer(value)
+            elif name == _VERBOSE and isinstance(value, dict):
+                self._read_verbose(value)
             else:
                 _keep(self._head, name, value)
 
@@ -62,10 +62,10 @@ class Assembly:
             head["object"] = _OBJECTS.get(str(head["object"]), head["object"])
         choices = [self._choices[index].whole() for index in sorted(self._choices)]
         # The answer has one __verbose, which belongs to a single choice.
-        if self._drawer_tokens is not None and len(choices) == 1:
-            self._drawer["tokens"] = self._drawer_tokens
-        drawer = {_DRAWER: self._drawer} if self._drawer else {}
-        return {**head, "choices": choices, **drawer}
+        if self._verbose_tokens is not None and len(choices) == 1:
+            self._verbose["tokens"] = self._verbose_tokens
+        verbose = {_VERBOSE: self._verbose} if self._verbose else {}
+        return {**head, "choices": choices, **verbose}
 
     def chunk(self) -> Json:
         """Everything received as one chunk."""
@@ -78,13 +78,13 @@ class Assembly:
             self._choices[index] = _Choice(index)
         return self._choices[index]
 
-    def _open_drawer(self, drawer: Json) -> None:
+    def _read_verbose(self, verbose: Json) -> None:
         """llama.cpp: the last chunk's ``__verbose`` holds the requested fields, but tokens are in all of them."""
-        tokens = drawer.get("tokens")
+        tokens = verbose.get("tokens")
         if isinstance(tokens, list):
-            self._drawer_tokens = self._drawer_tokens or []
-            self._drawer_tokens.extend(tokens)
-        self._drawer = {name: value for name, value in drawer.items() if name != "tokens"}
+            self._verbose_tokens = self._verbose_tokens or []
+            self._verbose_tokens.extend(tokens)
+        self._verbose = {name: value for name, value in verbose.items() if name != "tokens"}
 
 
 class _Choice:
@@ -119,14 +119,14 @@ class _Choice:
                 _keep(self._rest, name, value)
 
     def whole(self) -> Json:
-        said: Json = {}
+        content: Json = {}
         if self._message is not None:
-            said["message"] = self._said(self._message)
+            content["message"] = self._whole_message(self._message)
         else:
-            said["text"] = "".join(self._texts.get("text", ()))
+            content["text"] = "".join(self._texts.get("text", ()))
         return {
             "index": self._index,
-            **said,
+            **content,
             "logprobs": self._logprobs,
             "finish_reason": self.finish_reason,
             **self._rest,
@@ -163,24 +163,24 @@ class _Choice:
             else:
                 message[name] = _grown(message.get(name), value)
 
-    def _said(self, message: Json) -> Json:
+    def _whole_message(self, message: Json) -> Json:
         texts = {name: "".join(pieces) for name, pieces in self._texts.items()}
         content = texts.pop("content", "")
-        said: Json = {"role": message.get("role") or "assistant"}
+        whole: Json = {"role": message.get("role") or "assistant"}
         filled = {name: text for name, text in texts.items() if text}
-        rest = {name: value for name, value in message.items() if name not in said}
+        rest = {name: value for name, value in message.items() if name not in whole}
         if self._legacy:
             rest["function_call"] = _joined(self._legacy)["function"]
         # Missing content is null beside other fields, as in whole answers.
         bare = bool(self._calls or filled or rest)
-        said["content"] = content or (None if bare else "")
-        said |= {**filled, **rest}
+        whole["content"] = content or (None if bare else "")
+        whole |= {**filled, **rest}
         if self._calls:
-            said["tool_calls"] = [_joined(self._calls[index]) for index in sorted(self._calls)]
-        for holder in (said, said.get(_FIELDS_OF_PROVIDERS)):
+            whole["tool_calls"] = [_joined(self._calls[index]) for index in sorted(self._calls)]
+        for holder in (whole, whole.get(_FIELDS_OF_PROVIDERS)):
             if isinstance(holder, dict) and isinstance(pieces := holder.get(_THINKING), list):
                 holder[_THINKING] = _thinking(pieces)
-        return said
+        return whole
 
     def _call(self, call: Json, piece: Json) -> None:
         for name, value in piece.items():

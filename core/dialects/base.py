@@ -97,8 +97,7 @@ class Dialect:
         keep_alive: bytes that keep an opened stream open and have no meaning.
         error: makes an error body.
         open: request body, ids, earlier items (``responses`` only) -> the call's translation. Raises BadRequest, which
-            names
-            the invalid field.
+            names the invalid field.
     """
 
     name: str

@@ -1,8 +1,7 @@
 """OpenAI chat and completions. Engines speak them too, so only event streams are made here.
 
 An engine's own stream can lose ids and log-probs, above all with tools. So an answer may be requested whole, made
-durable,
-and streamed to the agent from here.
+durable, and streamed to the agent from here.
 """
 
 from __future__ import annotations
@@ -81,8 +80,7 @@ class CompletionsTranslation(PlainTranslation):
     """A completions call.
 
     ``echo`` is done here, because engines drop the prompt if token ids are requested as well. It is left to the engine
-    if the
-    prompt's log-probs are requested or the prompt is a list of ids.
+    if the prompt's log-probs are requested or the prompt is a list of ids.
     """
 
     def __init__(self, body: Mapping[str, Any]) -> None:

@@ -54,11 +54,11 @@ def anthropic_error(error: StudioError) -> dict[str, Any]:
 
 def engine_refusal(status: int, body: Mapping[str, Any]) -> EngineError:
     """An engine's error response, in OpenAI's shape or with a bare message, as an EngineError."""
-    said = body.get("error")
-    details = said if isinstance(said, dict) else body
-    message, kind = details.get("message"), details.get("type") if isinstance(said, dict) else None
+    error_field = body.get("error")
+    details = error_field if isinstance(error_field, dict) else body
+    message, kind = details.get("message"), details.get("type") if isinstance(error_field, dict) else None
     refusal = EngineError(
-        str(message or said or f"the engine answered {status}"),
+        str(message or error_field or f"the engine answered {status}"),
         upstream_status=status,
         field=_text(details.get("param")),
     )

@@ -100,8 +100,7 @@ class MessagesRelay:
     """Translates chat chunks to Messages events.
 
     Blocks follow each other strictly and a call's input must be complete JSON, so tool calls are sent at the end of the
-    engine's
-    stream. Text is sent as it arrives.
+    engine's stream. Text is sent as it arrives.
     """
 
     def __init__(self, translation: MessagesTranslation, usage: Any = None) -> None:

@@ -1,9 +1,8 @@
 """Anthropic Messages requests as OpenAI chat requests.
 
 What chat can't express is dropped and listed: server tools, cited documents by address, redacted thinking. Cache marks
-and
-Claude Code's billing line are no content and leave no trace, so that requests which differ in nothing else share their
-prefix.
+and Claude Code's billing line are no content and leave no trace, so that requests which differ in nothing else share
+their prefix.
 """
 
 from __future__ import annotations
@@ -150,7 +149,7 @@ def _user(blocks: Sequence[Json], where: str, dropped: Dropped) -> list[Json]:
     """Tool results first, as chat requires; then the user's content, images of results before it."""
     results: list[Json] = []
     parts: list[Json] = []
-    said: list[Json] = []
+    own_parts: list[Json] = []
     for block in blocks:
         if block.get("type") == "tool_result":
             text, images = _tool_result(block, where, dropped)
@@ -163,8 +162,8 @@ def _user(blocks: Sequence[Json], where: str, dropped: Dropped) -> list[Json]:
             )
             parts += images
         else:
-            said += _parts(block, where, dropped)
-    parts += said
+            own_parts += _parts(block, where, dropped)
+    parts += own_parts
     if parts or not results:
         results.append({"role": "user", "content": plain_content(parts)})
     return results

@@ -46,8 +46,8 @@ def native_relay(engine_dialect: str) -> Relay:
 def _of_messages(response: Mapping[str, Any]) -> tuple[Json, str] | None:
     if response.get("type") != "message" or not isinstance(response.get("content"), list):
         return None
-    said = {"messages": [{"role": "assistant", "content": response["content"]}]}
-    (message,) = messages_to_chat(said, Dropped())
+    request = {"messages": [{"role": "assistant", "content": response["content"]}]}
+    (message,) = messages_to_chat(request, Dropped())
     signed = [block for block in response["content"] if block.get("type") in ("thinking", "redacted_thinking")]
     if signed:
         message["thinking_blocks"] = signed

@@ -156,8 +156,8 @@ class _Conversation:
     def _assistant_message(self, item: Json) -> None:
         answer = self._open(_is_over)
         parts = self._parts(item.get("content"), "")
-        said = "".join(part["text"] for part in parts if part["type"] == "text")
-        answer["content"] = (answer["content"] or "") + said
+        text = "".join(part["text"] for part in parts if part["type"] == "text")
+        answer["content"] = (answer["content"] or "") + text
 
     def _reasoning(self, item: Json) -> None:
         text = decode_reasoning(item.get("encrypted_content"))

@@ -45,7 +45,7 @@ class ResponsesRelay:
             self._refusal += maybe_text(delta.get("refusal"))
             self._logprobs += self._items.text_logprobs(choice.get("logprobs"))
             if text:
-                out += self._said(text)
+                out += self._text_delta(text)
             self._calls.feed(delta)
             self._finish = maybe_text(choice.get("finish_reason")) or self._finish
         return b"".join(out)
@@ -60,7 +60,7 @@ class ResponsesRelay:
         if self._refusal:
             out += self._close_message(status)
         for call in self._calls.all():
-            out += self._called(self._items.call_item(len(self._output), call))
+            out += self._call_events(self._items.call_item(len(self._output), call))
         final = self._items.response(self._model, self._output, finish=finish, usage=self._usage)
         out.append(self._event(f"response.{final['status']}", response=final))
         return b"".join(out)
@@ -98,7 +98,7 @@ class ResponsesRelay:
         out.append(self._piece(name, "rs", delta=text, **{index: 0}))
         return out
 
-    def _said(self, text: str) -> list[bytes]:
+    def _text_delta(self, text: str) -> list[bytes]:
         out: list[bytes] = []
         if self._open != "message":
             out = self._open_message()
@@ -164,7 +164,7 @@ class ResponsesRelay:
         self._logprobs, self._refusal = [], ""
         return out
 
-    def _called(self, item: Json) -> list[bytes]:
+    def _call_events(self, item: Json) -> list[bytes]:
         index = self._n_items
         place = {"item_id": item["id"], "output_index": index}
         out: list[bytes] = []

@@ -1,8 +1,7 @@
 """Tools of the Responses API as chat functions, and their calls as items again.
 
 Every tool that the agent runs can be a function: custom tools take one text, namespaces become a prefix, the local
-shell
-has a fixed schema. Tools that the provider runs are dropped.
+shell has a fixed schema. Tools that the provider runs are dropped.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ MESSAGES: Final = ServedDialect(dialects.MESSAGES)
 ENGINE_DIALECTS: Final[Mapping[str, ServedDialect]] = {"chat": CHAT, "completions": COMPLETIONS}
 """Dialects in which engines are called."""
 
-_ASKED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+_ANSWER_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "return_token_ids": ("token_ids", "response_token_ids", "prompt_token_ids"),
     "return_prompt_token_ids": ("prompt_token_ids",),
     "return_meta_info": ("meta_info",),
@@ -106,7 +106,7 @@ def answer_fields_of(added: Sequence[str]) -> frozenset[str]:
 
 @lru_cache(64)
 def _answer_fields_of(added: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(field for name in added for field in _ASKED_FIELDS.get(name, ()))
+    return frozenset(field for name in added for field in _ANSWER_FIELDS.get(name, ()))
 
 
 def check_answer(answer: Any) -> dict[str, Any]:

@@ -1,10 +1,8 @@
 """The owner's side of gateway workers: starts and restarts them, and sends them changes.
 
 All listen on one port, and the kernel distributes connections. Each writes its own segments into the shared journal
-folder.
-Keys and policy events apply in every worker before the call that made them returns. A worker that ends is restarted;
-calls
-it had answered are in its segments.
+folder. Keys and policy events apply in every worker before the call that made them returns. A worker that ends is
+restarted; calls it had answered are in its segments.
 """
 
 from __future__ import annotations
@@ -107,7 +105,7 @@ class Fleet:
         self._reserved: socket.socket | None = None
         self._processes: dict[str, _Process] = {}
         self._threads: dict[str, threading.Thread] = {}
-        self._said = 0
+        self._n_sent = 0
         self._stopping = threading.Event()
         self._news = threading.Condition()
 
@@ -307,8 +305,8 @@ class Fleet:
     def _broadcast(self, message: Mapping[str, Any]) -> None:
         """Send a change to all workers and wait until each has applied it."""
         with self._news:
-            self._said += 1
-            number = self._said
+            self._n_sent += 1
+            number = self._n_sent
             processes = list(self._processes.values())
             for process in processes:
                 process.sender.send({**message, "n": number})

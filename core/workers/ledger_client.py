@@ -19,7 +19,7 @@ class LedgerClient(Ledger):
         super().__init__()
         self._tell = tell
         self._numbers = itertools.count()
-        self._asked: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Mapping[str, Any]]]] = {}
+        self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Mapping[str, Any]]]] = {}
 
     async def enter(self, binding: Binding) -> None:
         """Count a call of the key. Raises KeySpent when a budget is used up."""
@@ -28,12 +28,12 @@ class LedgerClient(Ledger):
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Mapping[str, Any]] = loop.create_future()
         number = next(self._numbers)
-        self._asked[number] = (loop, answer)
+        self._waiting[number] = (loop, answer)
         try:
             self._tell({"want": "call", "key": binding.key_sha256, "id": number})
             reply = await answer
         finally:
-            del self._asked[number]
+            del self._waiting[number]
         if reply.get("refused") is not None:
             raise KeySpent(reply["refused"], retry_after_s=reply.get("retry_after_s"))
 
@@ -43,9 +43,9 @@ class LedgerClient(Ledger):
 
     def answered(self, message: Mapping[str, Any]) -> None:
         """Handle the owner's reply."""
-        asked = self._asked.get(message["id"])
-        if asked is not None:
-            loop, answer = asked
+        waiting = self._waiting.get(message["id"])
+        if waiting is not None:
+            loop, answer = waiting
             loop.call_soon_threadsafe(_set, answer, message)
 
 

@@ -1,8 +1,7 @@
 """A gateway worker process: ``python -m core.workers.worker``, controlled by its owner over stdin.
 
 It captures calls into the shared journal folder with its own writer, and forwards everything else to the owner. It
-stops on
-the owner's request or when the owner is gone, after answering its calls in flight.
+stops on the owner's request or when the owner is gone, after answering its calls in flight.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from core.workers.ledger_client import LedgerClient
 from core.workers.pipe import Sender, messages
 from core.workers.worker_stats import WorkerStats
 
-TELL_EVERY_S: Final = 0.05
+REPORT_EVERY_S: Final = 0.05
 ENGINES_EVERY_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 20.0
 SERVER_ENDED: Final = 70
@@ -137,29 +136,29 @@ class Worker:
             limits=ServerLimits.of(settings),
             refused=self.stats.refused,
         )
-        self._teller = threading.Thread(target=self._tell_news, name="tell", daemon=True)
+        self._reporter = threading.Thread(target=self._report, name="tell", daemon=True)
 
     def start(self) -> None:
         """Accept calls."""
         port = self.server.start()
-        self._teller.start()
+        self._reporter.start()
         self._tell({"ready": port})
 
-    def hear(self, message: Mapping[str, Any]) -> None:
+    def apply(self, message: Mapping[str, Any]) -> None:
         """Apply a message of the owner and acknowledge it."""
-        said = message["do"]
-        if said == "key":
+        action = message["do"]
+        if action == "key":
             self.keys.load([message["row"]])
-        elif said == "policy":
+        elif action == "policy":
             event = message["event"]
             self.policy.apply(event["event"], event["version"], at=event["created_at"], metadata=event["metadata"])
-        elif said == "sync_ended":
+        elif action == "sync_ended":
             self.policy.end_sync()
-        elif said == "engine":
+        elif action == "engine":
             self.engines.add(**message["engine"])
-        elif said == "may":
+        elif action == "may":
             self.ledger.answered(message)
-        elif said == "local_engine":
+        elif action == "local_engine":
             self.local.answered(message)
         if "n" in message:
             self._tell({"ack": message["n"]})
@@ -170,14 +169,14 @@ class Worker:
         self.server.stop(STOP_TIMEOUT_S)
         self.journal.close()
         self._done.set()
-        self._teller.join()
+        self._reporter.join()
 
-    def _tell_news(self) -> None:
+    def _report(self) -> None:
         last_sent: dict[str, Any] = {"engines": [], "journal_error": None}
         looked_at = 0.0
         last = False
         while not last:
-            last = self._done.wait(TELL_EVERY_S)
+            last = self._done.wait(REPORT_EVERY_S)
             news = self.stats.news()
             if news is not None:
                 self._tell({"news": news})
@@ -222,8 +221,8 @@ def main() -> None:
     pipe = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     sender = Sender(pipe, "to-owner")
-    heard = messages(sys.stdin.buffer)
-    begin = next(heard, None)
+    incoming = messages(sys.stdin.buffer)
+    begin = next(incoming, None)
     if begin is None:
         return
     set_up(begin["log_level"], begin["settings"]["log_format"])
@@ -233,10 +232,10 @@ def main() -> None:
         worker.start()
         settle_memory()
         worker.engines.prepare()
-        for message in heard:
+        for message in incoming:
             if message["do"] == "stop":
                 break
-            worker.hear(message)
+            worker.apply(message)
     except StudioError as error:
         sender.send({"failed": error.message, "field": error.field, "hint": error.hint})
         raise SystemExit(1) from None

@@ -19,30 +19,30 @@ class WorkerStats(GatewayStats):
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         super().__init__(clock=clock)
-        self._untold: list[tuple[list[Any], bool]] = []
-        self._untold_refusals: Counter[str] = Counter()
-        self._told_in_flight = 0
-        self._telling = threading.Lock()
+        self._unreported: list[tuple[list[Any], bool]] = []
+        self._unreported_refusals: Counter[str] = Counter()
+        self._reported_in_flight = 0
+        self._report_lock = threading.Lock()
 
     def call_finished(self, event: CallEvent, *, dropped: bool = False) -> None:
         """Count a call that was answered or aborted."""
         super().call_finished(event, dropped=dropped)
-        with self._telling:
-            self._untold.append((list(_VALUES(event)), dropped))
+        with self._report_lock:
+            self._unreported.append((list(_VALUES(event)), dropped))
 
     def refused(self, reason: str, n: int = 1) -> None:
         """Count a refused request."""
         super().refused(reason, n)
-        with self._telling:
-            self._untold_refusals[reason] += n
+        with self._report_lock:
+            self._unreported_refusals[reason] += n
 
     def news(self) -> dict[str, Any] | None:
         """What happened since the last call, for ``GatewayStats.absorb``; None if nothing did."""
-        with self._telling:
-            untold, self._untold = self._untold, []
-            refusals, self._untold_refusals = self._untold_refusals, Counter()
+        with self._report_lock:
+            unreported, self._unreported = self._unreported, []
+            refusals, self._unreported_refusals = self._unreported_refusals, Counter()
         in_flight = self.n_in_flight
-        if not untold and not refusals and in_flight == self._told_in_flight:
+        if not unreported and not refusals and in_flight == self._reported_in_flight:
             return None
-        self._told_in_flight = in_flight
-        return {"calls": untold, "in_flight": in_flight, "refused": dict(refusals)}
+        self._reported_in_flight = in_flight
+        return {"calls": unreported, "in_flight": in_flight, "refused": dict(refusals)}

@@ -1,16 +1,12 @@
 """Admission of requests: host, origin, key and content type are checked before the body is read.
 
 Each request is checked for four things: the ``Host`` names this server; it does not come from a page of another origin;
-its
-key allows this call; a request to the admin API declares JSON. Every server of the port has this layer: a single
-process,
-each gateway worker, and the owner that workers forward to.
+its key allows this call; a request to the admin API declares JSON. Every server of the port has this layer: a single
+process, each gateway worker, and the owner that workers forward to.
 
 There are three kinds of calls. Model calls (``/v1`` and ``/{trajectory}/{prompt}/v1``) accept the admin key or a
-session
-key. A few paths reveal nothing and are open. Everything else is the admin API, which never accepts a session key: an
-agent
-reads only its own answers, and can't reward itself.
+session key. A few paths reveal nothing and are open. Everything else is the admin API, which never accepts a session
+key: an agent reads only its own answers, and can't reward itself.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class KeyStore:
             trajectory_uid, prompt_uid, channel, agent, source, dict(metadata or {}), limits or KeyLimits(), key_sha256
         )
         self._add(key_sha256, binding)
-        self._tell(key_sha256)
+        self._notify(key_sha256)
         return key, key_sha256
 
     def load(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -194,9 +194,9 @@ class KeyStore:
         """Revoke a key."""
         with self._lock:
             self._revoked.add(key_sha256)
-        self._tell(key_sha256)
+        self._notify(key_sha256)
 
-    def _tell(self, key_sha256: str) -> None:
+    def _notify(self, key_sha256: str) -> None:
         if self._listener is not None and key_sha256 in self._bindings:
             self._listener(self._row(key_sha256))
 
@@ -233,16 +233,14 @@ def authorize(
     Args:
         api_key: the admin key; None requires no key.
         address: the client's address. After many wrong keys from it only session keys are accepted, because they can't
-            be
-            guessed.
+            be guessed.
 
     Returns:
         The binding of the presented session key; None for a caller without restrictions.
 
     Raises:
         Unauthorized: a key is required and neither kind was presented, or a presented session key is invalid. The
-            latter
-            holds also where no key is required, because the agent expects to be bound to something.
+            latter holds also where no key is required, because the agent expects to be bound to something.
         TooManyAttempts: the address sent too many wrong keys.
     """
     binding: Binding | None = None

@@ -1,8 +1,7 @@
 """Budgets of session keys: calls, tokens, calls per minute.
 
 One process counts. Gateway workers ask it before each call of a key with limits, so budgets are exact with any number
-of
-processes. Tokens are known after the answer, so calls in flight can exceed a token budget.
+of processes. Tokens are known after the answer, so calls in flight can exceed a token budget.
 """
 
 from __future__ import annotations

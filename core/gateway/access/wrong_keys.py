@@ -21,8 +21,7 @@ class WrongKeys:
     """Different wrong keys of the last minute, by address. Thread-safe.
 
     The same wrong key counts once: it is a misconfigured agent, not a guess. An IPv6 address counts as its /64, which
-    is
-    what one customer gets.
+    is what one customer gets.
 
     Args:
         clock: monotonic seconds.

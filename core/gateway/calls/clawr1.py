@@ -1,8 +1,7 @@
 """Claw-R1's black-box agents, which read tool calls from the answer's text.
 
 Their trajectories begin at ``POST /init_trajectory`` and are known by their uid, so no state is needed. The record
-holds
-the engine's own answer; only the agent's copy has the calls in its text.
+holds the engine's own answer; only the agent's copy has the calls in its text.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ CONVERTOR: Final = "clawr1_uid"
 def tool_call_text(message: Mapping[str, Any]) -> Json:
     """A chat message with its tool calls written into the content, as Hermes and Qwen models sample them."""
     calls = message.get("tool_calls") or []
-    said = message.get("content") or ""
-    texts = [said] if said else []
+    content = message.get("content") or ""
+    texts = [content] if content else []
     for call in calls:
         function = call.get("function") or {}
         name = orjson.dumps(function.get("name")).decode()

@@ -136,8 +136,10 @@ def _reference(item: Json) -> bool:
 
 def _bare_reasoning(item: Json) -> bool:
     """Whether a reasoning item has an id and no content: agents omit reasoning that they were not shown."""
-    said = ("content", "summary", "encrypted_content")
-    return item.get("type") == "reasoning" and isinstance(item.get("id"), str) and not any(map(item.get, said))
+    content_fields = ("content", "summary", "encrypted_content")
+    return (
+        item.get("type") == "reasoning" and isinstance(item.get("id"), str) and not any(map(item.get, content_fields))
+    )
 
 
 def _resolved(directory: Path, item: Json, within: str | None) -> Json:

@@ -199,7 +199,7 @@ class Recorder:
             secrets=call.secrets(self._deps.settings.api_key),
         )
 
-    def _clean(self, call: Exchange, text: str) -> str:
+    def _scrub_text(self, call: Exchange, text: str) -> str:
         """Engines may repeat keys in error messages."""
         for secret in call.secrets(self._deps.settings.api_key):
             text = text.replace(secret, SCRUBBED.decode())
@@ -234,7 +234,7 @@ class Recorder:
                 latency_s=at - call.started_at,
                 n_prompt_tokens=n_prompt_tokens,
                 n_response_tokens=n_response_tokens,
-                error=self._clean(call, error["message"]) if error is not None else None,
+                error=self._scrub_text(call, error["message"]) if error is not None else None,
                 aborted=call.client_disconnected,
             ),
             dropped=dropped,
@@ -253,8 +253,8 @@ def _error_of(answer: EngineAnswer | None, failure: StudioError | None) -> dict[
         return {"type": failure.type, "message": failure.message}
     if answer is None or answer.status == 200:
         return None
-    said = answer.body.get("error")
-    message = said.get("message") if isinstance(said, dict) else answer.body.get("message")
+    error_field = answer.body.get("error")
+    message = error_field.get("message") if isinstance(error_field, dict) else answer.body.get("message")
     return {"type": EngineError.type, "message": str(message or f"the engine answered {answer.status}")}
 
 

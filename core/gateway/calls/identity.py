@@ -2,8 +2,7 @@
 
 The first source that names a trajectory is used: URL path, ``X-*`` headers, session key, known harness headers,
 ``turn__session`` model name. Later sources still fill missing fields (channel, agent, prompt group). Without any source
-the
-trajectory is None, and ingest infers it.
+the trajectory is None, and ingest infers it.
 """
 
 from __future__ import annotations

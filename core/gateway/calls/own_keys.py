@@ -1,8 +1,7 @@
 """Removes the service's own keys from engine answers, also when a key is split over several chunks.
 
 Keys that the agent presented stay. The tokens of an answer that contained a key spell it, so they are removed as well,
-and
-the step says so.
+and the step says so.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """The policy version, and the pause while a trainer syncs weights.
 
 Between ``sync_started`` and ``sync_finished`` new calls wait, up to a limit; calls in flight continue and are stamped
-with
-the version at their start and at their end. A sync that is never finished expires, so a crashed trainer can't stop
-capture.
-The engine's weights are unknown then, so calls are stamped with both versions.
+with the version at their start and at their end. A sync that is never finished expires, so a crashed trainer can't stop
+capture. The engine's weights are unknown then, so calls are stamped with both versions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Relays an engine's stream to the agent and to the journal.
 
 Text is sent as it arrives; the end of the answer waits for the durable record. The engine is always read to its end,
-also
-after the agent has disconnected, so the full answer is recorded.
+also after the agent has disconnected, so the full answer is recorded.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ async def relay(call: Exchange, stream: EngineStream, outbox: Outbox, recorder: 
         for chunk in chunks:
             assembly.feed(chunk)
         if not call.client_disconnected:
-            outbox.put([chunk for chunk in chunks if native or _is_for_the_agent(chunk, stream.added)])
+            outbox.put([chunk for chunk in chunks if native or _strip_added(chunk, stream.added)])
 
     try:
         async with aclosing(stream.batches()) as batches:
@@ -92,7 +91,7 @@ async def _answer(
         return await stream.answer(None, failure.message), failure
 
 
-def _is_for_the_agent(chunk: Json, added: Sequence[str]) -> bool:
+def _strip_added(chunk: Json, added: Sequence[str]) -> bool:
     """Remove what only the gateway requested; False if nothing is left to send."""
     choices = chunk.get("choices")
     if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
@@ -102,10 +101,10 @@ def _is_for_the_agent(chunk: Json, added: Sequence[str]) -> bool:
     if not added:
         return True
     strip_fields(chunk, added)
-    return any(_says_something(choice) for choice in choices)
+    return any(_has_content(choice) for choice in choices)
 
 
-def _says_something(choice: Json) -> bool:
+def _has_content(choice: Json) -> bool:
     delta = choice.get("delta")
-    said = any(value is not None for value in delta.values()) if isinstance(delta, dict) else choice.get("text")
-    return bool(said) or any(choice.get(name) for name in ("finish_reason", "logprobs", "token_ids"))
+    content = any(value is not None for value in delta.values()) if isinstance(delta, dict) else choice.get("text")
+    return bool(content) or any(choice.get(name) for name in ("finish_reason", "logprobs", "token_ids"))

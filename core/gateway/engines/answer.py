@@ -24,11 +24,9 @@ class EngineAnswer:
         retry_after: the engine's ``Retry-After``, if any.
         tokenizer_hash: SHA-256 (hex) of the tokenizer that made the ids, if the engine reports it.
         engine_dialect: the agent's own dialect, if the engine was called in it; None where ``body`` is in the dialect
-            of
-            the translated call.
+            of the translated call.
         facts: what is known of the engine: ``flavour``, ``version``, ``logprobs`` (``raw`` or ``processed``);
-            ``prompt_ids``
-            if the engine encoded its rendered prompt again; ``renamed_fields``, see
+            ``prompt_ids`` if the engine encoded its rendered prompt again; ``renamed_fields``, see
             ``core.gateway.providers.fields.Sent``.
     """
 
@@ -79,8 +77,7 @@ class EngineStream(ABC):
 
     Attributes:
         engine_dialect: the agent's own dialect, if the engine streams in it; None where the chunks are in the dialect
-            of
-            the translated call.
+            of the translated call.
     """
 
     def __init__(self, *, added: Sequence[str], finish: Finish, engine_dialect: str | None = None) -> None:
@@ -95,8 +92,7 @@ class EngineStream(ABC):
 
         Raises:
             EngineError: broken off, an error in the stream, or an invalid chunk. EngineTimeout: silent for too long, or
-                not
-                ended in time.
+                not ended in time.
         """
 
     def when_closed(self, left: Callable[[], None]) -> None:

@@ -70,8 +70,7 @@ class Engine(ABC):
 
         Raises:
             EngineError: refused, broken off, not JSON. EngineTimeout: no answer in time. EngineUnreachable: no byte of
-                an
-                answer. EngineBusy: too many calls are waiting for it.
+                an answer. EngineBusy: too many calls are waiting for it.
         """
         await self.concurrency.enter()
         try:

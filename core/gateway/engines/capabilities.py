@@ -75,8 +75,7 @@ class StreamPolicy:
     """Whether an engine's own stream may be relayed to the agent.
 
     In ``auto`` mode the flavour decides, until a stream of the engine lost tokens: its token counts show that, and from
-    then on
-    calls of that kind use whole answers.
+    then on calls of that kind use whole answers.
 
     Args:
         mode: one of ``STREAMING``.

@@ -1,8 +1,7 @@
 """Engines with an OpenAI-compatible API, called directly so that raw bodies, token ids and log-probs are kept.
 
 Whether an engine knows ``return_token_ids`` is tried out: after a refusal (400, 422) the request is sent again with
-fewer
-extra fields, and what worked is remembered per dialect and model.
+fewer extra fields, and what worked is remembered per dialect and model.
 """
 
 from __future__ import annotations
@@ -153,7 +152,7 @@ class DirectEngine(Engine):
         if self._base_url is None:
             # Counting tokens does not start an engine.
             return None
-        await self._look(foreign_key)
+        await self._probe_once(foreign_key)
         path, name = self._probe.flavour.count
         messages = with_both_reasonings(prompt.get("messages"))
         body = {"model": self._model_for(model), "add_generation_prompt": True, **prompt, "messages": messages}
@@ -174,7 +173,7 @@ class DirectEngine(Engine):
         """``POST`` to the engine, with the engine's name of the model."""
         if self._starter is not None:
             await self._starter.wait()
-        await self._look(foreign_key)
+        await self._probe_once(foreign_key)
         known = {**body, "model": self._model_for(model)} if "model" in body else body
         async with await self._send(path, known, foreign_key, {}) as answer:
             try:
@@ -190,7 +189,7 @@ class DirectEngine(Engine):
         if "*" not in self.models:
             return False
         if self._starter is None:
-            await self._look(None)
+            await self._probe_once(None)
         return self._probe.cards is None or any(entry.get("id") == model for entry in self._probe.cards)
 
     async def _with_choices(self, call: EngineCall, deadline: float | None) -> EngineStream | EngineAnswer:
@@ -219,7 +218,7 @@ class DirectEngine(Engine):
         """One call. ``deadline`` (loop time) is set if the agent wants a stream."""
         if self._starter is not None:
             await self._starter.wait()
-        await self._look(call.foreign_key)
+        await self._probe_once(call.foreign_key)
         model = self._model_for(call.model)
         body = {key: value for key, value in call.body.items() if key not in _GENERATION}
         body["model"] = model
@@ -230,10 +229,10 @@ class DirectEngine(Engine):
             body = {name: value for name, value in body.items() if name not in CONTINUE}
             left_out.append(PREFILL)
         # Messages requires max_tokens; it is dropped when it exceeds the model's context.
-        formality = call.native_dialect == "messages" and "max_tokens" in body
-        if not (formality and self._probe.never_fits(body["max_tokens"], model)):
+        required_limit = call.native_dialect == "messages" and "max_tokens" in body
+        if not (required_limit and self._probe.never_fits(body["max_tokens"], model)):
             answer = await self._ask(call, model, body, deadline, dropped=left_out)
-            if not (formality and isinstance(answer, EngineAnswer) and is_too_long(answer.status, answer.body)):
+            if not (required_limit and isinstance(answer, EngineAnswer) and is_too_long(answer.status, answer.body)):
                 return answer
         del body["max_tokens"]
         return await self._ask(call, model, body, deadline, dropped=[*left_out, "max_tokens"])
@@ -260,8 +259,8 @@ class DirectEngine(Engine):
         # A stream may accept fewer extra fields, so streams are remembered separately.
         where = f"{dialect} stream" if stream and own else f"{dialect} echo" if echo else dialect
         for level in range(min(self._fallback.level(where, model), len(asks) - 1), len(asks)):
-            asked, added = add_fields(body, asks[level])
-            response = await self._send(path, {**asked, **options}, call.foreign_key, call.headers)
+            request, added = add_fields(body, asks[level])
+            response = await self._send(path, {**request, **options}, call.foreign_key, call.headers)
             if stream and response.status == 200 and response.content_type == "text/event-stream":
                 assert deadline is not None
                 finish = partial(self._finish, call, model, where, kind, asks, level, added, dropped, text)
@@ -397,8 +396,8 @@ class DirectEngine(Engine):
 
     async def _send_trial(self, call: EngineCall, ask: Mapping[str, Any], question: Mapping[str, Any]) -> HttpAnswer:
         """A request of the gateway's own, with the same extra fields as the call."""
-        asked, _ = add_fields(question, ask)
-        return await self._send(f"/v1/{call.dialect.path}", asked, call.foreign_key, {})
+        request, _ = add_fields(question, ask)
+        return await self._send(f"/v1/{call.dialect.path}", request, call.foreign_key, {})
 
     def _at(self, path: str) -> str:
         base = str(self._base_url)
@@ -418,17 +417,17 @@ class DirectEngine(Engine):
         key = self.api_key or foreign_key
         return {"Authorization": f"Bearer {key}"} if key else {}
 
-    def _model_for(self, asked: str | None) -> str:
+    def _model_for(self, requested: str | None) -> str:
         """The model name to send: an engine with one model is always called with that name."""
         served = [str(entry["id"]) for entry in self._probe.cards or () if "id" in entry]
-        if len(served) == 1 or (asked is None and served):
+        if len(served) == 1 or (requested is None and served):
             return served[0]
-        if asked is not None:
-            return asked
+        if requested is not None:
+            return requested
         plain = self.plain_models()
         return plain[0] if plain else "default"
 
-    async def _look(self, foreign_key: str | None) -> None:
+    async def _probe_once(self, foreign_key: str | None) -> None:
         """Probe the engine once."""
         await self._probe.run(self._base_url, self._authorization(foreign_key), self.findings)
 

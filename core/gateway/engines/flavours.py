@@ -33,8 +33,7 @@ class Flavour:
         version: (path beside ``/v1``, field) of its version, tried in order.
         chat, completions: sets of extra request fields, fullest first; the last one is empty.
         streams_ids: kinds of calls (``chat``, ``chat with tools``, ``completions``) whose stream has the same ids and
-            log-probs
-            as the whole answer.
+            log-probs as the whole answer.
         streams_since: the first version whose streams do so; older and unknown versions use whole answers.
         logprobs: the default kind of log-probs; None: unknown.
         measurable: whether a start option decides about ``logprobs``, so that it is measured.

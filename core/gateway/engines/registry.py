@@ -77,15 +77,13 @@ class EngineSet:
 
         Args:
             base_url: ``http://host:port/v1`` of an OpenAI-compatible engine, with ``user:password@`` before the host if
-                it
-                needs a login; for kind ``litellm`` the ``provider/model`` for all model names; None if ``ready``
+                it needs a login; for kind ``litellm`` the ``provider/model`` for all model names; None if ``ready``
                 returns it.
             kind: ``openai`` or ``litellm``.
             models: globs of the model names it serves.
             api_key: its key; never stored. Without one the agent's own key is passed on.
             ready: blocking; called in a thread before the first call, and again after the engine was unreachable.
-                Returns the
-                base URL, or None to keep ``base_url``. Calls wait for it.
+                Returns the base URL, or None to keep ``base_url``. Calls wait for it.
             default: serves the names that no glob matches.
             api_base: for kind ``litellm``: another address of the provider's API.
             streaming: ``auto``, ``whole`` or ``relay``, see ``core.gateway.engines.capabilities.StreamPolicy``.
@@ -95,8 +93,7 @@ class EngineSet:
 
         Raises:
             InvalidInput: an unknown kind or streaming mode, a base URL with a query, two logins, or neither
-                ``base_url`` nor
-                ``ready``.
+                ``base_url`` nor ``ready``.
         """
         if streaming not in STREAMING:
             raise InvalidInput(f"unknown streaming {streaming!r}", field="streaming", hint=", ".join(STREAMING))
@@ -158,8 +155,7 @@ class EngineSet:
         """Import LiteLLM in the background if an engine needs it, so that its first call does not wait.
 
         For processes that serve for long. LiteLLM takes 150 MB of memory, so it is not imported where only a model name
-        could
-        request it.
+        could request it.
         """
         if any(engine.kind == "litellm" for engine in self.engines()):
             self._litellm.begin()

@@ -23,8 +23,7 @@ def parse_body(raw: bytes, *, prompt_ids: bool = True) -> tuple[Any, bytes]:
     Args:
         raw: the body as received.
         prompt_ids: False if the prompt's ids are not needed; they are most of the body and of the parse time. Of a long
-            list
-            only the first id is parsed then.
+            list only the first id is parsed then.
 
     Raises:
         EngineError: it is not JSON.

@@ -36,11 +36,11 @@ class Retries:
     max_wait_s: float = 5.0
 
 
-def affinity(trajectory_uid: str | None, asked: Mapping[str, Any]) -> str:
+def affinity(trajectory_uid: str | None, request: Mapping[str, Any]) -> str:
     """The affinity key of a call: its trajectory, or a hash of the beginning of its prompt."""
     if trajectory_uid is not None:
         return trajectory_uid
-    messages, prompt = asked.get("messages"), asked.get("prompt")
+    messages, prompt = request.get("messages"), request.get("prompt")
     begins = messages[:2] if isinstance(messages, list) else prompt[:256] if isinstance(prompt, str | list) else None
     return hashlib.blake2b(orjson.dumps(begins), digest_size=16).hexdigest()
 

@@ -1,8 +1,8 @@
 """Decides whether engines that return no ids may stream.
 
 Without ids a stream can't lose ids, but it may lose usage or log-probs, or pass a tool call as plain text. So the
-gateway
-sends one small greedy request of its own, whole and as a stream, and trusts the stream if both answers are equal.
+gateway sends one small greedy request of its own, whole and as a stream, and trusts the stream if both answers are
+equal.
 """
 
 from __future__ import annotations
@@ -176,8 +176,8 @@ def _counts(answer: Json) -> tuple[Any, Any]:
 
 def _texts(choice: Json) -> Json:
     """Content, reasoning and refusal by field."""
-    said = {"text": choice.get("text"), **(choice.get("message") or {})}
-    return {name: text for name, text in said.items() if name != "role" and isinstance(text, str) and text}
+    fields = {"text": choice.get("text"), **(choice.get("message") or {})}
+    return {name: text for name, text in fields.items() if name != "role" and isinstance(text, str) and text}
 
 
 def _calls(choice: Json) -> list[tuple[Any, Any]]:

@@ -65,12 +65,12 @@ class HttpProtocol(HttpToolsProtocol):
         self._body_bytes = 0
         self._held = 0
         self._n_open = 0
-        self._late = False
+        self._above_limit = False
         self._codings: list[bytes] = []
         self._declared = 0
-        self._told_host: bytes | None = None
+        self._host_header: bytes | None = None
         self._refusal: StudioError | None = None
-        self._lingers = False
+        self._closing = False
         self._unsent = 0
         self._unsent_since = 0.0
         self.url = b""
@@ -87,7 +87,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._answer(self._overloaded())
             self.transport.close()
         # A client above the limit gets its error response once its request is known.
-        self._late = self._connections.full
+        self._above_limit = self._connections.full
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed."""
@@ -98,7 +98,7 @@ class HttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Received bytes of requests."""
         while data:
-            if self._lingers or self._refusal is not None:
+            if self._closing or self._refusal is not None:
                 return
             data = self._fed(data)
 
@@ -140,7 +140,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._since = self.loop.time()
         self._head_bytes = self._raw_bytes = self._body_bytes = self._declared = 0
         self._codings = []
-        self._told_host = None
+        self._host_header = None
         if not self._n_open:
             self._connections.waits(self, self._since)
 
@@ -164,7 +164,7 @@ class HttpProtocol(HttpToolsProtocol):
         elif name == b"content-length":
             self._declared = int(value)
         elif name == b"host":
-            self._told_host = value
+            self._host_header = value
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -226,7 +226,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Close the connection if the client is too slow to send a request or to read a response."""
         if self._stalls(now):
             self.transport.abort()
-        elif self._lingers:
+        elif self._closing:
             if now - self._since > LINGER_S:
                 self.transport.abort()
         elif self.transport.is_closing() or self._refusal is not None:
@@ -284,20 +284,20 @@ class HttpProtocol(HttpToolsProtocol):
                     f"the transfer coding {codings!r} is not served", field="Transfer-Encoding", hint="chunked"
                 )
             )
-        if not self.url.startswith(b"/") and not self._is_for_told_host():
+        if not self.url.startswith(b"/") and not self._target_is_host():
             raise _Refused(MalformedHttp("the request's target names another host than its Host header", field="Host"))
         if self._declared > self._limits.max_body_bytes:
             raise _Refused(self._long_body())
-        late = self._late and self._connections.full
+        late = self._above_limit and self._connections.full
         if late or self._n_open > MOST_PIPELINED or (self._declared > SMALL and self._connections.memory_full):
             raise _Refused(self._overloaded())
-        self._late = False
+        self._above_limit = False
 
-    def _is_for_told_host(self) -> bool:
+    def _target_is_host(self) -> bool:
         if self.url == b"*":
             return True
         named = urlsplit(self.url.decode("latin-1")).netloc
-        return self._told_host is not None and named.lower() == self._told_host.decode("latin-1").strip().lower()
+        return self._host_header is not None and named.lower() == self._host_header.decode("latin-1").strip().lower()
 
     def _refuse(self, error: StudioError) -> None:
         """Send an error after all earlier responses, and serve no more requests on this connection."""
@@ -305,7 +305,7 @@ class HttpProtocol(HttpToolsProtocol):
         own = self._reading == _BODY
         if own and self.cycle.response_complete:
             # The request is already answered.
-            self._linger()
+            self._drop_rest()
             return
         if own and self.cycle.response_started:
             # A response in progress can't be followed by an error response.
@@ -332,11 +332,11 @@ class HttpProtocol(HttpToolsProtocol):
             lines.append(b"%s: %s\r\n" % (name, value))
         self._release()
         self.transport.write(b"".join([*lines, b"\r\n", body]))
-        self._linger()
+        self._drop_rest()
 
-    def _linger(self) -> None:
+    def _drop_rest(self) -> None:
         """Stop writing, and drop further data."""
-        self._lingers, self._since = True, self.loop.time()
+        self._closing, self._since = True, self.loop.time()
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()

@@ -1,8 +1,7 @@
 """Hosted providers through LiteLLM.
 
 Only fields of the OpenAI API become LiteLLM arguments. All other request fields are sent in ``extra_body``, so no
-request
-can set LiteLLM's own options (``api_base``, ``mock_response``, callbacks).
+request can set LiteLLM's own options (``api_base``, ``mock_response``, callbacks).
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class ProviderEngine(Engine):
         self._api_base = api_base
         self._clock = clock
         self._streaming = streaming
-        self._tells_ids: bool | None = None
+        self._returns_ids: bool | None = None
         self._sent = SentFields()
 
     @property
@@ -163,7 +162,7 @@ class ProviderEngine(Engine):
         answer = check_answer(orjson.loads(raw))
         self.succeeded()
         if call.dialect.name == "chat":
-            self._see_ids(answer)
+            self._note_ids(answer)
         return EngineAnswer(200, raw, answer, model, added, dropped, facts=facts)
 
     async def _ask_natively(self, call: EngineCall, model: str, *, stream: bool) -> EngineStream | EngineAnswer:
@@ -209,22 +208,21 @@ class ProviderEngine(Engine):
         """How a kind of call is streamed, and why.
 
         Providers return no ids, so their streams lose none. A server at the user's own ``api_base`` may return ids,
-        which its
-        first whole answer shows.
+        which its first whole answer shows.
         """
         if kind == "completions":
             # LiteLLM rewrites these streams, and their source can't be reached.
             return WHOLE
         if self._streaming != AUTO:
             return self._streaming
-        if self._api_base is None or self._tells_ids is False:
+        if self._api_base is None or self._returns_ids is False:
             return RELAY
-        return f"{WHOLE}: {'not asked yet' if self._tells_ids is None else 'ids would be lost'}"
+        return f"{WHOLE}: {'not asked yet' if self._returns_ids is None else 'ids would be lost'}"
 
-    def _see_ids(self, answer: Mapping[str, Any]) -> None:
+    def _note_ids(self, answer: Mapping[str, Any]) -> None:
         tokens = extract_tokens(answer, 0, "chat")
         has_ids = tokens.response_ids is not None or tokens.prompt_ids is not None
-        self._tells_ids = bool(self._tells_ids) or has_ids
+        self._returns_ids = bool(self._returns_ids) or has_ids
 
     async def list_models(self) -> list[dict[str, Any]]:
         """Its model; a provider's whole catalogue is not listed."""

@@ -24,7 +24,7 @@ temperature top_p user
 FIELDS: Final = {"chat": frozenset(_CHAT.split()), "completions": frozenset(_COMPLETIONS.split())}
 """Fields of the OpenAI API by dialect; these become LiteLLM's arguments."""
 
-_ASKED: Final = frozenset({"messages", "prompt"})
+_CONTENT_FIELDS: Final = frozenset({"messages", "prompt"})
 _TOOL: Final = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 """Stands for any tools, because their contents do not decide whether they are sent."""
 _MAX_REMEMBERED: Final = 1024
@@ -57,18 +57,18 @@ class SentFields:
         Args:
             arguments: fields of ``FIELDS`` and their values.
         """
-        asked = {name: value for name, value in arguments.items() if name not in _ASKED and value is not None}
-        if asked.get("tools"):
-            asked["tools"] = [_TOOL]
-        key = orjson.dumps([model, dialect, asked], option=orjson.OPT_SORT_KEYS)
+        fields = {name: value for name, value in arguments.items() if name not in _CONTENT_FIELDS and value is not None}
+        if fields.get("tools"):
+            fields["tools"] = [_TOOL]
+        key = orjson.dumps([model, dialect, fields], option=orjson.OPT_SORT_KEYS)
         sent = self._known.get(key)
         if sent is None:
-            sent = self._known[key] = _compare(litellm, model, dialect, asked)
+            sent = self._known[key] = _compare(litellm, model, dialect, fields)
         return sent
 
 
-def _compare(litellm: Any, model: str, dialect: str, asked: Mapping[str, Any]) -> Sent:
-    unsupported = _unsupported(litellm, model, asked)
+def _compare(litellm: Any, model: str, dialect: str, requested: Mapping[str, Any]) -> Sent:
+    unsupported = _unsupported(litellm, model, requested)
     if dialect != "chat":
         return Sent(unsupported, {})
     try:
@@ -80,8 +80,10 @@ def _compare(litellm: Any, model: str, dialect: str, asked: Mapping[str, Any]) -
             )
             return {**params, "extra_body": params.get("extra_body") or {}}
 
-        everything = sent(asked)
-        because = {name: _difference(everything, sent({k: v for k, v in asked.items() if k != name})) for name in asked}
+        everything = sent(requested)
+        because = {
+            name: _difference(everything, sent({k: v for k, v in requested.items() if k != name})) for name in requested
+        }
     except Exception:
         # LiteLLM raises errors of any type for fields it refuses; the call itself reports the reason.
         return Sent(unsupported, {})
@@ -96,9 +98,9 @@ def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     return sorted(name for name in names if (name in one, one.get(name)) != (name in other, other.get(name)))
 
 
-def _unsupported(litellm: Any, model: str, asked: Mapping[str, Any]) -> list[str]:
+def _unsupported(litellm: Any, model: str, requested: Mapping[str, Any]) -> list[str]:
     """The fields that LiteLLM's list for the provider lacks; fields that only some models support may be missing
     there.
     """
     supported = set(litellm.get_supported_openai_params(model=model) or ())
-    return sorted(name for name in asked if supported and name not in supported)
+    return sorted(name for name in requested if supported and name not in supported)

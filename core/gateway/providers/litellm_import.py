@@ -90,8 +90,7 @@ def _beside_calls() -> Iterator[None]:
     """Let other threads run during a long import.
 
     Imported objects stay for good, so garbage collection would only walk through all of them repeatedly while calls
-    wait. It
-    takes more than half of the import's time, in pauses of up to a third of a second.
+    wait. It takes more than half of the import's time, in pauses of up to a third of a second.
     """
     collecting, switch = gc.isenabled(), sys.getswitchinterval()
     gc.disable()

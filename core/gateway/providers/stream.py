@@ -128,7 +128,7 @@ class _Chunks:
         else:
             return None
         self._usage = chunk.pop("usage", None) or self._usage
-        choices = [choice for choice in chunk.pop("choices", ()) if self._says_something(choice)]
+        choices = [choice for choice in chunk.pop("choices", ()) if self._has_content(choice)]
         # Some providers use a new id in each chunk.
         self._head = {**chunk, **self._head}
         return {**chunk, **self._head, "choices": choices} if choices else None
@@ -142,7 +142,7 @@ class _Chunks:
         last = [{**self._head, "choices": [end]} for end in ends]
         return [*last, {**self._head, "choices": [], "usage": self._usage}] if self._usage is not None else last
 
-    def _says_something(self, choice: dict[str, Any]) -> bool:
+    def _has_content(self, choice: dict[str, Any]) -> bool:
         index = choice.setdefault("index", 0)
         # Some providers repeat it in each chunk, so it is used at the end.
         if reason := choice.pop("finish_reason", None):

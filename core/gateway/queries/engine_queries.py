@@ -42,10 +42,10 @@ class ListModels(Endpoint):
         known = {entry["id"]: entry for entries in listed for entry in entries if "id" in entry}
         anthropic = self.dialect_of(http_request.headers) is MESSAGES
         data = [_card(entry) for entry in known.values()] if anthropic else list(known.values())
-        if (asked := http_request.path.get("model")) is not None:
-            model = next((entry for entry in data if entry["id"] == asked), None)
+        if (name := http_request.path.get("model")) is not None:
+            model = next((entry for entry in data if entry["id"] == name), None)
             if model is None:
-                raise NotFound(f"no engine lists the model {asked!r}", field="model")
+                raise NotFound(f"no engine lists the model {name!r}", field="model")
             return model
         return _page(data, http_request) if anthropic else {"object": "list", "data": data}
 

@@ -61,10 +61,10 @@ class ConnectionPool:
         """
         client = await self.client()
         data = b"" if body is None else orjson.dumps(body)
-        said = {**headers, "Content-Type": "application/json"} if body is not None else headers
+        sent_headers = {**headers, "Content-Type": "application/json"} if body is not None else headers
         for attempt in (1, 2):
             try:
-                async with await client.request(method, url, headers=said, body=data) as answer:
+                async with await client.request(method, url, headers=sent_headers, body=data) as answer:
                     return answer.status, await answer.read(self.bounds.aside)
             except Disconnected:
                 # The engine may have closed an idle connection just now, so one retry is made.

@@ -48,7 +48,7 @@ class HttpClient:
         self._keepalive_s = keepalive_s
         self._proxies = proxies
         self._idle: dict[Origin, deque[EngineConnection]] = {}
-        self._distrusted: set[Origin] = set()
+        self._not_reused: set[Origin] = set()
         self._open: set[EngineConnection] = set()
         self._targets: LRUCache[tuple[str, str], Target] = LRUCache(_MAX_ORIGINS)
         self._tls: ssl.SSLContext | None = None
@@ -69,8 +69,7 @@ class HttpClient:
 
         Raises:
             ConnectError: no connection. Disconnected: closed without a response; on a reused connection the server may
-                still be
-                well. HttpError: an invalid response. ValueError: an invalid header.
+                still be well. HttpError: an invalid response. ValueError: an invalid header.
         """
         target = self._target(method, url)
         data = request_bytes(target, headers, body, method)
@@ -137,7 +136,7 @@ class HttpClient:
 
     def keep(self, connection: EngineConnection) -> None:
         """Keep a connection for reuse."""
-        if connection.origin in self._distrusted:
+        if connection.origin in self._not_reused:
             connection.close()
             return
         self._idle.setdefault(connection.origin, deque()).append(connection)
@@ -146,7 +145,7 @@ class HttpClient:
 
     def stop_reuse(self, origin: Origin) -> None:
         """Stop reusing connections to this origin, because one caller could get the response to another."""
-        self._distrusted.add(origin)
+        self._not_reused.add(origin)
         for connection in self._idle.pop(origin, ()):
             connection.close()
 

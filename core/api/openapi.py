@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse
 from core.api import batches, clawr1, data, feedback, keys, metrics, produce, read, recipes, train, views
 from core.api.handling import Call
 from core.api.routing import Operation, Router
-from core.api.schemas import ANY, INT, OBJ, STR, Schema, array, obj
+from core.api.schemas import ANY, BOOL, INT, OBJ, STR, Schema, array, obj, whole
 
 SERVED: Final = tuple(
     operation
@@ -68,6 +68,11 @@ def _model_call(path: str, summary: str, **needed: Schema) -> Operation:
     )  # fmt: skip
 
 
+def _passed_on(path: str, summary: str) -> Operation:
+    note = "Passed on to the engine, and not recorded."
+    return Operation("POST", path, "capture", summary, OBJ, body=_REQUEST, statuses=_ENGINE, note=note)
+
+
 CAPTURE: Final = (
     _model_call("/chat/completions", "OpenAI chat", messages=array(OBJ)),
     _model_call("/completions", "OpenAI completions", prompt=ANY),
@@ -77,11 +82,36 @@ CAPTURE: Final = (
         "POST", "/messages/count_tokens", "capture", "Anthropic token count", obj(input_tokens=INT),
         body={**_REQUEST, "required": ["messages"]}, statuses=_ENGINE,
     ),
-    Operation("GET", "/responses/{response_id}", "capture", "An answer of earlier", OBJ, statuses=(400, 404)),
+    Operation(
+        "POST", "/responses/input_tokens", "capture", "OpenAI Responses token count", obj(input_tokens=INT),
+        body=_REQUEST, statuses=_ENGINE,
+    ),
+    Operation("GET", "/responses/{response_id}", "capture", "An earlier response", OBJ, statuses=(400, 404)),
+    Operation(
+        "DELETE", "/responses/{response_id}", "capture", "Hide a response from later requests",
+        obj(id=STR, deleted=BOOL), statuses=(400, 404), note="Its step stays in the pool.",
+    ),
+    Operation(
+        "POST", "/responses/{response_id}/cancel", "capture", "Cancel a response", OBJ, statuses=(400, 404),
+        note="Always refused: no response runs in the background.",
+    ),
+    Operation(
+        "GET", "/responses/{response_id}/input_items", "capture", "The input of an earlier response",
+        obj(data=array(OBJ), has_more=BOOL), statuses=(400, 404),
+        query={"limit": whole(1, 100), "order": {"enum": ["asc", "desc"]}, "after": STR},
+    ),
+    _passed_on("/embeddings", "Embeddings of the engine"),
+    _passed_on("/tokenize", "Tokens of a text, by the engine"),
+    _passed_on("/detokenize", "The text of tokens, by the engine"),
     Operation("GET", "/models", "capture", "What the engines serve", obj(data=array(OBJ)), statuses=_ENGINE),
     Operation("GET", "/models/{model}", "capture", "One model", obj(id=STR), statuses=_ENGINE),
 )  # fmt: skip
 """What agents call, below ``/v1`` and ``/{trajectory_uid}/{prompt_uid}/v1``: the routes are ``core.gateway.app``'s."""
+BESIDE_V1: Final = ("/tokenize", "/detokenize")
+"""Of these, which are also served without ``/v1``."""
+HEALTH: Final = Operation(
+    "GET", "/health", "capture", "Whether the default engine is alive", obj(status=STR), statuses=(503,), same_at=(503,)
+)
 
 
 def operations() -> Iterator[Operation]:
@@ -90,6 +120,9 @@ def operations() -> Iterator[Operation]:
     for operation in CAPTURE:
         for prefix in ("/v1", "/{trajectory_uid}/{prompt_uid}/v1"):
             yield replace(operation, path=prefix + operation.path)
+            if operation.path in BESIDE_V1:
+                yield replace(operation, path=prefix.removesuffix("/v1") + operation.path)
+    yield HEALTH
 
 
 def document(server: str | None = None) -> dict[str, Any]:

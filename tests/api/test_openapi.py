@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import Any, cast
 
 import httpx
@@ -16,9 +17,11 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from starlette.routing import Route
 
 from core.api import ApiDeps, create_api
 from core.api.openapi import document, operations
+from core.gateway.app import GatewayDeps, create_gateway
 from tests.conftest import ServeProcess
 
 N_EXAMPLES = int(os.environ.get("CLAW_FUZZ_EXAMPLES", "3"))
@@ -52,26 +55,21 @@ def test_every_call_answers_as_documented(case: Any, service: ServeProcess) -> N
         service.http.post("/api/v1/policy", json={"version": 1, "event": "registered"}).raise_for_status()
 
 
-def served() -> set[tuple[str, str]]:
-    """(method, path) of the routes that the service hands to its server, without the document's own."""
-    routes = {
+def paths_of(routes: Sequence[Route]) -> set[tuple[str, str]]:
+    """(method, path) of routes as they are handed to the server."""
+    return {
         (method, re.sub(r":\w+}", "}", route.path))
-        for route in create_api(cast("ApiDeps", None))
+        for route in routes
         for method in (route.methods or set()) - {"HEAD"}
     }
-    return routes - {("GET", "/openapi.json"), ("GET", "/docs")}
 
 
 def test_every_route_is_described_and_nothing_else(service: ServeProcess) -> None:
     described = service.http.get("/openapi.json").json()
     assert described["servers"] == [{"url": service.base_url}]
-    own = {
-        (method.upper(), path)
-        for path, methods in described["paths"].items()
-        for method, operation in methods.items()
-        if operation["tags"] != ["capture"]
-    }
-    assert own == served()
+    paths = {(method.upper(), path) for path, methods in described["paths"].items() for method in methods}
+    own = paths_of(create_api(cast("ApiDeps", None))) - {("GET", "/openapi.json"), ("GET", "/docs")}
+    assert paths == own | paths_of(create_gateway(cast("GatewayDeps", None)))
     assert all(operation["summary"] for methods in described["paths"].values() for operation in methods.values())
 
 

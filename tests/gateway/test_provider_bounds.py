@@ -121,3 +121,12 @@ def test_compressed_answers_are_read(make_gateway: Any, upstream: Any) -> None:
         got = gateway.chat()
         assert got.status_code == 200, got.text[:300]
         assert got.json()["choices"][0]["message"]["content"] == "é" * 3_000_000
+
+
+def test_loading_litellm_again_counts_no_byte_twice(make_gateway: Any, upstream: Any) -> None:
+    load_litellm()
+    gateway = make_gateway(timeouts=Timeouts(total=20.0), bounds=Bounds(answer=3 * MIB // 2))
+    gateway.engines.add("hosted", "openai/gpt-4o", kind="litellm", api_base=upstream.base_url, api_key="k")
+    upstream.reply = lambda seen: chat_answer("x" * MIB)
+    got = gateway.chat()
+    assert got.status_code == 200, got.text[:300]

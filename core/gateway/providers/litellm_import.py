@@ -70,7 +70,9 @@ def load_litellm() -> Any:
     from core.gateway.providers.read_limits import bounded
 
     transport: Any = importlib.import_module("litellm.llms.custom_httpx.aiohttp_transport").LiteLLMAiohttpTransport
-    transport.handle_async_request = bounded(transport.handle_async_request)
+    if transport.handle_async_request.__module__ != bounded.__module__:
+        # A second registry of engines in this process must not count each byte twice.
+        transport.handle_async_request = bounded(transport.handle_async_request)
     litellm.suppress_debug_info = True
     litellm.telemetry = False
     # Fields that a provider does not support are dropped; the step lists them.

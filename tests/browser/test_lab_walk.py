@@ -91,7 +91,7 @@ def test_from_table_to_token_to_label_to_file(lab, watch):
 
     page.goto(f"{lab.url}/batch?tab=excluded")
     expect(figure(page, "Trajectories")).to_have_text(str(lab.totals["n_trajectories"] - 1))
-    expect(page.get_by_text("Labelled bad: a bad step is out")).to_be_visible()
+    expect(page.get_by_text("Labelled bad, the step or its whole trajectory")).to_be_visible()
     n_left = int(figure(page, "Steps").inner_text())
     assert n_left < lab.totals["n_steps"]
 

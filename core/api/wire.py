@@ -281,7 +281,9 @@ class SessionIn(WireModel):
     channel: Annotated[str, Field(min_length=1)] | None = None
     agent: str | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
-    expires_in_s: Annotated[float, Field(gt=0, le=1e9)] | None = Field(None, description="The key holds for so long")
+    expires_in_s: Annotated[float, Field(gt=0, le=1e9, strict=True)] | None = Field(
+        None, description="The key holds for so long"
+    )
     max_calls: Annotated[int, Field(ge=1, strict=True)] | None = Field(
         None, description="Most model calls; those that its trajectory has already count"
     )
@@ -290,7 +292,7 @@ class SessionIn(WireModel):
     )
     calls_per_minute: Annotated[int, Field(ge=1, strict=True)] | None = None
     models: list[Annotated[str, Field(min_length=1)]] = Field([], description="Globs of the models that it may ask for")
-    any_prompt: bool = Field(False, description="Its calls may name another prompt group by URL or header")
+    any_prompt: Flag = Field(False, description="Its calls may name another prompt group by URL or header")
 
     def limits(self, now: float) -> dict[str, Any]:
         """As ``session`` records have them; only what is set. ``now``: seconds since the epoch."""

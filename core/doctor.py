@@ -1,4 +1,4 @@
-"""Says what is wrong with ports, disk, engine, tokenizer, packages and data folder, and the mend."""
+"""Checks ports, disk, engine, tokenizer, packages and data folder, and says how to fix what is wrong."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ State = Literal["ok", "warn", "bad"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check: ``state`` ok, warn or bad; ``mend`` says what to do when it is not ok."""
+    """One check: ``state`` is ok, warn or bad; ``mend`` says what to do unless it is ok."""
 
     check: str
     state: State
@@ -61,9 +61,9 @@ def diagnose(
 
     Args:
         settings: of the service.
-        port_is_ours: the running service asks about itself.
-        sync: its weight sync, as ``PolicyState.sync_json`` tells.
-        pages_address: where pages are served; None where they are not.
+        port_is_ours: True if the running service checks itself.
+        sync: its weight sync, from ``PolicyState.sync_json``.
+        pages_address: where pages are served; None if they are not.
     """
     checks: list[Callable[[], Iterator[Finding]]] = [
         check_python,
@@ -82,7 +82,7 @@ def diagnose(
 
 
 def deep_findings(report: Mapping[str, Any]) -> list[Finding]:
-    """What the deep check (``core.ingest.deepcheck``, as JSON) found, a line per step of which something is wrong."""
+    """Findings of the deep check (``core.ingest.deepcheck``, as JSON), one line per step with a problem."""
     counts = (
         f"{report['n_steps']} steps, {report['n_against_journal']} compared with the journal,"
         f" {report['n_without_record']} without a record"
@@ -125,7 +125,7 @@ def check_packages() -> Iterator[Finding]:
 
 
 def check_data_dir(data_dir: Path) -> Iterator[Finding]:
-    """The folder exists or can be made, can be written, and has room."""
+    """The folder exists or can be created, is writable and has free space."""
     existing = next(p for p in [data_dir.absolute(), *data_dir.absolute().parents] if p.exists())
     if not os.access(existing, os.W_OK):
         yield Finding("data folder", "bad", f"{existing} is not writable", "set CLAW_STUDIO_DATA_DIR")
@@ -139,7 +139,7 @@ def check_data_dir(data_dir: Path) -> Iterator[Finding]:
 
 
 def check_journal(journal_dir: Path) -> Iterator[Finding]:
-    """What ingest met in the journal that is no record: a copy of it lies beside the segment."""
+    """Damaged bytes that ingest met in the journal; a copy lies beside the segment."""
     try:
         damage = kept_aside(journal_dir)
     except OSError as error:
@@ -155,7 +155,7 @@ def check_journal(journal_dir: Path) -> Iterator[Finding]:
 
 
 def check_exposure(settings: Settings, pages_address: str | None = None) -> Iterator[Finding]:
-    """Who can reach gateway and pages, and what is asked of them. ``pages_address``: None where no pages are served."""
+    """Who can reach gateway and pages, and which keys they need. ``pages_address``: None if no pages are served."""
     key_mend = "set CLAW_STUDIO_API_KEY to a long random one"
     if settings.is_loopback:
         yield Finding("exposure", "ok", f"{settings.host}: only this machine can reach the gateway")
@@ -183,7 +183,7 @@ def check_exposure(settings: Settings, pages_address: str | None = None) -> Iter
 
 
 def check_certificate(tls: tuple[Path, Path]) -> Iterator[Finding]:
-    """Certificate and key can be read and belong together."""
+    """Certificate and key can be read and match."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*tls)
     except OSError as err:
@@ -194,7 +194,7 @@ def check_certificate(tls: tuple[Path, Path]) -> Iterator[Finding]:
 
 
 def check_sync(sync: Mapping[str, Any] | None) -> Iterator[Finding]:
-    """A weight sync that nobody finishes: calls wait for it, and go on with doubtful versions once it has expired."""
+    """A weight sync that is not finished: calls wait for it, and have uncertain versions after it expires."""
     if sync is None:
         return
     described = f"version {sync['version']}, begun {sync['elapsed_s']:.0f} s ago"
@@ -224,9 +224,9 @@ def check_port(host: str, port: int) -> Iterator[Finding]:
 
 
 def check_engine(settings: Settings) -> Iterator[Finding]:
-    """Every policy engine is named in a way we know, and its port answers."""
+    """Every policy engine has a valid address, and its port answers."""
     for engine in [*settings.engine.split(","), *(one.base_url for one in settings.engines)]:
-        # Findings are shown: passwords stay out of them.
+        # Findings are shown, so passwords are removed.
         yield from _check_address(split_login(engine.strip())[0])
 
 
@@ -262,7 +262,7 @@ def _host_port(url: str) -> tuple[str | None, int]:
 
 
 def check_tokenizer(settings: Settings) -> Iterator[Finding]:
-    """The tokenizer that pages use to show token text can be loaded."""
+    """The tokenizer for token text on pages can be loaded."""
     from core.serving.tokenizer import load_tokenizer, tokenizer_hash
 
     directory = settings.local_model_dir
@@ -274,7 +274,7 @@ def check_tokenizer(settings: Settings) -> Iterator[Finding]:
 
 
 def check_pool(settings: Settings, *, running: bool) -> Iterator[Finding]:
-    """The pool's file can be read, every value of it, and the opinions log is whole."""
+    """The pool's file and all its values can be read, and the opinions log is complete."""
     from core.errors import StudioError
     from core.pool.upkeep.opinionlog import inspect
     from core.pool.upkeep.recovery import check_recoverable, read_place, read_through

@@ -1,4 +1,4 @@
-"""What makes a change of a folder outlast a power cut."""
+"""Makes changes of a folder durable."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The engines that the settings name, made known to the gateway; the embedded one starts at its first call.
-
-Starting torch takes seconds and hundreds of megabytes, so an unused embedded engine is never started.
-"""
+"""Registers the engines of the settings with the gateway; the embedded one starts at its first call."""
 
 from __future__ import annotations
 
@@ -24,15 +21,15 @@ LITELLM = "litellm:"
 
 
 class EngineStarter(Protocol):
-    """Who can start the embedded engine."""
+    """Starts the embedded engine on demand."""
 
     def ensure(self) -> str:
-        """Base URL of the running engine; starts it, and waits. Raises EngineError."""
+        """Base URL of the running engine; starts it and waits. Raises EngineError."""
         ...
 
 
 class LocalEngineHost:
-    """Owns the embedded engine's process: started once on demand, by whichever thread asks first."""
+    """The embedded engine's process, started once on demand."""
 
     def __init__(self, settings: Settings) -> None:
         self._model_dir = settings.local_model_dir or settings.data_dir / "model"
@@ -41,7 +38,7 @@ class LocalEngineHost:
         self._lock = threading.Lock()
 
     def ensure(self) -> str:
-        """Base URL of the running engine; starts it, and waits. Raises EngineError with the engine's last words."""
+        """Base URL of the running engine; starts it and waits. Raises EngineError with the engine's last output."""
         with self._lock:
             if self._process is None or not self._process.alive:
                 self._process = EngineProcess.start(
@@ -63,7 +60,7 @@ class LocalEngineHost:
 
 
 def timeouts_of(settings: Settings) -> Timeouts:
-    """How long engines are waited for."""
+    """Timeouts of engine calls."""
     return Timeouts(
         total=settings.engine_timeout_s,
         first_byte=settings.engine_first_byte_timeout_s,
@@ -72,7 +69,7 @@ def timeouts_of(settings: Settings) -> Timeouts:
 
 
 def bounds_of(settings: Settings) -> Bounds:
-    """How much is read of an engine's answer."""
+    """Size limits of engine answers."""
     return Bounds(answer=settings.max_answer_bytes, head=settings.max_answer_head_bytes, aside=settings.max_aside_bytes)
 
 
@@ -90,7 +87,7 @@ def add_configured_engines(engines: EngineSet, settings: Settings, local: Engine
     else:
         _add(engines, name, first, default=True, **how)
     for number, address in enumerate(others, 2):
-        # "a, b": one model behind several addresses.
+        # "a, b": one model at several addresses.
         _add(engines, f"{name}-{number}", address, replica_of=name, **how)
     for one in settings.engines:
         _add(

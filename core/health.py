@@ -1,4 +1,4 @@
-"""Whether calls are captured and arrive: what ``/healthz``, the doctor and the pages say."""
+"""Whether calls are captured and ingested, for ``/healthz``, the doctor and the pages."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from core.ingest import Ingest
 from core.journal import Journal
 
 STALL_S: Final = 30.0
-"""Calls that wait for so long while none gets into the pool: ingest hangs."""
+"""Calls that wait this long while none reaches the pool mean that ingest hangs, seconds."""
 PROBE_EVERY_S: Final = 2.0
 LOW_BYTES: Final = 4 << 20
-"""With less room than this it is tried whether the journal can still be written."""
+"""Below this free space a test write checks the journal, bytes."""
 
 
 class Health:
-    """The state of capture and arrival.
+    """The state of capture and ingest.
 
     Args:
-        journal: the one of this process; others of the folder are asked through ``elsewhere``.
-        pool_damage: what is wrong with the pool's file, None for nothing.
-        ended: lines about threads that have ended.
-        elsewhere: lines about other gateway processes that can't capture.
+        journal: the journal of this process; other writers are reported by ``elsewhere``.
+        pool_damage: what is wrong with the pool's file; None if nothing.
+        ended: one line per thread that has ended.
+        elsewhere: one line per other gateway process that can't capture.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Health:
         self._moved_at = time.monotonic()
 
     def look(self) -> None:
-        """For now and then: see whether the disk still takes writes where that is in doubt."""
+        """Called now and then: test whether the disk can be written, if in doubt."""
         now = time.monotonic()
         if now - self._probed_at < PROBE_EVERY_S:
             return
@@ -52,7 +52,7 @@ class Health:
             self._journal.probe()
 
     def problems(self) -> list[dict[str, Any]]:
-        """What is wrong now: ``{part, message, stops}``; ``stops``: calls are not captured, or do not arrive."""
+        """Current problems: ``{part, message, stops}``; ``stops``: calls are not captured or not ingested."""
         checks = [("journal", self._journal.error, True)]
         checks += [("gateway", line, True) for line in self._elsewhere()]
         checks += [("ingest", self._ingest.last_error or self._stall(), True)]

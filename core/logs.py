@@ -1,6 +1,6 @@
-"""Logs on stderr: lines for people, or one JSON object a line for machines.
+"""Logs on stderr: plain lines, or one JSON object per line.
 
-What agents and engines said stands in them: none of it may steer the terminal that shows them, or look like a line.
+Log text may come from agents and engines, so control characters are escaped: it can't steer a terminal or fake a line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class JsonLines(logging.Formatter):
-    """``{"at", "level", "logger", "message", ...}``; what ``extra={"fields": {...}}`` gives stands beside them."""
+    """``{"at", "level", "logger", "message", ...}`` and the fields of ``extra={"fields": {...}}``."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
@@ -44,13 +44,13 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """The same for people: fields behind the message."""
+    """Plain lines, with fields after the message."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line; a trace below it, indented, so that nothing in it begins like a line of its own."""
+        """The line and an indented traceback, so that no line of it looks like a log line."""
         record.message = record.getMessage()
         record.asctime = self.formatTime(record)
         lines = [printable(self.formatMessage(record))]
@@ -67,13 +67,13 @@ class TextLines(logging.Formatter):
 
 
 class _Spelt(logging.LogRecord):
-    """A record whose message and trace are printable, whoever formats it."""
+    """A record whose message and traceback are printable in any formatter."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self.exc_info:
             trace = logging.Formatter().formatException(self.exc_info)
-            # Indented, so that nothing in it begins like a line of its own.
+            # Indented, so that no line of it looks like a log line.
             self.exc_text = "\n".join(f"    {printable(line)}" for line in trace.split("\n"))
 
     def getMessage(self) -> str:
@@ -82,12 +82,12 @@ class _Spelt(logging.LogRecord):
 
 
 def spell_everywhere() -> None:
-    """For a process in which other libraries have handlers of their own: their lines are spelt too."""
+    """For processes with handlers of other libraries: their lines are escaped too."""
     logging.setLogRecordFactory(_Spelt)
 
 
 def set_up(level: int, form: str) -> None:
-    """Send all logs of this process to stderr, in one of ``FORMATS``; what nobody caught is logged too."""
+    """Send all logs of this process to stderr in one of ``FORMATS``, uncaught exceptions included."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     root = logging.getLogger()

@@ -1,7 +1,7 @@
-"""One owner per data folder: an advisory lock, and a note saying where the owner can be reached.
+"""Ownership of a data folder: an advisory lock, and a note with the owner's address.
 
-The lock is held by the kernel for the life of the process, so a killed owner never blocks the next one. The note
-(``owner.json``) only helps clients to find a running service; without the lock it means nothing.
+The kernel holds the lock for the life of the process, so a killed owner never blocks the next one. The note
+(``owner.json``) only helps clients to find a running service; without the lock it has no meaning.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ NOTE_NAME = "owner.json"
 
 @dataclass
 class OwnerLock:
-    """The held lock. ``release`` gives the folder back."""
+    """The held lock. ``release`` gives it up."""
 
     directory: Path
     fd: int
 
     @classmethod
     def acquire(cls, directory: Path) -> OwnerLock:
-        """Take the folder, making it if need be; AlreadyOwned names the owner, PoolError an unusable folder."""
+        """Lock the folder and create it if needed. Raises AlreadyOwned, which names the owner, or PoolError."""
         try:
             directory.mkdir(parents=True, exist_ok=True)
             fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -52,13 +52,13 @@ class OwnerLock:
         return cls(directory, fd)
 
     def announce(self, base_url: str, *, pages_address: str | None = None) -> None:
-        """Write the note, whole or not at all. ``pages_address``: where the same process serves pages, if it does."""
+        """Write the note atomically. ``pages_address``: where the same process serves pages, if it does."""
         temporary = self.directory / (NOTE_NAME + ".tmp")
         temporary.write_text(json.dumps({"pid": os.getpid(), "base_url": base_url, "pages_address": pages_address}))
         temporary.replace(self.directory / NOTE_NAME)
 
     def release(self) -> None:
-        """Remove the note and give the lock back."""
+        """Remove the note and release the lock."""
         (self.directory / NOTE_NAME).unlink(missing_ok=True)
         os.close(self.fd)
 

@@ -1,4 +1,4 @@
-"""Text from elsewhere for terminals and logs: characters that steer a terminal, or the order of reading, are spelt."""
+"""Escapes control and bidirectional characters in text for terminals and logs."""
 
 from __future__ import annotations
 

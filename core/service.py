@@ -1,7 +1,7 @@
-"""Opens and closes everything in the right order; the one place that owns threads and child processes.
+"""Opens and closes all parts in order; the only owner of threads and child processes.
 
-Order of opening: data folder lock, pool, journal, ingest, engines, gateway. Closing goes the other way: the gateway
-finishes its calls, the journal is flushed, ingest takes what is left, the pool closes, the lock goes last.
+Opening order: data folder lock, pool, journal, ingest, engines, gateway. Closing is the reverse: the gateway finishes
+its calls, the journal is flushed, ingest reads the rest, the pool closes, the lock is released.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ MIN_KEY_CHARS = 16
 
 
 def check_key(settings: Settings) -> None:
-    """StudioError: the address is one that others can reach, and the admin key is missing or could be guessed."""
+    """StudioError if the address is reachable by others and the admin key is missing or weak."""
     if settings.is_loopback or len(settings.api_key or "") >= MIN_KEY_CHARS:
         return
     what = "without a key" if settings.api_key is None else f"with a key of fewer than {MIN_KEY_CHARS} characters"
@@ -82,7 +82,7 @@ def check_key(settings: Settings) -> None:
 
 @contextmanager
 def _folder_named(folder: Path) -> Iterator[None]:
-    """PoolError where the system refuses a file below the data folder: read-only, another user's, out of inodes."""
+    """PoolError if the system refuses a file in the data folder: read-only, wrong owner, out of inodes."""
     try:
         yield
     except OSError as error:
@@ -98,7 +98,7 @@ def _folder_named(folder: Path) -> Iterator[None]:
 
 
 class Service:
-    """A running studio without its screen. Build one with ``Service.open``."""
+    """A running studio without pages. Made by ``Service.open``."""
 
     def __init__(
         self, settings: Settings, *, clock: Callable[[], float] = time.time, pages_address: str | None = None
@@ -183,7 +183,7 @@ class Service:
         several = settings.gateways > 1
         raise_descriptor_limit()
         limits = ServerLimits.of(settings)
-        # Beside workers, which pass on to it what is no model call, this server is theirs alone.
+        # With workers this server receives only what they forward.
         app = self._app()
         self.server = (
             GatewayServer(app, limits=limits.behind(settings.gateways), refused=self.stats.refused)
@@ -218,12 +218,12 @@ class Service:
 
         self.supervisor.start(also)
         opened.callback(self.supervisor.stop)
-        # Else the gateway would wait for those that ask.
+        # Otherwise the gateway would wait for those requests.
         opened.callback(self.pool.sql.stop)
         lock.announce(self.base_url, pages_address=self.pages_address)
 
     def _spent(self, trajectory_uid: str) -> tuple[int, int]:
-        """Calls and tokens that a trajectory has in the pool, what was answered a moment ago included."""
+        """Calls and tokens of a trajectory in the pool, including calls answered just now."""
         self.ingest.catch_up(STOP_TIMEOUT_S)
         return self.pool.trajectories.spent(trajectory_uid)
 
@@ -289,18 +289,18 @@ class Service:
 
     @property
     def base_url(self) -> str:
-        """Root of the gateway, ``scheme://host:port``; a wildcard address is named by loopback."""
+        """Root URL of the gateway, ``scheme://host:port``; a wildcard address becomes loopback."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.settings.host, self.settings.host)
         host = f"[{host}]" if ":" in host else host
         return f"{self.settings.scheme}://{host}:{self.port}"
 
     def prepare_engines(self) -> None:
-        """For who stays: begin in the background what an engine's first call would wait for."""
+        """For long-running processes: prepare in the background what an engine's first call needs."""
         if self.fleet is None:
             self.engines.prepare()
 
     def close(self) -> None:
-        """Close all parts in order; harmless when already closed."""
+        """Close all parts in order; may be called twice."""
         self._closing.close()
 
     def _drain(self) -> None:
@@ -313,11 +313,11 @@ class Service:
         return mint_session(self.api_deps, check(SessionIn, fields))
 
     def problems(self) -> list[dict[str, Any]]:
-        """What keeps calls from being captured or from arriving, and what else is wrong: see ``Health.problems``."""
+        """What stops calls from being captured or ingested, and other problems: see ``Health.problems``."""
         return self._health.problems()
 
     def trash(self) -> list[dict[str, Any]]:
-        """What was deleted and can still be restored, newest first: see ``core.trash.list_trash``."""
+        """What was deleted and can be restored, newest first: see ``core.trash.list_trash``."""
         return list_trash(self.settings.trash_dir, days=self.settings.trash_days)
 
     def health(self) -> list[dict[str, Any]]:
@@ -331,11 +331,11 @@ class Service:
         return [finding.as_dict() for finding in [*running, *diagnosed]]
 
     def end_sync(self) -> None:
-        """End the weight sync that nobody finishes; the version before it stays in force. Conflict without one."""
+        """End an unfinished weight sync; the version before it stays active. Conflict if there is none."""
         give_up_sync(self.api_deps)
 
     def finish_sync(self, version: int) -> None:
-        """Say in a trainer's stead that the weights of ``version`` are in force."""
+        """Report in place of a trainer that the weights of ``version`` are active."""
         put_in_force(self.api_deps, PolicyIn(version=version, event=PolicyEventKind.SYNC_FINISHED))
 
     def load_demo(self) -> dict[str, Any]:

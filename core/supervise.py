@@ -1,4 +1,4 @@
-"""Keeps threads alive that must live: looks at each now and then, starts again what has ended, and says so."""
+"""Restarts critical threads that have ended, and reports it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 EVERY_S = 0.5
 TOLD_S = 60.0
-"""An end is told as a problem for so long after the part lives again; it is counted for good."""
+"""How long a restart is reported as a problem, seconds. The counter of restarts keeps it for good."""
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class _Part:
 
 
 class Supervisor:
-    """Looks after parts in a thread of its own, and whenever somebody asks how they are."""
+    """Checks parts in a thread of its own, and whenever their state is read."""
 
     def __init__(self, *, every_s: float = EVERY_S) -> None:
         self._every_s = every_s
@@ -37,26 +37,26 @@ class Supervisor:
         self.n_ends: Counter[str] = Counter()
 
     def keep(self, name: str, alive: Callable[[], bool], revive: Callable[[], object]) -> None:
-        """Look after a part from now on: ``revive`` is called when ``alive`` says no."""
+        """Watch a part from now on: ``revive`` is called when ``alive`` is false."""
         with self._lock:
             self._parts[name] = _Part(alive, revive)
-            # A counter that appears with its first event hides that event from a rate.
+            # A counter that starts at its first event hides that event from a rate.
             self.n_ends.setdefault(name, 0)
 
     def start(self, also: Callable[[], object]) -> None:
-        """Begin to look; ``also`` is called after each look."""
+        """Start checking; ``also`` is called after each check."""
         self._also = also
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End; parts may end from now on."""
+        """Stop checking."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
 
     def look(self) -> None:
-        """Look once at every part, and start again what has ended."""
+        """Check every part once and restart what has ended."""
         with self._lock:
             if self._stopping.is_set():
                 return
@@ -75,7 +75,7 @@ class Supervisor:
                     log.error("%s can't be started again: %s", name, error)
 
     def problems(self) -> list[str]:
-        """What has ended, a line each: parts that are not back yet, and those that ended in the last minute."""
+        """Parts that have ended, one line each: not running yet, or restarted in the last minute."""
         self.look()
         now = time.monotonic()
         problems = []

@@ -243,7 +243,7 @@ def _head(answer: Mapping[str, Any], kind: str, with_usage: bool) -> dict[str, A
     return head
 
 
-def _open_chat(body: Mapping[str, Any], names: ResponseIds, earlier: Sequence[Json]) -> PlainTranslation:
+def _open_chat(body: Mapping[str, Any], ids: ResponseIds, earlier: Sequence[Json]) -> PlainTranslation:
     return PlainTranslation(_with_system(body), chat_stream)
 
 
@@ -281,7 +281,7 @@ def _is_developer(message: Any) -> bool:
     return isinstance(message, dict) and message.get("role") == "developer"
 
 
-def _open_completions(body: Mapping[str, Any], names: ResponseIds, earlier: Sequence[Json]) -> CompletionsTranslation:
+def _open_completions(body: Mapping[str, Any], ids: ResponseIds, earlier: Sequence[Json]) -> CompletionsTranslation:
     return CompletionsTranslation(body)
 
 

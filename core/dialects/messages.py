@@ -35,13 +35,13 @@ _STOP_REASONS: Final = {
 class MessagesTranslation:
     """One call of the Messages API."""
 
-    def __init__(self, body: Mapping[str, Any], names: ResponseIds, earlier: Sequence[Json] = ()) -> None:
+    def __init__(self, body: Mapping[str, Any], ids: ResponseIds, earlier: Sequence[Json] = ()) -> None:
         self.engine_request, self.dropped = to_chat(body)
-        self.response_id = f"msg_{names.step_uid}"
+        self.response_id = f"msg_{ids.step_uid}"
         model = body.get("model")
         self._model = model if isinstance(model, str) else None
-        self._step_uid = names.step_uid
-        self._call_prefix = f"toolu_{names.step_uid}"
+        self._step_uid = ids.step_uid
+        self._call_prefix = f"toolu_{ids.step_uid}"
 
     def whole(self, answer: Mapping[str, Any]) -> Json:
         """A ``message`` object."""

@@ -112,9 +112,9 @@ class Capture:
         call.stream = call.request.get("stream") is True
         within = readable_trajectory(presented, deps.keys, deps.settings.api_key)
         call.input_items = await expand_input(deps.journal.directory, self._dialect.name, call.request, within)
-        names = ResponseIds(call.step_uid, call.started_at, deps.journal.mark_for(call.step_uid))
+        ids = ResponseIds(call.step_uid, call.started_at, deps.journal.mark_for(call.step_uid))
         try:
-            call.translation = self._dialect.wire.open(call.request, names, call.input_items)
+            call.translation = self._dialect.wire.open(call.request, ids, call.input_items)
         except (TypeError, AttributeError, LookupError, ValueError) as error:
             # A field has an unexpected type; the agent gets an error in its own dialect.
             log.exception("a %s request could not be translated", self._dialect.name)

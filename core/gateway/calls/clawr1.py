@@ -44,8 +44,8 @@ class _ToolsInText(PlainTranslation):
         return super().stream(self.whole(answer))
 
 
-def _open(body: Mapping[str, Any], names: ResponseIds, earlier: Sequence[Json]) -> PlainTranslation:
-    return _ToolsInText(dialects.CHAT.open(body, names, earlier).engine_request, chat_stream)
+def _open(body: Mapping[str, Any], ids: ResponseIds, earlier: Sequence[Json]) -> PlainTranslation:
+    return _ToolsInText(dialects.CHAT.open(body, ids, earlier).engine_request, chat_stream)
 
 
 CHAT_TOOLS_IN_TEXT: Final = ServedDialect(replace(dialects.CHAT, open=_open), relays=False)

@@ -107,8 +107,8 @@ def response_of(record: Mapping[str, Any]) -> Json:
     """The response object that the agent got for a record."""
     match = _TAIL.match(str(record["response_id"]).removeprefix(RESPONSE_PREFIX))
     assert match is not None
-    names = ResponseIds(match["step_uid"], record["started_at"], match["mark"])
-    translation = RESPONSES.open(record["request"], names, record.get("input_items") or ())
+    ids = ResponseIds(match["step_uid"], record["started_at"], match["mark"])
+    translation = RESPONSES.open(record["request"], ids, record.get("input_items") or ())
     return translation.whole(record["response"])
 
 

@@ -25,27 +25,29 @@ class Recipe(BaseModel):
     view: str | None = Field(
         None,
         min_length=1,
-        description="Saved view that its steps are in; none: whatever the request's view has",
+        description="Saved view of its steps; none: the view of the request",
     )
     dataset: str | None = Field(
         None, min_length=1, description="Dataset version to train on, as it was frozen; none: the pool as it is now"
     )
     n_rollouts: int | None = Field(
-        None, ge=1, description="Trajectories per prompt group: fewer leave the group out, later ones are left over"
+        None,
+        ge=1,
+        description="Trajectories per prompt group: groups with fewer are excluded, further ones are not used",
     )
-    batch_size: int | None = Field(None, ge=1, description="Most prompt groups; none takes all")
-    max_staleness: int | None = Field(None, ge=0, description="Oldest policy version allowed, counted back")
+    batch_size: int | None = Field(None, ge=1, description="Maximum of prompt groups; none: all")
+    max_staleness: int | None = Field(None, ge=0, description="Maximum of policy versions that a step may be behind")
     policy_version: int | None = Field(
         None,
         ge=0,
-        description="Version that staleness counts from; none takes the one in force",
+        description="Policy version that staleness is counted from; none: the current one",
     )
-    token_budget: int = Field(32768, ge=1, description="Longest packed row, tokens; longer steps are left out")
+    token_budget: int = Field(32768, ge=1, description="Longest packed row, tokens; longer steps are excluded")
     n_ranks: int = Field(
         1,
         ge=1,
         le=65536,
-        description="Data-parallel ranks of the trainer: packed rows are dealt to them evenly by work",
+        description="Data-parallel ranks of the trainer: packed rows are distributed over them by equal work",
     )
     token_sources: tuple[TokenSource, ...] | None = Field(
         None,
@@ -62,18 +64,18 @@ class Recipe(BaseModel):
     balance: Literal["first", "spread"] = Field(
         "first", description="Which of too many trajectories: the first, or the best and worst alternately"
     )
-    drop_flat_groups: bool = Field(False, description="Leave groups of equal rewards out (DAPO filter)")
+    drop_flat_groups: bool = Field(False, description="Exclude groups whose rewards are equal (DAPO filter)")
     max_prompt_tokens: int | None = Field(None, ge=1, description="Longest prompt of a step, tokens")
     max_response_tokens: int | None = Field(None, ge=1, description="Longest response of a step, tokens")
     rewards: tuple[str, ...] | str | dict[str, Any] | None = Field(
         None,
-        description="Which trajectory rewards count. A list: the first that there is of sources of annotations "
-        "(verifier, judge, human, ...), complete (said at completion), steps (their sum). A text: a reward policy by "
+        description="Which trajectory rewards count. A list: the first available source of annotations "
+        "(verifier, judge, human, ...), complete (given at completion), steps (their sum). A text: a reward policy by "
         "its name, or name@version. An object: such a policy itself. None: the reward in effect",
     )
     loss: Literal["all", "last_step"] = Field("all", description="Steps of a trajectory in the loss: all, or its last")
     temperature: float | None = Field(
-        None, ge=0, description="Leave out steps that were sampled at another temperature, or at an unknown one"
+        None, ge=0, description="Exclude steps that were sampled at a different or unknown temperature"
     )
     value_model: str | None = Field(
         None, description="Critic whose stored values count (claw-studio values); none: what producers sent"
@@ -81,7 +83,7 @@ class Recipe(BaseModel):
     max_uses: int | None = Field(
         1, ge=1, description="Batches that may consume a trajectory, counted at a fetch; none: any number"
     )
-    require_complete: bool = Field(True, description="Leave trajectories out that nobody closed")
+    require_complete: bool = Field(True, description="Exclude trajectories that are not complete")
 
     @property
     def estimator(self) -> Estimator:

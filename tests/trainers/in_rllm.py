@@ -1,7 +1,7 @@
 """Run by verl's interpreter (test_recompute.py): rLLM's own code on our file. Prints one JSON line.
 
 argv: folder with rLLM's source, our file, JSON of the algorithm's configuration; ``"backend": "verl"`` adds the batch
-that rLLM's verl backend makes of the groups.
+that rLLM's verl backend makes of the groups, with ``"pad"`` as the tokenizer's pad token (0).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main(source: str, path: str, config: str) -> None:
     from rllm.types import Episode
 
     given = json.loads(config)
-    backend = given.pop("backend", None)
+    backend, pad = given.pop("backend", None), given.pop("pad", 0)
     episodes = [Episode.from_dict(json.loads(line)) for line in Path(path).read_text().splitlines()]
     groups = _build_trajectory_groups(episodes)
     algorithm = AlgorithmConfig(estimator=rLLMAdvantageEstimator.GRPO, **given)
@@ -44,14 +44,14 @@ def main(source: str, path: str, config: str) -> None:
                         "n_context": len(step.prompt_ids),
                     }
                 )
-    print(json.dumps({"rows": rows, "batch": in_verl(groups) if backend == "verl" else None}))
+    print(json.dumps({"rows": rows, "batch": in_verl(groups, pad) if backend == "verl" else None}))
 
 
-def in_verl(groups: list[Any]) -> list[dict[str, Any]]:
+def in_verl(groups: list[Any], pad: int) -> list[dict[str, Any]]:
     """The rows of the batch that rLLM's verl backend trains on."""
     from rllm.trainer.verl.transform import transform_trajectory_groups_to_dataproto, update_dataproto_with_advantages
 
-    engine = SimpleNamespace(tokenizer=SimpleNamespace(pad_token_id=0), processor=None)
+    engine = SimpleNamespace(tokenizer=SimpleNamespace(pad_token_id=pad), processor=None)
     batch = update_dataproto_with_advantages(transform_trajectory_groups_to_dataproto(groups, engine, 32, 64), groups)
     rows = []
     for i in range(len(batch)):

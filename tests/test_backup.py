@@ -121,8 +121,8 @@ def test_a_backup_of_a_studio_that_is_written_reads_on(studio: Studio, tmp_path:
     assert manifests[-1]["n_steps"] <= 3 * (20 + sent_before + 1)
     expected = {t["trajectory_uid"]: t for t in contents(studio.pool)}
     for k, manifest in enumerate(manifests):
-        told = restore(tmp_path / f"b{k}", tmp_path / f"restored{k}")
-        assert told == manifest
+        restored = restore(tmp_path / f"b{k}", tmp_path / f"restored{k}")
+        assert restored == manifest
         again = Studio(tmp_path / f"restored{k}")
         assert again.pool.steps.count() == manifest["n_steps"]
         assert again.pool.journal.positions() == manifest["positions"]
@@ -182,12 +182,12 @@ def test_the_deep_check_names_what_is_damaged(studio: Studio) -> None:
             " WHERE message_id = (SELECT new_message_ids[1] FROM step_messages WHERE step_id = 4)"
         )
         cursor.execute("UPDATE dataset_steps SET trainable = NOT trainable WHERE place = 0")
-    found = studio.check()
-    named = {one["step_uid"] for one in found.mismatches}
-    assert not found.ok
+    checked = studio.check()
+    named = {one["step_uid"] for one in checked.mismatches}
+    assert not checked.ok
     # A step's tokens are in the prompts of those after it.
     assert named == {"a1.1", "a1.2", "a2.0", "a2.1", "a2.2"}
-    assert found.versions == [{"name": "v1", "intact": False}]
+    assert checked.versions == [{"name": "v1", "intact": False}]
 
     with studio.pool._db.write() as cursor:
         cursor.execute("UPDATE steps SET content_hash = uuid() WHERE step_id = 8")
@@ -253,9 +253,9 @@ def test_retention_spares_versions_leases_and_what_is_new(studio: Studio) -> Non
     kept = {"n_kept_in_version": 1, "n_kept_leased": 1, "n_kept_recent": 0}
     before = pool.stats.totals()
     rule = Retention(older_than_days=7)
-    told = pool.retention.preview(rule)
-    assert {name: told[name] for name in kept} == kept
-    assert (told["n_trajectories"], told["n_steps"]) == (3, 9)
+    preview = pool.retention.preview(rule)
+    assert {name: preview[name] for name in kept} == kept
+    assert (preview["n_trajectories"], preview["n_steps"]) == (3, 9)
     assert pool.stats.totals() == before, "a preview deletes nothing"
     assert pool.retention.preview(Retention(older_than_days=40))["n_trajectories"] == 0
     assert pool.retention.preview(Retention(consumed=1))["n_trajectories"] == 1
@@ -299,8 +299,8 @@ def test_by_size_the_oldest_go_first(studio: Studio) -> None:
     studio.catch_up()
     studio.now += DAY
     size = studio.pool.file.n_bytes
-    told = studio.pool.retention.preview(Retention(max_bytes=size - size // 3))
-    assert told["n_trajectories"] == 2
+    preview = studio.pool.retention.preview(Retention(max_bytes=size - size // 3))
+    assert preview["n_trajectories"] == 2
     studio.pool.retention.apply(Retention(max_bytes=size - size // 3), author="ann")
     assert studio.pool.trajectories.uids() == [f"a{k}" for k in range(2, 6)]
 
@@ -315,9 +315,9 @@ def test_old_segments_go_when_nothing_is_left_of_them(tmp_path: Path) -> None:
     assert prune_journal(studio.pool, studio.data / "journal")["segments"] == []
     studio.now += 30 * DAY
     studio.pool.retention.apply(Retention(older_than_days=1), author="ann")
-    told = prune_journal(studio.pool, studio.data / "journal")
-    assert told["segments"] == before[:-1]
-    assert told["n_bytes"] > 0
+    pruned = prune_journal(studio.pool, studio.data / "journal")
+    assert pruned["segments"] == before[:-1]
+    assert pruned["n_bytes"] > 0
     studio.send("b0")
     studio.catch_up()
     assert studio.pool.trajectories.uids() == ["b0"]

@@ -64,8 +64,8 @@ def produce(studio: ServeProcess, groups: list[str], *, n: int = 2) -> None:
 def fetch(studio: ServeProcess, **body: Any) -> dict[str, Any]:
     answer = studio.http.post("/api/v1/batches/fetch", json={"consumer": "a", "recipe": RECIPE, **body})
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    batch: dict[str, Any] = answer.json()
+    return batch
 
 
 def test_a_batch_holds_what_the_plan_says_in_every_format(studio: ServeProcess) -> None:
@@ -158,10 +158,10 @@ def test_words_about_a_batch(studio: ServeProcess) -> None:
     for _ in range(2):
         assert post(f"/api/v1/batches/{uid}/ack", json=body).json()["update_index"] == 5
     post(f"/api/v1/batches/{uid}/metrics", json={"update": 5, "metrics": {"entropy": 2.0}})
-    found = studio.http.get(f"/api/v1/batches/{uid}").json()
-    assert [(one["name"], one["value"]) for one in found["metrics"]] == [("loss", 0.25), ("entropy", 2.0)]
-    assert [(one["step_uid"], one["name"]) for one in found["step_metrics"]] == [("A-0.0", "kl")]
-    assert [event["event"] for event in found["events"]] == ["leased", "renewed", "acked"]
+    batch = studio.http.get(f"/api/v1/batches/{uid}").json()
+    assert [(one["name"], one["value"]) for one in batch["metrics"]] == [("loss", 0.25), ("entropy", 2.0)]
+    assert [(one["step_uid"], one["name"]) for one in batch["step_metrics"]] == [("A-0.0", "kl")]
+    assert [event["event"] for event in batch["events"]] == ["leased", "renewed", "acked"]
     step = studio.http.get("/api/v1/steps/A-0.0").json()
     assert [(one["batch_uid"], one["state"], one["update_index"]) for one in step["consumption"]] == [(uid, "acked", 5)]
     assert post("/api/v1/batches/none/ack", json={}).status_code == 404

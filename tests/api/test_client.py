@@ -112,8 +112,8 @@ def test_many_steps_go_in_several_requests_and_come_back_in_pages(client: Studio
     trajectory = uid()
     sent = [{"trajectory_uid": trajectory, "step_index": n, "response_ids": [n]} for n in range(1100)]
     assert client.submit(sent) == 1100
-    found = list(client.steps(trajectory_uid=trajectory, order="step_index", page=400))
-    assert [row["step_index"] for row in found] == list(range(1100))
+    steps = list(client.steps(trajectory_uid=trajectory, order="step_index", page=400))
+    assert [row["step_index"] for row in steps] == list(range(1100))
 
 
 def test_errors_are_the_services(client: StudioClient) -> None:
@@ -187,8 +187,8 @@ def whole(connection: socket.socket) -> bytes:
             return b""
         message += piece
     head, _, body = message.partition(b"\r\n\r\n")
-    told = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-    missing = (int(told[0].split(b":")[1]) if told else 0) - len(body)
+    lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+    missing = (int(lengths[0].split(b":")[1]) if lengths else 0) - len(body)
     while missing > 0:
         piece = connection.recv(missing)
         message += piece

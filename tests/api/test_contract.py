@@ -65,11 +65,11 @@ def chat(studio: ServeProcess, text: str, path: str = "/v1", **kwargs: Any) -> h
 
 
 def step_of(studio: ServeProcess, uid: str) -> dict[str, Any]:
-    def found() -> dict[str, Any] | None:
+    def step() -> dict[str, Any] | None:
         answer = studio.http.get(f"/api/v1/steps/{uid}")
         return answer.json() if answer.status_code == 200 else None
 
-    return eventually(found)
+    return eventually(step)
 
 
 def engine_log(engine: EngineProcess) -> list[dict[str, Any]]:
@@ -194,8 +194,8 @@ def test_anthropics_client_takes_a_session_from_the_environment(
     assert [model.id for model in client.models.list()] == ["scripted-1"]
 
     def both() -> list[dict[str, Any]] | None:
-        found = studio.http.get(f"/api/v1/trajectories/{session['trajectory_uid']}")
-        steps = found.json()["steps"] if found.status_code == 200 else []
+        answer = studio.http.get(f"/api/v1/trajectories/{session['trajectory_uid']}")
+        steps = answer.json()["steps"] if answer.status_code == 200 else []
         return [step_of(studio, step["step_uid"]) for step in steps] if len(steps) == 2 else None
 
     steps = eventually(both)
@@ -280,8 +280,8 @@ def test_annotations_overlay_and_undo(studio: ServeProcess) -> None:
     assert reward() == 0.25
     wrong = {"target": target, "kind": "correct", "value": False}
     assert studio.http.post("/api/v1/annotations", json={"annotations": [wrong]}).status_code == 200
-    found = studio.http.get("/api/v1/steps", params={"filters": '{"trajectory_correct": false}'}).json()["steps"]
-    assert [row["trajectory_uid"] for row in found] == ["t-a"]
+    steps = studio.http.get("/api/v1/steps", params={"filters": '{"trajectory_correct": false}'}).json()["steps"]
+    assert [row["trajectory_uid"] for row in steps] == ["t-a"]
     for filters, field in (('{"finding": "empty"}', "filters.finding"), ("[1]", "filters"), ("{", "filters")):
         refused = studio.http.get("/api/v1/steps", params={"filters": filters})
         assert (refused.status_code, refused.json()["field"]) == (422, field)
@@ -328,8 +328,8 @@ def test_cli_talks_to_the_owner_and_a_second_owner_is_refused(studio: ServeProce
     lines = tmp_path / "steps.jsonl"
     lines.write_text(json.dumps(white("t-cli", 0)) + "\n")
     out = subprocess.run([*cli, "import", str(lines), "--data", data], capture_output=True, text=True, timeout=60)
-    told = json.loads(out.stdout)
-    assert (told["imported"], told["n_problems"]) == (1, 0), out.stderr
+    report = json.loads(out.stdout)
+    assert (report["imported"], report["n_problems"]) == (1, 0), out.stderr
     assert studio.http.get("/api/v1/trajectories/t-cli").json()["steps"][0]["source"] == "import"
     second = subprocess.run([*cli, "serve", "--data", data, "--port", "0"], capture_output=True, text=True, timeout=60)
     assert second.returncode == 2
@@ -394,8 +394,8 @@ def test_the_list_of_metrics_is_what_the_gateway_tells(studio: ServeProcess) -> 
     listed = [line for line in (ROOT / "docs" / "metrics.md").read_text().splitlines() if line.startswith("| `")]
     rows = [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in listed]
     # The parser takes a counter's suffix off: names and types as they stand in the text.
-    told = dict(line.removeprefix("# TYPE ").split() for line in answer.splitlines() if line.startswith("# TYPE "))
-    assert [(name, kind) for name, kind, _, _ in rows] == list(told.items())
+    types = dict(line.removeprefix("# TYPE ").split() for line in answer.splitlines() if line.startswith("# TYPE "))
+    assert [(name, kind) for name, kind, _, _ in rows] == list(types.items())
     labels = {
         f"{family.name}_total" if family.type == "counter" else family.name: {
             label for sample in family.samples for label in sample.labels

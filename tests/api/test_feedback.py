@@ -89,9 +89,9 @@ def test_it_can_be_revised_withdrawn_and_repeated(service: ServeProcess, client:
         assert client.step(step_uid)["reward"] == reward
     client.feedback("thumbs", "down", step_uid=step_uid, feedback_uid=uid, given_at=5.0)
     assert client.step(step_uid)["reward"] is None, "what was given earlier and came late is history"
-    told = service.http.get(f"/api/v1/feedback/{uid}").json()
-    assert (told["state"], told["n_revisions"]) == ("withdrawn", 5)
-    assert [word["value"] for word in told["revisions"]] == ["up", "down", "up", None, "down"]
+    feedback = service.http.get(f"/api/v1/feedback/{uid}").json()
+    assert (feedback["state"], feedback["n_revisions"]) == ("withdrawn", 5)
+    assert [word["value"] for word in feedback["revisions"]] == ["up", "down", "up", None, "down"]
 
 
 @pytest.mark.parametrize(

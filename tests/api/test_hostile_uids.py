@@ -48,8 +48,8 @@ def check(studio: ServeProcess, uid: str) -> None:
     assert studio.http.get(f"/api/v1/groups/{quote(f'p {uid}', safe='')}").json()["prompt_uid"] == f"p {uid}"
     done = studio.http.post(f"/api/v1/trajectories/{name}/complete", json={"reward": 0.5})
     assert (done.status_code, done.json()["trajectory_uid"]) == (200, uid)
-    found = studio.http.get(f"/api/v1/trajectories/{name}").json()
-    assert (found["complete"], found["reward"]) == (True, 0.5)
+    trajectory = studio.http.get(f"/api/v1/trajectories/{name}").json()
+    assert (trajectory["complete"], trajectory["reward"]) == (True, 0.5)
 
 
 @pytest.mark.parametrize("uid", HOSTILE)
@@ -76,14 +76,14 @@ def test_calls_by_path(studio: ServeProcess, uid: str) -> None:
         model="m", messages=[{"role": "user", "content": f"{uid}"}]
     )
     assert answer.headers["x-trajectory-uid"] == f"cap-{uid}"
-    found = eventually(
+    step = eventually(
         lambda: (
             r.json()
             if (r := studio.http.get(f"/api/v1/trajectories/{quote(f'cap-{uid}', safe='')}")).status_code == 200
             else None
         )
     )
-    assert (found["trajectory_uid"], found["prompt_uid"]) == (f"cap-{uid}", f"group-{uid}")
+    assert (step["trajectory_uid"], step["prompt_uid"]) == (f"cap-{uid}", f"group-{uid}")
     done = httpx.post(
         f"{studio.base_url}/cap-{name}/group-{name}/v1/complete_trajectory", json={"reward": 1.0}, timeout=120
     )

@@ -61,10 +61,10 @@ def plan(pool: Pool, view: View, recipe: Recipe) -> tuple[list[dict[str, Any]], 
     keep("over_length", lambda r: r["n_prompt_tokens"] + r["n_response_tokens"] <= recipe.token_budget)
 
     def trajectories():
-        found: dict[str, list[dict[str, Any]]] = {}
+        by_trajectory: dict[str, list[dict[str, Any]]] = {}
         for r in rows:
-            found.setdefault(r["trajectory_uid"], []).append(r)
-        return found
+            by_trajectory.setdefault(r["trajectory_uid"], []).append(r)
+        return by_trajectory
 
     if recipe.max_staleness is not None:
         unknown = {u for u, steps in trajectories().items() if any(s["policy_version"] is None for s in steps)}
@@ -78,10 +78,10 @@ def plan(pool: Pool, view: View, recipe: Recipe) -> tuple[list[dict[str, Any]], 
         keep("stale", lambda r: r["trajectory_uid"] not in old)
 
     def groups():
-        found: dict[str, list[str]] = {}
+        by_group: dict[str, list[str]] = {}
         for uid, steps in trajectories().items():
-            found.setdefault(steps[0]["prompt_uid"], []).append(uid)
-        return found
+            by_group.setdefault(steps[0]["prompt_uid"], []).append(uid)
+        return by_group
 
     score = {u: steps[0]["trajectory_reward"] for u, steps in trajectories().items()}
     if sft:

@@ -77,10 +77,10 @@ def test_a_left_out_step_s_reward_stays_with_it(pool, algorithm, how):
         kind, value = ("trainable", False) if how == "not_trainable" else ("quality", "bad")
         pool.labels.annotate([Annotation(kind, value, "me", "human", T0, step_uid="a.0")])
     made = plan(pool, view, parse_recipe(recipe))
-    found = dict(zip(made.step_uids, made.steps["return"].to_pylist(), strict=True))
-    assert found["c.1" if how == "too_long" else "a.1"] == 0.0
-    assert ("c.0" if how == "too_long" else "a.0") not in found
-    assert found["b.0"] == 0.0
+    returns = dict(zip(made.step_uids, made.steps["return"].to_pylist(), strict=True))
+    assert returns["c.1" if how == "too_long" else "a.1"] == 0.0
+    assert ("c.0" if how == "too_long" else "a.0") not in returns
+    assert returns["b.0"] == 0.0
 
 
 def test_an_outcome_stays_with_the_end(pool):

@@ -87,9 +87,9 @@ def test_step_gae_through_a_pool_gives_the_check_numbers(pool: Pool) -> None:
         pool.steps.append(steps, completions=done(uid))
     recipe = {"algorithm": "step_gae", "options": {"gamma": 1.0, "lam": 0.95}}
     made = plan(pool, View(), parse_recipe(recipe))
-    told = dict(zip(made.steps["step_uid"].to_pylist(), made.steps["advantage"].to_pylist(), strict=True))
+    advantages = dict(zip(made.steps["step_uid"].to_pylist(), made.steps["advantage"].to_pylist(), strict=True))
     expected = {"a.0": 1.080528, "a.1": 0.697028, "a.2": 0.293344, "b.0": -0.794361, "b.1": -1.276539}
-    assert told == pytest.approx(expected, abs=1e-5)
+    assert advantages == pytest.approx(expected, abs=1e-5)
 
 
 def test_what_a_step_lacks_is_named(pool: Pool) -> None:

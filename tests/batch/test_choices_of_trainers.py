@@ -44,8 +44,8 @@ def test_which_rewards_count_is_the_recipes_word(filled):
     assert rewards_of(filled, rewards=["human", "judge"])[0] == {"t0": 0.1, "t1": 0.6, "t2": 0.7}
     assert rewards_of(filled, rewards=["complete", "judge", "steps"])[0] == {"t0": 0.9, "t1": 0.2, "t2": 0.75}
     filled.labels.undo(undone)
-    found, made = rewards_of(filled, rewards=["human", "judge"])
-    assert found == {"t0": 0.1, "t1": 0.2, "t2": 0.7}
+    rewards, made = rewards_of(filled, rewards=["human", "judge"])
+    assert rewards == {"t0": 0.1, "t1": 0.2, "t2": 0.7}
     made = plan(filled, View(), parse_recipe({"algorithm": "dr_grpo", "rewards": ["judge"]}))
     (left_out,) = [one for one in made.excluded if one.reason == "unscored"]
     assert (left_out.n_trajectories, left_out.view.filters["trajectory_uid"]) == (1, ["t2"])

@@ -126,11 +126,11 @@ def test_plan_follows_its_rules(varied, view, data):
     for position, name in enumerate(("prompt_uid", "trajectory_uid", "step_uid")):
         left = sum((r.n_groups, r.n_trajectories, r.n_steps)[position] for r in made.excluded)
         assert left + made.remaining[-1][position + 1] == len({row[name] for row in every})
-    told = made.to_json()
-    flat = [uid for g in told["groups"] for t in g["trajectories"] for uid in t["step_uids"]]
+    body = made.to_json()
+    flat = [uid for g in body["groups"] for t in g["trajectories"] for uid in t["step_uids"]]
     assert flat == made.step_uids
-    assert told["totals"]["n_groups"] == len(told["groups"]) == len({row["prompt_uid"] for row in chosen})
-    assert told["totals"]["n_trajectories"] == len({row["trajectory_uid"] for row in chosen})
+    assert body["totals"]["n_groups"] == len(body["groups"]) == len({row["prompt_uid"] for row in chosen})
+    assert body["totals"]["n_trajectories"] == len({row["trajectory_uid"] for row in chosen})
 
 
 @given(st.sampled_from([16, 40, 32768]))
@@ -139,15 +139,15 @@ def test_layout_holds_every_chosen_step_once(varied, budget):
     made = plan(varied, View(), parse_recipe({"algorithm": "sft", "token_budget": budget}))
     layout = made.layout
     assert len(layout.over_budget) == 0
-    found = []
+    uids = []
     for index in range(len(layout.rows)):
         row, sequences = layout.row(varied.training, index, pad=True)
         assert len(row.tokens) == budget and row.n_packed == layout.row_tokens[index]
         for local, member in enumerate(row.members.tolist()):
             step = varied.steps.get(sequences.step_uids[member])
             assert row.restore(row.tokens, local).tolist() == [*step["prompt_ids"], *step["response_ids"]]
-            found.append(step["step_uid"])
-    assert sorted(found) == sorted(made.step_uids)
+            uids.append(step["step_uid"])
+    assert sorted(uids) == sorted(made.step_uids)
     assert made.totals["n_packed_tokens"] == layout.row_tokens.sum()
     assert made.totals["n_tokens"] == layout.n_tokens == made.lengths.sum()
     if budget == 32768:

@@ -40,9 +40,9 @@ def test_mistakes_name_their_field(data, field):
 
 def test_json_is_complete_and_reads_back():
     recipe = parse_recipe({"algorithm": "sft", "options": {"best_of": 2}, "token_sources": ["bytes"]})
-    told = recipe.to_json()
-    assert told["options"] == {"min_reward": None, "best_of": 2}
-    assert parse_recipe(told).to_json() == told
+    body = recipe.to_json()
+    assert body["options"] == {"min_reward": None, "best_of": 2}
+    assert parse_recipe(body).to_json() == body
     assert parse_recipe({"n_rollouts": 1, "options": {"singleton": "zero"}}).n_rollouts == 1
-    named = parse_recipe({**told, "view": "mine", "dataset": "v1"}).to_json()
-    assert set(named) == set(Recipe.model_fields) == {*told, "view", "dataset"}
+    named = parse_recipe({**body, "view": "mine", "dataset": "v1"}).to_json()
+    assert set(named) == set(Recipe.model_fields) == {*body, "view", "dataset"}

@@ -83,11 +83,11 @@ def pool() -> Any:
 
 def read_all(pool: Pool, rules: Redaction, chosen: Callable[[str], bool]) -> Redacted:
     """Every trajectory, one after the other."""
-    found, text = Redacted(), texts_of(None)
+    redacted, text = Redacted(), texts_of(None)
     for owner in sorted(pool.trajectories.uids()):
         steps = [step for step in pool.trajectories.get(owner)["steps"] if chosen(step["step_uid"])]
-        _trajectory(found, steps, rules, {step["tokenizer_hash"]: text(step["tokenizer_hash"]) for step in steps})
-    return found
+        _trajectory(redacted, steps, rules, {step["tokenizer_hash"]: text(step["tokenizer_hash"]) for step in steps})
+    return redacted
 
 
 @pytest.mark.parametrize(
@@ -106,14 +106,14 @@ def test_all_at_once_is_one_by_one(pool: Pool, rules: dict[str, Any], part: bool
     chosen = (lambda uid: not uid.endswith(".1")) if part else (lambda uid: True)
     members = pool.steps.page(View(), limit=None).select(["step_uid", "trajectory_uid"])
     members = members.filter([chosen(uid) for uid in members["step_uid"].to_pylist()])
-    told: list[tuple[int, int]] = []
-    found = redact(pool.training, pool.screening, members, wanted, texts_of(None), lambda *at: told.append(at))
+    progress: list[tuple[int, int]] = []
+    redacted = redact(pool.training, pool.screening, members, wanted, texts_of(None), lambda *at: progress.append(at))
     expected = read_all(pool, wanted, chosen)
-    assert found.dropped == expected.dropped
-    assert found.masks == expected.masks
-    assert found.report() == expected.report()
-    assert told[0][0] > 5 or "patterns" in rules, "some are done with at once"
-    assert told[-1] == (60, 60)
+    assert redacted.dropped == expected.dropped
+    assert redacted.masks == expected.masks
+    assert redacted.report() == expected.report()
+    assert progress[0][0] > 5 or "patterns" in rules, "some are done with at once"
+    assert progress[-1] == (60, 60)
 
 
 def test_what_has_a_hit_has_the_needle() -> None:

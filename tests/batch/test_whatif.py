@@ -28,8 +28,8 @@ def filled(pool):
 
 def test_a_sweep_is_a_plan_for_each_value(filled):
     recipe = parse_recipe({"algorithm": "grpo", "policy_version": 2})
-    found = sweep(filled, View(), recipe, "max_staleness", [0, 1, 2, None])
-    assert [(one.value, one.n_groups, one.n_steps) for one in found] == [
+    outcomes = sweep(filled, View(), recipe, "max_staleness", [0, 1, 2, None])
+    assert [(one.value, one.n_groups, one.n_steps) for one in outcomes] == [
         (0, 1, 6),
         (1, 2, 12),
         (2, 3, 18),
@@ -65,13 +65,13 @@ def test_counting_a_plan_is_the_plans_counts(filled, fields):
 def test_credit_side_by_side_is_each_plans_own(filled):
     recipe = parse_recipe({"algorithm": "turn_discount", "options": {"discount": 0.5}, "batch_size": 1})
     names = ["grpo", "turn_discount", "reinforce_plus_plus", "step_gae", "sft"]
-    found = {one.algorithm: one for one in credit_of(filled, View(), recipe, names, "B2")}
+    credits = {one.algorithm: one for one in credit_of(filled, View(), recipe, names, "B2")}
     for name, options in (("grpo", {}), ("turn_discount", {"discount": 0.5})):
         made = plan(filled, View(), parse_recipe({"algorithm": name, "options": options}))
         rows = [row for row in made.steps.to_pylist() if row["trajectory_uid"] == "B2"]
-        assert found[name].steps.tolist() == [row["advantage"] for row in rows]
-        assert found[name].tokens.tolist() == pytest.approx([row["advantage"] for row in rows for _ in range(2)])
-    assert found["grpo"].level == "trajectory" and found["turn_discount"].level == "step"
-    assert len(found["reinforce_plus_plus"].tokens) == 4
-    assert "value" in found["step_gae"].error
-    assert np.isnan(found["sft"].steps).all()
+        assert credits[name].steps.tolist() == [row["advantage"] for row in rows]
+        assert credits[name].tokens.tolist() == pytest.approx([row["advantage"] for row in rows for _ in range(2)])
+    assert credits["grpo"].level == "trajectory" and credits["turn_discount"].level == "step"
+    assert len(credits["reinforce_plus_plus"].tokens) == 4
+    assert "value" in credits["step_gae"].error
+    assert np.isnan(credits["sft"].steps).all()

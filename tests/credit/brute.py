@@ -59,11 +59,11 @@ def leaf_rewards(own, total, earned, before):
 def tree_of_tokens(counts, before):
     """What each token goes on from, where each step has so many."""
     starts = [sum(counts[:k]) for k in range(len(counts))]
-    found = []
+    parents = []
     for k, n in enumerate(counts):
-        found.append(None if before[k] is None else starts[before[k]] + counts[before[k]] - 1)
-        found += range(starts[k], starts[k] + n - 1)
-    return found
+        parents.append(None if before[k] is None else starts[before[k]] + counts[before[k]] - 1)
+        parents += range(starts[k], starts[k] + n - 1)
+    return parents
 
 
 def gae(rewards, values, gamma, lam):
@@ -179,9 +179,9 @@ def distill(groups, coef=1.0):
 
 def dpo_all(groups, margin=0.0):
     """Set of (chosen, rejected) trajectory numbers."""
-    found, base = set(), 0
+    pairs, base = set(), 0
     for group in groups:
         for i, a in enumerate(group):
-            found |= {(base + i, base + j) for j, b in enumerate(group) if a.total - b.total > margin}
+            pairs |= {(base + i, base + j) for j, b in enumerate(group) if a.total - b.total > margin}
         base += len(group)
-    return found
+    return pairs

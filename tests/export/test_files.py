@@ -103,18 +103,18 @@ def test_manifest_says_what_the_file_is(filled, tmp_path):
     filled.labels.annotate([Annotation("quality", "bad", "me", "test", T0, trajectory_uid="c")])
     made = plan(filled, View(where="step_index < 9"), SFT)
     result = export(made, filled, "trl_sft", tmp_path, clock=lambda: 12.5)
-    told = json.loads(result.manifest_path.read_bytes())
-    assert told == result.manifest
-    assert told["sha256"] == hashlib.sha256(result.path.read_bytes()).hexdigest()
-    assert told["n_bytes"] == result.path.stat().st_size
-    assert told["plan"] == {"uid": made.uid, "hash": made.hash}
-    assert told["view"] == {"filters": {}, "where": "step_index < 9"}
-    assert told["recipe"] == SFT.to_json()
-    assert {r["reason"]: r["n_steps"] for r in told["excluded"]} == {"labelled_bad": 1, "not_trainable": 1}
-    assert told["funnel"][0]["n_steps"] == 8 and told["counts"]["n_steps"] == 6 == told["n_rows"]
-    assert told["tokenizers"] == {"hashes": ["tok-1"], "n_trajectories_read": 3}
-    assert told["created_at"] == "1970-01-01T00:00:12.500000+00:00"
-    assert set(told["versions"]) >= {"claw-studio", "pyarrow", "python"}
+    manifest = json.loads(result.manifest_path.read_bytes())
+    assert manifest == result.manifest
+    assert manifest["sha256"] == hashlib.sha256(result.path.read_bytes()).hexdigest()
+    assert manifest["n_bytes"] == result.path.stat().st_size
+    assert manifest["plan"] == {"uid": made.uid, "hash": made.hash}
+    assert manifest["view"] == {"filters": {}, "where": "step_index < 9"}
+    assert manifest["recipe"] == SFT.to_json()
+    assert {r["reason"]: r["n_steps"] for r in manifest["excluded"]} == {"labelled_bad": 1, "not_trainable": 1}
+    assert manifest["funnel"][0]["n_steps"] == 8 and manifest["counts"]["n_steps"] == 6 == manifest["n_rows"]
+    assert manifest["tokenizers"] == {"hashes": ["tok-1"], "n_trajectories_read": 3}
+    assert manifest["created_at"] == "1970-01-01T00:00:12.500000+00:00"
+    assert set(manifest["versions"]) >= {"claw-studio", "pyarrow", "python"}
 
 
 LOADS = {

@@ -73,7 +73,7 @@ def test_prime_rl_micro_batches(filled, tmp_path, budget):
     planned = made(filled, token_budget=budget)
     path = export(planned, filled, "prime_rl", tmp_path).path
     batches = msgspec.msgpack.decode(path.read_bytes(), type=list[MicroBatch])
-    told = advantages(planned)
+    planned_advantages = advantages(planned)
     rows = []
     for batch in batches:
         assert len(batch.input_ids) <= budget and sum(batch.seq_lens) == len(batch.input_ids)
@@ -86,7 +86,7 @@ def test_prime_rl_micro_batches(filled, tmp_path, budget):
             begin += n
     assert [row[:3] for row in rows] == [(ids, [bool(m) for m in mask], scores) for ids, mask, scores in ROWS.values()]
     for uid, (_, mask, _, values) in zip(ROWS, rows, strict=True):
-        assert values == pytest.approx([told[uid] if m else 0.0 for m in mask], rel=1e-6)
+        assert values == pytest.approx([planned_advantages[uid] if m else 0.0 for m in mask], rel=1e-6)
     assert batches[0].temperatures[0] == 0.5 and batches[-1].temperatures[-1] == 1.0
     assert len(batches) == {8: 3, 12: 2, 32768: 1}[budget]
 
@@ -117,7 +117,7 @@ def test_rllm_episodes(filled, tmp_path):
     path = export(planned, filled, "rllm", tmp_path).path
     episodes = [json.loads(line) for line in path.read_text().splitlines()]
     assert [len(one["trajectories"][0]["steps"]) for one in episodes] == [2, 1, 1, 2]
-    told = advantages(planned)
+    planned_advantages = advantages(planned)
     assert [one["id"] for one in episodes] == ["A:0", "A:1", "B:0", "B:1"]
     for episode in episodes:
         assert episode["termination_reason"] == "unknown", "rLLM's enumeration has no null"
@@ -130,7 +130,7 @@ def test_rllm_episodes(filled, tmp_path):
                 ("logprobs", "response_logprobs"),
             ):
                 assert step[name] == list(stored[ours])
-            assert step["advantage"] == told[trajectory["uid"]] and step["weight_version"] == 2
+            assert step["advantage"] == planned_advantages[trajectory["uid"]] and step["weight_version"] == 2
             assert step["chat_completions"][-1] == {"role": "assistant", "content": "ok"}
     assert [one["trajectories"][0]["reward"] for one in episodes] == [1.0, 0.25, 0.0, 0.5]
 

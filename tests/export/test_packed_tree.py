@@ -53,10 +53,10 @@ def filled(pool):
 def test_rows_come_back_as_the_plans_layout(filled, tmp_path, terms, recipe):
     made = plan(filled, View(), parse_recipe({**recipe, "token_budget": 64}))
     result = export(made, filled, "packed_tree", tmp_path, terms=terms)
-    found = list(read_rows(result.path))
-    assert len(found) == len(made.layout.rows) == result.n_rows > 1
+    read = list(read_rows(result.path))
+    assert len(read) == len(made.layout.rows) == result.n_rows > 1
     every = []
-    for index, (row, got, uids) in enumerate(found):
+    for index, (row, got, uids) in enumerate(read):
         wanted, sequences = made.layout.row(filled.training, index)
         for name in TREE:
             assert np.array_equal(getattr(row, name), getattr(wanted, name)), name
@@ -102,12 +102,12 @@ def test_a_models_gradient_on_the_file_is_that_of_separate_sequences(filled, tmp
         batch_loss(loss, token_scores(model, packed_hidden(model, row), terms).logp, terms, totals)
         for row, terms, _ in read_rows(path)
     )
-    found = gradient(model, total)
+    from_file = gradient(model, total)
     sequences = filled.steps.sequences(made.step_uids)
     advantages = made.steps["advantage"].to_numpy().astype(np.float32)
     logps = [logp for logp, _ in separate_logps(model, sequences)]
     wanted = gradient(model, separate_loss(loss, logps, sequences, advantages, "token"))
-    assert relative(found, wanted) <= 1e-6
+    assert relative(from_file, wanted) <= 1e-6
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "turn_discount"])
@@ -135,15 +135,15 @@ def test_terms_are_the_sampled_tokens_that_may_be_trained_on_and_no_other(pool, 
                     old = None if step.response_logprobs is None else round(float(step.response_logprobs[i]), 4)
                     advantage = round(advantage_of[step.step_uid], 4)
                     wanted[step.step_uid, whole[at - 1], token, old, advantage] += 1
-    found, n_weight = Counter(), 0.0
+    counts, n_weight = Counter(), 0.0
     for row, terms, uids in read_rows(result.path):
         for m in range(len(terms)):
             old = None if np.isnan(terms.old_logp[m]) else round(float(terms.old_logp[m]), 4)
             before = int(row.tokens[terms.packed_pos[m]])
             advantage = round(float(terms.advantage[m]), 4)
-            found[uids[int(terms.step[m])], before, int(terms.target[m]), old, advantage] += 1
+            counts[uids[int(terms.step[m])], before, int(terms.target[m]), old, advantage] += 1
             assert row.tokens[terms.target_pos[m]] == terms.target[m]
         n_weight += terms.weight.sum()
-    assert found == wanted
+    assert counts == wanted
     assert result.manifest["n_loss_tokens"] == wanted.total() == n_weight == read_totals(result.path).weight
     assert read_totals(result.path).n_steps == len({uid for uid, *_ in wanted})

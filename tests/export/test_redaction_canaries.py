@@ -73,7 +73,7 @@ def exported(pool: Pool, version: str, form: str, out: Path) -> list[Path]:
 
 def leaks(files: list[Path], secrets: dict[str, str]) -> list[str]:
     """Which of the secrets, as they are spelled, stand in the files."""
-    found = []
+    leaked = []
     for path in files:
         held = b"\0".join(held_by(path, spelled))
         for name, text in secrets.items():
@@ -82,8 +82,8 @@ def leaks(files: list[Path], secrets: dict[str, str]) -> list[str]:
                 json.dumps(text)[1:-1].encode(),
                 json.dumps(text, ensure_ascii=False)[1:-1].encode(),
             }
-            found += [f"{name} in {path.name}" for needle in needles if needle in held]
-    return found
+            leaked += [f"{name} in {path.name}" for needle in needles if needle in held]
+    return leaked
 
 
 def planted_everywhere(places_each: int) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
@@ -146,15 +146,15 @@ def test_every_spelling_is_found_in_every_place(place: str) -> None:
     for action in ("mask", "drop"):
         rules = parse_redaction({**RULES, "action": action})
         assert rules is not None
-        found = redact(pool.training, pool.screening, members, rules, texts_of(None))
+        redacted = redact(pool.training, pool.screening, members, rules, texts_of(None))
         if place == "prompt_uid":
-            assert found.dropped == dict.fromkeys(planted, "identifier")
+            assert redacted.dropped == dict.fromkeys(planted, "identifier")
         elif action == "drop":
-            assert found.dropped == dict.fromkeys(planted, "hit")
+            assert redacted.dropped == dict.fromkeys(planted, "hit")
         else:
-            assert found.n_masked_steps + len(found.dropped) == len(planted)
-            assert set(found.dropped) <= set(planted)
-            assert len(found.dropped) < len(planted) / 2, "most stay, masked"
+            assert redacted.n_masked_steps + len(redacted.dropped) == len(planted)
+            assert set(redacted.dropped) <= set(planted)
+            assert len(redacted.dropped) < len(planted) / 2, "most stay, masked"
     pool.close()
 
 
@@ -174,14 +174,14 @@ SHIPPED = TokenText(TOKENIZER.token_bytes, TOKENIZER.encode("*")[0])
 
 def masked_text(step: Step, text: TokenText, rules: Redaction) -> tuple[str | None, str]:
     """Why the step is gone, and what its tokens spell when its masks are laid over them."""
-    found = Redacted()
-    _trajectory(found, [OneTrajectory(step).step], rules, {step.tokenizer_hash: text})
+    redacted = Redacted()
+    _trajectory(redacted, [OneTrajectory(step).step], rules, {step.tokenizer_hash: text})
     ids = [*step.prompt_ids, *step.response_ids]
-    starts, ends, mask_id = found.masks.get(step.step_uid, ([], [], 0))
+    starts, ends, mask_id = redacted.masks.get(step.step_uid, ([], [], 0))
     for start, end in zip(starts, ends, strict=True):
         ids[start:end] = [mask_id] * (end - start)
     left = b"".join(text.token_bytes[i] for i in ids).decode("utf-8", "replace")
-    return found.dropped.get(step.step_uid), left
+    return redacted.dropped.get(step.step_uid), left
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
@@ -333,6 +333,6 @@ def test_clean_texts_stay(tmp_path: Path) -> None:
     members = pa.table({"step_uid": ["s"], "trajectory_uid": ["t-s"], "prompt_uid": ["p"]})
     pool = Pool.open(":memory:", clock=lambda: T0)
     pool.steps.append([step])
-    found = redact(pool.training, pool.screening, members, rules, texts_of(None))
-    assert (found.dropped, found.masks, dict(found.n_steps)) == ({}, {}, {})
+    redacted = redact(pool.training, pool.screening, members, rules, texts_of(None))
+    assert (redacted.dropped, redacted.masks, dict(redacted.n_steps)) == ({}, {}, {})
     pool.close()

@@ -127,11 +127,11 @@ class First:
 def first(tmp_path_factory) -> First:
     folder = tmp_path_factory.mktemp("first")
     pool = pool_of(folder / "pool.duckdb", uneven_steps(WITHOUT))
-    found = {name: write(pool, name, folder / "out") for name in EXPORTERS}
+    results = {name: write(pool, name, folder / "out") for name in EXPORTERS}
     hashes = {name: plan_of(pool, name).hash for name in EXPORTERS}
     pool.close()
-    assert sum(one is not None for one in found.values()) >= len(EXPORTERS) - 2
-    return First(folder / "out", found, hashes)
+    assert sum(one is not None for one in results.values()) >= len(EXPORTERS) - 2
+    return First(folder / "out", results, hashes)
 
 
 def test_no_field_of_a_step_is_forgotten():

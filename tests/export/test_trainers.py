@@ -86,7 +86,7 @@ def test_rows_hold_each_response_once_with_its_own_numbers(filled):
 def test_rows_know_where_each_step_s_response_stands(pool, merge, gamma):
     fill(pool)
     planned = made(pool, "reinforce_plus_plus", options={"gamma": gamma})
-    found = 0
+    n_steps = 0
     for rows in training_rows(planned, pool.training, merge=merge):
         versions = planned.steps["policy_version"].to_numpy(zero_copy_only=False)
         by_token = rows.by_token(np.nan_to_num(versions, nan=-2).astype(np.int32), -1)
@@ -99,8 +99,8 @@ def test_rows_know_where_each_step_s_response_stands(pool, merge, gamma):
             assert inside.start <= begin < inside.stop
             wanted = -2 if step["policy_version"] is None else step["policy_version"]
             assert set(by_token[begin : begin + len(answer)].tolist()) == {wanted}
-            found += 1
-    assert found == len(planned.steps)
+            n_steps += 1
+    assert n_steps == len(planned.steps)
 
 
 def response(pool, uid):
@@ -157,8 +157,8 @@ def test_dpo_trainer_counts_sampled_tokens_only(filled, tmp_path, model_dir):
         processing_class=AutoTokenizer.from_pretrained(model_dir),
     )
     trainer.train()
-    told = trainer.state.log_history[0]
-    assert {name: told[name] for name in wanted} == pytest.approx(wanted, rel=1e-3)
+    logged = trainer.state.log_history[0]
+    assert {name: logged[name] for name in wanted} == pytest.approx(wanted, rel=1e-3)
 
 
 def torch_float():

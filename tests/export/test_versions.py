@@ -151,8 +151,8 @@ def test_the_same_bytes_twice_and_after_later_edits(name: str, edited: Edited, t
     assert first.n_rows
     assert sha(first.path) == sha(second.path) == sha(third.path)
     assert first.path.name == third.path.name
-    told = json.loads(third.manifest_path.read_text())["dataset_version"]
-    assert (told["name"], told["content_hash"]) == (version, pool.versions.get(version)["content_hash"])
+    reference = json.loads(third.manifest_path.read_text())["dataset_version"]
+    assert (reference["name"], reference["content_hash"]) == (version, pool.versions.get(version)["content_hash"])
     changed = plan(pool, View(), parse_recipe({"algorithm": version}))
     assert sha(export(changed, pool, name, tmp_path / "pool").path) != sha(first.path), "the edits do change the pool"
 
@@ -181,12 +181,12 @@ def test_a_version_says_what_it_is(filled: Pool) -> None:
     assert (made["parent"], made["author"], made["note"], made["channel"]) == ("v1", "ann", "why", "train")
     assert (made["n_groups"], made["n_trajectories"], made["n_steps"]) == (1, 3, 6)
     assert made["n_tokens"] == 3 * (4 + 7)
-    told = made["provenance"]
-    assert told["tokenizer_hashes"] == {"tok-1": 6}
-    assert told["template_hashes"] == {"tok-1": "template-1"}
-    assert (told["policy_version_min"], told["policy_version_max"]) == (2, 4)
-    assert told["sources"] == {"blackbox": 6}
-    assert told["token_sources"] == {"engine": 6}
+    provenance = made["provenance"]
+    assert provenance["tokenizer_hashes"] == {"tok-1": 6}
+    assert provenance["template_hashes"] == {"tok-1": "template-1"}
+    assert (provenance["policy_version_min"], provenance["policy_version_max"]) == (2, 4)
+    assert provenance["sources"] == {"blackbox": 6}
+    assert provenance["token_sources"] == {"engine": 6}
     assert [one["name"] for one in filled.versions.all()] == ["v2", "v1"]
     assert parent["content_hash"] != made["content_hash"]
     assert re.fullmatch("[0-9a-f]{64}", made["content_hash"])
@@ -248,12 +248,12 @@ def test_the_difference_of_two_versions(filled: Pool) -> None:
     annotate(filled, "quality", "good", trajectory_uid="A1")
     annotate(filled, "correct", True, step_uid="B0.0")
     freeze(filled, "v2", view=View({}, "NOT (trajectory_uid = 'A2')"))
-    found = filled.versions.diff("v1", "v2")
-    assert {k: v for k, v in found["counts"].items() if k != "by_label"} == {
+    diff = filled.versions.diff("v1", "v2")
+    assert {k: v for k, v in diff["counts"].items() if k != "by_label"} == {
         "added": 2, "removed": 2, "changed": 4, "same": 4,
     }  # fmt: skip
-    assert found["counts"]["by_label"] == {"reward": 1, "trajectory_quality": 2, "correct": 1}
-    by_uid = {row["step_uid"]: row for row in found["changes"]}
+    assert diff["counts"]["by_label"] == {"reward": 1, "trajectory_quality": 2, "correct": 1}
+    by_uid = {row["step_uid"]: row for row in diff["changes"]}
     assert by_uid["A0.1"]["labels"]["reward"] == [None, 7.0]
     assert by_uid["A1.0"]["labels"] == {"trajectory_quality": [None, "good"]}
     assert {uid for uid, row in by_uid.items() if row["change"] == "added"} == {"B2.0", "B2.1"}
@@ -436,14 +436,14 @@ def test_an_answer_of_nothing_but_a_secret_is_left_out(pool: Pool) -> None:
 
 def test_the_reader_of_a_version_keeps_what_is_shared_true(leaky: Pool) -> None:
     source = VersionSource(leaky, "masked")
-    found = source.sequences(["t0.0", "t0.1", "t1.0", "t1.1", "t2.0", "t2.1"])
-    for i, (parent, n) in enumerate(zip(found.parent.tolist(), found.n_shared.tolist(), strict=True)):
+    sequences = source.sequences(["t0.0", "t0.1", "t1.0", "t1.1", "t2.0", "t2.1"])
+    for i, (parent, n) in enumerate(zip(sequences.parent.tolist(), sequences.n_shared.tolist(), strict=True)):
         if parent >= 0:
             assert n > 0
-            assert found.sequence(i)[:n].tolist() == found.sequence(parent)[:n].tolist()
+            assert sequences.sequence(i)[:n].tolist() == sequences.sequence(parent)[:n].tolist()
     for step in source.trajectory("t1")["steps"]:
         place = ["t0.0", "t0.1", "t1.0", "t1.1"].index(step["step_uid"])
-        assert [*step["prompt_ids"], *step["response_ids"]] == found.sequence(place).tolist()
+        assert [*step["prompt_ids"], *step["response_ids"]] == sequences.sequence(place).tolist()
 
 
 # All or nothing -----------------------------------------------------------------------------------------------
@@ -478,10 +478,10 @@ def test_a_killed_freeze_leaves_all_or_nothing(tmp_path: Path) -> None:
         assert process.stdout.readline().startswith("begin")
         time.sleep(wait_s)
         os.kill(process.pid, signal.SIGKILL)
-        told = process.stdout.read()
+        output = process.stdout.read()
         process.wait()
         process.stdout.close()
-        reported |= {int(line.split()[1]) for line in told.splitlines() if line.startswith("done")}
+        reported |= {int(line.split()[1]) for line in output.splitlines() if line.startswith("done")}
         pool = Pool.open(path, memory="512MB")
         names = {one["name"] for one in pool.versions.all()}
         assert {f"v{n}" for n in reported} <= names
@@ -541,21 +541,21 @@ def test_the_template_of_the_shipped_tokenizer_has_a_hash() -> None:
     assert re.fullmatch("[0-9a-f]{64}", template_hash())
 
 
-class Told:
+class GivenSteps:
     """A trajectory as the pool gives it, made here."""
 
     def __init__(self, steps: list[Step]) -> None:
-        self.told = steps
+        self.given = steps
 
     def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
-        return {"steps": [{**_fields(step), "metadata": {}} for step in self.told]}
+        return {"steps": [{**_fields(step), "metadata": {}} for step in self.given]}
 
     def trajectories_saying(self, trajectory_uids: Any, hit: Any, *, may: str | None) -> set[str]:
-        said = [text for step in self.told for text in [*(step.messages or ()), step.response_message]]
+        said = [text for step in self.given for text in [*(step.messages or ()), step.response_message]]
         return {"t"} if any(hit(json.dumps(text)) for text in said) else set()
 
     def trajectories_saying_over(self, trajectory_uids: Any, hit: Any, *, may: str | None) -> set[str]:
-        whole = [[json.dumps(m) for m in (*(step.messages or ()), step.response_message)] for step in self.told]
+        whole = [[json.dumps(m) for m in (*(step.messages or ()), step.response_message)] for step in self.given]
         return {"t"} if any(hit(a, b) for texts in whole for a, b in pairwise(texts)) else set()
 
     def steps(self, trajectory_uids: Any) -> pa.Table:
@@ -564,14 +564,14 @@ class Told:
                 "trajectory_uid": "t", "step_uid": step.step_uid, "tokenizer_hash": step.tokenizer_hash,
                 "has_ids": True, "has_messages": step.messages is not None, "has_text": step.messages is not None,
             }
-            for step in self.told
+            for step in self.given
         ]  # fmt: skip
         return pa.Table.from_pylist(rows)
 
     def tokens(self, trajectory_uids: Any) -> Iterator[pa.Table]:
         if trajectory_uids:
-            names = {"trajectory_uid": "t", "tokenizer_hash": self.told[0].tokenizer_hash}
-            ids = [{"prompt_suffix": list(s.prompt_ids), "response_ids": list(s.response_ids)} for s in self.told]
+            names = {"trajectory_uid": "t", "tokenizer_hash": self.given[0].tokenizer_hash}
+            ids = [{"prompt_suffix": list(s.prompt_ids), "response_ids": list(s.response_ids)} for s in self.given]
             yield pa.Table.from_pylist([{**names, **one} for one in ids])
 
 
@@ -592,7 +592,7 @@ def test_every_token_of_every_hit_is_masked(turns: list[Any], with_texts: bool, 
     rules = parse_redaction(RULES)
     assert rules is not None
     members = pa.table({"step_uid": [step.step_uid for step in steps], "trajectory_uid": ["t"] * len(steps)})
-    found = redact(Told(steps), Told(steps), members, rules, texts_of(None))
+    redacted = redact(GivenSteps(steps), GivenSteps(steps), members, rules, texts_of(None))
     for step in steps:
         ids = [*step.prompt_ids, *step.response_ids]
         pieces = [TOKENIZER.token_bytes[i] for i in ids]
@@ -602,14 +602,14 @@ def test_every_token_of_every_hit_is_masked(turns: list[Any], with_texts: bool, 
         for begin, end, _ in rules.spans(text):
             first, last = len(text[:begin].encode()), len(text[:end].encode())
             hit |= {i for i in range(len(ids)) if borders[i] < last and borders[i + 1] > first}
-        starts, ends, _ = found.masks.get(step.step_uid, ([], [], 0))
+        starts, ends, _ = redacted.masks.get(step.step_uid, ([], [], 0))
         masked = {i for start, end in zip(starts, ends, strict=True) for i in range(start, end)}
         n_prompt = len(step.prompt_ids)
-        if found.dropped.get(step.step_uid) == "nothing_left":
+        if redacted.dropped.get(step.step_uid) == "nothing_left":
             assert set(range(n_prompt, len(ids))) <= hit | masked
-        elif found.dropped.get(step.step_uid) == "unlocated":
+        elif redacted.dropped.get(step.step_uid) == "unlocated":
             assert re.search(r"sk-|@|ann$", text), "a secret over two messages, which no tokens hold in one piece"
         else:
             assert hit <= masked
-            assert bool(hit) <= (step.step_uid in found.masks)
+            assert bool(hit) <= (step.step_uid in redacted.masks)
         assert all(0 <= start < end <= len(ids) for start, end in zip(starts, ends, strict=True))

@@ -103,9 +103,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def read(path: Path, name: str) -> list[dict[str, Any]]:
     """The steps of a file that is recognised as this format."""
     assert recognise(path).name == name
-    found = list(FORMATS[name].read(path))
-    assert all(isinstance(item, ConvertedRecord) for item in found), found
-    return [dict(step) for item in found if isinstance(item, ConvertedRecord) for step in item.steps]
+    items = list(FORMATS[name].read(path))
+    assert all(isinstance(item, ConvertedRecord) for item in items), items
+    return [dict(step) for item in items if isinstance(item, ConvertedRecord) for step in item.steps]
 
 
 def test_both_choices_of_a_real_litellm_call(engine: str, tmp_path: Path) -> None:
@@ -117,8 +117,8 @@ def test_both_choices_of_a_real_litellm_call(engine: str, tmp_path: Path) -> Non
     assert len(choices) == 2
     steps = read(out, "litellm")
     assert [step["response_message"]["content"] for step in steps] == [one["message"]["content"] for one in choices]
-    told = [one["provider_specific_fields"]["token_ids"] for one in choices]
-    assert [step["response_ids"] for step in steps] == told
+    token_ids = [one["provider_specific_fields"]["token_ids"] for one in choices]
+    assert [step["response_ids"] for step in steps] == token_ids
     assert [(step["step_index"], step.get("is_last", False)) for step in steps] == [(0, False), (1, True)]
     assert len({step["step_uid"] for step in steps}) == 2
 
@@ -140,9 +140,9 @@ def test_both_choices_of_langfuses_openai_integration(engine: str, tmp_path: Pat
     assert [step["step_index"] for step in steps] == list(range(6))
     assert [step["is_last"] for step in steps] == [False] * 5 + [True]
     path.write_text(json.dumps({**common, "id": "x", "output": [*output, *asked]}) + "\n")
-    (found,) = FORMATS["langfuse"].read(path)
-    assert isinstance(found, Problem)
-    assert found.field == "output"
+    (problem,) = FORMATS["langfuse"].read(path)
+    assert isinstance(problem, Problem)
+    assert problem.field == "output"
 
 
 def test_every_choice_that_rllms_gateway_logged() -> None:
@@ -199,9 +199,9 @@ def test_half_a_token_is_refused(tmp_path: Path, value: Any) -> None:
     for name, record, field in (("slime", sample, "loss_mask"), ("messages", chat, "messages[1].weight")):
         path = tmp_path / f"{name}.jsonl"
         path.write_text(json.dumps(record) + "\n")
-        (found,) = FORMATS[name].read(path)
-        assert isinstance(found, Problem)
-        assert found.field == field
+        (problem,) = FORMATS[name].read(path)
+        assert isinstance(problem, Problem)
+        assert problem.field == field
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -47,9 +47,9 @@ def test_arrays_and_lines(elements: list[Any], indent: int | None, n: int, packe
 def test_a_broken_line_is_named_and_the_next_is_read(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"a": 1}\n{"a": \n\n\xff\xfe\n{"a": 2}')
-    found = list(records(path))
-    assert [record for _, record in found if not isinstance(record, Problem)] == [{"a": 1}, {"a": 2}]
-    assert [where for where, record in found if isinstance(record, Problem)] == ["x.jsonl:2", "x.jsonl:4"]
+    items = list(records(path))
+    assert [record for _, record in items if not isinstance(record, Problem)] == [{"a": 1}, {"a": 2}]
+    assert [where for where, record in items if isinstance(record, Problem)] == ["x.jsonl:2", "x.jsonl:4"]
 
 
 @pytest.mark.parametrize("text", ['[{"a": 1}, {"a": ', '[{"a": 1}', '[{"a": 1}, nonsense]', '[{"a": 1}, {"a" 2}]'])

@@ -61,9 +61,9 @@ def test_context_turns_are_no_steps_and_equal_rollouts_stay_two(client: StudioCl
     context = [{**CHAT[2], "weight": 0} if message is CHAT[2] else message for message in CHAT]
     path = lines(tmp_path / "chat.jsonl", {"messages": context, "id": 7}, {"messages": context, "id": 7})
     taken(path, client, "messages", 2, channel="twins")
-    found = list(client.steps(channel="twins"))
-    assert len({row["trajectory_uid"] for row in found}) == 2
-    assert client.step(found[0]["step_uid"])["messages"] == CHAT[:4], "without the weight, which is no part of it"
+    steps = list(client.steps(channel="twins"))
+    assert len({row["trajectory_uid"] for row in steps}) == 2
+    assert client.step(steps[0]["step_uid"])["messages"] == CHAT[:4], "without the weight, which is no part of it"
 
 
 def test_what_is_wrong_is_named_by_its_place(client: StudioClient, tmp_path: Path) -> None:
@@ -109,7 +109,12 @@ def test_an_import_cut_short_is_taken_up_again(client: StudioClient, tmp_path: P
     first = len(list(client.steps(channel="cut")))
     assert 0 < first < 500
     seen: list[int] = []
-    report = run([tmp_path / "many.jsonl"], client, channel="cut", progress=lambda told: seen.append(told.n_records))
+    report = run(
+        [tmp_path / "many.jsonl"],
+        client,
+        channel="cut",
+        progress=lambda report_so_far: seen.append(report_so_far.n_records),
+    )
     assert (report.n_steps, report.n_known) == (500 - first, first)
     assert seen == sorted(seen)
     assert len(seen) > 1
@@ -119,10 +124,10 @@ def test_rllms_trace_store(client: StudioClient) -> None:
     taken(DATA / "rllm.db", client, "rllm", 4, channel="rllm")
     with closing(sqlite3.connect(DATA / "rllm.db")) as connection:
         query = "SELECT data FROM traces ORDER BY json_extract(data, '$.timestamp')"
-        told = [json.loads(row[0]) for row in connection.execute(query)]
+        stored = [json.loads(row[0]) for row in connection.execute(query)]
     for session in ("rollout-0", "rollout-1"):
         trajectory = client.trajectory(session)
-        traces = [trace for trace in told if trace["session_id"] == session]
+        traces = [trace for trace in stored if trace["session_id"] == session]
         assert trajectory["complete"]
         assert len(trajectory["steps"]) == len(traces) == 2
         for step, trace in zip(trajectory["steps"], traces, strict=True):
@@ -142,7 +147,7 @@ def test_litellms_log(client: StudioClient, tmp_path: Path) -> None:
     payloads = [json.loads(line) for line in path.read_text().splitlines()]
     fresh = [{**payload, "session_id": f"litellm-{payload['trace_id']}"} for payload in payloads]
     assert recognise(path).name == "litellm"
-    assert "api_key" not in json.dumps(list(FORMATS["litellm"].read(path)), default=lambda found: found.steps)
+    assert "api_key" not in json.dumps(list(FORMATS["litellm"].read(path)), default=lambda item: item.steps)
     copy = lines(tmp_path / "litellm.jsonl", *fresh)
     taken(copy, client, "litellm", 5, channel="litellm")
     trajectory = client.trajectory("litellm-rollout-0")
@@ -226,14 +231,14 @@ def test_slimes_samples(client: StudioClient, tmp_path: Path) -> None:
         "metadata": {"a": 1},
     }
     taken(lines(tmp_path / "samples.jsonl", sample, {**sample, "reward": 0.0}), client, "slime", 4, channel="slime")
-    found = sorted(client.steps(channel="slime"), key=lambda row: (row["trajectory_reward"], row["step_index"]))
-    assert {row["prompt_uid"] for row in found} == {"slime-samples.jsonl-3"}
-    one, two = (client.step(row["step_uid"]) for row in found[2:])
+    steps = sorted(client.steps(channel="slime"), key=lambda row: (row["trajectory_reward"], row["step_index"]))
+    assert {row["prompt_uid"] for row in steps} == {"slime-samples.jsonl-3"}
+    one, two = (client.step(row["step_uid"]) for row in steps[2:])
     assert (one["prompt_ids"], one["response_ids"]) == ([1, 2, 3], [11, 12])
     assert (two["prompt_ids"], two["response_ids"]) == ([1, 2, 3, 11, 12, 4, 5], [13, 14, 15])
     assert two["response_logprobs"] == pytest.approx([-0.3, -0.4, -0.5])
     assert (one["reward"], two["reward"], two["finish_reason"], two["policy_version"]) == (None, 1.0, "length", 7)
-    assert [row["trajectory_reward"] for row in found] == [0.0, 0.0, 1.0, 1.0]
+    assert [row["trajectory_reward"] for row in steps] == [0.0, 0.0, 1.0, 1.0]
     torch.save({"rollout_id": 0, "samples": [sample]}, tmp_path / "rollout_0.pt")
     taken(tmp_path / "rollout_0.pt", client, "slime", 2, channel="slime-pt")
 
@@ -324,7 +329,7 @@ def test_our_parquet_comes_back_exactly(client: StudioClient, tmp_path: Path) ->
             second = there.call("POST", "/api/v1/exports", {"format": "steps_parquet", "view": view, "recipe": recipe})
     finally:
         other.close()
-    before, after = (pq.read_table(told["path"]) for told in (first, second))
+    before, after = (pq.read_table(exported["path"]) for exported in (first, second))
     assert before.num_rows == after.num_rows == 6
     for name in before.column_names:
         assert before[name].to_pylist() == after[name].to_pylist(), name

@@ -64,23 +64,23 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 def spoilt(record: Any) -> Iterator[Any]:
     for where in places(record):
         for odd in ODD:
-            found = deepcopy(record)
-            held = found
+            copied = deepcopy(record)
+            held = copied
             for name in where[:-1]:
                 held = held[name]
             held[where[-1]] = odd
-            yield found
+            yield copied
 
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_what_is_odd_costs_its_own_record(tmp_path: Path, name: str) -> None:
     good = RECORDS[name]
-    found = FORMATS[name.partition("-")[0]]
+    form = FORMATS[name.partition("-")[0]]
     path = tmp_path / "records.jsonl"
     odd = list(spoilt(good))
     path.write_text("".join(json.dumps(record) + "\n" for record in [good, *odd, good]))
-    assert recognise(path).name == found.name
-    read = list(found.read(path))
+    assert recognise(path).name == form.name
+    read = list(form.read(path))
     assert len(read) == len(odd) + 2
     # The good ones are there whatever stands between them.
     for one in (read[0], read[-1]):
@@ -109,8 +109,11 @@ def test_rllms_odd_traces_cost_themselves(tmp_path: Path) -> None:
         links = [row[1] for row in connection.execute("PRAGMA table_info(trace_sessions)")]
         for number, text in enumerate(odd):
             row = dict(zip(columns, model, strict=True)) | {"trace_id": f"odd-{number}", "data": text}
-            told = dict(zip(links, link, strict=True)) | {"trace_id": f"odd-{number}", "session_id": f"odd-{number}"}
-            for table, values in (("traces", row), ("trace_sessions", told)):
+            link_row = dict(zip(links, link, strict=True)) | {
+                "trace_id": f"odd-{number}",
+                "session_id": f"odd-{number}",
+            }
+            for table, values in (("traces", row), ("trace_sessions", link_row)):
                 marks = ", ".join("?" * len(values))
                 connection.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})", list(values.values()))
         connection.commit()

@@ -54,11 +54,11 @@ def test_all_steps_but_the_hurt_ones_arrive_once(tmp_path_factory, data, n_befor
         ends = [*(offset for _, offset in places[1:]), len(whole)]
         spared = {f"s{n}" for n in range(N) if n < n_before or harm.spares(places[n][1], ends[n])}
         assert spared | {f"s{N}"} <= set(steps)
-        told = pool.journal.damages()
-        assert len({(one["journal_offset"], one["next_offset"]) for one in told}) == len(told)
+        reported = pool.journal.damages()
+        assert len({(one["journal_offset"], one["next_offset"]) for one in reported}) == len(reported)
         if n_before == 0 and hurt != whole:
-            assert told
-            assert all(one["segment"] == segment.name for one in told)
+            assert reported
+            assert all(one["segment"] == segment.name for one in reported)
             assert list(directory.glob("*.bad"))
     finally:
         pool.close()

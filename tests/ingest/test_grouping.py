@@ -51,10 +51,10 @@ def tasks(bench: Bench) -> dict[str, str]:
 
 
 def partition(names: dict[str, str]) -> set[frozenset[str]]:
-    found: dict[str, set[str]] = defaultdict(set)
+    parts: dict[str, set[str]] = defaultdict(set)
     for uid, name in names.items():
-        found[name].add(uid)
-    return {frozenset(uids) for uids in found.values()}
+        parts[name].add(uid)
+    return {frozenset(uids) for uids in parts.values()}
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -171,8 +171,8 @@ def test_drawn_call_ids_tell_attempts_apart(bench: Bench, as_text: bool) -> None
         bench.feed(call(f"{n}.1", [SYSTEM, user("task")], called(uid, "a.txt"), tools=TOOLS, at=1e9 + n))
     for n, uid in reversed(list(enumerate(ids))):
         made = called(uid, "a.txt")
-        told = [{"id": uid, "type": "function", "function": {"name": "read_file", "arguments": {"path": "a.txt"}}}]
-        back = said(f"I look.\nCalling tools:\n{told}") if as_text else made
+        calls = [{"id": uid, "type": "function", "function": {"name": "read_file", "arguments": {"path": "a.txt"}}}]
+        back = said(f"I look.\nCalling tools:\n{calls}") if as_text else made
         bench.feed(call(f"{n}.2", [SYSTEM, user("task"), back, user("seen")], "done", tools=TOOLS, at=1e9 + 50 + n))
     assert partition(owners(bench)) == {frozenset({f"{n}.1", f"{n}.2"}) for n in range(3)}
     rows = bench.pool.steps.page(limit=None).to_pylist()
@@ -210,9 +210,9 @@ def test_thousands_of_open_trajectories_of_unknown_identity(bench: Bench, monkey
     original = opentrajectories.OpenTrajectories.candidates
 
     def spied(self: Any, asked: Any) -> Iterator[list[str]]:
-        for found in original(self, asked):
-            looked.append(len(found))
-            yield found
+        for uids in original(self, asked):
+            looked.append(len(uids))
+            yield uids
 
     monkeypatch.setattr(opentrajectories.OpenTrajectories, "candidates", spied)
     n, turns = 1200, 3
@@ -229,8 +229,8 @@ def test_thousands_of_open_trajectories_of_unknown_identity(bench: Bench, monkey
     monkeypatch.setattr("core.ingest.linker.MAX_RELOADED", 8)
     for number in (0, 1, n // 2, n - 1):
         bench.feed(call(f"{number}.late", talks[number], "end", at=2e9))
-    found = owners(bench)
-    assert all(found[f"{number}.late"] == found[f"{number}.0"] for number in (0, 1, n // 2, n - 1))
+    linked = owners(bench)
+    assert all(linked[f"{number}.late"] == linked[f"{number}.0"] for number in (0, 1, n // 2, n - 1))
 
 
 def test_memory_of_open_trajectories_is_bounded() -> None:
@@ -276,11 +276,11 @@ def test_a_registered_version_is_stamped_as_claw_r1_does(bench: Bench, restart: 
         complete_record(at=1e9, trajectory_uid="t", reward=1.0),
         call("after", [user("q")], "d", trajectory_uid="t"),
     )
-    found = {
+    versions = {
         row["step_uid"]: (row["policy_version"], row["policy_version_end"])
         for row in bench.pool.steps.page(limit=None).to_pylist()
     }
-    assert found == {"before": (3, 4), "one": (7, 7), "other": (3, 4), "two": (8, 8), "after": (3, 4)}
+    assert versions == {"before": (3, 4), "one": (7, 7), "other": (3, 4), "two": (8, 8), "after": (3, 4)}
 
 
 ANSWERS = st.sampled_from(["yes", "no", "look", "run it"])
@@ -332,11 +332,11 @@ def test_against_a_linker_that_knows(data: st.DataObject) -> None:
         bench = Bench(Path(folder))
         try:
             bench.feed(*records)
-            found = owners(bench)
+            linked = owners(bench)
             if any("uncertain" in row["findings"] for row in bench.pool.steps.page(limit=None).to_pylist()):
                 # An example that repeats a message and its sampled answer looks like a shortened talk.
                 return
-            assert partition(found) == partition({uid: str(owner) for uid, owner in truth.items()})
+            assert partition(linked) == partition({uid: str(owner) for uid, owner in truth.items()})
             named = tasks(bench)
             roots = {owner: uid for uid, owner in reversed(truth.items())}
             for one in agents:

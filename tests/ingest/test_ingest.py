@@ -42,11 +42,11 @@ def kinds(bench: Bench, uid: str) -> list[tuple[str | None, str]]:
 def test_a_rollout_is_stored_exactly_and_once_per_token(bench: Bench) -> None:
     records = list(rollout("t", turns=5))
     bench.feed(*records)
-    found = bench.pool.trajectories.get("t")
-    assert [s["step_uid"] for s in found["steps"]] == [f"t-{i}" for i in range(5)]
+    trajectory = bench.pool.trajectories.get("t")
+    assert [s["step_uid"] for s in trajectory["steps"]] == [f"t-{i}" for i in range(5)]
     assert kinds(bench, "t") == [(None, "main")] + [("extends", "main")] * 4
     parent: dict[str, Any] | None = None
-    for step, record in zip(found["steps"], records, strict=True):
+    for step, record in zip(trajectory["steps"], records, strict=True):
         said = orjson.loads(record)
         choice = said["response"]["choices"][0]
         assert step["prompt_ids"].tolist() == said["response"]["prompt_token_ids"]
@@ -64,7 +64,7 @@ def test_a_rollout_is_stored_exactly_and_once_per_token(bench: Bench) -> None:
             assert step["n_shared_tokens"] == len(parent["prompt_ids"]) + len(parent["response_ids"])
             assert step["n_shared_messages"] == len(parent["messages"]) + 1
         parent = step
-    assert found["prompt_uid"].startswith("p-")
+    assert trajectory["prompt_uid"].startswith("p-")
     assert bench.ingest.last_error is None
     assert bench.ingest.lag_s == 0.0
 
@@ -141,11 +141,11 @@ def test_what_is_said_of_a_trajectory(bench: Bench) -> None:
         policy_record(at=1e9, version=5, event="registered"),
         complete_record(at=1e9, trajectory_uid="t", reward=0.25, outcome="solved"),
     )
-    found = bench.pool.trajectories.get("t")
-    assert (found["complete"], found["reward"], found["outcome"]) == (True, 0.25, "solved")
-    assert (found["prompt_uid"], found["channel"]) == ("named", "val")
-    assert [s["is_last"] for s in found["steps"]] == [False, False, True]
-    assert {s["prompt_uid"] for s in found["steps"]} == {"named"}
+    trajectory = bench.pool.trajectories.get("t")
+    assert (trajectory["complete"], trajectory["reward"], trajectory["outcome"]) == (True, 0.25, "solved")
+    assert (trajectory["prompt_uid"], trajectory["channel"]) == ("named", "val")
+    assert [s["is_last"] for s in trajectory["steps"]] == [False, False, True]
+    assert {s["prompt_uid"] for s in trajectory["steps"]} == {"named"}
     assert bench.pool.steps.count(View({"channel": "val"})) == 3
     (session,) = bench.pool.journal.sessions()
     assert (session["key_sha256"], session["trajectory_uid"], session["metadata"]) == ("k", "t", {"a": 1})
@@ -177,10 +177,10 @@ def test_a_title_request_is_auxiliary_once_the_work_begins(bench: Bench) -> None
     bench.feed(title)
     assert bench.pool.steps.get("title")["call_kind"] == "main"
     bench.feed(*rollout("t", turns=2))
-    found = {s["step_uid"]: s for s in bench.pool.trajectories.get("t")["steps"]}
-    assert (found["title"]["call_kind"], found["title"]["trainable"]) == ("auxiliary", False)
-    assert found["t-0"]["call_kind"] == "main"
-    assert found["t-1"]["transition"] == "extends"
+    steps = {s["step_uid"]: s for s in bench.pool.trajectories.get("t")["steps"]}
+    assert (steps["title"]["call_kind"], steps["title"]["trainable"]) == ("auxiliary", False)
+    assert steps["t-0"]["call_kind"] == "main"
+    assert steps["t-1"]["transition"] == "extends"
 
 
 def test_unknown_identity_is_inferred_from_what_is_repeated(bench: Bench) -> None:

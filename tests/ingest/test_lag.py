@@ -28,9 +28,9 @@ class HeldReader(JournalReader):
 
     def read(self, after: Mapping[str, int]) -> list[Any]:
         self.n_looks += 1
-        found = [iter(list(one)) for one in super().read(after)]
+        items = [iter(list(one)) for one in super().read(after)]
         assert self.may.wait(60)
-        return found
+        return items
 
 
 @pytest.fixture

@@ -158,8 +158,8 @@ def test_a_subagent_that_shares_the_primer_is_one() -> None:
 
 def test_a_subagent_that_reads_the_talk_does_not_go_on_with_it(talk: Talk) -> None:
     """Qwen Code's memory: its own system prompt behind each answer, over the whole talk."""
-    told = "You are now acting as the managed memory extraction subagent for an AI coding assistant.\n\nThe recent"
-    own = {"role": "system", "content": told}
+    role = "You are now acting as the managed memory extraction subagent for an AI coding assistant.\n\nThe recent"
+    own = {"role": "system", "content": role}
     past = [u("q"), a("one"), u("w"), a("two")]
     first = talk.say([own, *past, u("Write down what lasts.")], "look")
     assert (first.transition, first.call_kind) == ("forked", "subagent")
@@ -296,8 +296,8 @@ ids = st.lists(st.integers(0, 2), max_size=8)
 
 @given(ids, ids)
 def test_shared_prefix(left: list[int], right: list[int]) -> None:
-    found = shared_prefix(np.array(left, np.int32), np.array(right, np.int32))
-    assert found == prefix(left, right)
+    shared = shared_prefix(np.array(left, np.int32), np.array(right, np.int32))
+    assert shared == prefix(left, right)
 
 
 @given(st.lists(st.tuples(ids, ids), max_size=10), ids)
@@ -308,5 +308,5 @@ def test_the_forest_knows_every_prefix_though_it_keeps_tips_only(
     for number, (prompt, response) in enumerate(steps):
         array = np.array(prompt, np.int32)
         forest.add(number, np.array([*prompt, *response], np.int32), forest.matches(array))
-    found = forest.matches(np.array(query, np.int32))
-    assert found == {n: prefix([*prompt, *response], query) for n, (prompt, response) in enumerate(steps)}
+    matches = forest.matches(np.array(query, np.int32))
+    assert matches == {n: prefix([*prompt, *response], query) for n, (prompt, response) in enumerate(steps)}

@@ -40,12 +40,12 @@ def record(number: int, n_messages: int, n_chars: int, n_ids: int) -> bytes:
     }
     identity = {"trajectory_uid": f"t-{number}", "prompt_uid": None, "channel": "train", "source": "blackbox"}
     identity |= {"agent": None, "identity_source": "header", "metadata": {}}
-    told = {"kind": "call", "v": 1, "at": 1.0, "step_uid": f"s{number}", "started_at": 1.0, "finished_at": 1.0}
-    told |= {"identity": identity, "dialect": "chat", "engine": "e", "engine_kind": "openai", "model": "m"}
-    told |= {"stream": False, "stream_mode": "none", "client_headers": {}, "http_status": 200, "error": None}
-    told["request"] = {"model": "m", "messages": [{"role": "system", "content": "You are terse."}, *said]}
-    told |= {"engine_added": [], "dropped_fields": [], "response": answer, "retry_count": 0}
-    return json.dumps(told, separators=(",", ":")).encode()
+    body = {"kind": "call", "v": 1, "at": 1.0, "step_uid": f"s{number}", "started_at": 1.0, "finished_at": 1.0}
+    body |= {"identity": identity, "dialect": "chat", "engine": "e", "engine_kind": "openai", "model": "m"}
+    body |= {"stream": False, "stream_mode": "none", "client_headers": {}, "http_status": 200, "error": None}
+    body["request"] = {"model": "m", "messages": [{"role": "system", "content": "You are terse."}, *said]}
+    body |= {"engine_added": [], "dropped_fields": [], "response": answer, "retry_count": 0}
+    return json.dumps(body, separators=(",", ":")).encode()
 
 
 def taken(act: Callable[[], object]) -> int:

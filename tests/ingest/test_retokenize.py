@@ -39,15 +39,15 @@ def test_text_of_the_demo_s_calls_gives_the_ids_that_its_engine_told() -> None:
     records = demo_calls()
     assert len(records) > 300
     for record in records:
-        (told,) = drafts_of_call(record, "s", 0)
+        (sampled,) = drafts_of_call(record, "s", 0)
         (silent,) = drafts_of_call(text_only(record), "s", 0)
         assert silent.token_source == TokenSource.NONE and silent.response_ids is None
         made = fill(silent)
         assert made.token_source == TokenSource.RETOKENIZED
         assert made.response_logprobs is None
         assert made.prompt_ids is not None and made.response_ids is not None
-        assert list(made.prompt_ids) == list(told.prompt_ids)
-        assert list(made.response_ids) == list(told.response_ids)
+        assert list(made.prompt_ids) == list(sampled.prompt_ids)
+        assert list(made.response_ids) == list(sampled.response_ids)
         assert made.tokenizer_hash == shipped.tokenizer_hash()
 
 
@@ -117,9 +117,9 @@ def test_ingest_fills_what_comes_as_text(tmp_path: Path) -> None:
     bench = Bench(tmp_path, tokenizers={"demo-*": FOLDER})
     try:
         bench.feed(orjson.dumps(record))
-        found = bench.pool.steps.get(record["step_uid"])
+        step = bench.pool.steps.get(record["step_uid"])
     finally:
         bench.close()
-    assert found["token_source"] == "retokenized"
-    assert found["response_logprobs"] is None
-    assert parse(orjson.dumps(demo_calls()[0]))["response"]["prompt_token_ids"] == found["prompt_ids"].tolist()
+    assert step["token_source"] == "retokenized"
+    assert step["response_logprobs"] is None
+    assert parse(orjson.dumps(demo_calls()[0]))["response"]["prompt_token_ids"] == step["prompt_ids"].tolist()

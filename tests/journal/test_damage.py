@@ -35,18 +35,18 @@ payloads = st.lists(st.one_of(st.binary(max_size=40), st.binary(min_size=41, max
 def write(directory, batch, writer="w0", **options):
     """Append all; the places, by what ``append`` answered."""
     journal = Journal(directory, writer=writer, **options)
-    found = [journal.append(payload).result(60) for payload in batch]
+    positions = [journal.append(payload).result(60) for payload in batch]
     journal.close()
-    return found
+    return positions
 
 
 def contents(directory, after=None):
     return [record.payload for record in read_records(directory, after or {})]
 
 
-def is_part_in_order(found, batch):
+def is_part_in_order(numbers, batch):
     """Whether ``found`` are places of ``batch``, rising, none twice."""
-    return all(a < b for a, b in pairwise(found)) and set(found) <= set(range(len(batch)))
+    return all(a < b for a, b in pairwise(numbers)) and set(numbers) <= set(range(len(batch)))
 
 
 def spread(batch):
@@ -76,25 +76,25 @@ def test_all_records_but_the_hurt_ones_are_read(tmp_path_factory, batch, data, s
     segment.write_bytes(hurt)
 
     # One reader, as ingest is: it looks again and again, and takes each thing once.
-    reader, numbers, told = JournalReader(directory), [], []
+    reader, numbers, reported = JournalReader(directory), [], []
     for _ in range(4):
-        for found in (found for writer in reader.read(after) for found in writer):
-            after[found.segment] = found.next_offset
-            if isinstance(found, Damage):
-                told.append(found)
+        for item in (item for writer in reader.read(after) for item in writer):
+            after[item.segment] = item.next_offset
+            if isinstance(item, Damage):
+                reported.append(item)
             else:
-                assert found.payload in [*batch, b"9999:the next segment"], "a payload that nobody wrote"
-                numbers.append(number_of(found.payload))
+                assert item.payload in [*batch, b"9999:the next segment"], "a payload that nobody wrote"
+                numbers.append(number_of(item.payload))
     if sealed:
         assert numbers.pop() == 9999
     assert is_part_in_order(numbers, batch)
     spared = {i for i, (begin, end) in enumerate(zip(offsets, ends, strict=True)) if harm.spares(begin, end)}
     assert {i for i in spared if i >= n_read} <= set(numbers)
     assert all(number >= n_read for number in numbers)
-    assert len(told) == len(set(told))
+    assert len(reported) == len(set(reported))
     if hurt != whole and n_read == 0 and (sealed or harm.how != "removed" or harm.at + harm.n_gone < len(whole)):
-        assert told
-        assert all(one.segment == segment.name for one in told)
+        assert reported
+        assert all(one.segment == segment.name for one in reported)
 
 
 @fuzz
@@ -110,8 +110,8 @@ def test_every_other_reader_goes_on_behind_damage_too(tmp_path_factory, batch, d
     ends = [*(offset for _, offset in places[1:]), len(whole)]
     for i, (name, offset) in enumerate(places):
         if harm.spares(offset, ends[i]):
-            for found in (read_segment(directory, name, offset), read_after(directory, f"w0.1.{offset}")):
-                first = next(found)
+            for rest in (read_segment(directory, name, offset), read_after(directory, f"w0.1.{offset}")):
+                first = next(rest)
                 assert (first.offset, first.payload) == (offset, batch[i])
 
 
@@ -140,9 +140,9 @@ def test_the_first_version_is_read_as_well(tmp_path_factory, texts, data):
     ends = [*offsets[1:], len(whole)]
     harm = data.draw(harms(whole))
     segment.write_bytes(harm.done_to(whole))
-    found = contents(directory)
-    numbers = [json.loads(payload)["n"] for payload in found if payload in batch]
-    assert len(numbers) == len(found)
+    payloads = contents(directory)
+    numbers = [json.loads(payload)["n"] for payload in payloads if payload in batch]
+    assert len(numbers) == len(payloads)
     spared = {i for i, (begin, end) in enumerate(zip(offsets, ends, strict=True)) if harm.spares(begin, end)}
     assert spared <= set(numbers)
     write(directory, [b'{"kind":"call"}'])
@@ -196,7 +196,7 @@ def test_what_is_being_written_is_not_damage_until_its_writer_has_gone_on_or_end
     reader = JournalReader(tmp_path)
 
     def look(after):
-        return [found for writer in reader.read(after) for found in writer]
+        return [item for writer in reader.read(after) for item in writer]
 
     (record,) = look({})
     after = {segment.name: record.next_offset}
@@ -210,18 +210,18 @@ def test_what_is_being_written_is_not_damage_until_its_writer_has_gone_on_or_end
     assert (damage.offset, damage.begin, damage.end) == (len(whole), len(whole), len(whole) + len(body) - 1)
     after[segment.name] = damage.next_offset
     assert look(after) == look(after) == []
-    assert [found for writer in JournalReader(tmp_path).read(after) for found in writer] == []
+    assert [item for writer in JournalReader(tmp_path).read(after) for item in writer] == []
 
 
 def test_a_segment_that_is_gone_is_told_once_by_the_one_after_it(tmp_path):
     places = write(tmp_path, [b"%d" % n for n in range(6)], segment_bytes=1)
     (tmp_path / places[2][0]).unlink()
-    found = [one for writer in JournalReader(tmp_path).read({}) for one in writer]
-    assert [one.payload for one in found if isinstance(one, Record)] == [b"0", b"1", b"3", b"4", b"5"]
-    (damage,) = [one for one in found if isinstance(one, Damage)]
+    items = [one for writer in JournalReader(tmp_path).read({}) for one in writer]
+    assert [one.payload for one in items if isinstance(one, Record)] == [b"0", b"1", b"3", b"4", b"5"]
+    (damage,) = [one for one in items if isinstance(one, Damage)]
     assert damage.segment == places[2][0]
     assert "gone" in damage.reason
-    after = {one.segment: one.next_offset for one in found}
+    after = {one.segment: one.next_offset for one in items}
     assert [one for writer in JournalReader(tmp_path).read(after) for one in writer] == []
     # One that was read and then taken away by retention is missed by nobody.
     (tmp_path / places[0][0]).unlink()

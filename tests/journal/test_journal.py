@@ -331,13 +331,13 @@ def test_a_mark_leads_to_all_that_came_after_it(tmp_path_factory, batch, more, s
 
 def test_a_mark_is_never_behind_a_record_that_is_on_its_way(tmp_path):
     journal = Journal(tmp_path, segment_bytes=2000)
-    found: list[bool] = []
+    seen: list[bool] = []
 
     def work(name: int) -> None:
         for number in range(60):
             mark, payload = journal.mark(), b"%d %d" % (name, number)
             journal.append(payload).result(60)
-            found.append(any(record.payload == payload for record in read_after(tmp_path, mark)))
+            seen.append(any(record.payload == payload for record in read_after(tmp_path, mark)))
 
     threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
     for thread in threads:
@@ -345,8 +345,8 @@ def test_a_mark_is_never_behind_a_record_that_is_on_its_way(tmp_path):
     for thread in threads:
         thread.join()
     journal.close()
-    assert len(found) == 240
-    assert all(found)
+    assert len(seen) == 240
+    assert all(seen)
 
 
 @pytest.mark.parametrize("mark", ["", "w0", "w0.1", "w0.x.1", "w0.1.-1", "../w0.1.0", "w0.1.999999", "w9.1.0"])

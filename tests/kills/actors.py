@@ -105,11 +105,11 @@ class Caller(threading.Thread):
 
 def children(pid: int) -> list[int]:
     """Gateway processes of an owner."""
-    found: list[int] = []
+    pids: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
-            found += [int(one) for one in task.read_text().split()]
-    return [one for one in found if b"core.workers.worker" in _command(one)]
+            pids += [int(one) for one in task.read_text().split()]
+    return [one for one in pids if b"core.workers.worker" in _command(one)]
 
 
 def _command(pid: int) -> bytes:

@@ -195,12 +195,12 @@ class Run:
             caller.stopping.set()
         for caller in self.callers:
             caller.join(40)
-        told = self.promised.calls.setdefault(self.number, {})
+        answered = self.promised.calls.setdefault(self.number, {})
         for caller in self.callers:
             assert not caller.is_alive()
-            if caller.doubled or told.keys() & caller.answered.keys():
+            if caller.doubled or answered.keys() & caller.answered.keys():
                 self.promised.note(f"round {self.number}: two calls were answered under one uid")
-            told.update(caller.answered)
+            answered.update(caller.answered)
             allowed = GONE if self.engine_ended or stopped or self.gateways > 1 else set()
             for status in caller.refused.keys() - allowed:
                 self.promised.note(f"round {self.number}: a living service answered {status}")
@@ -294,8 +294,8 @@ class Run:
         if answer.status_code in GONE and self.gateways > 1:
             return None
         assert answer.status_code == 200, f"{answer.request.url}: {answer.status_code} {answer.text[:500]}"
-        found: dict[str, Any] = answer.json()
-        return found
+        body: dict[str, Any] = answer.json()
+        return body
 
     def _fresh_step(self) -> str | None:
         """A step of an earlier round that no label is about."""
@@ -361,8 +361,8 @@ class Run:
             del self.promised.leases[request_id]
             return
         uids = [one["trajectory_uid"] for group in said["groups"] for one in group["trajectories"]]
-        found = {"batch_uid": said["batch_uid"], "state": "leased", "trajectories": uids}
-        self.promised.leases[request_id] = found
+        leased = {"batch_uid": said["batch_uid"], "state": "leased", "trajectories": uids}
+        self.promised.leases[request_id] = leased
 
     def _settle(self, http: httpx.Client) -> None:
         held = [one for one in self.promised.leases.values() if one["state"] == "leased"]

@@ -74,11 +74,11 @@ class Promised:
     def _check_calls(self, http: httpx.Client, number: int) -> None:
         wanted = self.calls.get(number, {})
         deadline = time.monotonic() + ARRIVES_WITHIN_S
-        while wanted.keys() - set(found := _steps_of_round(http, number)) and time.monotonic() < deadline:
+        while wanted.keys() - set(stored := _steps_of_round(http, number)) and time.monotonic() < deadline:
             time.sleep(0.1)
-        if len(found) != len(set(found)):
+        if len(stored) != len(set(stored)):
             self.note(f"round {number}: a step is there twice")
-        for uid in wanted.keys() - set(found):
+        for uid in wanted.keys() - set(stored):
             self.note(f"round {number}: {uid} was answered and is gone")
         for uid in sorted(wanted)[:3]:
             step = got(http, f"/api/v1/steps/{uid}")
@@ -91,10 +91,10 @@ class Promised:
                 self.note(f"{uid}: it has lost its tokens")
 
     def _check_label(self, http: httpx.Client, label: Label) -> None:
-        found = ok(got(http, f"/api/v1/steps/{label.step_uid}"))["reward"]
-        if found not in (None, label.value):
-            self.note(f"{label.step_uid}: reward {found}, it was {label.value}")
-        there = "off" if found is None else "on"
+        reward = ok(got(http, f"/api/v1/steps/{label.step_uid}"))["reward"]
+        if reward not in (None, label.value):
+            self.note(f"{label.step_uid}: reward {reward}, it was {label.value}")
+        there = "off" if reward is None else "on"
         if label.state == UNKNOWN:
             label.state = there
         elif label.state != there:
@@ -102,24 +102,24 @@ class Promised:
 
     def _check_completion(self, http: httpx.Client, uid: str) -> None:
         reward, acknowledged = self.completions[uid]
-        found = ok(got(http, f"/api/v1/trajectories/{uid}"))
-        if found["complete"] != acknowledged:
+        trajectory = ok(got(http, f"/api/v1/trajectories/{uid}"))
+        if trajectory["complete"] != acknowledged:
             if acknowledged:
                 self.note(f"{uid}: it was completed and is open")
-            elif found["complete"]:
+            elif trajectory["complete"]:
                 self.completions[uid] = (reward, True)
-        if found["complete"] and found["reward"] != reward:
-            self.note(f"{uid}: completed with {reward}, it says {found['reward']}")
+        if trajectory["complete"] and trajectory["reward"] != reward:
+            self.note(f"{uid}: completed with {reward}, it says {trajectory['reward']}")
 
     def _check_lease(self, http: httpx.Client, request_id: str) -> None:
         lease = self.leases[request_id]
         if lease["batch_uid"] is None:
             return
-        found = got(http, f"/api/v1/batches/{lease['batch_uid']}")
-        if found.status_code != 200:
-            self.note(f"batch {lease['batch_uid']} is gone ({found.status_code})")
+        answer = got(http, f"/api/v1/batches/{lease['batch_uid']}")
+        if answer.status_code != 200:
+            self.note(f"batch {lease['batch_uid']} is gone ({answer.status_code})")
             return
-        state = found.json()["state"]
+        state = answer.json()["state"]
         if lease["state"] == UNKNOWN:
             lease["state"] = state
         elif lease["state"] != state:
@@ -136,17 +136,17 @@ class Promised:
                 seen[uid] = request_id
 
     def _check_version(self, http: httpx.Client, name: str) -> None:
-        found = got(http, f"/api/v1/datasets/{name}")
-        told = self.versions[name]
-        if found.status_code == 404 and told is None:
+        answer = got(http, f"/api/v1/datasets/{name}")
+        promised = self.versions[name]
+        if answer.status_code == 404 and promised is None:
             del self.versions[name]
             return
-        if found.status_code != 200:
-            self.note(f"version {name} is gone ({found.status_code})")
+        if answer.status_code != 200:
+            self.note(f"version {name} is gone ({answer.status_code})")
             return
-        if told is not None and found.json()["content_hash"] != told:
+        if promised is not None and answer.json()["content_hash"] != promised:
             self.note(f"version {name} is another than was frozen")
-        self.versions[name] = found.json()["content_hash"]
+        self.versions[name] = answer.json()["content_hash"]
         if not ok(got(http, f"/api/v1/datasets/{name}/verify"))["intact"]:
             self.note(f"version {name} is not intact")
 
@@ -162,8 +162,8 @@ class Promised:
                 continue
             manifest = path.with_name(path.name + ".manifest.json")
             if manifest.exists():
-                told = json.loads(manifest.read_text(encoding="utf-8"))
-                if told["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest() or told["n_rows"] != len(rows):
+                details = json.loads(manifest.read_text(encoding="utf-8"))
+                if details["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest() or details["n_rows"] != len(rows):
                     self.note(f"export {path} is not what its manifest says")
             elif str(path) in self.exports:
                 self.note(f"export {path} has lost its manifest")
@@ -171,15 +171,15 @@ class Promised:
 
 def _steps_of_round(http: httpx.Client, number: int) -> list[str]:
     """Their uids, as the pages of the list have them."""
-    found: list[str] = []
+    uids: list[str] = []
     cursor: str | None = None
     while True:
         query = {"limit": str(PAGE), "prompt_uid": f"round-{number}", **({"cursor": cursor} if cursor else {})}
         page = ok(got(http, "/api/v1/steps", query))
-        found += [step["step_uid"] for step in page["steps"]]
+        uids += [step["step_uid"] for step in page["steps"]]
         cursor = page["next_cursor"]
         if cursor is None:
-            return found
+            return uids
 
 
 def got(http: httpx.Client, path: str, query: dict[str, str] | None = None) -> httpx.Response:

@@ -124,12 +124,12 @@ def _run(order: Mapping[str, Any], handles: Sequence[int]) -> int:
     points = importlib.import_module("tests.kills.points")
     points.install("owner" if module == "core.cli" else "engine")
     try:
-        found = getattr(importlib.import_module(module), COMMANDS[module])()
+        code = getattr(importlib.import_module(module), COMMANDS[module])()
     except SystemExit as done:
-        found = done.code
+        code = done.code
     sys.stdout.flush()
     sys.stderr.flush()
-    return int(found or 0)
+    return int(code or 0)
 
 
 def main() -> None:

@@ -49,8 +49,8 @@ class Upstream(BaseHTTPRequestHandler):
         logprobs = {"content": [{"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []} for _ in ANSWER_IDS]}
         choice = {"index": 0, "message": {"role": "assistant", "content": "aaa"}, "finish_reason": "stop"}
         ids = ids_of(body["messages"])
-        told = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "prompt_token_ids": ids}
-        self._say({**told, "choices": [{**choice, "token_ids": ANSWER_IDS, "logprobs": logprobs}]})
+        common = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "prompt_token_ids": ids}
+        self._say({**common, "choices": [{**choice, "token_ids": ANSWER_IDS, "logprobs": logprobs}]})
 
     def _say(self, value: Any) -> None:
         said = json.dumps(value).encode()

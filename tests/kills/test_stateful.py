@@ -43,7 +43,7 @@ class Life(RuleBasedStateMachine):
     """One data folder, from its first start to its last."""
 
     nursery: Nursery
-    told: Counter[str]
+    totals: Counter[str]
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class Life(RuleBasedStateMachine):
                     self.run.end("owner")
                 result = self.run.finish()
                 self.nothing_is_lost()
-                self.told.update({name: n for name, n in result.items() if isinstance(n, int)}, lives=1)
+                self.totals.update({name: n for name, n in result.items() if isinstance(n, int)}, lives=1)
             finally:
                 self.run.close()
         self.folder.cleanup()
@@ -129,7 +129,7 @@ def nursery() -> Iterator[Nursery]:
 
 @pytest.mark.parametrize("n_lives", [1, many])
 def test_a_life_in_any_order_keeps_what_it_promised(n_lives: int, nursery: Nursery) -> None:
-    Life.nursery, Life.told = nursery, Counter()
+    Life.nursery, Life.totals = nursery, Counter()
     run_state_machine_as_test(
         Life,
         settings=settings(
@@ -142,5 +142,5 @@ def test_a_life_in_any_order_keeps_what_it_promised(n_lives: int, nursery: Nurse
             suppress_health_check=list(HealthCheck),
         ),
     )
-    print(json.dumps(Life.told))
-    assert Life.told["kills"] >= Life.told["lives"], "hardly anything was killed: the lives proved nothing"
+    print(json.dumps(Life.totals))
+    assert Life.totals["kills"] >= Life.totals["lives"], "hardly anything was killed: the lives proved nothing"

@@ -42,11 +42,11 @@ def test_kappa_by_counting_pairs(pairs: list[tuple[int, int]]) -> None:
     a, b = [x for x, _ in pairs], [y for _, y in pairs]
     chance = sum(x == y for x in a for y in b) / len(pairs) ** 2
     observed = sum(x == y for x, y in pairs) / len(pairs)
-    found = cohen_kappa(table(a, b))
+    kappa = cohen_kappa(table(a, b))
     if chance == 1:
-        assert found is None
+        assert kappa is None
     else:
-        assert found == pytest.approx((observed - chance) / (1 - chance))
+        assert kappa == pytest.approx((observed - chance) / (1 - chance))
 
 
 @pytest.fixture
@@ -72,12 +72,12 @@ def test_opinions_are_the_newest_of_each_that_stand(pool: Pool) -> None:
     say(pool, "eve", "quality", "good", step_uid="s0")
     say(pool, "eve", "quality", None, step_uid="s0")
     say(pool, "ann", "quality", "bad", trajectory_uid="t0")
-    found = pool.agreement.between("ann", "bob")
-    assert (found["n"], found["n_agree"]) == (6, 4)
-    assert found["percent"] == pytest.approx(100 * 4 / 6)
-    assert found["labels"] == ["bad", "good", "unsure"]
-    assert found["matrix"] == table(ours, theirs)
-    assert found["kappa"] == pytest.approx(cohen_kappa(table(ours, theirs)))
+    agreement = pool.agreement.between("ann", "bob")
+    assert (agreement["n"], agreement["n_agree"]) == (6, 4)
+    assert agreement["percent"] == pytest.approx(100 * 4 / 6)
+    assert agreement["labels"] == ["bad", "good", "unsure"]
+    assert agreement["matrix"] == table(ours, theirs)
+    assert agreement["kappa"] == pytest.approx(cohen_kappa(table(ours, theirs)))
     assert pool.agreement.reviewers() == [{"author": "ann", "n": 6}, {"author": "bob", "n": 6}]
     assert [row["step_uid"] for row in pool.agreement.disagreements()] == ["s4", "s2"]
     assert pool.agreement.disagreements(limit=1, offset=1)[0] == {

@@ -43,8 +43,8 @@ def test_a_page_is_what_sorting_all_would_show(
     rows = [(place * 3, value) for place, value in enumerate(values)]
     rows.sort(key=lambda row: (row[1] is None, sign * (row[1] or 0), sign * row[0]))
     keys = np.array([math.nan if value is None else value for value in values], np.float64)
-    found = page_of(np.arange(len(values)) * 3, keys, descending=descending, offset=offset, limit=limit)
-    assert found.tolist() == [step_id for step_id, _ in rows[offset : offset + limit]]
+    page = page_of(np.arange(len(values)) * 3, keys, descending=descending, offset=offset, limit=limit)
+    assert page.tolist() == [step_id for step_id, _ in rows[offset : offset + limit]]
 
 
 def test_bins_leave_out_what_is_unknown_or_infinite() -> None:
@@ -170,9 +170,9 @@ def check(pool: Pool, rng: random.Random) -> None:
     view = rng.choice([View(), View({"trainable": True}), View(where="step_index % 2 = 0")])
     found_rows = pool.steps.page(view, order="step_index", limit=None).to_pylist()
     assert found_rows == by_definition(pool, view)
-    found = pool.stats.facets(view, FACETS)
+    facets = pool.stats.facets(view, FACETS)
     with pool._db.read() as cursor:
-        assert found == count_by_sql(cursor, view, FACETS, 200)
+        assert facets == count_by_sql(cursor, view, FACETS, 200)
         column = rng.choice(sorted(name for name in SORTED if STEP_COLUMNS[name].kind in ("number", "time")))
         assert pool.stats.histogram(view, column, 7).to_pylist() == by_sql(cursor, view, column, 7).to_pylist()
     name, descending = rng.choice(sorted(SORTED)), rng.random() < 0.5
@@ -214,19 +214,19 @@ def test_the_steps_of_a_view_are_read_once_until_something_is_written() -> None:
     pool = Pool.open(":memory:", clock=lambda: NOW)
     pool.steps.append([Step(f"s{n}", "t", "p", n, NOW, agent="ab"[n % 2]) for n in range(20)])
 
-    def found(view: View) -> np.ndarray:
+    def steps_of(view: View) -> np.ndarray:
         with pool.cache.columns.reading(view) as moment:
             return moment.step_ids()
 
-    first, other = found(View({"agent": "a"})), found(View({"agent": "b"}))
-    assert found(View({"agent": "a"})) is first and found(View({"agent": "b"})) is other
-    assert found(View({"agent": "a"}, "step_index > 3")).tolist() == first[2:].tolist()
+    first, other = steps_of(View({"agent": "a"})), steps_of(View({"agent": "b"}))
+    assert steps_of(View({"agent": "a"})) is first and steps_of(View({"agent": "b"})) is other
+    assert steps_of(View({"agent": "a"}, "step_index > 3")).tolist() == first[2:].tolist()
     pool.steps.append([Step("more", "t", "p", 20, NOW, agent="a")])
-    assert found(View({"agent": "a"})).tolist() == [*first.tolist(), 21]
+    assert steps_of(View({"agent": "a"})).tolist() == [*first.tolist(), 21]
     with pool.cache.columns.reading(View({"agent": "b"})) as moment:
         pool.steps.append([Step("late", "t", "p", 21, NOW, agent="b")])
         assert moment.step_ids().tolist() == other.tolist()
-    assert found(View({"agent": "b"})).tolist() == [*other.tolist(), 22]
+    assert steps_of(View({"agent": "b"})).tolist() == [*other.tolist(), 22]
     pool.close()
 
 

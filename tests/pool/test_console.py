@@ -293,20 +293,20 @@ def test_more_memory_than_there_is_is_refused(pool: Pool) -> None:
 
 def test_only_so_many_at_once(pool: Pool) -> None:
     endless = "SELECT sum(a.i * b.i * c.i) FROM range(1000000) a(i), range(1000000) b(i), range(1000000) c(i)"
-    told: list[StudioError] = []
+    errors: list[StudioError] = []
 
     def ask() -> None:
         try:
             pool.sql.run(endless, timeout_s=2.5)
         except StudioError as error:
-            told.append(error)
+            errors.append(error)
 
     threads = [threading.Thread(target=ask) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert sorted(error.type for error in told) == ["conflict", "invalid_input", "invalid_input"]
+    assert sorted(error.type for error in errors) == ["conflict", "invalid_input", "invalid_input"]
     pool.steps.append([step(50)])  # writes go on beside queries
 
 

@@ -116,8 +116,8 @@ def test_rows_among_numbers_are_those(numbers: list[int], most_bound: int) -> No
     with duckdb.connect() as connection:
         connection.execute("CREATE TABLE held AS SELECT unnest(?::BIGINT[]) AS number", [stored])
         with among(connection, "number", numbers, most_bound=most_bound) as (condition, bound):
-            found = connection.execute(f"SELECT number FROM held WHERE {condition} ORDER BY ALL", bound).fetchall()
-    assert [row[0] for row in found] == sorted(set(numbers) & set(range(0, 50, 2)))
+            rows = connection.execute(f"SELECT number FROM held WHERE {condition} ORDER BY ALL", bound).fetchall()
+    assert [row[0] for row in rows] == sorted(set(numbers) & set(range(0, 50, 2)))
 
 
 def as_it_was_before(newest: int, source: Path, target: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_pool_from_before_tags_were_texts_keeps_everything(tmp_path: Path) -> 
         ]
     )
 
-    def told(at: Pool) -> object:
+    def content(at: Pool) -> object:
         steps, trajectories = at.steps.page(limit=None).to_pylist(), at.trajectories.page(limit=None).to_pylist()
         return (
             steps,
@@ -167,7 +167,7 @@ def test_a_pool_from_before_tags_were_texts_keeps_everything(tmp_path: Path) -> 
             at.trajectories.get("t2"),
         )
 
-    before = told(pool)
+    before = content(pool)
     assert pool.steps.get("s3")["tags"] == sorted(tags["s3"])
     pool.close()
     old = tmp_path / "old.duckdb"
@@ -177,13 +177,13 @@ def test_a_pool_from_before_tags_were_texts_keeps_everything(tmp_path: Path) -> 
     connection.close()
 
     pool = Pool.open(old)
-    assert repr(told(pool)) == repr(before)
+    assert repr(content(pool)) == repr(before)
     pool.labels.redo(undone)
     assert pool.steps.get("s0")["tags"] == ["gone", "x"]
     pool.labels.undo(undone)
-    assert repr(told(pool)) == repr(before)
+    assert repr(content(pool)) == repr(before)
     pool.integrity.rebuild_state()
-    assert repr(told(pool)) == repr(before)
+    assert repr(content(pool)) == repr(before)
     pool.close()
 
 

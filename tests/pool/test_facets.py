@@ -87,12 +87,12 @@ views = st.builds(
 @settings(max_examples=40, deadline=None)
 def test_every_facet_counts_what_the_view_holds(pool: Pool, view: View, names: list[str]) -> None:
     rows = pool.steps.page(view, limit=None).to_pylist()
-    found = pool.stats.facets(view, names)
-    assert list(found) == names
+    facets = pool.stats.facets(view, names)
+    assert list(facets) == names
     with pool._db.read() as cursor:
         by_sql = count_by_sql(cursor, view, names, 200)  # as while the pool is written to
     for name in names:
-        assert found[name] == by_sql[name] == by_hand(rows, name)
+        assert facets[name] == by_sql[name] == by_hand(rows, name)
 
 
 def test_facets_of_everything_in_every_column(pool: Pool) -> None:
@@ -180,8 +180,8 @@ def test_facets_are_of_now_while_others_ask_too() -> None:
     try:
         for n in range(1, 9):
             pool.steps.append([Step(f"s{n}", f"t{n % 4}", "p", n, NOW, agent=f"a{n % 3}")])
-            found = pool.stats.facets(View(), ["agent", "status"])
-            assert sum(count for _, count in found["agent"]) == sum(count for _, count in found["status"]) == n
+            facets = pool.stats.facets(View(), ["agent", "status"])
+            assert sum(count for _, count in facets["agent"]) == sum(count for _, count in facets["status"]) == n
     finally:
         stop.set()
         for thread in threads:

@@ -40,8 +40,8 @@ def word(uid: str, kind: str, value: Any, received_at: float, **fields: Any) -> 
 
 
 def rewards(pool: Pool) -> dict[str, tuple[Any, list[str], int]]:
-    found = pool.steps.page(View(), order="step_uid", limit=None).to_pylist()
-    return {row["step_uid"]: (row["reward"], row["tags"], row["n_notes"]) for row in found}
+    steps = pool.steps.page(View(), order="step_uid", limit=None).to_pylist()
+    return {row["step_uid"]: (row["reward"], row["tags"], row["n_notes"]) for row in steps}
 
 
 targets = st.sampled_from(sorted(STEPS)).flatmap(
@@ -107,16 +107,16 @@ def test_any_order_gives_the_same(moves: list[Any], tmp_path_factory: pytest.Tem
     assert rewards(pool) == expected
     pool.integrity.rebuild_state()
     assert rewards(pool) == expected
-    told = {row["feedback_uid"]: row for row in pool.feedback.find()}
-    assert set(told) == set(words)
-    for uid, row in told.items():
+    items = {row["feedback_uid"]: row for row in pool.feedback.find()}
+    assert set(items) == set(words)
+    for uid, row in items.items():
         current = in_force(words[uid])
         assert (row["kind"], row["value"], row["n_revisions"]) == (current["kind"], current["value"], len(words[uid]))
         arrived = step_of(current) in there
         assert row["state"] == ("withdrawn" if current["value"] is None else "applied" if arrived else "pending")
         assert row["step_uid"] == (step_of(current) if arrived else None)
         assert len(pool.feedback.get(uid)["revisions"]) == len(words[uid])
-    assert pool.feedback.counts()["n_pending"] == sum(row["state"] == "pending" for row in told.values())
+    assert pool.feedback.counts()["n_pending"] == sum(row["state"] == "pending" for row in items.values())
     pool.close()
 
 

@@ -76,9 +76,9 @@ def brute_force(
     made: Sequence[Step], steps: Sequence[dict[str, Any]], state: dict[str, dict[str, Any]]
 ) -> list[set[str]]:
     """The definitions, one after the other. ``state``: reward, human, check, correct, outcome of each trajectory."""
-    found: list[set[str]] = [set() for _ in made]
+    findings: list[set[str]] = [set() for _ in made]
     for i, (step, facts) in enumerate(zip(made, steps, strict=True)):
-        mine = found[i]
+        mine = findings[i]
         if facts["finish"] == "length":
             mine.add("truncated")
         if step.status == "ok" and facts["answer"] == 1:
@@ -113,7 +113,7 @@ def brute_force(
         rewards = [state[uid]["reward"] for uid in family if state[uid]["reward"] is not None]
         if len(rewards) >= 2 and len(set(rewards)) == 1:
             mine.add("zero_variance")
-    return found
+    return findings
 
 
 facts = st.fixed_dictionaries(

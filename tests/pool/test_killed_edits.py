@@ -53,7 +53,7 @@ def test_a_killed_bulk_edit_leaves_all_or_nothing(tmp_path: Path) -> None:
         assert process.stdout.readline() == "begin\n"
         time.sleep(wait_s)
         os.kill(process.pid, signal.SIGKILL)
-        told = [line.split() for line in process.stdout.read().splitlines()]
+        lines = [line.split() for line in process.stdout.read().splitlines()]
         process.wait()
         process.stdout.close()
 
@@ -66,7 +66,7 @@ def test_a_killed_bulk_edit_leaves_all_or_nothing(tmp_path: Path) -> None:
             uid: action["n_annotations"] for uid, action in actions.items()
         }
         last: dict[str, str] = {}
-        for word, *rest in told:
+        for word, *rest in lines:
             if word in ("made", "undone", "redone"):
                 assert rest[0] in actions, "what was answered is there"
                 last[rest[0]] = word

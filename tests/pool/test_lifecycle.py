@@ -23,7 +23,7 @@ class Clock:
 
 
 @pytest.fixture
-def told(tmp_path):
+def curated_pool(tmp_path):
     clock = Clock()
     pool = Pool.open(tmp_path / "p.duckdb", clock=clock)
     step = Step(
@@ -39,8 +39,8 @@ def say(pool, clock, kind: str, value, **target):
     return pool.labels.annotate([Annotation(kind, value, "me", "human", clock.now, **target)])
 
 
-def test_a_life_that_goes_as_planned(told):
-    pool, clock = told
+def test_a_life_that_goes_as_planned(curated_pool):
+    pool, clock = curated_pool
     wanted: dict[str, float | None] = dict.fromkeys(STAGES)
     wanted |= {"generated": START - 60, "captured": START - 57.5, "ingested": START}
     assert pool.steps.life("s") == wanted
@@ -58,8 +58,8 @@ def test_a_life_that_goes_as_planned(told):
     assert pool.steps.life("s") == wanted
 
 
-def test_what_was_undone_counts_for_nothing(told):
-    pool, clock = told
+def test_what_was_undone_counts_for_nothing(curated_pool):
+    pool, clock = curated_pool
     pool.steps.append([], completions=[{"trajectory_uid": "t"}])
     action = say(pool, clock, "reward", 1.0, trajectory_uid="t")
     assert pool.steps.life("s")["ready"] is not None
@@ -73,8 +73,8 @@ def test_what_was_undone_counts_for_nothing(told):
     assert pool.steps.life("s")["ready"] == START and pool.steps.life("s")["curated"] is None
 
 
-def test_a_reward_that_came_with_the_completion_counts_from_then(told):
-    pool, clock = told
+def test_a_reward_that_came_with_the_completion_counts_from_then(curated_pool):
+    pool, clock = curated_pool
     clock.now += 7
     pool.steps.append([], completions=[{"trajectory_uid": "t", "reward": 0.5}])
     clock.now += 7
@@ -82,6 +82,6 @@ def test_a_reward_that_came_with_the_completion_counts_from_then(told):
     assert pool.steps.life("s")["scored"] == START + 7
 
 
-def test_nobodys_life(told):
+def test_nobodys_life(curated_pool):
     with pytest.raises(NotFound):
-        told[0].steps.life("nobody")
+        curated_pool[0].steps.life("nobody")

@@ -38,8 +38,8 @@ def test_any_all_and_none_are_what_sets_say(pool: Pool) -> None:
     together = [{"any": ["x", "z"], "none": tags} for tags in asked] + [{"all": ["y"], "any": ["x"], "none": ["z"]}]
     for wanted in alone + together:
         expected = {uid for uid, have in TAGS.items() if all(FORMS[key](have, set(wanted[key])) for key in wanted)}
-        found = pool.steps.page(View({"tags": wanted}), limit=None)["step_uid"].to_pylist()
-        assert set(found) == expected, wanted
+        matching = pool.steps.page(View({"tags": wanted}), limit=None)["step_uid"].to_pylist()
+        assert set(matching) == expected, wanted
 
 
 ODD = ("x", "x,", ",", '",x', '["x', '"x"', 'x"', '\\"x', ',"x"', "x\x00y", "\x7f", "\u2028", "𝕏", "null", "a\nb", "[]")

@@ -42,8 +42,8 @@ def test_each_answer_has_what_was_said_to_it() -> None:
         "created_at": "1970-01-01T00:00:01+00:00",
         "messages": [RESULT],
     }
-    found = pool.steps.next_state("s1")
-    assert found is not None
-    assert (found["step_uid"], found["messages"]) == ("s2", [THANKS])
+    state = pool.steps.next_state("s1")
+    assert state is not None
+    assert (state["step_uid"], state["messages"]) == ("s2", [THANKS])
     assert pool.steps.next_state("s2") is None
     assert pool.steps.next_state("s3") is None

@@ -93,14 +93,14 @@ def link_all(steps: list[Step]) -> list[Step]:
     return linked
 
 
-def same(found: np.ndarray | None, expected: list[float | None] | None, dtype: type) -> None:
+def same(actual: np.ndarray | None, expected: list[float | None] | None, dtype: type) -> None:
     if expected is None:
-        assert found is None
+        assert actual is None
     else:
-        assert found is not None
-        assert found.dtype == dtype
+        assert actual is not None
+        assert actual.dtype == dtype
         wanted = np.array([np.nan if x is None else x for x in expected], dtype)
-        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(actual, wanted)
 
 
 @given(forests(), st.integers(1, 12))
@@ -116,15 +116,15 @@ def test_every_step_comes_back_as_it_went_in(steps: list[Step], batch: int) -> N
         for uid in {s.trajectory_uid for s in steps}
     }
     for step in steps:
-        for found in (pool.steps.get(step.step_uid), by_trajectory[step.trajectory_uid][step.step_uid]):
-            same(found["prompt_ids"], step.prompt_ids, np.int32)
-            same(found["response_ids"], step.response_ids, np.int32)
-            same(found["response_logprobs"], step.response_logprobs, np.float32)
-            assert found["messages"] == step.messages
-            assert found["response_message"] == step.response_message
-            assert found["tools"] == step.tools
+        for restored in (pool.steps.get(step.step_uid), by_trajectory[step.trajectory_uid][step.step_uid]):
+            same(restored["prompt_ids"], step.prompt_ids, np.int32)
+            same(restored["response_ids"], step.response_ids, np.int32)
+            same(restored["response_logprobs"], step.response_logprobs, np.float32)
+            assert restored["messages"] == step.messages
+            assert restored["response_message"] == step.response_message
+            assert restored["tools"] == step.tools
             if step.tools:
-                assert list(found["tools"][0]) == ["z", "a"]
+                assert list(restored["tools"][0]) == ["z", "a"]
     whole = pool.steps.sequences([s.step_uid for s in reversed(steps)])
     for row, step in enumerate(reversed(steps)):
         own = whole.ids[whole.offsets[row] : whole.offsets[row + 1]].tolist()

@@ -33,15 +33,15 @@ POLICIES: list[dict[str, Any]] = [
 
 def words(model: dict[str, Any], uid: str) -> list[tuple[str, float | None]]:
     """(source, value) of everything said of a trajectory that is not undone, oldest first; None withdraws."""
-    found: list[tuple[str, float | None]] = []
+    rewards: list[tuple[str, float | None]] = []
     own = [s["reward"] for s in model["steps"].get(uid, ()) if s["reward"] is not None]
     if own:
-        found.append(("steps", sum(own)))
-    found += [("complete", value) for value in model["complete"].get(uid, ())]
+        rewards.append(("steps", sum(own)))
+    rewards += [("complete", value) for value in model["complete"].get(uid, ())]
     for action in model["actions"]:
         if not action["undone"]:
-            found += [(source, value) for one, source, value in action["words"] if one == uid]
-    return found
+            rewards += [(source, value) for one, source, value in action["words"] if one == uid]
+    return rewards
 
 
 def by_rule(policy: dict[str, Any], said: list[tuple[str, float | None]]) -> float | None:
@@ -138,11 +138,11 @@ def test_rewards_are_what_the_rules_say(moves: list[tuple[Any, ...]], checked: i
             pool.steps.append([add(uid, move[2])])
         elif move[0] == "rebuild":
             pool.integrity.rebuild_state()
-        found = now()
+        rewards = now()
         for one in uids:
             said = words(model, one)
             expected = by_default(said) if policy is None else by_rule(policy, said)
-            assert found[one] == (None if expected is None else pytest.approx(expected)), (one, said)
+            assert rewards[one] == (None if expected is None else pytest.approx(expected)), (one, said)
     rule = POLICIES[checked]
     expected = {uid: by_rule(rule, words(model, uid)) for uid in uids}
     scored = {uid: value for uid, value in expected.items() if value is not None}
@@ -181,9 +181,9 @@ def test_policies_are_versions_and_a_name_means_its_newest(pool: Pool) -> None:
     with pytest.raises(NotFound):
         pool.rewards.adopt("train", "y")
     assert pool.rewards.adopted("train") is None
-    told = pool.rewards.adopt("train", "x", 1, author="ann")
-    assert told is not None
-    assert (told["name"], told["version"], told["author"]) == ("x", 1, "ann")
+    adopted = pool.rewards.adopt("train", "x", 1, author="ann")
+    assert adopted is not None
+    assert (adopted["name"], adopted["version"], adopted["author"]) == ("x", 1, "ann")
     assert pool.rewards.adopt("train", None) is None
 
 

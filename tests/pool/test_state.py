@@ -180,11 +180,11 @@ op = st.one_of(
 
 
 def compare(pool: Pool, reference: Reference) -> None:
-    found = {row["step_uid"]: row for row in pool.steps.page(limit=None).to_pylist()}
-    assert set(found) == {s.step_uid for s in reference.steps}
+    steps = {row["step_uid"]: row for row in pool.steps.page(limit=None).to_pylist()}
+    assert set(steps) == {s.step_uid for s in reference.steps}
     for step in reference.steps:
         expected = reference.step(step)
-        assert {name: found[step.step_uid][name] for name in STEP_FIELDS} == expected
+        assert {name: steps[step.step_uid][name] for name in STEP_FIELDS} == expected
     trajectories = {row["trajectory_uid"]: row for row in pool.trajectories.page(limit=None).to_pylist()}
     assert set(trajectories) == {s.trajectory_uid for s in reference.steps}
     known = set(trajectories) | {e["trajectory_uid"] for _, e in reference.events}

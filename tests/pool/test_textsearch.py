@@ -132,7 +132,7 @@ def test_windows_name_every_message_a_text_stands_in() -> None:
     assert signs.last == ids[-1]
 
 
-def told(steps: list[Step], text: str) -> set[str]:
+def steps_by_scan(steps: list[Step], text: str) -> set[str]:
     """Steps that say it, by Python's own match."""
     pattern = re.compile(re.escape(text), re.IGNORECASE)
     return {
@@ -163,7 +163,7 @@ def test_a_prepared_search_says_what_reading_says_beside_arrivals_and_retention(
         pool.steps.append(made)
         return made
 
-    def found(text: str) -> set[str]:
+    def searched(text: str) -> set[str]:
         return set(pool.steps.page(View({"text": text}), limit=None)["step_uid"].to_pylist())
 
     steps = say(0, 700)
@@ -177,20 +177,20 @@ def test_a_prepared_search_says_what_reading_says_beside_arrivals_and_retention(
     assert 1000 < search._blooms[-1].last <= 2400
     assert 0 < search.n_bytes < 1 << 22
     for text in ("needle0107", "NEEDLE0", "WÖRTER", "still", "30k", "answer 11", "zzqqzz", "rh", "eta", "needle12"):
-        assert found(text) == told(steps, text), text
+        assert searched(text) == steps_by_scan(steps, text), text
     steps += say(1200, 1300)  # beyond all signs
     for text in ("needle12", "zzqqzz", "eta", "needle0107", "answer 1299"):
-        assert found(text) == told(steps, text), text
+        assert searched(text) == steps_by_scan(steps, text), text
     assert pool.retention.apply(Retention(older_than_days=5), author="a")["n_steps"] == 700
     while pool.cache.prepare_search():
         pass
     for text in ("needle0", "needle0107", "answer 7", "still"):
-        assert found(text) == told(steps[700:], text), text
+        assert searched(text) == steps_by_scan(steps[700:], text), text
     fresh = TextSearch()  # made from a table that has lost its first messages
     with pool._db.read() as cursor:
         while fresh.prepare(cursor):
             pass
-        assert {f"s{i - 1}" for i in fresh.steps(cursor, "needle").to_pydict()["step_id"]} == told(
+        assert {f"s{i - 1}" for i in fresh.steps(cursor, "needle").to_pydict()["step_id"]} == steps_by_scan(
             steps[700:], "needle"
         )
     pool.close()

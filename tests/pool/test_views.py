@@ -84,10 +84,10 @@ def pool() -> Iterator[Pool]:
 
 @pytest.fixture(scope="module")
 def table(pool: Pool) -> list[dict[str, Any]]:
-    found = pool.steps.page(limit=None).to_pylist()
-    assert len(found) == N_STEPS
-    assert set(found[0]) == set(STEP_COLUMNS)
-    return found
+    rows = pool.steps.page(limit=None).to_pylist()
+    assert len(rows) == N_STEPS
+    assert set(rows[0]) == set(STEP_COLUMNS)
+    return rows
 
 
 def within(value: Any, low: Any, high: Any) -> bool:

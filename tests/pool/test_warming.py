@@ -109,8 +109,8 @@ def test_what_fell_behind_is_brought_up_to_date() -> None:
             cursor.execute("UPDATE step_state SET latency_s = latency_s + 1 WHERE step_id = 5")
     numbers.read_ahead(lambda: False)
     assert {kept.number for kept in numbers._columns.values()} == {database.n_writes}
-    found = list_steps(numbers, View(), "latency_s desc", 1, 0).to_pylist()[0]
-    assert (found["step_uid"], found["latency_s"]) == ("s4", 4 / 8 + MOST_BEHIND)
+    first = list_steps(numbers, View(), "latency_s desc", 1, 0).to_pylist()[0]
+    assert (first["step_uid"], first["latency_s"]) == ("s4", 4 / 8 + MOST_BEHIND)
     pool.close()
 
 

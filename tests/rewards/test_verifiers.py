@@ -37,9 +37,9 @@ def test_unknown_verifier_names_the_known_ones(tmp_path: Path) -> None:
 
 
 def test_a_verifier_that_breaks_leaves_the_attempt_unscored(tmp_path: Path) -> None:
-    found = score(tmp_path, {"verifier": "json_equals"})  # no path given
-    assert found.value is None
-    assert "KeyError" in (found.error or "")
+    result = score(tmp_path, {"verifier": "json_equals"})  # no path given
+    assert result.value is None
+    assert "KeyError" in (result.error or "")
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_missing_binary_or_outside_answers_score_zero(tmp_path: Path, check: dic
 def test_file_contains_counts_demands(tmp_path: Path) -> None:
     write(tmp_path, "a.txt", "one two")
     check = {"verifier": "file_contains", "path": "a.txt", "contains": ["one", "three"], "lacks": ["two", "four"]}
-    found = score(tmp_path, check)
-    assert found.value == 0.5
-    assert found.details["missing"] == ["three"]
-    assert found.details["unwanted"] == ["two"]
+    result = score(tmp_path, check)
+    assert result.value == 0.5
+    assert result.details["missing"] == ["three"]
+    assert result.details["unwanted"] == ["two"]
 
 
 def test_an_empty_file_does_not_pass_for_lacking_things(tmp_path: Path) -> None:
@@ -112,9 +112,9 @@ def test_json_partial_credit_is_the_share_of_right_leaves(tmp_path: Path) -> Non
     write(tmp_path, "a.json", '{"x": 1, "y": [1, 2], "extra": true}')
     check = {"verifier": "json_equals", "path": "a.json", "expected": {"x": 1, "y": [1, 3]}}
     assert score(tmp_path, check).value == 0.0
-    found = score(tmp_path, {**check, "partial": True})
-    assert found.value == pytest.approx(2 / 4)
-    assert found.details["wrong"] == ["$.extra", "$.y[1]"]
+    result = score(tmp_path, {**check, "partial": True})
+    assert result.value == pytest.approx(2 / 4)
+    assert result.details["wrong"] == ["$.extra", "$.y[1]"]
 
 
 def test_leaves_worked_example() -> None:
@@ -163,9 +163,9 @@ def test_every_is_the_mean_and_stays_unknown_when_a_part_is(tmp_path: Path) -> N
     good = {"verifier": "file_contains", "path": "a.txt", "contains": ["one"]}
     bad = {"verifier": "file_contains", "path": "a.txt", "contains": ["two"]}
     assert score(tmp_path, {"verifier": "every", "checks": [good, bad]}).value == 0.5
-    found = score(tmp_path, {"verifier": "every", "checks": [good, {"verifier": "json_equals"}]})
-    assert found.value is None
-    assert found.error
+    result = score(tmp_path, {"verifier": "every", "checks": [good, {"verifier": "json_equals"}]})
+    assert result.value is None
+    assert result.error
 
 
 def test_registry_names_match_files() -> None:

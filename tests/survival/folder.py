@@ -168,14 +168,14 @@ _IDS = {
 def reopened(folder: Folder) -> dict[str, list[str]]:
     """Its tables as they stand on disk; it is open again afterwards."""
     folder.close()
-    found = tables(folder.settings.pool_path)
+    content = tables(folder.settings.pool_path)
     folder.open()
-    return found
+    return content
 
 
 def tables(path: Path) -> dict[str, list[str]]:
     """Every table's rows as sorted text, numbers of the file's own in the words of their uids: a brute force."""
-    found: dict[str, list[str]] = {}
+    content: dict[str, list[str]] = {}
     with closing(duckdb.connect(str(path), read_only=True)) as db:
         names = db.execute("SELECT table_name FROM duckdb_tables() WHERE NOT temporary ORDER BY 1").fetchall()
         for (name,) in names:
@@ -185,8 +185,8 @@ def tables(path: Path) -> dict[str, list[str]]:
             if name == "trajectory_events":
                 columns.remove("event_id")
             chosen = ", ".join(f"{_IDS.get(one, f'x.{one}')} AS {one}" for one in columns)
-            found[name] = sorted(map(repr, db.execute(f"SELECT {chosen} FROM {name} x").fetchall()))
-    return found
+            content[name] = sorted(map(repr, db.execute(f"SELECT {chosen} FROM {name} x").fetchall()))
+    return content
 
 
 def different(one: dict[str, list[str]], other: dict[str, list[str]]) -> dict[str, Any]:

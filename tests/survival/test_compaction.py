@@ -258,6 +258,6 @@ def test_a_plan_is_stored_once_and_a_damaged_one_is_told(folder: Folder) -> None
     with pytest.raises(OpinionsError, match=f"plan of batch '{uid}'"):
         folder.pool.batches.plan(uid)
     folder.close()
-    found = {one.check: one for one in diagnose(folder.settings)}["opinions log"]
-    assert (found.state, "plans" in found.message) == ("bad", True)
+    finding = {one.check: one for one in diagnose(folder.settings)}["opinions log"]
+    assert (finding.state, "plans" in finding.message) == ("bad", True)
     folder.open()

@@ -41,8 +41,8 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
     opened.close()
 
 
-def without_runs(found: dict[str, list[str]]) -> dict[str, list[str]]:
-    return {name: rows for name, rows in found.items() if name not in _OWN}
+def without_runs(content: dict[str, list[str]]) -> dict[str, list[str]]:
+    return {name: rows for name, rows in content.items() if name not in _OWN}
 
 
 def test_deleted_steps_stay_deleted_when_the_pool_is_made_anew(folder: Folder) -> None:
@@ -126,8 +126,8 @@ def test_what_is_restored_is_what_it_was_and_stays_so(folder: Folder) -> None:
     data = folder.settings
     moved = prune_journal(folder.pool, data.journal_dir, data.trash_dir / run / "journal")["segments"]
     assert list_trash(data.trash_dir, days=1)[0]["run_uid"] == run
-    told = restore_run(folder.pool, data.journal_dir, data.trash_dir, run, author="ann")
-    assert (told["n_trajectories"], told["segments"]) == (2, sorted(moved))
+    restored = restore_run(folder.pool, data.journal_dir, data.trash_dir, run, author="ann")
+    assert (restored["n_trajectories"], restored["segments"]) == (2, sorted(moved))
     assert list_trash(data.trash_dir, days=1) == []
     with pytest.raises(NotFound):
         restore_run(folder.pool, data.journal_dir, data.trash_dir, run, author="ann")

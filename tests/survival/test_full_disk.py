@@ -71,8 +71,8 @@ def contents(folder: Folder) -> dict[str, Any]:
 def files(disk: Path) -> set[str]:
     """All but what logs grow by; empty folders may be left."""
     logs = (".seg", ".wal", ".lock")
-    found = (path for path in disk.rglob("*") if path.is_file() and path.suffix not in logs)
-    return {str(path.relative_to(disk)) for path in found}
+    paths = (path for path in disk.rglob("*") if path.is_file() and path.suffix not in logs)
+    return {str(path.relative_to(disk)) for path in paths}
 
 
 class Writes:

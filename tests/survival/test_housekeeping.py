@@ -130,9 +130,11 @@ def test_a_read_only_folder_is_told_by_name_with_its_mend(deleted: Any, part: st
         pytest.skip("this machine gives no namespaces of mounts")
     settings, _, _ = deleted
     data = settings.data_dir
-    told = started(data, (data / part).resolve())
-    assert told.returncode == 2, told
-    assert "Traceback" not in told.stderr
-    assert (str((data / part).resolve()) in told.stderr and "data_dir" in told.stderr) or part != ".", told.stderr
-    assert "ead-only" in told.stderr and "writable" in told.stderr.lower(), told.stderr
-    assert told.stdout == ""
+    process = started(data, (data / part).resolve())
+    assert process.returncode == 2, process
+    assert "Traceback" not in process.stderr
+    assert (str((data / part).resolve()) in process.stderr and "data_dir" in process.stderr) or part != ".", (
+        process.stderr
+    )
+    assert "ead-only" in process.stderr and "writable" in process.stderr.lower(), process.stderr
+    assert process.stdout == ""

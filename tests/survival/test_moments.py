@@ -119,9 +119,9 @@ def test_a_backup_that_is_made_while_all_go_on_is_of_one_moment(
     for k, (before, after) in enumerate(times):
         again = reopened(tmp_path / f"b{k}", tmp_path / f"restored{k}", folder)
         for at, one in enumerate(made):
-            found = said(again, one.name)
-            assert found == (["s", "l"] * (one.n + 1))[: len(found)], "a beginning of what was said"
-            assert 2 * before[at] <= len(found) <= 2 * (after[at] + 1), "of a time while the backup was made"
+            stored = said(again, one.name)
+            assert stored == (["s", "l"] * (one.n + 1))[: len(stored)], "a beginning of what was said"
+            assert 2 * before[at] <= len(stored) <= 2 * (after[at] + 1), "of a time while the backup was made"
             in_backup = [r for r in read_records(tmp_path / f"b{k}" / "journal", {}) if r.segment.startswith(one.name)]
             assert in_backup == [r for r in whole if r.segment.startswith(one.name)][: len(in_backup)]
         assert list(damages(again.settings.journal_dir)) == []

@@ -238,8 +238,8 @@ def test_the_doctor_names_the_damage_mends_it_and_compares(folder: Folder) -> No
     for offset in range(12288 + 100, len(whole), 262144):
         whole[offset] ^= 0x40
     path.write_bytes(whole)
-    found = {one["check"]: one for one in json.loads(cli("doctor", "--data", data, "--json").stdout)}
-    assert found["pool"]["state"] == "bad" and "--rebuild" in found["pool"]["mend"]
+    checks = {one["check"]: one for one in json.loads(cli("doctor", "--data", data, "--json").stdout)}
+    assert checks["pool"]["state"] == "bad" and "--rebuild" in checks["pool"]["mend"]
     served = cli("serve", "--data", data, "--port", "0")
     assert served.returncode == 2
     assert "doctor --rebuild" in served.stderr and "Traceback" not in served.stderr
@@ -247,8 +247,8 @@ def test_the_doctor_names_the_damage_mends_it_and_compares(folder: Folder) -> No
     assert "annotations" in mended.stdout and "kept as" in mended.stdout and "Traceback" not in mended.stderr
     assert different(tables(path), was) == {}
     assert len(list(path.parent.glob("pool.duckdb.before-*"))) == 1
-    found = {one["check"]: one for one in json.loads(cli("doctor", "--data", data, "--json").stdout)}
-    assert found["pool"]["state"] == found["opinions log"]["state"] == "ok"
+    checks = {one["check"]: one for one in json.loads(cli("doctor", "--data", data, "--json").stdout)}
+    assert checks["pool"]["state"] == checks["opinions log"]["state"] == "ok"
     folder.open()
 
 

@@ -26,7 +26,7 @@ LEAKS = {
 def looks(seed: int, **leak: float) -> list[dict[str, Any]]:
     """A run of 48,000 calls: caches fill, memory and files rise and fall, backups come between, and what is planted."""
     draw = random.Random(seed)
-    found, cpu_s = [], 0.0
+    rows, cpu_s = [], 0.0
     for number in range(240):
         calls = number * CALLS_A_LOOK
         heavy = draw.random() < 0.1
@@ -41,8 +41,8 @@ def looks(seed: int, **leak: float) -> list[dict[str, Any]]:
             "opinions_mb": calls * 0.0002,
         }
         planted = {name: value + leak.get(name, 0.0) * calls for name, value in level.items()}
-        found.append({"calls": calls, "cpu_s": cpu_s, **planted})
-    return found
+        rows.append({"calls": calls, "cpu_s": cpu_s, **planted})
+    return rows
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -69,9 +69,9 @@ def made_anew(folder: Folder) -> dict[str, list[str]]:
     folder.close()
     folder.settings.pool_path.unlink()
     rebuild(folder.settings, clock=lambda: folder.now)
-    found = tables(folder.settings.pool_path)
+    content = tables(folder.settings.pool_path)
     folder.open()
-    return found
+    return content
 
 
 def test_what_must_outlive_a_deleted_call_is_there_after_the_trash_is_gone(folder: Folder) -> None:
@@ -80,10 +80,10 @@ def test_what_must_outlive_a_deleted_call_is_there_after_the_trash_is_gone(folde
     whole = {path.name: path.stat().st_size for path in data.journal_dir.glob("*.seg")}
     run = folder.pool.retention.apply(OLD, author="ann")
     assert run["n_trajectories"] == 6
-    told = prune_journal(folder.pool, data.journal_dir, data.trash_dir / run["run_uid"] / "journal")
-    assert len(told["segments"]) > 5
+    pruned = prune_journal(folder.pool, data.journal_dir, data.trash_dir / run["run_uid"] / "journal")
+    assert len(pruned["segments"]) > 5
     now = {path.name: path.stat().st_size for path in data.journal_dir.glob("*.seg")}
-    assert sum(whole.values()) - sum(now[name] for name in whole) == told["n_bytes"] > 1000
+    assert sum(whole.values()) - sum(now[name] for name in whole) == pruned["n_bytes"] > 1000
     bodies = b"".join(record.payload for record in read_records(data.journal_dir, {}))
     assert b"task of d" not in bodies and b"f-d1-a1" in bodies
     assert prune_journal(folder.pool, data.journal_dir)["segments"] == [], "what is thin stays so"
@@ -155,10 +155,10 @@ def test_a_thinned_segment_is_read_as_the_whole_one_less_what_went(
     after = {one.segment: one.next_offset for one in whole if one <= start}
     assert list(read_records(directory, after)) == [one for one in expected if one > start]
     ends: dict[str, int] = {}
-    for found in (one for writer in JournalReader(directory).read({}) for one in writer):
-        assert isinstance(found, Record | Gap)
-        assert found.offset >= ends.get(found.segment, 0)
-        ends[found.segment] = found.next_offset
+    for item in (one for writer in JournalReader(directory).read({}) for one in writer):
+        assert isinstance(item, Record | Gap)
+        assert item.offset >= ends.get(item.segment, 0)
+        ends[item.segment] = item.next_offset
     assert ends == {one.segment: one.next_offset for one in whole}, "a position at the end is the same position"
     again = Journal(directory)
     again.append(b"and on").result()
@@ -172,9 +172,9 @@ def test_a_thinned_segment_is_read_as_the_whole_one_less_what_went(
     sealing = Journal(directory)
     sealing.append(b"the last").result()
     sealing.close()
-    found = [one for writer in JournalReader(directory).read({}) for one in writer]
-    n_read, n_written = sum(isinstance(one, Record) for one in found), len(expected) + 2
-    assert n_read == n_written or (n_read == n_written - 1 and any(isinstance(one, Damage) for one in found))
+    item = [one for writer in JournalReader(directory).read({}) for one in writer]
+    n_read, n_written = sum(isinstance(one, Record) for one in item), len(expected) + 2
+    assert n_read == n_written or (n_read == n_written - 1 and any(isinstance(one, Damage) for one in item))
 
 
 def test_a_damaged_segment_stays_whole(folder: Folder) -> None:
@@ -184,7 +184,7 @@ def test_a_damaged_segment_stays_whole(folder: Folder) -> None:
     body = bytearray(hurt.read_bytes())
     body[-30] ^= 1
     hurt.write_bytes(body)
-    told = prune_journal(folder.pool, data.journal_dir)
-    assert told["segments"] and hurt.name not in told["segments"]
+    pruned = prune_journal(folder.pool, data.journal_dir)
+    assert pruned["segments"] and hurt.name not in pruned["segments"]
     assert hurt.read_bytes() == bytes(body)
     assert not list(data.journal_dir.glob("*.thin"))

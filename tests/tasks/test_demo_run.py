@@ -124,15 +124,15 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def test_the_shipped_demo_is_small_and_says_what_it_holds(loaded: Service) -> None:
     assert (DEMO_DATA / "journal.jsonl.zst").stat().st_size < 1_000_000
     stats = loaded.pool.stats.totals()
-    told = load_demo(loaded.journal, clock=lambda: 5.0)
-    assert told == {
+    report = load_demo(loaded.journal, clock=lambda: 5.0)
+    assert report == {
         "n_steps": stats["n_steps"],
         "n_trajectories": stats["n_trajectories"],
         "n_groups": stats["n_groups"],
         "loaded_at": 5.0,
     }
     readme = (DEMO_DATA / "README.md").read_text(encoding="utf-8")
-    assert f"{told['n_steps']} captured calls and {told['n_trajectories']} completions" in readme
+    assert f"{report['n_steps']} captured calls and {report['n_trajectories']} completions" in readme
     groups = loaded.pool.groups.page(limit=50).to_pylist()
     assert len(groups) == len(TASKS) >= 6
     assert all(group["n_complete"] == group["n_scored"] == group["n_trajectories"] >= 4 for group in groups)

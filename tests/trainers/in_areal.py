@@ -87,14 +87,14 @@ def engine_of(n_ranks: int, steps: list[dict[str, Any]]) -> Any:
                 process_output_fn(self.theta, ctx.to_dict() | {"pad_length": 0}).backward()
 
         def _compute_logprobs_entropy(self, logits: Any, inputs: Any, ulysses_pad_size: int = 0) -> Any:
-            told = self.told["logprobs"].squeeze(0)
-            return told + MOVED + logits, torch.zeros_like(told)
+            batch_input = self.batch_input["logprobs"].squeeze(0)
+            return batch_input + MOVED + logits, torch.zeros_like(batch_input)
 
         def _get_vocab_min_max_logits(self, logits: Any, ulysses_pad_size: int = 0) -> Any:
-            return self.told["logprobs"].squeeze(0), self.told["logprobs"].squeeze(0)
+            return self.batch_input["logprobs"].squeeze(0), self.batch_input["logprobs"].squeeze(0)
 
         def _compute_logprobs_and_loss(self, logits: Any, ctx: Any, *given: Any, **named: Any) -> Any:
-            self.told = ctx.mb_input
+            self.batch_input = ctx.mb_input
             return super()._compute_logprobs_and_loss(logits, ctx, *given, **named)
 
     return Engine()

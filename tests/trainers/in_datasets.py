@@ -254,8 +254,8 @@ def prime_rl(path: str, said: Any) -> Any:
                 trainer_logprobs=one["inference_logprobs"] + 0.01, inference_logprobs=one["inference_logprobs"],
                 ref_logprobs=None, advantages=one["advantages"], loss_mask=one["loss_mask"],
             )  # fmt: skip
-            told = {name: value.tolist() for name, value in one.items()}
-            rows.append({**told, "loss": default_loss_fn(inputs, config).loss.item()})
+            values = {name: value.tolist() for name, value in one.items()}
+            rows.append({**values, "loss": default_loss_fn(inputs, config).loss.item()})
         assert torch.isfinite(1 / made["temperatures"]).all()
     return rows
 

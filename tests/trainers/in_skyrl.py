@@ -26,14 +26,14 @@ def main(source: str, *paths: str) -> None:
     def collator(given: list[Any], batch_size: int) -> Any:
         return collate_sft_batch(given, SimpleNamespace(pad_token_id=0))
 
-    told = []
+    reports = []
     for path in paths:
-        found = load_from_pretokenized(path)
-        examples = [found[i] for i in range(len(found))]
+        dataset = load_from_pretokenized(path)
+        examples = [dataset[i] for i in range(len(dataset))]
         size = len(examples) + len(examples) % 2 + 2
         batch = collate_sft_examples(examples, collator, size, pad_to_batch_size=True)
-        told.append({"n": len(examples), "ranks": [rows_of(part) for part in batch.chunk(size // 2)]})
-    print(json.dumps(told))
+        reports.append({"n": len(examples), "ranks": [rows_of(part) for part in batch.chunk(size // 2)]})
+    print(json.dumps(reports))
 
 
 def rows_of(part: Any) -> list[dict[str, Any]]:

@@ -82,13 +82,13 @@ def in_descendant(path: str, config: str) -> None:
 
 def tell(batch: DataProto, ours: torch.Tensor) -> None:
     """Advantages and losses of each row, and which rows two ranks would train on."""
-    found = []
+    rows = []
     beside = batch.non_tensor_batch
     for i in range(len(batch)):
         row = {name: batch.batch[name][i] for name in batch.batch.keys()}  # noqa: SIM118, a tensordict iterates over rows
         mask, p = row["response_mask"].bool(), row["prompts"].shape[0]
         old = row.get("rollout_log_probs")
-        found.append(
+        rows.append(
             {
                 "ids": row["responses"][mask].tolist(),
                 "advantages": row["advantages"][mask].tolist(),
@@ -117,7 +117,7 @@ def tell(batch: DataProto, ours: torch.Tensor) -> None:
     padded, n_pad = pad_dataproto_to_divisor(batch, 2)
     ranks = [part.batch["row"].tolist() for part in padded.chunk(2)]
     meta = {name: value for name, value in batch.meta_info.items() if name == "plan"}
-    print(json.dumps({"rows": found, "loss": loss, "ranks": ranks, "n_pad": n_pad, "meta": meta}))
+    print(json.dumps({"rows": rows, "loss": loss, "ranks": ranks, "n_pad": n_pad, "meta": meta}))
 
 
 if __name__ == "__main__":

@@ -56,8 +56,8 @@ def run(program: str, *arguments: Any, **environment: str) -> dict[str, Any]:
         env={**os.environ, "TORCHDYNAMO_DISABLE": "1", "CUDA_VISIBLE_DEVICES": "", **environment},
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
-    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return found
+    report: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return report
 
 
 def run_processes(program: Path, n_processes: int, *arguments: Any, python: Path | None = None) -> None:

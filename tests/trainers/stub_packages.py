@@ -15,7 +15,7 @@ class _Anything(types.ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         if name == "remote":
-            made: Any = lambda *given, **_: given[0] if given and callable(given[0]) else (lambda found: found)  # noqa: E731
+            made: Any = lambda *given, **_: given[0] if given and callable(given[0]) else (lambda value: value)  # noqa: E731
         else:
             body = {"__init__": lambda self, *_, **__: None, "__class_getitem__": classmethod(lambda cls, _: cls)}
             made = type(name, (), body)

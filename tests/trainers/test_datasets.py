@@ -67,7 +67,7 @@ def tokens_of(planned, pool):
 
     Without those that begin a step of an empty prompt: nothing predicts them.
     """
-    found = {}
+    numbers = {}
     for row in planned.steps.to_pylist():
         step = pool.steps.get(row["step_uid"])
         each = row.get("token_advantages") or [row["advantage"]] * len(step["response_ids"])
@@ -75,10 +75,10 @@ def tokens_of(planned, pool):
         scores = [None] * len(each) if scores is None else scores.tolist()
         temperature = step["sampling"].get("temperature")
         for token, advantage, score in zip(step["response_ids"].tolist(), each, scores, strict=True):
-            found[token] = (advantage, score, temperature)
+            numbers[token] = (advantage, score, temperature)
         if not len(step["prompt_ids"]):
-            del found[step["response_ids"][0]]
-    return found
+            del numbers[step["response_ids"][0]]
+    return numbers
 
 
 def sequences_of(planned, pool, *, merge=False):
@@ -130,9 +130,9 @@ def test_axolotl_takes_the_rows_as_they_are(pool, tmp_path, merge):
     result = export(planned, pool, "axolotl", tmp_path, merge=merge)
     wanted = sequences_of(planned, pool, merge=merge == "trajectory")
     longest = max(len(ids) for ids, _ in wanted)
-    found = run("axolotl", result.path, sequence_len=longest)
-    rows = found["rows"]
-    places = [place for rank in found["ranks"] for place in rank]
+    report = run("axolotl", result.path, sequence_len=longest)
+    rows = report["rows"]
+    places = [place for rank in report["ranks"] for place in rank]
     assert set(places) == set(range(len(rows))) and len(places) == len(rows) + -len(rows) % 4
     assert "Axolotl trains on rows of the first batch again" in str(result.manifest["differences"])
     assert sorted((row["ids"], row["sampled"]) for row in rows) == wanted
@@ -183,10 +183,10 @@ def test_tinker_gets_the_cookbooks_datums(pool, tmp_path):
                     ],
                 }
             )
-    found = run("tinker", result.path, trajectories=trajectories)
-    assert len(found["ours"]) >= len(trajectories)
-    by_input = sorted(found["ours"], key=lambda datum: datum["target_tokens"])
-    for ours, theirs in zip(by_input, sorted(found["theirs"], key=lambda datum: datum["target_tokens"]), strict=True):
+    report = run("tinker", result.path, trajectories=trajectories)
+    assert len(report["ours"]) >= len(trajectories)
+    by_input = sorted(report["ours"], key=lambda datum: datum["target_tokens"])
+    for ours, theirs in zip(by_input, sorted(report["theirs"], key=lambda datum: datum["target_tokens"]), strict=True):
         assert ours["input"] == theirs["input"]
         assert ours["target_tokens"] == theirs["target_tokens"]
         assert ours["mask"] == theirs["mask"]
@@ -201,16 +201,16 @@ def test_rllm_s_tinker_backend_trains_the_plan(pool, tmp_path, algorithm, withou
     fill(pool, without)
     planned = made(pool, algorithm)
     result = export(planned, pool, "rllm", tmp_path)
-    found = run("rllm", result.path, source=root)
+    report = run("rllm", result.path, source=root)
     tokens = tokens_of(planned, pool)
     lost = {
         i for uid in planned.step_uids if uid.startswith("m7.c") for i in pool.steps.get(uid)["response_ids"].tolist()
     }
     wanted = set(tokens) - (set() if without else lost)
-    assert sorted(token for row in found["rows"] for token in row["ids"]) == sorted(wanted)
-    assert found["dropped"] == (0 if without else 1)
+    assert sorted(token for row in report["rows"] for token in row["ids"]) == sorted(wanted)
+    assert report["dropped"] == (0 if without else 1)
     assert ("1 steps have no log-probs" in str(result.manifest["differences"])) == (not without)
-    for row in found["rows"]:
+    for row in report["rows"]:
         assert row["context"]
         for token, advantage, score in zip(row["ids"], row["advantages"], row["logprobs"], strict=True):
             assert (advantage, score) == pytest.approx(tokens[token][:2], abs=1e-6)
@@ -236,8 +236,8 @@ def test_prime_rl_divides_each_token_by_its_own_temperature(pool, tmp_path, algo
         for i in inside:
             token = row["input_ids"][i]
             advantage, score, temperature = tokens[token]
-            told = row["advantages"][i], row["inference_logprobs"][i], row["temperatures"][i]
-            assert told == pytest.approx((advantage, score, temperature), abs=1e-6)
+            exported = row["advantages"][i], row["inference_logprobs"][i], row["temperatures"][i]
+            assert exported == pytest.approx((advantage, score, temperature), abs=1e-6)
             if i:
                 assert row["temperatures"][i - 1] == pytest.approx(temperature) or row["loss_mask"][i - 1]
             seen.append(token)
@@ -277,9 +277,9 @@ def test_llama_factory_renders_every_text_and_call_once(pool, tmp_path):
     pool.steps.append(steps, completions=done("a", "b", "c", "d", reward=1.0))
     result = export(made(pool, "sft"), pool, "llama_factory", tmp_path / "lf")
     model = make_model(tmp_path / "model", seed=3)
-    found = run("llama_factory", result.path, template="qwen", tokenizer=str(model))
-    one, two, three = found["rows"]
-    assert found["ranks"] == [[0, 2], [1, 0]], "two ranks: the first row is there again"
+    report = run("llama_factory", result.path, template="qwen", tokenizer=str(model))
+    one, two, three = report["rows"]
+    assert report["ranks"] == [[0, 2], [1, 0]], "two ranks: the first row is there again"
     assert "LLaMA-Factory trains on rows of the first batch again" in str(result.manifest["differences"])
     call = '<tool_call>\n{"name": "read", "arguments": {"path": "a", "n": [1]}}\n</tool_call>'
     assert one["trained"].count(call) == 2

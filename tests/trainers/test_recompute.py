@@ -46,7 +46,7 @@ def planned(pool: Pool, algorithm: str = "grpo", where: str = "", **recipe: Any)
 
 def tokens(made: Plan, pool: Pool) -> dict[int, tuple[float, float | None, int | None]]:
     """Each sampled token that can be trained on -> advantage, log-prob, policy version, from the plan and the pool."""
-    found = {}
+    numbers = {}
     by_token = made.steps["token_advantages"].to_pylist() if made.level == "token" else [None] * len(made.steps)
     for uid, advantage, own in zip(made.step_uids, made.steps["advantage"].to_pylist(), by_token, strict=True):
         step = pool.steps.get(uid)
@@ -55,8 +55,8 @@ def tokens(made: Plan, pool: Pool) -> dict[int, tuple[float, float | None, int |
         for k, token in enumerate(ids):
             if k or len(step["prompt_ids"]):
                 score = None if scores is None else float(scores[k])
-                found[token] = (advantage if own is None else own[k], score, step["policy_version"])
-    return found
+                numbers[token] = (advantage if own is None else own[k], score, step["policy_version"])
+    return numbers
 
 
 def same(rows: list[dict[str, Any]], wanted: dict[int, Any], *, logprobs: bool = True, versions: bool = False) -> None:
@@ -106,12 +106,12 @@ def test_verl_trains_the_plan_s_advantages(pool, tmp_path, algorithm, options, m
     made = planned(pool, algorithm, options=options)
     result = export(made, pool, "verl_rollout", tmp_path / "out", merge=merge)
     path = {"PYTHONPATH": str(tmp_path / "out"), "VERL_USE_EXTERNAL_MODULES": "verl_advantages"}
-    found = in_verl(result, tmp_path, "planned", result.n_rows, 1, **path)
+    report = in_verl(result, tmp_path, "planned", result.n_rows, 1, **path)
     wanted = tokens(made, pool)
-    same(found["rows"], wanted, logprobs=False)
-    assert {row for rank in found["ranks"] for row in rank} == set(range(result.n_rows))
-    assert sum(map(len, found["ranks"])) == result.n_rows + found["n_pad"] and found["n_pad"] == result.n_rows % 2
-    assert found["loss"] is None and "log-probs of some steps are unknown" in differences(result)
+    same(report["rows"], wanted, logprobs=False)
+    assert {row for rank in report["ranks"] for row in rank} == set(range(result.n_rows))
+    assert sum(map(len, report["ranks"])) == result.n_rows + report["n_pad"] and report["n_pad"] == result.n_rows % 2
+    assert report["loss"] is None and "log-probs of some steps are unknown" in differences(result)
     assert f"data.train_batch_size={result.n_rows} actor_rollout_ref.rollout.n=1" in differences(result)
     assert "temperatures 0, 0.7, 1, unknown" in differences(result) and "no prompt" in differences(result)
 
@@ -121,18 +121,18 @@ def test_verl_s_loss_is_the_plan_s(pool, tmp_path):
     made = planned(pool)
     result = export(made, pool, "verl_rollout", tmp_path / "out", merge="trajectory")
     path = {"PYTHONPATH": str(tmp_path / "out"), "VERL_USE_EXTERNAL_MODULES": "verl_advantages"}
-    found = in_verl(result, tmp_path, "planned", result.n_rows, 1, **path)
+    report = in_verl(result, tmp_path, "planned", result.n_rows, 1, **path)
     wanted = tokens(made, pool)
-    same(found["rows"], wanted)
-    assert found["loss"] == pytest.approx(-1.1 * np.mean([advantage for advantage, *_ in wanted.values()]), rel=1e-4)
+    same(report["rows"], wanted)
+    assert report["loss"] == pytest.approx(-1.1 * np.mean([advantage for advantage, *_ in wanted.values()]), rel=1e-4)
 
 
 def test_verl_s_own_grpo_is_the_plan_s_where_rows_and_groups_are_even(pool, tmp_path):
     fill(pool)
     even = planned(pool, where="step_uid NOT IN ('m7.c.2', 'm7.d.2', 'm7.c.1')", n_rollouts=3, batch_size=1)
     result = export(even, pool, "verl_rollout", tmp_path / "out", merge="trajectory", rewards="trajectory")
-    found = in_verl(result, tmp_path, "grpo", 1, 3)
-    same(found["rows"], tokens(even, pool))
+    report = in_verl(result, tmp_path, "grpo", 1, 3)
+    same(report["rows"], tokens(even, pool))
     with pytest.raises(InvalidInput, match="a row for a sample"):
         export(planned(pool), pool, "verl_rollout", tmp_path / "out", merge="trajectory", rewards="trajectory")
     with pytest.raises(InvalidInput, match="a row for a sample"):
@@ -177,11 +177,11 @@ def test_descendants_that_add_up_rows_train_the_plan(pool, tmp_path, name, algor
     made = planned(pool, algorithm, options=options)
     result = export(made, pool, "verl_rollout", tmp_path / "out", merge=merge, rewards="step")
     config = {"source": str(theirs(name, tmp_path)), "function": function, "options": given}
-    found = run("in_verl.py", "descendant", result.path, json.dumps(config))
+    report = run("in_verl.py", "descendant", result.path, json.dumps(config))
     wanted = tokens(made, pool)
     if merge == "trajectory" and algorithm == "reinforce_plus_plus":
         return  # a merged row is one return there; the manifest says that their estimator decides
-    for row in found["rows"]:
+    for row in report["rows"]:
         assert row["advantages"] == pytest.approx([wanted[token][0] for token in row["ids"]], rel=1e-4, abs=1e-4)
     assert "estimator decides" in differences(result)
 
@@ -191,9 +191,9 @@ def valued(pool: Pool, without: tuple[str, ...]) -> dict[str, list[float]]:
     rng = np.random.default_rng(7)
     values, steps = {}, []
     for step in uneven_steps(without):
-        told = values[step.step_uid] = rng.normal(size=len(step.response_ids or ())).round(3).tolist()
+        token_values = values[step.step_uid] = rng.normal(size=len(step.response_ids or ())).round(3).tolist()
         seen = f"the room {'north' if step.step_index else 'south'} of {step.policy_version}"
-        metadata = {"value": told[0], "token_values": told, "anchor": seen}
+        metadata = {"value": token_values[0], "token_values": token_values, "anchor": seen}
         steps.append(replace(step, metadata=metadata))
     ends = [{"kind": "complete", "trajectory_uid": one.uid, "reward": one.reward} for one in attempts(without)]
     pool.steps.append(steps, completions=ends)
@@ -216,10 +216,10 @@ def test_descendants_gae_of_the_same_values_is_the_plan_s(pool, tmp_path, name, 
     assert {"m7.b.0", "m8.a.1", "c1.a.1"} <= set(made.step_uids)
     result = export(made, pool, "verl_rollout", tmp_path / "out", rewards="step")
     config = {"source": str(theirs(name, tmp_path)), "function": function[0], "options": function[1], "values": values}
-    found = run("in_verl.py", "descendant", result.path, json.dumps(config))
+    report = run("in_verl.py", "descendant", result.path, json.dumps(config))
     wanted = tokens(made, pool)
-    assert {token for row in found["rows"] for token in row["ids"]} == wanted.keys()
-    for row in found["rows"]:
+    assert {token for row in report["rows"] for token in row["ids"]} == wanted.keys()
+    for row in report["rows"]:
         assert row["advantages"] == pytest.approx([wanted[token][0] for token in row["ids"]], rel=1e-4, abs=1e-4)
     assert "algorithm.gamma=0.9 algorithm.lam=0.8" in differences(result)
 
@@ -236,9 +236,9 @@ def test_step_po_s_gigpo_is_the_plan_s(pool, tmp_path, options):
         "source": str(theirs("StepPO", tmp_path)), "function": "compute_gigpo_outcome_advantage",
         "gamma": given["gamma"], "options": {"step_advantage_w": given["w"], "mode": given["mode"]},
     }  # fmt: skip
-    found = run("in_verl.py", "descendant", result.path, json.dumps(config))
+    report = run("in_verl.py", "descendant", result.path, json.dumps(config))
     wanted = tokens(made, pool)
-    for row in found["rows"]:
+    for row in report["rows"]:
         assert row["advantages"] == pytest.approx([wanted[token][0] for token in row["ids"]], rel=1e-4, abs=1e-4)
     flags = f"algorithm.gamma={given['gamma']} ++algorithm.gigpo.step_advantage_w={given['w']}"
     assert flags in differences(result) and "enable_similarity=false" in differences(result)
@@ -261,8 +261,8 @@ OWN_FLAGS = {"reward_key": None, "rewards_normalization": True, "advantage_estim
 def in_slime(result: Any, flags: dict[str, Any], n: int) -> list[dict[str, Any]]:
     """What each of two ranks trains on, of updates of ``n`` rollouts."""
     given = json.dumps({**flags, "global_batch_size": n})
-    found: list[dict[str, Any]] = run("in_slime.py", upstream("slime"), result.path, given)["ranks"]
-    return found
+    ranks: list[dict[str, Any]] = run("in_slime.py", upstream("slime"), result.path, given)["ranks"]
+    return ranks
 
 
 @pytest.mark.parametrize(("algorithm", "merge"), [("grpo", "trajectory"), ("turn_discount", "step")])
@@ -347,17 +347,17 @@ def test_areal_trains_the_plan(pool, tmp_path, algorithm, merge):
     made = planned(pool, algorithm)
     result = export(made, pool, "areal", tmp_path / "out", merge=merge)
     given = json.dumps({**AS_PLANNED, "n_ranks": 2})
-    found = run("in_areal.py", upstream("AReaL", **AREAL), result.path, given)
-    rows, wanted = [row for rank in found["ranks"] for row in rank["rows"]], tokens(made, pool)
+    report = run("in_areal.py", upstream("AReaL", **AREAL), result.path, given)
+    rows, wanted = [row for rank in report["ranks"] for row in rank["rows"]], tokens(made, pool)
     same(rows, wanted, versions=True)
     assert any(len(set(row["versions"])) > 1 for row in rows) == (merge == "trajectory")
     mean = np.mean([wanted[token][0] for row in rows for token in row["ids"]])
-    for rank in found["ranks"]:
+    for rank in report["ranks"]:
         assert len(rank["rows"]) == result.n_rows / 2
         (step,) = rank["steps"]
         assert step["gradient"] == pytest.approx(-1.1 * mean, rel=1e-4) and step["n_micro_batches"] > 1
     assert "actor.reward_norm=null" in differences(result) and "actor.ppo_n_minibatches=1" in differences(result)
-    assert f"{result.n_rows} rows" in differences(result) and "divisible" in found["refused"]
+    assert f"{result.n_rows} rows" in differences(result) and "divisible" in report["refused"]
 
 
 def test_areal_s_own_groups_are_announced(pool, tmp_path):
@@ -423,14 +423,14 @@ def test_rllm_s_own_grpo_is_announced(pool, tmp_path):
     made = planned(pool, options={"ddof": 0})
     result = export(made, pool, "rllm", tmp_path / "out")
     flags = {"use_precomputed_advantage": False, "backend": "verl"}
-    found = run("in_rllm.py", upstream("rllm"), result.path, json.dumps(flags))
+    report = run("in_rllm.py", upstream("rllm"), result.path, json.dumps(flags))
     wanted = tokens(made, pool)
-    for row in [*found["rows"], *found["batch"]]:
+    for row in [*report["rows"], *report["batch"]]:
         assert row["advantages"] == pytest.approx([wanted[token][0] for token in row["ids"]], rel=1e-4, abs=1e-4)
         assert row["logprobs"] == pytest.approx([wanted[token][1] for token in row["ids"]], **CLOSE)
-    assert Counter(token for row in found["batch"] for token in row["ids"]) == Counter(wanted.keys())
-    assert all(row["n_context"] for row in found["batch"])
-    assert {row["trajectory"] for row in found["batch"]} == set(made.trajectories["trajectory_uid"].to_pylist())
+    assert Counter(token for row in report["batch"] for token in row["ids"]) == Counter(wanted.keys())
+    assert all(row["n_context"] for row in report["batch"])
+    assert {row["trajectory"] for row in report["batch"]} == set(made.trajectories["trajectory_uid"].to_pylist())
     assert "ddof 0" in differences(result)
 
 
@@ -455,14 +455,14 @@ def test_skyrl_s_batch_holds_each_row_once_on_two_ranks(pool, tmp_path):
     fill(pool)
     made = planned(pool, "sft")
     results = [export(made, pool, "skyrl_sft", tmp_path / "out", merge=merge) for merge in ("step", "trajectory")]
-    told: Any = run("in_skyrl.py", upstream("SkyRL"), *(result.path for result in results))
+    reports: Any = run("in_skyrl.py", upstream("SkyRL"), *(result.path for result in results))
     ends = {
         (*map(int, step["prompt_ids"]), *map(int, step["response_ids"])) for step in map(pool.steps.get, made.step_uids)
     }
-    for result, found in zip(results, told, strict=True):
-        rows = [row for rank in found["ranks"] for row in rank]
+    for result, report in zip(results, reports, strict=True):
+        rows = [row for rank in report["ranks"] for row in rank]
         real = [row for row in rows if row["sampled"]]
-        assert found["n"] == len(real) == result.n_rows < len(rows) and len(found["ranks"]) == 2
+        assert report["n"] == len(real) == result.n_rows < len(rows) and len(report["ranks"]) == 2
         sampled = Counter(token for row in real for token in row["sampled"])
         assert sampled == Counter(tokens(made, pool).keys()), "each sampled token that something predicts, once"
         assert sum(sampled.values()) == result.manifest["n_loss_tokens"] and "no prompt" in differences(result)

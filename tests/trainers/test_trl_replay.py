@@ -63,9 +63,9 @@ def test_every_row_is_trained_once_with_the_plans_numbers(pool, tmp_path, model_
     rows = pq.read_table(result.path).to_pylist()
     batch = 8 // n_processes
     run_processes(PROGRAM, n_processes, model_dir, result.path, out, batch)
-    told = [json.loads((out / f"seen-{rank}.json").read_text()) for rank in range(n_processes)]
-    assert {one["n"] for one in told} == {n_processes}
-    trained = [row for one in told for row in one["seen"] if "loss" not in row]
+    reports = [json.loads((out / f"seen-{rank}.json").read_text()) for rank in range(n_processes)]
+    assert {one["n"] for one in reports} == {n_processes}
+    trained = [row for one in reports for row in one["seen"] if "loss" not in row]
 
     tokens = reference(planned, pool)
     empty = {step["response_ids"][0] for step in map(pool.steps.get, planned.step_uids) if len(step["prompt_ids"]) == 0}
@@ -90,7 +90,7 @@ def test_every_row_is_trained_once_with_the_plans_numbers(pool, tmp_path, model_
                     clipped = min(max(ratio, 1 - CLIP), 1 + CLIP)
                     terms[ids[at]] = -min(ratio * advantage, clipped * advantage)
     batches = [[[]] for _ in range(n_processes)]
-    for rank, one in enumerate(told):
+    for rank, one in enumerate(reports):
         for row in one["seen"]:
             if "loss" in row:
                 batches[rank][-1].append(row["loss"])

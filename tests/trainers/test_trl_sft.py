@@ -43,14 +43,14 @@ def test_each_sampled_token_is_trained_once(pool, tmp_path, model_dir, n_process
     out = tmp_path / "run"
     out.mkdir()
     run_processes(PROGRAM, n_processes, model_dir, result.path, out, batch)
-    told = seen_by(out, n_processes)
-    assert {one["n"] for one in told} == {n_processes}
+    reports = seen_by(out, n_processes)
+    assert {one["n"] for one in reports} == {n_processes}
 
     steps = [pool.steps.get(uid) for uid in planned.step_uids]
     bare = {int(step["response_ids"][0]) for step in steps if len(step["prompt_ids"]) == 0}
     loss_tokens = {int(token) for step in steps for token in step["response_ids"]} - bare
     sequences = {(*map(int, step["prompt_ids"]), *map(int, step["response_ids"])) for step in steps}
-    rows = [row for one in told for batch in one["seen"] for row in batch["rows"]]
+    rows = [row for one in reports for batch in one["seen"] for row in batch["rows"]]
     assert {tuple(row["ids"]) for row in rows} <= sequences, "rows are sequences as they were sampled"
     assert {token for row in rows for token in row["trained"]} == loss_tokens
     assert len(loss_tokens) == result.manifest["n_loss_tokens"] and bare
@@ -60,4 +60,4 @@ def test_each_sampled_token_is_trained_once(pool, tmp_path, model_dir, n_process
     text = str(result.manifest["differences"])
     assert "again to fill the last one" in text and "n_rows" in text and "without a prompt" in text
 
-    watched_loss_is_the_mean_over_tokens(told, model_dir)
+    watched_loss_is_the_mean_over_tokens(reports, model_dir)

@@ -49,9 +49,9 @@ def test_rollout_skip_replays_our_batch(tmp_path):
     folder.mkdir(parents=True)
     shutil.copy(result.path, folder / "gen_batch.dp")
     (folder / "meta.json").write_text(json.dumps({"global_steps": 1}))
-    found = run("in_verl.py", "verl", tmp_path / "dump", json.dumps(CONFIG))
-    assert found["meta"] == {"plan": planned.hash}
-    rows = found["rows"]
+    report = run("in_verl.py", "verl", tmp_path / "dump", json.dumps(CONFIG))
+    assert report["meta"] == {"plan": planned.hash}
+    rows = report["rows"]
     keys = ("group", "trajectory", "n_turns", "prompt", "response", "ids", "score")
     assert [tuple(row[key] for key in keys) for row in rows] == [
         ("A", "a", 2, [1, 2, 3], [10, 11, 20, 12], [10, 11, 12], 1.0),

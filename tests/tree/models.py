@@ -79,16 +79,16 @@ def separate_logps(model, sequences: Sequences):
     import torch
 
     model.set_attn_implementation("sdpa")
-    found = []
+    scores = []
     for i in range(len(sequences)):
         ids = torch.from_numpy(sequences.sequence(i).astype(np.int64))
         first = max(1, int(sequences.n_prompt[i]))
         if len(ids) <= first:
-            found.append((torch.zeros(0), torch.zeros(0)))
+            scores.append((torch.zeros(0), torch.zeros(0)))
             continue
         logp = torch.log_softmax(model(ids[None], use_cache=False).logits[0, :-1], dim=-1)[first - 1 :]
-        found.append((logp.gather(1, ids[first:, None])[:, 0], -(logp.exp() * logp).sum(-1)))
-    return found
+        scores.append((logp.gather(1, ids[first:, None])[:, 0], -(logp.exp() * logp).sum(-1)))
+    return scores
 
 
 def separate_loss(name: str, logps, sequences: Sequences, advantages, normalise: str, low=0.2, high=0.2):

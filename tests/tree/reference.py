@@ -30,7 +30,7 @@ def count(node: Node) -> int:
 
 def compressed(root: Node) -> set[tuple[int, tuple[int, ...], frozenset[int]]]:
     """(depth, tokens, owners) of every maximal stretch with one set of owners."""
-    found = set()
+    nodes = set()
 
     def walk(node: Node) -> None:
         depth, tokens, owners = node.depth, [node.token], frozenset(node.owners)
@@ -40,10 +40,10 @@ def compressed(root: Node) -> set[tuple[int, tuple[int, ...], frozenset[int]]]:
                 break
             node = child
             tokens.append(node.token)
-        found.add((depth, tuple(tokens), owners))
+        nodes.add((depth, tuple(tokens), owners))
         for child in node.children.values():
             walk(child)
 
     for child in root.children.values():
         walk(child)
-    return found
+    return nodes

@@ -147,7 +147,7 @@ def test_both_ways_equal_a_dense_mask(way, dtype):
 
     kind = getattr(torch, dtype)
     wanted = run(dense, torch.float64)
-    for found, best, other in zip(run(mine, kind), wanted, run(dense, kind), strict=True):
-        error = (found - best).norm() / best.norm()
+    for ours, best, other in zip(run(mine, kind), wanted, run(dense, kind), strict=True):
+        error = (ours - best).norm() / best.norm()
         plain = (other - best).norm() / best.norm()
         assert error <= max(1.5 * plain, 1e-13), (error, plain)

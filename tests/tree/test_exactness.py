@@ -74,10 +74,10 @@ def test_logprobs_and_entropies(family, precision, kind):
             alone = separate_logps(model, sequences)
         assert hidden.dtype == getattr(torch, dtype)
         assert row.n_packed < row.n_original
-        for column, (found, again) in enumerate([(scores.logp, by_logits.logp), (scores.entropy, by_logits.entropy)]):
-            wanted = torch.cat([one[column].to(found) for one in alone])
-            assert len(found) == len(wanted) > 20
-            for values in (found, again):
+        for column, (actual, again) in enumerate([(scores.logp, by_logits.logp), (scores.entropy, by_logits.entropy)]):
+            wanted = torch.cat([one[column].to(actual) for one in alone])
+            assert len(actual) == len(wanted) > 20
+            for values in (actual, again):
                 assert ((values - wanted).abs() / wanted.abs().clamp_min(1)).max() <= tolerance
 
 
@@ -93,13 +93,13 @@ def test_gradients(family, precision, name, normalise):
     sequences, row = two_trees_and_padding(7)
     advantages = advantages_of(sequences, 3)
     loss = packed_loss(model, row, sequences, advantages, name, normalise)
-    found = gradient(model, loss)
+    actual = gradient(model, loss)
     logps = [logp for logp, _ in separate_logps(model, sequences)]
     wanted_loss = separate_loss(name, logps, sequences, advantages, normalise)
     wanted = gradient(model, wanted_loss)
     assert loss.item() == pytest.approx(wanted_loss.item(), rel=1e-5 if dtype == "float32" else 1e-6)
     assert float(wanted.norm()) > 1e-3
-    assert relative(found, wanted) <= tolerance
+    assert relative(actual, wanted) <= tolerance
 
 
 def test_the_comparison_can_fail():
@@ -162,10 +162,10 @@ def test_entropy_has_its_gradient():
     terms = loss_terms(row, sequences)
     use_tree_attention(model)
     scores = token_scores(model, packed_hidden(model, row), terms, rows=7, vocabulary=40)
-    found = gradient(model, scores.entropy.sum() + 0.3 * scores.logp.sum())
+    actual = gradient(model, scores.entropy.sum() + 0.3 * scores.logp.sum())
     alone = separate_logps(model, sequences)
     wanted = gradient(model, sum(entropy.sum() + 0.3 * logp.sum() for logp, entropy in alone))
-    assert relative(found, wanted) <= 1e-9
+    assert relative(actual, wanted) <= 1e-9
 
 
 def test_flex_attention_on_the_cpu_has_its_forward():

@@ -37,7 +37,7 @@ def test_bf16_flex_is_as_near_to_fp32_as_separate_bf16():
     def separate(dtype):
         model = on_gpu(dtype)
         model.set_attn_implementation("sdpa")
-        found = []
+        scored = []
         for i in range(len(sequences)):
             one = sequences.take([i])
             alone = build(one)
@@ -47,9 +47,9 @@ def test_bf16_flex_is_as_near_to_fp32_as_separate_bf16():
             ids = torch.from_numpy(alone.tokens.astype(np.int64)).to("cuda")[None]
             hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
             logp = token_scores(model, hidden, mine).logp
-            found.append((logp, batch_loss("ppo_clip", logp, mine, totals)))
-        logp = torch.cat([one.detach().float() for one, _ in found])
-        return logp, gradient(model, sum(loss for _, loss in found)).float()
+            scored.append((logp, batch_loss("ppo_clip", logp, mine, totals)))
+        logp = torch.cat([one.detach().float() for one, _ in scored])
+        return logp, gradient(model, sum(loss for _, loss in scored)).float()
 
     exact_logp, exact = separate(torch.float32)
     plain_logp, plain = separate(torch.bfloat16)

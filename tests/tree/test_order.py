@@ -29,12 +29,12 @@ def with_deltas(draw) -> Sequences:
         base = draw(st.integers(-1, len(lists) - 1))
         known = 0 if base < 0 else draw(st.sampled_from([len(lists[base]), draw(st.integers(0, len(lists[base])))]))
         lists.append((lists[base][:known] if base >= 0 else []) + fresh)
-        told = base if draw(st.integers(0, 4)) else -1
-        parent.append(told)
-        n_shared.append(known if told >= 0 else 0)
+        base_or_none = base if draw(st.integers(0, 4)) else -1
+        parent.append(base_or_none)
+        n_shared.append(known if base_or_none >= 0 else 0)
     plain = Sequences.from_lists(lists, [[]] * len(lists))
-    told = replace(plain, parent=np.array(parent, dtype=np.int64), n_shared=np.array(n_shared, dtype=np.int64))
-    return told.take(draw(st.permutations(range(len(lists)))))
+    base_or_none = replace(plain, parent=np.array(parent, dtype=np.int64), n_shared=np.array(n_shared, dtype=np.int64))
+    return base_or_none.take(draw(st.permutations(range(len(lists)))))
 
 
 @given(with_deltas(), st.data())

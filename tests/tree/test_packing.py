@@ -38,11 +38,11 @@ def test_cut_is_the_best_contiguous_partition(seqs, budget):
         return [reference.count(reference.trie(lists[a:b])) for a, b in ranges]
 
     best = min((sum(price(ranges)), len(ranges)) for ranges in compositions(len(lists)) if max(price(ranges)) <= budget)
-    found = cut(lengths, lcp, budget)
-    assert found[0][0] == 0 and found[-1][1] == len(lists)
-    assert all(a[1] == b[0] for a, b in itertools.pairwise(found))
-    assert max(price(found)) <= budget
-    assert (sum(price(found)), len(found)) == best
+    parts = cut(lengths, lcp, budget)
+    assert parts[0][0] == 0 and parts[-1][1] == len(lists)
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(parts))
+    assert max(price(parts)) <= budget
+    assert (sum(price(parts)), len(parts)) == best
 
 
 @given(sequences(max_size=9), st.integers(4, 24), st.data())

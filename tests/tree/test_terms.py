@@ -112,8 +112,8 @@ def test_coefficients_of_a_batch_sum_to_one(a, b, policy):
 def test_values_come_back_by_step():
     seqs = Sequences.from_lists([[1], [], [1], [2]], [[2, 3], [5, 6], [2], []])
     terms = loss_terms(build(seqs), seqs)
-    found = by_step(terms, terms.target)
-    assert {step: values.tolist() for step, values in found.items()} == {0: [2, 3], 1: [6], 2: [2]}
+    values_by_step = by_step(terms, terms.target)
+    assert {step: values.tolist() for step, values in values_by_step.items()} == {0: [2, 3], 1: [6], 2: [2]}
     assert terms.n_unpredicted == 1
     nothing = Sequences.from_lists([[1]], [[]])
     assert by_step(loss_terms(build(nothing), nothing), np.zeros(0)) == {}

@@ -47,7 +47,7 @@ from core.ingest import Ingest
 from core.journal import Journal, read_records
 from core.owner import OwnerLock
 from core.pool import Pool
-from core.pool.cache.readahead import Warming
+from core.pool.cache.readahead import CacheWarmer
 from core.pool.upkeep.compaction import Compaction
 from core.pool.upkeep.recovery import check_recoverable
 from core.rebuild import put_back
@@ -200,7 +200,7 @@ class Service:
         self.port = self.server.start()
         opened.callback(self.server.stop, STOP_TIMEOUT_S)
         self.fleet = self._start_fleet(opened) if several else None
-        warming = Warming(self.pool.cache.warm)
+        warming = CacheWarmer(self.pool.cache.warm)
         warming.start()
         opened.callback(warming.stop)
         self.supervisor.keep("the gateway's server", lambda: self.server.running, self.server.revive)

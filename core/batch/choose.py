@@ -39,7 +39,7 @@ class Chooser:
         candidates = self.funnel.candidates
         self.score = candidates.numbers("trajectory_reward")[candidates.first]
 
-    def drop_what_lacks(self, source: PlanSource) -> list[str]:
+    def drop_missing_fields(self, source: PlanSource) -> list[str]:
         """Drop trajectories that don't meet the estimator's needs; returns messages that name the steps."""
         funnel, needs = self.funnel, self.recipe.needs
         candidates, messages = funnel.candidates, []

@@ -127,7 +127,7 @@ def _left(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | Non
         version = source.version_in_force(recipe.channel) if named is None else named
         _drop_stale(funnel, version, recipe.max_staleness)
     chooser = Chooser(funnel, recipe)
-    lacks = chooser.drop_what_lacks(source)
+    lacks = chooser.drop_missing_fields(source)
     chooser.drop_unselected()
     chooser.drop_by_size()
     return _Left(funnel, chooser, version, lacks)

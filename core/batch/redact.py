@@ -121,7 +121,7 @@ def redact(
         source: whole trajectories are read from it.
         screening: finds those that may hold a hit.
         members: at least step_uid and trajectory_uid.
-        rules: what to look for.
+        rules: the redaction rules.
         texts: how ids are spelled.
         progress: called after each trajectory; an exception from it stops the redaction.
     """

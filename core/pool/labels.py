@@ -41,7 +41,7 @@ class Labels:
 
         It is the very write, rolled back at the end. Other writers wait meanwhile.
         """
-        with self._db.supposing() as cursor:
+        with self._db.dry_run() as cursor:
             self._append(cursor, annotations, None, self._writer.next["action_id"], self._writer.next["annotation_id"])
             yield
 
@@ -69,7 +69,7 @@ class Labels:
     @contextmanager
     def previewing_view(self, view: View, target: str, kind: str, value: Any, *, source: str) -> Iterator[int]:
         """As ``previewing``, of ``annotate_view``; gives how many it is about."""
-        with self._db.supposing() as cursor:
+        with self._db.dry_run() as cursor:
             said = Annotation(kind, value, "preview", source, self._db.clock())
             next_ids = self._writer.next
             numbers = next_ids["action_id"], next_ids["annotation_id"]

@@ -90,7 +90,7 @@ GROUP BY prompt_uid
 
 
 class Review:
-    """``pool.review``: what people look at next, and what counts of it."""
+    """``pool.review``: the review queue, and an item's effective labels."""
 
     def __init__(self, database: Database, reader: ViewReader) -> None:
         self._db, self._reader = database, reader

@@ -40,12 +40,12 @@ class Stats:
             with reads.explained(view), self._cache.columns.reading(view, facets=len(columns) > 1) as snapshot:
                 return count_facets(snapshot, columns, reads.MOST_VALUES)
 
-        facets = self._cache.kept(("facets", view, list(columns)), count)
+        facets = self._cache.cached(("facets", view, list(columns)), count)
         return {name: list(counts) for name, counts in facets.items()}
 
     def histogram(self, view: View, column: str, bins: int = 30) -> pa.Table:
         """Columns ``low``, ``high``, ``n_steps``: equal bins over the known values."""
-        return self._cache.kept(
+        return self._cache.cached(
             ("histogram", view, column, bins),
             lambda: histogram(self._cache.columns, view, column, bins),
         )

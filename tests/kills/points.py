@@ -77,14 +77,14 @@ def commits(counter: Counter) -> Callable[[Any], None]:
     """``core.pool.upkeep.loggedtables``: its cursor is what transactions go through."""
 
     def counted(module: Any) -> None:
-        execute = module.Watched.execute
+        execute = module.RecordingCursor.execute
 
         def watched(self: Any, sql: str, *more: Any) -> Any:
             if sql != "COMMIT":
                 return execute(self, sql, *more)
             return counter.around(execute)(self, sql, *more)
 
-        module.Watched.execute = watched
+        module.RecordingCursor.execute = watched
 
     return counted
 

@@ -15,7 +15,7 @@ import pytest
 from core.pool import Pool
 from core.pool.cache.cache import FEW_STEPS, LOG_BYTES
 from core.pool.cache.columncache import AHEAD, FIRST, MOST_BEHIND, SORTED, VALUES, ColumnCache, _read
-from core.pool.cache.readahead import Warming
+from core.pool.cache.readahead import CacheWarmer
 from core.pool.query.facets import count_by_sql
 from core.pool.query.listing import list_steps, touch_rows
 from core.pool.query.textsearch import TextSearch
@@ -117,14 +117,14 @@ def test_what_fell_behind_is_brought_up_to_date() -> None:
 def test_a_thread_warms_a_big_pool_and_ends_before_it_closes() -> None:
     pool = Pool.open(":memory:", clock=lambda: NOW)
     pool.steps.append(some(50))
-    small = Warming(pool.cache.warm, every_s=0.01)
+    small = CacheWarmer(pool.cache.warm, every_s=0.01)
     small.start()
     small.stop()
     assert pool.cache.columns.n_bytes == 0, "a small pool needs none of it"
     with pool._db.read() as cursor:
         touch_rows(cursor, 20)
     pool._writer.next["step_id"] = FEW_STEPS
-    warming = Warming(pool.cache.warm, every_s=0.01)
+    warming = CacheWarmer(pool.cache.warm, every_s=0.01)
     warming.start()
     deadline = time.monotonic() + 60
     while len(pool.cache.columns._columns) < len(AHEAD) and time.monotonic() < deadline:

@@ -19,7 +19,7 @@ from core.doctor import diagnose
 from core.errors import OpinionsError, PoolDamaged
 from core.journal import writer as journal_writer
 from core.pool.upkeep import compaction
-from core.pool.upkeep.loggedtables import Watched
+from core.pool.upkeep.loggedtables import RecordingCursor
 from core.pool.upkeep.opinionlog import OpinionLog, generations
 from core.pool.upkeep.retention import Retention
 from core.rebuild import rebuild
@@ -118,7 +118,7 @@ def test_a_kill_at_any_point_loses_nothing(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(compaction, "_bring", meanwhile)
     around(journal_writer, "_sync")
-    around(Watched, "execute", lambda _, sql, *__: sql == "COMMIT")
+    around(RecordingCursor, "execute", lambda _, sql, *__: sql == "COMMIT")
     around(Path, "unlink", lambda path, **_: path.suffix in (".seg", ".lock"))
     assert folder.pool.recovery.compact_log() is not None
     monkeypatch.undo()

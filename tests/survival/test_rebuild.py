@@ -131,7 +131,7 @@ def test_a_change_that_was_durable_and_not_committed_is_there_at_the_next_start(
     before = database.n_writes
     with pytest.raises(KeyboardInterrupt), database.write() as cursor:
         cursor.execute("INSERT INTO saved_views VALUES ('late', '{}', '', TIMESTAMP '2026-01-01')")
-        database._tell(cursor)
+        database._write_to_log(cursor)
         raise KeyboardInterrupt
     assert database.n_writes == before
     assert not any(one["name"] == "late" for one in folder.pool.views.all())

@@ -46,9 +46,9 @@ class Cache:
         self._rows_are_read = False
         self._n_writes_seen = -1
 
-    def kept(self, question: tuple[Any, ...], ask: Callable[[], Answer]) -> Answer:
+    def cached(self, question: tuple[Any, ...], ask: Callable[[], Answer]) -> Answer:
         """The result of ``ask``, cached under ``question`` until the next write."""
-        if self._db.is_supposing:
+        if self._db.in_dry_run:
             return ask()
         return self._answers.get(self._db.n_writes, question, ask)
 
@@ -59,7 +59,7 @@ class Cache:
             with self._reader.reading(view) as (cursor, seen):
                 return question(cursor, seen, *more)
 
-        return self.kept((question.__name__, view, *more), ask)
+        return self.cached((question.__name__, view, *more), ask)
 
     def warm(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Fill the caches of a big pool, and bring up to date what is old.

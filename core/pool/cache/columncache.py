@@ -132,40 +132,40 @@ class ColumnCache:
         self, view: View, *, facets: bool = False, columns: Sequence[str] = (), versions: bool = False
     ) -> Iterator[ReadSnapshot]:
         """A snapshot with the facet index if requested, and with all that ``keys`` of these columns needs."""
-        assert not self._db.is_supposing, "cached columns hold committed state only"
+        assert not self._db.in_dry_run, "cached columns hold committed state only"
         with ExitStack() as stack:
             # The lock orders the snapshots, so a cached column is never newer than the snapshot that reads it.
             # A column carries the number of the last write that it surely contains; a later one may be read twice.
             with self._lock:
                 number = self._db.n_writes
                 cursor = stack.enter_context(self._db.read())
-                news = _News(self._db, cursor, self._groups)
-                index = self._index(news, number) if facets or not OF_SETS.isdisjoint(columns) else None
-                kept = {name: self._column(news, number, name) for name in columns if name in VALUES}
+                changes = _ChangedSince(self._db, cursor, self._groups)
+                index = self._index(changes, number) if facets or not OF_SETS.isdisjoint(columns) else None
+                kept = {name: self._column(changes, number, name) for name in columns if name in VALUES}
                 current = self._current_versions(cursor, number) if versions or "staleness" in columns else {}
-                known = self._known(news, number, view, columns)
+                known = self._known(changes, number, view, columns)
             seen = stack.enter_context(self._reader.resolved(cursor, view))
             exact = {name: values for name, values in kept.items() if values is not None}
             yield ReadSnapshot(cursor, seen, index, exact, current, known, partial(self._views.keep, number, view))
 
-    def _index(self, news: _News, number: int) -> FacetIndex:
-        changed = None if self._facets is None else news.since(self._facets[0])
+    def _index(self, changes: _ChangedSince, number: int) -> FacetIndex:
+        changed = None if self._facets is None else changes.since(self._facets[0])
         if self._facets is None or changed is None:
-            news.look()
-            index = FacetIndex.build(news.cursor)
+            changes.read_groups()
+            index = FacetIndex.build(changes.cursor)
         else:
-            index = self._facets[1].grown(news.cursor, changed) if changed.size else self._facets[1]
+            index = self._facets[1].grown(changes.cursor, changed) if changed.size else self._facets[1]
         self._facets = number, index
         return index
 
-    def _column(self, news: _News, number: int, name: str) -> np.ndarray | None:
+    def _column(self, changes: _ChangedSince, number: int, name: str) -> np.ndarray | None:
         kept = self._columns.pop(name, None)
-        changed = None if kept is None else news.since(kept.number)
+        changed = None if kept is None else changes.since(kept.number)
         if kept is None or changed is None:
-            news.look()
-            values = _read(news.cursor, name)
+            changes.read_groups()
+            values = _read(changes.cursor, name)
         else:
-            values = _grown(news.cursor, name, kept.values, changed) if changed.size else kept.values
+            values = _grown(changes.cursor, name, kept.values, changed) if changed.size else kept.values
         if values is not None and values.nbytes > self._most_bytes:
             values = None
         self._columns[name] = _CachedColumn(number, values)
@@ -206,7 +206,7 @@ class ColumnCache:
                     return True
                 number = self._db.n_writes
                 cursor = stack.enter_context(self._db.read())
-                self._groups.look(cursor)
+                self._groups.read_groups(cursor)
             if name is None:
                 index = FacetIndex.build(cursor)
                 with self._lock:
@@ -224,17 +224,17 @@ class ColumnCache:
             self._versions = number, versions_in_force(cursor)
         return self._versions[1]
 
-    def _known(self, news: _News, number: int, view: View, columns: Sequence[str]) -> np.ndarray | None:
+    def _known(self, changes: _ChangedSince, number: int, view: View, columns: Sequence[str]) -> np.ndarray | None:
         if not holds_all(view):
             return self._views.get(view)
-        return self._all_ids(news, number) if columns else None
+        return self._all_ids(changes, number) if columns else None
 
-    def _all_ids(self, news: _News, number: int) -> np.ndarray:
-        changed = None if self._everything is None else news.since(self._everything[0])
+    def _all_ids(self, changes: _ChangedSince, number: int) -> np.ndarray:
+        changed = None if self._everything is None else changes.since(self._everything[0])
         if self._everything is None or changed is None:
-            step_ids = _ascending(arrow(news.cursor, "SELECT step_id FROM step_state")["step_id"].to_numpy())
+            step_ids = _ascending(arrow(changes.cursor, "SELECT step_id FROM step_state")["step_id"].to_numpy())
         else:
-            step_ids = _with_new(news.cursor, self._everything[1], changed) if changed.size else self._everything[1]
+            step_ids = _with_new(changes.cursor, self._everything[1], changed) if changed.size else self._everything[1]
         self._everything = number, step_ids
         return step_ids
 
@@ -276,28 +276,28 @@ class _Views:
             return int(self._found.currsize)
 
 
-class _News:
+class _ChangedSince:
     """The trajectories that changed between earlier writes and a cursor's snapshot."""
 
     def __init__(self, database: Database, cursor: Cursor, groups: PromptGroups) -> None:
         self.cursor = cursor
-        self._db, self._groups, self._looked = database, groups, False
+        self._db, self._groups, self._has_read = database, groups, False
 
-    def look(self) -> None:
+    def read_groups(self) -> None:
         """Read the prompt groups of this snapshot, so that later moves out of a group are noticed."""
-        if not self._looked:
-            self._groups.look(self.cursor)
-            self._looked = True
+        if not self._has_read:
+            self._groups.read_groups(self.cursor)
+            self._has_read = True
 
     def since(self, number: int) -> np.ndarray | None:
         """``trajectory_id`` of all that may have changed after this write; None when it may be all or most."""
         touched = self._db.changes.since(number)
         if touched is not None and not touched:
             return np.zeros(0, np.int64)
-        self.look()
+        self.read_groups()
         if touched is None:
             return None
-        changed = self._groups.touched_with(self.cursor, touched)
+        changed = self._groups.all_changed_by(self.cursor, touched)
         return changed if changed.size <= MOST_TOUCHED * self._groups.of.size or changed.size <= FEW else None
 
 

@@ -18,7 +18,7 @@ class PromptGroups:
     """Prompt groups by trajectory, and the groups that a trajectory was in before. A group is identified by its hash.
 
     When a trajectory moves to another group, the derived state of the group it leaves changes too. Each snapshot given
-    to ``look`` must be as new as the one before, or newer.
+    to ``read_groups`` must be as new as the one before, or newer.
     """
 
     of: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
@@ -26,7 +26,7 @@ class PromptGroups:
     left: set[tuple[int, int]] = field(default_factory=set)
     """(trajectory_id, a group that it was in before)."""
 
-    def look(self, cursor: Cursor) -> None:
+    def read_groups(self, cursor: Cursor) -> None:
         """Read the groups from the cursor's snapshot."""
         table = arrow(cursor, _GROUPS)
         trajectory_ids, groups = table["trajectory_id"].to_numpy(), table["prompt_group"].to_numpy()
@@ -38,10 +38,10 @@ class PromptGroups:
         self.left.update((int(one), int(before[one])) for one in moved)
         self.of = now
 
-    def touched_with(self, cursor: Cursor, touched: ChangeSet) -> np.ndarray:
+    def all_changed_by(self, cursor: Cursor, touched: ChangeSet) -> np.ndarray:
         """``trajectory_id`` of all that a write may have changed: those in the change set and their groups' others.
 
-        ``look`` must have read the cursor's snapshot before.
+        ``read_groups`` must have read the cursor's snapshot before.
         """
         ids = set(touched.trajectories)
         if touched.actions:

@@ -15,7 +15,7 @@ EVERY_S = 20.0
 log = logging.getLogger(__name__)
 
 
-class Warming:
+class CacheWarmer:
     """A thread that warms a pool until it is stopped, which must be before the pool is closed.
 
     Args:

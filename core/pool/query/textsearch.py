@@ -46,7 +46,7 @@ SELECT message_id FROM named WHERE {HOLDS.format(body="body")}
 """
 _BODIES = "SELECT message_id, body FROM messages WHERE message_id > ? AND message_id <= ? ORDER BY message_id"
 _NEXT = "SELECT min(message_id) FROM messages WHERE message_id > ?"
-_BROUGHT = """
+_ADDED = """
 SELECT step_id, new_message_ids, response_message_id FROM step_messages WHERE step_id > ? AND step_id <= ?
 ORDER BY step_id
 """
@@ -70,7 +70,7 @@ class Hits:
 
 
 @dataclass(slots=True)
-class _Known:
+class _CachedText:
     message_id: int
     step_id: int
     messages: np.ndarray
@@ -78,7 +78,7 @@ class _Known:
 
 
 @dataclass(slots=True)
-class _Brought:
+class _StepMessages:
     """Pairs of step and message that the step added: int32 arrays of equal length, steps ascending, to ``step_id``."""
 
     step_id: int
@@ -89,7 +89,7 @@ class _Brought:
         """Add the steps up to this one."""
         if step_id <= self.step_id:
             return
-        table = arrow(cursor, _BROUGHT, [self.step_id, step_id])
+        table = arrow(cursor, _ADDED, [self.step_id, step_id])
         ids = table["step_id"].to_numpy().astype(np.int32)
         lists = table["new_message_ids"].combine_chunks()
         offsets = lists.offsets.to_numpy()
@@ -119,8 +119,8 @@ class TextSearch:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: LRUCache[str, _Known] = LRUCache(MAX_ANSWERS)
-        self._brought = _Brought(0, np.zeros(0, np.int32), np.zeros(0, np.int32))
+        self._known: LRUCache[str, _CachedText] = LRUCache(MAX_ANSWERS)
+        self._step_messages = _StepMessages(0, np.zeros(0, np.int32), np.zeros(0, np.int32))
         self._making = threading.Lock()
         self._blooms: tuple[TrigramBloom, ...] = ()
         self._messages_at_once = 256
@@ -128,7 +128,7 @@ class TextSearch:
     @property
     def n_bytes(self) -> int:
         """Bytes of the Bloom filters and of the pairs of step and message."""
-        return sum(bloom.n_bytes for bloom in self._blooms) + self._brought.steps.nbytes * 2
+        return sum(bloom.n_bytes for bloom in self._blooms) + self._step_messages.steps.nbytes * 2
 
     def prepare(self, cursor: Cursor) -> bool:
         """Index the next messages, if there are enough; whether any were indexed. Some 50 ms of one core."""
@@ -156,14 +156,14 @@ class TextSearch:
         pattern = pattern_of(text)
         newest_message, newest_step = cursor.execute(_NEWEST).fetchall()[0]
         with self._lock:
-            known = self._known.get(pattern) or _Known(0, 0, np.zeros(0, np.int64), np.zeros(0, np.int64))
+            known = self._known.get(pattern) or _CachedText(0, 0, np.zeros(0, np.int64), np.zeros(0, np.int64))
             if newest_message > known.message_id:
                 new_messages = self._messages(cursor, text, known.message_id, newest_message)
                 known.messages = np.concatenate([known.messages, *new_messages])
                 known.message_id = newest_message
             if newest_step > known.step_id:
-                self._brought.grow(cursor, newest_step)
-                steps = self._brought.steps_with(known.messages, known.step_id)
+                self._step_messages.grow(cursor, newest_step)
+                steps = self._step_messages.steps_with(known.messages, known.step_id)
                 known.steps = np.concatenate([known.steps, steps])
                 known.step_id = newest_step
             self._known[pattern] = known

@@ -38,7 +38,7 @@ REFUSED = frozenset(
         "inet_client_addr", "inet_client_port", "inet_server_addr", "inet_server_port",
     }
 )  # fmt: skip
-"""Functions that look outside, wait, or make much out of little."""
+"""Functions with outside access, that wait, or that make large values of small ones."""
 ONLY_TABLES = frozenset({"range", "generate_series"})
 """Streams as tables, whole lists as scalars: as lists they are refused."""
 SPECIAL = frozenset({"unnest", "list_comprehension", "grouping"})

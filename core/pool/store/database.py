@@ -19,7 +19,7 @@ from core.errors import InvalidInput, PoolError
 from core.pool.store import damage
 from core.pool.store.changes import NOTHING, Changes, ChangeSet
 from core.pool.store.readcommitlock import Lists, Reading
-from core.pool.upkeep.loggedtables import LOGGED, Watched, changes
+from core.pool.upkeep.loggedtables import LOGGED, RecordingCursor, changes
 from core.pool.upkeep.opinionlog import OpinionLog
 
 Cursor = Any
@@ -84,11 +84,11 @@ def migrate(cursor: Cursor, clock: Callable[[], float]) -> None:
 class Database:
     """One DuckDB file: ``write()`` is a transaction under the one writer lock, ``read()`` a snapshot.
 
-    ``n_writes`` counts the transactions that this process committed: while it stands still, so do all answers.
-    ``changes`` says what they touched. ``log`` takes what a write changes in the tables of opinions, durably and before
-    the commit; where there is none, ``logged`` says whether the file held a log's position: it loses it with the first
-    such write, and the next log begins with all that there is. ``stopping`` is set when the file is about to be closed:
-    long reads end then. ``damage`` says that the file turned out to be damaged, else None.
+    ``n_writes`` counts the transactions that this process committed; while it is unchanged, so are all query results.
+    ``changes`` holds their change sets. ``log`` stores a write's changes in the tables of opinions, durably and before
+    the commit. Without a log, ``logged`` is True if the file has a log's position: the first such write deletes it, and
+    the next log begins with a snapshot. ``stopping`` is set before the file is closed, which ends long reads.
+    ``damage`` is set if the file turned out to be damaged.
     """
 
     def __init__(self, path: Path | str, *, memory: str, threads: int, clock: Callable[[], float]) -> None:
@@ -106,7 +106,7 @@ class Database:
         self.logged = False
         self._only: frozenset[str] | None = None
         self.damage: str | None = None
-        self._supposing: tuple[int, Cursor] | None = None
+        self._dry_run: tuple[int, Cursor] | None = None
         config: Mapping[str, Any] = {
             "memory_limit": memory,
             "threads": threads,
@@ -159,12 +159,12 @@ class Database:
         with self.lock:
             self._check()
             self._touched, self._only = touches, None
-            cursor = Watched(self._connection.cursor())
+            cursor = RecordingCursor(self._connection.cursor())
             try:
                 cursor.execute("BEGIN")
                 try:
                     yield cursor
-                    logged = self._tell(cursor)
+                    logged = self._write_to_log(cursor)
                 except BaseException:
                     self._roll_back(cursor)
                     raise
@@ -186,8 +186,8 @@ class Database:
             finally:
                 cursor.close()
 
-    def _tell(self, cursor: Watched) -> int | None:
-        """Put what this transaction changed of opinions into the log; returns the record's number."""
+    def _write_to_log(self, cursor: RecordingCursor) -> int | None:
+        """Append this transaction's changes of opinions to the log; returns the record's number."""
         written = cursor.written & (LOGGED.keys() if self._only is None else self._only)
         if not written:
             return None
@@ -208,7 +208,7 @@ class Database:
             raise
         return n
 
-    def _roll_back(self, cursor: Watched) -> None:
+    def _roll_back(self, cursor: RecordingCursor) -> None:
         """Roll back, ignoring errors: after a fatal error there is no transaction, and the original error is kept."""
         with suppress(duckdb.Error):
             cursor.execute("ROLLBACK")
@@ -242,7 +242,7 @@ class Database:
                 cursor.close()
         return True
 
-    def tell_only(self, *tables: str) -> None:
+    def log_only(self, *tables: str) -> None:
         """Declare, inside ``write``, that the log needs only the rows of these tables: others are derived from them."""
         self._only = frozenset(tables)
 
@@ -251,22 +251,22 @@ class Database:
         self._touched = (self._touched or NOTHING) | ChangeSet(frozenset(trajectories), frozenset(actions))
 
     @contextmanager
-    def supposing(self) -> Iterator[Cursor]:
-        """A cursor inside a transaction that is always rolled back: what is written inside was never there.
+    def dry_run(self) -> Iterator[Cursor]:
+        """A cursor inside a transaction that is always rolled back, to preview the effect of a write.
 
-        Meanwhile ``read`` in this thread gives the same cursor, so that whoever reads sees the supposed state, and
-        other writers wait. What keeps answers has to look at ``is_supposing``. InvalidInput as ``write``.
+        Meanwhile ``read`` in this thread gives the same cursor, so that reads see the uncommitted state, and other
+        writers wait. Caches must check ``in_dry_run``. InvalidInput as ``write``.
         """
         with self.lock:
             self._check()
             cursor = self._connection.cursor()
             try:
                 cursor.execute("BEGIN")
-                self._supposing = threading.get_ident(), cursor
+                self._dry_run = threading.get_ident(), cursor
                 try:
                     yield cursor
                 finally:
-                    self._supposing = None
+                    self._dry_run = None
                     with suppress(duckdb.Error):
                         cursor.execute("ROLLBACK")
             except (duckdb.DataError, duckdb.IntegrityError) as error:
@@ -275,17 +275,17 @@ class Database:
                 cursor.close()
 
     @property
-    def is_supposing(self) -> bool:
-        """Whether this thread reads a state that will not be."""
-        return self._supposing is not None and self._supposing[0] == threading.get_ident()
+    def in_dry_run(self) -> bool:
+        """Whether this thread is inside ``dry_run``."""
+        return self._dry_run is not None and self._dry_run[0] == threading.get_ident()
 
     @contextmanager
     def read(self) -> Iterator[Cursor]:
-        """An own cursor whose queries all see one snapshot. Safe in any thread. PoolDamaged when the file is."""
+        """A new cursor whose queries all see one snapshot. Thread-safe. PoolDamaged when the file is damaged."""
         self._check()
-        supposing = self._supposing
-        if supposing is not None and supposing[0] == threading.get_ident():
-            yield supposing[1]
+        dry_run = self._dry_run
+        if dry_run is not None and dry_run[0] == threading.get_ident():
+            yield dry_run[1]
             return
         with self._opening:
             if self._closing:

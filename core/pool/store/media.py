@@ -15,7 +15,7 @@ from core.pool.store.content import content_hash
 from core.pool.store.database import Cursor, registered
 
 _MIN_CHARS = 1024
-"""Shorter ones are not worth a second place to look."""
+"""Shorter URLs stay in the body: a separate row would not pay."""
 _URL = re.compile(rb'"(data:[\w.+-]+/[\w.+-]+;base64,[A-Za-z0-9+/=]{%d,})"' % _MIN_CHARS)
 _NAME = re.compile(r'"claw-media:([0-9a-f]{32})"')
 

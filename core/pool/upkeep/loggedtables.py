@@ -89,7 +89,7 @@ OF_THE_FILE = frozenset({"schema_migrations", "opinions_position", "held_feedbac
 Parts = list[tuple[str, pa.Table]]
 
 
-class Watched:
+class RecordingCursor:
     """A cursor that remembers which tables its statements write to, and which of them got new rows."""
 
     def __init__(self, cursor: Any) -> None:

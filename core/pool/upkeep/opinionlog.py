@@ -235,7 +235,7 @@ def newest_whole(directory: Path) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class LogStart:
     """How a log began: which one it took the place of (or None), how many bytes its first ``begun`` stands behind,
     and whether something came after it.
     """
@@ -245,16 +245,16 @@ class Beginning:
     went_on: bool
 
 
-def beginning(directory: Path, generation: str) -> Beginning | None:
+def beginning(directory: Path, generation: str) -> LogStart | None:
     """How a log began; None for one that did not get past its snapshot."""
-    first: Beginning | None = None
+    first: LogStart | None = None
     n_bytes = 0
     for entry in read_generation(directory, generation):
         if first is not None:
             return replace(first, went_on=True)
         n_bytes += entry.n_bytes
         if entry.kind == "begun":
-            first = Beginning(entry.replaces, n_bytes, went_on=False)
+            first = LogStart(entry.replaces, n_bytes, went_on=False)
     return first
 
 

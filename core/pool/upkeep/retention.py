@@ -202,7 +202,7 @@ class RetentionRuns:
             cursor.execute("INSERT INTO restored_runs VALUES (?, ?, ?)", [run_uid, author, timestamp(self._db.clock())])
             if self._db.log is not None and note.get("log") == self._db.log.generation:
                 # The rows themselves are already in this log.
-                self._db.tell_only("restored_runs")
+                self._db.log_only("restored_runs")
             refresh(cursor, back)
             uids = [uid for (uid,) in cursor.execute(_UIDS, [back]).fetchall()]
         if uids:

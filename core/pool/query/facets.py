@@ -1,8 +1,8 @@
 """Facets: the number of steps for each value of a column in a view, for twenty columns in a few scans.
 
 Columns of a step are counted together: one scan counts the distinct combinations of a set of columns, of which there
-are hundreds where there are a million steps, and each column's counts are sums over them. What stands on
-the trajectory is counted by trajectory first. ``core.pool.cache.facetindex`` is quicker still, once made.
+are hundreds for a million steps, and each column's counts are sums over them. Columns of the trajectory
+are counted by trajectory first. ``core.pool.cache.facetindex`` is quicker, once it is built.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Replaces hits of redaction rules in a conversation's JSON: texts, keys, values under revealing keys, split texts.
 
-A model reads the text parts of a message as one text, so they are searched as one. Of two messages that follow each
-other the end and the beginning are searched as one as well: a hit there counts where neither side has it by itself, or
-where it ends with its own end mark.
+A model reads the text parts of a message as one text, so they are searched as one. The end of a message and the
+beginning of the next are also searched as one text: a hit there counts if neither message has it alone, or if it ends
+with its own end mark.
 """
 
 from __future__ import annotations

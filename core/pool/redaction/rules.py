@@ -4,9 +4,9 @@ A hit is either *dropped* with its step or *masked*. Masked text is replaced by 
 their places: every token that covers a part of a hit is replaced, one for one, by a harmless id (``mask_id``), so no
 position shifts and every length stays; where it was sampled it loses its loss and its log-prob.
 
-Patterns are Python's. They are tried on each text as it stands and with other spellings undone
-(``spellings``), on the text parts of a message as one, and on the end of one message with the beginning of
-the next (``cleaning``). docs/redaction.md says what is looked into and what is not.
+Patterns use Python's syntax. They are applied to each text and to its decoded spellings (``spellings``), to the text
+parts of a message as one, and to the end of one message with the beginning of the next (``cleaning``).
+docs/redaction.md lists what is searched and what is not.
 """
 
 from __future__ import annotations

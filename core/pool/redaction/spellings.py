@@ -1,8 +1,8 @@
 r"""Other spellings of a text: the text with its escapes and encodings decoded, and where each part stands in it.
 
-Undone are backslash escapes (``\u0040``, ``\x40``, ``\/``), percent-encoding, HTML entities, characters without width,
-base64 (both alphabets, padded or not, wrapped or not, begun at any of its alignments) and hexadecimal, inside each
-other as often as the reader asks again.
+Decoded are backslash escapes (``\u0040``, ``\x40``, ``\/``), percent-encoding, HTML entities, zero-width characters,
+base64 (both alphabets, padded or not, wrapped or not, at any alignment) and hexadecimal. For nested encodings the
+caller repeats the decoding.
 """
 
 from __future__ import annotations

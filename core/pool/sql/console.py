@@ -1,11 +1,11 @@
 """``pool.sql``: runs one SELECT over the pool's tables, read-only and bounded in time and size.
 
-Several walls, each enough by itself for what it is about:
+There are three independent protections:
 
-- What is no SELECT over the pool's tables by functions that only compute is refused (``sqlcheck``).
-- It runs in a process of its own (``sqlworker``), which holds no table but copies of those it reads, has no access to
-  files, network and settings, and is ended when it takes too long or too much memory (``sqlbox``).
-- The service reads those tables in a transaction that DuckDB itself holds to be read-only.
+- Anything but a SELECT over the pool's tables with functions that only compute is refused (``check``).
+- The query runs in a process of its own (``worker``), which has only copies of the tables that it reads, has no access
+  to files, network and settings, and is ended when it takes too long or too much memory (``runner``).
+- The service reads those tables in a transaction that DuckDB enforces to be read-only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Runs SQL queries in worker processes: hands them the tables they read, and ends them at their limits.
 
-A process that another holds the pool's file open in can't open it, and a copy of the file is a copy of all there is. So
-the tables and columns that the query names are written, in one snapshot, to files without a name, and the descriptors
-are handed over: the answer is of the moment that it was asked at, and a process gets nothing that it was not given.
+Another process can't open the pool's file while it is open here, and a copy of the whole file would be large. So the
+tables and columns that the query reads are written, in one snapshot, to unnamed files, whose descriptors are passed to
+the worker. The result matches that snapshot, and the worker has no other data.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Worker:
         """The answer, and whether there was more.
 
         Args:
-            asked: the query as ``sqlworker`` takes it.
+            asked: the query's message to the worker.
             hand_over: what it reads -> a file of each table; calls its second argument now and then, which raises
                 ``Stopped``.
 
@@ -126,7 +126,7 @@ class Worker:
                 return
 
     def _send(self, message: dict[str, Any], limits: _Limits, fds: list[int] | None = None) -> None:
-        # What is sent before its answer is read is small beside what the socket and the other side take.
+        # Messages sent before an answer is read are small, so the socket's buffer can't block.
         self._wait(limits, write=True)
         self._sock.settimeout(max(0.1, limits.deadline - time.monotonic()))
         try:

@@ -1,6 +1,6 @@
 """The worker process that runs SQL console queries. It opens no file, and ends when its parent ends.
 
-It speaks over the socket that is its standard input; a message is its length (8 bytes) and JSON, behind it a body.
+It communicates over the socket that is its standard input. A message is its length (8 bytes), JSON, and a body.
 
     ⟵  {"sql", "limit", "timeout_s", "tables", "hidden"}
     ⟶  {"reads": [...]}                            tables and columns that the query needs

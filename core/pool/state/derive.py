@@ -15,8 +15,7 @@ Rules, in words:
 - ``is_last``: as the producer marked it, or the last main step of a complete trajectory.
 - Findings: as ``core.pool.state.findings`` defines them. Difficulty: 1 - the success rate of the prompt group.
 
-Facts change by ``refresh``, which derives whole trajectories; opinions by ``relabel``, which touches only
-what they are about.
+After new facts, ``refresh`` derives whole trajectories; after new opinions, ``relabel`` updates only their targets.
 """
 
 from __future__ import annotations
@@ -230,7 +229,7 @@ def update_steps(columns: Iterable[str]) -> str:
 def judge(work: Workspace) -> None:
     """What takes a trajectory's opinions or its group to see: difficulty, equal rewards, suspected reward hacking.
 
-    Reads ``scope``, ``regrouped``, ``live`` and ``trajectory_opinions``. Adopted reward policies have their say first.
+    Reads ``scope``, ``regrouped``, ``live`` and ``trajectory_opinions``. Adopted reward policies are applied first.
     """
     apply_adopted(work)
     work.cursor.execute(

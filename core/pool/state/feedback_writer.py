@@ -1,7 +1,7 @@
 """Writes feedback, which may be late, be revised, or arrive before its step.
 
-Every word is kept; per ``feedback_uid`` the one given last (``given_at``, then arrival) is in force. In force it
-stands as annotations under one entry of the history, so a page can undo it and a revision replaces it:
+Every revision is stored; of each ``feedback_uid`` the latest (by ``given_at``, then arrival) is in force. It is applied
+as annotations under one entry of the history, so that a page can undo it and a later revision replaces it:
 
 - thumbs: a reward, 1.0 for up and 0.0 for down
 - score: a reward (the number, or where a scale was given its place on it, 0 to 1)
@@ -9,7 +9,7 @@ stands as annotations under one entry of the history, so a page can undo it and 
 - comment: a note
 - event: the tag ``event:NAME``
 
-A value of None withdraws what stood before. What names a target that has not arrived waits for it.
+A value of None withdraws the feedback. Feedback whose target has not arrived waits for it.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from core.errors import InvalidInput
 from core.export.base import Difference, Exporter, ExportSource, Progress, Sink, Written
 from core.export.recompute import bare_rows, one_temperature
 
-PAD_IS_MASKED = Difference(
-    "rLLM's verl backend leaves sampled tokens out of the loss that have the pad token's id",
+PAD_IS_HIDDEN = Difference(
+    "rLLM's verl backend masks tokens that have the pad token's id out of attention, sampled ones too",
     "a tokenizer whose pad token the policy never samples",
 )
 NOT_ITS_OWN = Difference(
@@ -127,7 +127,7 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
 
 def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
     """What rLLM makes of it otherwise than the plan."""
-    common = [PAD_IS_MASKED, *bare_rows(plan), *one_temperature(plan, "the sampling parameters' temperature")]
+    common = [PAD_IS_HIDDEN, *bare_rows(plan), *one_temperature(plan, "the sampling parameters' temperature")]
     if plan.level is None:
         return common
     what = "rLLM computes advantages from trajectory rewards (GRPO with ddof 0), and overwrites the plan's"

@@ -63,6 +63,7 @@ def in_verl(groups: list[Any], pad: int) -> list[dict[str, Any]]:
                 "ids": row["responses"][mask].tolist(),
                 "advantages": row["advantages"][mask].tolist(),
                 "logprobs": None if old is None else old[mask].tolist(),
+                "hidden": row["responses"][mask & ~row["attention_mask"][len(row["prompts"]) :].bool()].tolist(),
                 "n_context": int(row["attention_mask"][: len(row["prompts"])].sum()),
                 "trajectory": str(batch.non_tensor_batch["step_ids"][i]),
             }

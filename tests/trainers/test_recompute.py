@@ -434,16 +434,15 @@ def test_rllm_s_own_grpo_is_announced(pool, tmp_path):
     assert "ddof 0" in differences(result)
 
 
-def test_rllm_s_verl_backend_masks_sampled_pad_tokens(pool, tmp_path):
-    """As the manifest says: a sampled token with the pad token's id is in no loss."""
+def test_rllm_s_verl_backend_hides_tokens_with_the_pad_token_s_id(pool, tmp_path):
+    """As the manifest says: a sampled token with that id is in the loss, and no token attends to it."""
     fill(pool, without=("singleton", "no_logprobs"))
     made = planned(pool, options={"ddof": 0})
     result = export(made, pool, "rllm", tmp_path / "out")
-    wanted = tokens(made, pool)
-    pad = int(min(wanted))
+    pad = int(min(tokens(made, pool)))
     flags = {"use_precomputed_advantage": False, "backend": "verl", "pad": pad}
     batch = run("in_rllm.py", upstream("rllm"), result.path, json.dumps(flags))["batch"]
-    assert {token for row in batch for token in row["ids"]} == wanted.keys() - {pad}
+    assert [token for row in batch for token in row["hidden"]] == [pad]
     assert "pad token" in differences(result)
 
 

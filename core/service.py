@@ -276,6 +276,8 @@ class Service:
             n_ends=self.supervisor.n_ends,
         )
         app = Starlette(routes=[*create_api(self.api_deps), *gateway], exception_handlers=EXCEPTION_HANDLERS)
+        # A name that is a slash is a name that nothing has, not the list's address misspelt.
+        app.router.redirect_slashes = False
         return Admission(
             FastRouter(app, gateway),
             hosts=Hosts(self.settings.host, self.settings.allowed_hosts),

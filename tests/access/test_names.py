@@ -169,6 +169,7 @@ def test_named_ones(hall: Hall, name: str) -> None:
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @example("..\r\n/\0")
+@example("/")
 @given(NAMES)
 def test_any(hall: Hall, name: str) -> None:
     attack(hall, name)

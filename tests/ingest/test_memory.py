@@ -98,5 +98,5 @@ def test_models_that_are_tried_out_are_bounded() -> None:
     streams = StreamTrials("e", None, lambda: 0.0)  # type: ignore[arg-type]
     streams._trials = {(f"m{number}", "chat"): (1, 0.0) for number in range(_MOST_MODELS)}
     answer = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]}
-    streams.consider("one more", "chat", answer, None)  # type: ignore[arg-type]
+    streams.start_trial("one more", "chat", answer, None)  # type: ignore[arg-type]
     assert len(streams._trials) == _MOST_MODELS

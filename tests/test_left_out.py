@@ -32,4 +32,5 @@ def test_what_one_leaves_out_the_other_runs() -> None:
 
 def test_ci_runs_both() -> None:
     steps = (ROOT / ".ci" / "run").read_text().splitlines()
-    assert steps.index("export CI=true") < steps.index("make test") < steps.index("make beyond")
+    assert steps.index("export CI=true") < steps.index("run_tests test") < steps.index("run_tests beyond")
+    assert '  make "$target" && return' in steps

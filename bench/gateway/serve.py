@@ -61,6 +61,7 @@ def several(data: Path, upstream: str, n: int) -> Callable[[], None]:
         stats=GatewayStats(clock=time.time),
         ledger=Ledger(),
         on_journalled=lambda: None,
+        used=lambda: (),
         local_engine=lambda: "",
     )
     ready(fleet.start())

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import ssl
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,8 +22,8 @@ from core.gateway.access.wrong_keys import MAX_WRONG
 from core.service import Service
 from core.trainer import Trainer
 from tests.access.conftest import SECRET, fresh
+from tests.certificates import self_signed
 from tests.conftest import ServeProcess, eventually
-from tests.left_out import missing
 
 ADMIN = "an-admin-key-of-0123456789"
 HI: list[Any] = [{"role": "user", "content": SECRET}]
@@ -34,14 +32,7 @@ HI: list[Any] = [{"role": "user", "content": SECRET}]
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Self-signed, for 127.0.0.1."""
-    if shutil.which("openssl") is None:
-        missing("no openssl on this machine: the TLS tests did not run")
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    names = ["-subj", "/CN=studio", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
-    subprocess.run([*command, *names, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
-    return cert, key
+    return self_signed(tmp_path_factory.mktemp("tls"), "studio", "IP:127.0.0.1")
 
 
 @pytest.fixture(scope="module", params=["1", "2"], ids=["one process", "workers"])

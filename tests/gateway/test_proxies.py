@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import ssl
-import subprocess
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from core.gateway.transport.connection import ConnectError, HttpError
 from core.gateway.transport.connection_pool import ConnectionPool
 from core.gateway.transport.http1 import HttpClient
 from core.gateway.transport.proxies import Proxies, Proxy
-from tests.left_out import missing
+from tests.certificates import self_signed
 
 NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
@@ -36,14 +34,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Self-signed, for engine.test."""
-    if shutil.which("openssl") is None:
-        missing("no openssl on this machine: the TLS tests did not run")
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    names = ["-subj", "/CN=engine.test", "-addext", "subjectAltName=DNS:engine.test", "-days", "2"]
-    subprocess.run([*command, *names, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
-    return cert, key
+    return self_signed(tmp_path_factory.mktemp("tls"), "engine.test", "DNS:engine.test")
 
 
 class Peer:

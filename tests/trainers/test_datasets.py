@@ -19,7 +19,6 @@ from core.batch.recipe import parse_recipe
 from core.batch.rows import training_rows
 from core.errors import InvalidInput
 from core.export import export
-from core.pool import Pool
 from core.serving.model import make_model
 from core.types import View
 from tests.export.conftest import conversation, done
@@ -31,13 +30,6 @@ pytestmark = pytest.mark.trainers
 PYTHON = Path(__file__).parents[2] / ".cache" / "trainers" / "datasets" / "bin" / "python"
 PROGRAM = Path(__file__).with_name("in_datasets.py")
 LF_CALL = {"id": "1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a", "n": [1]}'}}
-
-
-@pytest.fixture
-def pool(tmp_path):
-    opened = Pool.open(tmp_path / "pool.duckdb", memory="512MB", threads=1, clock=lambda: 1_700_100_000.0)
-    yield opened
-    opened.close()
 
 
 def source(name):

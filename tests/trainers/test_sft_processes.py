@@ -10,8 +10,6 @@ import pytest
 from core.batch.plan import plan
 from core.batch.recipe import parse_recipe
 from core.export import export
-from core.pool import Pool
-from core.serving.model import make_model
 from core.types import View
 from tests.export.conftest import conversation, done
 from tests.export.uneven_pool import fill
@@ -24,18 +22,6 @@ pytestmark = pytest.mark.trainers
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE.parents[1] / ".cache" / "trainers"
 SFT = parse_recipe({"algorithm": "sft"})
-
-
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory):
-    return make_model(tmp_path_factory.mktemp("model"), seed=3)
-
-
-@pytest.fixture
-def pool(tmp_path):
-    opened = Pool.open(tmp_path / "pool.duckdb", memory="512MB", threads=1, clock=lambda: 1_700_100_000.0)
-    yield opened
-    opened.close()
 
 
 def train(trainer, n_processes, model_dir, path, out, batch):

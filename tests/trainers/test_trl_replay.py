@@ -10,8 +10,6 @@ import pytest
 from core.batch.plan import plan
 from core.batch.recipe import parse_recipe
 from core.export import export
-from core.pool import Pool
-from core.serving.model import make_model
 from core.types import View
 from tests.effort import sampled
 from tests.export.uneven_pool import fill
@@ -22,16 +20,9 @@ PROGRAM = Path(__file__).with_name("in_trl.py")
 CLIP = 0.2
 
 
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory):
-    return make_model(tmp_path_factory.mktemp("model"), seed=3)
-
-
 @pytest.fixture
-def pool(tmp_path):
-    opened = Pool.open(tmp_path / "pool.duckdb", memory="512MB", threads=1, clock=lambda: 1_700_100_000.0)
-    yield fill(opened, {"no_logprobs"})
-    opened.close()
+def pool(pool):
+    return fill(pool, {"no_logprobs"})
 
 
 def reference(planned, pool):

@@ -1,1 +1,1 @@
-"""Engines that ship: a local transformer and a scripted one, each a server in a process of its own."""
+"""The shipped engines: a local transformer and a scripted engine. Each runs as a server in a separate process."""

@@ -1,8 +1,8 @@
-"""Sampled tokens to response bodies, whole or streamed, in the shapes of OpenAI plus vLLM's token ids.
+"""Builds response bodies from sampled tokens: complete or streamed, in OpenAI's format with vLLM's token ids.
 
-Every sampled token appears exactly once, the end token included: in ``token_ids``, in the log-prob entries and
-in ``usage.completion_tokens``. In a stream each chunk carries the ids of its own tokens, also where a token
-adds no text of its own (half a character, a tool-call mark, the end of the turn).
+Every sampled token, the end token included, appears exactly once in ``token_ids``, in the log-prob entries and
+in ``usage.completion_tokens``. Each chunk of a stream carries the ids of its tokens. This also holds for tokens that
+add no text (half a character, a tool-call mark, the end of the turn).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from core.serving.protocol import Call
 from core.serving.tokenizer import ChatTokenizer
 
 LOWEST_LOGPROB = -9999.0
-"""vLLM's floor: JSON has no minus infinity."""
+"""The lowest log-prob that is sent, as in vLLM: JSON has no minus infinity."""
 
 DONE = b"data: [DONE]\n\n"
 
@@ -31,10 +31,10 @@ class Emission:
     Attributes:
         token_id: the sampled id.
         logprob: its raw log-prob (before temperature), nats.
-        top: the most likely ``(id, logprob)`` at this place, best first; empty when nobody asked.
-        text: the text that became certain with it.
+        top: the most likely ``(id, logprob)`` at this position, best first; empty if not requested.
+        text: the text that is final once this token is known; may be empty.
         finish_reason: ``stop`` or ``length`` on the last token, else None.
-        stop_reason: the stop text or stop id that ended it, vLLM's addition.
+        stop_reason: the stop text or stop id that ended the answer (vLLM's extension).
     """
 
     token_id: int
@@ -47,7 +47,7 @@ class Emission:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One token of a prompt, with the raw log-prob that the model gave it; None for the first: nothing is before it."""
+    """One prompt token with its raw log-prob in nats. It is None for the first token, which has no context."""
 
     token_id: int
     logprob: float | None
@@ -56,12 +56,12 @@ class Read:
 
 @dataclass(slots=True)
 class Choice:
-    """One answer as it grows.
+    """One choice of a response while it is generated.
 
     Attributes:
-        prompt: which of the call's prompts it continues.
-        text_length: characters told so far, of a prompt that is echoed with log-probs as well.
-        read: the prompt's tokens, where their log-probs are wanted.
+        prompt: index of the prompt that it continues.
+        text_length: characters sent so far, including the prompt if it is echoed with log-probs.
+        read: the prompt's tokens with log-probs; empty unless requested.
     """
 
     index: int
@@ -83,7 +83,7 @@ class Choice:
 
     @property
     def finish_reason(self) -> str | None:
-        """OpenAI's word for why it ended; None while it grows."""
+        """OpenAI's ``finish_reason``; None until the last token."""
         if not self.emissions:
             return None
         reason = self.emissions[-1].finish_reason
@@ -91,10 +91,10 @@ class Choice:
 
 
 class Answer:
-    """The response to one call. Feed emissions as they come, then take ``whole``, or send what ``feed`` returns.
+    """The response to one call. Pass each new token to ``feed``. Send its events, or send ``whole`` at the end.
 
     Args:
-        extra: keys laid over every body from then on (``policy_version``); may be set anew.
+        extra: keys added to every body (``policy_version``); may be replaced while the answer is generated.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Answer:
         return str(self._head["id"])
 
     def opening(self) -> list[bytes]:
-        """First events of a stream: the role, and the prompt ids for who asked."""
+        """First events of a stream: the role, and the prompt ids if requested."""
         if not self._chat:
             return []
         prompt = {"prompt_token_ids": list(self.call.prompts[0])} if self.call.wants_ids else {}
@@ -133,7 +133,7 @@ class Answer:
         ]
 
     def feed(self, index: int, emissions: Sequence[Emission]) -> list[bytes]:
-        """Add sampled tokens to a choice; the events that tell a streaming client about them."""
+        """Add sampled tokens to a choice; returns the events for a streaming client."""
         choice = self.choices[index]
         first = not choice.emissions
         choice.emissions += emissions
@@ -164,17 +164,17 @@ class Answer:
         return events
 
     def closing(self) -> list[bytes]:
-        """Last events of a stream: usage for who asked, and the end mark."""
+        """Last events of a stream: usage if requested, and ``[DONE]``."""
         usage = [self._event([], {"usage": self.usage})] if self.call.include_usage else []
         return [*usage, DONE]
 
     def error_event(self, body: Mapping[str, Any]) -> bytes:
-        """A failure in the middle of a stream, as vLLM sends it."""
+        """An error in the middle of a stream, in vLLM's format."""
         return b"data: " + orjson.dumps(body) + b"\n\n" + DONE
 
     @property
     def usage(self) -> dict[str, Any]:
-        """Token counts; every prompt once, every sampled token."""
+        """Token counts: each prompt is counted once, and every sampled token."""
         n_prompt = sum(map(len, self.call.prompts))
         n_completion = sum(len(c.emissions) for c in self.choices)
         return {
@@ -184,7 +184,7 @@ class Answer:
         }
 
     def whole(self) -> dict[str, Any]:
-        """The response of a call that does not stream."""
+        """The complete body, for a call that does not stream."""
         body = {**self._head, "choices": [self._whole_choice(c) for c in self.choices], "usage": self.usage}
         if self._chat:
             body["prompt_token_ids"] = list(self.call.prompts[0]) if self.call.wants_ids else None
@@ -253,7 +253,7 @@ class Answer:
         }
 
     def _text_logprobs(self, emissions: Sequence[Emission], offset: int, read: Sequence[Read] = ()) -> dict[str, Any]:
-        """Entries of what was read and what was sampled. ``offset``: where the text of the first emission begins."""
+        """Log-prob entries of prompt tokens and sampled tokens. ``offset``: where the first emission's text starts."""
         offsets = self._prompt_offsets(read)
         for e in emissions:
             offsets.append(offset)
@@ -270,7 +270,7 @@ class Answer:
         return {self._token(i): max(lp, LOWEST_LOGPROB) for i, lp in (*top, (token_id, logprob))}
 
     def _prompt_offsets(self, read: Sequence[Read]) -> list[int]:
-        """Where each token of an echoed prompt begins in its text, in characters; bytes of half a one begin with it."""
+        """Start of each token in the text of an echoed prompt, in characters; part of a character starts with it."""
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         offsets, length = [], 0
         for one in read:

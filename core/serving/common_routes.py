@@ -1,4 +1,4 @@
-"""Routes that both engines answer alike: models, health, tokenize, detokenize (vLLM's shapes)."""
+"""HTTP routes that both engines share: models, health, tokenize, detokenize (vLLM's formats)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def common_routes(
     context_length: Callable[[], int],
     spellings: Spellings,
 ) -> Routes:
-    """The shared routes. Tokenizer, model name and context length are asked for at each request."""
+    """The shared routes. Tokenizer, model name and context length are looked up at each request."""
 
     async def models(request: web.BaseRequest) -> web.Response:
         card: dict[str, Any] = {"id": model(), "object": "model", "created": created, "owned_by": "claw-studio"}
         card |= {"root": model(), "parent": None, "max_model_len": context_length(), "permission": []}
-        # Beyond OpenAI's and vLLM's card: which tokenizer made the ids, so that whoever stores them can say so.
+        # In addition to OpenAI's and vLLM's fields: the tokenizer's hash, so that it can be stored with the ids.
         card |= {"tokenizer_hash": tokenizer().hash, "not_served": list(NOT_SERVED)}
         return json_response({"object": "list", "data": [card]})
 

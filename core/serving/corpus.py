@@ -1,8 +1,8 @@
 # ruff: noqa: SIM905  (a word list reads better as lines of words)
-"""Text of our own to train the shipped tokenizer on: prose, code, JSON, paths, shell, tool calls.
+"""Synthetic text that the shipped tokenizer is trained on: prose, code, JSON, paths, shell, tool calls.
 
-Everything is put together from the word lists below by a seeded generator, so the tokenizer can be made
-again byte for byte and owes nothing to anybody's text.
+A seeded generator composes it from the word lists below. The tokenizer can therefore be rebuilt byte for byte, and
+it contains no third-party text.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ UNITS = "s ms kB MB GB % px items rows tokens steps".split()
 
 
 class _Writer:
-    """One seeded source of text; each method returns a piece of one genre."""
+    """Generates text from one seeded random stream; each method returns text of one genre."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -258,7 +258,7 @@ class _Writer:
 
 
 def documents(seed: int, n_documents: int) -> Iterator[str]:
-    """Yield ``n_documents`` pieces of text, the same for the same seed."""
+    """Yield ``n_documents`` texts; the same seed gives the same texts."""
     writer = _Writer(random.Random(seed))
     makers = [maker for maker, _ in writer.genres]
     weights = [weight for _, weight in writer.genres]

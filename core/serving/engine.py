@@ -1,8 +1,8 @@
 """The local engine's scheduler: continuous batching, one thread, one ragged forward pass per iteration.
 
-Each iteration takes one new token of every running sequence and, within a budget, parts of prompts that are
-still to be read. Sequences come and go between iterations; so do new weights, after which running
-sequences read their whole text again, so that every log-prob belongs to the weights it is stamped with.
+Each iteration computes one new token for every running sequence and, within a budget, parts of prompts that are
+not read yet. Sequences are added and removed between iterations. New weights are also swapped in between iterations.
+Running sequences are then recomputed from the start, so that each log-prob matches its recorded policy version.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from core.serving.sampler import adjusted, draw
 from core.serving.tokenizer import ChatTokenizer, Detokenizer
 
 PREFILL_BUDGET = 1024
-"""New prompt tokens per iteration: bounds how long running sequences wait."""
+"""Prompt tokens read per iteration; limits how long running sequences wait."""
 SCORED_AT_ONCE = 128
-"""Prompt tokens whose log-probs are computed at once: each takes a row of the vocabulary."""
+"""Prompt tokens whose log-probs are computed at once; each needs float32 [n_vocab]."""
 
 Sink = Callable[["SequenceState", "Emission | EngineError"], None]
 """Called on the engine's thread for each sampled token, and once with an error if the sequence fails."""
 
 
 class SequenceState:
-    """One answer in the making.
+    """One sequence that is being generated.
 
     Attributes:
-        index: the choice it will be.
-        ids, logprobs: sampled so far, raw log-probs in nats.
-        guide: what its grammar allows, where it has one.
-        read: the prompt's tokens with their log-probs, as far as it was read; None where nobody asked.
-        policy_version: weights of its first token; ``policy_version_end``: of its latest.
+        index: index of its choice in the response.
+        ids, logprobs: tokens sampled so far, and their raw log-probs in nats.
+        guide: the position in its grammar; None without a grammar.
+        read: the prompt's tokens with log-probs, as far as the prompt was read; None if not requested.
+        policy_version, policy_version_end: the weights that sampled its first and its latest token.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class SequenceState:
 
 
 class Engine:
-    """Owns the weights and the thread that runs them.
+    """The scheduler: holds the weights and the thread that runs the forward pass.
 
     Args:
-        max_sequences: sequences that run at once; further ones wait in order of arrival.
-        default_max_tokens: limit of requests that name none.
-        record: file that gets one JSON line per ended sequence.
+        max_sequences: sequences that run at once; others wait in order of arrival.
+        default_max_tokens: limit for requests without ``max_tokens``.
+        record: file to which one JSON line per finished sequence is appended.
     """
 
     def __init__(
@@ -126,12 +126,12 @@ class Engine:
 
     @property
     def context_length(self) -> int:
-        """Most tokens of prompt and answer together."""
+        """Maximum number of tokens of prompt and answer together."""
         return self._model.config.context_length
 
     @property
     def n_running(self) -> int:
-        """Sequences that hold a slot."""
+        """Number of running sequences."""
         return len(self._running)
 
     def start(self) -> None:
@@ -139,7 +139,7 @@ class Engine:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after the current iteration."""
+        """Stop the thread after the current iteration."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -157,18 +157,18 @@ class Engine:
         sink: Sink,
         scores_prompt: bool = False,
     ) -> list[SequenceState]:
-        """Queue ``n`` sequences for each prompt; siblings share the reading of their prompt.
+        """Queue ``n`` sequences for each prompt. A prompt is read once for all its sequences.
 
         Args:
-            request_id: the answer's.
+            request_id: id of the response, for the record.
             prompts: token ids.
-            sampling: of all sequences.
-            n_top_logprobs: alternatives beside each token.
-            sink: told of each token.
-            scores_prompt: the log-probs of the prompt's tokens are wanted; they are there before the first token.
+            sampling: parameters of all sequences.
+            n_top_logprobs: how many alternatives to return with each token.
+            sink: called for each token.
+            scores_prompt: compute log-probs of the prompt's tokens; they are ready before the first sampled token.
 
         Raises:
-            InvalidInput: a grammar that nothing can be held to.
+            InvalidInput: the grammar can't be compiled.
         """
         seed = self._seeds.getrandbits(64) if sampling.seed is None else sampling.seed
         made: list[SequenceState] = []
@@ -198,20 +198,21 @@ class Engine:
         return made
 
     def cancel(self, sequences: Sequence[SequenceState]) -> None:
-        """Give up sequences; their slots are free from the next iteration on."""
+        """Cancel sequences; their slots are free from the next iteration on."""
         with self._wake:
             for sequence in sequences:
                 sequence.cancelled = True
             self._wake.notify()
 
     def load(self, path: Path, policy_version: int) -> concurrent.futures.Future[int]:
-        """Read weights on the caller's thread, then swap them in between iterations.
+        """Read weights in the caller's thread, then swap them in between two iterations.
 
         Returns:
-            A future of how many running sequences had to be read again.
+            A future with the number of running sequences that are recomputed.
 
         Raises:
-            EngineError: the folder holds no model that fits the tokenizer.
+            EngineError: the folder has no readable model, or another reload is in progress.
+            InvalidInput: the model's vocabulary is smaller than the tokenizer's.
         """
         model = Qwen3.load(path)
         if model.config.n_vocab < self.tokenizer.n_vocab:
@@ -244,7 +245,7 @@ class Engine:
                     self._fail(EngineError(f"the engine failed: {error}"))
 
     def _admit(self) -> None:
-        """Between iterations, under the lock: drop the cancelled, swap weights, fill free slots."""
+        """Remove cancelled sequences, swap weights and fill free slots. Runs between iterations, under the lock."""
         for sequence in [s for s in self._running if s.cancelled]:
             self._retire(sequence)
         if self._swap is not None:
@@ -304,7 +305,7 @@ class Engine:
             self._sample(ready, self._model.logits(states_T[ends]))
 
     def _score(self, sequence: SequenceState, part: Sequence[int], states_T: Any) -> None:
-        """Log-probs of the prompt's tokens that follow on this part of it; of its first token there is none."""
+        """Compute the log-probs of the prompt tokens that follow each position of this part of the prompt."""
         known, prompt = sequence.read, sequence.prompt_ids
         if known is None or len(known) == len(prompt):
             return
@@ -316,7 +317,7 @@ class Engine:
                 known.append(Read(token_id, float(row_V[token_id]), _best(row_V, sequence.n_top_logprobs)))
 
     def _sample(self, ready: list[tuple[SequenceState, int]], logits_BV: Any) -> None:
-        """Draw one token for each sequence from its row; log-probs are of the logits as they are."""
+        """Draw one token for each sequence from its row; log-probs are those of the unmodified logits."""
         import torch
 
         logprobs_BV = logits_BV.log_softmax(-1)
@@ -327,7 +328,7 @@ class Engine:
             enough = len(sequence.ids) >= sampling.min_tokens
             banned = () if enough else (*self.tokenizer.end_ids, *sampling.stop_token_ids)
             if sequence.guide is not None:
-                # What the grammar wants is longer than any least length.
+                # The grammar decides when an answer may end, so min_tokens does not apply.
                 banned = ()
                 row_V = row_V.masked_fill(~torch.from_numpy(sequence.guide.allowed()), float("-inf"))
             token_id = draw(row_V, sampling, sequence.rng, banned)
@@ -373,7 +374,7 @@ class Engine:
             self._retire(sequence)
 
     def _retire(self, sequence: SequenceState) -> None:
-        """Free the slot, and record what was sampled."""
+        """Free the sequence's slot and record what was sampled."""
         self._running.remove(sequence)
         sequence.cache = None
         if self._record is None:

@@ -1,6 +1,6 @@
-"""Ways in which an engine can fail, one name each, for scripts. ``name`` or ``name:argument``.
+"""Faults that a script can inject into the scripted engine, written ``name`` or ``name:argument``.
 
-Transport faults spoil the delivery, body faults spoil what is said.
+Transport faults break the delivery of a response; body faults break its content.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any
 
 TRANSPORT: Mapping[str, str] = {
     "status": "status:503 answers with that status and OpenAI's error shape",
-    "hang": "never answers; ends when the client leaves",
+    "hang": "never answers; ends when the client disconnects",
     "disconnect": "closes the connection without a byte",
     "disconnect_body": "closes in the middle of the JSON body (or of the stream)",
     "disconnect_stream": "disconnect_stream:3 closes the stream after three events",
     "slow_stream": "slow_stream:0.2 waits that long before each event, seconds",
-    "garbage": "answers 200 with a body that is no JSON",
-    "no_done": "a stream that ends without its end mark",
+    "garbage": "answers 200 with a body that is not JSON",
+    "no_done": "a stream that ends without [DONE]",
     "error_in_stream": "an error object in the middle of a stream, then the end",
 }
 
@@ -51,7 +51,7 @@ def _bad_usage(body: dict[str, Any]) -> None:
 
 
 def _lost_ids(body: dict[str, Any]) -> None:
-    """vLLM's streamed tool calls (vllm#27482): chunks that add no text come without their tokens."""
+    """As in vLLM's streamed tool calls (vllm#27482): chunks without text lack their token ids."""
     for choice in body.get("choices", ()):
         if "delta" in choice and not choice["delta"].get("content"):
             choice.pop("token_ids", None)
@@ -77,7 +77,7 @@ BODY: Mapping[str, Callable[[dict[str, Any]], None]] = {
     "wrong_shape": _wrong_shape,
     "empty_choices": _empty_choices,
 }
-"""Name -> what it does to a whole body, or to each chunk of a stream, in place."""
+"""Fault name -> function that changes a response body, or each chunk of a stream, in place."""
 
 
 def split_fault(fault: str) -> tuple[str, float]:
@@ -87,10 +87,10 @@ def split_fault(fault: str) -> tuple[str, float]:
 
 
 def check_fault(fault: str) -> None:
-    """Refuse an unknown fault.
+    """Check the name and the argument of a fault.
 
     Raises:
-        ValueError: no such name, or its argument is no number.
+        ValueError: the name is unknown, or the argument is not a number.
     """
     name, _ = split_fault(fault)
     if name not in TRANSPORT and name not in BODY:

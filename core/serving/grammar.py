@@ -1,7 +1,7 @@
-"""What an answer may be made of: JSON, JSON of a schema, the call of a tool. Grammars are llguidance's.
+"""Constrained decoding with llguidance: JSON, JSON of a schema, or a tool call.
 
-Log-probs stay those of the model as it is: the mask, like temperature and penalties, decides what is drawn and not what
-is told.
+The mask affects which token is drawn, like temperature and penalties. Reported log-probs are those of the unmodified
+logits.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from core.errors import InvalidInput
 from core.serving.parsing import CALL, END_CALL
 from core.serving.tokenizer import TOKENIZER_FILE, ChatTokenizer
 
-# Spelled as chat templates spell it; free white space would let a small model write blanks for good.
+# The white space of chat templates. With free white space, a small model may generate blanks without end.
 _SPELLING: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 def answer_grammar(response_format: Any) -> str | None:
-    """The grammar of a ``response_format``; None where any text will do.
+    """The grammar of a ``response_format``; None if any text is allowed.
 
     Raises:
-        InvalidInput: a format that is not known, or no schema.
+        InvalidInput: the format is unknown, or has no schema.
     """
     if response_format is None:
         return None
@@ -42,10 +42,10 @@ def answer_grammar(response_format: Any) -> str | None:
 
 
 def forced_tools(tool_choice: Any, tools: Sequence[Any]) -> tuple[str, ...]:
-    """Names of the tools of which one has to be called; none where the model is free.
+    """Names of the tools of which one must be called; empty if the model may choose.
 
     Raises:
-        InvalidInput: a choice that is not known, or of a tool that is not there.
+        InvalidInput: ``tool_choice`` is unknown, or names a tool that the request lacks.
     """
     if tool_choice in (None, "auto", "none"):
         return ()
@@ -63,7 +63,7 @@ def forced_tools(tool_choice: Any, tools: Sequence[Any]) -> tuple[str, ...]:
 
 
 def call_grammar(names: Sequence[str], tools: Sequence[Any]) -> str:
-    """The grammar of one call of one of these tools, its arguments held to the tool's parameters."""
+    """The grammar of a call of one of these tools; arguments must match the tool's parameter schema."""
     from llguidance import LLMatcher
 
     rules, alternatives = [], []
@@ -81,14 +81,14 @@ def call_grammar(names: Sequence[str], tools: Sequence[Any]) -> str:
 
 
 class Guides:
-    """Makes guides for one tokenizer. The vocabulary is read at the first."""
+    """Creates ``Guide`` objects for one tokenizer. The vocabulary is loaded when the first is created."""
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:
         self._tokenizer = tokenizer
         self._vocabulary: Any = None
 
     def guide(self, grammar: str) -> Guide:
-        """A guide at the beginning of an answer. InvalidInput where nothing can be held to the grammar."""
+        """A guide at the beginning of an answer. Raises InvalidInput if the grammar can't be compiled."""
         from llguidance import LLMatcher, LLTokenizer
 
         known = self._tokenizer
@@ -102,14 +102,14 @@ class Guides:
 
 
 class Guide:
-    """How far one answer has come in its grammar."""
+    """The state of one answer in its grammar."""
 
     def __init__(self, matcher: Any, tokenizer: ChatTokenizer) -> None:
         self._matcher = matcher
         self._tokenizer = tokenizer
 
     def allowed(self) -> Any:
-        """Which tokens may come next, bool [n_vocab]; the end tokens where the answer may be over."""
+        """Which tokens may come next, bool [n_vocab]; includes the end tokens when the answer may end."""
         import llguidance.numpy
         import numpy as np
 
@@ -118,11 +118,11 @@ class Guide:
         return np.unpackbits(bits.view(np.uint8), bitorder="little")[: self._tokenizer.n_vocab].astype(bool)
 
     def take(self, token_id: int) -> None:
-        """Go on by a token that is allowed."""
+        """Advance by an allowed token."""
         self._matcher.consume_token(token_id)
 
     def fits(self, text: str) -> bool:
-        """Whether a text is a whole answer. The guide is used up by that."""
+        """Whether ``text`` is a complete answer. The guide can't be used afterwards."""
         ids = self._tokenizer.encode(text)
         return self._matcher.try_consume_tokens(ids) == len(ids) and bool(self._matcher.is_accepting())
 

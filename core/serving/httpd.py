@@ -1,6 +1,6 @@
-"""The HTTP shell that both engines share: routes, JSON, event streams, the ready line, the end.
+"""The HTTP server that both engines share: routing, JSON, event streams, the ready line, shutdown.
 
-Handlers are cancelled when their client goes away, so a dropped request frees what it held.
+A handler is cancelled when its client disconnects, so that its resources are freed.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ Routes = Mapping[tuple[str, str], Handler]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that every engine takes."""
+    """Add the command-line arguments that every engine has."""
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 picks a free one")
     parser.add_argument("--exit-with-parent", action="store_true", help="end when stdin reaches end of file")
 
 
 def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    """A JSON answer."""
+    """A JSON response."""
     return web.Response(body=orjson.dumps(body), status=status, headers=headers, content_type="application/json")
 
 
 def error_response(error: StudioError) -> web.Response:
-    """A failure in OpenAI's error shape."""
+    """An error response in OpenAI's format."""
     status, body = error_body(error)
     return json_response(body, status)
 
@@ -50,7 +50,7 @@ async def read_json(request: web.BaseRequest) -> dict[str, Any]:
     """The request's JSON object.
 
     Raises:
-        InvalidInput: the body is no JSON object.
+        InvalidInput: the body is not a JSON object.
     """
     raw = await request.read()
     try:
@@ -63,7 +63,7 @@ async def read_json(request: web.BaseRequest) -> dict[str, Any]:
 
 
 async def open_stream(request: web.BaseRequest) -> web.StreamResponse:
-    """Begin an event stream."""
+    """Send the headers of an event stream."""
     response = web.StreamResponse(
         headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
     )
@@ -79,9 +79,9 @@ def serve(
     on_start: Callable[[asyncio.AbstractEventLoop], None] | None = None,
     on_stop: Callable[[], None] | None = None,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or the owner's end. Prints one ready line of JSON to stdout.
+    """Serve until SIGTERM, SIGINT or, if requested, the end of stdin. Prints one ready line of JSON to stdout.
 
-    ``on_start`` is called on the loop before the port opens, ``on_stop`` after the last request ended.
+    ``on_start`` is called on the loop before the port opens, ``on_stop`` after the last request has ended.
     """
     try:
         import uvloop

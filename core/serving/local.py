@@ -1,9 +1,10 @@
-"""The local engine: an OpenAI-compatible server around a small transformer, on the CPU of a laptop.
+"""The local engine: an OpenAI-compatible server that runs a small transformer on the CPU.
 
     python -m core.serving.local --model-dir DIR --port 0 [--record FILE]
 
 Besides OpenAI's and vLLM's routes: ``POST /reload_weights {"path", "policy_version"}`` and ``GET /policy_version``.
-Every answer carries ``policy_version`` and ``policy_version_end``, the weights of its first and last token.
+Every response has ``policy_version`` and ``policy_version_end``: the versions of the weights that sampled its first and
+its last token.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from core.serving.tokenizer import load_tokenizer
 
 DEFAULT_NAME = "claw-local"
 SWITCH_INTERVAL_S = 0.0005
-"""How long the HTTP thread may keep the interpreter from the engine's thread, and the other way round."""
+"""Python's thread switch interval: short, so that the HTTP thread and the engine's thread do not block each other."""
 
 
 class LocalServer:
-    """HTTP in front of an ``Engine``."""
+    """HTTP routes of an ``Engine``."""
 
     def __init__(self, engine: Engine, *, model: str, path: Path, reasoning_parser: bool) -> None:
         self.engine = engine
@@ -82,7 +83,7 @@ class LocalServer:
         return await self._respond(request, parse_completion(body, self.engine.tokenizer))
 
     async def reload_weights(self, request: web.BaseRequest) -> web.StreamResponse:
-        """``POST /reload_weights``: swap weights between two iterations; answers when it is done."""
+        """``POST /reload_weights``: swap weights between two iterations; responds when this is done."""
         body = await httpd.read_json(request)
         path, version = body.get("path"), body.get("policy_version")
         if not isinstance(path, str):
@@ -137,10 +138,10 @@ class LocalServer:
             self._spellings.sampled(choice.parser.tool_calls)
 
     async def _sample(self, answer: Answer) -> AsyncGenerator[tuple[int, list[Emission]]]:
-        """Tokens of all choices as they come; ends with the last, and gives up the rest when left early.
+        """Yield tokens of all choices as they are sampled. Closing the generator early cancels the sequences.
 
-        A stream gets every token at once, a whole answer gets each choice when it is complete: waking the
-        loop for every token would cost the engine's thread more than the token.
+        A stream receives each token immediately. Otherwise each choice is delivered when it is complete: waking the
+        event loop for every token would take the engine's thread longer than sampling the token.
         """
         loop = self._loop or asyncio.get_running_loop()
         queue: asyncio.Queue[tuple[int, list[Emission] | EngineError]] = asyncio.Queue()
@@ -202,16 +203,16 @@ class LocalServer:
 
 
 def load_server(arguments: argparse.Namespace) -> LocalServer:
-    """Load the model (an empty folder gets the seeded one) and build the server.
+    """Load the model and build the server. In an empty folder, the seeded model is created first.
 
     Raises:
-        StudioError: the folder holds no model that can be served.
+        StudioError: the model in the folder can't be served.
     """
     directory: Path = arguments.model_dir
     if not (directory / CONFIG_FILE).exists():
         make_model(directory, seed=arguments.seed)
-    # Threads that spin while they wait make every small product a hundred times slower on a busy machine.
-    # The thread pool reads this once, when torch is loaded.
+    # Waiting threads must not spin: on a busy machine that makes small matrix products a hundred times slower.
+    # OpenMP reads this variable once, when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     import torch
 
@@ -233,15 +234,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Command line."""
     parser = argparse.ArgumentParser(prog="core.serving.local", description=__doc__)
     add: Any = parser.add_argument
-    add("--model-dir", type=Path, required=True, help="transformers folder; empty: a seeded model is made there")
+    add("--model-dir", type=Path, required=True, help="transformers folder; if empty, a seeded model is created there")
     add("--served-model-name", default=DEFAULT_NAME)
-    add("--record", type=Path, help="append one JSON line per ended choice: ids and log-probs as sampled")
-    add("--threads", type=int, default=2, help="threads of torch")
-    add("--max-sequences", type=int, default=16, help="sequences in one batch")
-    add("--default-max-tokens", type=int, default=512, help="limit of chats that name none")
-    add("--policy-version", type=int, default=0, help="version of the first weights")
+    add("--record", type=Path, help="append one JSON line per finished choice: sampled ids and log-probs")
+    add("--threads", type=int, default=2, help="torch's threads")
+    add("--max-sequences", type=int, default=16, help="most sequences in one batch")
+    add("--default-max-tokens", type=int, default=512, help="limit for chats without max_tokens")
+    add("--policy-version", type=int, default=0, help="version of the weights at the start")
     add("--reasoning-parser", action=argparse.BooleanOptionalAction, default=True)
-    add("--seed", type=int, default=0, help="seed of a model made here")
+    add("--seed", type=int, default=0, help="seed of a model that is created")
     httpd.add_arguments(parser)
     arguments = parser.parse_args(argv)
     sys.setswitchinterval(SWITCH_INTERVAL_S)

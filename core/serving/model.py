@@ -1,8 +1,8 @@
-"""The seeded model that ships: a small Qwen3 with the shipped tokenizer, written as a transformers folder.
+"""Creates the seeded demo model: a small untrained Qwen3 with the shipped tokenizer, as a transformers folder.
 
-Untrained, but shaped to behave: a constant direction in the residual stream works as an output bias, so
-that it says English-looking words in UTF-8 and ends its turns after some dozens of tokens. Written with
-numpy and safetensors alone: neither torch nor transformers has to be imported to make it.
+A constant direction in the residual stream acts as an output bias, so that the model generates English-looking
+words in UTF-8 and ends its turns after some dozens of tokens. Only numpy and safetensors are needed: torch and
+transformers are not imported.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ CONTEXT_LENGTH = 131_072
 BIAS_SIZE = 3.0
 """Value of every embedding's first component; no layer writes to that component."""
 LOGIT_STD = 1.3
-"""Spread of the logits that depends on the context."""
+"""Standard deviation of the context-dependent part of the logits."""
 END_LOGIT, WORD_LOGIT, REST_LOGIT, NEVER_LOGIT = 6.0, 0.0, -3.0, -10.0
 
 
 def make_model(directory: Path, *, seed: int = 0) -> Path:
-    """Write the seeded model into ``directory`` unless one is there; the same bytes for the same seed.
+    """Write the seeded model to ``directory`` unless it exists. The same seed gives the same bytes.
 
     Raises:
-        Conflict: the folder holds a shipped model of another seed.
+        Conflict: the folder has a seeded model of another seed.
     """
     config_path, weights_path = directory / CONFIG_FILE, directory / WEIGHTS_FILE
     if config_path.exists() and weights_path.exists():
@@ -139,7 +139,7 @@ def _weights(tokenizer: ChatTokenizer, seed: int) -> dict[str, np.ndarray[Any, n
 
 
 def _prior(tokenizer: ChatTokenizer) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Wanted mean logit of each token, float32 [n_vocab]: words often, broken characters and marks never."""
+    """Mean logit of each token, float32 [n_vocab]: high for words, very low for partial characters and marks."""
     prior = np.full(tokenizer.n_vocab, REST_LOGIT, dtype=np.float32)
     for i, spelled in enumerate(tokenizer.token_bytes):
         text = spelled.decode("utf-8", errors="replace")

@@ -1,7 +1,7 @@
-"""From sampled text to an assistant message, piece by piece: thinking, content, Hermes tool calls.
+"""Incremental parser from sampled text to an assistant message: reasoning, content, Hermes tool calls.
 
-The inverse of the chat template's assistant turn. What it cannot read stays content, so nothing that was
-sampled is lost; a stream's deltas put together are the whole message, because both come from here.
+It is the inverse of the chat template's assistant turn. Text that can't be parsed stays content, so that nothing
+sampled is lost. Stream deltas and the complete message come from the same parser and therefore agree.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _QUOTES = re.compile(r'\\.|"', re.DOTALL)
 
 
 def assistant_text(message: Mapping[str, Any]) -> str:
-    """An assistant message as the chat template writes its turn, without the end mark.
+    """The text of an assistant turn as the chat template writes it, without the end token.
 
-    ``message`` holds any of ``content``, ``reasoning``, ``tool_calls: [{name, arguments}]`` (arguments an
-    object, or a text that is taken as it stands).
+    ``message`` may have ``content``, ``reasoning`` and ``tool_calls: [{name, arguments}]``. Arguments are an object, or
+    a text that is inserted unchanged.
     """
     content = message.get("content") or ""
     reasoning = message.get("reasoning")
@@ -38,9 +38,9 @@ def assistant_text(message: Mapping[str, Any]) -> str:
 
 
 def parse_call(text: str) -> tuple[str, str] | None:
-    """Name and arguments (JSON text) of what stands between the tool-call marks; None when malformed.
+    """Name and arguments (JSON text) of a tool call, from the text between its marks; None if malformed.
 
-    Arguments keep the spelling that was sampled, so that rendering the call again gives the same tokens.
+    The arguments' text is kept as sampled, so that rendering the call again gives the same tokens.
     """
     form = _CALL_FORM.match(text)
     try:
@@ -49,7 +49,7 @@ def parse_call(text: str) -> tuple[str, str] | None:
             if isinstance(value, dict) and text[end:].strip() == "}":
                 return json.loads(form.group(1)), text[form.end() : end]
         call = json.loads(text)
-    except (ValueError, RecursionError):  # no JSON, or nested deeper than is read
+    except (ValueError, RecursionError):  # not JSON, or nested too deeply
         return None
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return None
@@ -60,12 +60,12 @@ def parse_call(text: str) -> tuple[str, str] | None:
 
 
 class MessageParser:
-    """Feed text, get OpenAI stream deltas; ``message`` is their sum.
+    """Turns text into OpenAI's stream deltas; ``message`` is the message that they add up to.
 
     Args:
-        tools: read tool calls; otherwise their text is content.
-        reasoning: read a leading ``<think>`` block as reasoning.
-        call_id: the id of the n-th tool call.
+        tools: parse tool calls; otherwise their text is content.
+        reasoning: parse a leading ``<think>`` block as reasoning.
+        call_id: returns the id of the n-th tool call.
     """
 
     def __init__(self, *, tools: bool, reasoning: bool, call_id: Callable[[int], str]) -> None:
@@ -79,7 +79,7 @@ class MessageParser:
         self.tool_calls: list[dict[str, Any]] = []
 
     def feed(self, text: str) -> list[dict[str, Any]]:
-        """Deltas that became certain with ``text``, in order."""
+        """Add ``text``; returns the deltas that are final, in order."""
         self._text += text
         deltas: list[dict[str, Any]] = []
         while (step := self._step()) is not None:
@@ -87,7 +87,7 @@ class MessageParser:
         return deltas
 
     def close(self) -> list[dict[str, Any]]:
-        """Deltas of what was held back; call it once, at the end."""
+        """Deltas of the text that was held back. Call it once, at the end."""
         rest, self._text = self._text, ""
         if self._step == self._reason:
             return self._add_reasoning(rest)
@@ -99,7 +99,7 @@ class MessageParser:
 
     @property
     def message(self) -> dict[str, Any]:
-        """The assistant message, OpenAI's shape plus ``reasoning`` (and its older name) where there is any."""
+        """The assistant message in OpenAI's format, with ``reasoning`` and ``reasoning_content`` if there is any."""
         content = "".join(self._content)
         reasoning = "".join(self._reasoning)
         bare = bool(self.tool_calls or reasoning)
@@ -110,7 +110,7 @@ class MessageParser:
             message["tool_calls"] = self.tool_calls
         return message
 
-    # Each step consumes what it can of ``_text``: a list of deltas, or None when it needs more text.
+    # Each step consumes a prefix of ``_text`` and returns deltas, or None if it needs more text.
 
     def _open(self) -> list[dict[str, Any]] | None:
         if self._text.startswith(THINK + "\n"):
@@ -191,14 +191,14 @@ class MessageParser:
 
 
 class StopScanner:
-    """Cut a growing text at the first stop string; a tail that may become one is held back."""
+    """Cuts generated text at the first stop string. A tail that may become a stop string is held back."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._held = ""
 
     def feed(self, text: str) -> tuple[str, str | None]:
-        """The text that is certain, and the stop string when one was met (it is not part of the text)."""
+        """Add ``text``; returns the text that is final, and the stop string if one was found (not part of the text)."""
         if not self._stops:
             return text, None
         text = self._held + text
@@ -212,19 +212,19 @@ class StopScanner:
         return text[: len(text) - keep], None
 
     def close(self) -> str:
-        """What was held back."""
+        """The text that was held back."""
         rest, self._held = self._held, ""
         return rest
 
 
 def _ends_in_string(text: str) -> bool:
-    """True where JSON is in the middle of a string: an end mark there is part of an argument."""
+    """Whether ``text`` ends inside a JSON string. An end mark at that position is part of an argument."""
     quotes: list[str] = _QUOTES.findall(text)
     return quotes.count('"') % 2 == 1
 
 
 def _held_back(text: str, marks: Sequence[str]) -> int:
-    """Length of the longest tail of ``text`` that begins one of ``marks``."""
+    """Length of the longest suffix of ``text`` that is a proper prefix of one of ``marks``."""
     longest = 0
     for mark in marks:
         for n in range(min(len(mark) - 1, len(text)), longest, -1):

@@ -1,7 +1,7 @@
-"""An engine in a process of its own: start it, wait until it is ready, end it by its handle.
+"""Runs an engine in a child process: start it, wait until it is ready, stop it.
 
-The child prints one ready line of JSON on stdout and dies when its stdin reaches end of file, so it never
-outlives its owner, however the owner ends.
+The child prints one ready line of JSON to stdout. It exits when its stdin reaches end of file, and therefore also when
+the parent is killed.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from typing import IO, Any, Self
 from core.errors import EngineError, EngineTimeout
 
 KINDS: Mapping[str, str] = {"local": "core.serving.local", "scripted": "core.serving.scripted"}
-"""Kind of engine -> module that serves it."""
+"""Kind of engine -> the module to run."""
 
 STDERR_TAIL_LINES = 40
 
 
 class EngineProcess:
-    """A running engine server. ``start`` does not block; ``wait_ready`` does.
+    """An engine server in a child process. ``start`` does not block; ``wait_ready`` does.
 
     Attributes:
         kind: ``local`` or ``scripted``.
         base_url: ``http://127.0.0.1:PORT/v1`` once ready, else None.
         model: the served model's name once ready, else None.
-        error: why it will never be ready, else None.
+        error: why it ended before it was ready, else None.
     """
 
     def __init__(self, process: subprocess.Popen[str], kind: str, startup_timeout_s: float) -> None:
@@ -64,8 +64,8 @@ class EngineProcess:
         Args:
             kind: a key of ``KINDS``.
             args: arguments of the engine's module, for example ``["--model-dir", path]``.
-            startup_timeout_s: how long ``wait_ready`` waits unless told otherwise, seconds.
-            env: variables laid over this process's environment.
+            startup_timeout_s: default timeout of ``wait_ready``, seconds.
+            env: environment variables added to those of this process.
 
         Raises:
             EngineError: the kind is unknown or the interpreter could not be started.
@@ -82,7 +82,7 @@ class EngineProcess:
                 text=True,
                 errors="replace",
                 env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", **(env or {})},
-                start_new_session=True,  # a Ctrl-C in the terminal is for the owner, which closes in order
+                start_new_session=True,  # Ctrl-C in the terminal goes to the parent, which stops the engine in order
             )
         except OSError as error:
             raise EngineError(f"could not start the {kind} engine: {error}") from error
@@ -95,25 +95,25 @@ class EngineProcess:
 
     @property
     def alive(self) -> bool:
-        """True while the process runs, ready or not."""
+        """Whether the process is running, ready or not."""
         return self._process.poll() is None
 
     @property
     def ready(self) -> bool:
-        """True when it serves: the ready line came and the process runs."""
+        """Whether the process is running and has printed its ready line."""
         return self.base_url is not None and self.alive
 
     @property
     def stderr_tail(self) -> str:
-        """The last lines that the engine wrote to stderr."""
+        """The last lines of the engine's stderr."""
         return "\n".join(self._stderr)
 
     def wait_ready(self, timeout_s: float | None = None) -> Self:
-        """Block until the engine serves.
+        """Block until the engine accepts requests.
 
         Raises:
-            EngineError: it ended before; the message carries the end of its stderr.
-            EngineTimeout: it did not answer in time; it keeps running until ``stop``.
+            EngineError: it ended before it was ready; the message has the end of its stderr.
+            EngineTimeout: it was not ready in time; it keeps running until ``stop``.
         """
         limit_s = self._startup_timeout_s if timeout_s is None else timeout_s
         if not self._settled.wait(limit_s):
@@ -126,7 +126,7 @@ class EngineProcess:
         return self
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """End the process: close its stdin, then SIGTERM, then SIGKILL. Safe to call twice."""
+        """Stop the process: close its stdin, then send SIGTERM, then SIGKILL. May be called twice."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()

@@ -1,4 +1,4 @@
-"""What a request asks for: OpenAI's chat and completions bodies with vLLM's additions, checked at the border."""
+"""Parses and checks requests to an engine: OpenAI's chat and completions bodies with vLLM's extensions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from core.serving.tokenizer import ChatTokenizer
 COMPLETIONS_MAX_TOKENS = 16
 MAX_CHOICES = 128
 MAX_ANSWERS = 4096
-"""Of one call: choices times prompts."""
+"""Limit of choices times prompts in one call."""
 MAX_TOP_LOGPROBS = 20
 NOT_SERVED = ("prompt_logprobs", "structured_outputs", "guided_json", "allowed_token_ids", "suffix")
-"""Fields that are refused; the model's card names them."""
+"""Fields that are refused. ``GET /v1/models`` lists them."""
 
 
 _Count = Annotated[int, Meta(ge=1)]
@@ -30,7 +30,7 @@ _TopLogprobs = Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)]
 
 
 class _Asked(Struct, kw_only=True):
-    """Fields that both dialects have."""
+    """Fields of both routes."""
 
     temperature: Annotated[float, Meta(ge=0.0, le=100.0)] = 1.0
     top_p: Annotated[float, Meta(ge=1e-9, le=1.0)] = 1.0
@@ -68,7 +68,7 @@ class _Completion(_Asked, kw_only=True):
 
 
 class _Turn(Struct):
-    """How a chat prompt ends."""
+    """Fields that decide how a chat prompt ends."""
 
     continue_final_message: bool = False
     add_generation_prompt: bool | None = None
@@ -82,7 +82,7 @@ class ContextTooLong(InvalidInput):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to draw the answer. ``max_tokens=None`` leaves it to the engine; ``top_k=0`` keeps all tokens."""
+    """Sampling parameters. ``max_tokens=None`` takes the engine's default; ``top_k=0`` keeps all tokens."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -109,12 +109,12 @@ class Call:
     Attributes:
         dialect: ``chat`` or ``completions``.
         prompts: token ids of each prompt, one for chat; completions may send several.
-        n_top_logprobs: alternatives wanted beside the sampled token.
+        n_top_logprobs: number of alternatives to return with each sampled token.
         wants_ids: ``return_token_ids``.
-        tokens_as_ids: log-prob entries name tokens ``token_id:N``.
-        parse_tools: tool calls are taken out of the sampled text.
-        forced: names of the tools of which one has to be called.
-        echo: the prompt's text stands before the answer's, its log-probs too where log-probs are wanted.
+        tokens_as_ids: log-prob entries write tokens as ``token_id:N``.
+        parse_tools: parse tool calls in the sampled text.
+        forced: names of the tools of which one must be called.
+        echo: return the prompt's text before the answer, with its log-probs if log-probs are requested.
     """
 
     dialect: str
@@ -133,7 +133,7 @@ class Call:
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether log-probs of the prompt's tokens are wanted."""
+        """Whether log-probs of the prompt's tokens are requested."""
         return self.echo and self.wants_logprobs
 
 
@@ -141,7 +141,7 @@ def parse_chat(body: Mapping[str, Any], tokenizer: ChatTokenizer, spellings: Spe
     """Check a ``/v1/chat/completions`` body and render its prompt.
 
     Raises:
-        InvalidInput: a field that does not fit; ``field`` names it.
+        InvalidInput: a field is invalid; ``field`` names it.
     """
     _refuse_unsupported(body)
     asked = checked(_Chat, body)
@@ -174,10 +174,10 @@ def render_body(
     body: Mapping[str, Any],
     tokenizer: ChatTokenizer,
 ) -> str:
-    """The prompt's text: a new turn of the model begins it, or the last message's end is left open.
+    """The prompt's text. It ends with the start of a new assistant turn, or in the last message to be continued.
 
     Raises:
-        InvalidInput: both are asked for, or the last message has no text to go on with.
+        InvalidInput: both are requested, or the last message has no text to continue.
     """
     turn = checked(_Turn, body)
     goes_on = turn.continue_final_message
@@ -189,7 +189,9 @@ def render_body(
     at = text.rfind(said)
     if begins or not said or at < 0:
         raise InvalidInput(
-            "there is no last message to go on with", field="continue_final_message", hint="one with text, last"
+            "there is no last message to continue",
+            field="continue_final_message",
+            hint="the last message must have text; add_generation_prompt must be off",
         )
     return text[: at + len(said)]
 
@@ -205,7 +207,7 @@ def parse_completion(body: Mapping[str, Any], tokenizer: ChatTokenizer) -> Call:
     """Check a ``/v1/completions`` body; ``prompt`` is text, token ids, or a list of either.
 
     Raises:
-        InvalidInput: a field that does not fit; ``field`` names it.
+        InvalidInput: a field is invalid; ``field`` names it.
     """
     _refuse_unsupported(body)
     asked = checked(_Completion, body)
@@ -227,10 +229,10 @@ def parse_completion(body: Mapping[str, Any], tokenizer: ChatTokenizer) -> Call:
 
 
 def check_context(call: Call, context_length: int) -> None:
-    """Refuse what cannot fit.
+    """Check that a call fits the model's context.
 
     Raises:
-        ContextTooLong: prompt, or prompt plus ``max_tokens``, exceed ``context_length``.
+        ContextTooLong: a prompt, or a prompt plus ``max_tokens``, exceeds ``context_length``.
     """
     for prompt in call.prompts:
         wanted = len(prompt) + (call.sampling.max_tokens or 1)
@@ -244,7 +246,7 @@ def check_context(call: Call, context_length: int) -> None:
 
 
 def error_body(error: StudioError) -> tuple[int, dict[str, Any]]:
-    """HTTP status and OpenAI's error object; what a caller got wrong is always a 400."""
+    """HTTP status and OpenAI's error object; invalid input always gives 400."""
     status = 400 if isinstance(error, InvalidInput) else error.http_status
     kind = "invalid_request_error" if status == 400 else error.type
     code = error.type if isinstance(error, ContextTooLong) else None
@@ -302,7 +304,7 @@ def _prompts(prompt: Any, tokenizer: ChatTokenizer) -> tuple[tuple[int, ...], ..
 
 
 def _refuse_unsupported(body: Mapping[str, Any]) -> None:
-    """Options that would change the answer are refused, never silently dropped."""
+    """Refuse unsupported options that would change the answer; they are never silently dropped."""
     for field in NOT_SERVED:
         if body.get(field):
             raise InvalidInput(f"{field} is not served by this engine", field=field)

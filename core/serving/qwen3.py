@@ -1,8 +1,8 @@
 """Qwen3's forward pass over a ragged batch with a key-value cache per sequence, float32 on the CPU.
 
-Every iteration concatenates the new tokens of all sequences (whole prompts, parts of prompts, single tokens)
-for the linear layers and attends sequence by sequence. There is no padding, so a sequence's numbers
-do not depend on its neighbours beyond the rounding of a matrix product.
+Linear layers run over the concatenated new tokens of all sequences (whole prompts, parts of prompts, single tokens);
+attention runs sequence by sequence. There is no padding. Other sequences in the batch affect a sequence's results
+only by the rounding of matrix products.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIRST_CAPACITY = 256
 
 @dataclass(frozen=True, slots=True)
 class Qwen3Config:
-    """What the forward pass needs of ``config.json``."""
+    """The values of ``config.json`` that the forward pass uses."""
 
     n_vocab: int
     n_layers: int
@@ -39,7 +39,7 @@ class Qwen3Config:
         """Read ``config.json``.
 
         Raises:
-            EngineError: no readable config, or an architecture that this forward pass does not compute.
+            EngineError: the config can't be read, or the architecture is not supported.
         """
         try:
             raw: dict[str, Any] = json.loads((directory / "config.json").read_text(encoding="utf-8"))
@@ -55,7 +55,7 @@ class Qwen3Config:
         )
         if not plain:
             raise EngineError(
-                f"{directory} holds {raw.get('model_type')!r} with options that the local engine does not compute",
+                f"{directory}: the local engine does not support this {raw.get('model_type')!r} model or its options",
                 field="path",
                 hint="dense Qwen3 without sliding window or rope scaling; serve others with vLLM or SGLang",
             )
@@ -74,7 +74,7 @@ class Qwen3Config:
 
 
 class KVCache:
-    """Keys and values of one sequence: per layer float32 [n_kv_heads, capacity, head_dim], ``length`` filled."""
+    """Keys and values of one sequence, per layer float32 [n_kv_heads, capacity, head_dim]; ``length`` are used."""
 
     def __init__(self, config: Qwen3Config) -> None:
         self.length = 0
@@ -83,7 +83,7 @@ class KVCache:
         self._layers: list[tuple[Any, Any]] = []
 
     def reserve(self, n_tokens: int) -> None:
-        """Make room for ``n_tokens`` in all; doubles, so that growing costs linear time."""
+        """Ensure capacity for ``n_tokens`` in total. Capacity doubles, so that appending takes linear time overall."""
         if n_tokens <= self._capacity:
             return
         import torch
@@ -97,7 +97,7 @@ class KVCache:
         self._layers, self._capacity = grown, capacity
 
     def put(self, layer: int, keys: Any, values: Any) -> tuple[Any, Any]:
-        """Store new keys and values ``[n, n_kv_heads, head_dim]`` after ``length``; all up to there back."""
+        """Append keys and values ``[n, n_kv_heads, head_dim]``; returns all ``[n_kv_heads, length + n, head_dim]``."""
         end = self.length + keys.shape[0]
         all_keys, all_values = self._layers[layer]
         all_keys[:, self.length : end] = keys.transpose(0, 1)
@@ -105,7 +105,7 @@ class KVCache:
         return all_keys[:, :end], all_values[:, :end]
 
     def clone(self) -> KVCache:
-        """A copy that grows on its own."""
+        """An independent copy."""
         copy = KVCache(self._config)
         copy.reserve(self.length + 1)
         copy.length = self.length
@@ -164,7 +164,7 @@ class Qwen3:
         return self.logits(states[ends])
 
     def logits(self, states: Any) -> Any:
-        """What comes next after each state: float32 [n, hidden] to float32 [n, n_vocab]."""
+        """Next-token logits of each state: float32 [n, hidden] to float32 [n, n_vocab]."""
         from torch.nn.functional import linear
 
         return linear(self._norm(states, self._weights["model.norm.weight"]), self._head)
@@ -174,10 +174,10 @@ class Qwen3:
 
         Args:
             new_ids: at least one new token id per sequence.
-            caches: what came before; extended in place.
+            caches: the sequences so far; extended in place.
 
         Returns:
-            The last layer's states, sequence after sequence: float32 [n_new_ids, hidden].
+            The last layer's states, concatenated: float32 [n_new_ids, hidden].
         """
         import torch
         from torch.nn.functional import linear, silu
@@ -219,7 +219,7 @@ class Qwen3:
         for s, e, cache in spans:
             keys, values = cache.put(layer, k[s:e], v[s:e])
             if e - s == 1:
-                # the query heads that share a key head stand in for query positions: nothing is repeated
+                # Query heads that share a key head are passed as query positions, so that keys are not repeated.
                 queries = q[s].view(1, c.n_kv_heads, n_shared, c.head_dim)
                 one = scaled_dot_product_attention(queries, keys[None], values[None])
                 out[s] = one.view(c.n_heads, c.head_dim)

@@ -1,4 +1,4 @@
-"""Drawing one token: temperature, top-k, top-p, min-p, with a random stream per sequence."""
+"""Samples one token from logits: temperature, top-k, top-p, min-p, biases and penalties."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from core.serving.protocol import Sampling
 
 
 def adjusted(logits_V: Any, sampling: Sampling, prompt_ids: Sequence[int], ids: Sequence[int]) -> Any:
-    """Logits after biases and penalties, as vLLM applies them; the same tensor where there are none.
+    """Logits after biases and penalties, as vLLM applies them; the same tensor if there are none.
 
     Args:
-        logits_V: float32 [n_vocab]; not changed.
-        prompt_ids, ids: what stands before: only ``repetition_penalty`` looks at the prompt.
+        logits_V: float32 [n_vocab]; not modified.
+        prompt_ids, ids: the tokens before; only ``repetition_penalty`` counts those of the prompt.
     """
     import torch
 
@@ -36,10 +36,10 @@ def draw(logits_V: Any, sampling: Sampling, rng: random.Random, banned: Sequence
     """Sample an id from raw logits.
 
     Args:
-        logits_V: float32 [n_vocab]; not changed.
-        sampling: temperature 0 is greedy; ``top_k`` before ``min_p`` before ``top_p``, as vLLM does it.
-        rng: the sequence's own stream: one number is drawn per token, whatever the batch.
-        banned: ids that must not come (end tokens before ``min_tokens``).
+        logits_V: float32 [n_vocab]; not modified.
+        sampling: temperature 0 is greedy; ``top_k`` is applied before ``min_p`` and ``top_p``, as in vLLM.
+        rng: the sequence's random generator; one number is drawn per token, independent of the batch.
+        banned: ids that must not be drawn (end tokens before ``min_tokens``).
     """
     import torch
 
@@ -64,5 +64,5 @@ def draw(logits_V: Any, sampling: Sampling, rng: random.Random, banned: Sequence
     cumulative_V = probs_V.cumsum(0)
     at = rng.random() * float(cumulative_V[-1])
     index = int(torch.searchsorted(cumulative_V, at, right=True))
-    # rounding may land past the last token that can come
+    # Rounding may select an index after the last possible token.
     return index if index < cumulative_V.numel() and probs_V[index] > 0 else int(probs_V.nonzero()[-1])

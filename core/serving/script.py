@@ -1,4 +1,4 @@
-"""The script of a scripted engine: which request gets which reply, how late, and how broken.
+"""The script of a scripted engine: which request gets which reply, after which delay, and with which fault.
 
     {"model": "scripted-1", "seed": 0,
      "rules": [
@@ -8,7 +8,7 @@
        {"when": {"turn": 3}, "fault": "status:503", "times": 1}],
      "default": {"content": "Done."}}
 
-The first rule that fits answers; a rule with ``times`` steps aside after that many answers.
+The first rule that matches is used. A rule with ``times`` is skipped after it was used that many times.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class _Form(BaseModel):
 
 
 class ScriptedCall(_Form):
-    """A tool call. ``arguments`` as text is taken as it stands, which is how to script a malformed one."""
+    """A tool call. ``arguments`` given as text are sent unchanged, so that malformed arguments can be scripted."""
 
     name: str
     arguments: dict[str, Any] | str = Field(default_factory=dict)
 
 
 class Reply(_Form):
-    """What the model says. ``text`` gives the raw turn instead of its parts; ``n_tokens`` makes words up."""
+    """A reply. ``text`` gives the raw turn instead of its parts; ``n_tokens`` generates filler of that length."""
 
     content: str | None = None
     reasoning: str | None = None
@@ -50,7 +50,7 @@ class Reply(_Form):
 
 
 class When(_Form):
-    """Conditions; those given must all hold. ``turn`` counts the request's assistant messages."""
+    """Conditions of a rule; all given ones must hold. ``turn`` is the number of assistant messages in the request."""
 
     turn: int | None = None
     min_turn: int | None = None
@@ -64,7 +64,7 @@ class When(_Form):
 
 
 class Rule(_Form):
-    """A reply and its circumstances. ``chunk_tokens``: sampled tokens per stream chunk."""
+    """Conditions, and the reply with its delays and fault. ``chunk_tokens``: sampled tokens per stream chunk."""
 
     when: When = When()
     reply: Reply = Reply()
@@ -84,12 +84,12 @@ class Rule(_Form):
 
     @property
     def replies(self) -> tuple[Reply, ...]:
-        """What it may say: the variants, or the one reply."""
+        """The possible replies: the variants, or the single reply."""
         return self.variants or (self.reply,)
 
 
 class Script(_Form):
-    """The whole script. ``fast`` answers alike requests with the first one's bytes (for benchmarks)."""
+    """A complete script. ``fast`` sends the same cached bytes for equivalent requests (for benchmarks)."""
 
     model: str = "scripted-1"
     seed: int = 0
@@ -114,7 +114,7 @@ class Script(_Form):
         """Check a script.
 
         Raises:
-            InvalidInput: ``field`` is the path of the first misfit.
+            InvalidInput: ``field`` is the path of the first error.
         """
         try:
             return cls.model_validate(data)
@@ -128,7 +128,7 @@ class Script(_Form):
         """Read a script file.
 
         Raises:
-            InvalidInput: no such file, no JSON, or no script.
+            InvalidInput: the file does not exist, or is not JSON or not a valid script.
         """
         try:
             return cls.parse(json.loads(path.read_text(encoding="utf-8")))
@@ -138,7 +138,7 @@ class Script(_Form):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The rule for a request: its index (-1: the default) and the variants of its choices."""
+    """The rule for a request, its index (-1: the default), and the variant of each choice."""
 
     index: int
     rule: Rule
@@ -150,7 +150,7 @@ class Match:
 
 
 class Matcher:
-    """Finds rules, and counts how often each answered."""
+    """Finds the rule for a request, and counts how often each rule was used."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -158,7 +158,7 @@ class Matcher:
         self._n_unnamed = 0
 
     def match(self, route: str, body: Mapping[str, Any], headers: Mapping[str, str], n: int) -> Match:
-        """The first rule that fits the request, with a variant for each of its ``n`` choices."""
+        """The first rule that matches the request, with a variant for each of its ``n`` choices."""
         for index, rule in enumerate(self.script.rules):
             if rule.times is not None and self._used[index] >= rule.times:
                 continue
@@ -169,14 +169,15 @@ class Matcher:
         return Match(-1, rule, self._variants(rule, body, headers, n))
 
     def _variants(self, rule: Rule, body: Mapping[str, Any], headers: Mapping[str, str], n: int) -> tuple[int, ...]:
-        """By hash of the seed and who asks, so that one trajectory keeps its way and siblings differ.
+        """Choose variants by a hash of the script's seed and the caller's identity.
 
-        A request that names nobody gets the next variant in turn.
+        A trajectory therefore always gets the same variant, and trajectories of one prompt differ. The identity is the
+        request's ``seed``, its ``X-Trajectory-Uid`` header or its ``user``. Without one, variants are used in turn.
         """
         n_variants = len(rule.replies)
         if n_variants == 1:
             return (0,) * n
-        who = body.get("seed")  # what the caller itself says about sampling comes first
+        who = body.get("seed")
         who = headers.get("X-Trajectory-Uid") if who is None else who
         who = body.get("user") if who is None else who
         if who is None:

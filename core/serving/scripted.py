@@ -1,10 +1,10 @@
-"""The scripted engine: a real OpenAI-compatible server that says what a script tells it to.
+"""The scripted engine: an OpenAI-compatible server whose replies come from a script.
 
     python -m core.serving.scripted --script FILE.json --port 0
 
-Prompts are rendered and encoded by the shipped template and tokenizer, replies are encoded as the template
-would write them, log-probs are a function of (seed, position, id). ``GET /__log`` tells what was asked and which
-ids were answered; ``DELETE /__log`` forgets it; ``PUT /__script`` changes the script.
+Prompts are rendered and encoded by the shipped template and tokenizer. Replies are encoded as the template
+would write them. Log-probs are a function of (seed, position, id). ``GET /__log`` returns the requests with the ids
+and log-probs of their responses; ``DELETE /__log`` clears it; ``PUT /__script`` replaces the script.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ FOREVER_S = 86_400.0
 
 
 def scripted_logprob(seed: int, position: int, token_id: int) -> float:
-    """The log-prob of a token at a place of the answer: in (-4, 0], exact in float32."""
+    """The log-prob of a token at a position of the answer: in (-4, 0] nats, exact in float32."""
     mixed = (seed * 0x9E3779B1 + position * 0x85EBCA6B + token_id * 0xC2B2AE35 + 0x27D4EB2F) & 0xFFFFFFFF
     mixed = ((mixed ^ (mixed >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF
     return -((mixed >> 12) % (4 * LOGPROB_STEPS)) / LOGPROB_STEPS
 
 
 class ScriptedEngine:
-    """State of the server: the script, the counters of its rules, the log."""
+    """The server's routes and state: the script, the counters of its rules, the log."""
 
     def __init__(self, script: Script, tokenizer: ChatTokenizer, *, clock: Any = time.time) -> None:
         self.tokenizer = tokenizer
@@ -58,7 +58,7 @@ class ScriptedEngine:
         self.use(script)
 
     def use(self, script: Script) -> None:
-        """Begin a script; counters and log start anew."""
+        """Replace the script; counters and log are reset."""
         self.script = script
         self._matcher = Matcher(script)
         self._log: deque[dict[str, Any]] = deque(maxlen=script.log_size)
@@ -92,7 +92,7 @@ class ScriptedEngine:
         return await self._answer(request, "completions")
 
     async def log(self, request: web.BaseRequest) -> web.StreamResponse:
-        """``GET /__log[?since=n]``: requests in order of arrival, with the ids and log-probs answered."""
+        """``GET /__log[?since=n]``: requests in order of arrival, with the ids and log-probs of their responses."""
         since = int(request.query.get("since", 0))
         rows = [row for row in self._log if row["n"] >= since]
         return httpd.json_response({"n_requests": self.n_requests, "requests": rows})
@@ -110,7 +110,7 @@ class ScriptedEngine:
     async def _answer(self, request: web.BaseRequest, route: str) -> web.StreamResponse:
         body = await httpd.read_json(request)
         n = body.get("n") or 1
-        # What is out of bounds is refused where the request is parsed; nothing is made for it before.
+        # An n out of range is refused when the request is parsed; until then, one choice is enough.
         n_choices = n if isinstance(n, int) and 1 <= n <= MAX_CHOICES else 1
         match = self._matcher.match(route, body, request.headers, n_choices)
         self.n_requests += 1
@@ -134,7 +134,7 @@ class ScriptedEngine:
     async def _answer_fast(
         self, request: web.BaseRequest, route: str, body: dict[str, Any], match: Match
     ) -> web.StreamResponse:
-        """Bytes of the first alike request, so that the engine costs a benchmark as little as it can."""
+        """Send the cached bytes of an equivalent request: the engine takes as little time as possible in benchmarks."""
         asked = ("n", "stream", "logprobs", "top_logprobs", "return_token_ids", "max_tokens", "echo")
         values = (repr(body.get(name)) for name in ("stream_options", "tool_choice", "response_format"))
         options = (*values, bool(body.get("tools")), body.get("max_completion_tokens"))
@@ -150,7 +150,7 @@ class ScriptedEngine:
     def _compose(
         self, route: str, body: dict[str, Any], match: Match, row: dict[str, Any]
     ) -> tuple[Answer, list[bytes]]:
-        """The answer, and the events of its stream (none when it does not stream)."""
+        """The answer, and the events of its stream (empty if it does not stream)."""
         if route == "chat":
             call = parse_chat(body, self.tokenizer, self._spellings)
         else:
@@ -208,7 +208,7 @@ class ScriptedEngine:
         )
 
     def _choose(self, call: Call, match: Match, choice: int) -> Sequence[Emission]:
-        """The tokens of a reply within the call's limits, as a sampler would have stopped."""
+        """The tokens of a reply, cut at the call's limits and stop texts as a sampler would."""
         reply = match.reply(choice)
         self._check(call, reply)
         emissions: Sequence[Emission] = self._tokens(_reply_key(reply), call.n_top_logprobs)
@@ -222,15 +222,15 @@ class ScriptedEngine:
         return emissions
 
     def _check(self, call: Call, reply: Reply) -> None:
-        """Refuse to say what an engine that is held to the request could not: the script is wrong."""
+        """Raise InvalidInput if the script's reply violates the request's ``tool_choice`` or ``response_format``."""
         called = [made.name for made in reply.tool_calls]
         if call.forced and not set(called) & set(call.forced):
-            raise InvalidInput(f"the script calls {called or 'nothing'} here", field="tool_choice")
+            raise InvalidInput(f"the script's reply calls {called or 'no tool'}", field="tool_choice")
         plain = reply.text is None and reply.n_tokens is None
         if call.sampling.grammar is not None and not called and plain:
             guide = self._guides.guide(call.sampling.grammar)
             if not guide.fits(reply.content or ""):
-                raise InvalidInput("what the script says here is no such answer", field="response_format")
+                raise InvalidInput("the script's reply does not match response_format", field="response_format")
 
     def _emissions(self, key: bytes, n_top: int) -> tuple[Emission, ...]:
         reply = Reply.model_validate_json(key)
@@ -247,7 +247,7 @@ class ScriptedEngine:
         return tuple(emissions)
 
     def _read(self, prompt: Sequence[int], n_top: int) -> list[Read]:
-        """The prompt's tokens with log-probs made as those of an answer."""
+        """The prompt's tokens with scripted log-probs."""
         own = [scripted_logprob(self.script.seed, position, token) for position, token in enumerate(prompt)]
         rest = zip(prompt[1:], own[1:], strict=True)
         return [
@@ -264,7 +264,7 @@ class ScriptedEngine:
             return [words[i % len(words)] for i in range(reply.n_tokens - 1)] + [self.tokenizer.end_ids[0]]
         text = reply.text if reply.text is not None else assistant_text(reply.model_dump())
         ids = self.tokenizer.encode(text if reply.finish_reason == "length" and text else text + END_OF_TURN)
-        # a reply that spells an end mark ends there, as a sampler would
+        # A reply that contains an end token ends there, as sampled text would.
         end = next((n for n, i in enumerate(ids) if i in self.tokenizer.end_ids), len(ids))
         return ids[: end + 1]
 
@@ -339,7 +339,7 @@ def _ended(emission: Emission, finish_reason: str, stop_reason: int | str | None
 
 
 def _stopped(emissions: Sequence[Emission], stops: Sequence[str]) -> Sequence[Emission]:
-    """Cut where a stop text is complete; its tokens stay sampled, its text is left out."""
+    """Cut after the token that completes a stop text; the tokens are kept, the stop text is left out."""
     scanner = StopScanner(stops)
     kept: list[Emission] = []
     for e in emissions:
@@ -363,7 +363,7 @@ def _spoiled(event: bytes, fault: str) -> bytes:
 
 
 async def _drop(request: web.BaseRequest) -> None:
-    """Close the connection under the response; the handler ends by cancellation."""
+    """Close the connection during the response; the handler is then cancelled."""
     if request.transport is not None:
         request.transport.close()
     await asyncio.sleep(FOREVER_S)

@@ -1,7 +1,7 @@
-"""How the arguments of tool calls were sampled, so that a call that comes back is rendered as it was.
+"""Remembers the exact text of sampled tool calls, so that later prompts contain the same tokens.
 
-Clients parse arguments and write them again: without blanks, with other blanks, with escapes, in another order. The
-object is the same and the tokens are not, so a prompt would no longer begin with what was sampled.
+Clients parse a call's arguments and serialize them again with other white space, escapes or key order. The object is
+the same, but its tokens differ, so the next prompt would not start with the sampled tokens.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Json = Mapping[str, Any]
 
 
 class Spellings:
-    """The latest calls of all answers. A call is known by its id, and by name and arguments where ids are rewritten."""
+    """The latest tool calls, found by id, name and arguments, or without the id if the client has changed it."""
 
     def __init__(self) -> None:
         self._texts: LRUCache[tuple[str, str], str] = LRUCache(MAX_REMEMBERED)
 
     def sampled(self, calls: Sequence[Json]) -> None:
-        """Remember the calls of one answer, OpenAI's shape."""
+        """Remember the tool calls of one answer (OpenAI's format)."""
         for call in calls:
             text = call["function"]["arguments"]
             meant = _meant(call["function"]["name"], text)
@@ -33,7 +33,7 @@ class Spellings:
                     self._texts[key] = text
 
     def respelled(self, messages: Sequence[Json]) -> Sequence[Json]:
-        """The messages, calls among them that mean what was sampled spelled as it was."""
+        """The messages, with the arguments of known tool calls replaced by the sampled text."""
         return [self._message(message) if message.get("tool_calls") else message for message in messages]
 
     def _message(self, message: Json) -> Json:
@@ -52,16 +52,16 @@ class Spellings:
 
 
 def _meant(name: Any, arguments: Any) -> str | None:
-    """Name and arguments however they are spelled; None where they are no JSON object."""
+    """A key of name and arguments that ignores formatting; None if the arguments are not a JSON object."""
     try:
         value = json.loads(arguments) if isinstance(arguments, str) else arguments
         return json.dumps([name, _plain(value)], sort_keys=True) if isinstance(value, dict) else None
-    except (ValueError, RecursionError):  # no JSON, or nested deeper than is read
+    except (ValueError, RecursionError):  # not JSON, or nested too deeply
         return None
 
 
 def _plain(value: Any) -> Any:
-    """Numbers as JavaScript has them: 1.0 is 1."""
+    """Numbers as JavaScript serializes them: 1.0 becomes 1."""
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, list):

@@ -1,6 +1,6 @@
-"""The tokenizer and chat template that ship, and any other folder that holds the same two files.
+"""Loads a tokenizer and its chat template from a folder: the shipped one, or any with the same two files.
 
-Needs the ``tokenizers`` and ``jinja2`` packages only, so that an engine starts in a fraction of a second.
+Only ``tokenizers`` and ``jinja2`` are imported, so that an engine starts in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ class ChatTokenizer:
         self._segment = lru_cache(SEGMENT_CACHE)(self._encode_segment)
 
     def token_id(self, token: str) -> int | None:
-        """Id of a token by its name, None when the vocabulary lacks it."""
+        """Id of a token by its name; None if the vocabulary lacks it."""
         token_id: int | None = self._tokenizer.token_to_id(token)
         return token_id
 
     def encode(self, text: str) -> list[int]:
         """Ids of ``text``; names of special tokens in it become those tokens.
 
-        Encoded turn by turn and cached: a turn marker is a special token, which is cut out before anything
-        else, so the parts' ids put together are the whole's.
+        Turns are encoded separately and cached. The turn marker is a special token, which the tokenizer splits off
+        first, so the concatenated ids equal those of the whole text.
         """
         ids: list[int] = []
         start = 0
@@ -80,7 +80,7 @@ class ChatTokenizer:
             start = end
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        """Text of ``ids``; bytes that are no UTF-8 become U+FFFD.
+        """Text of ``ids``; bytes that are not UTF-8 become U+FFFD.
 
         Raises:
             InvalidInput: an id outside the vocabulary.
@@ -103,7 +103,7 @@ class ChatTokenizer:
         add_generation_prompt: bool = True,
         **kwargs: Any,
     ) -> str:
-        """The chat template's text; ``kwargs`` reach the template (``chat_template_kwargs``).
+        """The text that the chat template gives; ``kwargs`` are passed to the template (``chat_template_kwargs``).
 
         Raises:
             InvalidInput: the template refuses the messages.
@@ -123,7 +123,7 @@ class ChatTokenizer:
 
 
 class Detokenizer:
-    """Ids one by one to text pieces; a character whose bytes are still incomplete is held back."""
+    """Decodes ids one by one; bytes of an incomplete character are held back."""
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:
         import codecs
@@ -132,18 +132,18 @@ class Detokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def feed(self, token_id: int) -> str:
-        """The text that became certain with this id (may be empty)."""
+        """Add an id; returns the text that is final (may be empty)."""
         if token_id in self._tokenizer.special_ids:
             return ""
         return self._decoder.decode(self._tokenizer.token_bytes[token_id])
 
     def close(self) -> str:
-        """What remains: U+FFFD for bytes that never became a character."""
+        """The rest: U+FFFD for bytes of a character that was not completed."""
         return self._decoder.decode(b"", final=True)
 
 
 def load_tokenizer(directory: Path | None = None) -> ChatTokenizer:
-    """The tokenizer of a model folder; without one, the shipped tokenizer. Cached per folder."""
+    """The tokenizer of a model folder; by default the shipped one. Cached per folder."""
     return _load(Path(directory or ASSETS).resolve())
 
 
@@ -165,7 +165,7 @@ def _load(directory: Path) -> ChatTokenizer:
 
 
 def _compile(source: str) -> Any:
-    """The template in a sandbox with the filters and functions that transformers gives it."""
+    """Compile a template in a sandbox with the filters and functions that transformers provides."""
     from jinja2 import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -184,7 +184,7 @@ def _compile(source: str) -> Any:
 
 
 def _token_bytes(tokenizer: Any, added: Mapping[int, Any]) -> list[bytes]:
-    """Bytes of every id. Byte-level vocabularies spell each byte as one printable character."""
+    """Bytes of every id. Byte-level vocabularies write each byte as one printable character."""
     alphabet = _byte_alphabet()
     table: list[bytes] = []
     for i in range(tokenizer.get_vocab_size()):
@@ -197,7 +197,7 @@ def _token_bytes(tokenizer: Any, added: Mapping[int, Any]) -> list[bytes]:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable spelling of the 256 bytes: itself where printable, else U+0100 and up in order."""
+    """GPT-2's mapping of bytes to printable characters: printable bytes map to themselves, others to U+0100 and up."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in printable]
     return {chr(b): b for b in printable} | {chr(256 + n): b for n, b in enumerate(others)}

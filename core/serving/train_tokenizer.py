@@ -1,9 +1,8 @@
-"""Make the shipped tokenizer again: ``python -m core.serving.train_tokenizer [--out DIR]``.
+"""Trains the shipped tokenizer: ``python -m core.serving.train_tokenizer [--out DIR]``.
 
-A byte-level BPE over ``corpus.documents``. Two choices make a conversation's tokens stable over turns:
-special tokens are always cut out first, and every newline is a piece of its own. The template puts one or
-the other at each border between what is known and what follows, so encoding the parts and encoding the
-whole give the same ids.
+It is a byte-level BPE over ``corpus.documents``. Two rules keep a conversation's tokens stable over turns: special
+tokens are split off first, and every newline is a separate pre-token. The template puts one of the two between
+messages, so encoding messages separately gives the same ids as encoding the whole conversation.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ VOCAB_SIZE = 4096
 MAX_LENGTH = 32_768
 
 CONTROL = (END_OF_TEXT, "<|im_start|>", END_OF_TURN)
-"""Special: left out of decoded text."""
+"""Special tokens, which are left out of decoded text."""
 
 MARKUP = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-"""One token each, but part of the text."""
+"""Single tokens that stay in decoded text."""
 
 N_RESERVED = 7
 
@@ -37,7 +36,7 @@ SPLIT = (
     r"|[^\S\n]+(?!\S)"
     r"|[^\S\n]+"
 )
-"""Words with the sign before them, digits one by one, runs of signs, single newlines, blanks."""
+"""Pre-tokens: words with one preceding sign, single digits, runs of signs, single newlines, white space."""
 
 
 def train(out: Path) -> None:

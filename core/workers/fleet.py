@@ -1,8 +1,8 @@
-"""The owner's side of gateway workers: starts and restarts them, and sends them changes.
+"""Starts and restarts gateway workers, and sends them changes. Runs in the owner process.
 
-All listen on one port, and the kernel distributes connections. Each writes its own segments into the shared journal
-folder. Keys and policy events apply in every worker before the call that made them returns. A worker that ends is
-restarted; calls it had answered are in its segments.
+All workers listen on one port; the kernel distributes connections. Each writes separate segments into the shared
+journal folder. A call that changes keys or the policy returns after every worker has applied the change. A worker that
+ends is restarted; the calls that it has answered are in its segments.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class Fleet:
     """Gateway workers on one port.
 
     Args:
-        settings: theirs, and how many; ``port`` 0 takes a free one.
+        settings: settings of the workers, and their number; ``port`` 0 takes a free port.
         owner: root URL of the owner's server, which serves everything but model calls.
         token: proves to that server that a worker forwarded a request.
-        keys, policy: the owner's; changes are sent to the workers.
-        stats: adds the workers' counts.
+        keys, policy: of the owner; changes are sent to the workers.
+        stats: counters to which those of the workers are added.
         ledger: budgets of keys; workers ask it before each call.
         on_journalled: called when a worker has synced records.
         used: names of the segments that were read, see ``Journal``.
@@ -113,7 +113,7 @@ class Fleet:
         """Start all workers and wait until each accepts calls.
 
         Returns:
-            Their port.
+            The workers' port.
 
         Raises:
             StudioError: the address is in use or not local, or a worker did not start.
@@ -137,7 +137,7 @@ class Fleet:
                     break
         if len(ready) < len(self.names):
             self.stop()
-            raise StudioError(f"a gateway process did not start: {failed or 'its log has why'}", field="gateways")
+            raise StudioError(f"a gateway process did not start: {failed or 'see its log'}", field="gateways")
         return self.port
 
     @property
@@ -154,14 +154,14 @@ class Fleet:
                 thread.start()
 
     def problems(self) -> list[str]:
-        """Workers that can't write or do not accept calls, one line each."""
+        """One line for each worker that can't write its journal or does not accept calls."""
         with self._news:
             away = [name for name in self.names if name not in self._processes or not self._processes[name].ready]
-        problems = [f"gateway process {name} takes no calls" for name in away if not self._stopping.is_set()]
+        problems = [f"gateway process {name} does not accept calls" for name in away if not self._stopping.is_set()]
         return problems + [f"gateway process {name}: {error}" for name, error in dict(self._journal_errors).items()]
 
     def add_engine(self, name: str, base_url: str, *, models: Sequence[str]) -> None:
-        """Add an engine to every worker, also to later ones."""
+        """Add an engine to every worker, including those that start later."""
         engine = {"name": name, "base_url": base_url, "models": list(models)}
         with self._news:
             self._engines = [one for one in self._engines if one["name"] != name] + [engine]
@@ -172,7 +172,7 @@ class Fleet:
         return list(self._engine_status.values())
 
     def pids(self) -> dict[str, int]:
-        """Process ids of the workers that serve."""
+        """Process ids of the workers that accept calls."""
         with self._news:
             return {name: process.popen.pid for name, process in self._processes.items() if process.ready}
 
@@ -240,7 +240,7 @@ class Fleet:
             if self._stopping.is_set():
                 return
             failures = 0 if time.monotonic() - process.started_at > STEADY_S else failures + 1
-            log.error("gateway process %s (%d) ended with code %d; starting it again", name, process.popen.pid, code)
+            log.error("gateway process %s (%d) ended with code %d; restarting it", name, process.popen.pid, code)
             if self._stopping.wait(BACKOFF_S[min(failures, len(BACKOFF_S)) - 1] if failures else 0.0):
                 return
             self.n_restarts += 1
@@ -291,8 +291,8 @@ class Fleet:
             answer = {"refused": error.message, "retry_after_s": error.retry_after_s}
         except Exception as error:
             # A worker waits for this answer, so it is always sent.
-            log.exception("what a session key has used could not be told")
-            answer = {"refused": f"what the key has used is not known: {type(error).__name__}", "retry_after_s": 1.0}
+            log.exception("the usage of a session key could not be determined")
+            answer = {"refused": f"the key's usage is unknown: {type(error).__name__}", "retry_after_s": 1.0}
         process.sender.send({"do": "may", "id": message["id"], **answer})
 
     def _lend_engine(self, process: _Process) -> None:
@@ -313,12 +313,12 @@ class Fleet:
             deadline = time.monotonic() + ACK_TIMEOUT_S
             while late := [p.name for p in processes if p.ready and p.acked < number]:
                 if not self._news.wait(max(0.0, deadline - time.monotonic())):
-                    log.error("gateway processes %s did not take %r in time", ", ".join(late), message["do"])
+                    log.error("gateway processes %s did not apply %r in time", ", ".join(late), message["do"])
                     return
 
 
 def _share(settings: Settings) -> Settings:
-    """One worker's settings: limits of concurrent calls are divided among workers."""
+    """Settings of one worker: limits of concurrent calls are divided by the number of workers."""
 
     def part(limit: int | None) -> int | None:
         return None if limit is None else max(1, limit // settings.gateways)

@@ -1,4 +1,4 @@
-"""Forwards everything but model calls to the owner process."""
+"""Forwards all requests except model calls from a gateway worker to the owner process."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Forwarder:
                     await send_body(send, piece, more=True)
                 await send_body(send, b"")
         except (HttpError, ValueError) as error:
-            log.warning("%s %s could not be handed on: %s", scope["method"], path, error)
+            log.warning("%s %s could not be forwarded: %s", scope["method"], path, error)
             if started:
                 # A normal end would make the partial response look complete.
                 raise

@@ -1,4 +1,4 @@
-"""A worker's client of the owner's ledger: it asks before each call of a key with limits."""
+"""A worker's client of the owner's ledger: checks the budget of a session key before each call."""
 
 from __future__ import annotations
 

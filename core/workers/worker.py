@@ -1,7 +1,7 @@
 """A gateway worker process: ``python -m core.workers.worker``, controlled by its owner over stdin.
 
-It captures calls into the shared journal folder with its own writer, and forwards everything else to the owner. It
-stops on the owner's request or when the owner is gone, after answering its calls in flight.
+It records model calls in the shared journal folder and forwards all other requests to the owner. It stops when the
+owner requests it or has ended, after it has answered its calls in flight.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ REPORT_EVERY_S: Final = 0.05
 ENGINES_EVERY_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 20.0
 SERVER_ENDED: Final = 70
-"""Exit code of a process whose server has ended unexpectedly."""
+"""Exit code of a worker whose server has ended unexpectedly."""
 
 log = logging.getLogger(__name__)
 
 
 class EngineClient:
-    """The owner's embedded engine: ``ensure`` requests its address. For one caller at a time."""
+    """Requests the address of the owner's embedded engine. For one caller at a time."""
 
     def __init__(self, ask: Callable[[], None]) -> None:
         self._ask = ask
@@ -164,7 +164,7 @@ class Worker:
             self._tell({"ack": message["n"]})
 
     def stop(self) -> None:
-        """Finish calls in flight, write everything, send the last counts."""
+        """Finish calls in flight, close the journal, send the last counts."""
         self._stopping = True
         self.server.stop(STOP_TIMEOUT_S)
         self.journal.close()
@@ -190,12 +190,12 @@ class Worker:
                         self._tell({name: value})
 
     def _look_after(self) -> None:
-        """Critical threads of this process; some failures need a restart by the owner."""
+        """Revive the journal writer. If the server's thread has ended, exit, so that the owner restarts the worker."""
         self.journal.revive()
         if self.journal.error is not None:
             self.journal.probe()
         if not self.server.running and not self._done.is_set() and not self._stopping:
-            log.error("the gateway's thread has ended; this process ends with it")
+            log.error("the gateway's thread has ended; this process exits")
             os._exit(SERVER_ENDED)
 
 
@@ -216,7 +216,7 @@ class _OfTheLoop:
 
 
 def main() -> None:
-    """Serve until stdin ends or a message says so."""
+    """Serve until stdin ends or a stop message arrives."""
     # Prints of libraries must not mix with messages on the pipe.
     pipe = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

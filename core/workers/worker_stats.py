@@ -1,4 +1,4 @@
-"""A worker's counters, reported to the owner, which shows all workers as one."""
+"""A worker's counters, which are reported to the owner and added up there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VALUES: Final = attrgetter(*(field.name for field in fields(CallEvent)))
 
 
 class WorkerStats(GatewayStats):
-    """Counts, and keeps finished calls until they are reported."""
+    """Counters of one worker; finished calls are kept until they are reported."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         super().__init__(clock=clock)
@@ -37,7 +37,7 @@ class WorkerStats(GatewayStats):
             self._unreported_refusals[reason] += n
 
     def news(self) -> dict[str, Any] | None:
-        """What happened since the last call, for ``GatewayStats.absorb``; None if nothing did."""
+        """Changes since the last call of this method, for ``GatewayStats.absorb``; None if there are none."""
         with self._report_lock:
             unreported, self._unreported = self._unreported, []
             refusals, self._unreported_refusals = self._unreported_refusals, Counter()

@@ -158,7 +158,7 @@ class GatewayServer:
         self._thread.start()
         if not started.wait(START_TIMEOUT_S) or not self._server.started:
             self.stop(1.0)
-            raise StudioError(f"the gateway did not start: {self._failure or 'its log has why'}", field="port")
+            raise StudioError(f"the gateway did not start: {self._failure or 'see its log'}", field="port")
         return self.port
 
     def revive(self) -> None:

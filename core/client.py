@@ -181,8 +181,8 @@ class StudioClient:
     ) -> str:
         """One opinion about a step or a trajectory; returns the ``action_uid`` that undoes it."""
         target = known(step_uid=step_uid, trajectory_uid=trajectory_uid)
-        said = {"target": target, "kind": kind, "value": value, "author": author, "source": source, "note": note}
-        made: str = self.call("POST", "/api/v1/annotations", {"annotations": [said]})["action_uid"]
+        annotation = {"target": target, "kind": kind, "value": value, "author": author, "source": source, "note": note}
+        made: str = self.call("POST", "/api/v1/annotations", {"annotations": [annotation]})["action_uid"]
         return made
 
     def feedback(
@@ -204,8 +204,8 @@ class StudioClient:
         """
         uid = feedback_uid or new_uid()
         target = known(step_uid=step_uid, trajectory_uid=trajectory_uid, response_id=response_id)
-        said = {**target, "feedback_uid": uid, "kind": kind, "value": value, "author": author, "given_at": given_at}
-        self.call("POST", "/api/v1/feedback", {"feedback": [{**said, **fields}]}, repeat=True)
+        feedback = {**target, "feedback_uid": uid, "kind": kind, "value": value, "author": author, "given_at": given_at}
+        self.call("POST", "/api/v1/feedback", {"feedback": [{**feedback, **fields}]}, repeat=True)
         return uid
 
     def policy(self, version: int, event: str = "registered", metadata: Mapping[str, Any] | None = None) -> None:

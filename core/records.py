@@ -227,8 +227,8 @@ def feedback_record(*, at: float, feedback: Sequence[Mapping[str, Any]]) -> byte
     ``kind``, ``value`` (None withdraws), ``reward``, ``author``, ``source``, ``note``, ``metadata``, and
     ``given_at``: seconds since the epoch, or None where only the time of arrival is known.
     """
-    said = [{**one, "metadata": scrub_metadata(one.get("metadata") or {})} for one in feedback]
-    return orjson.dumps({"kind": "feedback", "v": VERSION, "at": at, "feedback": said})
+    entries = [{**one, "metadata": scrub_metadata(one.get("metadata") or {})} for one in feedback]
+    return orjson.dumps({"kind": "feedback", "v": VERSION, "at": at, "feedback": entries})
 
 
 def policy_record(*, at: float, version: int, event: str, metadata: Mapping[str, Any] | None = None) -> bytes:

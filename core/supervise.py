@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 EVERY_S = 0.5
-TOLD_S = 60.0
+REPORT_RESTART_S = 60.0
 """How long a restart is reported as a problem, seconds. The counter of restarts keeps it for good."""
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class Supervisor:
         for name, part in self._parts.items():
             if part.failure is not None:
                 problems.append(f"{name} has ended and can't be started again: {part.failure}")
-            elif part.ended_at is not None and now - part.ended_at < TOLD_S:
+            elif part.ended_at is not None and now - part.ended_at < REPORT_RESTART_S:
                 problems.append(f"{name} had ended {now - part.ended_at:.0f} s ago and was started again")
         if self._thread is not None and not self._thread.is_alive() and not self._stopping.is_set():
             problems.append("the supervisor's thread has ended; it was started again")

@@ -37,16 +37,16 @@ def extract_tokens(response: Mapping[str, Any], choice_index: int, dialect: str,
         return Tokens(None, None, None, TokenSource.NONE)
     problems: list[str] = []
     entries = _logprob_entries(choice, dialect)
-    told_prompt = None
+    echoed_prompt_ids = None
     if echoed and entries is not None:
-        entries, told_prompt = _without_echo(response, choice, entries, problems)
+        entries, echoed_prompt_ids = _without_echo(response, choice, entries, problems)
     logprobs = _logprob_values(entries.values, problems) if entries is not None else None
     pairs = _sglang_pairs(choice)
     response_ids, source = _response_ids(response, choice, entries, pairs, problems)
     if pairs is not None and logprobs is None:
         logprobs = _logprob_values([pair[0] for pair in pairs], problems)
     prompt_ids = _prompt_ids(response, choice, problems)
-    prompt_ids = told_prompt if prompt_ids is None else prompt_ids
+    prompt_ids = echoed_prompt_ids if prompt_ids is None else prompt_ids
     if response_ids is not None and logprobs is not None and len(response_ids) != len(logprobs):
         problems.append(f"{len(response_ids)} response ids, {len(logprobs)} log-probs")
     usage = response.get("usage")

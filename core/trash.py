@@ -79,15 +79,15 @@ def is_deleted(record: Record, deletions: Deletions) -> bool:
         return isinstance(uid, str) and deletions.forgets(kind, uid, record.segment, record.offset)
 
     try:
-        said = parse(record.payload)
-        kind = said["kind"]
+        fields = parse(record.payload)
+        kind = fields["kind"]
         if kind == "call":
-            return gone("step", said["step_uid"])
+            return gone("step", fields["step_uid"])
         if kind == "steps":
-            return all(gone("step", step["step_uid"]) for step in said["steps"])
+            return all(gone("step", step["step_uid"]) for step in fields["steps"])
         if kind == "feedback":
-            return all(gone("feedback", item["feedback_uid"]) for item in said["feedback"])
-        return kind in ("register", "complete") and gone("trajectory", said["trajectory_uid"])
+            return all(gone("feedback", item["feedback_uid"]) for item in fields["feedback"])
+        return kind in ("register", "complete") and gone("trajectory", fields["trajectory_uid"])
     except (InvalidInput, KeyError, TypeError):
         return False
 

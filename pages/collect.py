@@ -24,7 +24,7 @@ SHOWN = (
 )  # fmt: skip
 NARROW = ("channel", "source")
 N_FEEDBACK = 8
-SAID_CHARS = 120
+FEEDBACK_CHARS = 120
 ENGINE_TONE: dict[bool | None, Tone] = {True: "good", False: "bad", None: ""}
 TONES: dict[str, Tone] = {"up": "good", "down": "bad"}
 
@@ -263,7 +263,7 @@ def feedback_row(item: dict[str, Any], now: float) -> tuple[str, ...]:
     return (
         kit.escape(kit.ago(item["received_at"], now)),
         dot_label(item["kind"], TONES.get(str(item["value"]), "")),
-        kit.escape(str(value)[:SAID_CHARS]),
+        kit.escape(str(value)[:FEEDBACK_CHARS]),
         kit.escape(item["author"]),
         about,
     )

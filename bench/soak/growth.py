@@ -14,15 +14,15 @@ import numpy as np
 
 WARM_UP = 0.4
 """Part of the run that is not judged."""
-MOST_BYTES = 3000.0
+MAX_BYTES = 3000.0
 """Of memory that a call may add for good; 4 KB a call was the leak that this is here for."""
-MOST_MORE = {"threads": 30.0, "descriptors": 40.0, "processes": 4.0}
+MAX_GROWTH = {"threads": 30.0, "descriptors": 40.0, "processes": 4.0}
 """How many more there may be at the end of what is judged. A pool of threads fills as calls happen to coincide."""
-MOST_DISK_KB = {"journal_mb": 40.0, "pool_mb": 80.0, "opinions_mb": 20.0}
+MAX_DISK_KB = {"journal_mb": 40.0, "pool_mb": 80.0, "opinions_mb": 20.0}
 """Of disk that a call may add: conversations end after a dozen turns, so no call has much to tell."""
 WAL_MB = 128.0
 """What the pool's write-ahead log may hold between two checkpoints: a short run may see it rise and not fall."""
-MOST_TIMES_CPU = 2.5
+MAX_CPU_RATIO = 2.5
 """Processor time of a call in the second half of what is judged, beside the first."""
 
 
@@ -41,7 +41,7 @@ def judged(looks: Sequence[dict[str, Any]], *, room_mb: float, slack: float = 1.
     Args:
         looks: in order of time; numbers by name, ``calls`` among them. Names that end in ``_mb`` are MiB,
             ``cpu_s`` is processor time so far, seconds.
-        room_mb: what bounded caches may still fill, of all processes together, beside ``MOST_BYTES`` a call.
+        room_mb: what bounded caches may still fill, of all processes together, beside ``MAX_BYTES`` a call.
         slack: factor on how many more threads and descriptors there may be, and on processor time: a run of a few
             minutes shows little more than how busy the machine was.
     """
@@ -53,12 +53,12 @@ def judged(looks: Sequence[dict[str, Any]], *, room_mb: float, slack: float = 1.
     def told(what: str, value: float, most: float) -> None:
         found.append({"what": what, "found": round(value, 2), "most": round(most, 2), "grown": value > most})
 
-    a_call = {name: slope(calls, [look[name] for look in part]) for name in ("memory_mb", *MOST_MORE, *MOST_DISK_KB)}
-    most = MOST_BYTES + room_mb * (1 << 20) / max(n_calls, 1)
+    a_call = {name: slope(calls, [look[name] for look in part]) for name in ("memory_mb", *MAX_GROWTH, *MAX_DISK_KB)}
+    most = MAX_BYTES + room_mb * (1 << 20) / max(n_calls, 1)
     told("memory, bytes a call", a_call["memory_mb"] * (1 << 20), most)
-    for name, more in MOST_MORE.items():
+    for name, more in MAX_GROWTH.items():
         told(f"{name}, more at the end", a_call[name] * n_calls, more * slack)
-    for name, kb in MOST_DISK_KB.items():
+    for name, kb in MAX_DISK_KB.items():
         log_kb = WAL_MB * (1 << 10) / max(n_calls, 1) if name == "pool_mb" else 0.0
         told(f"{name.removesuffix('_mb')} on disk, KB a call", a_call[name] * (1 << 10), kb + log_kb)
     middle = len(part) // 2
@@ -66,5 +66,5 @@ def judged(looks: Sequence[dict[str, Any]], *, room_mb: float, slack: float = 1.
         slope([look["calls"] for look in half], [look["cpu_s"] for look in half])
         for half in (part[: middle + 1], part[middle:])
     )
-    told("processor time of a call, times", second / first if first > 0 else 0.0, MOST_TIMES_CPU * slack)
+    told("processor time of a call, times", second / first if first > 0 else 0.0, MAX_CPU_RATIO * slack)
     return found

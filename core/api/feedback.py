@@ -149,10 +149,10 @@ def receive(call: Call) -> Any:
     deps = call.deps
     body = call.json()
     if isinstance(body, dict) and "feedback" not in body and "kind" in body:
-        said = [check(FeedbackIn, body)]
+        items = [check(FeedbackIn, body)]
     else:
-        said = check(FeedbackBatchIn, body).feedback
-    entries = [item.entry(f"fb-{deps.new_uid()}") for item in said]
+        items = check(FeedbackBatchIn, body).feedback
+    entries = [item.entry(f"fb-{deps.new_uid()}") for item in items]
     deps.journal.append(feedback_record(at=deps.clock(), feedback=entries)).result()
     deps.ingest.catch_up(CATCH_UP_S)
     states = deps.pool.feedback.states([entry["feedback_uid"] for entry in entries])

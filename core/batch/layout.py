@@ -134,18 +134,18 @@ class PlanLayout:
         }
 
 
-def chunks(lengths: Ints, borders: Ints, most: int = CHUNK_TOKENS) -> Iterator[tuple[int, int]]:
-    """Ranges ``[low, high)`` of steps that end on ``borders`` and hold about ``most`` tokens, at least one block.
+def chunks(lengths: Ints, borders: Ints, max_tokens: int = CHUNK_TOKENS) -> Iterator[tuple[int, int]]:
+    """Ranges ``[low, high)`` of steps that end on ``borders`` and hold about ``max_tokens`` tokens, at least one block.
 
     Args:
         lengths: int64 [n], tokens of each step.
         borders: int64, rising, where a range may end; the last is n.
-        most: tokens per range.
+        max_tokens: tokens per range.
     """
     total = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
     low = 0
     while low < len(lengths):
-        last = int(np.searchsorted(total[borders], total[low] + most, side="right")) - 1
+        last = int(np.searchsorted(total[borders], total[low] + max_tokens, side="right")) - 1
         high = int(borders[last]) if last >= 0 else low
         if high <= low:
             high = int(borders[np.searchsorted(borders, low, side="right")])

@@ -70,8 +70,8 @@ def narrowed(view: View, name: str) -> View:
 
 
 def _plan_of_version(source: VersionSource, view: View, recipe: Recipe, in_use: pa.Array | None) -> Plan:
-    asked = View({name: value for name, value in view.filters.items() if value is not None}, view.where)
-    if recipe.view is not None or asked not in (View(), source.view):
+    narrowing = View({name: value for name, value in view.filters.items() if value is not None}, view.where)
+    if recipe.view is not None or narrowing not in (View(), source.view):
         raise InvalidInput(
             "A dataset version is trained on as it was frozen; a view can't narrow it.",
             field="view",
@@ -139,7 +139,7 @@ def _plan(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | Non
     batch, rows, chosen = left.chooser.batch()
     credit = recipe.estimator.advantages(recipe.options, batch)
     steps, trajectories = tables(funnel, rows, chosen, batch, credit, recipe)
-    asked = {
+    request = {
         "view": {"filters": dict(view.filters), "where": view.where},
         "recipe": recipe.to_json(),
         "policy_version": left.version,
@@ -148,7 +148,7 @@ def _plan(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | Non
     return Plan(
         view=view,
         recipe=recipe,
-        hash=_content_hash(asked, steps, funnel.candidates.rows.take(pa.array(rows)), content),
+        hash=_content_hash(request, steps, funnel.candidates.rows.take(pa.array(rows)), content),
         policy_version=left.version,
         steps=steps,
         trajectories=trajectories,
@@ -213,12 +213,12 @@ def _drop_by_label_and_state(funnel: Funnel, recipe: Recipe) -> None:
         f"n_prompt_tokens + n_response_tokens <= {recipe.token_budget}",
     )
 
-    for reason, column, most in (
+    for reason, column, limit in (
         ("prompt_too_long", "n_prompt_tokens", recipe.max_prompt_tokens),
         ("response_too_long", "n_response_tokens", recipe.max_response_tokens),
     ):
-        if most is not None:
-            funnel.drop_steps(reason, candidates.numbers(column) > most, f"{column} > {most}", f"{column} <= {most}")
+        if limit is not None:
+            funnel.drop_steps(reason, candidates.numbers(column) > limit, f"{column} > {limit}", f"{column} <= {limit}")
 
     if recipe.loss == "last_step":
         funnel.drop_steps("not_last_step", ~candidates.flags("is_last"), "NOT is_last", "is_last")
@@ -257,16 +257,16 @@ EFFECTIVE = ("is_last", "call_kind")
 """Columns of the candidates that exporters write and ``Plan.steps`` lacks."""
 
 
-def _content_hash(asked: Mapping[str, Any], steps: pa.Table, rows: pa.Table, content: pa.Table) -> str:
+def _content_hash(request: Mapping[str, Any], steps: pa.Table, rows: pa.Table, content: pa.Table) -> str:
     """sha256 over the request and everything that affects a row of an export.
 
     Args:
-        asked: view, recipe and policy version.
+        request: view, recipe and policy version.
         steps: ``Plan.steps``: order, labels, rewards, advantages, returns.
         rows: the chosen steps' ``EFFECTIVE`` columns, where the pool gives them.
         content: ``content`` of ``PlanSource.credit_fields``: tokens, log-probs, messages, tools, sampling, metadata.
     """
-    digest = hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS, default=str))
+    digest = hashlib.sha256(orjson.dumps(request, option=orjson.OPT_SORT_KEYS, default=str))
     for table in (steps, rows.select([name for name in EFFECTIVE if name in rows.column_names]), content):
         update_hash(digest, table)
     return digest.hexdigest()

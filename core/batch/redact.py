@@ -240,21 +240,21 @@ def _trajectory(
     redacted: Redacted, steps: list[dict[str, Any]], rules: Redaction, known: Mapping[str | None, TokenText | None]
 ) -> None:
     seen: dict[tuple[int, ...], HitSummary] = {}
-    said = [_text_hits(step, rules, seen) for step in steps]
+    hits_of_steps = [_text_hits(step, rules, seen) for step in steps]
     texts = [known[step["tokenizer_hash"]] for step in steps]
     ids = [_ids(step, text) for step, text in zip(steps, texts, strict=True)]
-    runs = _runs(steps, ids, texts, rules, anyway=any(one.counts for one in said))
-    missing = [_unlocated(step, one, own) for step, one, own in zip(steps, said, runs, strict=True)]
+    runs = _runs(steps, ids, texts, rules, anyway=any(one.counts for one in hits_of_steps))
+    missing = [_unlocated(step, one, own) for step, one, own in zip(steps, hits_of_steps, runs, strict=True)]
     literals = {item for one in missing for item in one if len(item[1]) >= MIN_LITERAL}
     if literals:
         # In all steps, so that those which share tokens mask the same ones.
         runs = _runs(steps, ids, texts, replace(rules, literals=tuple(sorted(literals))), anyway=True)
-        missing = [_unlocated(step, one, own) for step, one, own in zip(steps, said, runs, strict=True)]
+        missing = [_unlocated(step, one, own) for step, one, own in zip(steps, hits_of_steps, runs, strict=True)]
     for i, step in enumerate(steps):
         uid, spelled = step["step_uid"], ids[i] is not None
         has_ids = step["prompt_ids"] is not None or step["response_ids"] is not None
         has_text = step["messages"] is not None or step["response_message"] is not None
-        named = said[i].counts + Counter(hit.rule for hit in runs[i])
+        named = hits_of_steps[i].counts + Counter(hit.rule for hit in runs[i])
         redacted.n_steps.update(named.keys())
         redacted.n_unread_tokens += has_ids and not spelled
         if has_ids and not spelled and not has_text:
@@ -270,12 +270,12 @@ def _trajectory(
             _mask(redacted, step, runs[i], texts[i])
 
 
-def _unlocated(step: Mapping[str, Any], said: StepHits, runs: Iterable[Hit]) -> list[tuple[str, str]]:
+def _unlocated(step: Mapping[str, Any], hits: StepHits, runs: Iterable[Hit]) -> list[tuple[str, str]]:
     """Matches in the step's texts that no run of its tokens covers; parts without tokens are not expected."""
-    wanted = {} if step["prompt_ids"] is None else said.context.said
+    wanted = {} if step["prompt_ids"] is None else hits.context.matches
     if step["response_ids"] is not None:
-        wanted = wanted | said.answer.said
-    covered = {text for hit in runs for text in hit.said}
+        wanted = wanted | hits.answer.matches
+    covered = {text for hit in runs for text in hit.texts}
     return [item for item in wanted if not any(item[1] in text for text in covered)]
 
 
@@ -375,35 +375,35 @@ class StepHits:
 
     context: HitSummary
     answer: HitSummary
-    beside: HitSummary
+    other: HitSummary
 
     @property
     def counts(self) -> Counter[str]:
         """Rule -> hits."""
-        return self.context.counts + self.answer.counts + self.beside.counts
+        return self.context.counts + self.answer.counts + self.other.counts
 
 
 def _text_hits(step: Mapping[str, Any], rules: Redaction, seen: dict[tuple[int, ...], HitSummary]) -> StepHits:
     """Hits in the step's texts; texts that several steps share are searched once (``seen``, by identity)."""
-    said = StepHits(HitSummary(), HitSummary(), HitSummary())
+    hits = StepHits(HitSummary(), HitSummary(), HitSummary())
 
-    def look(place: HitSummary, part: Any) -> None:
-        key = (id(part), place is said.answer)
+    def add_hits(summary: HitSummary, part: Any) -> None:
+        key = (id(part), summary is hits.answer)
         if key not in seen:
             # Chat templates leave the reasoning of earlier turns out.
-            seen[key] = HitSummary(thoughts=place is said.answer)
+            seen[key] = HitSummary(with_reasoning=summary is hits.answer)
             rules.clean(part, seen[key])
-        place.include(seen[key])
+        summary.include(seen[key])
 
     for message in step["messages"] or ():
-        look(said.context, message)
+        add_hits(hits.context, message)
     for tool in step["tools"] or ():
-        look(said.context, tool)
+        add_hits(hits.context, tool)
     if step["response_message"] is not None:
-        look(said.answer, step["response_message"])
+        add_hits(hits.answer, step["response_message"])
     for name in BESIDE:
         if step.get(name):
-            look(said.beside, step[name])
+            add_hits(hits.other, step[name])
     whole = [*(step["messages"] or ()), *([] if step["response_message"] is None else [step["response_message"]])]
     for first, second in pairwise(whole):
         pair = (id(first), id(second), -1)
@@ -411,5 +411,5 @@ def _text_hits(step: Mapping[str, Any], rules: Redaction, seen: dict[tuple[int, 
             seen[pair] = HitSummary()
             for hit in over_border(rules.plain_hits, first, second)[0]:
                 seen[pair].add(hit)
-        said.context.include(seen[pair])
-    return said
+        hits.context.include(seen[pair])
+    return hits

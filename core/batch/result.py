@@ -221,15 +221,15 @@ class Plan:
         """The view as JSON values."""
         return {"filters": dict(self.view.filters), "where": self.view.where}
 
-    def to_json(self, most: int | None = None) -> dict[str, Any]:
+    def to_json(self, max_items: int | None = None) -> dict[str, Any]:
         """The shape of ``POST plans``, and more: uid, hash, view, recipe, funnel, layout statistics.
 
-        ``most``: the greatest number of groups, and of pairs, in the result; None: all.
+        ``max_items``: the greatest number of groups, and of pairs, in the result; None: all.
         """
         totals = self.totals
-        groups, pairs = self.groups if most is None else self.first_groups(0, most), self.pairs
-        if pairs is not None and most is not None:
-            pairs = pairs.slice(0, most)
+        groups, pairs = self.groups if max_items is None else self.first_groups(0, max_items), self.pairs
+        if pairs is not None and max_items is not None:
+            pairs = pairs.slice(0, max_items)
         return {
             "uid": self.uid,
             "hash": self.hash,

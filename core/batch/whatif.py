@@ -27,10 +27,10 @@ class _SameRows:
 
     def plan_rows(self, view: View, *, channel: str) -> pa.Table:
         """As they were at first."""
-        asked = f"{dict(view.filters)!r} {view.where!r} {channel!r}"
-        if asked not in self._rows:
-            self._rows[asked] = self._source.plan_rows(view, channel=channel)
-        return self._rows[asked]
+        key = f"{dict(view.filters)!r} {view.where!r} {channel!r}"
+        if key not in self._rows:
+            self._rows[key] = self._source.plan_rows(view, channel=channel)
+        return self._rows[key]
 
     def credit_fields(self, step_uids: Any, fields: Sequence[str]) -> pa.Table:
         return self._source.credit_fields(step_uids, fields)

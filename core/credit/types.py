@@ -122,13 +122,13 @@ class Credit:
             return "token"
         return "step" if self.trajectory is None else "trajectory"
 
-    def clipped(self, most: float) -> Credit:
+    def clipped(self, bound: float) -> Credit:
         """Advantages cut to ±most; returns stay."""
 
         def cut(values: Floats | None) -> Floats | None:
-            return None if values is None else np.clip(values, -most, most)
+            return None if values is None else np.clip(values, -bound, bound)
 
-        return Credit(np.clip(self.step, -most, most), cut(self.trajectory), cut(self.token), self.step_return,
+        return Credit(np.clip(self.step, -bound, bound), cut(self.trajectory), cut(self.token), self.step_return,
                       self.token_return)  # fmt: skip
 
 

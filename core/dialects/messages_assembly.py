@@ -31,9 +31,9 @@ class MessageAssembly:
         elif kind == "content_block_delta" and (block := self._blocks.get(_index(event))) is not None:
             block.feed(_object(event, "delta"))
         elif kind == "message_delta" and self._message is not None:
-            usage = {**_object(self._message, "usage"), **_told(_object(event, "usage"))}
+            usage = {**_object(self._message, "usage"), **_known_fields(_object(event, "usage"))}
             rest = {name: value for name, value in event.items() if name not in ("type", "delta", "usage")}
-            self._message |= {**_told(_object(event, "delta")), **rest, "usage": usage}
+            self._message |= {**_known_fields(_object(event, "delta")), **rest, "usage": usage}
 
     @property
     def begun(self) -> bool:
@@ -100,5 +100,5 @@ def _object(holder: Mapping[str, Any], name: str) -> Json:
     return value if isinstance(value, dict) else {}
 
 
-def _told(values: Json) -> Json:
+def _known_fields(values: Json) -> Json:
     return {name: value for name, value in values.items() if value is not None}

@@ -34,7 +34,7 @@ from core.pool.redaction.rules import Redaction
 MANIFEST_VERSION = 2
 TOKENIZER_SAMPLE = 64
 SAMPLE_TOKENS = 300_000
-SAID_BY_PEOPLE = ("dataset_version", "view", "recipe", "funnel", "excluded")
+WRITTEN_BY_PEOPLE = ("dataset_version", "view", "recipe", "funnel", "excluded")
 """Parts of a manifest that hold names and conditions which people wrote."""
 PACKAGES = ("claw-studio", "numpy", "pyarrow", "duckdb")
 
@@ -273,7 +273,7 @@ def run_export(
         "load_command": exporter.load_command(path.name),
     }
     if isinstance(source, VersionSource) and source.redaction is not None:
-        manifest |= {name: _without_hits(manifest[name], source.redaction) for name in SAID_BY_PEOPLE}
+        manifest |= {name: _without_hits(manifest[name], source.redaction) for name in WRITTEN_BY_PEOPLE}
     with _named("write to", out_dir), atomic(manifest_path) as file:
         file.write(orjson.dumps(manifest, option=orjson.OPT_INDENT_2, default=str))
     return ExportResult(path, manifest_path, written.n_rows, written.n_tokens, manifest)

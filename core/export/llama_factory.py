@@ -35,17 +35,17 @@ NEXT_RESULT = "\n</tool_response>\n<tool_response>\n"
 """How LLaMA-Factory marks thoughts, calls beside a text, and where one result of several ends."""
 
 
-class _Unsaid(Exception):
+class _NotExpressible(Exception):
     """Why its formatting can't express a conversation."""
 
 
 def text_of(content: Any) -> str:
-    """A message's content as text; _Unsaid where a part is none."""
+    """A message's content as text; _NotExpressible where a part is none."""
     if content is None or isinstance(content, str):
         return content or ""
     texts = [part.get("text") if isinstance(part, dict) else None for part in content]
     if not all(isinstance(text, str) for text in texts):
-        raise _Unsaid("they hold images or other parts that are no text")
+        raise _NotExpressible("they hold images or other parts that are no text")
     return "".join(map(str, texts))
 
 
@@ -57,7 +57,7 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
         try:
             arguments = exact_json(arguments or "{}")
         except ValueError:
-            raise _Unsaid("the arguments of a tool call are no JSON that can be written again as it is") from None
+            raise _NotExpressible("the arguments of a tool call are no JSON that can be written as it is") from None
     return {"name": function.get("name"), "arguments": arguments}
 
 
@@ -69,7 +69,7 @@ def _answer(message: Mapping[str, Any]) -> dict[str, Any]:
         return {"role": "assistant", "content": text}
     calls = orjson.dumps([_call(call) for call in message["tool_calls"]]).decode()
     if any(word in text or word in calls for word in CALLS):
-        raise _Unsaid("they hold the words that mark tool calls")
+        raise _NotExpressible("they hold the words that mark tool calls")
     return {"role": "function_call", "content": f"{text}{CALLS[0]}{calls}{CALLS[1]}" if text else calls}
 
 
@@ -85,9 +85,9 @@ def _messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         else:
             made.append({"role": role, "content": text_of(message.get("content"))})
     turns = made[1:] if made and made[0]["role"] == "system" else made
-    asked, answered = {"user", "tool"}, {"assistant", "function_call"}
-    if any(turn["role"] not in (answered if place % 2 else asked) for place, turn in enumerate(turns)):
-        raise _Unsaid("questions and answers don't take turns, and LLaMA-Factory skips such conversations")
+    prompt_roles, answer_roles = {"user", "tool"}, {"assistant", "function_call"}
+    if any(turn["role"] not in (answer_roles if place % 2 else prompt_roles) for place, turn in enumerate(turns)):
+        raise _NotExpressible("questions and answers don't take turns, and LLaMA-Factory skips such conversations")
     return made
 
 
@@ -105,8 +105,8 @@ def _lines(steps: list[dict[str, Any]]) -> Lines:
             functions = [_tool(tool["function"]) for tool in step["tools"] or () if "function" in tool]
             try:
                 messages = _messages([*step["messages"], step["response_message"]])
-            except _Unsaid as unsaid:
-                reason = str(unsaid)
+            except _NotExpressible as error:
+                reason = str(error)
             else:
                 tools = orjson.dumps(functions).decode() if functions else ""
                 lines.append({"messages": messages, "tools": tools})

@@ -60,7 +60,7 @@ def bounded(path: Path, results: Iterator[ReadResult]) -> Iterator[ReadResult]:
             yield Problem(_behind(path, where), error.field, error.message)
             return
         except UNREADABLE as error:
-            yield Problem(_behind(path, where), None, f"can't be read: {_said(error)}")
+            yield Problem(_behind(path, where), None, f"can't be read: {_error_text(error)}")
             return
         if item is None:
             return
@@ -72,7 +72,7 @@ def _behind(path: Path, where: str) -> str:
     return path.name if where == path.name else f"{path.name} (behind {where})"
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:300]}…"
 
@@ -90,7 +90,7 @@ def load_torch(path: Path) -> Any:
     try:
         return torch.load(path, weights_only=True, map_location="cpu")
     except UNREADABLE as error:
-        raise InvalidInput(f"{path.name} can't be read as a .pt file: {_said(error)}", field="path") from error
+        raise InvalidInput(f"{path.name} can't be read as a .pt file: {_error_text(error)}", field="path") from error
 
 
 def check_archive(path: Path) -> None:
@@ -99,7 +99,7 @@ def check_archive(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
     except UNREADABLE as error:
-        raise InvalidInput(f"{path.name} is no zip file: {_said(error)}", field="path") from error
+        raise InvalidInput(f"{path.name} is no zip file: {_error_text(error)}", field="path") from error
     if len(members) > MAX_MEMBERS:
         raise InvalidInput(f"{path.name} has more than {MAX_MEMBERS} members", field="path")
     if sum(member.file_size for member in members) > MAX_UNPACKED:

@@ -41,8 +41,8 @@ def read(path: Path) -> Iterator[ReadResult]:
 
 def _call(record: Mapping[str, Any], session: str, index: int, last: bool) -> ConvertedRecord:
     messages = objects(record.get("messages"), "messages")
-    said = record.get("response_text")
-    if messages is None or not isinstance(said, str):
+    response_text = record.get("response_text")
+    if messages is None or not isinstance(response_text, str):
         raise InvalidInput("a call needs messages and response_text", field="response_text")
     state = record.get("next_state")
     step = {
@@ -51,19 +51,19 @@ def _call(record: Mapping[str, Any], session: str, index: int, last: bool) -> Co
         "created_at": _seconds(record.get("timestamp")),
         "agent": "openclaw",
         "messages": messages,
-        "response_message": _answer(said, objects(record.get("tool_calls"), "tool_calls") or []),
+        "response_message": _answer(response_text, objects(record.get("tool_calls"), "tool_calls") or []),
         "tools": objects(record.get("tools"), "tools"),
         "finish_reason": "tool_calls" if record.get("tool_calls") else "stop",
         "reward": number(record, "reward"),
         "is_last": last,
-        "metadata": {"response_text": said, **({} if state is None else {"next_state": state})},
+        "metadata": {"response_text": response_text, **({} if state is None else {"next_state": state})},
     }
     return ConvertedRecord("", [finished(step, NAME)])
 
 
-def _answer(said: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
+def _answer(response_text: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
     """The chat message of a rendered turn."""
-    body = _END.sub("", said)
+    body = _END.sub("", response_text)
     thought = _THINK.match(body)
     if thought:
         body = body[thought.end() :]

@@ -103,8 +103,8 @@ def _columns(record: Mapping[str, Any]) -> dict[str, Any]:
 def _mixed(request: Mapping[str, Any]) -> dict[str, Any]:
     """A mismatch for streams of several choices: the trace holds their chunks in one list without the choice."""
     n = request.get("n")
-    asked = (n if isinstance(n, int) else 1) * len(_prompts(request))
-    return {"mismatch": f"a stream of {asked} choices, which the log doesn't tell apart"} if asked > 1 else {}
+    n_choices = (n if isinstance(n, int) else 1) * len(_prompts(request))
+    return {"mismatch": f"a stream of {n_choices} choices, which the log doesn't tell apart"} if n_choices > 1 else {}
 
 
 def _choice(session: str, record: Mapping[str, Any], place: int, prompt: int) -> dict[str, Any]:
@@ -128,12 +128,12 @@ def _choice(session: str, record: Mapping[str, Any], place: int, prompt: int) ->
     step["response_message"] = choice.get("message")
     step["finish_reason"] = text(choice, "finish_reason")
     if dialect == "completions":
-        asked, said = _prompts(request)[prompt], choice.get("text")
-        if isinstance(asked, str):
-            step["messages"] = [{"role": "user", "content": asked}]
-            if request.get("echo") is True and isinstance(said, str):
-                said = said.removeprefix(asked)
-        step["response_message"] = {"role": "assistant", "content": said} if isinstance(said, str) else None
+        prompt_text, answer = _prompts(request)[prompt], choice.get("text")
+        if isinstance(prompt_text, str):
+            step["messages"] = [{"role": "user", "content": prompt_text}]
+            if request.get("echo") is True and isinstance(answer, str):
+                answer = answer.removeprefix(prompt_text)
+        step["response_message"] = {"role": "assistant", "content": answer} if isinstance(answer, str) else None
     if prompt:
         # As the gateway has it: the prompts of one call are tasks of their own.
         step["trajectory_uid"] = f"{session}.prompt{prompt}"

@@ -17,7 +17,7 @@ from core.records import MAX_DEPTH, too_deep
 
 BATCH_STEPS = 200
 BATCH_TOKENS = 500_000
-MAX_TOLD = 100
+MAX_PROBLEMS = 100
 """Problems that a report spells out; the rest are counted."""
 
 
@@ -59,7 +59,7 @@ class Report:
     def add(self, problem: Problem) -> None:
         """Count a record that was not imported."""
         self.n_problems += 1
-        if len(self.problems) < MAX_TOLD:
+        if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(problem)
 
     def as_dict(self) -> dict[str, Any]:

@@ -141,8 +141,8 @@ def _sample(where: str, record: Mapping[str, Any], rollout: _Rollout, repeats: R
 
 def _reward(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """What holds ``reward``: our own export says the plan's advantage beside it."""
-    said = record.get("reward")
-    return {"reward": said.get("reward") if isinstance(said, Mapping) else said}
+    reward = record.get("reward")
+    return {"reward": reward.get("reward") if isinstance(reward, Mapping) else reward}
 
 
 def _versions(record: Mapping[str, Any], n_runs: int) -> list[dict[str, int]]:

@@ -19,7 +19,7 @@ from core.ingest.fields import StepsFields
 from core.ingest.retokenize import Retokenizer
 from core.journal import Record, damages, read_segment
 from core.pool import Pool
-from core.pool.upkeep.integrity import Stored, said_hash
+from core.pool.upkeep.integrity import Stored, producer_content_hash
 from core.records import parse
 from core.types import Step
 
@@ -119,17 +119,19 @@ def _against_journal(
                 report.note(one.step_uid, f"its record at {segment}:{offset} is damaged or gone")
             continue
         try:
-            said = {step.step_uid: step for step in _steps_of(record)}
+            steps = {step.step_uid: step for step in _steps_of(record)}
         except (StudioError, KeyError, TypeError, ValueError) as error:
             for one in expected:
                 report.note(one.step_uid, f"its record at {segment}:{offset} can't be read: {error}")
             continue
         for one in expected:
             report.n_against_journal += 1
-            step = said.get(one.step_uid)
+            step = steps.get(one.step_uid)
             if step is None:
                 report.note(one.step_uid, f"the record at {segment}:{offset} is not about it")
-            elif said_hash(replace(retokenizer.fill(step), trajectory_uid=one.trajectory_uid)) != one.content_hash:
+                continue
+            step = replace(retokenizer.fill(step), trajectory_uid=one.trajectory_uid)
+            if producer_content_hash(step) != one.content_hash:
                 report.note(one.step_uid, f"its record at {segment}:{offset} says something else than the pool")
 
 
@@ -148,8 +150,8 @@ def _records_at(journal_dir: Path, segment: str, offsets: Sequence[int]) -> Iter
 
 
 def _steps_of(record: Record) -> list[Step]:
-    said = parse(record.payload)
-    if said["kind"] == "call":
-        return list(drafts_of_call(said, record.segment, record.offset))
-    steps = checked(StepsFields, said)
+    fields = parse(record.payload)
+    if fields["kind"] == "call":
+        return list(drafts_of_call(fields, record.segment, record.offset))
+    steps = checked(StepsFields, fields)
     return [draft_of_wire(step, steps.at, record.segment, record.offset) for step in steps.steps]

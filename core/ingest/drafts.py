@@ -229,9 +229,9 @@ def _answer(
     return message if isinstance(message, dict) else None
 
 
-def draft_of_wire(said: Mapping[str, Any], at: float, segment: str, offset: int) -> Step:
+def draft_of_wire(fields: Mapping[str, Any], at: float, segment: str, offset: int) -> Step:
     """A submitted step (core/api/wire.py checked it): ids are the producer's."""
-    step = checked(SubmittedStep, said)
+    step = checked(SubmittedStep, fields)
     prompt, response = _ids(step.prompt_ids), _ids(step.response_ids)
     logprobs = _logprobs(step.response_logprobs)
     mismatch = step.mismatch or None

@@ -13,9 +13,9 @@ from core.ingest.fields import FeedbackEntry
 from core.types import FeedbackKind
 
 
-def feedback_entry(said: Mapping[str, Any], at: float) -> dict[str, Any]:
+def feedback_entry(fields: Mapping[str, Any], at: float) -> dict[str, Any]:
     """One entry as the pool takes it; ``at`` is when its record was written."""
-    entry = checked(FeedbackEntry, said)
+    entry = checked(FeedbackEntry, fields)
     if entry.kind not in set(FeedbackKind):
         raise InvalidInput(f"feedback of unknown kind {entry.kind!r}", field="kind", hint=", ".join(FeedbackKind))
     target = {name: getattr(entry, name) or None for name in ("step_uid", "trajectory_uid", "response_id")}

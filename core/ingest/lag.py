@@ -25,8 +25,8 @@ class Lag:
         self._lock = threading.Lock()
         self._level_at = clock()
         self._begun = 0
-        self._told = 0
-        self._found = 0.0
+        self._measurement = 0
+        self._lag_s = 0.0
 
     def seconds(self, positions: Callable[[], Mapping[str, int]]) -> float:
         """Age of the oldest record past the positions; 0 when there is none.
@@ -34,13 +34,13 @@ class Lag:
         If the journal can't be read (no descriptors, no permission), it is the time since the lag was last 0.
         Concurrent callers share one measurement that began after their calls: pages and monitors call this often.
         """
-        asked = self._begun
+        n_begun = self._begun
         with self._lock:
-            if self._told <= asked:
+            if self._measurement <= n_begun:
                 self._begun += 1
-                self._found = self._seconds(positions())
-                self._told = self._begun
-            return self._found
+                self._lag_s = self._seconds(positions())
+                self._measurement = self._begun
+            return self._lag_s
 
     def _seconds(self, positions: Mapping[str, int]) -> float:
         now = self._clock()

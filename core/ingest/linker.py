@@ -79,8 +79,8 @@ class Linker:
 
     def announce(self, trajectory_uids: Iterable[str]) -> None:
         """Look up a batch's trajectories in the pool with one query."""
-        asked = {uid for uid in trajectory_uids if uid and uid not in self._trajectories}
-        self._new = asked - self._stored.known(sorted(asked)) if asked else set()
+        unknown = {uid for uid in trajectory_uids if uid and uid not in self._trajectories}
+        self._new = unknown - self._stored.known(sorted(unknown)) if unknown else set()
 
     def stored(self) -> None:
         """The batch is committed: its trajectories can be evicted, since they can be reloaded from the pool."""
@@ -262,7 +262,7 @@ class Linker:
         for uid in self._opened().latest(MAX_RELOADED):
             for node in self._links(uid).nodes:
                 work = node.kind == CallKind.MAIN and node.system != call.system
-                if work and node.answer_gist is not None and quotes(letters, node.answer_gist):
+                if work and node.answer_fingerprint is not None and quotes(letters, node.answer_fingerprint):
                     quoted[uid] = node.step_index
         return next(iter(quoted)) if len(quoted) == 1 else None
 

@@ -99,9 +99,9 @@ class OpenTrajectories:
             return
         keys = _keys(call)
         places = [place for place, role in enumerate(call.talk_roles) if role == "assistant"][::-1]
-        known = (self._answers.get(int(call.talk[place])) for place in places)
-        asked = (self._prompts.get(keys[place]) for place in places)
-        for names in chain(known, asked):
+        by_answer = (self._answers.get(int(call.talk[place])) for place in places)
+        by_prompt = (self._prompts.get(keys[place]) for place in places)
+        for names in chain(by_answer, by_prompt):
             if open_uids := [uid for uid in names if uid in self._open]:
                 yield open_uids
 

@@ -47,7 +47,7 @@ _ENTRY_BYTES = 600
 
 
 @dataclass(slots=True)
-class _Said:
+class _CacheEntry:
     """The last record of a trajectory: the part that it repeated, and the part that it added.
 
     Attributes:
@@ -82,7 +82,7 @@ class RecordReader:
         self._max_bytes = max_bytes
         self._held = 0
         # The latest one is read whatever its trajectory, and stays however large: cachetools.LRUCache has neither.
-        self._said: OrderedDict[str, _Said] = OrderedDict()
+        self._entries: OrderedDict[str, _CacheEntry] = OrderedDict()
 
     def parse(self, payload: bytes) -> dict[str, Any]:
         """``core.records.parse``, with two differences in kind.
@@ -99,30 +99,30 @@ class RecordReader:
         match = _OWNER.search(payload, 0, min(begin, _OWNER_WITHIN))
         # Only a name for what to compare with: the comparison decides.
         owner = match[1].decode() if match is not None else ""
-        last = self._said.get(owner)
-        if last is None and self._said:
+        last = self._entries.get(owner)
+        if last is None and self._entries:
             # A new trajectory mostly begins as the latest does: the same system prompt, often the same task.
-            last = next(reversed(self._said.values()))
-        last = last or _Said()
+            last = next(reversed(self._entries.values()))
+        last = last or _CacheEntry()
         try:
-            record, said = _parse(payload, begin + len(_REQUEST), last)
+            record, entry = _parse(payload, begin + len(_REQUEST), last)
         except ValueError:
             return parse(payload)
-        self._keep(owner, said)
+        self._keep(owner, entry)
         return record
 
-    def _keep(self, owner: str, said: _Said) -> None:
-        before = self._said.pop(owner, None)
-        self._held += said.n_bytes - (before.n_bytes if before is not None else 0)
-        self._said[owner] = said
-        while self._held > self._max_bytes and len(self._said) > 1:
-            _, dropped = self._said.popitem(last=False)
+    def _keep(self, owner: str, entry: _CacheEntry) -> None:
+        before = self._entries.pop(owner, None)
+        self._held += entry.n_bytes - (before.n_bytes if before is not None else 0)
+        self._entries[owner] = entry
+        while self._held > self._max_bytes and len(self._entries) > 1:
+            _, dropped = self._entries.popitem(last=False)
             self._held -= dropped.n_bytes
 
 
-def _parse(payload: bytes, begin: int, last: _Said) -> tuple[dict[str, Any], _Said]:
+def _parse(payload: bytes, begin: int, last: _CacheEntry) -> tuple[dict[str, Any], _CacheEntry]:
     """The record, and its cache entry. ValueError if the record has an unexpected layout."""
-    said = _Said()
+    entry = _CacheEntry()
     cuts: list[tuple[int, int, int]] = []
     n_known = 0
     talk = payload.find(_MESSAGES, begin)
@@ -134,22 +134,22 @@ def _parse(payload: bytes, begin: int, last: _Said) -> tuple[dict[str, Any], _Sa
             cuts.append((talk, talk + shared, _MARK))
         fresh, behind = _message_ends(payload, talk + shared)
         ends = fresh - talk if last.ends is None else np.concatenate([last.ends[:n_known], fresh - talk])
-        said.ends = ends
-        said.text = payload[talk : talk + int(ends[-1])] if len(ends) else b""
+        entry.ends = ends
+        entry.text = payload[talk : talk + int(ends[-1])] if len(ends) else b""
     tools = payload.find(_TOOLS, behind)
     if tools < 0:
         tools = payload.find(_TOOLS, begin, before)
     if tools >= 0:
         tools += len(_TOOLS)
         if last.tools_text and payload.startswith(last.tools_text, tools):
-            said.tools_text, said.tools = last.tools_text, last.tools
+            entry.tools_text, entry.tools = last.tools_text, last.tools
         else:
             _, closed = _message_ends(payload, tools)
             if closed - tools >= _MIN_CHARS:
-                said.tools_text = payload[tools : closed + 1]
-                said.tools = Tools(orjson.loads(b"[" + said.tools_text))
-        if said.tools is not None:
-            closed = tools + len(said.tools_text) - 1
+                entry.tools_text = payload[tools : closed + 1]
+                entry.tools = Tools(orjson.loads(b"[" + entry.tools_text))
+        if entry.tools is not None:
+            closed = tools + len(entry.tools_text) - 1
             cuts.append((tools, closed, _TOOLS_MARK))
             behind = max(behind, closed)
     texts: list[bytes] = []
@@ -169,23 +169,23 @@ def _parse(payload: bytes, begin: int, last: _Said) -> tuple[dict[str, Any], _Sa
         new = messages[1:] if n_known else messages
         if len(new) != len(ends) - n_known or not all(isinstance(one, dict) for one in new):
             raise ValueError("messages that are no objects")
-        said.messages = (last.messages or [])[:n_known] + [Message(one) for one in new]
-        request["messages"] = list(said.messages)
-    if said.tools is not None:
+        entry.messages = (last.messages or [])[:n_known] + [Message(one) for one in new]
+        request["messages"] = list(entry.messages)
+    if entry.tools is not None:
         if request.get("tools") != [_TOOLS_MARK]:
             raise ValueError("the first tools of the record are not the request's")
-        request["tools"] = said.tools
+        request["tools"] = entry.tools
     arrays = {}
     for number, text in enumerate(texts, 1):
-        said.ids_text, said.ids = text, _ids(text, last)
-        arrays[_MARK - number] = said.ids
+        entry.ids_text, entry.ids = text, _ids(text, last)
+        arrays[_MARK - number] = entry.ids
     for holder in _holders(record.get("response")) if arrays else ():
         ids = holder.get("prompt_token_ids")
         if isinstance(ids, list) and len(ids) == 1 and ids[0] in arrays:
             holder["prompt_token_ids"] = arrays.pop(ids[0])
     if arrays:
         raise ValueError("prompt ids where no engine tells them")
-    return record, said
+    return record, entry
 
 
 def _without(payload: bytes, cuts: list[tuple[int, int, int]]) -> bytes:
@@ -200,7 +200,7 @@ def _without(payload: bytes, cuts: list[tuple[int, int, int]]) -> bytes:
     return b"".join([*pieces, payload[at:]])
 
 
-def _known_messages(payload: bytes, begin: int, last: _Said) -> tuple[int, int]:
+def _known_messages(payload: bytes, begin: int, last: _CacheEntry) -> tuple[int, int]:
     """How many leading messages are the remembered ones, and where the last of them ends."""
     if not last.text or last.ends is None:
         return 0, 0
@@ -227,7 +227,7 @@ def _message_ends(payload: bytes, begin: int) -> tuple[NDArray[np.int64], int]:
     raise ValueError("a list that does not end")
 
 
-def _ids(text: bytes, last: _Said) -> Int32:
+def _ids(text: bytes, last: _CacheEntry) -> Int32:
     """The ids of a list's text. ValueError when it holds anything else."""
     kept = n = 0
     if last.ids is not None:

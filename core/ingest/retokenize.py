@@ -78,20 +78,20 @@ def encode(tokenizer: ChatTokenizer, step: Step) -> tuple[list[int], list[int]]:
     messages = [_template_message(message) for message in step.messages or ()]
     assert step.response_message is not None
     if step.dialect == "completions":
-        said = "".join(str(message.get("content") or "") for message in messages)
-        return tokenizer.encode(said), tokenizer.encode(str(step.response_message.get("content") or ""))
-    asked = tokenizer.render(messages, step.tools)
+        prompt = "".join(str(message.get("content") or "") for message in messages)
+        return tokenizer.encode(prompt), tokenizer.encode(str(step.response_message.get("content") or ""))
+    prompt_text = tokenizer.render(messages, step.tools)
     answer = {"role": "assistant", **_template_message(step.response_message)}
     whole = tokenizer.render([*messages, answer], step.tools, add_generation_prompt=False)
-    if whole.startswith(asked):
-        response = tokenizer.encode(whole[len(asked) :])
+    if whole.startswith(prompt_text):
+        response = tokenizer.encode(whole[len(prompt_text) :])
     else:
         # A template that renders an answer in history otherwise than where it is generated.
         response = tokenizer.encode(str(answer.get("content") or ""))
     ends = [place for place, token in enumerate(response) if token in tokenizer.special_ids]
     if ends and not _follows(tokenizer, response[ends[-1] + 1 :]):
         response = response[: ends[-1] + (0 if step.finish_reason == "length" else 1)]
-    return tokenizer.encode(asked), response
+    return tokenizer.encode(prompt_text), response
 
 
 def _follows(tokenizer: ChatTokenizer, ids: Sequence[int]) -> bool:

@@ -329,22 +329,22 @@ class Ingest:
 
 def _read_record(record: Record, reader: RecordReader) -> tuple[str, Any]:
     """(kind, content): steps for ``steps`` and ``call``, a checked mapping or event for the others."""
-    said = reader.parse(record.payload)
-    kind = said["kind"]
+    content = reader.parse(record.payload)
+    kind = content["kind"]
     if kind == "call":
-        return "call", drafts_of_call(said, record.segment, record.offset)
+        return "call", drafts_of_call(content, record.segment, record.offset)
     if kind == "steps":
-        steps = checked(StepsFields, said)
+        steps = checked(StepsFields, content)
         return "steps", [draft_of_wire(step, steps.at, record.segment, record.offset) for step in steps.steps]
     if kind == "policy":
-        event = checked(PolicyFields, said)
+        event = checked(PolicyFields, content)
         return "policy", PolicyEvent(event.version, event.event, event.at, event.metadata)
     if kind == "feedback":
-        feedback = checked(FeedbackFields, said)
+        feedback = checked(FeedbackFields, content)
         return "feedback", [feedback_entry(item, feedback.at) for item in feedback.feedback]
     if kind == "revoke":
-        return "revoke", asdict(checked(RevokeFields, said))
-    fields = asdict(checked(SessionFields if kind == "session" else TrajectoryFields, said))
+        return "revoke", asdict(checked(RevokeFields, content))
+    fields = asdict(checked(SessionFields if kind == "session" else TrajectoryFields, content))
     for name in ("prompt_uid", "channel", "agent", "outcome"):
         fields[name] = fields[name] or None
     if kind == "session":

@@ -192,7 +192,7 @@ def read_head(path: Path) -> Head | None:
 
 def folder_id(directory: Path) -> bytes | None:
     """The folder's id, sixteen bytes in every segment of this folder; None if nothing was written yet."""
-    return _written_id(directory / FOLDER_FILE) or _told_by_segments(directory)
+    return _written_id(directory / FOLDER_FILE) or _id_in_segments(directory)
 
 
 def make_folder_id(directory: Path) -> bytes:
@@ -200,7 +200,7 @@ def make_folder_id(directory: Path) -> bytes:
     path = directory / FOLDER_FILE
     if (written := _written_id(path)) is not None:
         return written
-    fresh = _told_by_segments(directory) or os.urandom(FOLDER_BYTES)
+    fresh = _id_in_segments(directory) or os.urandom(FOLDER_BYTES)
     own = directory / f".{FOLDER_FILE}.{os.getpid()}.{threading.get_ident()}"
     own.write_bytes(fresh + _U32.pack(zlib.crc32(fresh)))
     try:
@@ -224,7 +224,7 @@ def _written_id(path: Path) -> bytes | None:
     return folder if crc == _U32.pack(zlib.crc32(folder)) and len(folder) == FOLDER_BYTES else None
 
 
-def _told_by_segments(directory: Path) -> bytes | None:
+def _id_in_segments(directory: Path) -> bytes | None:
     """The id that most of the segments carry: a folder that was restored from a backup has nothing else."""
     counts: dict[bytes, int] = {}
     for name in segments(directory):

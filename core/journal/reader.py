@@ -81,7 +81,7 @@ class JournalReader:
 
     def _missing(self, name: str, names: list[str], after: Mapping[str, int]) -> Iterator[Damage]:
         """The damage if the writer's segment before this one is missing and was not read to its end."""
-        number, end = self._told_by(name)
+        number, end = self._previous_segment_end(name)
         if not number:
             return
         before = layout.segment_name(writer_of(name), number)
@@ -89,7 +89,7 @@ class JournalReader:
         if before not in names and read < end:
             yield Damage(before, read, end, 0, 0, f"the segment is gone, {end - read} bytes of it unread")
 
-    def _told_by(self, name: str) -> tuple[int, int]:
+    def _previous_segment_end(self, name: str) -> tuple[int, int]:
         """Number and end of the writer's previous segment by a segment's header; (0, 0) if unknown."""
         head = layout.read_head(self._dir / name)
         return (0, 0) if head is None or _refusal(head, name, self._folder) else head.before
@@ -103,8 +103,8 @@ class JournalReader:
             # A segment whose first batch failed may be removed between listing and opening.
             return
         if following is not None:
-            number, told_end = self._told_by(following)
-            end = told_end if number == number_of(name) else None
+            number, expected_end = self._previous_segment_end(following)
+            end = expected_end if number == number_of(name) else None
         elif self._idle.get(name) == (size, offset):
             # The bytes after the last whole record are unchanged, and remain so if there is no writer.
             if size == offset or is_held(self._dir, writer_of(name)):

@@ -20,7 +20,7 @@ Int32 = NDArray[np.int32]
 UInt64 = NDArray[np.uint64]
 
 _SYSTEM_ROLES = frozenset({"system", "developer"})
-_GIST_CHARS = 48
+_FINGERPRINT_CHARS = 48
 _MIN_QUOTED = 24
 _MIN_CALLS = 8
 _DRAWN = re.compile(r"(?=[0-9A-Za-z]*[0-9])(?=[0-9A-Za-z]*[A-Za-z])[0-9A-Za-z]{8}")
@@ -114,39 +114,39 @@ def timeless(message: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Gist:
+class AnswerFingerprint:
     """The parts of an answer that survive a client's rewriting, in letters and digits only.
 
     Attributes:
         begin, end: the first and the last letters of its text and calls.
-        said: the first letters of its text.
+        text: the first letters of its text.
         calls: name and first letters of the arguments of every call.
         ids: the ids of its calls that look drawn at random, as sent.
     """
 
     begin: str
     end: str
-    said: str
+    text: str
     calls: tuple[tuple[str, str], ...]
     ids: tuple[str, ...]
 
 
-def gist(message: Mapping[str, Any]) -> Gist:
-    """The gist of an answer."""
+def fingerprint_answer(message: Mapping[str, Any]) -> AnswerFingerprint:
+    """The fingerprint of an answer message."""
     letters = _letters(message)
     calls = message.get("tool_calls")
     calls = [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
     normal = [_normal_call(call) for call in calls]
-    return Gist(
-        begin=letters[:_GIST_CHARS],
-        end=letters[-_GIST_CHARS:],
-        said=_alnum(_said(message))[:_GIST_CHARS],
-        calls=tuple((_alnum(str(c[0])), _alnum(str(c[1]))[:_GIST_CHARS]) for c in normal if isinstance(c, list)),
+    return AnswerFingerprint(
+        begin=letters[:_FINGERPRINT_CHARS],
+        end=letters[-_FINGERPRINT_CHARS:],
+        text=_alnum(_content_text(message))[:_FINGERPRINT_CHARS],
+        calls=tuple((_alnum(str(c[0])), _alnum(str(c[1]))[:_FINGERPRINT_CHARS]) for c in normal if isinstance(c, list)),
         ids=tuple(uid for call in calls if isinstance(uid := call.get("id"), str) and _DRAWN.search(uid)),
     )
 
 
-def _said(message: Mapping[str, Any]) -> str:
+def _content_text(message: Mapping[str, Any]) -> str:
     return message_text({"content": message.get("content")})
 
 
@@ -160,14 +160,14 @@ def _letters(message: Mapping[str, Any]) -> str:
     return _alnum(message_text(message) + "".join(named))
 
 
-def stems_from(message: Mapping[str, Any], answer: Gist) -> int:
+def stems_from(message: Mapping[str, Any], answer: AnswerFingerprint) -> int:
     """How well a message is this answer, rewritten; 0: it is not.
 
     1: its beginning or its end is still there. 2: both are. 3: its text, and the names and arguments of all its calls,
     or their ids, which some clients write into the text.
     """
     letters = _letters(message)
-    parts = (answer.said, *chain.from_iterable(answer.calls))
+    parts = (answer.text, *chain.from_iterable(answer.calls))
     if answer.calls and sum(map(len, parts)) >= _MIN_CALLS and all(part in letters for part in parts):
         return 3
     if not answer.begin:
@@ -175,17 +175,17 @@ def stems_from(message: Mapping[str, Any], answer: Gist) -> int:
     return 3 if holds_ids(message, answer) else (answer.begin in letters) + (answer.end in letters)
 
 
-def holds_ids(message: Mapping[str, Any], answer: Gist) -> bool:
+def holds_ids(message: Mapping[str, Any], answer: AnswerFingerprint) -> bool:
     """Whether the message contains the ids of all the answer's calls, as calls or in its text."""
     if not answer.ids:
         return False
     calls = message.get("tool_calls")
     ids = {call.get("id") for call in calls if isinstance(call, Mapping)} if isinstance(calls, list) else set()
-    text = "" if ids.issuperset(answer.ids) else _said(message)
+    text = "" if ids.issuperset(answer.ids) else _content_text(message)
     return all(uid in ids or uid in text for uid in answer.ids)
 
 
-def quotes(letters: str, answer: Gist) -> bool:
+def quotes(letters: str, answer: AnswerFingerprint) -> bool:
     """Whether letters hold an answer that is long enough to be known again."""
     return len(answer.begin) >= _MIN_QUOTED and answer.begin in letters and answer.end in letters
 
@@ -241,7 +241,7 @@ class Call:
     call_kind: str
     messages: Sequence[Mapping[str, Any]] = ()
     """The messages as sent; not kept in the link state."""
-    answer_gist: Gist | None = None
+    answer_fingerprint: AnswerFingerprint | None = None
     retry_count: int = 0
     """The client SDK's retry number; 0 is the first try."""
     started_at: float = 0.0
@@ -333,7 +333,7 @@ class MessageHasher:
             status=status,
             call_kind=call_kind,
             messages=messages or (),
-            answer_gist=None if response_message is None else gist(response_message),
+            answer_fingerprint=None if response_message is None else fingerprint_answer(response_message),
             retry_count=retry_count,
             started_at=started_at,
             finished_at=finished_at,

@@ -72,6 +72,6 @@ def _answered(nodes: Sequence[Node], node: Node, call: Call, m: int) -> tuple[No
 
 
 def _by_ids(node: Node, call: Call, place: int | None) -> bool:
-    if place is None or node.answer_gist is None or place >= len(call.talk_roles):
+    if place is None or node.answer_fingerprint is None or place >= len(call.talk_roles):
         return False
-    return holds_ids(call.messages[call.n_system + place], node.answer_gist)
+    return holds_ids(call.messages[call.n_system + place], node.answer_fingerprint)

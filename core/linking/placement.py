@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.linking.calls import OPENING_SIDE_TASK, SIDE_TASK, SUBAGENT, Call, Gist, UInt64, stems_from
+from core.linking.calls import OPENING_SIDE_TASK, SIDE_TASK, SUBAGENT, AnswerFingerprint, Call, UInt64, stems_from
 from core.linking.forest import TokenForest, shared_prefix
 from core.pool.store.content import message_text
 from core.types import CallKind, Source, StepStatus, Transition
@@ -46,7 +46,7 @@ class Node:
     """Messages of the prompt up to the last assistant's; what follows is new, and may be replaced by the next call."""
     last: int | None
     """The hash of the prompt's last message."""
-    answer_gist: Gist | None
+    answer_fingerprint: AnswerFingerprint | None
     finished_at: float
     connection: str | None
     link: Link | None = None
@@ -149,11 +149,11 @@ class TrajectoryLinks:
 
     def _note_failure(self, call: Call) -> None:
         """Count failed calls of one prompt, and the calls that have replaced them since."""
-        asked = _asked(call)
+        key = _request_key(call)
         if call.status not in _USABLE:
-            self._refused[asked] = self._refused.get(asked, 0) + 1
-        elif self._refused.get(asked):
-            self._refused[asked] -= 1
+            self._refused[key] = self._refused.get(key, 0) + 1
+        elif self._refused.get(key):
+            self._refused[key] -= 1
 
     def remember(
         self, call: Call, link: Link, matches: Mapping[int, int] | None = None, head: int | None = None
@@ -193,7 +193,7 @@ class TrajectoryLinks:
                 n_head=head,
                 n_past=max((n for n, role in enumerate(call.talk_roles, 1) if role == "assistant"), default=0),
                 last=None if call.talk is None or not call.talk.size else int(call.talk[-1]),
-                answer_gist=call.answer_gist if usable else None,
+                answer_fingerprint=call.answer_fingerprint if usable else None,
                 finished_at=call.finished_at,
                 connection=call.connection,
                 link=link,
@@ -313,7 +313,7 @@ class TrajectoryLinks:
         if m == n_old == n_new and node.system == call.system:
             # Asked again after an answer: one more sample. Only a client's SDK that tries again had not got the answer,
             # unless another call of this prompt had failed, in whose place this one stands.
-            again = call.retry_count > 0 and not self._refused.get(_asked(call))
+            again = call.retry_count > 0 and not self._refused.get(_request_key(call))
             return Transition.FORKED, CallKind.RETRY if again else kind
         if m < n_old and n_old - m > 2 and n_new < n_old * COMPACTED_RATIO:
             return Transition.COMPACTED, kind
@@ -370,7 +370,7 @@ def _is_subagent(call: Call) -> bool:
     return bool(call.n_system) and SUBAGENT.search(message_text(call.messages[0])[:400]) is not None
 
 
-def _asked(call: Call) -> int:
+def _request_key(call: Call) -> int:
     return hash((call.system, None if call.talk is None else call.talk.tobytes()))
 
 
@@ -409,6 +409,6 @@ def _rewritten(node: Node, call: Call, m: int) -> bool:
 
 def likeness(node: Node, call: Call, m: int) -> int:
     """How well the message after the whole prompt is the answer, rewritten, as ``stems_from`` tells; 0 when not."""
-    if node.answer_gist is None or not _rewritten(node, call, m):
+    if node.answer_fingerprint is None or not _rewritten(node, call, m):
         return 0
-    return stems_from(call.messages[call.n_system + m], node.answer_gist)
+    return stems_from(call.messages[call.n_system + m], node.answer_fingerprint)

@@ -60,8 +60,8 @@ class Labels:
         """The same opinion on everything a view matches, not only on a page of it: (action_uid, how many)."""
         with self._writer.writing() as cursor:
             action_id, first_id = self._writer.take("action_id"), self._writer.next["annotation_id"]
-            said = Annotation(kind, value, author, source, self._db.clock(), note=note)
-            action_uid, n = self._append_to_view(cursor, view, target, said, label, action_id, first_id)
+            annotation = Annotation(kind, value, author, source, self._db.clock(), note=note)
+            action_uid, n = self._append_to_view(cursor, view, target, annotation, label, action_id, first_id)
             self._writer.take("annotation_id", n)
             self._db.touch(actions=[action_id])
         return action_uid, n
@@ -70,10 +70,10 @@ class Labels:
     def previewing_view(self, view: View, target: str, kind: str, value: Any, *, source: str) -> Iterator[int]:
         """As ``previewing``, of ``annotate_view``; gives how many it is about."""
         with self._db.dry_run() as cursor:
-            said = Annotation(kind, value, "preview", source, self._db.clock())
+            annotation = Annotation(kind, value, "preview", source, self._db.clock())
             next_ids = self._writer.next
             numbers = next_ids["action_id"], next_ids["annotation_id"]
-            yield self._append_to_view(cursor, view, target, said, None, *numbers)[1]
+            yield self._append_to_view(cursor, view, target, annotation, None, *numbers)[1]
 
     def _append(
         self, cursor: Cursor, annotations: Sequence[Annotation], label: str | None, action_id: int, first_id: int
@@ -94,14 +94,14 @@ class Labels:
         cursor: Cursor,
         view: View,
         target: str,
-        said: Annotation,
+        annotation: Annotation,
         label: str | None,
         action_id: int,
         first_id: int,
     ) -> tuple[str, int]:
         if target not in ("step", "trajectory"):
             raise InvalidInput("The target is 'step' or 'trajectory'.", field="target")
-        number, text = opinions.encode_value(said.kind, said.value)
+        number, text = opinions.encode_value(annotation.kind, annotation.value)
         column = "s.step_id" if target == "step" else "NULL::BIGINT"
         with self._reader.resolved(cursor, view) as seen, reads.explained(view):
             condition = compile_view(seen)
@@ -113,12 +113,12 @@ class Labels:
                 FROM (SELECT DISTINCT s.trajectory_id, {column} AS step_id {source_sql(condition)})
                 """,
                 [
-                    first_id, action_id, said.kind, number, text, said.author, said.source, said.note,
-                    timestamp(said.created_at), *condition.parameters,
+                    first_id, action_id, annotation.kind, number, text, annotation.author, annotation.source,
+                    annotation.note, timestamp(annotation.created_at), *condition.parameters,
                 ],
             ).fetchone()[0]  # fmt: skip
         action_uid = opinions.add_action(
-            cursor, action_id=action_id, label=label, author=said.author, n=n, now=said.created_at
+            cursor, action_id=action_id, label=label, author=annotation.author, n=n, now=annotation.created_at
         )
         relabel(cursor, action_id)
         return action_uid, n

@@ -38,7 +38,7 @@ class Stats:
 
         def count() -> dict[str, list[tuple[Any, int]]]:
             with reads.explained(view), self._cache.columns.reading(view, facets=len(columns) > 1) as snapshot:
-                return count_facets(snapshot, columns, reads.MOST_VALUES)
+                return count_facets(snapshot, columns, reads.MAX_VALUES)
 
         facets = self._cache.cached(("facets", view, list(columns)), count)
         return {name: list(counts) for name, counts in facets.items()}

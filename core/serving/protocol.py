@@ -29,7 +29,7 @@ _Text = Annotated[str, Meta(min_length=1)]
 _TopLogprobs = Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)]
 
 
-class _Asked(Struct, kw_only=True):
+class _Request(Struct, kw_only=True):
     """Fields of both routes."""
 
     temperature: Annotated[float, Meta(ge=0.0, le=100.0)] = 1.0
@@ -53,7 +53,7 @@ class _Asked(Struct, kw_only=True):
     return_tokens_as_token_ids: bool = False
 
 
-class _Chat(_Asked, kw_only=True):
+class _Chat(_Request, kw_only=True):
     messages: list[dict[str, Any]]
     tools: list[Any] = []
     chat_template_kwargs: dict[str, Any] = {}
@@ -62,7 +62,7 @@ class _Chat(_Asked, kw_only=True):
     top_logprobs: _TopLogprobs = 0
 
 
-class _Completion(_Asked, kw_only=True):
+class _Completion(_Request, kw_only=True):
     logprobs: _TopLogprobs | None = None
     echo: bool = False
 
@@ -144,26 +144,26 @@ def parse_chat(body: Mapping[str, Any], tokenizer: ChatTokenizer, spellings: Spe
         InvalidInput: a field is invalid; ``field`` names it.
     """
     _refuse_unsupported(body)
-    asked = checked(_Chat, body)
-    kwargs = asked.chat_template_kwargs
+    request = checked(_Chat, body)
+    kwargs = request.chat_template_kwargs
     if {"messages", "tools"} & kwargs.keys():
         raise InvalidInput("chat_template_kwargs must be an object of options", field="chat_template_kwargs")
-    tools = asked.tools
+    tools = request.tools
     offered = None if body.get("tools") is None or body.get("tool_choice") == "none" else tools
-    prompt = tokenizer.encode(render_body(spellings.respelled(asked.messages), offered, kwargs, body, tokenizer))
-    max_tokens = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
+    prompt = tokenizer.encode(render_body(spellings.respelled(request.messages), offered, kwargs, body, tokenizer))
+    max_tokens = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     forced = forced_tools(body.get("tool_choice"), tools)
     grammar = call_grammar(forced, tools) if forced else answer_grammar(body.get("response_format"))
     return Call(
         dialect="chat",
         body=body,
         prompts=(tuple(prompt),),
-        sampling=replace(_sampling(asked, max_tokens, tokenizer), grammar=grammar),
+        sampling=replace(_sampling(request, max_tokens, tokenizer), grammar=grammar),
         forced=forced,
-        wants_logprobs=asked.logprobs,
-        n_top_logprobs=asked.top_logprobs,
+        wants_logprobs=request.logprobs,
+        n_top_logprobs=request.top_logprobs,
         parse_tools=bool(offered),
-        **_delivery(asked),
+        **_delivery(request),
     )
 
 
@@ -185,18 +185,18 @@ def render_body(
     text = tokenizer.render(messages, tools, **{"add_generation_prompt": begins, **kwargs})
     if not goes_on:
         return text
-    said = _said(messages[-1]) if messages else ""
-    at = text.rfind(said)
-    if begins or not said or at < 0:
+    last_text = _content_text(messages[-1]) if messages else ""
+    at = text.rfind(last_text)
+    if begins or not last_text or at < 0:
         raise InvalidInput(
             "there is no last message to continue",
             field="continue_final_message",
             hint="the last message must have text; add_generation_prompt must be off",
         )
-    return text[: at + len(said)]
+    return text[: at + len(last_text)]
 
 
-def _said(message: Mapping[str, Any]) -> str:
+def _content_text(message: Mapping[str, Any]) -> str:
     content = message.get("content")
     parts = content if isinstance(content, list) else [content]
     texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
@@ -210,9 +210,9 @@ def parse_completion(body: Mapping[str, Any], tokenizer: ChatTokenizer) -> Call:
         InvalidInput: a field is invalid; ``field`` names it.
     """
     _refuse_unsupported(body)
-    asked = checked(_Completion, body)
-    max_tokens = COMPLETIONS_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
-    sampling = _sampling(asked, max_tokens, tokenizer)
+    request = checked(_Completion, body)
+    max_tokens = COMPLETIONS_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+    sampling = _sampling(request, max_tokens, tokenizer)
     prompts = _prompts(body.get("prompt"), tokenizer)
     if sampling.n * len(prompts) > MAX_ANSWERS:
         raise InvalidInput(f"n times the number of prompts is over {MAX_ANSWERS}", field="prompt")
@@ -221,10 +221,10 @@ def parse_completion(body: Mapping[str, Any], tokenizer: ChatTokenizer) -> Call:
         body=body,
         prompts=prompts,
         sampling=sampling,
-        wants_logprobs=asked.logprobs is not None,
-        echo=asked.echo,
-        n_top_logprobs=asked.logprobs or 0,
-        **_delivery(asked),
+        wants_logprobs=request.logprobs is not None,
+        echo=request.echo,
+        n_top_logprobs=request.logprobs or 0,
+        **_delivery(request),
     )
 
 
@@ -254,36 +254,36 @@ def error_body(error: StudioError) -> tuple[int, dict[str, Any]]:
     return status, {"error": {"message": message, "type": kind, "param": error.field, "code": code}}
 
 
-def _delivery(asked: _Asked) -> dict[str, Any]:
+def _delivery(request: _Request) -> dict[str, Any]:
     return {
-        "stream": asked.stream,
-        "include_usage": bool(asked.stream_options.get("include_usage")),
-        "wants_ids": asked.return_token_ids,
-        "tokens_as_ids": asked.return_tokens_as_token_ids,
+        "stream": request.stream,
+        "include_usage": bool(request.stream_options.get("include_usage")),
+        "wants_ids": request.return_token_ids,
+        "tokens_as_ids": request.return_tokens_as_token_ids,
     }
 
 
-def _sampling(asked: _Asked, max_tokens: int | None, tokenizer: ChatTokenizer) -> Sampling:
-    for field, ids in (("stop_token_ids", asked.stop_token_ids), ("logit_bias", asked.logit_bias)):
+def _sampling(request: _Request, max_tokens: int | None, tokenizer: ChatTokenizer) -> Sampling:
+    for field, ids in (("stop_token_ids", request.stop_token_ids), ("logit_bias", request.logit_bias)):
         if not all(_is_id(token, tokenizer) for token in ids):
             raise InvalidInput(f"{field} must name token ids below {tokenizer.n_vocab}", field=field)
-    stop = [asked.stop] if isinstance(asked.stop, str) else asked.stop
+    stop = [request.stop] if isinstance(request.stop, str) else request.stop
     return Sampling(
-        temperature=asked.temperature,
-        top_p=asked.top_p,
-        top_k=max(asked.top_k, 0),
-        min_p=asked.min_p,
-        seed=asked.seed,
-        n=asked.n,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        top_k=max(request.top_k, 0),
+        min_p=request.min_p,
+        seed=request.seed,
+        n=request.n,
         max_tokens=max_tokens,
-        min_tokens=asked.min_tokens,
+        min_tokens=request.min_tokens,
         stop=tuple(text for text in stop if text),
-        stop_token_ids=tuple(asked.stop_token_ids),
-        ignore_eos=asked.ignore_eos,
-        presence_penalty=asked.presence_penalty,
-        frequency_penalty=asked.frequency_penalty,
-        repetition_penalty=asked.repetition_penalty,
-        logit_bias=tuple(asked.logit_bias.items()),
+        stop_token_ids=tuple(request.stop_token_ids),
+        ignore_eos=request.ignore_eos,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+        repetition_penalty=request.repetition_penalty,
+        logit_bias=tuple(request.logit_bias.items()),
     )
 
 

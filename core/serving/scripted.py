@@ -135,10 +135,10 @@ class ScriptedEngine:
         self, request: web.BaseRequest, route: str, body: dict[str, Any], match: Match
     ) -> web.StreamResponse:
         """Send the cached bytes of an equivalent request: the engine takes as little time as possible in benchmarks."""
-        asked = ("n", "stream", "logprobs", "top_logprobs", "return_token_ids", "max_tokens", "echo")
+        field_names = ("n", "stream", "logprobs", "top_logprobs", "return_token_ids", "max_tokens", "echo")
         values = (repr(body.get(name)) for name in ("stream_options", "tool_choice", "response_format"))
         options = (*values, bool(body.get("tools")), body.get("max_completion_tokens"))
-        key = (route, match.index, match.variants, *map(body.get, asked), *options)
+        key = (route, match.index, match.variants, *map(body.get, field_names), *options)
         payload = self._fast.get(key)
         if payload is None:
             answer, events = self._compose(route, body, match, {})

@@ -84,8 +84,8 @@ class Sequences:
             raise InvalidInput(f"n_shared must be int64 of length {n}", field="n_shared")
         if n and (parent.min() < -1 or parent.max() >= n):
             raise InvalidInput("a parent is none of the sequences", field="parent")
-        most = np.where(parent >= 0, np.minimum(self.lengths, self.lengths[parent] if n else 0), 0)
-        if (n_shared < 0).any() or (n_shared > most).any():
+        max_shared = np.where(parent >= 0, np.minimum(self.lengths, self.lengths[parent] if n else 0), 0)
+        if (n_shared < 0).any() or (n_shared > max_shared).any():
             raise InvalidInput("a sequence shares more tokens than it or its parent has", field="n_shared")
 
     @classmethod

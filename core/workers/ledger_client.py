@@ -15,9 +15,9 @@ from core.gateway.access.ledger import Ledger
 class LedgerClient(Ledger):
     """Sends messages to the owner; ``answered`` receives replies in another thread."""
 
-    def __init__(self, tell: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(self, send: Callable[[Mapping[str, Any]], None]) -> None:
         super().__init__()
-        self._tell = tell
+        self._send = send
         self._numbers = itertools.count()
         self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Mapping[str, Any]]]] = {}
 
@@ -30,7 +30,7 @@ class LedgerClient(Ledger):
         number = next(self._numbers)
         self._waiting[number] = (loop, answer)
         try:
-            self._tell({"want": "call", "key": binding.key_sha256, "id": number})
+            self._send({"want": "call", "key": binding.key_sha256, "id": number})
             reply = await answer
         finally:
             del self._waiting[number]
@@ -39,7 +39,7 @@ class LedgerClient(Ledger):
 
     def spend(self, key_sha256: str, n_tokens: int) -> None:
         """Report the tokens of a finished call."""
-        self._tell({"spent": key_sha256, "n_tokens": n_tokens})
+        self._send({"spent": key_sha256, "n_tokens": n_tokens})
 
     def answered(self, message: Mapping[str, Any]) -> None:
         """Handle the owner's reply."""

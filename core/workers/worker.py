@@ -77,11 +77,11 @@ class Worker:
 
     Args:
         begin: the owner's first message, see ``Fleet``.
-        tell: sends a message to the owner.
+        send: sends a message to the owner.
     """
 
-    def __init__(self, begin: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]) -> None:
-        self._tell = tell
+    def __init__(self, begin: Mapping[str, Any], send: Callable[[Mapping[str, Any]], None]) -> None:
+        self._send = send
         self._done = threading.Event()
         self._stopping = False
         settings = Settings(**begin["settings"])
@@ -98,12 +98,12 @@ class Worker:
         self.policy.resume_sync(begin["sync"])
         self.stats = WorkerStats(clock=time.time)
         self.stats.listen(log_call)
-        self.local = EngineClient(lambda: tell({"want": "local_engine"}))
+        self.local = EngineClient(lambda: send({"want": "local_engine"}))
         self.engines = EngineSet(timeouts=timeouts_of(settings), bounds=bounds_of(settings))
         add_configured_engines(self.engines, settings, self.local)
         for engine in begin["engines"]:
             self.engines.add(**engine)
-        self.ledger = LedgerClient(tell)
+        self.ledger = LedgerClient(send)
         deps = GatewayDeps(
             settings=settings,
             journal=self.journal,
@@ -136,13 +136,13 @@ class Worker:
             limits=ServerLimits.of(settings),
             refused=self.stats.refused,
         )
-        self._reporter = threading.Thread(target=self._report, name="tell", daemon=True)
+        self._reporter = threading.Thread(target=self._report, name="report", daemon=True)
 
     def start(self) -> None:
         """Accept calls."""
         port = self.server.start()
         self._reporter.start()
-        self._tell({"ready": port})
+        self._send({"ready": port})
 
     def apply(self, message: Mapping[str, Any]) -> None:
         """Apply a message of the owner and acknowledge it."""
@@ -161,7 +161,7 @@ class Worker:
         elif action == "local_engine":
             self.local.answered(message)
         if "n" in message:
-            self._tell({"ack": message["n"]})
+            self._send({"ack": message["n"]})
 
     def stop(self) -> None:
         """Finish calls in flight, close the journal, send the last counts."""
@@ -179,7 +179,7 @@ class Worker:
             last = self._done.wait(REPORT_EVERY_S)
             news = self.stats.news()
             if news is not None:
-                self._tell({"news": news})
+                self._send({"news": news})
             if time.monotonic() - looked_at >= ENGINES_EVERY_S or last:
                 looked_at = time.monotonic()
                 if not last:
@@ -187,7 +187,7 @@ class Worker:
                 for name, value in (("engines", self.engines.status()), ("journal_error", self.journal.error)):
                     if last_sent[name] != value:
                         last_sent[name] = value
-                        self._tell({name: value})
+                        self._send({name: value})
 
     def _look_after(self) -> None:
         """Revive the journal writer. If the server's thread has ended, exit, so that the owner restarts the worker."""

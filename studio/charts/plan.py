@@ -214,9 +214,9 @@ def group_tokens(names: Sequence[str], tokens: Ints, packed: Ints, *, height: in
     return chart
 
 
-def tick_step(n: int, most: int = 12) -> int:
-    """The least of 1, 2, 5, 10, 20, 50, … that gives at most ``most`` ticks for ``n`` places."""
+def tick_step(n: int, max_ticks: int = 12) -> int:
+    """The least of 1, 2, 5, 10, 20, 50, … that gives at most ``max_ticks`` ticks for ``n`` places."""
     step = 1
-    while n > step * most:
+    while n > step * max_ticks:
         step = {1: 2, 2: 5, 5: 10}[int(str(step)[0])] * 10 ** (len(str(step)) - 1)
     return step

@@ -72,6 +72,6 @@ def engine_state(engine: dict[str, Any]) -> str:
     if engine.get("ok"):
         parts.append(streaming_line(engine.get("streaming") or {}))
     if engine.get("in_flight") or engine.get("waiting"):
-        most = f" of {engine['concurrency']}" if engine.get("concurrency") else ""
-        parts.append(f"{engine['in_flight']}{most} in flight, {engine['waiting']} waiting")
+        concurrency = f" of {engine['concurrency']}" if engine.get("concurrency") else ""
+        parts.append(f"{engine['in_flight']}{concurrency} in flight, {engine['waiting']} waiting")
     return " · ".join(parts)

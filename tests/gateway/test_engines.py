@@ -44,7 +44,7 @@ def test_what_the_engine_knows_is_found_out_once(gateway, upstream):
     assert findings(gateway)["models"] == ["policy"]
     assert findings(gateway)["flavour"] == "vllm"
     assert findings(gateway)["chat"] == {
-        "asked": ["return_token_ids", "logprobs"],
+        "requested": ["return_token_ids", "logprobs"],
         "refused": [],
         "token_ids": True,
         "prompt_token_ids": True,
@@ -141,7 +141,7 @@ def test_ollama_is_known_by_its_own_address(make_gateway, stopping, version):
         ("ollama", version) if version else ("library", None)
     )
     assert status["findings"]["chat"] == {
-        "asked": ["return_token_ids", "logprobs"], "refused": [],
+        "requested": ["return_token_ids", "logprobs"], "refused": [],
         "token_ids": False, "prompt_token_ids": False, "logprobs": True,
     }  # fmt: skip
     (record,) = gateway.records()

@@ -41,7 +41,7 @@ ENDLESS = {
     "an event": (OK + SSE + b"\r\ndata: ", b"a" * 65_536),
     "comments": (OK + SSE + b"\r\n", b": keep-alive\n\n" * 5000),
 }
-MOST_SENT = 200 * MIB
+MAX_SENT = 200 * MIB
 
 
 class Endless(socketserver.ThreadingTCPServer):
@@ -66,7 +66,7 @@ class Handler(socketserver.StreamRequestHandler):
         sent = 0
         try:
             self.wfile.write(begin)
-            while piece and sent < MOST_SENT:
+            while piece and sent < MAX_SENT:
                 self.wfile.write(piece)
                 sent += len(piece)
         finally:

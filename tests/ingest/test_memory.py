@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from core.gateway.engines.stream_trials import _MOST_MODELS, StreamTrials
+from core.gateway.engines.stream_trials import _MAX_MODELS, StreamTrials
 from core.ingest.linker import Linker
 from core.ingest.reader import RecordReader
 from core.ingest.thread import _read_record
@@ -91,12 +91,12 @@ def test_a_reader_keeps_no_more_trajectories_than_its_bound() -> None:
 
     for payload in odd():
         reader.parse(payload)
-    assert len(reader._said) < 200
+    assert len(reader._entries) < 200
 
 
 def test_models_that_are_tried_out_are_bounded() -> None:
     streams = StreamTrials("e", None, lambda: 0.0)  # type: ignore[arg-type]
-    streams._trials = {(f"m{number}", "chat"): (1, 0.0) for number in range(_MOST_MODELS)}
+    streams._trials = {(f"m{number}", "chat"): (1, 0.0) for number in range(_MAX_MODELS)}
     answer = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]}
     streams.start_trial("one more", "chat", answer, None)  # type: ignore[arg-type]
-    assert len(streams._trials) == _MOST_MODELS
+    assert len(streams._trials) == _MAX_MODELS

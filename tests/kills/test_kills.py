@@ -19,7 +19,7 @@ from tests.left_out import only_in_ci
 
 N_KILLS = int(os.environ.get("CLAW_KILLS", "50"))
 SEED = int(os.environ.get("CLAW_KILLS_SEED", "7"))
-MOST_ROUNDS = max(N_KILLS, 30)
+MAX_ROUNDS = max(N_KILLS, 30)
 many = pytest.param(N_KILLS, marks=() if "CLAW_KILLS" in os.environ else only_in_ci("fifty kills, some minutes"))
 
 
@@ -30,7 +30,7 @@ def test_what_was_acknowledged_is_there_after_every_kill(n_kills: int, gateways:
         # Kills without traffic prove nothing: it goes on until more calls were answered than rounds ended.
         while run.n_kills < n_kills // 2 or run.n_answered <= run.number:
             run.round()
-            assert run.number < MOST_ROUNDS, f"seed {SEED}: {run.n_answered} calls were answered in {run.number} rounds"
+            assert run.number < MAX_ROUNDS, f"seed {SEED}: {run.n_answered} calls were answered in {run.number} rounds"
             assert not run.promised.lost, f"seed {SEED}, round {run.number}: {run.promised.lost[:10]}"
         result = run.finish()
     print(json.dumps(result))

@@ -19,7 +19,7 @@ from core.pool.query.columns import STEP_COLUMNS
 from core.pool.query.facets import count_by_sql
 from core.pool.query.histogram import by_sql
 from core.pool.query.views import compile_view, source_sql
-from core.pool.store.changes import MOST_KEPT, NOTHING, Changes, ChangeSet
+from core.pool.store.changes import MAX_KEPT_WRITES, NOTHING, Changes, ChangeSet
 from core.pool.store.database import rows
 from core.types import Annotation, PolicyEvent, Step, View
 
@@ -63,7 +63,7 @@ def test_writes_are_remembered_by_what_they_touched() -> None:
     changes.add(4, None)
     assert changes.since(3) is None and changes.since(4) == NOTHING
     assert changes.any_since(3) and not changes.any_since(4) and not Changes().any_since(0)
-    for number in range(5, 5 + MOST_KEPT):
+    for number in range(5, 5 + MAX_KEPT_WRITES):
         changes.add(number, one)
     assert changes.since(3) is None, "what is forgotten may be all"
     assert changes.since(4) == one

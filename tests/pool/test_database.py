@@ -111,11 +111,11 @@ def test_readers_see_whole_batches_while_a_writer_appends(tmp_path: Path) -> Non
 
 @given(st.lists(st.integers(-5, 60), max_size=40), st.sampled_from([0, 3, 1000]))
 @settings(max_examples=60, deadline=None)
-def test_rows_among_numbers_are_those(numbers: list[int], most_bound: int) -> None:
+def test_rows_among_numbers_are_those(numbers: list[int], max_bound: int) -> None:
     stored = [*range(0, 50, 2), None]
     with duckdb.connect() as connection:
         connection.execute("CREATE TABLE held AS SELECT unnest(?::BIGINT[]) AS number", [stored])
-        with among(connection, "number", numbers, most_bound=most_bound) as (condition, bound):
+        with among(connection, "number", numbers, max_bound=max_bound) as (condition, bound):
             rows = connection.execute(f"SELECT number FROM held WHERE {condition} ORDER BY ALL", bound).fetchall()
     assert [row[0] for row in rows] == sorted(set(numbers) & set(range(0, 50, 2)))
 

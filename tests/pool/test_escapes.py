@@ -26,13 +26,13 @@ from tests.effort import sampled
 from .escapes import BOMBS, OUTSIDE, WHERE
 
 CANARY = "canary-7f3a9c"
-MOST_GROWTH = 700 << 20
+MAX_GROWTH = 700 << 20
 """Of the service's own process."""
-MOST_BESIDE = 5 << 30
+MAX_OTHER_MEMORY = 5 << 30
 """Of the processes for queries together, files they have mapped included."""
 N_LONG = 10_000
 """Steps whose condition runs when the service is told to end."""
-MOST_S = 45.0
+MAX_S = 45.0
 """A generous time for an answer to a query that may take one second, on a machine that is busy."""
 
 
@@ -49,7 +49,7 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         """Until ``done``."""
-        with httpx.Client(base_url=self.base_url, timeout=MOST_S) as http:
+        with httpx.Client(base_url=self.base_url, timeout=MAX_S) as http:
             while not self.done.wait(0.1):
                 self.own = max(self.own, self.process.memory_info().rss)
                 self.beside = max(self.beside, sum(map(resident, self.process.children(recursive=True))))
@@ -113,11 +113,11 @@ def watch(studio: ServeProcess) -> Iterator[Watch]:
     yield watch
     watch.done.set()
     watch.join()
-    assert watch.own - before < MOST_GROWTH
-    assert watch.beside < MOST_BESIDE
+    assert watch.own - before < MAX_GROWTH
+    assert watch.beside < MAX_OTHER_MEMORY
     assert watch.wrong == []
     assert watch.n_calls > 20
-    assert watch.slowest_s < MOST_S
+    assert watch.slowest_s < MAX_S
 
 
 def filled(text: str, folder: Path) -> str:
@@ -136,7 +136,7 @@ def listed(folder: Path) -> set[str]:
 
 
 def held(answer: httpx.Response, began: float) -> None:
-    assert time.monotonic() - began < MOST_S
+    assert time.monotonic() - began < MAX_S
     assert answer.status_code in (200, 422), answer.text[:300]
     assert CANARY not in answer.text
     if answer.status_code == 422:

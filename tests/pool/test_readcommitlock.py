@@ -31,7 +31,7 @@ void *memcpy(void *to, const void *from, size_t n) {
     static int met = 0;
     if (n == 251 * 8 && access("armed", F_OK) == 0 && __sync_bool_compare_and_swap(&met, 0, 1)) {
         close(open("inside", O_CREAT | O_WRONLY, 0600));
-        for (int left = atoi(getenv("MOST_MS")); left > 0 && access("added", F_OK) != 0; left--) usleep(1000);
+        for (int left = atoi(getenv("MAX_MS")); left > 0 && access("added", F_OK) != 0; left--) usleep(1000);
     }
     return memmove(to, from, n);
 }
@@ -112,7 +112,7 @@ def meet(slow: Path, who: str, path: Path, *, most_ms: int = 30_000) -> list[str
         text=True,
         timeout=120,
         cwd=path,
-        env={**os.environ, "LD_PRELOAD": str(slow), "MOST_MS": str(most_ms), "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "LD_PRELOAD": str(slow), "MAX_MS": str(most_ms), "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

@@ -14,7 +14,7 @@ import pytest
 
 from core.pool import Pool
 from core.pool.cache.cache import FEW_STEPS, LOG_BYTES
-from core.pool.cache.columncache import AHEAD, FIRST, MOST_BEHIND, SORTED, VALUES, ColumnCache, _read
+from core.pool.cache.columncache import AHEAD, FIRST, MAX_WRITES_BEHIND, SORTED, VALUES, ColumnCache, _read
 from core.pool.cache.readahead import CacheWarmer
 from core.pool.query.facets import count_by_sql
 from core.pool.query.listing import list_steps, touch_rows
@@ -80,7 +80,7 @@ def test_columns_read_ahead_keep_within_their_memory() -> None:
     database = Database(":memory:", memory="1GB", threads=2, clock=lambda: NOW)
     pool = Pool(database)
     pool.steps.append(some(999))
-    numbers = ColumnCache(database, reader_of(database), most_bytes=3 * 8 * 1000)
+    numbers = ColumnCache(database, reader_of(database), max_bytes=3 * 8 * 1000)
     numbers.read_ahead(lambda: False)
     assert list(numbers._columns) == [*FIRST[1:3], FIRST[0]], "the first that fit; one was asked for once more"
     assert numbers.n_bytes <= 3 * 8 * 1000 + 3 * 4 * 1000 + 8 * 1000 + 8 * 1000
@@ -104,13 +104,13 @@ def test_what_fell_behind_is_brought_up_to_date() -> None:
     pool.steps.append(some(10, 300))
     numbers.read_ahead(lambda: False)
     assert {name: kept.number for name, kept in numbers._columns.items()} == before, "not for every write"
-    for _ in range(MOST_BEHIND):
+    for _ in range(MAX_WRITES_BEHIND):
         with database.write(touches=None) as cursor:
             cursor.execute("UPDATE step_state SET latency_s = latency_s + 1 WHERE step_id = 5")
     numbers.read_ahead(lambda: False)
     assert {kept.number for kept in numbers._columns.values()} == {database.n_writes}
     first = list_steps(numbers, View(), "latency_s desc", 1, 0).to_pylist()[0]
-    assert (first["step_uid"], first["latency_s"]) == ("s4", 4 / 8 + MOST_BEHIND)
+    assert (first["step_uid"], first["latency_s"]) == ("s4", 4 / 8 + MAX_WRITES_BEHIND)
     pool.close()
 
 

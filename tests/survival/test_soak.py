@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench.soak.growth import MOST_DISK_KB, MOST_MORE, judged, slope
+from bench.soak.growth import MAX_DISK_KB, MAX_GROWTH, judged, slope
 
 CALLS_A_LOOK = 200
 LEAKS = {
@@ -17,9 +17,9 @@ LEAKS = {
     "threads, more at the end": ("threads", 1 / 500),
     "descriptors, more at the end": ("descriptors", 1 / 500),
     "processes, more at the end": ("processes", 1 / 2000),
-    "journal on disk, KB a call": ("journal_mb", 2 * MOST_DISK_KB["journal_mb"] / 1024),
-    "pool on disk, KB a call": ("pool_mb", 2 * MOST_DISK_KB["pool_mb"] / 1024),
-    "opinions on disk, KB a call": ("opinions_mb", 2 * MOST_DISK_KB["opinions_mb"] / 1024),
+    "journal on disk, KB a call": ("journal_mb", 2 * MAX_DISK_KB["journal_mb"] / 1024),
+    "pool on disk, KB a call": ("pool_mb", 2 * MAX_DISK_KB["pool_mb"] / 1024),
+    "opinions on disk, KB a call": ("opinions_mb", 2 * MAX_DISK_KB["opinions_mb"] / 1024),
 }
 
 
@@ -75,4 +75,4 @@ def test_the_slope_is_the_median_of_all_pairs() -> None:
     pairs = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.combinations(points, 2)]
     assert slope(*zip(*points, strict=True)) == pytest.approx(statistics.median(pairs))
     assert slope([1, 1, 1], [2, 3, 4]) == 0.0
-    assert set(MOST_MORE) == {"threads", "descriptors", "processes"}
+    assert set(MAX_GROWTH) == {"threads", "descriptors", "processes"}

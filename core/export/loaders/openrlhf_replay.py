@@ -49,22 +49,24 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self.replay = Replay(os.environ["CLAW_REPLAY"])
-        self._asked: dict[str, int] = defaultdict(int)
+        self._n_requested: dict[str, int] = defaultdict(int)
 
     async def execute(
         self, prompt: str, label: Any, sampling_params: Any, max_length: int, *_: Any, **__: Any
     ) -> dict[str, Any]:
         """The captured rollout in the shape of a generated one."""
         rows = self.replay.rows[prompt]
-        number = self._asked[prompt]
-        self._asked[prompt] += 1
+        number = self._n_requested[prompt]
+        self._n_requested[prompt] += 1
         # All samples of a prompt are asked for at once, so here they have all begun.
         await asyncio.sleep(0)
-        if self._asked[prompt] != len(rows):
-            asked = self._asked[prompt]
-            raise ValueError(f"{asked} samples of prompt {prompt!r} were asked for, and {len(rows)} were captured")
+        if self._n_requested[prompt] != len(rows):
+            n_requested = self._n_requested[prompt]
+            raise ValueError(
+                f"{n_requested} samples of prompt {prompt!r} were requested, and {len(rows)} were captured"
+            )
         await asyncio.sleep(0)
-        self._asked[prompt] = 0
+        self._n_requested[prompt] = 0
         row = rows[number]
         if len(row["observation_tokens"]) > max_length:
             raise ValueError(f"a row of {len(row['observation_tokens'])} tokens would be cut at {max_length}")

@@ -62,7 +62,7 @@ class CapabilityFallback:
         tokens = extract_tokens(answer, 0, dialect, echoed=echoed) if isinstance(answer, dict) else None
         several = len({name for _, name in self._levels}) > 1
         self._findings[f"{where}:{model}" if several else where] = {
-            "asked": list(added),
+            "requested": list(added),
             "refused": sorted(set(asks[0]) - set(asks[level])),
             "token_ids": tokens is not None and tokens.response_ids is not None,
             "prompt_token_ids": tokens is not None

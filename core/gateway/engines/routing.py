@@ -89,10 +89,10 @@ class Attempts:
             else:
                 if not isinstance(answer, EngineAnswer) or answer.status not in BUSY or self.n >= n_attempts:
                     return answer
-                told_s = _seconds(answer.retry_after)
-                if len(self._engines) == 1 and (told_s is None or told_s > self._retries.max_wait_s):
+                retry_after_s = _seconds(answer.retry_after)
+                if len(self._engines) == 1 and (retry_after_s is None or retry_after_s > self._retries.max_wait_s):
                     return answer
-                wait_s = max(told_s or 0.0, self._backoff())
+                wait_s = max(retry_after_s or 0.0, self._backoff())
             self.failed.append(self.engine.name)
             following = _usable(self._engines, self.failed)
             if following is self.engine or following.name in self.failed:

@@ -29,7 +29,7 @@ TRY_AGAIN_S: Final = 900.0
 TRIALS: Final = 3
 """The engine may be busy, or the model may fail once. After these trials whole answers are used."""
 TRIAL_TIMEOUT_S: Final = 120.0
-_MOST_MODELS: Final = 200
+_MAX_MODELS: Final = 200
 """Model names come from outside; further models use whole answers."""
 
 _STREAM: Final = {"stream": True, "stream_options": {"include_usage": True}}
@@ -59,14 +59,14 @@ class StreamTrials:
         self._name = name
         self._timeouts = timeouts
         self._clock = clock
-        self._found: dict[tuple[str, str], str | None] = {}
+        self._reasons: dict[tuple[str, str], str | None] = {}
         self._with_logprobs: set[tuple[str, str]] = set()
         self._trials: dict[tuple[str, str], tuple[int, float]] = {}
         self._running: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     def relays(self, model: str, kind: str) -> bool:
         """Whether a stream was found to be equal to the whole answer."""
-        return self._found.get((model, kind), "unknown") is None
+        return self._reasons.get((model, kind), "unknown") is None
 
     def start_trial(self, model: str, kind: str, answer: Json, send: Send) -> None:
         """Start a trial in the background if a whole answer has no ids."""
@@ -74,30 +74,30 @@ class StreamTrials:
         n_trials, next_at = self._trials.get(key, (0, 0.0))
         if key in self._running or self.relays(model, kind) or n_trials >= TRIALS or self._clock() < next_at:
             return
-        if not has_no_ids(answer, kind) or (key not in self._trials and len(self._trials) >= _MOST_MODELS):
+        if not has_no_ids(answer, kind) or (key not in self._trials and len(self._trials) >= _MAX_MODELS):
             return
         self._trials[key] = (n_trials + 1, self._clock() + TRY_AGAIN_S)
-        self._found[key] = "it is being tried out"
+        self._reasons[key] = "it is being tried out"
         task = self._running[key] = asyncio.create_task(self._try(model, kind, send))
         task.add_done_callback(lambda _: self._running.pop(key, None))
 
     def check_stream(self, model: str, kind: str, answer: Json) -> None:
         """Check a relayed stream; if it lacks something, whole answers are used from then on."""
         if not has_no_ids(answer, kind):
-            self._found[model, kind] = "it tells ids by now"
+            self._reasons[model, kind] = "it tells ids by now"
         elif None in _counts(answer):
-            self._found[model, kind] = "its stream told no usage"
+            self._reasons[model, kind] = "its stream told no usage"
         elif (model, kind) in self._with_logprobs and not _entries(answer["choices"][0]):
-            self._found[model, kind] = "its stream told no log-probs"
+            self._reasons[model, kind] = "its stream told no log-probs"
 
     def forget(self) -> None:
         """Forget everything; the engine was restarted."""
-        self._found.clear()
+        self._reasons.clear()
         self._trials.clear()
 
     def why_not(self, kind: str) -> str | None:
         """Why a kind of call is not relayed; "" if it is, None if nothing is known."""
-        reasons = [why for (_, known), why in self._found.items() if known == kind]
+        reasons = [why for (_, known), why in self._reasons.items() if known == kind]
         return next((why for why in reasons if why is not None), "" if reasons else None)
 
     async def _try(self, model: str, kind: str, send: Send) -> None:
@@ -106,15 +106,15 @@ class StreamTrials:
             async with asyncio.timeout(TRIAL_TIMEOUT_S):
                 whole = await self._whole(await send(question))
                 streamed = await self._streamed(await send({**question, **_STREAM}))
-            self._found[model, kind] = difference(whole, streamed, kind)
+            self._reasons[model, kind] = difference(whole, streamed, kind)
             if _entries(whole["choices"][0]):
                 self._with_logprobs.add((model, kind))
         except TimeoutError:
-            self._found[model, kind] = "no answer when it was tried out"
+            self._reasons[model, kind] = "no answer when it was tried out"
         except (EngineError, HttpError) as error:
-            self._found[model, kind] = f"when it was tried out: {error}"
+            self._reasons[model, kind] = f"when it was tried out: {error}"
         except (AttributeError, KeyError, TypeError) as error:
-            self._found[model, kind] = f"its answers are of an odd shape: {error}"
+            self._reasons[model, kind] = f"its answers are of an odd shape: {error}"
 
     async def _whole(self, response: HttpAnswer) -> Json:
         async with response:

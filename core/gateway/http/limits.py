@@ -8,14 +8,14 @@ from typing import Final, Self
 
 from core.config import Settings
 
-MOST_DESCRIPTORS: Final = 1 << 20
+MAX_DESCRIPTORS: Final = 1 << 20
 KEPT_DESCRIPTORS: Final = 128
 """File descriptors kept for the journal, the pool, pipes and so on."""
 BODIES_AT_ONCE: Final = 4
 """How many request bodies of the largest size may be in memory at a time, summed over all requests."""
 OWNER_IDLE_S: Final = 75.0
 OWNER_HEADER_BYTES: Final = 4096
-MOST_FRAMING: Final = 16
+MAX_FRAMING: Final = 16
 """Most bytes of chunk sizes, extensions and trailers per byte of body; chunks of one byte have six."""
 CHECK_EVERY_S: Final = 1.0
 """Interval between checks of all connections, seconds."""
@@ -75,8 +75,8 @@ def raise_descriptor_limit() -> int:
     """Raise this process's limit of open files to the system's maximum; returns the limit. Never lowers it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return MOST_DESCRIPTORS
-    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+        return MAX_DESCRIPTORS
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if wanted <= soft:
         return soft
     try:

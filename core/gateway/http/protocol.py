@@ -19,12 +19,12 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from core.errors import HeadersTooLarge, MalformedHttp, Overloaded, RequestTimeout, StudioError, UnsupportedHttp
 from core.gateway.http.asgi import TooLarge
 from core.gateway.http.error_shapes import refusal
-from core.gateway.http.limits import MOST_FRAMING
+from core.gateway.http.limits import MAX_FRAMING
 from core.gateway.http.open_connections import OpenConnections
 
 MIN_BYTES_PER_S: Final = 4096
 """A body that arrives at least this fast does not time out."""
-MOST_PIPELINED: Final = 100
+MAX_PIPELINED: Final = 100
 SMALL: Final = 1 << 20
 """Smaller bodies are accepted even when request bodies fill their memory limit."""
 LINGER_S: Final = 5.0
@@ -126,8 +126,8 @@ class HttpProtocol(HttpToolsProtocol):
             self._raw_bytes += len(data)
             self._quiet_bytes = self._quiet_bytes + len(data) if self._body_bytes == body_bytes else 0
             framing = self._raw_bytes - self._body_bytes
-            most = self._limits.max_header_bytes
-            if self._quiet_bytes > most or framing > MOST_FRAMING * self._body_bytes + most:
+            max_header_bytes = self._limits.max_header_bytes
+            if self._quiet_bytes > max_header_bytes or framing > MAX_FRAMING * self._body_bytes + max_header_bytes:
                 self._refuse(MalformedHttp("the body is mostly chunk sizes, extensions or trailers", field="body"))
         return b""
 
@@ -289,7 +289,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._declared > self._limits.max_body_bytes:
             raise _Refused(self._long_body())
         late = self._above_limit and self._connections.full
-        if late or self._n_open > MOST_PIPELINED or (self._declared > SMALL and self._connections.memory_full):
+        if late or self._n_open > MAX_PIPELINED or (self._declared > SMALL and self._connections.memory_full):
             raise _Refused(self._overloaded())
         self._above_limit = False
 

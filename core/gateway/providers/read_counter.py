@@ -14,15 +14,15 @@ class ReadCounter:
     """Bytes read by all requests that are made inside this context.
 
     Args:
-        most: limit in bytes; None means no limit.
+        max_bytes: limit in bytes; None means no limit.
 
     Attributes:
         failure: why reading stopped, else None. LiteLLM itself reports a broken connection then.
     """
 
-    def __init__(self, most: int | None) -> None:
+    def __init__(self, max_bytes: int | None) -> None:
         self.failure: str | None = None
-        self._most = most
+        self._max_bytes = max_bytes
         self._n_bytes = 0
         self._token: Token[ReadCounter | None] | None = None
 
@@ -42,8 +42,8 @@ class ReadCounter:
     def add(self, n_bytes: int) -> None:
         """Count bytes. Raises Unreadable above the limit."""
         self._n_bytes += n_bytes
-        if self._most is not None and self._n_bytes > self._most:
-            self.fail(f"its answer is over {self._most} bytes")
+        if self._max_bytes is not None and self._n_bytes > self._max_bytes:
+            self.fail(f"its answer is over {self._max_bytes} bytes")
 
     def fail(self, why: str) -> NoReturn:
         """Raise Unreadable."""

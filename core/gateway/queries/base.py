@@ -42,13 +42,13 @@ class HttpRequest:
         """The request body. Raises as ``read_request``."""
         return await read_request(self.receive, self.headers, self.max_body_bytes)
 
-    def count(self, name: str, default: int, most: int) -> int:
-        """An integer query parameter. BadRequest unless it is from 1 to ``most``."""
+    def count(self, name: str, default: int, maximum: int) -> int:
+        """An integer query parameter. BadRequest unless it is from 1 to ``maximum``."""
         value = self.query.get(name)
         if value is None:
             return default
-        if not value.isdecimal() or not 1 <= int(value) <= most:
-            raise BadRequest(f"{name} must be a whole number from 1 to {most}", field=name)
+        if not value.isdecimal() or not 1 <= int(value) <= maximum:
+            raise BadRequest(f"{name} must be a whole number from 1 to {maximum}", field=name)
         return int(value)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 import httptools
 
-from core.gateway.http.limits import MOST_FRAMING
+from core.gateway.http.limits import MAX_FRAMING
 from core.gateway.transport.request import Origin
 
 HIGH_WATER: Final = 1 << 20
@@ -200,10 +200,11 @@ class EngineConnection(asyncio.Protocol):
                 self._wake()
             # The parser buffers an unfinished header, and skips what stands between pieces of a body, at any length.
             self._raw_bytes += len(data)
-            most = self._owner.bounds.head
-            if most is not None and self._raw_bytes - self._body_bytes > most + MOST_FRAMING * self._body_bytes:
+            max_head_bytes = self._owner.bounds.head
+            framing = self._raw_bytes - self._body_bytes
+            if max_head_bytes is not None and framing > max_head_bytes + MAX_FRAMING * self._body_bytes:
                 what = "its answer is mostly chunk sizes, extensions or trailers"
-                self._fail(HttpError(what if self._head else f"its headers are over {most} bytes"))
+                self._fail(HttpError(what if self._head else f"its headers are over {max_head_bytes} bytes"))
                 self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:

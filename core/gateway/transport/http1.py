@@ -171,11 +171,13 @@ class HttpAnswer:
         headers: names in lower case; repeated ones are joined by a comma.
     """
 
-    __slots__ = ("_connection", "_inflater", "_most", "_n_bytes", "_n_idle", "headers", "status")
+    __slots__ = ("_connection", "_inflater", "_max_bytes", "_n_bytes", "_n_idle", "headers", "status")
 
-    def __init__(self, status: int, headers: Mapping[str, str], connection: EngineConnection, most: int | None) -> None:
+    def __init__(
+        self, status: int, headers: Mapping[str, str], connection: EngineConnection, max_bytes: int | None
+    ) -> None:
         self.status = status
-        self._most = most
+        self._max_bytes = max_bytes
         self.headers = headers
         self._connection = connection
         self._n_bytes = self._n_idle = 0
@@ -186,10 +188,10 @@ class HttpAnswer:
         """The media type in lower case; empty if there is none."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
-    async def read(self, most: int | None = None) -> bytes:
-        """The whole body. Raises HttpError if it broke off or is over ``most`` or the client's limit."""
-        if most is not None:
-            self._most = most if self._most is None else min(most, self._most)
+    async def read(self, max_bytes: int | None = None) -> bytes:
+        """The whole body. Raises HttpError if it broke off or is over ``max_bytes`` or the client's limit."""
+        if max_bytes is not None:
+            self._max_bytes = max_bytes if self._max_bytes is None else min(max_bytes, self._max_bytes)
         pieces = []
         while piece := await self.readany():
             pieces.append(piece)
@@ -201,15 +203,15 @@ class HttpAnswer:
         Raises:
             HttpError: broken off, invalid compression, or over the client's limit.
         """
-        most = self._most
-        if most is not None and self._n_bytes > most:
-            raise HttpError(f"its answer is over {most} bytes")
+        max_bytes = self._max_bytes
+        if max_bytes is not None and self._n_bytes > max_bytes:
+            raise HttpError(f"its answer is over {max_bytes} bytes")
         piece = await (self._connection.take() if self._inflater is None else self._inflated(self._inflater))
         self._n_bytes += len(piece)
-        if most is not None and self._n_bytes > most:
+        if max_bytes is not None and self._n_bytes > max_bytes:
             self._connection.close()
             # The part below the limit is returned first.
-            kept = piece[: most - self._n_bytes]
+            kept = piece[: max_bytes - self._n_bytes]
             return kept or await self.readany()
         return piece
 
@@ -224,9 +226,9 @@ class HttpAnswer:
                 return plain
             # Compressed data can expand to nothing at any length.
             self._n_idle += len(piece)
-            if self._most is not None and self._n_idle > self._most:
+            if self._max_bytes is not None and self._n_idle > self._max_bytes:
                 self._connection.close()
-                raise HttpError(f"its answer is over {self._most} bytes")
+                raise HttpError(f"its answer is over {self._max_bytes} bytes")
         try:
             inflater.end()
         except ValueError as error:

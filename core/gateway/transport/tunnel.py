@@ -9,7 +9,7 @@ from typing import Final
 from core.gateway.transport.connection import ConnectError
 from core.gateway.transport.proxies import Proxy
 
-_MOST_HEAD: Final = 64 << 10
+_MAX_HEAD_BYTES: Final = 64 << 10
 
 
 async def tunnel(proxy: Proxy, host: str, port: int) -> socket.socket:
@@ -30,7 +30,7 @@ async def tunnel(proxy: Proxy, host: str, port: int) -> socket.socket:
         while b"\r\n\r\n" not in head:
             # The server speaks only when it was spoken to, so nothing of it can follow the proxy's answer.
             piece = await loop.sock_recv(connection, 4096)
-            if not piece or len(head) > _MOST_HEAD:
+            if not piece or len(head) > _MAX_HEAD_BYTES:
                 raise ConnectError(f"the proxy {proxy.host}:{proxy.port} gave no answer to CONNECT")
             head += piece
         status = head.split(b"\r\n", 1)[0].decode("latin-1")

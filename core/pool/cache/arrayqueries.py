@@ -50,8 +50,8 @@ def bins_of(values: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray, np.n
     values = values[np.isfinite(values)]
     if not values.size:
         return None
-    low, most = values.min(), values.max()
-    width = most - low if most > low else np.float64(1.0)
+    low, high = values.min(), values.max()
+    width = high - low if high > low else np.float64(1.0)
     places = np.minimum((values - low) / width * bins, bins - 1).astype(np.int64)
     at = np.arange(bins + 1, dtype=np.float64)
     edges = low + width * at / bins

@@ -4,8 +4,8 @@ Without it, the first page sorted by a column, or the first facets, waits for a 
 index, the columns and parts of the rows when the pool is opened. Later it brings the columns up to date: the change
 sets of a limited number of writes are kept, and an older column has to be read again. Then it makes the Bloom
 filters for text search (``query.trigrambloom``). When the pool is idle, ``warm`` also checkpoints the write-ahead log,
-so that bulk labels seldom have to. It changes no result. Memory is bounded by ``columncache.MOST_BYTES``,
-``textsearch.MOST_BYTES``, and the database's own limit for ``MOST_ROWS`` rows.
+so that bulk labels seldom have to. It changes no result. Memory is bounded by ``columncache.MAX_BYTES``,
+``textsearch.MAX_BYTES``, and the database's own limit for ``MAX_ROWS`` rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from core.types import View
 
 FEW_STEPS = 20_000
 """A pool with fewer steps needs no reading ahead."""
-MOST_ROWS = 1_000_000
+MAX_ROWS = 1_000_000
 """The newest steps, whose rows are read ahead: some 95 bytes each of the database's memory."""
 LOG_BYTES = 8 << 20
 """A write-ahead log of this size is checkpointed when nothing was written since the last look."""
@@ -74,7 +74,7 @@ class Cache:
             self._db.checkpoint()
         if not self._rows_are_read:
             with self._db.read() as cursor:
-                touch_rows(cursor, MOST_ROWS)
+                touch_rows(cursor, MAX_ROWS)
             self._rows_are_read = True
         self.columns.read_ahead(stop)
         while not stop():

@@ -23,7 +23,7 @@ from core.pool.query.columns import STEP_COLUMNS
 from core.pool.query.viewreader import ViewReader
 from core.pool.query.views import compile_view, source_sql
 from core.pool.state.policyversion import versions_in_force
-from core.pool.store.changes import MOST_KEPT
+from core.pool.store.changes import MAX_KEPT_WRITES
 from core.pool.store.database import Cursor, Database, among, arrow
 from core.types import View
 
@@ -36,18 +36,18 @@ VALUES = frozenset(
 SORTED = OF_SETS | VALUES
 """Columns that steps can be sorted by in memory."""
 
-MOST_BYTES = 128 << 20
+MAX_BYTES = 128 << 20
 """Bytes for columns of values; the least recently used is evicted first. A column that is bigger alone isn't cached."""
-MOST_OF_VIEWS = 32 << 20
+MAX_VIEW_BYTES = 32 << 20
 """Bytes for the step ids of views."""
 FIRST = ("created_at", "trajectory_reward", "reward", "latency_s", "n_tokens", "difficulty", "n_steps", "step_index")
 AHEAD = (*FIRST, *sorted(VALUES.difference(FIRST)))
 """Columns in the order in which they are read ahead, as long as they fit."""
-MOST_BEHIND = MOST_KEPT // 4
+MAX_WRITES_BEHIND = MAX_KEPT_WRITES // 4
 """Writes after which an unused column is brought up to date: before their change sets are forgotten."""
-MOST_EXACT = 2.0**53
+MAX_EXACT_INTEGER = 2.0**53
 """From here on, float64 does not hold every whole number."""
-MOST_TOUCHED = 0.2
+MAX_TOUCHED_SHARE = 0.2
 FEW = 100
 """If more than this share of the trajectories, and more than ``FEW``, changed, a column is read again: quicker."""
 
@@ -117,11 +117,11 @@ class ReadSnapshot:
 class ColumnCache:
     """The cached columns. Thread-safe: an array is never written to after it was returned."""
 
-    def __init__(self, database: Database, reader: ViewReader, *, most_bytes: int = MOST_BYTES) -> None:
-        self._db, self._reader, self._most_bytes = database, reader, most_bytes
+    def __init__(self, database: Database, reader: ViewReader, *, max_bytes: int = MAX_BYTES) -> None:
+        self._db, self._reader, self._max_bytes = database, reader, max_bytes
         self._lock = threading.Lock()
         self._facets: tuple[int, FacetIndex] | None = None
-        self._columns: LRUCache[str, _CachedColumn] = LRUCache(most_bytes, getsizeof=lambda kept: kept.n_bytes)
+        self._columns: LRUCache[str, _CachedColumn] = LRUCache(max_bytes, getsizeof=lambda kept: kept.n_bytes)
         self._groups = PromptGroups()
         self._versions: tuple[int, dict[str, int | None]] | None = None
         self._everything: tuple[int, np.ndarray] | None = None
@@ -166,7 +166,7 @@ class ColumnCache:
             values = _read(changes.cursor, name)
         else:
             values = _grown(changes.cursor, name, kept.values, changed) if changed.size else kept.values
-        if values is not None and values.nbytes > self._most_bytes:
+        if values is not None and values.nbytes > self._max_bytes:
             values = None
         self._columns[name] = _CachedColumn(number, values)
         return values
@@ -189,7 +189,9 @@ class ColumnCache:
             if stop() or not self._made(name):
                 break
         with self._lock:
-            behind = [name for name, kept in self._columns.items() if self._db.n_writes - kept.number > MOST_BEHIND]
+            behind = [
+                name for name, kept in self._columns.items() if self._db.n_writes - kept.number > MAX_WRITES_BEHIND
+            ]
             behind += [FIRST[0]] if self._everything is None else []
         for name in behind:
             if stop():
@@ -214,7 +216,7 @@ class ColumnCache:
                 return True
             values = _read(cursor, name)
             with self._lock:
-                fits = values is None or self._columns.currsize + values.nbytes <= self._most_bytes
+                fits = values is None or self._columns.currsize + values.nbytes <= self._max_bytes
                 if fits and name not in self._columns:
                     self._columns[name] = _CachedColumn(number, values)
                 return fits
@@ -245,35 +247,35 @@ class _Views:
     def __init__(self, database: Database) -> None:
         self._db = database
         self._lock = threading.Lock()
-        self._found: LRUCache[bytes, tuple[int, np.ndarray]] = LRUCache(
-            MOST_OF_VIEWS, getsizeof=lambda one: one[1].nbytes
+        self._step_ids: LRUCache[bytes, tuple[int, np.ndarray]] = LRUCache(
+            MAX_VIEW_BYTES, getsizeof=lambda one: one[1].nbytes
         )
 
     def get(self, view: View) -> np.ndarray | None:
         """The steps of a view in a snapshot that was opened before; None: not cached."""
         key = key_of(view)
         with self._lock:
-            if key is None or key not in self._found:
+            if key is None or key not in self._step_ids:
                 return None
-            number, step_ids = self._found[key]
+            number, step_ids = self._step_ids[key]
             if self._db.changes.any_since(number):
-                self._found.clear()
+                self._step_ids.clear()
                 return None
             return step_ids
 
     def keep(self, number: int, view: View, step_ids: np.ndarray) -> None:
         """Store the steps of a view, read from a snapshot that contains the write ``number``."""
         key = key_of(view)
-        if key is None or step_ids.nbytes > MOST_OF_VIEWS:
+        if key is None or step_ids.nbytes > MAX_VIEW_BYTES:
             return
         with self._lock:
-            self._found[key] = number, step_ids
+            self._step_ids[key] = number, step_ids
 
     @property
     def n_bytes(self) -> int:
         """Memory, bytes."""
         with self._lock:
-            return int(self._found.currsize)
+            return int(self._step_ids.currsize)
 
 
 class _ChangedSince:
@@ -298,7 +300,7 @@ class _ChangedSince:
         if touched is None:
             return None
         changed = self._groups.all_changed_by(self.cursor, touched)
-        return changed if changed.size <= MOST_TOUCHED * self._groups.of.size or changed.size <= FEW else None
+        return changed if changed.size <= MAX_TOUCHED_SHARE * self._groups.of.size or changed.size <= FEW else None
 
 
 def holds_all(view: View) -> bool:
@@ -359,7 +361,7 @@ def _placed(before: np.ndarray, rows: pa.Table) -> np.ndarray | None:
     """A copy with these steps' values set; None when float64 can't hold one exactly, or a known value is NaN."""
     step_ids, value = rows["step_id"].to_numpy(), rows["value"]
     new = value.to_numpy()
-    if int(np.isnan(new).sum()) != value.null_count or np.any(np.abs(new) >= MOST_EXACT):
+    if int(np.isnan(new).sum()) != value.null_count or np.any(np.abs(new) >= MAX_EXACT_INTEGER):
         return None
     top = int(step_ids.max()) + 1 if step_ids.size else 0
     values = np.concatenate([before, np.full(max(top - before.size, 0), np.nan)])

@@ -25,7 +25,7 @@ SETS: tuple[tuple[str, ...], ...] = (
 )
 """Columns that are encoded together: correlated columns, which have few combinations."""
 
-MOST_COMBINATIONS = 50_000
+MAX_COMBINATIONS = 50_000
 """A set with more combinations is not encoded: it would have nearly as many values as there are steps."""
 
 Counts = list[tuple[Any, int]]
@@ -83,7 +83,7 @@ class _Set:
     def with_steps(self, cursor: Cursor, step_ids: np.ndarray, hashes: pa.ChunkedArray) -> _Set | None:
         """The set with these steps' combinations replaced; None when there are too many combinations."""
         encoded = hashes.combine_chunks().dictionary_encode()
-        if self.hashes.size + len(encoded.dictionary) > 2 * MOST_COMBINATIONS:
+        if self.hashes.size + len(encoded.dictionary) > 2 * MAX_COMBINATIONS:
             return None
         combinations, of_step = encoded.dictionary.to_numpy(), encoded.indices.to_numpy()
         order = np.argsort(self.hashes)
@@ -92,16 +92,16 @@ class _Set:
         known = (near >= 0) & (np.append(self.hashes, 0)[near] == combinations)
         new = np.flatnonzero(~known)
         n = self.hashes.size
-        if n + new.size > MOST_COMBINATIONS:
+        if n + new.size > MAX_COMBINATIONS:
             return None
-        of_found = np.where(known, near, 0)
-        of_found[new] = n + np.arange(new.size)
+        code_of_combination = np.where(known, near, 0)
+        code_of_combination[new] = n + np.arange(new.size)
         top = int(step_ids.max()) + 1 if step_ids.size else 0
         codes = np.concatenate([self.codes, np.full(max(top - self.codes.size, 0), -1, np.int32)])
         totals = np.concatenate([self.totals, np.zeros(new.size, np.int64)])
         before = codes[step_ids]
         totals -= np.bincount(before[before >= 0], minlength=totals.size)
-        codes[step_ids] = of_found[of_step]
+        codes[step_ids] = code_of_combination[of_step]
         totals += np.bincount(codes[step_ids], minlength=totals.size)
         columns = self.columns
         if new.size:

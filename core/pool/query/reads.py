@@ -143,7 +143,7 @@ def plan_rows(cursor: Cursor, view: View, channel: str | None) -> pa.Table:
         return arrow(cursor, sql, [*condition.parameters, channel, channel])
 
 
-MOST_VALUES = 200
+MAX_VALUES = 200
 """Values of a facet that are returned."""
 
 _STATS = """
@@ -172,6 +172,6 @@ def stats(cursor: Cursor) -> dict[str, Any]:
     counts: dict[str, Any] = dict(row)
     counts["n_tokens"] = counts["n_prompt_tokens"] + counts["n_response_tokens"]
     columns = ("channel", "source", "token_source", "call_kind", "status")
-    for name, values in count_by_sql(cursor, View(), columns, MOST_VALUES).items():
+    for name, values in count_by_sql(cursor, View(), columns, MAX_VALUES).items():
         counts[f"by_{name}"] = dict(values)
     return counts

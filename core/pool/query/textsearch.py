@@ -21,13 +21,13 @@ from core.pool.store.database import Cursor, arrow, registered
 
 MAX_ANSWERS = 4
 """Texts whose steps are cached; each takes 8 bytes per message and step found."""
-MOST_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
 """Bytes for Bloom filters: enough for 2.6 GiB of messages. Later messages are searched without an index."""
 AT_ONCE = 8 << 20
 """Bytes of messages that are indexed together, about."""
 READ_AT_ONCE = 64 << 20
 """Bytes of messages that are read and matched together, about."""
-MOST_READ = 0.4
+MAX_READ_SHARE = 0.4
 """If a greater share of the messages are candidates, all are searched: it is quicker."""
 
 _NEWEST = """
@@ -136,7 +136,7 @@ class TextSearch:
             newest = cursor.execute(_NEWEST).fetchall()[0][0]
             after = self._blooms[-1].last if self._blooms else 0
             upto = after + self._messages_at_once
-            if newest < upto or self.n_bytes >= MOST_BYTES:
+            if newest < upto or self.n_bytes >= MAX_BYTES:
                 return False
             messages = arrow(cursor, _BODIES, [after, upto])
             if not messages.num_rows:  # deleted, all of them
@@ -189,7 +189,7 @@ def _may_hold(blooms: Sequence[TrigramBloom], text: str) -> list[np.ndarray] | N
         return None
     windows = [each.windows(wanted) for each in blooms]
     n_windows = sum(hits.size for hits in windows)
-    if n_windows > MOST_READ * sum(each.firsts.size - 1 for each in blooms):
+    if n_windows > MAX_READ_SHARE * sum(each.firsts.size - 1 for each in blooms):
         return None
     if not n_windows:
         return []

@@ -217,13 +217,13 @@ def _notes(name: str, value: Any) -> Condition:
     """Steps with this text in a note or in the note of a label, on the step or on its trajectory."""
     if not isinstance(value, str) or not value:
         raise _bad(name, "A text.")
-    said = f"""FROM annotations n WHERE (contains(lower(n.note), lower(?)) OR
+    notes = f"""FROM annotations n WHERE (contains(lower(n.note), lower(?)) OR
         n.kind IN ('note', 'correction') AND contains(lower(n.value_text), lower(?)))
         AND n.action_id NOT IN (
             {UNDONE}
         )"""
-    sql = f"""(s.step_id IN (SELECT n.step_id {said} AND n.step_id IS NOT NULL)
-        OR s.trajectory_id IN (SELECT n.trajectory_id {said} AND n.step_id IS NULL))"""
+    sql = f"""(s.step_id IN (SELECT n.step_id {notes} AND n.step_id IS NOT NULL)
+        OR s.trajectory_id IN (SELECT n.trajectory_id {notes} AND n.step_id IS NULL))"""
     return Condition(sql, (value,) * 4)
 
 

@@ -26,7 +26,7 @@ _OWN_KEYS: Final = frozenset(
     }
 )  # fmt: skip
 """Keys of the dialects: without them a message is none. They name no secret."""
-_THOUGHTS: Final = frozenset({"reasoning", "reasoning_content", "thinking"})
+_REASONING_KEYS: Final = frozenset({"reasoning", "reasoning_content", "thinking"})
 
 
 Hits = Callable[[str], list[Hit]]
@@ -42,7 +42,7 @@ class Cleaner:
 
     def __init__(self, hits: Hits, summary: HitSummary | None) -> None:
         self._hits = hits
-        self._found = HitSummary() if summary is None else summary
+        self._summary = HitSummary() if summary is None else summary
 
     def clean(self, value: Any, key: str | None = None) -> Any:
         """The JSON value with all hits replaced; the same object if there is no hit.
@@ -69,7 +69,7 @@ class Cleaner:
         if not hits:
             return text
         for hit in hits:
-            self._found.add(hit)
+            self._summary.add(hit)
         return replaced(text, hits)
 
     def _under(self, key: str, text: str) -> str:
@@ -79,7 +79,7 @@ class Cleaner:
         if not any(hit.begin < len(glue) < hit.end for hit in hits):
             return self._text(text)
         moved = [
-            hit._replace(begin=max(0, hit.begin - len(glue)), end=hit.end - len(glue), said=_without(glue, hit.said))
+            hit._replace(begin=max(0, hit.begin - len(glue)), end=hit.end - len(glue), texts=_without(glue, hit.texts))
             for hit in hits
             if hit.end > len(glue)
         ]
@@ -92,10 +92,10 @@ class Cleaner:
         for key, item in value.items():
             if key == "arguments" and isinstance(item, str):
                 cleaned: Any = self._arguments(item)
-            elif key in _THOUGHTS and not self._found.thoughts:
+            elif key in _REASONING_KEYS and not self._summary.with_reasoning:
                 inner = Cleaner(self._hits, HitSummary())
                 cleaned = inner.clean(item)
-                self._found.counts += inner._found.counts
+                self._summary.counts += inner._summary.counts
             else:
                 telling = key if isinstance(key, str) and key not in _OWN_KEYS else None
                 cleaned = self.clean(item, named if key == "value" and named is not None else telling)
@@ -128,7 +128,7 @@ class Cleaner:
             ends.append(at)
         hits = [hit for hit in self._hits("".join(texts)) if any(hit.begin < end < hit.end for end in ends)]
         for hit in hits:
-            self._found.add(hit)
+            self._summary.add(hit)
         return hits
 
     def _arguments(self, text: str) -> str:
@@ -142,17 +142,17 @@ class Cleaner:
         if not made.isascii() and _HALF_PAIR.search(made):
             made = json.dumps(cleaned)
         # A duplicate key is read once.
-        left = [hit for hit in self._hits(made) if not any("[redacted:" in said for said in hit.said)]
+        left = [hit for hit in self._hits(made) if not any("[redacted:" in part for part in hit.texts)]
         return self._replaced(made, left) if left else made
 
 
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
-def _without(glue: str, said: tuple[str, ...]) -> tuple[str, ...]:
+def _without(glue: str, matched: tuple[str, ...]) -> tuple[str, ...]:
     """The matched texts without the key's part, since values in quotes and other forms occur without it."""
     texts = []
-    for one in said:
+    for one in matched:
         begin = next((i for i in range(len(glue), 0, -1) if one.startswith(glue[-i:])), 0)
         texts.append(one[begin:])
     return tuple(texts)
@@ -226,7 +226,7 @@ def over_border(plain_hits: Hits, first: Any, second: Any) -> tuple[list[Hit], l
     real = [
         hit
         for hit in over
-        if hit.said[0].endswith(_END_MARK) or not any(own.rule == hit.rule and _overlap(own, hit) for own in alone)
+        if hit.texts[0].endswith(_END_MARK) or not any(own.rule == hit.rule and _overlap(own, hit) for own in alone)
     ]
     ends = [hit._replace(begin=hit.begin + cut, end=border + cut) for hit in real]
     begins = [hit._replace(begin=0, end=hit.end - border) for hit in real]

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 
 class Hit(NamedTuple):
-    """A match in a text: begin and end in characters. ``said`` holds the texts that patterns matched in it."""
+    """A match in a text: begin and end in characters. ``texts`` are what patterns matched in it."""
 
     begin: int
     end: int
     rule: str
-    said: tuple[str, ...]
+    texts: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -22,20 +22,21 @@ class HitSummary:
 
     Attributes:
         counts: rule -> hits.
-        said: (rule, matched text), each once.
-        thoughts: whether ``said`` includes matches in an answer's reasoning; chat templates drop earlier reasoning.
+        matches: (rule, matched text), each once.
+        with_reasoning: whether ``matches`` includes those in an answer's reasoning, which chat templates drop
+            from earlier turns.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
-    said: dict[tuple[str, str], None] = field(default_factory=dict)
-    thoughts: bool = True
+    matches: dict[tuple[str, str], None] = field(default_factory=dict)
+    with_reasoning: bool = True
 
     def add(self, hit: Hit) -> None:
         """Add a hit."""
         self.counts[hit.rule] += 1
-        self.said.update(dict.fromkeys((hit.rule, said) for said in hit.said))
+        self.matches.update(dict.fromkeys((hit.rule, text) for text in hit.texts))
 
     def include(self, other: HitSummary) -> None:
         """Add the hits of another summary."""
         self.counts += other.counts
-        self.said |= other.said
+        self.matches |= other.matches

@@ -136,8 +136,8 @@ class Redaction:
         for hit in hits:
             if kept and hit.begin < kept[-1].end:
                 last = kept[-1]
-                said = last.said if hit.said[0] in last.said else (*last.said, *hit.said)
-                kept[-1] = Hit(last.begin, max(hit.end, last.end), last.rule, said)
+                texts = last.texts if hit.texts[0] in last.texts else (*last.texts, *hit.texts)
+                kept[-1] = Hit(last.begin, max(hit.end, last.end), last.rule, texts)
             else:
                 kept.append(hit)
         return kept
@@ -151,7 +151,7 @@ class Redaction:
             # A copy: an unknown entity decodes to itself.
             for hit in list(self._deep(inner.text, depth - 1, known)):
                 begin, end = inner.source(hit.begin, hit.end - 1)
-                hits.append(Hit(begin, end, hit.rule, hit.said))
+                hits.append(Hit(begin, end, hit.rule, hit.texts))
         return hits
 
     def spans(self, text: str) -> list[tuple[int, int, str]]:
@@ -178,7 +178,7 @@ class Redaction:
         for hit in hits:
             first = int(np.searchsorted(ends, at_char[hit.begin], side="right"))
             last = int(np.searchsorted(ends, at_char[hit.end], side="left"))
-            yield Hit(first, min(last + 1, len(pieces)), hit.rule, hit.said)
+            yield Hit(first, min(last + 1, len(pieces)), hit.rule, hit.texts)
 
     def to_json(self) -> dict[str, Any]:
         """As a version keeps it."""

@@ -37,11 +37,11 @@ SELECT DISTINCT trajectory_uid FROM (
 ) SEMI JOIN hit_messages USING (message_id) JOIN screened USING (trajectory_id)
 """
 _BESIDE = """
-SELECT DISTINCT trajectory_uid, said FROM (
+SELECT DISTINCT trajectory_uid, text FROM (
     SELECT trajectory_uid,
-        unnest([metadata, sampling, to_json(error)::VARCHAR, to_json(finish_reason)::VARCHAR]) AS said
+        unnest([metadata, sampling, to_json(error)::VARCHAR, to_json(finish_reason)::VARCHAR]) AS text
     FROM steps JOIN screened USING (trajectory_id)
-) WHERE said IS NOT NULL AND ($may::VARCHAR IS NULL OR regexp_matches(said, $may))
+) WHERE text IS NOT NULL AND ($may::VARCHAR IS NULL OR regexp_matches(text, $may))
 """
 # Messages that follow each other: those that are new to a step, the one before them, and the answer. Where the one
 # before is not its parent's answer or last message, NULL stands for it.
@@ -109,9 +109,9 @@ class Screening:
                 bound = {"after": after, "upto": after + MESSAGES_AT_ONCE, "may": may}
                 bodies = put_back(cursor, cursor.execute(_BODIES, bound).fetchall())
                 message_ids += [number for number, body in bodies.items() if hit(body)]
-            said = {uid for uid, text in cursor.execute(_BESIDE, {"may": may}).fetchall() if hit(text)}
+            uids = {uid for uid, text in cursor.execute(_BESIDE, {"may": may}).fetchall() if hit(text)}
             with registered(cursor, hit_messages=pa.table({"message_id": pa.array(message_ids, pa.int64())})):
-                return said | {uid for (uid,) in cursor.execute(_SAYING).fetchall()}
+                return uids | {uid for (uid,) in cursor.execute(_SAYING).fetchall()}
 
     def trajectories_saying_over(
         self, trajectory_uids: Sequence[str], hit: Callable[[str, str], bool], *, may: str | None

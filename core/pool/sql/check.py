@@ -167,9 +167,9 @@ def _reads(tree: dict[str, Any], tables: Tables, limit: int, scalars: frozenset[
         columns = tables[table]
         needed = tuple(columns) if every else tuple(name for name in columns if name.lower() in words)
         keep = _keep(top, columns) if single else ()
-        most = _limit(top, limit, scalars) if single and not top.get("where_clause") else None
+        max_rows = _limit(top, limit, scalars) if single and not top.get("where_clause") else None
         # A table whose rows are only counted needs a column too.
-        reads.append(Read(table, needed or (min(columns, key=lambda name: len(columns[name])),), keep, most))
+        reads.append(Read(table, needed or (min(columns, key=lambda name: len(columns[name])),), keep, max_rows))
     return reads
 
 
@@ -214,15 +214,15 @@ def _limit(node: Mapping[str, Any], limit: int, scalars: frozenset[str]) -> int 
         scalar = kind == "FUNCTION" and part["function_name"].lower() in scalars - SPECIAL
         if kind is not None and kind != "TYPE" and not (kind in ROW_WISE or scalar):
             return None
-    most = limit + 1
+    max_rows = limit + 1
     for modifier in node.get("modifiers") or ():
         if modifier.get("type") != "LIMIT_MODIFIER":
             return None
         offset = _constant(modifier.get("offset"))
         if modifier.get("offset") is not None and not isinstance(offset, int):
             return None
-        most += offset if isinstance(offset, int) else 0
-    return most
+        max_rows += offset if isinstance(offset, int) else 0
+    return max_rows
 
 
 def _constant(node: Any) -> str | int | None:

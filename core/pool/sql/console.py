@@ -102,9 +102,9 @@ class Console:
                 raise
             return files
 
-        asked = {"sql": text, "limit": limit, "timeout_s": timeout_s, "tables": tables, "hidden": sorted(HIDDEN)}
+        request = {"sql": text, "limit": limit, "timeout_s": timeout_s, "tables": tables, "hidden": sorted(HIDDEN)}
         with self._box.worker() as worker:
-            answer, truncated = worker.answer(asked, hand_over, self._db.stopping)
+            answer, truncated = worker.answer(request, hand_over, self._db.stopping)
         return SqlResult(answer, truncated, time.perf_counter() - began)
 
     def stop(self) -> None:
@@ -143,13 +143,13 @@ def schema_docs() -> dict[str, dict[str, str]]:
     """Table -> column -> its comment in the migrations; the table's own comment is under ''."""
     docs: dict[str, dict[str, str]] = {}
     for _, _, sql in migrations():
-        said: list[str] = []
+        comments: list[str] = []
         table: str | None = None
         for line in sql.splitlines():
             if match := _CREATE.match(line):
                 table = match.group(1)
-                docs[table] = {"": " ".join(said)}
-                said = []
+                docs[table] = {"": " ".join(comments)}
+                comments = []
             elif line.startswith(")"):
                 table = None
             elif table is not None and (match := _COLUMN.match(line)):
@@ -157,7 +157,7 @@ def schema_docs() -> dict[str, dict[str, str]]:
             elif match := _ALTER.match(line):
                 docs.setdefault(match.group(1), {"": ""})[match.group(2)] = match.group(3).strip()
             elif line.startswith("-- ") and not line.rstrip().endswith("---"):
-                said.append(line[3:].strip())
+                comments.append(line[3:].strip())
             elif not line.strip():
-                said = []
+                comments = []
     return docs

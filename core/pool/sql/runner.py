@@ -82,14 +82,14 @@ class Worker:
 
     def answer(
         self,
-        asked: Mapping[str, Any],
+        request: Mapping[str, Any],
         hand_over: Callable[[Sequence[Any], Callable[[], None]], list[tuple[str, IO[bytes]]]],
         stopping: threading.Event,
     ) -> tuple[pa.Table, bool]:
         """The answer, and whether there was more.
 
         Args:
-            asked: the query's message to the worker.
+            request: the query's message to the worker.
             hand_over: what it reads -> a file of each table; calls its second argument now and then, which raises
                 ``Stopped``.
 
@@ -97,13 +97,13 @@ class Worker:
             InvalidInput: the worker's error message about the query.
             Stopped: it took too much; the process has to be ended.
         """
-        limits = _Limits(time.monotonic() + asked["timeout_s"], asked["timeout_s"], stopping)
-        self._send(dict(asked), limits)
-        needed = _told(self._receive(limits))["reads"]
+        limits = _Limits(time.monotonic() + request["timeout_s"], request["timeout_s"], stopping)
+        self._send(dict(request), limits)
+        needed = _checked_answer(self._receive(limits))["reads"]
         with ExitStack() as stack:
             files = [(name, stack.enter_context(file)) for name, file in hand_over(needed, lambda: self._check(limits))]
             self._send({"tables": [name for name, _ in files]}, limits, [file.fileno() for _, file in files])
-        answer = _told(self._receive(limits))
+        answer = _checked_answer(self._receive(limits))
         if not 0 <= answer["n_bytes"] <= 2 * MAX_BYTES:
             raise Stopped("Stopped: its answer is too large.")
         body = self._exactly(answer["n_bytes"], limits)
@@ -170,7 +170,7 @@ class _Limits:
         self.deadline, self.timeout_s, self.stopping = deadline, timeout_s, stopping
 
 
-def _told(answer: dict[str, Any]) -> dict[str, Any]:
+def _checked_answer(answer: dict[str, Any]) -> dict[str, Any]:
     if "error" in answer:
         raise InvalidInput(str(answer["error"]), field="sql", hint=answer.get("hint"))
     return answer

@@ -139,18 +139,18 @@ def _run(cursor: Any, text: str, limit: int) -> tuple[pa.Buffer, bool]:
     return result, truncated
 
 
-def _answer(sock: socket.socket, asked: dict[str, Any]) -> None:
+def _answer(sock: socket.socket, request: dict[str, Any]) -> None:
     used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    resource.setrlimit(resource.RLIMIT_CPU, (int(used + (THREADS + 1) * asked["timeout_s"]) + 10, hard))
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used + (THREADS + 1) * request["timeout_s"]) + 10, hard))
     cursor = _database()
     try:
         try:
-            reads = check(cursor, asked["sql"], asked["tables"], asked["hidden"], asked["limit"])
+            reads = check(cursor, request["sql"], request["tables"], request["hidden"], request["limit"])
             send(sock, {"reads": [[read.table, read.columns, read.keep, read.limit] for read in reads]})
             files, fds = _receive(sock, len(reads))
-            _tables(cursor, files["tables"], fds, asked["tables"])
-            body, truncated = _run(cursor, asked["sql"], asked["limit"])
+            _tables(cursor, files["tables"], fds, request["tables"])
+            body, truncated = _run(cursor, request["sql"], request["limit"])
         except InvalidInput as error:
             send(sock, {"error": error.message, "hint": error.hint})
         except (duckdb.Error, OSError, pa.ArrowException, MemoryError, RecursionError, UnicodeError) as error:
@@ -185,8 +185,8 @@ def _limit_process() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     if Path("/proc/self/status").exists():
-        most = _bytes_of_data() + MAX_DATA
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        max_bytes = _bytes_of_data() + MAX_DATA
+        resource.setrlimit(resource.RLIMIT_DATA, (max_bytes, max_bytes))
 
 
 def main() -> None:
@@ -204,7 +204,7 @@ def main() -> None:
         if not select.select([sock], [], [], IDLE_S)[0]:
             return
         try:
-            asked, _ = _receive(sock)
+            request, _ = _receive(sock)
         except EOFError:
             return
-        _answer(sock, asked)
+        _answer(sock, request)

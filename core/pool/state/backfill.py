@@ -56,11 +56,11 @@ def _observe(cursor: Cursor, first: int, last: int, tools: dict[int, Any]) -> No
     bodies = _bodies(cursor, wanted)
     seen: list[Observed] = []
     for place, ids in enumerate(calls["new_message_ids"]):
-        said, response = calls["response_message_id"][place], calls["response_ids"][place]
+        answer_id, response = calls["response_message_id"][place], calls["response_ids"][place]
         brought = (bodies[number] for number in ids or ())
         seen.append(
             observe(
-                None if said is None else decode(bodies[said]),
+                None if answer_id is None else decode(bodies[answer_id]),
                 [decode(body) for body in brought if '"role":"tool"' in body or '"role":"function"' in body],
                 tools.get(calls["tools_id"][place]),
                 status=calls["status"][place],

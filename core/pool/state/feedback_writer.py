@@ -72,15 +72,15 @@ def annotations_of(item: Mapping[str, Any]) -> list[Annotation]:
     value, kind = item.get("value"), item["kind"]
     if value is None:
         return []
-    said: list[tuple[AnnotationKind, Any]]
+    annotations: list[tuple[AnnotationKind, Any]]
     if kind in (FeedbackKind.THUMBS, FeedbackKind.SCORE):
-        said = [(AnnotationKind.REWARD, item.get("reward"))]
+        annotations = [(AnnotationKind.REWARD, item.get("reward"))]
     elif kind == FeedbackKind.CORRECTION:
-        said = [(AnnotationKind.CORRECTION, value), (AnnotationKind.TAG, "corrected")]
+        annotations = [(AnnotationKind.CORRECTION, value), (AnnotationKind.TAG, "corrected")]
     elif kind == FeedbackKind.COMMENT:
-        said = [(AnnotationKind.NOTE, value)]
+        annotations = [(AnnotationKind.NOTE, value)]
     else:
-        said = [(AnnotationKind.TAG, f"event:{value}")]
+        annotations = [(AnnotationKind.TAG, f"event:{value}")]
     return [
         Annotation(
             kind=annotation_kind.value,
@@ -90,7 +90,7 @@ def annotations_of(item: Mapping[str, Any]) -> list[Annotation]:
             created_at=item["given_at"],
             note=item.get("note"),
         )
-        for annotation_kind, annotated in said
+        for annotation_kind, annotated in annotations
     ]
 
 
@@ -157,15 +157,18 @@ class FeedbackWriter:
         states, known = _states(cursor, uids), _known_hashes(cursor, uids)
         changed: dict[str, Mapping[str, Any]] = {}
         item: Mapping[str, Any]
-        for said in items:
-            uid = said["feedback_uid"]
-            digest = digest_of(said)
+        for incoming in items:
+            uid = incoming["feedback_uid"]
+            digest = digest_of(incoming)
             before = known.setdefault(uid, [])
             # Without a time of its own, a revision that equals an older one may be a change and its reversal.
-            if digest in (before if said.get("given_at") is not None else before[-1:]):
+            if digest in (before if incoming.get("given_at") is not None else before[-1:]):
                 continue
             before.append(digest)
-            item = {**said, "given_at": said["received_at"] if said.get("given_at") is None else said["given_at"]}
+            item = {
+                **incoming,
+                "given_at": incoming["received_at"] if incoming.get("given_at") is None else incoming["given_at"],
+            }
             feedback_id = take_id("feedback_id", 1)
             _insert(cursor, feedback_id, digest, item)
             state = states.get(uid)
@@ -200,13 +203,15 @@ class FeedbackWriter:
             self._targets(cursor).add(target_of(item))
             return touched
         state.trajectory_id, state.step_id = place
-        said = annotations_of(item)
-        if said:
+        annotations = annotations_of(item)
+        if annotations:
             state.action_id = take_id("action_id", 1)
-            first_id = take_id("annotation_id", len(said))
-            opinions.insert_annotations(cursor, said, [place] * len(said), action_id=state.action_id, first_id=first_id)
+            first_id = take_id("annotation_id", len(annotations))
+            opinions.insert_annotations(
+                cursor, annotations, [place] * len(annotations), action_id=state.action_id, first_id=first_id
+            )
             opinions.add_action(
-                cursor, action_id=state.action_id, label=LABEL, author=item["author"], n=len(said), now=now
+                cursor, action_id=state.action_id, label=LABEL, author=item["author"], n=len(annotations), now=now
             )
             touched.add(place[0])
         return touched

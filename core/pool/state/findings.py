@@ -177,14 +177,14 @@ def _answer_hash(
     if only_tokens:
         if response is None:
             return None
-        said = response
+        content = response
     else:
         named = [
             (_function(call).get("name"), _function(call).get("arguments", _function(call).get("input")))
             for call in calls
         ]
-        said = repr((text, named)).encode("utf-8", "replace")
-    return int.from_bytes(content_hash(said)[:8], "little", signed=True)
+        content = repr((text, named)).encode("utf-8", "replace")
+    return int.from_bytes(content_hash(content)[:8], "little", signed=True)
 
 
 def findings_table(step_ids: pa.Array, trajectory_ids: pa.Array, seen: Sequence[Observed]) -> pa.Table:

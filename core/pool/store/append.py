@@ -142,7 +142,7 @@ def prepare(step: Step, bodies: dict[bytes, bytes]) -> Prepared:
     messages = None if step.messages is None else [keep(message) for message in step.messages]
     answer = None if step.response_message is None else keep(step.response_message)
     tools = None if step.tools is None else keep(step.tools)
-    said = b"".join(
+    content = b"".join(
         (
             canonical([step.trajectory_uid, step.model, step.finish_reason, step.reward, step.status, step.source]),
             *(_tagged(array) for array in (prompt, response, logprobs)),
@@ -152,7 +152,7 @@ def prepare(step: Step, bodies: dict[bytes, bytes]) -> Prepared:
             b"" if mask is None else mask.tobytes(),
         )
     )
-    return Prepared(step, prompt, response, logprobs, mask, messages, answer, tools, content_hash(said))
+    return Prepared(step, prompt, response, logprobs, mask, messages, answer, tools, content_hash(content))
 
 
 def _tagged(array: np.ndarray | None) -> bytes:
@@ -173,29 +173,29 @@ class MessageStore:
     def ids(self, cursor: Cursor, bodies: Mapping[bytes, bytes], next_id: int) -> tuple[dict[bytes, int], int]:
         """Ids of all ``bodies``, inserting the unknown ones; returns them and the next free id."""
         known: dict[bytes, int] = {}
-        asked: list[bytes] = []
+        missing: list[bytes] = []
         for digest in bodies:
             known_id = self._recent.get(digest)
             if known_id is None:
-                asked.append(digest)
+                missing.append(digest)
             else:
                 self._recent.move_to_end(digest)
                 known[digest] = known_id
-        if asked:
-            table = pa.table({"content_hash": pa.array([uuid_text(digest) for digest in asked], pa.string())})
-            with registered(cursor, asked_messages=table):
+        if missing:
+            table = pa.table({"content_hash": pa.array([uuid_text(digest) for digest in missing], pa.string())})
+            with registered(cursor, wanted_hashes=table):
                 stored = cursor.execute(
                     "SELECT replace(content_hash::VARCHAR, '-', ''), message_id FROM messages"
-                    " WHERE content_hash IN (SELECT content_hash::UUID FROM asked_messages)"
+                    " WHERE content_hash IN (SELECT content_hash::UUID FROM wanted_hashes)"
                 ).fetchall()
             for text, message_id in stored:
                 known[bytes.fromhex(text)] = message_id
-            fresh = [digest for digest in asked if digest not in known]
+            fresh = [digest for digest in missing if digest not in known]
             for digest in fresh:
                 known[digest] = next_id
                 next_id += 1
             self._insert(cursor, [(known[digest], digest, bodies[digest]) for digest in fresh])
-            for digest in asked:
+            for digest in missing:
                 self._recent[digest] = known[digest]
             while len(self._recent) > RECENT_MESSAGES:
                 self._recent.popitem(last=False)

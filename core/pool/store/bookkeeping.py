@@ -35,11 +35,11 @@ def parent_ids(
 
     Only an earlier step of the same trajectory can be a parent; any other is left out, and its child is stored whole.
     """
-    asked = {step.parent_step_uid for step in steps if step.parent_step_uid is not None}
+    parent_uids = {step.parent_step_uid for step in steps if step.parent_step_uid is not None}
     places: dict[str, tuple[int, int]] = {
         step.step_uid: (step_ids[step.step_uid], owners[step.trajectory_uid]) for step in steps
     }
-    missing = sorted(asked - set(places))
+    missing = sorted(parent_uids - set(places))
     if missing:
         with registered(cursor, wanted_uids=pa.table({"uid": pa.array(missing, pa.string())})):
             stored = cursor.execute(

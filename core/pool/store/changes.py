@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
-MOST_KEPT = 1000
+MAX_KEPT_WRITES = 1000
 """Writes whose change sets are kept."""
 
 
@@ -48,7 +48,7 @@ class Changes:
         """Add a write before it is visible to readers. None: it may have changed anything."""
         with self._lock:
             self._writes.append((number, touched))
-            if len(self._writes) > MOST_KEPT:
+            if len(self._writes) > MAX_KEPT_WRITES:
                 self._forgotten = self._writes.popleft()[0]
 
     def any_since(self, number: int) -> bool:

@@ -50,8 +50,8 @@ class Message(dict[str, Any]):
 
     __slots__ = ("hashed", "link_hashes")
 
-    def __init__(self, said: Mapping[str, Any]) -> None:
-        super().__init__(said)
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        super().__init__(fields)
         self.hashed: tuple[bytes, bytes] | None = None
         """The cached result of ``hashed`` for it."""
         self.link_hashes: tuple[int, int] | None = None
@@ -63,8 +63,8 @@ class Tools(list[Any]):
 
     __slots__ = ("hashed",)
 
-    def __init__(self, said: Iterable[Any]) -> None:
-        super().__init__(said)
+    def __init__(self, schemas: Iterable[Any]) -> None:
+        super().__init__(schemas)
         self.hashed: tuple[bytes, bytes] | None = None
         """The cached result of ``hashed`` for them."""
 

@@ -95,9 +95,11 @@ def check_length(cursor: Any, path: str) -> None:
     if not sizes or not sizes[0][0]:
         return
     there = Path(path).stat().st_size
-    said = _HEADERS_BYTES + int(sizes[0][0]) * int(sizes[0][1])
-    if there < said:
-        raise PoolDamaged(f"The pool's file {path} is cut short: {there} of {said} bytes", field="data_dir", hint=MEND)
+    expected_size = _HEADERS_BYTES + int(sizes[0][0]) * int(sizes[0][1])
+    if there < expected_size:
+        raise PoolDamaged(
+            f"The pool's file {path} is cut short: {there} of {expected_size} bytes", field="data_dir", hint=MEND
+        )
 
 
 def make_private(path: Path) -> None:

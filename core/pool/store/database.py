@@ -372,13 +372,13 @@ def registered(cursor: Cursor, **tables: pa.Table) -> Iterator[None]:
             cursor.unregister(name)
 
 
-MOST_BOUND = 1000
+MAX_BOUND_NUMBERS = 1000
 """Up to this many numbers are bound as one list; more are registered as a table, which takes longer to plan."""
 
 
 @contextmanager
 def among(
-    cursor: Cursor, column: str, numbers: Collection[int] | np.ndarray, *, most_bound: int = MOST_BOUND
+    cursor: Cursor, column: str, numbers: Collection[int] | np.ndarray, *, max_bound: int = MAX_BOUND_NUMBERS
 ) -> Iterator[tuple[str, list[Any]]]:
     """The condition that a column is one of these numbers, and its bound values; to be used inside the block.
 
@@ -391,7 +391,7 @@ def among(
     bounds, values = f"{column} BETWEEN ? AND ?", [int(wanted[0]), int(wanted[-1])]
     if values[1] - values[0] + 1 == wanted.size:
         yield bounds, values
-    elif wanted.size <= most_bound:
+    elif wanted.size <= max_bound:
         yield f"{bounds} AND {column} IN (SELECT unnest(?::BIGINT[]))", [*values, wanted.tolist()]
     else:
         table = f"among_{column.replace('.', '_')}"

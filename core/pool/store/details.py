@@ -117,14 +117,14 @@ def read_next_state(cursor: Cursor, step_uid: str) -> dict[str, Any] | None:
         return None
     child_id, child_uid, created_at = children[0]
     links = links_of(cursor, [places[0][0]])
-    said = whole_messages(cursor, links, with_ancestors(links, [child_id]), [child_id])[child_id].messages or []
-    answers = [place for place, message in enumerate(said) if message.get("role") == "assistant"]
+    messages = whole_messages(cursor, links, with_ancestors(links, [child_id]), [child_id])[child_id].messages or []
+    answers = [place for place, message in enumerate(messages) if message.get("role") == "assistant"]
     if not answers:
         return None
     return {
         "step_uid": child_uid,
         "created_at": iso(created_at),
-        "messages": said[answers[-1] + 1 :],
+        "messages": messages[answers[-1] + 1 :],
     }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from core.errors import Conflict
 
 LASTS_S = 600.0
-MOST_OPEN = 1000
+MAX_OPEN = 1000
 
 
 class Confirmations:
@@ -27,7 +27,7 @@ class Confirmations:
         token, until = secrets.token_urlsafe(24), self._clock() + LASTS_S
         with self._lock:
             self._open[token] = (subject, until)
-            while len(self._open) > MOST_OPEN:
+            while len(self._open) > MAX_OPEN:
                 del self._open[next(iter(self._open))]
         return {"confirm": token, "expires_at": until}
 

@@ -26,12 +26,12 @@ class Stored(NamedTuple):
     journal_offset: int
 
 
-def said_hash(step: Step) -> str:
+def producer_content_hash(step: Step) -> str:
     """The content hash of a producer's step, as in ``steps.content_hash``."""
     return uuid_text(prepare(step, {}).content)
 
 
-def _as_said(step: dict[str, Any]) -> Step:
+def _producer_step(step: dict[str, Any]) -> Step:
     return Step(
         step_uid=step["step_uid"],
         trajectory_uid=step["trajectory_uid"],
@@ -77,7 +77,7 @@ class Integrity:
                 return
         for step in steps:
             expected = hashes.pop(step["step_uid"], None)
-            if expected != said_hash(_as_said(step)):
+            if expected != producer_content_hash(_producer_step(step)):
                 yield step["step_uid"], "what is stored is not what its hash says"
         for uid in hashes:
             yield uid, "has no state: claw-studio can rebuild it"

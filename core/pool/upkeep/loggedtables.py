@@ -154,14 +154,14 @@ def _read(cursor: Any, name: str, condition: str) -> pa.Table:
 def put_back(cursor: Any, name: str, table: pa.Table) -> int:
     """Insert rows of the log into their table; returns how many were left out because their target is missing."""
     logged = LOGGED[name]
-    table = table.append_column("told_place", pa.array(range(len(table)), pa.int64()))
+    table = table.append_column("row_in_log", pa.array(range(len(table)), pa.int64()))
     cursor.register("logged_rows", table)
     try:
         if logged.whole:
             cursor.execute(f"DELETE FROM {name}")
         elif logged.key is not None:
             cursor.execute(f"DELETE FROM {name} WHERE {logged.key} IN (SELECT {logged.key} FROM logged_rows)")
-        names, columns, joins, here = ["told_place"], "", "", "TRUE"
+        names, columns, joins, here = ["row_in_log"], "", "", "TRUE"
         if logged.owner:
             names.append("trajectory_uid")
             columns += ", owner.trajectory_id"
@@ -174,7 +174,7 @@ def put_back(cursor: Any, name: str, table: pa.Table) -> int:
             here += " AND (x.step_uid IS NULL OR fact.step_id IS NOT NULL)"
         n = cursor.execute(
             f"INSERT INTO {name} BY NAME SELECT x.* EXCLUDE ({', '.join(names)}){columns} FROM logged_rows x{joins}"
-            f" WHERE {'TRUE' if logged.optional else here} ORDER BY x.told_place"
+            f" WHERE {'TRUE' if logged.optional else here} ORDER BY x.row_in_log"
         ).fetchall()[0][0]
     finally:
         cursor.unregister("logged_rows")

@@ -326,8 +326,8 @@ def _parse(payload: bytes) -> Entry | None:
                 hint="Update claw-studio.",
             )
         names = [(str(name), int(size)) for name, size in head["parts"]]
-        said = head.get("voids"), head.get("replaces")
-        return Entry(int(head["n"]), str(head["kind"]), float(head["at"]), *said, names, body)
+        references = head.get("voids"), head.get("replaces")
+        return Entry(int(head["n"]), str(head["kind"]), float(head["at"]), *references, names, body)
     except (ValueError, KeyError, TypeError):
         return None
 

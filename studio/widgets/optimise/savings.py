@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from core.batch.plan import Plan
-from core.pool.query.reads import MOST_VALUES
+from core.pool.query.reads import MAX_VALUES
 from core.types import View
 from studio import state
 from studio.widgets.plans.current_plan import cached_answer
@@ -61,5 +61,5 @@ def _agents(plan: Plan) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         own = pool.training.plan_rows(View({"agent": agent}), channel=channel)["step_uid"]
         number[pc.is_in(uids, value_set=own.combine_chunks()).to_numpy(zero_copy_only=False)] = place
     used, number = np.unique(number, return_inverse=True)
-    rest = "unknown" if len(counted) < MOST_VALUES else "others, and unknown"
+    rest = "unknown" if len(counted) < MAX_VALUES else "others, and unknown"
     return np.array([*known, rest])[used], number

@@ -97,8 +97,8 @@ def sample_packing(plan: Plan) -> PackingSample:
 def _sample_at(layout_key: str, _plan: Plan) -> PackingSample:
     group = _plan.steps["group"].to_numpy().astype(np.int64)
     tokens = np.bincount(group, _plan.lengths)
-    most = int(np.clip(SAMPLE_TOKENS // max(tokens.mean(), 1), 1, SAMPLE_GROUPS))
-    chosen = np.unique(np.linspace(0, len(tokens) - 1, most).round().astype(np.int64))
+    n_groups = int(np.clip(SAMPLE_TOKENS // max(tokens.mean(), 1), 1, SAMPLE_GROUPS))
+    chosen = np.unique(np.linspace(0, len(tokens) - 1, n_groups).round().astype(np.int64))
     index = np.flatnonzero(np.isin(group, chosen))
     lengths = _plan.lengths
     ticks, read = [time.monotonic()], [0]

@@ -24,9 +24,9 @@ from core.gateway.transport.connection import Bounds
 from core.gateway.transport.connection_pool import Timeouts
 from core.journal import Journal, read_records
 from core.records import parse
+from core.serving.process import EngineProcess
 from tests.conftest import PATIENCE_S
-
-from .upstream import Upstream
+from tests.gateway.upstream import Upstream
 
 
 class Gateway:
@@ -130,6 +130,28 @@ def make_gateway(tmp_path: Path, stopping: Callable[[Callable[[], None]], None])
     yield make
     for gateway in made:
         stopping(gateway.stop)
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[EngineProcess]:
+    """The scripted engine that ships, in a process of its own."""
+    with EngineProcess.start("scripted") as running:
+        yield running
+
+
+@pytest.fixture
+def scripted(make_gateway: Callable[..., Gateway], process: EngineProcess) -> Gateway:
+    """A gateway whose engine is ``process``."""
+    gateway = make_gateway()
+    gateway.engines.add("scripted", str(process.base_url))
+    return gateway
+
+
+def script(process: EngineProcess, *rules: dict[str, Any], **more: Any) -> httpx.Client:
+    """Give the scripted engine its rules; returns a client of the engine."""
+    engine = httpx.Client(base_url=str(process.base_url).removesuffix("/v1"), timeout=30)
+    engine.put("/__script", json={"rules": list(rules), **more}).raise_for_status()
+    return engine
 
 
 @pytest.fixture

@@ -52,12 +52,6 @@ class Scripted:
         return self.http.get("/__log").json()["requests"]
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[EngineProcess]:
-    with EngineProcess.start("scripted") as process:
-        yield process
-
-
 @pytest.fixture
 def scripted(process: EngineProcess) -> Iterator[Scripted]:
     engine = Scripted(process)

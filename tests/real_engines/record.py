@@ -1,6 +1,6 @@
-"""Records what a running engine answers to what the gateway asks, for ``tests/gateway/recorded``.
+"""Records what a running engine answers to what the gateway asks, for ``tests/gateway/engines/recorded``.
 
-    python -m tests.real_engines.record http://127.0.0.1:8000/v1 tests/gateway/recorded/vllm.json
+    python -m tests.real_engines.record http://127.0.0.1:8000/v1 tests/gateway/engines/recorded/vllm.json
 
 The model served should be the one that ships (``core.serving.model.make_model``): small answers, no licence.
 """

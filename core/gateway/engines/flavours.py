@@ -1,6 +1,6 @@
 """Kinds of engines: how they identify themselves, which extra fields make them return ids, which streams are complete.
 
-Verified with the real servers in ``tests/real_engines``; their answers are stored in ``tests/gateway/recorded``.
+Verified with the real servers in ``tests/real_engines``. Their answers are in ``tests/gateway/engines/recorded``.
 """
 
 from __future__ import annotations

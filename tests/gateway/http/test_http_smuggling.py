@@ -14,8 +14,7 @@ from core.gateway.http.asgi import Receive, Scope, Send
 from core.gateway.transport.http1 import HttpClient
 from core.workers.forward import Forwarder
 from tests.effort import settings
-
-from .wire import Asked, Served, by_h11, exchange
+from tests.gateway.http.wire import Asked, Served, by_h11, exchange
 
 HEAD = b"POST /first HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 CHUNKS = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"

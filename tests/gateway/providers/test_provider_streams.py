@@ -14,9 +14,8 @@ from starlette.responses import JSONResponse
 
 from core.ingest.drafts import drafts_of_call
 from tests.conftest import eventually
-
-from .providers_wire import ANTHROPIC, CALLS, provider
-from .upstream import chat_answer, completions_answer
+from tests.gateway.providers.wire_formats import ANTHROPIC, CALLS, provider
+from tests.gateway.upstream import chat_answer, completions_answer
 
 KEY = "agents-own-provider-key"
 HI: list[Any] = [{"role": "user", "content": "hi"}]

@@ -11,8 +11,7 @@ from starlette.responses import JSONResponse
 from core.gateway.providers.engine import names_provider
 from core.ingest.drafts import drafts_of_call
 from core.tokens import extract_tokens
-
-from .upstream import chat_answer, completions_answer
+from tests.gateway.upstream import chat_answer, completions_answer
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from core.journal import read_records
 from core.tokens import extract_tokens
 from tests.conftest import eventually
-
-from .upstream import chat_answer, completions_answer
+from tests.gateway.upstream import chat_answer, completions_answer
 
 TOOLS = [
     {

@@ -11,8 +11,7 @@ from core.errors import EngineError, InvalidInput
 from core.gateway.engines.registry import EngineSet
 from core.ingest.drafts import drafts_of_call
 from core.tokens import extract_tokens
-
-from .upstream import Upstream, chat_answer
+from tests.gateway.upstream import Upstream, chat_answer
 
 
 def findings(gateway):

@@ -16,9 +16,8 @@ from core.journal import read_records
 from core.records import parse
 from core.serving.process import EngineProcess
 from core.tokens import extract_tokens
+from tests.gateway.upstream import chat_answer
 from tests.left_out import only_in_ci
-
-from .upstream import chat_answer
 
 SCRIPT = {
     "fast": True,

@@ -21,9 +21,8 @@ from starlette.responses import Response
 from core.gateway.providers.litellm_import import load_litellm
 from core.gateway.transport.connection import Bounds
 from core.gateway.transport.connection_pool import Timeouts
-
-from .test_answer_bounds import most_memory
-from .upstream import chat_answer
+from tests.gateway.engines.test_answer_bounds import most_memory
+from tests.gateway.upstream import chat_answer
 
 MIB = 1 << 20
 MODELS = ("openai/gpt-4o", "gemini/gemini-2.5-pro", "anthropic/claude-sonnet-4-5", "mistral/mistral-large-latest",

@@ -17,8 +17,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from core.serving.tokenizer import load_tokenizer
 from core.tokens import extract_tokens
 from core.types import TokenSource
-
-from .upstream import Upstream
+from tests.gateway.upstream import Upstream
 
 RECORDED = Path(__file__).parent / "recorded"
 HI = [{"role": "user", "content": "Say hi"}]

@@ -10,8 +10,7 @@ import pytest
 from starlette.responses import JSONResponse
 
 from core.dialects import chat_answer
-
-from .providers_wire import ANTHROPIC, WIRES, provider
+from tests.gateway.providers.wire_formats import ANTHROPIC, WIRES, provider
 
 KEY = "agents-own-provider-key"
 MESSAGE: dict[str, Any] = {

@@ -21,8 +21,7 @@ import httpx
 import pytest
 
 from tests.conftest import ServeProcess, eventually
-
-from .upstream import chat_answer, completions_answer
+from tests.gateway.upstream import chat_answer, completions_answer
 
 USER, PASSWORD = "proxy-user", "p@ss:w0rd/canary-of-the-login"
 QUOTED = "p%40ss%3Aw0rd%2Fcanary-of-the-login"

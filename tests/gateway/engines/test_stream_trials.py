@@ -20,8 +20,7 @@ from core.gateway.engines.stream_trials import TRIALS, TRY_AGAIN_S
 from core.gateway.served_dialects import CHAT
 from core.ingest.drafts import drafts_of_call
 from tests.conftest import eventually
-
-from .upstream import Upstream
+from tests.gateway.upstream import Upstream
 
 HI: Any = [{"role": "user", "content": "hi"}]
 WEATHER: Any = [{"role": "user", "content": "weather?"}]

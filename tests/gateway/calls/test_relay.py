@@ -25,8 +25,7 @@ from core.journal import Journal
 from core.serving.process import EngineProcess
 from core.tokens import extract_tokens
 from tests.conftest import eventually
-
-from .upstream import Upstream, chat_answer
+from tests.gateway.upstream import Upstream, chat_answer
 
 HI = [{"role": "user", "content": "hi"}]
 WORDS = "one two three four five six"

@@ -26,8 +26,7 @@ from core.gateway.engines.registry import EngineSet
 from core.gateway.engines.routing import Retries, affinity, ranked
 from core.gateway.transport.connection_pool import Timeouts
 from core.ingest.drafts import drafts_of_call
-
-from .upstream import Upstream, chat_answer
+from tests.gateway.upstream import Upstream, chat_answer
 
 HI = [{"role": "user", "content": "hi"}]
 QUICK = {"retries": Retries(backoff_s=0.02)}

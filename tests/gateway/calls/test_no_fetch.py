@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from .upstream import chat_answer
+from tests.gateway.upstream import chat_answer
 
 CANARY = "images-canary.test"
 LOOKED_UP: list[str] = []

@@ -14,9 +14,8 @@ from pydantic import BaseModel
 from core.gateway.engines.routing import Retries
 from core.serving.process import EngineProcess
 from core.tokens import extract_tokens
-
-from .conftest import Gateway
-from .upstream import chat_answer
+from tests.gateway.conftest import Gateway
+from tests.gateway.upstream import chat_answer
 
 ADD = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
 SCRIPT = {
@@ -44,13 +43,6 @@ SCRIPT = {
     ],
     "default": {"content": "plain answer"},
 }
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[EngineProcess]:
-    with EngineProcess.start("scripted") as process:
-        assert process.base_url is not None
-        yield process
 
 
 @pytest.fixture

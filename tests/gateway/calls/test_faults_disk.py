@@ -17,10 +17,9 @@ import pytest
 
 from core.journal import read_records
 from core.records import parse
+from tests.gateway.upstream import Upstream, chat_answer
 
-from .upstream import Upstream, chat_answer
-
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 OWN_MOUNTS = ["unshare", "--user", "--map-root-user", "--mount"]
 PATHS: dict[str, dict[str, Any]] = {
     "chat/completions": {"messages": [{"role": "user", "content": "x" * 3000}]},

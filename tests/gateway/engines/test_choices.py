@@ -12,8 +12,7 @@ from starlette.responses import JSONResponse
 
 from core.gateway.engines.choices import AT_A_TIME, n_choices
 from core.tokens import extract_tokens
-
-from .upstream import Upstream, chat_answer, completions_answer
+from tests.gateway.upstream import Upstream, chat_answer, completions_answer
 
 HI = [{"role": "user", "content": "hi"}]
 

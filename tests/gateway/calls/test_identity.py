@@ -7,8 +7,7 @@ import pytest
 
 from core.gateway.calls.identity import KeyStore, hash_key
 from tests.conftest import eventually
-
-from .upstream import chat_answer
+from tests.gateway.upstream import chat_answer
 
 
 def identity_of(gateway, **kwargs):

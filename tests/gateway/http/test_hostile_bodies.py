@@ -17,10 +17,9 @@ import pytest
 from core.gateway.http.asgi import MAX_RATIO
 from core.serving.process import EngineProcess
 from tests.conftest import ServeProcess
+from tests.gateway.http.test_http_limits import HOST, MB, endless
+from tests.gateway.http.wire import exchange, rss_mb, wait_until
 from tests.left_out import only_in_ci
-
-from .test_http_limits import HOST, MB, endless
-from .wire import exchange, rss_mb, wait_until
 
 
 @pytest.fixture(scope="module", params=["1", "2"], ids=["one process", "workers"])

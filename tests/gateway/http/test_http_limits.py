@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from .wire import Answer, Asked, Served, exchange, wait_until
+from tests.gateway.http.wire import Answer, Asked, Served, exchange, wait_until
 
 MB = 1 << 20
 HOST = b"Host: 127.0.0.1\r\n"

@@ -1,7 +1,7 @@
 """Backup and restore of a data folder.
 
-A backup holds the pool's file as of one transaction, and the journal copied after it, which contains at least what the
-pool had read; a restored studio continues from there. It appears under its name only when complete.
+A backup has the pool's file as of one transaction, and a later copy of the journal, which contains at least what the
+pool had read. A restored studio continues from there. The backup's folder gets its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ POOL_FILE = "pool.duckdb"
 JOURNAL = "journal"
 OPINIONS = "opinions"
 _PART = re.compile(r"pool\.duckdb(\.wal)?|(journal|opinions)/[A-Za-z0-9_.]+-[0-9]{8,}\.seg")
-"""Names of a backup's files."""
+"""Allowed file names in a backup."""
 
 
 def backup(
@@ -38,12 +38,15 @@ def backup(
 ) -> dict[str, Any]:
     """Copy pool, journal and opinions log into a new folder while they are in use; returns the manifest.
 
+    A failed backup leaves no files.
+
     Raises:
         Conflict: the folder exists and is not empty.
-        InvalidInput: it can't be written. NoRoom: its disk is full. A failed backup leaves nothing.
+        InvalidInput: it can't be written.
+        NoRoom: its disk is full.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise Conflict(f"{out} is there already.", field="out", hint="Name a folder that does not exist.")
+        raise Conflict(f"{out} exists already.", field="out", hint="Name a folder that does not exist.")
     with pool.file.lock:
         return _backup(pool, journal_dir, out, clock, opinions_dir)
 
@@ -54,7 +57,7 @@ def _backup(
     folders = {JOURNAL: journal_dir} | ({} if opinions_dir is None else {OPINIONS: opinions_dir})
     partial: Path | None = None
     try:
-        # A fresh name: other files beside the target must not be removed.
+        # A new unique name, so that no other file is removed on failure.
         partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".partial", dir=out.parent))
         for name in folders:
             (partial / name).mkdir(mode=0o700)
@@ -90,7 +93,7 @@ def _backup(
             shutil.rmtree(partial, ignore_errors=True)
         refused = NoRoom if is_full(error) else InvalidInput
         raise refused(
-            f"can't write {out}: {error}", field="out", hint="Name a folder that can be written, on a disk with room."
+            f"can't write {out}: {error}", field="out", hint="Name a writable folder on a disk with free space."
         ) from error
     except BaseException:
         if partial is not None:
@@ -106,12 +109,12 @@ def restore(source: Path, data_dir: Path) -> dict[str, Any]:
 
     Raises:
         NotFound: there is no backup.
-        Conflict: the data folder holds a pool or a journal.
+        Conflict: the data folder has a pool or a journal.
         PoolError: a file of the backup has changed, or the data folder can't be written; nothing is left there.
     """
     manifest_path = source / MANIFEST
     if not manifest_path.is_file():
-        raise NotFound(f"No backup in {source}.", field="source", hint=f"It holds a {MANIFEST}.")
+        raise NotFound(f"No backup in {source}.", field="source", hint=f"A backup has a {MANIFEST}.")
     try:
         manifest: dict[str, Any] = orjson.loads(manifest_path.read_bytes())
     except ValueError as error:
@@ -122,14 +125,14 @@ def restore(source: Path, data_dir: Path) -> dict[str, Any]:
     folders = [data_dir / JOURNAL, data_dir / OPINIONS]
     if (data_dir / POOL_FILE).exists() or any(any(folder.glob("*" + SUFFIX)) for folder in folders):
         raise Conflict(
-            f"{data_dir} holds a pool or a journal.", field="data_dir", hint="Restore into another folder, or move it."
+            f"{data_dir} has a pool or a journal.", field="data_dir", hint="Restore into another folder, or move it."
         )
     for name, entry in files.items():
         path = source / name
         if path.is_symlink() or path.parent.is_symlink():
-            raise InvalidInput(f"{path} is a link.", field="source", hint="A backup holds files.")
+            raise InvalidInput(f"{path} is a link.", field="source", hint="A backup has only regular files.")
         if not path.is_file() or path.stat().st_size != entry.get("n_bytes") or _sha256(path) != entry.get("sha256"):
-            raise PoolError(f"{path} is not what was backed up.", field="source", hint="Use another backup.")
+            raise PoolError(f"{path} has changed since the backup.", field="source", hint="Use another backup.")
     partial = data_dir / ".restoring"
     if partial.exists():
         shutil.rmtree(partial)
@@ -147,14 +150,16 @@ def restore(source: Path, data_dir: Path) -> dict[str, Any]:
         shutil.rmtree(partial, ignore_errors=True)
         if isinstance(error, OSError):
             refused = NoRoom if is_full(error) else PoolError
-            raise refused(f"{data_dir} can't be written: {error}", field="data_dir", hint="Has it room?") from error
+            raise refused(
+                f"{data_dir} can't be written: {error}", field="data_dir", hint="Check its free space."
+            ) from error
         raise
     shutil.rmtree(partial)
     return manifest
 
 
 def _put_in_place(partial: Path, data_dir: Path, moved: list[Path]) -> None:
-    """Move the pool last, so that an incomplete folder is recognised. ``moved`` gets the path of each file."""
+    """Move the files; the pool last, so that an incomplete folder is recognised. Appends each path to ``moved``."""
 
     def move(path: Path, target: Path) -> None:
         path.replace(target)
@@ -178,9 +183,9 @@ def _named(manifest: Any) -> dict[str, dict[str, Any]]:
     for name, entry in files.items():
         if not _PART.fullmatch(name) or not isinstance(entry, dict):
             raise InvalidInput(
-                f"The {MANIFEST} names {name!r}, which is no part of a backup.",
+                f"The {MANIFEST} names {name!r}, which is not part of a backup.",
                 field="source",
-                hint="Use a backup that claw-studio wrote and nobody changed.",
+                hint="Use an unchanged backup of claw-studio.",
             )
     return files
 

@@ -1,4 +1,4 @@
-"""JSON objects checked against msgspec structs: an error names the field, and what it should hold."""
+"""Validates JSON objects with msgspec structs; an error names the field and the expected value."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
 def checked(model: type[StructT], value: Mapping[str, Any]) -> StructT:
-    """An object as ``model`` has it. A null field counts as absent, and fields that the model lacks are left out.
+    """Convert an object to ``model``. A null field counts as absent; fields that the model lacks are ignored.
 
     Raises:
-        InvalidInput: a field that does not fit; ``field`` names it, as in ``identity.agent``, without places in lists.
+        InvalidInput: a field is invalid; ``field`` is its path, as in ``identity.agent``, without list indices.
     """
     try:
         return msgspec.convert({name: one for name, one in value.items() if one is not None}, model, str_keys=True)

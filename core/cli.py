@@ -1,7 +1,7 @@
-"""``claw-studio``: the pages without a command; serve, import, export, keys, doctor.
+"""The command line ``claw-studio``: opens the pages, or runs serve, import, export, keys, engines, doctor.
 
-Import and export speak HTTP to the service that owns the data folder; where none runs, one is opened for the length
-of the command. So both ways take the same code path, and a second owner never arises.
+Commands send HTTP requests to the service that owns the data folder. If none runs, the command opens one until it ends.
+Both cases use the same code, and there is never a second owner.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from core.printable import print_json, printable
 app = typer.Typer(name="claw-studio", help="Data studio for agentic reinforcement learning.")
 
 TIMEOUT_S = 3600.0
-"""Longest wait of a command for one answer: exports are written before it comes."""
+"""HTTP timeout of a command, seconds; long, because an export responds only when its files are written."""
 
 
 def read_settings(**overrides: Any) -> Settings:
-    """Environment and studio.toml, overridden by what the command line names."""
+    """Settings from the environment and studio.toml, overridden by command-line options."""
     from pydantic import ValidationError
 
     given = {name: value for name, value in overrides.items() if value is not None}
@@ -48,10 +48,10 @@ def read_settings(**overrides: Any) -> Settings:
 
 @app.callback(invoke_without_command=True)
 def open_studio(context: typer.Context) -> None:
-    """Data studio for agentic reinforcement learning. Without a command it opens the studio's pages."""
+    """Data studio for agentic reinforcement learning. Without a command, opens the studio's pages."""
     if context.invoked_subcommand is not None:
         return
-    # The package is named and not imported: pages stand on core, never the other way round.
+    # The package is located by name and not imported: core must not import the pages.
     package = find_spec("studio")
     if package is None or package.origin is None:
         raise InvalidInput(
@@ -69,16 +69,16 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 picks a free one")] = None,
     engine: Annotated[
-        str | None, typer.Option(help="'local', a base URL (several: with commas between), or litellm:provider/model")
+        str | None, typer.Option(help="'local', base URLs separated by commas, or litellm:provider/model")
     ] = None,
     streaming: Annotated[
-        str | None, typer.Option(help="Streams: auto, whole (from the whole answer), relay (the engine's own)")
+        str | None, typer.Option(help="Streams: auto, whole (made from the complete answer), relay (the engine's own)")
     ] = None,
-    gateways: Annotated[int | None, typer.Option(help="Gateway processes that share port and journal")] = None,
-    log_format: Annotated[str | None, typer.Option(help="text, or json: one object a line on stderr")] = None,
+    gateways: Annotated[int | None, typer.Option(help="Number of gateway processes")] = None,
+    log_format: Annotated[str | None, typer.Option(help="text, or json: one object per line on stderr")] = None,
     verbose: Annotated[bool, typer.Option(help="Log every call")] = False,
 ) -> None:
-    """Run gateway, ingest and pool without a screen; prints one ready line of JSON."""
+    """Run gateway, ingest and pool without pages. Prints one line of JSON when ready."""
     settings = read_settings(
         data_dir=data,
         host=host,
@@ -111,10 +111,10 @@ def serve(
 
 
 def await_end() -> Callable[[], int]:
-    """Take SIGTERM and SIGINT from now on. What is returned waits until one has come, and returns its number.
+    """Handle SIGTERM and SIGINT from now on. Returns a function that waits for one of them and returns its number.
 
-    A handler runs in the main thread between any two of its instructions, also in the midst of a wait. An Event's lock
-    is held there now and then, and ``set`` would wait for it for good; a SimpleQueue is made for this.
+    A handler can interrupt the main thread while it holds an Event's lock, and ``Event.set`` would then deadlock.
+    ``SimpleQueue.put`` is reentrant.
     """
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -124,7 +124,7 @@ def await_end() -> Callable[[], int]:
 
 @contextmanager
 def connect(settings: Settings) -> Iterator[StudioClient]:
-    """A client of the service that owns the data folder, or of one opened for the occasion."""
+    """A client of the service that owns the data folder; if none runs, of a temporary one."""
     from core.owner import running_service
 
     owner = running_service(settings.data_dir)
@@ -147,7 +147,7 @@ def connect(settings: Settings) -> Iterator[StudioClient]:
 
 @contextmanager
 def own(data: Path | None) -> Iterator[Path]:
-    """The data folder, owned while the block runs. Raises AlreadyOwned when a service has it."""
+    """Lock the data folder while the block runs. Raises AlreadyOwned if a service owns it."""
     from core.owner import OwnerLock
 
     directory = read_settings(data_dir=data).data_dir
@@ -162,14 +162,14 @@ def own(data: Path | None) -> Iterator[Path]:
 def import_(
     files: Annotated[list[Path], typer.Argument(help="Files to read")],
     data: DataOption = None,
-    format: Annotated[str | None, typer.Option("--format", help="Format; else each file is recognised")] = None,
-    channel: Annotated[str | None, typer.Option(help="Channel of steps that name none")] = None,
-    agent: Annotated[str | None, typer.Option(help="Agent of steps that name none")] = None,
+    format: Annotated[str | None, typer.Option("--format", help="Format; by default detected for each file")] = None,
+    channel: Annotated[str | None, typer.Option(help="Channel of steps without one")] = None,
+    agent: Annotated[str | None, typer.Option(help="Agent of steps without one")] = None,
     all_or_nothing: Annotated[
-        bool, typer.Option("--all-or-nothing", help="Refuse everything for one wrong record")
+        bool, typer.Option("--all-or-nothing", help="Import nothing if any record is invalid")
     ] = False,
 ) -> None:
-    """Bring steps in from other people's logs; twice changes nothing. Exit code 1 when records were left out."""
+    """Import steps from other programs' logs. Importing twice changes nothing. Exit code 1 if records were left out."""
     from core.imports import run
 
     with connect(read_settings(data_dir=data)) as client:
@@ -206,10 +206,10 @@ def export(
     where: Annotated[str, typer.Option(help="Expression over step columns")] = "",
     filters: Annotated[str, typer.Option(help="Typed filters as JSON")] = "{}",
     view: ViewOption = None,
-    dataset: Annotated[str | None, typer.Option(help="A dataset version, as it was frozen, in place of a view")] = None,
+    dataset: Annotated[str | None, typer.Option(help="A frozen dataset version, in place of a view")] = None,
     recipe: Annotated[str, typer.Option(help='Recipe as JSON, e.g. \'{"algorithm": "sft"}\'')] = "{}",
 ) -> None:
-    """Write the plan of a view and a recipe as files; prints where they are."""
+    """Write the plan of a view and a recipe to files; prints their paths."""
     body = {
         "format": format,
         "out": str(out.absolute()) if out else None,
@@ -224,13 +224,13 @@ def export(
 def values(
     model: Annotated[Path, typer.Argument(help="Folder of a transformers model with a value head (one label)")],
     name: Annotated[
-        str | None, typer.Option(help="What recipes call it (value_model); the folder's name unless told")
+        str | None, typer.Option(help="Its name in recipes (value_model); by default the folder's name")
     ] = None,
     data: DataOption = None,
     where: Annotated[str, typer.Option(help="Expression over step columns")] = "",
-    recipe: Annotated[str, typer.Option(help="Recipe as JSON: which steps")] = '{"algorithm": "sft"}',
+    recipe: Annotated[str, typer.Option(help="Recipe as JSON; selects the steps")] = '{"algorithm": "sft"}',
 ) -> None:
-    """Let a critic value the state before each step of a plan, for step_gae and token_gae by value_model."""
+    """Compute a critic's value of the state before each step of a plan, for step_gae and token_gae (value_model)."""
     body = {
         "model_dir": str(model.absolute()),
         "name": name or model.name,
@@ -241,15 +241,15 @@ def values(
         print_json(client.call("POST", "/api/v1/values/compute", body))
 
 
-keys_app = typer.Typer(help="Session keys: list them, take them back.", no_args_is_help=True)
+keys_app = typer.Typer(help="List and revoke session keys.", no_args_is_help=True)
 
 
 @keys_app.command("list")
 def keys_list(
     data: DataOption = None,
-    trajectory: Annotated[str | None, typer.Option(help="Only those of this trajectory")] = None,
+    trajectory: Annotated[str | None, typer.Option(help="Only keys of this trajectory")] = None,
 ) -> None:
-    """One line of JSON per key, newest first; a key itself is shown only when it is made."""
+    """Print one line of JSON per key, newest first. The secret itself is shown only when a key is created."""
     query = {"limit": 10_000, **({"trajectory_uid": trajectory} if trajectory else {})}
     with connect(read_settings(data_dir=data)) as client:
         for session in client.call("GET", "/api/v1/sessions", query=query)["sessions"]:
@@ -261,14 +261,14 @@ def keys_revoke(
     name: Annotated[str, typer.Argument(help="A key_id, or a trajectory_uid for all its keys")],
     data: DataOption = None,
 ) -> None:
-    """Take a key back for good; prints the ids of those that held until now."""
+    """Revoke a key permanently; prints the ids of the keys that were valid until now."""
     with connect(read_settings(data_dir=data)) as client:
         print_json({"revoked": client.revoke(name)})
 
 
 @app.command()
 def engines(data: DataOption = None) -> None:
-    """One line of JSON per engine: health, what was probed, calls in flight and in line, how it is streamed."""
+    """Print one line of JSON per engine: health, probed capabilities, calls in flight and waiting, streaming mode."""
     with connect(read_settings(data_dir=data)) as client:
         for engine in client.call("GET", "/api/v1/stats")["engines"]:
             print_json(engine)
@@ -279,17 +279,17 @@ def doctor(
     data: DataOption = None,
     json_: Annotated[bool, typer.Option("--json", help="Machine-readable")] = False,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Read every step again: against its journal record and its hash")
+        bool, typer.Option("--deep", help="Compare every step with its journal record and its hash")
     ] = False,
     rebuild: Annotated[
         bool,
-        typer.Option("--rebuild", help="Make the pool's file anew from journal and opinions log; keeps the old one"),
+        typer.Option("--rebuild", help="Rebuild the pool's file from journal and opinions log; keeps the old one"),
     ] = False,
     renew_log: Annotated[
-        bool, typer.Option("--renew-log", help="Begin a new opinions log from the pool, where the log is damaged")
+        bool, typer.Option("--renew-log", help="Write a new opinions log from the pool, if the log is damaged")
     ] = False,
 ) -> None:
-    """Say what is wrong with ports, disk, engine, tokenizer and packages, and the mend; exit code 1 if anything is."""
+    """Check ports, disk, engine, tokenizer and packages. Prints problems with fixes; exit code 1 if there are any."""
     from core.doctor import Finding, deep_findings, diagnose
     from core.owner import running_service
 
@@ -305,7 +305,7 @@ def doctor(
     if owner is not None:
         with connect(settings) as client:
             sync = client.policy_state()["sync"]
-    # Without a running service the environment says where the pages will be.
+    # Without a running service, the environment has the pages' future address.
     pages = owner.get("pages_address") if owner is not None else os.environ.get("STREAMLIT_SERVER_ADDRESS")
     findings = diagnose(settings, port_is_ours=owner is not None, sync=sync, pages_address=pages)
     if owner is not None:
@@ -334,14 +334,14 @@ def _rebuild(settings: Settings, as_json: bool) -> None:
     if as_json:
         print(json.dumps(report), file=sys.stderr)
         return
-    print("the pool was made anew from the journal and the opinions log")
+    print("the pool was rebuilt from the journal and the opinions log")
     for name, n in report["after"].items():
         before = "?" if report["before"] is None else report["before"][name]
         print(f"      {name:18} {before:>10} → {n}")
     replay = report["replay"]
     if replay["n_without_target"] or replay["n_missing"]:
         print(
-            f"      {replay['n_without_target']} rows of opinions are about steps that the journal does not hold;"
+            f"      {replay['n_without_target']} rows of opinions refer to steps that are not in the journal;"
             f" {replay['n_missing']} records of the log are missing"
         )
     if report["kept_aside"]:
@@ -352,7 +352,7 @@ def _renew_log(settings: Settings) -> None:
     from core.rebuild import renew_log
 
     renew_log(settings)
-    print("a new opinions log holds what the pool holds; the old one stays beside it")
+    print("wrote a new opinions log with the pool's contents; the old one is kept beside it")
 
 
 @cache
@@ -376,7 +376,7 @@ def main() -> NoReturn:
         print(printable(f"claw-studio: {field}{err.message}{hint}"), file=sys.stderr)
         sys.exit(2)
     except Exception:
-        logging.getLogger("claw-studio").exception("this should not happen")
+        logging.getLogger("claw-studio").exception("unexpected error")
         sys.exit(1)
     sys.exit(0)
 

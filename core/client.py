@@ -1,15 +1,14 @@
-"""A small client for white-box producers: sessions, steps, rewards, feedback, policy versions, reading.
+"""HTTP client for white-box producers: sessions, steps, rewards, feedback, policy versions, reading.
 
-Standard library only and no part of the studio is opened, so it costs nothing to import beside a trainer or an
-environment.
+It uses only the standard library and does not open the studio, so a trainer or an environment can import it cheaply.
 
     studio = StudioClient("http://127.0.0.1:8100")
     with studio.rollout(prompt_uid="task-1") as rollout:
         rollout.step(prompt_ids=[1, 2], response_ids=[3], response_logprobs=[-0.1], reward=None)
         rollout.reward = 1.0
 
-A failure of the service is raised as the error it is there, with ``type``, ``field`` and ``hint``. Steps are sent again
-after a lost connection; the service knows them by ``step_uid``, so nothing arrives twice.
+An error of the service is raised with the same class, ``type``, ``field`` and ``hint``. Steps are sent again after a
+lost connection; the service identifies them by ``step_uid``, so none is stored twice.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _ERRORS: dict[str, type[StudioError]] = {kind.type: kind for kind in (Conflict, 
 
 
 class Unreachable(StudioError):
-    """The service did not answer: not started, gone, or too slow."""
+    """The service did not respond: it is not running, or too slow."""
 
     type = "unreachable"
     http_status = 503
@@ -57,7 +56,7 @@ class Unreachable(StudioError):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A key for one agent attempt: give it to any client with ``base_url``, OpenAI's, or ``anthropic_base_url``."""
+    """A key for one agent attempt. OpenAI clients use it with ``base_url``, Anthropic's with ``anthropic_base_url``."""
 
     api_key: str
     key_id: str
@@ -74,15 +73,15 @@ def new_uid() -> str:
 
 
 class StudioClient:
-    """Calls of the studio's HTTP surface. Thread-safe: each thread has its own connection.
+    """A client of the studio's HTTP API. Thread-safe: each thread has a separate connection.
 
     Args:
         base_url: root of the service, ``http://host:port``.
-        api_key: the studio's key, where one is set.
-        tls: how an ``https`` service is trusted: as the system trusts, or ``trusting(certificate)``.
-        timeout_s: longest wait for one answer.
-        n_retries: how often a call that may be repeated is, after a lost connection or an overloaded service.
-        sleep: waits between retries, seconds; they double from 0.1 to 5.
+        api_key: the admin key, if one is set.
+        tls: TLS context for ``https``, for example ``trusting(certificate)``; None uses the system's certificates.
+        timeout_s: timeout of one request, seconds.
+        n_retries: retries of a repeatable call after a lost connection or a 503.
+        sleep: called with the wait between retries, seconds; waits double from 0.1 to 5.
     """
 
     def __init__(
@@ -129,14 +128,14 @@ class StudioClient:
         return Session(**{name: made[name] for name in Session.__slots__})
 
     def revoke(self, name: str) -> list[str]:
-        """Take back the key with this ``key_id``, or all keys of this trajectory; ids of those that held until now."""
+        """Revoke the key with this ``key_id``, or all keys of a trajectory; returns the ids of keys that were valid."""
         revoked: list[str] = self.call("DELETE", f"/api/v1/sessions/{quote(name, safe='')}", repeat=True)["revoked"]
         return revoked
 
     def submit(self, steps: Iterable[Mapping[str, Any]]) -> int:
-        """Send steps (fields as in ``POST /api/v1/steps``), in as many requests as their size asks for.
+        """Send steps (fields as in ``POST /api/v1/steps``), split into several requests if large; returns their number.
 
-        Each request is all or nothing and may be sent twice: a step that is stored is accepted again.
+        Each request is atomic and may be sent twice: steps that are already stored are accepted.
         """
         n_accepted = 0
         for batch in _batches(steps):
@@ -144,7 +143,7 @@ class StudioClient:
         return n_accepted
 
     def known(self, step_uids: Sequence[str]) -> set[str]:
-        """Those of these steps that the service holds already."""
+        """The subset of these steps that the service has stored."""
         uids: list[str] = self.call("POST", "/api/v1/steps/known", {"step_uids": list(step_uids)}, repeat=True)["known"]
         return set(uids)
 
@@ -159,7 +158,7 @@ class StudioClient:
         metadata: Mapping[str, Any] | None = None,
         buffer: int = 32,
     ) -> Rollout:
-        """A trajectory that is written step by step and completed at the end of its ``with`` block."""
+        """A context manager that records a trajectory step by step and completes it at the end."""
         common = known(prompt_uid=prompt_uid, channel=channel, agent=agent, policy_version=policy_version)
         return Rollout(self, trajectory_uid or new_uid(), common, dict(metadata or {}), buffer)
 
@@ -179,7 +178,7 @@ class StudioClient:
         source: str = "api",
         note: str | None = None,
     ) -> str:
-        """One opinion about a step or a trajectory; returns the ``action_uid`` that undoes it."""
+        """Append one opinion on a step or a trajectory; returns the ``action_uid`` with which it can be undone."""
         target = known(step_uid=step_uid, trajectory_uid=trajectory_uid)
         annotation = {"target": target, "kind": kind, "value": value, "author": author, "source": source, "note": note}
         made: str = self.call("POST", "/api/v1/annotations", {"annotations": [annotation]})["action_uid"]
@@ -198,9 +197,9 @@ class StudioClient:
         given_at: float | None = None,
         **fields: Any,
     ) -> str:
-        """What a person or a live service said of an answer; returns its uid, under which it can be revised.
+        """Record feedback of a person or a live service on a response; returns its uid, for later revisions.
 
-        ``kind`` is thumbs (``up``, ``down``), score, correction, comment or event; a value of None withdraws.
+        ``kind`` is thumbs (``up``, ``down``), score, correction, comment or event. A value of None withdraws it.
         """
         uid = feedback_uid or new_uid()
         target = known(step_uid=step_uid, trajectory_uid=trajectory_uid, response_id=response_id)
@@ -226,7 +225,7 @@ class StudioClient:
         return self._get("/api/v1/policy")
 
     def step(self, step_uid: str) -> dict[str, Any]:
-        """One step with tokens, messages and the feedback on it."""
+        """One step with its tokens, messages and feedback."""
         return self._get(f"/api/v1/steps/{quote(step_uid, safe='')}")
 
     def trajectory(self, trajectory_uid: str) -> dict[str, Any]:
@@ -238,11 +237,11 @@ class StudioClient:
         return self._get(f"/api/v1/groups/{quote(prompt_uid, safe='')}")
 
     def stats(self) -> dict[str, Any]:
-        """Counts, rates, ingest lag, what was dropped."""
+        """Counts, rates, ingest lag, dropped calls."""
         return self._get("/api/v1/stats")
 
     def steps(self, where: str = "", *, order: str = "created_at", page: int = 500, **filters: str) -> Iterator[Any]:
-        """All steps of an expression over step columns, page by page; without tokens and messages."""
+        """Iterate over the steps that match an expression over step columns, without tokens and messages."""
         cursor: str | None = None
         while True:
             query = {"where": where, "order": order, "limit": page, **filters, **known(cursor=cursor)}
@@ -253,7 +252,7 @@ class StudioClient:
                 return
 
     def download(self, path: str) -> bytes:
-        """The body of any GET as bytes, for answers that are no JSON."""
+        """The body of a GET as bytes, for responses that are not JSON."""
         status, raw, _ = self._once("GET", f"{self._parts.path.rstrip('/')}{path}", None)
         if status >= 400:
             raise error_of(status, raw)
@@ -274,13 +273,13 @@ class StudioClient:
         query: Mapping[str, Any] | None = None,
         repeat: bool = False,
     ) -> Any:
-        """Any call of the service: JSON in, JSON out.
+        """Send any request with a JSON body; returns the parsed JSON response.
 
         Args:
-            repeat: doing it twice is doing it once, so it may be tried again when the answer was lost.
+            repeat: the call is idempotent, so it is retried if the response was lost.
 
         Raises:
-            StudioError: what the service answered, or Unreachable.
+            StudioError: the service's error, or Unreachable.
         """
         payload = _json(body) if body is not None else None
         target = f"{self._parts.path.rstrip('/')}{path}" + (f"?{urlencode(query)}" if query else "")
@@ -290,7 +289,7 @@ class StudioClient:
             try:
                 status, raw, retry_after_s = self._once(method, target, payload)
             except (OSError, http.client.HTTPException) as error:
-                # Nobody heard a call that was refused a connection.
+                # After a refused connection the service can't have received the call.
                 if last or not (repeat or isinstance(error, ConnectionRefusedError)):
                     hint = "is 'claw-studio serve' or the studio running there?"
                     what = f"{self.base_url} did not answer {method} {path}: {error!r}"
@@ -348,8 +347,9 @@ class StudioClient:
 
 
 def trusting(certificate: Path) -> ssl.SSLContext:
-    """Trust a service by its own certificate (the first of a PEM file) and nothing else, under whatever name it is
-    reached: what the same machine knows of it needs no authority.
+    """A TLS context that accepts only this certificate (the first of a PEM file), under any host name.
+
+    It is for services on the same machine, whose certificate file is readable here.
     """
     context = ssl.create_default_context(cadata=_first_certificate(certificate))
     context.check_hostname = False
@@ -361,12 +361,12 @@ def _first_certificate(path: Path) -> str:
     end = "-----END CERTIFICATE-----"
     certificate, separator, _ = path.read_text().partition(end)
     if not separator:
-        raise InvalidInput(f"{path} holds no certificate", field="tls_cert", hint="a PEM file")
+        raise InvalidInput(f"{path} has no certificate", field="tls_cert", hint="a PEM file")
     return certificate + separator
 
 
 def error_of(status: int, raw: bytes) -> StudioError:
-    """The error that a failed answer means: its type, field and hint where it told them."""
+    """The exception of an error response, with its type, field and hint if it has them."""
     try:
         body = json.loads(raw)
     except ValueError:
@@ -393,7 +393,7 @@ def _plain_or_fail(value: Any) -> Any:
 
 
 def _batches(steps: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
-    """Steps in runs that make requests of a bearable size."""
+    """Split steps into requests of at most ``BATCH_STEPS`` steps and ``BATCH_TOKENS`` tokens."""
     batch: list[Mapping[str, Any]] = []
     n_tokens = 0
     for step in steps:
@@ -408,7 +408,7 @@ def _batches(steps: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, A
 
 
 def _is_over(connection: http.client.HTTPConnection) -> bool:
-    """Whether the service has closed a kept connection, as it does with one that was idle: a call would be lost."""
+    """Whether the service has closed an idle connection; a call on it would be lost."""
     if connection.sock is None:
         return False
     poll = select.poll()

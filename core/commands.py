@@ -1,6 +1,6 @@
-"""Commands of ``claw-studio`` about what the pool holds: SQL, dataset versions, upkeep.
+"""Commands of ``claw-studio`` for the pool's data: SQL, views, dataset versions, backup, retention, trash.
 
-They speak HTTP to the service that owns the data folder, like the commands of ``core.cli``, which adds them.
+They send HTTP requests to the service that owns the data folder. ``core.cli`` registers them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from core.errors import InvalidInput
 from core.printable import print_json, printable
 
 DataOption = Annotated[Path | None, typer.Option("--data", help="Data folder: journal, pool, exports")]
-ViewOption = Annotated[str | None, typer.Option(help="A saved view by its name; the rest narrows it")]
+ViewOption = Annotated[str | None, typer.Option(help="Name of a saved view; other conditions narrow it")]
 Connect = Callable[[Path | None], AbstractContextManager[StudioClient]]
 """A client of the service that owns this data folder."""
 Own = Callable[[Path | None], AbstractContextManager[Path]]
-"""The data folder, owned while the block runs."""
+"""Locks the data folder while the block runs."""
 AUTHOR = "cli"
 
 
@@ -33,13 +33,13 @@ def add_to(app: typer.Typer, connect: Connect) -> None:
 
     @app.command()
     def sql(
-        query: Annotated[str, typer.Argument(help="One SELECT; without one the tables are listed")] = "",
+        query: Annotated[str, typer.Argument(help="One SELECT; if empty, the tables are listed")] = "",
         data: DataOption = None,
-        limit: Annotated[int, typer.Option(help="Most rows")] = 1000,
-        timeout: Annotated[float, typer.Option(help="Most seconds")] = 10.0,
+        limit: Annotated[int, typer.Option(help="Maximum number of rows")] = 1000,
+        timeout: Annotated[float, typer.Option(help="Time limit, seconds")] = 10.0,
         json_: Annotated[bool, typer.Option("--json", help="One JSON object per row")] = False,
     ) -> None:
-        """Ask the pool in SQL; it reads only."""
+        """Query the pool in SQL (read-only)."""
         with connect(data) as client:
             if not query.strip():
                 for table in client.call("GET", "/api/v1/sql")["tables"]:
@@ -60,7 +60,7 @@ def add_to(app: typer.Typer, connect: Connect) -> None:
 
     @app.command()
     def views(data: DataOption = None) -> None:
-        """Saved views, one line of JSON each; export and freeze take them by name."""
+        """Print one line of JSON per saved view. Export and freeze take them by name."""
         with connect(data) as client:
             for view in client.call("GET", "/api/v1/views")["views"]:
                 print_json(view)
@@ -73,16 +73,16 @@ def add_to(app: typer.Typer, connect: Connect) -> None:
         filters: Annotated[str, typer.Option(help="Typed filters as JSON")] = "{}",
         view: ViewOption = None,
         recipe: Annotated[str, typer.Option(help='Recipe as JSON, e.g. \'{"algorithm": "sft"}\'')] = "{}",
-        parent: Annotated[str | None, typer.Option(help="Version that it follows")] = None,
+        parent: Annotated[str | None, typer.Option(help="The version before this one")] = None,
         redact: Annotated[
-            str, typer.Option(help="Rules with commas between: secrets, email, api_key, ...; none looks for nothing")
+            str, typer.Option(help="Rules separated by commas: secrets, email, api_key, ...; none: no redaction")
         ] = "",
-        pattern: Annotated[list[str] | None, typer.Option(help="Own rule: NAME=REGEX; may be repeated")] = None,
-        drop: Annotated[bool, typer.Option("--drop", help="A step with a hit goes, in place of being masked")] = False,
-        note: Annotated[str | None, typer.Option(help="Why")] = None,
-        author: Annotated[str, typer.Option(help="Who")] = AUTHOR,
+        pattern: Annotated[list[str] | None, typer.Option(help="Custom rule NAME=REGEX; may be repeated")] = None,
+        drop: Annotated[bool, typer.Option("--drop", help="Leave out steps with a hit instead of masking it")] = False,
+        note: Annotated[str | None, typer.Option(help="Reason")] = None,
+        author: Annotated[str, typer.Option(help="Author")] = AUTHOR,
     ) -> None:
-        """Freeze a view under a name: immutable, hashed, exported to the same bytes for good."""
+        """Freeze a view as a named dataset version: immutable, hashed, always exported to the same bytes."""
         body: dict[str, Any] = {
             "name": name,
             "view": view_json(view, filters, where),
@@ -103,7 +103,7 @@ def add_to(app: typer.Typer, connect: Connect) -> None:
 
     @app.command()
     def versions(data: DataOption = None) -> None:
-        """Dataset versions, newest first, one line of JSON each."""
+        """Print one line of JSON per dataset version, newest first."""
         with connect(data) as client:
             for version in client.call("GET", "/api/v1/datasets")["datasets"]:
                 print_json(version)
@@ -111,11 +111,11 @@ def add_to(app: typer.Typer, connect: Connect) -> None:
     @app.command()
     def diff(
         a: Annotated[str, typer.Argument(help="Version")],
-        b: Annotated[str, typer.Argument(help="Version that is compared with it")],
+        b: Annotated[str, typer.Argument(help="Version to compare with it")],
         data: DataOption = None,
-        limit: Annotated[int, typer.Option(help="Most steps that are listed")] = 100,
+        limit: Annotated[int, typer.Option(help="Maximum number of listed steps")] = 100,
     ) -> None:
-        """What version B has otherwise than version A."""
+        """Print the changes from version A to version B."""
         with connect(data) as client:
             query = {"to": b, "limit": limit}
             print_json(client.call("GET", f"/api/v1/datasets/{quote(a, safe='')}/diff", query=query))
@@ -126,9 +126,9 @@ def add_to(app: typer.Typer, connect: Connect) -> None:
         format: Annotated[str, typer.Argument(help="trl_sft, steps_parquet, ...")],
         data: DataOption = None,
         out: Annotated[Path | None, typer.Option(help="Folder to write to")] = None,
-        recipe: Annotated[str | None, typer.Option(help="Another recipe than the frozen one, as JSON")] = None,
+        recipe: Annotated[str | None, typer.Option(help="Recipe to use instead of the frozen one, as JSON")] = None,
     ) -> None:
-        """Write a dataset version's files: the same bytes each time."""
+        """Write a dataset version to files: the same bytes each time."""
         body = {
             "format": format,
             "out": str(out.absolute()) if out else None,
@@ -139,14 +139,14 @@ def add_to(app: typer.Typer, connect: Connect) -> None:
 
 
 def add_upkeep_to(app: typer.Typer, connect: Connect, own: Own) -> None:
-    """Register the commands that keep the data folder well."""
+    """Register the commands for maintenance of the data folder."""
 
     @app.command()
     def backup(
-        out: Annotated[Path, typer.Argument(help="Folder to make")],
+        out: Annotated[Path, typer.Argument(help="Folder to create")],
         data: DataOption = None,
     ) -> None:
-        """Copy pool and journal while the studio runs; prints what was copied."""
+        """Back up pool and journal while the studio runs; prints a summary."""
         with connect(data) as client:
             manifest = client.call("POST", "/api/v1/backup", {"out": str(out.absolute())})
         n_bytes = sum(one["n_bytes"] for one in manifest["files"].values())
@@ -164,7 +164,7 @@ def add_upkeep_to(app: typer.Typer, connect: Connect, own: Own) -> None:
         source: Annotated[Path, typer.Argument(help="A backup")],
         data: DataOption = None,
     ) -> None:
-        """Put a backup into a data folder that holds no pool and no journal."""
+        """Restore a backup into a data folder without pool and journal."""
         from core.backup import restore as put_back
 
         with own(data) as data_dir:
@@ -174,15 +174,21 @@ def add_upkeep_to(app: typer.Typer, connect: Connect, own: Own) -> None:
     @app.command()
     def retain(
         data: DataOption = None,
-        older_than_days: Annotated[float | None, typer.Option(help="Nothing was added for so long")] = None,
-        consumed: Annotated[int | None, typer.Option(help="Held by so many acknowledged batches")] = None,
-        max_gb: Annotated[float | None, typer.Option(help="The oldest go until the pool is about so big")] = None,
-        channel: Annotated[str | None, typer.Option(help="Only of this channel")] = None,
-        apply: Annotated[bool, typer.Option("--apply", help="Delete; else this is a preview")] = False,
-        journal: Annotated[bool, typer.Option("--journal", help="With --apply: old journal segments too")] = False,
-        author: Annotated[str, typer.Option(help="Who")] = AUTHOR,
+        older_than_days: Annotated[
+            float | None, typer.Option(help="Trajectories to which nothing was added for this many days")
+        ] = None,
+        consumed: Annotated[
+            int | None, typer.Option(help="Trajectories in at least this many acknowledged batches")
+        ] = None,
+        max_gb: Annotated[
+            float | None, typer.Option(help="Delete the oldest until the pool has about this size, GB")
+        ] = None,
+        channel: Annotated[str | None, typer.Option(help="Only trajectories of this channel")] = None,
+        apply: Annotated[bool, typer.Option("--apply", help="Delete; without it, print a preview")] = False,
+        journal: Annotated[bool, typer.Option("--journal", help="With --apply: also old journal segments")] = False,
+        author: Annotated[str, typer.Option(help="Author")] = AUTHOR,
     ) -> None:
-        """Let go of trajectories that are old, consumed or too much; never of what is in a dataset version."""
+        """Delete old, consumed or excess trajectories. Trajectories in a dataset version are never deleted."""
         body = {
             "older_than_days": older_than_days,
             "consumed": consumed,
@@ -198,29 +204,29 @@ def add_upkeep_to(app: typer.Typer, connect: Connect, own: Own) -> None:
                 report = client.call("POST", "/api/v1/retention", {**body, "confirm": report["confirm"]})
             print_json(report)
 
-    trash = typer.Typer(help="What was deleted and can still be restored.", no_args_is_help=True)
+    trash = typer.Typer(help="List, restore and empty the trash.", no_args_is_help=True)
 
     @trash.command("list")
     def trash_list(data: DataOption = None) -> None:
-        """One line of JSON per run, newest first."""
+        """Print one line of JSON per retention run, newest first."""
         with connect(data) as client:
             for run in client.call("GET", "/api/v1/trash")["runs"]:
                 print_json(run)
 
     @trash.command("restore")
     def trash_restore(
-        run_uid: Annotated[str, typer.Argument(help="As trash list names it")],
+        run_uid: Annotated[str, typer.Argument(help="From trash list")],
         data: DataOption = None,
-        author: Annotated[str, typer.Option(help="Who")] = AUTHOR,
+        author: Annotated[str, typer.Option(help="Author")] = AUTHOR,
     ) -> None:
-        """Put back what a retention run deleted: steps, what was said of them, journal segments."""
+        """Restore what a retention run deleted: steps, opinions on them, journal segments."""
         with connect(data) as client:
             path = f"/api/v1/trash/{quote(run_uid, safe='')}/restore"
             print_json(client.call("POST", path, {"author": author}))
 
     @trash.command("empty")
     def trash_empty(data: DataOption = None) -> None:
-        """Delete for good all that could be restored."""
+        """Delete everything in the trash permanently."""
         with connect(data) as client:
             confirm = client.call("GET", "/api/v1/trash")["confirm"]
             print_json(client.call("POST", "/api/v1/trash/empty", {"confirm": confirm}))
@@ -229,7 +235,7 @@ def add_upkeep_to(app: typer.Typer, connect: Connect, own: Own) -> None:
 
 
 def json_object(text: str, field: str) -> dict[str, Any]:
-    """A JSON object of the command line. InvalidInput names the option."""
+    """Parse a JSON object from a command-line option. InvalidInput names the option."""
     try:
         value = json.loads(text)
     except ValueError as err:
@@ -240,7 +246,7 @@ def json_object(text: str, field: str) -> dict[str, Any]:
 
 
 def print_table(names: list[str], rows: list[list[Any]], *, width: int = 60) -> None:
-    """Columns beside each other; what is longer than ``width`` ends in an ellipsis (``--json`` prints all)."""
+    """Print aligned columns; values longer than ``width`` are cut with an ellipsis (``--json`` prints all)."""
     names = [printable(name) for name in names]
     shown = [["" if value is None else _cell(value, width) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(names, *shown, strict=True)] if names else []
@@ -255,6 +261,6 @@ def _cell(value: Any, width: int) -> str:
 
 
 def view_json(view: str | None, filters: str, where: str) -> dict[str, Any]:
-    """A view on the wire, of what a command was given. InvalidInput when the filters aren't a JSON object."""
+    """The JSON of a view from a command's options. InvalidInput if the filters are not a JSON object."""
     named = {} if view is None else {"saved_view": view}
     return {"filters": {**json_object(filters, "filters"), **named}, "where": where}

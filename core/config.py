@@ -1,6 +1,6 @@
-"""Settings: environment (``CLAW_STUDIO_*``), then ``studio.toml``, then the defaults here.
+"""Settings, read from the environment (``CLAW_STUDIO_*``), then ``studio.toml``, then the defaults in this file.
 
-The Settings page shows every field with its source. ``data_dir`` holds the journal, the pool and exports.
+The Settings page shows every field with its source.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ STREAMING = "^(auto|whole|relay)$"
 
 
 Names = Annotated[tuple[str, ...], NoDecode]
-"""In the environment: names with commas between."""
+"""Names; in the environment separated by commas."""
 
 
 def is_loopback(host: str) -> bool:
-    """True for the names and addresses at which a machine reaches itself and nobody else does."""
+    """Whether a host name or address is loopback, and so reachable only from this machine."""
     if host == "localhost":
         return True
     try:
@@ -42,131 +42,133 @@ def is_loopback(host: str) -> bool:
 
 
 class EngineConfig(BaseModel):
-    """One more policy engine: ``[[engines]]`` in ``studio.toml``, or a JSON list in ``CLAW_STUDIO_ENGINES``."""
+    """An additional policy engine: ``[[engines]]`` in ``studio.toml``, or a JSON list in ``CLAW_STUDIO_ENGINES``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(min_length=1, description="As records and pages spell it")
+    name: str = Field(min_length=1, description="Name in records and on pages")
     base_url: str = Field(description="OpenAI-compatible base URL, or 'litellm:provider/model'")
     models: tuple[str, ...] = Field(("*",), min_length=1, description="Globs of the model names that it serves")
     api_key_env: str | None = Field(None, description="Name of the environment variable that holds its key")
     streaming: str = Field("auto", pattern=STREAMING, description="See engine_streaming")
     concurrency: int | None = Field(None, ge=1, description="See engine_concurrency")
-    replica_of: str | None = Field(None, description="Name of the engine that it shares the calls of")
+    replica_of: str | None = Field(None, description="Name of the engine whose calls it shares")
 
 
 class Settings(BaseSettings):
-    """Everything a user can set. Constructor arguments win over environment, environment over file."""
+    """All settings. Constructor arguments take precedence over the environment, and the environment over the file."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
 
     data_dir: Path = Field(Path(".data"), description="Folder of journal, pool and exports")
-    host: str = Field("127.0.0.1", description="Address the gateway listens on")
+    host: str = Field("127.0.0.1", description="Address that the gateway listens on")
     port: int = Field(8100, ge=0, le=65535, description="Port of the gateway; 0 picks a free one")
     gateways: int = Field(
-        1, ge=1, le=64, description="Gateway processes that share the port and the journal; 1 takes calls in this one"
+        1, ge=1, le=64, description="Number of gateway processes; 1: the gateway runs in the main process"
     )
     engine: str = Field(
         "local",
-        description="Policy engine: 'local' (the embedded model), an OpenAI-compatible base URL (or several of one "
-        "model, with commas between them), or 'litellm:provider/model'",
+        description="Policy engine: 'local' (the embedded model), an OpenAI-compatible base URL (or several that serve "
+        "the same model, separated by commas), or 'litellm:provider/model'",
     )
-    engines: tuple[EngineConfig, ...] = Field((), description="More engines, for the model names that they serve")
+    engines: tuple[EngineConfig, ...] = Field((), description="Additional engines, selected by model name")
     engine_streaming: str = Field(
         "auto",
         pattern=STREAMING,
-        description="auto: an engine's own stream goes to the agent where ids and log-probs survive it; "
-        "whole: streams are made from the whole answer; relay: always the engine's own",
+        description="auto: relay the engine's stream if ids and log-probs are complete in it; "
+        "whole: make streams from the complete answer; relay: always relay the engine's stream",
     )
     engine_concurrency: int | None = Field(
         None,
         ge=1,
-        description="Most calls of a gateway process at one engine; more wait in line, and get 503 where it is full",
+        description="Most concurrent calls of a gateway process to one engine; more wait in a queue. If the queue is "
+        "full, calls get 503",
     )
     engine_api_key_env: str = Field(
         "CLAW_STUDIO_ENGINE_API_KEY",
         description="Name of the environment variable that holds the engine's key",
     )
-    engine_timeout_s: float = Field(900.0, gt=0, description="Longest wait for one answer, seconds")
+    engine_timeout_s: float = Field(900.0, gt=0, description="Timeout of one engine call, seconds")
     engine_first_byte_timeout_s: float | None = Field(
-        None, gt=0, description="Longest wait for the first word of a stream, seconds; None: as for the whole answer"
+        None, gt=0, description="Timeout for the first bytes of a stream, seconds; None: engine_timeout_s"
     )
-    engine_idle_timeout_s: float = Field(
-        300.0, gt=0, description="Longest silence of an engine in the middle of a stream, seconds"
-    )
+    engine_idle_timeout_s: float = Field(300.0, gt=0, description="Longest pause in a stream of an engine, seconds")
     max_answer_bytes: int = Field(
-        256 << 20, ge=1 << 10, description="Most of one answer of an engine; what came of a longer stream is kept"
+        256 << 20,
+        ge=1 << 10,
+        description="Largest answer of an engine, bytes; of a longer stream, the part up to the limit is stored",
     )
-    max_answer_head_bytes: int = Field(256 << 10, ge=1 << 10, description="Most of one answer's headers")
+    max_answer_head_bytes: int = Field(
+        256 << 10, ge=1 << 10, description="Largest headers of an engine's answer, bytes"
+    )
     max_aside_bytes: int = Field(
-        32 << 20, ge=1 << 10, description="Most of what else an engine says: its models, its version, a prompt's tokens"
+        32 << 20, ge=1 << 10, description="Largest other response of an engine, bytes: models, version, tokenization"
     )
     api_key: str | None = Field(
         None,
         min_length=1,
-        description="The admin key: with it every call needs a key, this one or, for model calls, a session's. "
-        "Needed, with 16 characters or more, when host is not loopback; the pages ask for it when theirs is not",
+        description="The admin key. If set, every request needs it; model calls may use a session key instead. "
+        "Required, with at least 16 characters, if host is not loopback. Pages require it if their address is not "
+        "loopback",
     )
     allowed_hosts: Names = Field(
         (),
-        description="Host names that requests may be for, besides loopback's and the bound address: what a proxy in "
-        "front is called. *.example.org takes all below it",
+        description="Accepted host names of requests, besides loopback names and the bound address; for example the "
+        "name of a reverse proxy. *.example.org accepts all its subdomains",
     )
     cors_origins: Names = Field(
         (),
-        description="Origins (https://chat.example.org) whose pages may make model calls from a browser; the admin API "
-        "answers none",
+        description="Origins (https://chat.example.org) whose pages may make model calls from a browser. The admin API "
+        "accepts none",
     )
-    tls_cert: Path | None = Field(None, description="Certificate chain (PEM) of the gateway; with it it speaks HTTPS")
+    tls_cert: Path | None = Field(None, description="Certificate chain (PEM) of the gateway; turns on HTTPS")
     tls_key: Path | None = Field(None, description="The certificate's private key (PEM)")
     max_body_bytes: int = Field(
         256 << 20,
         ge=1 << 10,
-        description="Largest body of a request, also decompressed, bytes; 413 beyond",
+        description="Largest body of a request, compressed or decompressed, bytes; larger ones get 413",
     )
     max_header_bytes: int = Field(
-        64 << 10, ge=1 << 10, description="Most of a request's headers, its first line included, bytes; 431 beyond"
+        64 << 10, ge=1 << 10, description="Largest headers of a request with its first line, bytes; larger ones get 431"
     )
-    header_timeout_s: float = Field(30.0, gt=0, description="Longest wait for a request's headers, seconds; then 408")
+    header_timeout_s: float = Field(30.0, gt=0, description="Timeout for a request's headers, seconds; then 408")
     body_timeout_s: float = Field(
         120.0,
         gt=0,
-        description="Longest wait for a request's body, seconds, and a second more for each 4 KiB of it; then 408. "
-        "A client that takes nothing of its answer for so long is cut off",
+        description="Timeout for a request's body, seconds, plus one second per 4 KiB; then 408. Also the timeout for "
+        "a client that does not read its response; then the connection is closed",
     )
-    idle_timeout_s: float = Field(
-        75.0, gt=0, description="Connections without a request are closed after so long, seconds"
-    )
+    idle_timeout_s: float = Field(75.0, gt=0, description="Idle connections are closed after this time, seconds")
     max_connections: int = Field(
         8192,
         ge=8,
-        description="Most connections of a gateway process, or half of the files that it may have open; beyond "
-        "them those that wait longest make room, then callers get 503",
+        description="Most connections of a gateway process; at most half of its limit of open files. Beyond it, the "
+        "connections that are idle longest are closed; if none is idle, callers get 503",
     )
-    response_length: int = Field(1024, ge=1, description="Longest answer of POST /generate that names none, tokens")
+    response_length: int = Field(1024, ge=1, description="Default answer length of POST /generate, tokens")
     capture: str = Field(
         "strict",
         pattern="^(strict|best_effort)$",
-        description="strict: a call that can't be stored fails; best_effort: it passes and is counted as dropped",
+        description="strict: a call that can't be stored fails; best_effort: it succeeds and is counted as dropped",
     )
-    channel: str = Field("train", description="Channel of calls that name none")
+    channel: str = Field("train", description="Channel of calls without one")
     policy_sync_timeout_s: float = Field(
-        120.0, gt=0, description="After so long a weight sync that nobody finishes holds no call any more, seconds"
+        120.0, gt=0, description="Time after which an unfinished weight sync no longer holds calls back, seconds"
     )
-    log_format: str = Field("text", pattern="^(text|json)$", description="Lines on stderr: for people, or JSON objects")
+    log_format: str = Field("text", pattern="^(text|json)$", description="Format of log lines on stderr")
     segment_bytes: int = Field(256 << 20, ge=1 << 16, description="Journal segment size, bytes")
     pool_memory: str = Field("2GB", description="DuckDB's memory limit")
     pool_threads: int = Field(2, ge=1, description="DuckDB's worker threads")
     trash_days: float = Field(
-        1.0, ge=0, description="How long deleted steps and journal segments can be restored, days"
+        1.0, ge=0, description="Time for which deleted steps and journal segments can be restored, days"
     )
     tokenizers: dict[str, Path] = Field(
         {},
-        description="For engines that answer in text only: model name or pattern (gpt-*) -> folder with tokenizer.json "
-        "and chat_template.jinja; such steps get ids that are marked retokenized, and no log-probs",
+        description="For engines that return only text: model name or pattern (gpt-*) -> folder with tokenizer.json "
+        "and chat_template.jinja. Token ids of such steps are marked retokenized and have no log-probs",
     )
     local_model_dir: Path | None = Field(
-        None, description="Weights folder of the embedded engine; None makes a seeded one in data_dir/model"
+        None, description="Weights folder of the embedded engine; None: a seeded model is created in data_dir/model"
     )
 
     @field_validator("allowed_hosts", "cors_origins", mode="before")
@@ -179,7 +181,7 @@ class Settings(BaseSettings):
     def _are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
             plain = name.removeprefix("*.")
-            # Only the numbers of IPv6 hold colons.
+            # Only IPv6 addresses contain several colons.
             if not plain or set(plain) & set("*/@?#[], ") or plain.count(":") == 1:
                 raise ValueError(f"{name!r} is no host name: without scheme and port, *. only in front")
         return tuple(name.lower().rstrip(".") for name in names)
@@ -208,7 +210,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Order the sources; the file is ``$CLAW_STUDIO_CONFIG`` or ``studio.toml`` in the working folder."""
+        """The order of sources. The file is ``$CLAW_STUDIO_CONFIG``, or ``studio.toml`` in the working directory."""
         toml = Path(os.environ.get(ENV_PREFIX + "CONFIG", TOML_NAME))
         return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml))
 
@@ -219,12 +221,12 @@ class Settings(BaseSettings):
 
     @property
     def opinions_dir(self) -> Path:
-        """Folder of the opinions log: what the pool holds and the journal doesn't."""
+        """Folder of the opinions log, which records the pool's data that is not in the journal."""
         return self.data_dir / "opinions"
 
     @property
     def trash_dir(self) -> Path:
-        """Folder of what was deleted and can still be restored."""
+        """Folder of deleted data that can still be restored."""
         return self.data_dir / "trash"
 
     @property
@@ -239,7 +241,7 @@ class Settings(BaseSettings):
 
     @property
     def is_loopback(self) -> bool:
-        """True when only this machine can reach the gateway."""
+        """Whether only this machine can reach the gateway."""
         return is_loopback(self.host)
 
     @property
@@ -249,11 +251,11 @@ class Settings(BaseSettings):
 
     @property
     def scheme(self) -> str:
-        """How the gateway is spoken to: ``http`` or ``https``."""
+        """URL scheme of the gateway: ``http`` or ``https``."""
         return "http" if self.tls_cert is None else "https"
 
     def public(self) -> dict[str, Any]:
-        """All fields for display, secrets reduced to whether they are set."""
+        """All fields for display; secrets are replaced by ``set`` or ``not set``."""
         shown = self.model_dump(mode="json")
         shown["api_key"] = "set" if self.api_key else "not set"
         for place in (shown, *shown["engines"]):

@@ -1,4 +1,4 @@
-"""Checks ports, disk, engine, tokenizer, packages and data folder, and says how to fix what is wrong."""
+"""Diagnosis: checks ports, disk, engine, tokenizer, packages and data folder, and suggests fixes."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ PACKAGES = (
 )
 BANNED_VERSIONS = {("litellm", "1.82.7"), ("litellm", "1.82.8")}
 
-DAMAGE_MEND = "every record beside it is read; look at the disk, and restore the segment from a backup if you have one"
+DAMAGE_MEND = "all other records are read; check the disk, and restore the segment from a backup if you have one"
 
 State = Literal["ok", "warn", "bad"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check: ``state`` is ok, warn or bad; ``mend`` says what to do unless it is ok."""
+    """The result of one check: ``state`` is ok, warn or bad; ``mend`` is the suggested fix, None if ok."""
 
     check: str
     state: State
@@ -46,7 +46,7 @@ class Finding:
     mend: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON and tables."""
+        """The fields as a dict, for JSON and tables."""
         return asdict(self)
 
 
@@ -61,9 +61,9 @@ def diagnose(
 
     Args:
         settings: of the service.
-        port_is_ours: True if the running service checks itself.
+        port_is_ours: the port is in use by the service that is checked.
         sync: its weight sync, from ``PolicyState.sync_json``.
-        pages_address: where pages are served; None if they are not.
+        pages_address: address of the pages; None if they are not served.
     """
     checks: list[Callable[[], Iterator[Finding]]] = [
         check_python,
@@ -91,15 +91,15 @@ def deep_findings(report: Mapping[str, Any]) -> list[Finding]:
     mend = "restore a backup; the journal or the pool was changed or damaged"
     findings += [Finding(f"step {one['step_uid']}", "bad", one["what"], mend) for one in report["mismatches"]]
     for one in report["missing"]:
-        what = f"the segment is gone, and with it the record of {one['n_steps']} steps of the pool"
-        findings.append(Finding(f"journal {one['segment']}", "bad", what, "put the segment back from a backup"))
+        what = f"the segment is missing; it has the records of {one['n_steps']} steps of the pool"
+        findings.append(Finding(f"journal {one['segment']}", "bad", what, "restore the segment from a backup"))
     for one in report["damages"]:
         what = f"at byte {one['offset']}: {one['reason']}"
         findings.append(Finding(f"journal {one['segment']}", "bad", what, DAMAGE_MEND))
     if (more := report["n_mismatches"] - len(report["mismatches"])) > 0:
         findings.append(Finding("more steps", "bad", f"{more} more", mend))
     for one in report["versions"]:
-        what = "has the hash it was frozen with" if one["intact"] else "is not what was frozen"
+        what = "has the hash of its freeze" if one["intact"] else "has changed since its freeze"
         findings.append(Finding(f"version {one['name']}", "ok" if one["intact"] else "bad", what))
     return findings
 
@@ -133,13 +133,13 @@ def check_data_dir(data_dir: Path) -> Iterator[Finding]:
     free = shutil.disk_usage(existing).free
     message = f"{data_dir} on a disk with {free / 2**30:.1f} GiB free"
     if free < MIN_FREE_BYTES:
-        yield Finding("disk", "warn", message, "free some room: a full disk fails calls rather than lose them")
+        yield Finding("disk", "warn", message, "free some space: calls fail when the disk is full")
     else:
         yield Finding("disk", "ok", message)
 
 
 def check_journal(journal_dir: Path) -> Iterator[Finding]:
-    """Damaged bytes that ingest met in the journal; a copy lies beside the segment."""
+    """Damaged bytes that ingest found in the journal; a copy is kept beside the segment."""
     try:
         damage = kept_aside(journal_dir)
     except OSError as error:
@@ -162,13 +162,13 @@ def check_exposure(settings: Settings, pages_address: str | None = None) -> Iter
     elif settings.api_key:
         yield Finding("exposure", "ok", f"{settings.host}: open to the network, calls need a key")
         if settings.tls is None:
-            mend = "set CLAW_STUDIO_TLS_CERT and CLAW_STUDIO_TLS_KEY, or let a proxy speak HTTPS"
-            yield Finding("encryption", "warn", "keys and texts cross the network as plain HTTP", mend)
+            mend = "set CLAW_STUDIO_TLS_CERT and CLAW_STUDIO_TLS_KEY, or use a proxy with HTTPS"
+            yield Finding("encryption", "warn", "keys and texts are sent over the network as plain HTTP", mend)
     else:
         yield Finding("exposure", "bad", f"{settings.host} is open to the network without a key", key_mend)
     if settings.allowed_hosts and settings.api_key is None:
         names = ", ".join(settings.allowed_hosts)
-        yield Finding("allowed hosts", "warn", f"{names}: whoever comes by these names needs no key", key_mend)
+        yield Finding("allowed hosts", "warn", f"{names}: requests to these names need no key", key_mend)
     if settings.tls is not None:
         yield from check_certificate(settings.tls)
     if pages_address is None:
@@ -178,7 +178,7 @@ def check_exposure(settings: Settings, pages_address: str | None = None) -> Iter
     elif settings.api_key:
         yield Finding("pages", "ok", f"{pages_address}: open to the network, visitors need the admin key")
     else:
-        message = f"{pages_address}: open to the network, and closed to every visitor until there is an admin key"
+        message = f"{pages_address}: open to the network; all visitors are refused until an admin key is set"
         yield Finding("pages", "bad", message, f"{key_mend}, or STREAMLIT_SERVER_ADDRESS to 127.0.0.1")
 
 
@@ -190,11 +190,11 @@ def check_certificate(tls: tuple[Path, Path]) -> Iterator[Finding]:
         mend = "tls_cert is a certificate chain in PEM, tls_key its private key without a passphrase"
         yield Finding("certificate", "bad", f"{tls[0]}: {err.strerror or err}", mend)
     else:
-        yield Finding("certificate", "ok", f"{tls[0]}: the gateway speaks HTTPS")
+        yield Finding("certificate", "ok", f"{tls[0]}: the gateway serves HTTPS")
 
 
 def check_sync(sync: Mapping[str, Any] | None) -> Iterator[Finding]:
-    """A weight sync that is not finished: calls wait for it, and have uncertain versions after it expires."""
+    """An unfinished weight sync: calls wait for it; after it expires, their policy version is uncertain."""
     if sync is None:
         return
     described = f"version {sync['version']}, begun {sync['elapsed_s']:.0f} s ago"
@@ -217,7 +217,7 @@ def check_port(host: str, port: int) -> Iterator[Finding]:
         try:
             probe.bind((host, port))
         except OSError as err:
-            mend = "stop what listens there, or set CLAW_STUDIO_PORT"
+            mend = "stop the program that uses it, or set CLAW_STUDIO_PORT"
             yield Finding("port", "bad", f"{host}:{port}: {err.strerror or err}", mend)
         else:
             yield Finding("port", "ok", f"{host}:{port} is free")
@@ -243,7 +243,7 @@ def _check_address(engine: str) -> Iterator[Finding]:
     host, port = _host_port(engine)
     if host is None:
         mend = "write 'local', 'litellm:provider/model' or a URL like http://127.0.0.1:8000/v1"
-        yield Finding("engine", "bad", f"{engine!r} is no engine", mend)
+        yield Finding("engine", "bad", f"{engine!r} is not an engine's address", mend)
         return
     try:
         with socket.create_connection((host, port), timeout=2):
@@ -262,7 +262,7 @@ def _host_port(url: str) -> tuple[str | None, int]:
 
 
 def check_tokenizer(settings: Settings) -> Iterator[Finding]:
-    """The tokenizer for token text on pages can be loaded."""
+    """The tokenizer that pages need for token texts can be loaded."""
     from core.serving.tokenizer import load_tokenizer, tokenizer_hash
 
     directory = settings.local_model_dir
@@ -288,7 +288,7 @@ def check_pool(settings: Settings, *, running: bool) -> Iterator[Finding]:
             return
         if path.exists():
             wrong = read_through(path)
-            mend = "claw-studio doctor --rebuild makes it anew from journal and opinions log"
+            mend = "claw-studio doctor --rebuild rebuilds it from journal and opinions log"
             yield Finding("pool", "bad", wrong, mend) if wrong else Finding("pool", "ok", "every value can be read")
     if not settings.opinions_dir.exists():
         return
@@ -299,14 +299,16 @@ def check_pool(settings: Settings, *, running: bool) -> Iterator[Finding]:
         return
     if opinions.generation is None:
         mend = (
-            "start the studio: it begins one" if not running else "claw-studio doctor --renew-log, the studio stopped"
+            "start the studio: it creates one"
+            if not running
+            else "stop the studio and run claw-studio doctor --renew-log"
         )
-        yield Finding("opinions log", "warn", "there is none that is whole", mend)
+        yield Finding("opinions log", "warn", "there is no complete log", mend)
     elif opinions.missing:
-        what = f"{opinions.missing} of {opinions.last} records are damaged or gone"
+        what = f"{opinions.missing} of {opinions.last} records are damaged or missing"
         yield Finding("opinions log", "bad", what, "stop the studio and run claw-studio doctor --renew-log")
     elif opinions.plans_damaged:
-        what = f"plans of batches are damaged at {opinions.plans_damaged} places; all else is whole"
-        yield Finding("opinions log", "bad", what, "a backup of the data folder may hold them")
+        what = f"plans of batches are damaged at {opinions.plans_damaged} places; everything else is intact"
+        yield Finding("opinions log", "bad", what, "a backup of the data folder may have them")
     else:
         yield Finding("opinions log", "ok", f"{opinions.n_records} records, none missing")

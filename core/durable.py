@@ -1,4 +1,4 @@
-"""Makes changes of a folder durable."""
+"""Syncs a folder's entries to disk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def sync_folder(path: Path) -> None:
-    """Write the folder's entries to disk: files that were created, renamed or removed in it. Raises OSError."""
+    """Make created, renamed and removed files of a folder durable (fsync of the folder). Raises OSError."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

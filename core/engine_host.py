@@ -48,7 +48,7 @@ class LocalEngineHost:
                 )
             base_url = self._process.wait_ready().base_url
         if base_url is None:
-            raise EngineError("the embedded engine is ready but named no address")
+            raise EngineError("the embedded engine is ready but reported no address")
         return base_url
 
     def stop(self) -> None:

@@ -1,8 +1,8 @@
-"""The failure model, in one place.
+"""All exception classes.
 
-Every failure that a user can cause or mend is a ``StudioError``: it names the field and the mend. The HTTP
-surface turns it into ``{"type", "message", "field", "hint"}`` with ``http_status``; the gateway into the
-agent's own dialect; the pages into a call-out; the CLI into one line and exit code 2.
+Every error that a user can cause or fix is a ``StudioError``, which names the field and the fix. The HTTP API returns
+it as ``{"type", "message", "field", "hint"}`` with ``http_status``, the gateway in the agent's dialect. Pages show a
+call-out. The CLI prints one line and exits with code 2.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class StudioError(Exception):
-    """A failure with a name, the field it concerns, and how to mend it."""
+    """An error with a type, the field that it concerns, and a hint for fixing it."""
 
     type = "studio_error"
     http_status = 400
@@ -34,7 +34,7 @@ class StudioError(Exception):
 
 
 class InvalidInput(StudioError):
-    """A request, file or setting that does not fit its form."""
+    """A request, file or setting is invalid."""
 
     type = "invalid_input"
     http_status = 422
@@ -48,21 +48,21 @@ class NotFound(StudioError):
 
 
 class Unauthorized(StudioError):
-    """No key, or one that does not fit."""
+    """The key is missing or wrong."""
 
     type = "unauthorized"
     http_status = 401
 
 
 class Forbidden(Unauthorized):
-    """A key that holds, for something else."""
+    """The key is valid, but does not allow this request."""
 
     type = "forbidden"
     http_status = 403
 
 
 class TooManyAttempts(Unauthorized):
-    """Too many different wrong keys came from one address; ``retry_after_s`` is when it is heard again."""
+    """Too many different wrong keys came from one address. It is blocked for ``retry_after_s``."""
 
     type = "too_many_attempts"
     http_status = 429
@@ -73,7 +73,7 @@ class TooManyAttempts(Unauthorized):
 
 
 class KeySpent(StudioError):
-    """A session key has made the calls or used the tokens that it may; ``retry_after_s`` where waiting helps."""
+    """A session key's budget of calls or tokens is used up; ``retry_after_s`` is set if waiting helps."""
 
     type = "key_spent"
     http_status = 429
@@ -85,56 +85,56 @@ class KeySpent(StudioError):
 
 
 class UnknownHost(StudioError):
-    """A request for a host name that is not ours: a page whose name was rebound to this machine sends its own."""
+    """The request's host name is not accepted. This prevents DNS rebinding by web pages."""
 
     type = "unknown_host"
     http_status = 421
 
 
 class ForeignOrigin(StudioError):
-    """A request that a web page of another origin made in the user's browser."""
+    """The request was made by a web page of another origin in the user's browser."""
 
     type = "foreign_origin"
     http_status = 403
 
 
 class UnsupportedMedia(StudioError):
-    """A body whose declared type is not the one that the call takes."""
+    """The body's content type is not supported by this route."""
 
     type = "unsupported_media_type"
     http_status = 415
 
 
 class MalformedHttp(StudioError):
-    """Bytes that are no HTTP request, or one that two readers would take for different ones."""
+    """The bytes are not a valid HTTP request, or one that parsers could interpret differently (request smuggling)."""
 
     type = "malformed_http"
     http_status = 400
 
 
 class UnsupportedHttp(StudioError):
-    """A method, a version or a coding of HTTP that is not served."""
+    """The HTTP method, version or coding is not supported."""
 
     type = "unsupported_http"
     http_status = 501
 
 
 class RequestTimeout(StudioError):
-    """A request that did not come in time."""
+    """The request was not received in time."""
 
     type = "request_timeout"
     http_status = 408
 
 
 class HeadersTooLarge(StudioError):
-    """A request whose headers are over the limit."""
+    """The request's headers exceed the size limit."""
 
     type = "headers_too_large"
     http_status = 431
 
 
 class Overloaded(StudioError):
-    """More connections, or more bytes of bodies, than can be served at a time."""
+    """The limit of concurrent connections or of body bytes in memory is reached."""
 
     type = "overloaded"
     http_status = 503
@@ -156,14 +156,14 @@ class AlreadyOwned(StudioError):
 
 
 class JournalError(StudioError):
-    """A call could not be made durable (disk full, read-only, gone): the call fails, nothing is pretended."""
+    """A call could not be written to disk (full, read-only, missing). The call fails."""
 
     type = "capture_not_durable"
     http_status = 507
 
 
 class EngineError(StudioError):
-    """The policy engine refused, failed, hung or sent garbage. ``upstream_status`` is its HTTP status."""
+    """The policy engine refused, failed, or sent an invalid response. ``upstream_status`` is its HTTP status."""
 
     type = "engine_error"
     http_status = 502
@@ -197,26 +197,26 @@ class PoolError(StudioError):
 
 
 class NoRoom(PoolError):
-    """A disk takes nothing more, or has no inode left: nothing is changed, nothing is pretended."""
+    """A disk is full or has no inode left. Nothing was changed."""
 
     type = "no_room"
     http_status = 507
 
 
 def is_full(error: OSError) -> bool:
-    """Whether the system refused for lack of room, inodes or quota."""
+    """Whether the operation failed for lack of disk space, inodes or quota."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class PoolDamaged(PoolError):
-    """The pool's file is gone, cut short or damaged: it is made again from the journal and the opinions log."""
+    """The pool's file is missing, truncated or damaged. It can be rebuilt from the journal and the opinions log."""
 
     type = "pool_damaged"
     http_status = 503
 
 
 class OpinionsError(PoolError):
-    """An opinion could not be made durable (disk full, read-only, gone): nothing is changed, nothing is pretended."""
+    """An opinion could not be written to disk (full, read-only, missing). Nothing was changed."""
 
     type = "opinion_not_durable"
     http_status = 507

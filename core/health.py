@@ -1,4 +1,4 @@
-"""Whether calls are captured and ingested, for ``/healthz``, the doctor and the pages."""
+"""Health check: whether calls are captured and ingested, for ``/healthz``, the doctor and the pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from core.ingest import Ingest
 from core.journal import Journal
 
 STALL_S: Final = 30.0
-"""Calls that wait this long while none reaches the pool mean that ingest hangs, seconds."""
+"""Ingest is reported as hanging if calls wait this long while none is added to the pool, seconds."""
 PROBE_EVERY_S: Final = 2.0
 LOW_BYTES: Final = 4 << 20
 """Below this free space a test write checks the journal, bytes."""
@@ -22,9 +22,9 @@ class Health:
 
     Args:
         journal: the journal of this process; other writers are reported by ``elsewhere``.
-        pool_damage: what is wrong with the pool's file; None if nothing.
-        ended: one line per thread that has ended.
-        elsewhere: one line per other gateway process that can't capture.
+        pool_damage: returns a description of damage to the pool's file; None if there is none.
+        ended: returns one line per thread that has ended.
+        elsewhere: returns one line per other gateway process that can't capture calls.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Health:
         self._moved_at = time.monotonic()
 
     def look(self) -> None:
-        """Called now and then: test whether the disk can be written, if in doubt."""
+        """Write a test record if the journal has an error or the disk is nearly full. Call it often."""
         now = time.monotonic()
         if now - self._probed_at < PROBE_EVERY_S:
             return
@@ -59,7 +59,7 @@ class Health:
         checks += [("pool", self._pool_damage(), True)]
         checks += [("thread", line, False) for line in self._ended()]
         if n := self._ingest.n_damages:
-            checks.append(("journal", f"damaged in {n} places; `claw-studio doctor` says where", False))
+            checks.append(("journal", f"damaged in {n} places; `claw-studio doctor` lists them", False))
         return [{"part": part, "message": text, "stops": stops} for part, text, stops in checks if text is not None]
 
     def _stall(self) -> str | None:
@@ -69,5 +69,5 @@ class Health:
             self._n_ingested, self._moved_at = n, now
         still = now - self._moved_at
         if still > STALL_S and lag > STALL_S:
-            return f"nothing has got into the pool for {still:.0f} s; the oldest call waits for {lag:.0f} s"
+            return f"no call was added to the pool for {still:.0f} s; the oldest has been waiting for {lag:.0f} s"
         return None

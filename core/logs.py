@@ -1,6 +1,7 @@
-"""Logs on stderr: plain lines, or one JSON object per line.
+"""Logging to stderr: plain lines, or one JSON object per line.
 
-Log text may come from agents and engines, so control characters are escaped: it can't steer a terminal or fake a line.
+Log text may come from agents and engines. Control characters are therefore escaped, so that text can't control a
+terminal or imitate a log line.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class JsonLines(logging.Formatter):
         try:
             text = orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
         except orjson.JSONEncodeError:
-            # Halves of surrogate pairs, numbers without bounds.
+            # Lone surrogates and large integers.
             text = json.dumps(line, default=str, skipkeys=True)
         return as_json(text)
 
@@ -82,7 +83,7 @@ class _Spelt(logging.LogRecord):
 
 
 def spell_everywhere() -> None:
-    """For processes with handlers of other libraries: their lines are escaped too."""
+    """Escape the log lines of other libraries' handlers as well."""
     logging.setLogRecordFactory(_Spelt)
 
 
@@ -102,7 +103,7 @@ def set_up(level: int, form: str) -> None:
 def _thread_failed(hook: threading.ExceptHookArgs) -> None:
     name = hook.thread.name if hook.thread is not None else "?"
     error = hook.exc_value or hook.exc_type()
-    _log.critical("not caught in thread %s", name, exc_info=(hook.exc_type, error, hook.exc_traceback))
+    _log.critical("uncaught exception in thread %s", name, exc_info=(hook.exc_type, error, hook.exc_traceback))
 
 
 def _unraisable(hook: sys.UnraisableHookArgs) -> None:

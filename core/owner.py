@@ -1,7 +1,7 @@
 """Ownership of a data folder: an advisory lock, and a note with the owner's address.
 
-The kernel holds the lock for the life of the process, so a killed owner never blocks the next one. The note
-(``owner.json``) only helps clients to find a running service; without the lock it has no meaning.
+The kernel releases the lock when the process ends, so a killed owner does not block the next one. The note
+(``owner.json``) only helps clients to find a running service; it is valid only while the lock is held.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOTE_NAME = "owner.json"
 
 @dataclass
 class OwnerLock:
-    """The held lock. ``release`` gives it up."""
+    """A held lock on a data folder."""
 
     directory: Path
     fd: int
@@ -52,7 +52,7 @@ class OwnerLock:
         return cls(directory, fd)
 
     def announce(self, base_url: str, *, pages_address: str | None = None) -> None:
-        """Write the note atomically. ``pages_address``: where the same process serves pages, if it does."""
+        """Write the note atomically. ``pages_address``: address of the pages of this process, if it serves them."""
         temporary = self.directory / (NOTE_NAME + ".tmp")
         temporary.write_text(json.dumps({"pid": os.getpid(), "base_url": base_url, "pages_address": pages_address}))
         temporary.replace(self.directory / NOTE_NAME)

@@ -9,22 +9,22 @@ from typing import Any, Final
 _STEERING: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""C0 and C1 controls, line and paragraph separators, marks of direction, halves of surrogate pairs."""
+"""C0 and C1 controls, line and paragraph separators, bidirectional marks, lone surrogates."""
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def printable(text: str) -> str:
-    """One line in which each such character is ``\\n``, ``\\x1b`` or ``\\u202e``; all else is as it was."""
+    """The text as one line, with such characters escaped as ``\\n``, ``\\x1b`` or ``\\u202e``."""
     return _STEERING.sub(_spelt, text)
 
 
 def as_json(text: str) -> str:
-    """JSON text with such characters in its strings spelt as JSON has them, ``\\u001b``."""
+    """JSON text with such characters escaped as ``\\u001b``."""
     return _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def print_json(value: Any) -> None:
-    """One line of JSON on stdout that steers no terminal."""
+    """Print one line of JSON with control characters escaped."""
     print(as_json(json.dumps(value)))
 
 

@@ -1,7 +1,7 @@
 """Rebuilds the pool from the journal and the opinions log: missing rows at a start, or a whole new file.
 
-The journal is read first, then the log is put back, then the feedback that waited: see ``core.pool.upkeep.recovery``. A
-new file takes the place of the old one only when it is whole; the old one is kept aside under another name.
+The journal is read first, then the opinions log is replayed, then pending feedback is applied: see
+``core.pool.upkeep.recovery``. A new file replaces the old one only when it is complete; the old one is then renamed.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from core.pool.upkeep.recovery import read_counts
 log = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int], None]
-"""Called with (stage, done, in all): ``journal`` counts bytes, ``opinions`` records."""
+"""Called with (stage, done, total): stage ``journal`` counts bytes, ``opinions`` counts records."""
 COUNTED = (
     "steps", "trajectories", "messages", "annotations", "actions", "feedback", "saved_views", "recipe_versions",
     "reward_policies", "dataset_versions", "dataset_steps", "batches", "step_values", "sessions", "policy_events",
 )  # fmt: skip
-"""Tables whose rows a rebuild compares."""
+"""Tables whose rows are counted before and after a rebuild."""
 
 
 def put_back(pool: Pool, ingest: Ingest, trash: Path) -> None:
-    """At a start: where the log holds more than the pool, read the journal to its end and put that back."""
+    """At startup: if the opinions log has records that the pool lacks, read the journal to its end and replay them."""
     if not pool.recovery.behind:
         return
     while ingest.run_once():
         pass
     recovery = pool.recovery.recover(trash)
     log.warning(
-        "the pool missed %d records of the opinions log; they are back (%d rows about what is not there left out)",
+        "the pool lacked %d records of the opinions log; they were replayed (%d rows without a target were left out)",
         recovery.n_records,
         recovery.n_without_target,
     )
@@ -51,19 +51,19 @@ def put_back(pool: Pool, ingest: Ingest, trash: Path) -> None:
 def rebuild(
     settings: Settings, *, clock: Callable[[], float] = time.time, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Make the pool's file anew; the caller owns the data folder. Returns a report.
+    """Rebuild the pool's file; the caller owns the data folder. Returns a report.
 
-    ``{kept_aside, before, after, replay, journal_bytes, log}``: rows by table before (None where the old file can't be
-    read) and after, what putting the log back came to, and where the old file lies now (None when there was none).
+    The report is ``{kept_aside, before, after, replay, journal_bytes, log}``: the old file's new path (None if there
+    was none), rows by table before (None if the old file can't be read) and after, and the result of replaying the log.
 
     Raises:
         NotFound: there is neither journal nor log.
-        PoolError: the new file can't be written; the old one stands as it was.
+        PoolError: the new file can't be written; the old one is unchanged.
     """
     path = settings.pool_path
     n_bytes = journal_bytes(settings.journal_dir)
     if not n_bytes and not settings.opinions_dir.exists():
-        raise NotFound(f"{settings.data_dir} holds neither a journal nor an opinions log.", field="data_dir")
+        raise NotFound(f"{settings.data_dir} has neither a journal nor an opinions log.", field="data_dir")
     before = read_counts(path, COUNTED) if path.exists() else None
     partial = path.with_name(path.name + ".rebuilding")
     _remove(partial)
@@ -79,7 +79,9 @@ def rebuild(
         sync_folder(path.parent)
     except OSError as error:
         refused = NoRoom if is_full(error) else PoolError
-        raise refused(f"The pool can't be made anew: {error}", field="data_dir", hint="Has its disk room?") from error
+        raise refused(
+            f"The pool can't be rebuilt: {error}", field="data_dir", hint="Check the free space of its disk."
+        ) from error
     finally:
         _remove(partial)
     return {
@@ -93,7 +95,7 @@ def rebuild(
 
 
 def renew_log(settings: Settings) -> None:
-    """Begin a new opinions log with all that the pool holds; the caller owns the data folder."""
+    """Write a new opinions log with the pool's contents; the caller owns the data folder."""
     with closing(Pool.open(settings.pool_path, memory=settings.pool_memory, threads=settings.pool_threads)) as pool:
         pool.recovery.renew_log(settings.opinions_dir)
 
@@ -113,7 +115,7 @@ def _fill(pool: Pool, settings: Settings, clock: Callable[[], float], n_bytes: i
 
 
 def _keep_aside(path: Path, clock: Callable[[], float]) -> Path | None:
-    """Move the old file and its write-ahead log away, under a name that is free."""
+    """Rename the old file and its write-ahead log to an unused name."""
     if not path.exists():
         return None
     when = datetime.fromtimestamp(clock(), UTC).strftime("%Y%m%dT%H%M%S")

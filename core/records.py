@@ -1,7 +1,7 @@
-"""The records in the journal: one JSON object each, ``{"kind", "v", "at", ...}``.
+"""Creates and parses journal records: JSON objects ``{"kind", "v", "at", ...}``.
 
-Facts are kept unchanged: a record holds the raw bodies of agent and engine, and tokens are derived when it is read
-(``core.tokens``), so an improved reader can process old journals. Secrets are removed before (``core.scrub``).
+A record has the raw bodies of agent and engine. Tokens are derived when it is read (``core.tokens``), so an improved
+reader can process old journals. Secrets are removed before a record is written (``core.scrub``).
 """
 
 from __future__ import annotations
@@ -68,19 +68,19 @@ def call_record(
     connection: str | None = None,
     secrets: Iterable[str] = (),
 ) -> bytes:
-    """One exchange between an agent and an engine.
+    """The record of one exchange between an agent and an engine.
 
     Args:
-        dialect: the agent's, of ``request``.
+        dialect: the agent's dialect, that of ``request``.
         request: the agent's body, valid JSON; ``parsed_request`` is the same, parsed.
         response: the engine's body, valid JSON, or None if there is none.
         engine_dialect: the dialect of the engine's request and of ``response``. None means ``dialect``.
-        engine_facts: what is known of the engine: ``flavour``, ``version``, ``logprobs`` (their kind), and
+        engine_facts: properties of the engine: ``flavour``, ``version``, ``logprobs`` (their kind), and
             ``prompt_ids`` if the engine encoded its rendered prompt again.
         response_id: the id in the agent's response, if it differs from the engine's.
         input_items: the full input of a ``responses`` request that refers to earlier items.
         connection: the client's ``host:port``; calls over one connection likely come from one agent.
-        secrets: keys that this call presented or used; replaced everywhere.
+        secrets: keys that the call used or contained; replaced everywhere in the record.
     """
     if SECRET_FIELDS.intersection(parsed_request):
         request = orjson.dumps({key: value for key, value in parsed_request.items() if key not in SECRET_FIELDS})
@@ -135,7 +135,7 @@ def call_record(
 
 
 def steps_record(*, at: float, steps: Sequence[Mapping[str, Any]]) -> bytes:
-    """Steps submitted by a producer, validated, each with its ``step_uid``."""
+    """The record of steps that a producer submitted; they are validated and have a ``step_uid``."""
     return orjson.dumps({"kind": "steps", "v": VERSION, "at": at, "steps": list(steps)})
 
 
@@ -148,7 +148,7 @@ def register_record(
     agent: str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """A trajectory announced before or during its calls."""
+    """The record of a trajectory that was registered before or during its calls."""
     return orjson.dumps(
         {
             "kind": "register",
@@ -172,7 +172,7 @@ def complete_record(
     reward: float | None = None,
     outcome: str | None = None,
 ) -> bytes:
-    """A trajectory closed. ``reward=None`` means unscored, never 0."""
+    """The record of a completed trajectory. ``reward=None`` means unscored, never 0."""
     return orjson.dumps(
         {
             "kind": "complete",
@@ -198,7 +198,7 @@ def session_record(
     metadata: Mapping[str, Any] | None = None,
     limits: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """A session key bound to a trajectory; only the key's SHA-256 (hex) is kept."""
+    """The record of a session key bound to a trajectory; only the key's SHA-256 (hex) is stored."""
     return orjson.dumps(
         {
             "kind": "session",
@@ -216,23 +216,23 @@ def session_record(
 
 
 def revoke_record(*, at: float, key_sha256: str) -> bytes:
-    """A revoked session key."""
+    """The record of a revoked session key."""
     return orjson.dumps({"kind": "revoke", "v": VERSION, "at": at, "key_sha256": key_sha256})
 
 
 def feedback_record(*, at: float, feedback: Sequence[Mapping[str, Any]]) -> bytes:
-    """Feedback of live services and people, validated, each entry with its ``feedback_uid``.
+    """The record of feedback of people and live services, validated, each entry with its ``feedback_uid``.
 
     Entries: ``feedback_uid``, one of ``step_uid``, ``trajectory_uid`` and ``response_id`` (with ``choice_index``),
     ``kind``, ``value`` (None withdraws), ``reward``, ``author``, ``source``, ``note``, ``metadata``, and
-    ``given_at``: seconds since the epoch, or None where only the time of arrival is known.
+    ``given_at``: seconds since the epoch, or None if only the time of arrival is known.
     """
     entries = [{**one, "metadata": scrub_metadata(one.get("metadata") or {})} for one in feedback]
     return orjson.dumps({"kind": "feedback", "v": VERSION, "at": at, "feedback": entries})
 
 
 def policy_record(*, at: float, version: int, event: str, metadata: Mapping[str, Any] | None = None) -> bytes:
-    """A trainer's report about its weights."""
+    """The record of a trainer's report about its weights."""
     return orjson.dumps(
         {
             "kind": "policy",

@@ -1,4 +1,4 @@
-"""Recording of rollouts: a trajectory written call by call, and an environment wrapper that records its episodes.
+"""Records rollouts: a trajectory call by call, or the episodes of a wrapped environment.
 
 Standard library only; ``core.client`` provides the connection.
 """
@@ -15,7 +15,7 @@ from core.errors import Conflict, InvalidInput
 
 
 class Sink(Protocol):
-    """Where steps are sent: a ``StudioClient``."""
+    """Receives steps, for example ``StudioClient``."""
 
     def submit(self, steps: Iterable[Mapping[str, Any]]) -> int:
         """Make steps durable; idempotent."""
@@ -27,12 +27,12 @@ class Sink(Protocol):
 
 
 class Rollout:
-    """One trajectory being recorded. Leaving the context completes it; an exception sets the outcome to ``error: ...``.
+    """Records one trajectory. Leaving the context completes it; an exception sets the outcome to ``error: ...``.
 
     Attributes:
         trajectory_uid: its uid.
-        reward: of the whole trajectory, set before the context ends; None leaves it to the steps' rewards.
-        outcome: how it ended, in a word.
+        reward: reward of the whole trajectory, to be set before the context ends; None: the steps' rewards count.
+        outcome: short description of how it ended.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Rollout:
         metadata: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> str:
-        """Record one model call; returns its ``step_uid``. A reward of None is unscored, 0 is a score."""
+        """Record one model call; returns its ``step_uid``. A reward of None means unscored; 0 is a score."""
         if self._complete:
             raise Conflict(f"trajectory {self.trajectory_uid!r} is complete", field="trajectory_uid")
         step_uid = fields.pop("step_uid", None) or f"{self.trajectory_uid}:{self.n_steps}"
@@ -93,7 +93,7 @@ class Rollout:
         self._waiting.clear()
 
     def complete(self) -> None:
-        """Send buffered steps and close the trajectory; one without steps is not recorded."""
+        """Send buffered steps and complete the trajectory. A trajectory without steps is not recorded."""
         if self._complete:
             return
         self.flush()
@@ -130,11 +130,11 @@ class Environment(Protocol):
     """An environment with Gymnasium's ``reset(...)`` and ``step(action)``; Gymnasium is not imported."""
 
     def reset(self, **kwargs: Any) -> Any:
-        """Begin an episode: an observation, or ``(observation, info)``."""
+        """Begin an episode; returns an observation, or ``(observation, info)``."""
         ...
 
     def step(self, action: Any) -> Any:
-        """``(observation, reward, terminated, truncated, info)``, or with one ``done`` for both ends."""
+        """Returns ``(observation, reward, terminated, truncated, info)`` or ``(observation, reward, done, info)``."""
         ...
 
 
@@ -148,7 +148,7 @@ class RecordedEnvironment:
             observation, reward, terminated, truncated, info = env.step(sampled)
             done = terminated or truncated
 
-    Rewards are the environment's: None stays None and 0 stays 0. A finished episode has the outcome ``terminated`` or
+    Rewards are recorded unchanged: None stays None and 0 stays 0. A finished episode has the outcome ``terminated`` or
     ``truncated``; one that ``reset`` or ``close`` interrupts has ``abandoned``.
     """
 
@@ -167,7 +167,7 @@ class RecordedEnvironment:
     def step(self, sampled: Sampled) -> tuple[Any, float | None, bool, bool, Any]:
         """Step the environment with the sampled action, and record the sample with the reward."""
         if self.rollout is None:
-            raise Conflict("no episode is under way", field="step", hint="call reset() first")
+            raise Conflict("no episode is in progress", field="step", hint="call reset() first")
         observation, reward, terminated, truncated, info = _five(self.env.step(sampled.action))
         self.rollout.step(
             prompt_ids=sampled.prompt_ids,
@@ -203,7 +203,7 @@ class RecordedEnvironment:
 
 
 def _five(result: Any) -> tuple[Any, float | None, bool, bool, Any]:
-    """Gymnasium's five values, also from the older API's four."""
+    """Gymnasium's five values; also accepts the older API's four."""
     if len(result) == 4:
         observation, reward, done, info = result
         return observation, reward, bool(done), False, info
@@ -217,7 +217,7 @@ def known(**fields: Any) -> dict[str, Any]:
 
 
 def plain(values: Any) -> Any:
-    """Arrays and tensors as lists."""
+    """Convert arrays and tensors to lists."""
     return values.tolist() if hasattr(values, "tolist") else values
 
 
@@ -236,5 +236,5 @@ def reward_of(reward: Any) -> float | None:
         return None
     value = float(reward)
     if not math.isfinite(value):
-        raise InvalidInput(f"a reward of {value} is none", field="reward", hint="None leaves the step unscored")
+        raise InvalidInput(f"a reward can't be {value}", field="reward", hint="None leaves the step unscored")
     return value

@@ -1,4 +1,4 @@
-"""Removes secrets from what is stored: which fields hold keys, and how their values are replaced everywhere else.
+"""Removes secrets before data is stored.
 
 Only allow-listed headers are kept. Fields that hold keys are removed, and their values are replaced wherever they
 appear.
@@ -78,7 +78,7 @@ _HARMLESS_HEADERS: Final = frozenset(
         "transfer-encoding", "user-agent", "x-forwarded-for", "x-forwarded-proto", "x-title",
     }
 )  # fmt: skip
-"""Besides ``HEADER_ALLOW``: their values are no keys and are common in conversations."""
+"""Headers, besides ``HEADER_ALLOW``, whose values are not keys and are common in conversations."""
 
 MIN_SECRET_CHARS: Final = 12
 """Shorter keys are placeholders ("EMPTY", "sk-local"); replacing them would only damage texts."""
@@ -196,7 +196,7 @@ def scrub_step(step: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def logged_secrets(record: Any) -> list[str]:
-    """The keys in another program's log record, from fields that are named for them, at any depth.
+    """The keys in another program's log record, from fields with such a name at any depth.
 
     Conversation fields are not searched.
     """
@@ -215,12 +215,12 @@ def logged_secrets(record: Any) -> list[str]:
 
 
 def scrubbed(value: Any, secrets: Iterable[str]) -> Any:
-    """A JSON value with these secrets replaced; ones that are too short to be keys stay."""
+    """A JSON value with these secrets replaced; those too short to be keys are not replaced."""
     long = {secret for secret in secrets if len(secret) >= MIN_SECRET_CHARS}
     if not long:
         return value
     body = orjson.dumps(value)
-    # A key that contains another goes first; otherwise a part of it would stay.
+    # Longer keys are replaced first: if a key contains another, no part of it remains.
     for secret in sorted(long, key=len, reverse=True):
         body = scrub_bytes(body, secret)
     return orjson.loads(body)

@@ -1,4 +1,4 @@
-"""Opens and closes all parts in order; the only owner of threads and child processes.
+"""The running studio: opens and closes all parts in order, and owns all threads and child processes.
 
 Opening order: data folder lock, pool, journal, ingest, engines, gateway. Closing is the reverse: the gateway finishes
 its calls, the journal is flushed, ingest reads the rest, the pool closes, the lock is released.
@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 DEMO_ENGINE = "demo"
 DEMO_MODELS = ["demo-*"]
 STOP_TIMEOUT_S = 20.0
-HEALTH_MEND = "the log has when it began; free room and descriptors, or start the studio again"
+HEALTH_MEND = "see the log for its start; free disk space and file descriptors, or restart the studio"
 MIN_KEY_CHARS = 16
 
 
@@ -76,7 +76,7 @@ def check_key(settings: Settings) -> None:
     raise StudioError(
         f"{settings.host} is open to the network {what}",
         field="api_key",
-        hint="set CLAW_STUDIO_API_KEY to a long random one, or listen on 127.0.0.1",
+        hint="set CLAW_STUDIO_API_KEY to a long random key, or listen on 127.0.0.1",
     )
 
 
@@ -92,13 +92,13 @@ def _folder_named(folder: Path) -> Iterator[None]:
         raise PoolError(
             f"{where} can't be used: {error.strerror}",
             field="data_dir",
-            hint="make the folder and all in it writable for this user, with room on its disk, or set "
-            "CLAW_STUDIO_DATA_DIR to another",
+            hint="make the folder and its contents writable for this user, free disk space, or set "
+            "CLAW_STUDIO_DATA_DIR to another folder",
         ) from error
 
 
 class Service:
-    """A running studio without pages. Made by ``Service.open``."""
+    """A running studio without pages. Created by ``Service.open``."""
 
     def __init__(
         self, settings: Settings, *, clock: Callable[[], float] = time.time, pages_address: str | None = None
@@ -124,7 +124,7 @@ class Service:
         """Open all parts; a failure closes what was opened. Raises AlreadyOwned, PoolError, JournalError.
 
         Args:
-            pages_address: where this process serves pages, for the doctor.
+            pages_address: address at which this process serves pages, for the doctor.
         """
         return cls(settings, clock=clock, pages_address=pages_address)
 
@@ -276,7 +276,7 @@ class Service:
             n_ends=self.supervisor.n_ends,
         )
         app = Starlette(routes=[*create_api(self.api_deps), *gateway], exception_handlers=EXCEPTION_HANDLERS)
-        # A name that is a slash is a name that nothing has, not the list's address misspelt.
+        # A path with one slash more is an item with an empty name (404), not the list's address.
         app.router.redirect_slashes = False
         return Admission(
             FastRouter(app, gateway),
@@ -315,11 +315,11 @@ class Service:
         return mint_session(self.api_deps, check(SessionIn, fields))
 
     def problems(self) -> list[dict[str, Any]]:
-        """What stops calls from being captured or ingested, and other problems: see ``Health.problems``."""
+        """Current problems of capture and ingest: see ``Health.problems``."""
         return self._health.problems()
 
     def trash(self) -> list[dict[str, Any]]:
-        """What was deleted and can be restored, newest first: see ``core.trash.list_trash``."""
+        """Retention runs that can be restored, newest first: see ``core.trash.list_trash``."""
         return list_trash(self.settings.trash_dir, days=self.settings.trash_days)
 
     def health(self) -> list[dict[str, Any]]:
@@ -341,13 +341,13 @@ class Service:
         put_in_force(self.api_deps, PolicyIn(version=version, event=PolicyEventKind.SYNC_FINISHED))
 
     def load_demo(self) -> dict[str, Any]:
-        """Append the shipped demo steps to the journal and wait until they are readable; twice changes nothing."""
+        """Append the shipped demo steps to the journal and wait until they are in the pool. Idempotent."""
         result = load_demo(self.journal, clock=self.clock)
         self.ingest.catch_up(60.0)
         return result
 
     def run_demo(self, n_rollouts: int = 4, *, seed: int = 0) -> DemoRun:
-        """Start the demo agent live against the scripted demo engine; a run in progress is returned as it is."""
+        """Run the demo agent against the scripted demo engine; if a run is in progress, that one is returned."""
         with self._demo_lock:
             if self._demo is not None and self._demo.status()["running"]:
                 return self._demo
@@ -383,7 +383,7 @@ _current_lock = threading.Lock()
 
 
 def current() -> Service | None:
-    """The service of this process, or None. Pages use this; they never open one."""
+    """The service of this process, or None. Pages use this function and never open a service."""
     return _current
 
 

@@ -1,4 +1,4 @@
-"""Restarts critical threads that have ended, and reports it."""
+"""Restarts critical threads that have ended, and reports the restarts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 EVERY_S = 0.5
 REPORT_RESTART_S = 60.0
-"""How long a restart is reported as a problem, seconds. The counter of restarts keeps it for good."""
+"""How long a restart is reported as a problem, seconds. The counter of restarts is never reset."""
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class _Part:
 
 
 class Supervisor:
-    """Checks parts in a thread of its own, and whenever their state is read."""
+    """Checks registered parts periodically in a thread, and whenever their state is read."""
 
     def __init__(self, *, every_s: float = EVERY_S) -> None:
         self._every_s = every_s
@@ -37,10 +37,10 @@ class Supervisor:
         self.n_ends: Counter[str] = Counter()
 
     def keep(self, name: str, alive: Callable[[], bool], revive: Callable[[], object]) -> None:
-        """Watch a part from now on: ``revive`` is called when ``alive`` is false."""
+        """Register a part: ``revive`` is called when ``alive`` returns false."""
         with self._lock:
             self._parts[name] = _Part(alive, revive)
-            # A counter that starts at its first event hides that event from a rate.
+            # Counters start at 0 before the first event; otherwise a rate would miss that event.
             self.n_ends.setdefault(name, 0)
 
     def start(self, also: Callable[[], object]) -> None:
@@ -66,13 +66,13 @@ class Supervisor:
                     continue
                 if part.failure is None:
                     self.n_ends[name] += 1
-                    log.error("%s has ended; starting it again", name)
+                    log.error("%s has ended; restarting it", name)
                 part.ended_at = time.monotonic()
                 try:
                     part.revive()
                 except Exception as error:
                     part.failure = str(error)
-                    log.error("%s can't be started again: %s", name, error)
+                    log.error("%s can't be restarted: %s", name, error)
 
     def problems(self) -> list[str]:
         """Parts that have ended, one line each: not running yet, or restarted in the last minute."""
@@ -81,11 +81,11 @@ class Supervisor:
         problems = []
         for name, part in self._parts.items():
             if part.failure is not None:
-                problems.append(f"{name} has ended and can't be started again: {part.failure}")
+                problems.append(f"{name} has ended and can't be restarted: {part.failure}")
             elif part.ended_at is not None and now - part.ended_at < REPORT_RESTART_S:
-                problems.append(f"{name} had ended {now - part.ended_at:.0f} s ago and was started again")
+                problems.append(f"{name} ended {now - part.ended_at:.0f} s ago and was restarted")
         if self._thread is not None and not self._thread.is_alive() and not self._stopping.is_set():
-            problems.append("the supervisor's thread has ended; it was started again")
+            problems.append("the supervisor's thread has ended; it was restarted")
             self.start(self._also)
         return problems
 
@@ -95,4 +95,4 @@ class Supervisor:
                 self.look()
                 self._also()
             except Exception:
-                log.exception("the supervisor failed at a look; it goes on")
+                log.exception("a check of the supervisor failed; it continues")

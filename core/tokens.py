@@ -1,4 +1,4 @@
-"""The exact tokens of a model call, as its engine's answer tells them."""
+"""Extracts the exact tokens and log-probs of a model call from the engine's response."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from core.types import Tokens, TokenSource
 
 
 def extract_tokens(response: Mapping[str, Any], choice_index: int, dialect: str, *, echoed: bool = False) -> Tokens:
-    """Derive the tokens of one choice from an engine's raw answer (shapes: research/capture.md).
+    """Extract the tokens of one choice from an engine's raw response.
 
-    Knows vLLM (``prompt_token_ids``, ``token_ids``), SGLang (``response_token_ids``, ``meta_info`` with
-    ``output_token_logprobs``), llama.cpp (``__verbose.tokens``, ``id`` in log-prob entries), log-prob tokens that read
-    ``token_id:N``, and plain log-probs (text only). Each may also stand in ``provider_specific_fields``, where
-    LiteLLM moves them. Ids that an answer tells twice must agree.
+    Supported formats: vLLM (``prompt_token_ids``, ``token_ids``), SGLang (``response_token_ids``, ``meta_info`` with
+    ``output_token_logprobs``), llama.cpp (``__verbose.tokens``, ``id`` in log-prob entries), log-prob tokens written
+    ``token_id:N``, and plain log-probs (text only). The fields may also be in ``provider_specific_fields``, where
+    LiteLLM moves them. If a response contains the ids twice, they must agree.
 
     Args:
-        response: parsed body of a chat or completions answer; ids may stand in it as arrays.
+        response: parsed body of a chat or completions response; ids may be NumPy arrays.
         choice_index: position in ``choices``.
-        dialect: ``chat`` or ``completions``; other dialects carry no ids.
-        echoed: the engine was asked to ``echo`` the prompt, so that log-prob entries begin with the prompt's.
+        dialect: ``chat`` or ``completions``; other dialects have no ids.
+        echoed: the request had ``echo``, so log-prob entries start with those of the prompt.
 
     Returns:
-        Tokens; ``mismatch`` says in words which lengths disagree. Nothing is padded or cut.
+        Tokens; ``mismatch`` describes lengths that disagree. Nothing is padded or cut.
     """
     choices = response.get("choices")
     if not isinstance(choices, list) or not 0 <= choice_index < len(choices):
@@ -50,7 +50,7 @@ def extract_tokens(response: Mapping[str, Any], choice_index: int, dialect: str,
     if response_ids is not None and logprobs is not None and len(response_ids) != len(logprobs):
         problems.append(f"{len(response_ids)} response ids, {len(logprobs)} log-probs")
     usage = response.get("usage")
-    # Usage counts all choices together, so it can only be held against a single one.
+    # Usage counts all choices together, so it can be compared only if there is one choice.
     if isinstance(usage, dict) and len(choices) == 1:
         for what, ids, name in (
             ("response", response_ids, "completion_tokens"),
@@ -64,7 +64,7 @@ def extract_tokens(response: Mapping[str, Any], choice_index: int, dialect: str,
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """Log-prob entries: the token (text or id) and log-prob of each sampled token, as the engine tells them."""
+    """Log-prob entries of a response: the token (text or id) and the log-prob of each sampled token."""
 
     tokens: Iterable[Any]
     values: list[Any]
@@ -73,7 +73,7 @@ class _Entries:
 def _without_echo(
     response: Mapping[str, Any], choice: Mapping[str, Any], entries: _Entries, problems: list[str]
 ) -> tuple[_Entries | None, list[int] | None]:
-    """The entries of what was sampled, and the prompt's ids where its entries name them."""
+    """The entries of the sampled tokens, and the prompt's ids if its entries name them."""
     prompt, sampled, usage = _prompt_ids(response, choice, []), _listed_ids(response, choice)[0], response.get("usage")
     n_prompt: Any = usage.get("prompt_tokens") if isinstance(usage, dict) and len(response["choices"]) == 1 else None
     if isinstance(sampled, list):
@@ -82,7 +82,7 @@ def _without_echo(
         n_prompt = len(prompt)
     tokens = list(entries.tokens)
     if not isinstance(n_prompt, int) or not 0 <= n_prompt <= len(entries.values):
-        problems.append(f"{len(entries.values)} log-probs of prompt and answer can't be told apart")
+        problems.append(f"{len(entries.values)} log-probs of prompt and answer can't be separated")
         return None, None
     rest = _Entries(tokens[n_prompt:], entries.values[n_prompt:])
     return rest if rest.values else None, _named_ids(tokens[:n_prompt]) if n_prompt else None
@@ -95,7 +95,7 @@ def _response_ids(
     pairs: list[list[Any]] | None,
     problems: list[str],
 ) -> tuple[Sequence[int] | None, str]:
-    """Ids, and how far to trust them."""
+    """The sampled ids, and their ``TokenSource``."""
     listed, where = _listed_ids(response, choice)
     named = _named_ids(entries.tokens) if entries is not None and entries.values else None
     if listed is None and pairs is not None:
@@ -111,11 +111,11 @@ def _response_ids(
 
 
 def _listed_ids(response: Mapping[str, Any], choice: Mapping[str, Any]) -> tuple[Any, str]:
-    """What the engine gives as the sampled ids, and where; None where it gives none."""
+    """The sampled ids as the engine lists them, and the field's name; None if it lists none."""
     for name in ("token_ids", "response_token_ids"):
         if (ids := _extra(choice, name)) is not None:
             return ids, name
-    # llama.cpp has one drawer for the whole answer: it is the first choice's.
+    # llama.cpp has one ``__verbose`` object per response, so it can be used only if there is one choice.
     drawer = response.get("__verbose")
     if isinstance(drawer, dict) and len(response["choices"]) == 1:
         return drawer.get("tokens") or None, "__verbose.tokens"
@@ -148,7 +148,7 @@ def _extra(holder: Mapping[str, Any], name: str) -> Any:
 
 
 def _logprob_entries(choice: Mapping[str, Any], dialect: str) -> _Entries | None:
-    """Token and log-prob per sampled token; None where the engine gave no log-probs."""
+    """Token and log-prob per sampled token; None if the response has no log-probs."""
     logprobs = choice.get("logprobs")
     if not isinstance(logprobs, dict):
         return None
@@ -160,7 +160,7 @@ def _logprob_entries(choice: Mapping[str, Any], dialect: str) -> _Entries | None
     content = logprobs.get("content")
     if not isinstance(content, list):
         return None
-    # Most engines name no ids here, which their first entry shows: the tokens are not made into a list.
+    # Tokens are a lazy iterable: most engines name no ids here, and the first entry is enough to see that.
     entries = [entry if isinstance(entry, dict) else {} for entry in content]
     return _Entries(
         (entry.get("id", entry.get("token")) for entry in entries), [entry.get("logprob") for entry in entries]
@@ -168,7 +168,7 @@ def _logprob_entries(choice: Mapping[str, Any], dialect: str) -> _Entries | None
 
 
 def _logprob_values(values: list[Any], problems: list[str]) -> list[float] | None:
-    # All finite where the sum is: thousands of tokens are checked without a Python loop.
+    # If the sum is finite, all values are: thousands of tokens are checked without a Python loop.
     if set(map(type, values)) <= {float} and math.isfinite(sum(values)):
         return values
     for position, value in enumerate(values):
@@ -179,7 +179,7 @@ def _logprob_values(values: list[Any], problems: list[str]) -> list[float] | Non
 
 
 def _named_ids(tokens: Iterable[Any]) -> list[int] | None:
-    """The ids that log-prob entries name, if all of them do."""
+    """The ids in log-prob entries; None unless all entries have one."""
     named: list[int] = []
     for token in tokens:
         token_id = _named_id(token)
@@ -199,12 +199,12 @@ def _named_id(token: Any) -> int | None:
 
 def _ids(values: Any, where: str, problems: list[str]) -> Sequence[int] | None:
     if isinstance(values, np.ndarray):
-        return cast("Sequence[int]", values)  # made of checked ids
+        return cast("Sequence[int]", values)  # its ids were checked before
     if not isinstance(values, list):
         problems.append(f"{where} is not a list")
         return None
-    # Prompts hold tens of thousands of ids: both checks run without a Python loop.
+    # Prompts have tens of thousands of ids, so both checks run without a Python loop.
     if set(map(type, values)) - {int} or min(values, default=0) < 0:
-        problems.append(f"{where} holds something else than token ids")
+        problems.append(f"{where} has values that are not token ids")
         return None
     return values

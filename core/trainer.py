@@ -1,13 +1,13 @@
-"""A small client for trainers: batches that arrive while the last one is trained on.
+"""HTTP client for trainers: fetches the next batches while the current one is trained on.
 
     with Trainer("http://127.0.0.1:8100", consumer="trainer-1") as trainer:
         for batch in trainer.batches():
             loss = update(batch.steps)
             batch.ack(update=batch.number, metrics={"loss": loss})
 
-Leases are renewed while a batch is held. A fetch carries its own id, so one whose answer was lost gets the same batch
-again; a batch that was fetched ahead and not used is given back. Standard library only; reading a batch that is too
-big for JSON needs pyarrow.
+Leases are renewed while a batch is held. Each fetch has a request id: if the response is lost, the retry gets the same
+batch. Batches that were prefetched and not used are released. Only the standard library is needed, except for batches
+that are too large for JSON: they need pyarrow.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from core.errors import Conflict, StudioError
 from core.rollout import known
 
 WAIT_S = 30.0
-"""One long poll; waiting longer is asking again, so that a lost connection is noticed."""
+"""Duration of one long poll, seconds. Longer waits repeat it, so that a lost connection is noticed."""
 
 
 @dataclass(slots=True)
@@ -35,12 +35,12 @@ class Batch:
 
     Attributes:
         uid: its uid.
-        number: counted from 0 by this client.
+        number: sequence number in this client, from 0.
         steps: one dict per step in plan order: ``step_uid, trajectory_uid, prompt_uid, group, trajectory, step_index,
             prompt_ids, response_ids, response_logprobs, reward, trajectory_reward, advantage, return,
             token_advantages, token_returns, policy_version, token_source``; unknown is None. ``response_mask`` is 0 on
-            sampled tokens that no loss may count, such as redacted ones; None: all may be in it.
-        head: what else the service said: recipe and its version, view, totals, level, why others are left out.
+            sampled tokens that must not be in a loss, such as redacted ones; None means all may be.
+        head: the other fields of the response: recipe and its version, view, totals, level, reasons for exclusion.
     """
 
     uid: str
@@ -62,11 +62,15 @@ class Batch:
         metrics: Mapping[str, float | None] | None = None,
         step_metrics: Mapping[str, Mapping[str, float | None]] | None = None,
     ) -> None:
-        """It went into an update. ``step_metrics`` are by step uid. Conflict when the lease was lost meanwhile."""
+        """Report that the batch was used in an update. ``step_metrics`` are keyed by step uid.
+
+        Raises:
+            Conflict: the lease has expired.
+        """
         self._trainer.say(self, "ack", {**known(update=update), **_measured(metrics, step_metrics)})
 
     def release(self, reason: str | None = None) -> None:
-        """Give it back: its groups may be fetched again."""
+        """Release the batch, so that its groups can be fetched again."""
         self._trainer.say(self, "release", known(reason=reason))
 
     def measure(
@@ -76,7 +80,7 @@ class Batch:
         metrics: Mapping[str, float | None] | None = None,
         step_metrics: Mapping[str, Mapping[str, float | None]] | None = None,
     ) -> None:
-        """Post what was measured, without a word about the lease."""
+        """Post metrics; the lease is not changed."""
         path = f"/api/v1/batches/{self.uid}/metrics"
         self._trainer.client.call("POST", path, {**known(update=update), **_measured(metrics, step_metrics)})
 
@@ -86,12 +90,12 @@ class Trainer:
 
     Args:
         studio: base URL of the service, or a client.
-        consumer: its name: two trainers of different names never share a group.
-        lease_s: how long a batch may be held without a sign of life, seconds.
-        inline: read the steps; without it ``steps`` is empty and ``head["file"]`` says where the batch can be read, in
-            any export format.
+        consumer: name of this consumer. Consumers with different names never get the same group.
+        lease_s: time after which a lease expires unless it is renewed, seconds.
+        inline: read the steps. If false, ``steps`` is empty, and the batch can be read from ``head["file"]`` in any
+            export format.
         **wanted: fields of ``POST batches/fetch``: recipe, recipe_name, recipe_version, channel, view, view_name,
-            shared, partial. Without a recipe the channel's active one is used, as it is at each fetch.
+            shared, partial. Without a recipe, each fetch uses the channel's active one.
     """
 
     def __init__(
@@ -116,7 +120,7 @@ class Trainer:
         self._keeper: threading.Thread | None = None
 
     def fetch(self, wait_s: float = 0.0) -> Batch | None:
-        """One batch, or None when none is ready within ``wait_s``."""
+        """Fetch one batch; None if none is ready within ``wait_s``."""
         body = {
             **self._wanted,
             "consumer": self.consumer,
@@ -132,7 +136,7 @@ class Trainer:
         with self._lock:
             batch = Batch(head["batch_uid"], self._number, steps or [], head, self)
             self._number += 1
-            # Held from here on: reading a big one may take longer than its lease.
+            # Renew it from now on: reading a large batch may take longer than its lease.
             self._held[batch.uid] = batch
             if self._keeper is None:
                 self._keeper = threading.Thread(target=self._keep, name="leases", daemon=True)
@@ -142,14 +146,14 @@ class Trainer:
         return batch
 
     def batches(self, *, prefetch: int = 1, patience_s: float | None = None) -> Iterator[Batch]:
-        """Batches as they become ready, fetched ahead.
+        """Iterate over batches as they become ready; the next ones are fetched in the background.
 
         Args:
-            prefetch: how many to hold beside the one in use.
-            patience_s: end after waiting this long for one; None waits for ever.
+            prefetch: how many to hold besides the one in use.
+            patience_s: stop after waiting this long for a batch; None waits without limit.
 
         Raises:
-            StudioError: what a fetch failed with.
+            StudioError: a fetch failed.
         """
         ahead: queue.Queue[Batch | StudioError | None] = queue.Queue()
         room = threading.Semaphore(max(1, prefetch))
@@ -190,7 +194,7 @@ class Trainer:
         self.client.call("POST", path, {"consumer": self.consumer, **body}, repeat=True)
 
     def close(self) -> None:
-        """Stop renewing; what is still held expires."""
+        """Stop renewing leases; those still held expire."""
         self._stop.set()
         if self._keeper is not None:
             self._keeper.join(10)
@@ -203,7 +207,7 @@ class Trainer:
         self.close()
 
     def _give_back(self, batch: Batch) -> None:
-        # A lease that is over went back by itself.
+        # An expired lease is already released.
         with contextlib.suppress(Conflict):
             batch.release("fetched ahead and not used")
 
@@ -226,7 +230,7 @@ class Trainer:
         return None
 
     def _keep(self) -> None:
-        """Renew what is held, well before it expires; ``lost`` names the batches whose lease was over."""
+        """Renew the held leases well before they expire; batches whose lease has expired are added to ``lost``."""
         while not self._stop.wait(self._lease_s / 3):
             with self._lock:
                 held = list(self._held)
@@ -240,7 +244,7 @@ class Trainer:
                         if self._held.pop(uid, None) is not None:
                             self.lost.append(uid)
                 except StudioError:
-                    # The service is away: the next round tries again, and an acknowledgement will tell.
+                    # The service does not respond. The next round tries again; an expired lease fails at ``ack``.
                     continue
 
     def _big(self, file: str) -> list[dict[str, Any]]:

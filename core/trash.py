@@ -1,7 +1,7 @@
-"""The trash of retention: journal segments and deleted steps, kept for a while, restored or deleted for good.
+"""The trash of retention: keeps deleted steps and journal segments for some days, restores them, or deletes them.
 
 A segment of which the pool has no step is thinned: records of deleted data are removed, all others keep their offsets.
-So the pool can be rebuilt from the journal and the opinions log without the trash.
+The pool can therefore be rebuilt from the journal and the opinions log without the trash.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ log = logging.getLogger(__name__)
 
 SWEEP_EVERY_S = 60.0
 SETTLED_S = 600.0
-"""So long after a machine's start its clock may still be wrong."""
+"""For this time after a machine's start, its clock may be wrong, seconds."""
 _RUN = re.compile(r"run-[0-9a-f]{32}")
 
 
 def prune_journal(pool: Pool, journal_dir: Path, trash: Path | None = None) -> dict[str, Any]:
     """Remove deleted records from segments that the pool has read to the end and of which it has no step.
 
-    The newest segment of each writer stays as it is, and so does a damaged one. The whole segments are put into
-    ``trash``, if that is given. Returns ``{segments: [names], n_bytes}``; ``n_bytes`` is what the journal lost.
+    The newest segment of each writer and damaged segments are not changed. The original segments are moved to
+    ``trash``, if given. Returns ``{segments: [names], n_bytes}``; ``n_bytes`` is the reduction of the journal's size.
 
     Raises:
-        PoolError: a segment can't be written; it is as it was.
+        PoolError: a segment can't be written; it is unchanged.
     """
     with pool.file.lock:
         return _prune(pool, journal_dir, trash)
@@ -66,14 +66,14 @@ def _prune(pool: Pool, journal_dir: Path, trash: Path | None) -> dict[str, Any]:
             except OSError as error:
                 refused = NoRoom if is_full(error) else PoolError
                 raise refused(
-                    f"{path} can't be thinned: {error}", field="data_dir", hint="Free some room: it is as it was."
+                    f"{path} can't be thinned: {error}", field="data_dir", hint="Free disk space. It is unchanged."
                 ) from error
             thinned.append(path.name)
     return {"segments": thinned, "n_bytes": n_bytes}
 
 
 def is_deleted(record: Record, deletions: Deletions) -> bool:
-    """Whether all that a record is about was deleted after it was read. What can't be read stays."""
+    """Whether everything that a record refers to was deleted after the record was read. Unreadable records are kept."""
 
     def gone(kind: str, uid: object) -> bool:
         return isinstance(uid, str) and deletions.forgets(kind, uid, record.segment, record.offset)
@@ -104,7 +104,7 @@ def _put_in_place(copy: Path, path: Path, trash: Path | None) -> None:
 
 
 def list_trash(trash_dir: Path, *, days: float) -> list[dict[str, Any]]:
-    """What can be restored, newest first: ``{run_uid, at, until, author, rule, deleted, n_segments, n_bytes}``."""
+    """Runs that can be restored, newest first: ``{run_uid, at, until, author, rule, deleted, n_segments, n_bytes}``."""
     notes = []
     for folder in trash_dir.glob("run-*") if trash_dir.is_dir() else ():
         note = read_note(folder)
@@ -131,10 +131,10 @@ def _delete(trash_dir: Path, over: Callable[[dict[str, Any] | None], bool]) -> l
 
 
 class TrashSweep:
-    """Deletes runs from the trash when their time is over. Call it often; it checks at intervals.
+    """Deletes expired runs from the trash. Call it often; it checks at intervals.
 
-    A run's time is over when the wall clock says so and, while the machine has not been started anew since, its uptime
-    too: a clock that is set forward deletes nothing. After a start of the machine, the sweep waits for ``SETTLED_S``.
+    A run has expired if its time is over by the wall clock and, unless the machine was restarted since, also by the
+    machine's uptime. Setting the clock forward therefore deletes nothing. After a restart, it waits for ``SETTLED_S``.
 
     Args:
         days: how long a run is kept.
@@ -154,14 +154,14 @@ class TrashSweep:
         self._sweep(unfinished=True)
 
     def __call__(self) -> None:
-        """Look, if the last look is ``SWEEP_EVERY_S`` ago."""
+        """Check for expired runs, if the last check was ``SWEEP_EVERY_S`` ago."""
         if time.monotonic() >= self._next:
             self._sweep(unfinished=False)
 
     def _sweep(self, *, unfinished: bool) -> None:
         self._next = time.monotonic() + SWEEP_EVERY_S
         for run in _delete(self._trash_dir, lambda note: unfinished if note is None else self._is_over(note)):
-            log.warning("the trash was swept of %s: its %g days are over", run, self._kept_s / 86400)
+            log.warning("%s was deleted from the trash after %g days", run, self._kept_s / 86400)
 
     def _is_over(self, note: dict[str, Any]) -> bool:
         boot, up_s = self._up()
@@ -177,7 +177,7 @@ class TrashSweep:
 def restore_run(pool: Pool, journal_dir: Path, trash_dir: Path, run_uid: str, *, author: str) -> dict[str, Any]:
     """Restore a run's rows and journal segments; returns ``{run_uid, n_trajectories, segments}``.
 
-    NotFound when the trash does not hold it, Conflict when it is back already.
+    Raises NotFound if it is not in the trash, Conflict if it is already restored.
     """
     if not _RUN.fullmatch(run_uid) or read_note(trash_dir / run_uid) is None:
         raise NotFound(f"The trash holds no run {run_uid!r}.", field="run_uid", hint="Its time may be over.")
@@ -186,7 +186,7 @@ def restore_run(pool: Pool, journal_dir: Path, trash_dir: Path, run_uid: str, *,
         segments = []
         for path in sorted((trash_dir / run_uid / SEGMENTS).glob("*" + SUFFIX)):
             there = journal_dir / path.name
-            # A later run may have put a thinned one into its trash: of the same segment the larger one holds more.
+            # A later run may have moved a thinned copy to its trash; the larger copy of a segment is more complete.
             if not there.exists() or there.stat().st_size < path.stat().st_size:
                 path.replace(there)
                 segments.append(path.name)

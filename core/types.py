@@ -1,6 +1,6 @@
-"""The words of the project as frozen dataclasses (docs/glossary.md).
+"""The project's data types as enums and frozen dataclasses; docs/glossary.md defines the terms.
 
-Standard library only: every other module may import this one, and it imports none of them.
+This module imports only the standard library; every other module may import it.
 Unknown is ``None`` everywhere: an unscored step has ``reward=None``, which is never 0.
 Times are UTC seconds since the epoch (float) in memory and ISO 8601 on the wire.
 """
@@ -39,7 +39,7 @@ class TokenSource(StrEnum):
 
 
 EXACT_TOKEN_SOURCES: frozenset[str] = frozenset({TokenSource.ENGINE, TokenSource.LOGPROBS, TokenSource.WHITEBOX})
-"""Sources whose ids are the sampled ones: fit for ratio-based algorithms."""
+"""Sources whose ids are the sampled ones; ratio-based algorithms need them."""
 
 
 class Transition(StrEnum):
@@ -53,7 +53,7 @@ class Transition(StrEnum):
 
 
 class CallKind(StrEnum):
-    """What a model call was for. Only ``main`` calls are trainable unless someone says so."""
+    """The purpose of a model call. Only ``main`` calls are trainable, unless a person labels others as trainable."""
 
     MAIN = "main"
     AUXILIARY = "auxiliary"
@@ -62,7 +62,7 @@ class CallKind(StrEnum):
 
 
 class IdentitySource(StrEnum):
-    """How a call's trajectory was found: the rungs of the identity ladder, first that applies."""
+    """How a call's trajectory was identified. The first method that applies is used."""
 
     PATH = "path"
     HEADER = "header"
@@ -74,7 +74,7 @@ class IdentitySource(StrEnum):
 
 
 class StepStatus(StrEnum):
-    """What became of a call. Everything but ``ok`` is kept and is not trainable by default."""
+    """The outcome of a call. All calls are kept; those that are not ``ok`` are not trainable by default."""
 
     OK = "ok"
     ERROR = "error"
@@ -83,7 +83,7 @@ class StepStatus(StrEnum):
 
 
 class AnnotationKind(StrEnum):
-    """What an appended opinion is about."""
+    """The kind of an appended opinion."""
 
     REWARD = "reward"
     QUALITY = "quality"
@@ -95,7 +95,7 @@ class AnnotationKind(StrEnum):
 
 
 class FeedbackKind(StrEnum):
-    """What a live service or a person said about an answer (``core.pool.state.feedback_writer`` says which)."""
+    """The kind of feedback of a person or a live service on a response (see ``core.pool.state.feedback_writer``)."""
 
     THUMBS = "thumbs"
     SCORE = "score"
@@ -105,7 +105,7 @@ class FeedbackKind(StrEnum):
 
 
 class PolicyEventKind(StrEnum):
-    """What a trainer reports about the policy's weights."""
+    """The kind of a trainer's report about the policy's weights."""
 
     REGISTERED = "registered"
     SYNC_STARTED = "sync_started"
@@ -130,9 +130,9 @@ class Tokens:
     """The exact tokens of one model call.
 
     Attributes:
-        prompt_ids: context token ids, ``[P]``; None when the engine did not tell them.
+        prompt_ids: context token ids, ``[P]``; None if the engine did not return them.
         response_ids: sampled token ids, ``[R]``.
-        response_logprobs: log μ(token) under the sampling policy, nats, ``[R]``; None where unknown.
+        response_logprobs: log μ(token) under the sampling policy, nats, ``[R]``; None if unknown.
         token_source: how far the ids can be trusted.
         mismatch: why the lengths disagree, or None. A mismatch is recorded, never padded or cut.
     """
@@ -146,12 +146,12 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One model call, ready to be stored: facts only, opinions live in annotations.
+    """One model call, ready to be stored. It holds facts only; opinions are annotations.
 
     ``parent_step_uid`` and ``n_shared_tokens``/``n_shared_messages`` come from linking (ingest): the step's
     prompt shares that many leading tokens with the parent's ``prompt_ids + response_ids`` and that many
-    leading messages with the parent's ``messages + [response_message]``. ``response_mask`` has 0 where a sampled token
-    may be in no loss, such as a redacted one; None: all may be.
+    leading messages with the parent's ``messages + [response_message]``. ``response_mask`` is 0 for sampled tokens that
+    must not be in a loss, such as redacted ones; None means all may be.
     """
 
     step_uid: str
@@ -202,8 +202,8 @@ class Annotation:
     """An appended opinion. Exactly one of ``step_uid`` and ``trajectory_uid`` is set.
 
     ``value`` by kind: reward float or None (None withdraws); quality ``good``, ``bad``, ``unsure`` or None;
-    trainable bool or None (None returns to the default rule); correct bool or None; tag ``name`` or ``-name`` to take
-    it off; note text; correction what the answer should have been.
+    trainable bool or None (None restores the default rule); correct bool or None; tag ``name``, or ``-name`` to remove
+    it; note text; correction the text of a correct response.
     """
 
     kind: str
@@ -227,7 +227,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class PolicyEvent:
-    """One report of a trainer about its weights."""
+    """One report of a trainer about the policy's weights."""
 
     version: int
     event: str

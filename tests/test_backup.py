@@ -159,7 +159,7 @@ def test_a_backup_is_whole_or_not_there(studio: Studio, tmp_path: Path) -> None:
     data = bytearray(damaged.read_bytes())
     data[100] ^= 1
     damaged.write_bytes(data)
-    with pytest.raises(PoolError, match="not what was backed up"):
+    with pytest.raises(PoolError, match="changed since the backup"):
         restore(out, tmp_path / "restored")
     assert not (tmp_path / "restored" / "pool.duckdb").exists()
     assert json.loads((out / MANIFEST).read_bytes())["n_steps"] == 3

@@ -49,7 +49,7 @@ def test_backup_restore_doctor_and_retention(tmp_path: Path) -> None:
     assert told["n_steps"] == 2
     refused = cli("restore", str(tmp_path / "backup"), "--data", data)
     assert refused.returncode == 2
-    assert "holds a pool" in refused.stderr
+    assert "has a pool" in refused.stderr
     other = str(tmp_path / "other")
     assert json.loads(cli("restore", str(tmp_path / "backup"), "--data", other).stdout)["n_steps"] == 2
 

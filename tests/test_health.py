@@ -99,7 +99,7 @@ def test_lag_is_measured_at_the_journals_end(service: Service, monkeypatch: pyte
         time.sleep(0.2)
         told = healthz(service)
         assert told.status_code == 503
-        assert "waits for" in told.json()["ingest_error"]
+        assert "waiting for" in told.json()["ingest_error"]
     eventually(lambda: service.ingest.lag_s == 0.0)
     assert healthz(service).status_code == 200
 
@@ -241,7 +241,7 @@ def test_a_missing_segment_fails_the_deep_check(tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, env=env, check=False, timeout=120)
         assert done.returncode == 1
         assert f"{segment.name}" in done.stdout
-        assert "gone" in done.stdout
+        assert "the segment is missing" in done.stdout
     finally:
         service.close()
 

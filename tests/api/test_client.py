@@ -127,7 +127,7 @@ def test_errors_are_the_services(client: StudioClient) -> None:
     assert client.submit([step]) == client.submit([step]) == 1
     with pytest.raises(Conflict, match="stored with other content"):
         client.submit([{**step, "response_ids": [2]}])
-    with pytest.raises(InvalidInput, match="a reward of nan"):
+    with pytest.raises(InvalidInput, match="a reward can't be nan"):
         client.complete(trajectory, reward=float("nan"))
     with pytest.raises(InvalidInput, match="no base URL"):
         StudioClient("127.0.0.1:8100")

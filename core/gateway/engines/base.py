@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import unquote
@@ -14,11 +15,36 @@ from core.gateway.engines.answer import EngineAnswer, EngineCall, EngineStream
 from core.gateway.engines.capabilities import WHOLE
 from core.gateway.engines.concurrency import ConcurrencyLimit
 from core.gateway.engines.health import EngineHealth
-from core.gateway.transport.connection_pool import Timeouts
+from core.gateway.transport.connection_pool import ConnectionPool, Timeouts
 from core.scrub import scrubbed
 
 BUSY: Final = frozenset({429, 503})
 """Statuses of an engine without capacity; the call may be repeated."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What an engine of any kind is made with.
+
+    Attributes:
+        name: the engine's name.
+        models: globs of the model names it serves.
+        api_key: its key; None: the agent's own key is passed on.
+        streaming: ``auto``, ``whole`` or ``relay``, see ``core.gateway.engines.capabilities.StreamPolicy``.
+        concurrency: most calls at a time; more are queued. None means no limit.
+        timeouts: of its calls.
+        pool: connections to engines.
+        clock: unix seconds.
+    """
+
+    name: str
+    models: Sequence[str]
+    api_key: str | None
+    streaming: str
+    concurrency: int | None
+    timeouts: Timeouts
+    pool: ConnectionPool
+    clock: Callable[[], float]
 
 
 class EngineUnreachable(EngineError):
@@ -41,28 +67,19 @@ class Engine(ABC):
 
     kind = ""
 
-    def __init__(
-        self,
-        name: str,
-        models: Sequence[str],
-        api_key: str | None,
-        timeouts: Timeouts,
-        clock: Callable[[], float],
-        concurrency: int | None = None,
-        login: str | None = None,
-    ) -> None:
-        self.name = name
-        self.models = tuple(models)
-        self.api_key = api_key
+    def __init__(self, options: EngineOptions, login: str | None = None) -> None:
+        self.name = options.name
+        self.models = tuple(options.models)
+        self.api_key = options.api_key
         self.login = login
-        self.timeouts = timeouts
+        self.timeouts = options.timeouts
         self.ok: bool | None = None
         self.error: str | None = None
         self.n_calls = 0
         self.n_errors = 0
         self.findings: dict[str, Any] = {}
-        self.concurrency = ConcurrencyLimit(name, concurrency)
-        self.health = EngineHealth(clock)
+        self.concurrency = ConcurrencyLimit(options.name, options.concurrency)
+        self.health = EngineHealth(options.clock)
         self.replica_of: str | None = None
 
     async def complete(self, call: EngineCall) -> EngineAnswer:

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from core.errors import EngineError, InvalidInput
-from core.gateway.engines.base import Engine
+from core.gateway.engines.base import Engine, EngineOptions
 from core.gateway.engines.capabilities import AUTO, STREAMING
 from core.gateway.engines.direct import DirectEngine
 from core.gateway.engines.health import CHECK_EVERY_S, check_periodically
@@ -97,6 +97,7 @@ class EngineSet:
         """
         if streaming not in STREAMING:
             raise InvalidInput(f"unknown streaming {streaming!r}", field="streaming", hint=", ".join(STREAMING))
+        options = self._options(name, models, api_key=api_key, streaming=streaming, concurrency=concurrency)
         engine: Engine
         if kind == "openai":
             if base_url is None and ready is None:
@@ -114,33 +115,9 @@ class EngineSet:
                     field="base_url",
                     hint="one of both: an engine is asked with one Authorization header",
                 )
-            engine = DirectEngine(
-                name,
-                base_url,
-                models=models,
-                api_key=api_key,
-                ready=ready,
-                streaming=streaming,
-                timeouts=self.timeouts,
-                concurrency=concurrency,
-                pool=self._pool,
-                clock=self._clock,
-                login=login,
-            )
+            engine = DirectEngine(options, base_url, ready=ready, login=login)
         elif kind == "litellm":
-            engine = ProviderEngine(
-                name,
-                base_url,
-                models=models,
-                api_key=api_key,
-                api_base=api_base,
-                streaming=streaming,
-                timeouts=self.timeouts,
-                concurrency=concurrency,
-                pool=self._pool,
-                clock=self._clock,
-                litellm=self._litellm,
-            )
+            engine = ProviderEngine(options, base_url, api_base=api_base, litellm=self._litellm)
         else:
             raise InvalidInput(f"unknown engine kind {kind!r}", field="kind", hint="openai, litellm")
         engine.replica_of = replica_of
@@ -150,6 +127,19 @@ class EngineSet:
             if default or self.default is None or self.default is replaced:
                 self.default = engine
         return engine
+
+    def _options(
+        self,
+        name: str,
+        models: Sequence[str],
+        *,
+        api_key: str | None = None,
+        streaming: str = AUTO,
+        concurrency: int | None = None,
+    ) -> EngineOptions:
+        return EngineOptions(
+            name, models, api_key, streaming, concurrency, timeouts=self.timeouts, pool=self._pool, clock=self._clock
+        )
 
     def prepare(self) -> None:
         """Import LiteLLM in the background if an engine needs it, so that its first call does not wait.
@@ -190,19 +180,8 @@ class EngineSet:
             return engine
         with self._lock:
             if self._providers is None:
-                self._providers = ProviderEngine(
-                    IMPLICIT_PROVIDER,
-                    None,
-                    models=(),
-                    api_key=None,
-                    api_base=None,
-                    streaming=AUTO,
-                    timeouts=self.timeouts,
-                    concurrency=None,
-                    pool=self._pool,
-                    clock=self._clock,
-                    litellm=self._litellm,
-                )
+                options = self._options(IMPLICIT_PROVIDER, ())
+                self._providers = ProviderEngine(options, None, api_base=None, litellm=self._litellm)
             return self._providers
 
     async def candidates(self, model: str | None) -> list[Engine]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -19,7 +19,7 @@ from core.dialects.errors import openai_error
 from core.dialects.messages_request import CONTINUE, PREFILL
 from core.errors import EngineError, EngineTimeout
 from core.gateway.engines.answer import EngineAnswer, EngineCall, EngineStream
-from core.gateway.engines.base import BUSY, Engine
+from core.gateway.engines.base import BUSY, Engine, EngineOptions
 from core.gateway.engines.capabilities import AUTO, KINDS, RELAY, WHOLE
 from core.gateway.engines.streams import StreamDeadline
 from core.gateway.providers.anthropic import ask_anthropic, speaks_natively
@@ -28,7 +28,6 @@ from core.gateway.providers.litellm_import import LiteLLM
 from core.gateway.providers.read_counter import ReadCounter
 from core.gateway.providers.stream import ProviderStream, is_stream, opened, provider_failure, retry_after
 from core.gateway.served_dialects import add_fields, check_answer
-from core.gateway.transport.connection_pool import ConnectionPool, Timeouts
 from core.tokens import extract_tokens
 
 _PROVIDERS = """
@@ -62,33 +61,18 @@ class ProviderEngine(Engine):
     Args:
         model: the ``provider/model`` for all model names without a provider; None uses the agent's name.
         api_base: another address of the provider's API.
-        streaming: ``auto``, ``whole`` or ``relay``.
+        litellm: the library, imported at its first use.
     """
 
     kind = "litellm"
 
-    def __init__(
-        self,
-        name: str,
-        model: str | None,
-        *,
-        models: Sequence[str],
-        api_key: str | None,
-        api_base: str | None,
-        streaming: str,
-        timeouts: Timeouts,
-        concurrency: int | None,
-        pool: ConnectionPool,
-        clock: Callable[[], float],
-        litellm: LiteLLM,
-    ) -> None:
-        super().__init__(name, models, api_key, timeouts, clock, concurrency)
-        self._pool = pool
+    def __init__(self, options: EngineOptions, model: str | None, *, api_base: str | None, litellm: LiteLLM) -> None:
+        super().__init__(options)
+        self._pool = options.pool
         self._litellm = litellm
         self._model = model
         self._api_base = api_base
-        self._clock = clock
-        self._streaming = streaming
+        self._streaming = options.streaming
         self._returns_ids: bool | None = None
         self._sent = SentFields()
 

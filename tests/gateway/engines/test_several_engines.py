@@ -252,7 +252,7 @@ def test_a_full_line_is_told_in_each_dialect_and_moves_on(make_gateway, upstream
         return await original(request)
 
     blocked = Upstream(answer=slow).start()
-    engine._base_url = blocked.base_url
+    engine.endpoint.base_url = blocked.base_url
     answers: list[int] = []
     workers = [threading.Thread(target=lambda: answers.append(gateway.chat().status_code)) for _ in range(3)]
     for worker in workers:

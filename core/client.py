@@ -167,6 +167,11 @@ class StudioClient:
         path = f"/api/v1/trajectories/{quote(trajectory_uid, safe='')}/complete"
         self.call("POST", path, {"reward": reward_of(reward), "outcome": outcome}, repeat=True)
 
+    def complete_many(self, rewards: Mapping[str, float | None]) -> None:
+        """Close trajectories, uid -> reward, by one request with one wait for the disk: all of them or none."""
+        completions = [{"trajectory_uid": uid, "reward": reward_of(reward)} for uid, reward in rewards.items()]
+        self.call("POST", "/api/v1/trajectories/complete", {"completions": completions}, repeat=True)
+
     def annotate(
         self,
         kind: str,

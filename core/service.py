@@ -19,6 +19,7 @@ from typing import Any
 from starlette.applications import Starlette
 
 from core.api import ApiDeps, create_api
+from core.api.annotationqueue import AnnotationQueue
 from core.api.handling import EXCEPTION_HANDLERS
 from core.api.produce import mint_session
 from core.api.train import give_up_sync, put_in_force
@@ -269,6 +270,7 @@ class Service:
             stats=self.stats,
             engines=self.engines,
             leases=self.leases,
+            annotations=AnnotationQueue(self.pool.labels, self.ingest),
             base_url=lambda: self.base_url,
             clock=self.clock,
             new_uid=lambda: uuid.uuid4().hex,

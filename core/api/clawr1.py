@@ -67,7 +67,7 @@ class ComputeRewardIn(wire.WireModel):
     )
 
 
-@routes("POST", "/init_trajectory", obj(trajectory_uid=STR, base_url=STR))
+@routes("POST", "/init_trajectory", obj(trajectory_uid=STR, base_url=STR), reads_pool=False)
 def init_trajectory(call: Call, body: InitIn) -> Any:
     """A fresh trajectory.
 
@@ -81,7 +81,7 @@ def init_trajectory(call: Call, body: InitIn) -> Any:
     return {"trajectory_uid": trajectory_uid, "base_url": f"{call.base_url}/{trajectory_uid}/{prompt}/v1"}
 
 
-@routes("POST", "/{t}/{p}/v1/register_trajectory", obj(status=STR, trajectory_uid=STR))
+@routes("POST", "/{t}/{p}/v1/register_trajectory", obj(status=STR, trajectory_uid=STR), reads_pool=False)
 def register(call: Call, body: wire.RegisterIn) -> Any:
     """Say what a trajectory is."""
     body = body.model_copy(update={"metadata": _with_version(body.metadata)})
@@ -103,13 +103,13 @@ def _with_version(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     return {**complete, "policy_version": version}
 
 
-@routes("POST", "/{t}/{p}/v1/complete_trajectory", obj(status=STR, trajectory_uid=STR))
+@routes("POST", "/{t}/{p}/v1/complete_trajectory", obj(status=STR, trajectory_uid=STR), reads_pool=False)
 def complete_by_path(call: Call, body: wire.CompleteIn) -> Any:
     """Close a trajectory."""
     return {"status": "ok", **complete_trajectory(call.deps, call.path["t"], body, prompt_uid=call.path["p"])}
 
 
-@routes("POST", "/complete_trajectory/{t:uid}", obj(status=STR, trajectory_uid=STR))
+@routes("POST", "/complete_trajectory/{t:uid}", obj(status=STR, trajectory_uid=STR), reads_pool=False)
 def complete(call: Call, body: wire.CompleteIn) -> Any:
     """Close a trajectory."""
     return {"status": "ok", **complete_trajectory(call.deps, call.path["t"], body)}

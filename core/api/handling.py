@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from core.api.annotationqueue import AnnotationQueue
 from core.batch.leases import Leases
 from core.config import Settings
 from core.dialects.errors import openai_error
@@ -57,6 +58,7 @@ class ApiDeps:
     stats: GatewayStats
     engines: EngineSet
     leases: Leases
+    annotations: AnnotationQueue
     base_url: Callable[[], str]
     clock: Callable[[], float]
     new_uid: Callable[[], str]

@@ -1,12 +1,13 @@
 """The producers' routes: sessions, steps, completion, annotations, feedback.
 
 Facts go through the journal like captured calls do, so they are durable before the answer and replayed once after a
-crash. Opinions go to the pool, whose own log makes them durable; ingest first catches up, so an opinion about a
-call that was answered a moment ago finds its target.
+crash. A completion is answered as soon as it is durable; routes that read the pool wait until it is stored there.
+Opinions go to the pool, whose own log makes them durable.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from core.api import wire
@@ -72,6 +73,7 @@ def mint_session(deps: ApiDeps, session: wire.SessionIn, base_url: str | None = 
         prompt_uid=TEXT_OR_NULL,
         channel=STR,
     ),
+    reads_pool=False,
 )
 def sessions(call: Call, body: wire.SessionIn) -> Any:
     """Mint a key bound to one trajectory."""
@@ -138,18 +140,16 @@ def steps(call: Call, body: wire.StepsIn) -> Any:
 def complete_trajectory(
     deps: ApiDeps, trajectory_uid: str, body: wire.CompleteIn, *, prompt_uid: str | None = None
 ) -> dict[str, Any]:
-    """Close a trajectory; its steps may still be on their way through ingest."""
-    deps.journal.append(
-        complete_record(
-            at=deps.clock(),
-            trajectory_uid=trajectory_uid,
-            prompt_uid=prompt_uid,
-            channel=body.channel,
-            reward=body.reward,
-            outcome=body.outcome,
-        )
-    ).result()
-    deps.ingest.catch_up(CATCH_UP_S)
+    """Close a trajectory; returns when that is durable. Its steps may still be on their way through ingest."""
+    record = complete_record(
+        at=deps.clock(),
+        trajectory_uid=trajectory_uid,
+        prompt_uid=prompt_uid,
+        channel=body.channel,
+        reward=body.reward,
+        outcome=body.outcome,
+    )
+    deps.ingest.expect([deps.journal.append(record).result()])
     return {"trajectory_uid": trajectory_uid, "complete": True, "reward": body.reward}
 
 
@@ -158,17 +158,67 @@ def complete_trajectory(
     "/trajectories/{uid:uid}/complete",
     obj(trajectory_uid=STR, complete=BOOL, reward=NUM_OR_NULL),
     statuses=(404,),
+    reads_pool=False,
 )
 def complete(call: Call, body: wire.CompleteIn) -> Any:
     """Close a trajectory.
 
-    An unknown trajectory is refused, since nothing could ever join it.
+    Returns when that is durable; later requests see it. An unknown trajectory is refused, since nothing could ever
+    join it.
     """
-    deps, uid = call.deps, call.path["uid"]
-    deps.ingest.catch_up(CATCH_UP_S)
-    if not deps.pool.trajectories.knows(uid) and not deps.keys.knows_trajectory(uid):
-        raise NotFound(f"no trajectory {uid!r}", field="uid", hint="POST /api/v1/sessions makes one")
-    return complete_trajectory(deps, uid, body)
+    uid = call.path["uid"]
+    _refuse_unknown(call.deps, {"uid": uid})
+    return complete_trajectory(call.deps, uid, body)
+
+
+@routes(
+    "POST",
+    "/trajectories/complete",
+    obj(completed=INT),
+    statuses=(404,),
+    reads_pool=False,
+    example={"completions": [{"trajectory_uid": "t-1", "reward": 1.0}, {"trajectory_uid": "t-2", "reward": 0.0}]},
+)
+def complete_many(call: Call, body: wire.CompletionsIn) -> Any:
+    """Close many trajectories.
+
+    As one call for each, with one wait for the disk. An unknown trajectory refuses all of them.
+    """
+    deps, at = call.deps, call.deps.clock()
+    _refuse_unknown(
+        deps,
+        {f"completions.{number}.trajectory_uid": one.trajectory_uid for number, one in enumerate(body.completions)},
+    )
+    stored = [
+        deps.journal.append(
+            complete_record(
+                at=at,
+                trajectory_uid=one.trajectory_uid,
+                prompt_uid=None,
+                channel=one.channel,
+                reward=one.reward,
+                outcome=one.outcome,
+            )
+        )
+        for one in body.completions
+    ]
+    deps.ingest.expect([future.result() for future in stored])
+    return {"completed": len(stored)}
+
+
+def _refuse_unknown(deps: ApiDeps, uids: Mapping[str, str]) -> None:
+    """NotFound for the first trajectory that neither the pool nor a session key names. ``uids``: by their field."""
+
+    def unknown() -> Iterator[str]:
+        for field, uid in uids.items():
+            if not deps.keys.knows_trajectory(uid) and not deps.pool.trajectories.knows(uid):
+                yield field
+
+    # Its first call may have been answered a moment ago.
+    if next(unknown(), None) is not None:
+        deps.ingest.catch_up(CATCH_UP_S)
+    for field in unknown():
+        raise NotFound(f"no trajectory {uids[field]!r}", field=field, hint="POST /api/v1/sessions makes one")
 
 
 def register_trajectory(
@@ -187,16 +237,14 @@ def register_trajectory(
     ).result()
 
 
-@routes("POST", "/annotations", obj(accepted=INT, action_uid=STR), statuses=(404,))
+@routes("POST", "/annotations", obj(accepted=INT, action_uid=STR), statuses=(404,), reads_pool=False)
 def annotate(call: Call, body: wire.AnnotationsIn) -> Any:
     """Append opinions.
 
     One transaction, one entry in the history.
     """
-    deps = call.deps
-    deps.ingest.catch_up(CATCH_UP_S)
-    now = deps.clock()
-    action_uid = deps.pool.labels.annotate([a.annotation(now) for a in body.annotations], label="api")
+    now = call.deps.clock()
+    action_uid = call.deps.annotations.append([a.annotation(now) for a in body.annotations])
     return {"accepted": len(body.annotations), "action_uid": action_uid}
 
 

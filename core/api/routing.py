@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from core.api.handling import ApiDeps, Call, error_response, json_response
+from core.api.handling import CATCH_UP_S, ApiDeps, Call, error_response, json_response
 from core.api.schemas import Schema
 from core.api.wire import WireModel, check
 from core.errors import InvalidInput, StudioError
@@ -48,6 +48,7 @@ class Operation:
         media: other forms of its 200 answer.
         example: of the body.
         note: further words.
+        reads_pool: whether the handler waits until the pool holds what clients were told is stored.
     """
 
     method: str
@@ -65,6 +66,7 @@ class Operation:
     body_media: str = "application/json"
     example: Any = None
     note: str | None = None
+    reads_pool: bool = True
 
     @property
     def documented_path(self) -> str:
@@ -108,6 +110,7 @@ class Router:
         body_media: str = "application/json",
         example: Any = None,
         at_root: bool = False,
+        reads_pool: bool = True,
     ) -> Callable[[HandlerT], HandlerT]:
         """Declare the handler below it as a route; see ``Operation``. ``at_root``: without the prefix as well."""
 
@@ -117,7 +120,7 @@ class Router:
             note = " ".join(note.replace("``", "`").split())
             below = Operation(
                 method, self._prefix + path, self._tag, summary.rstrip("."), answer, handler, model, model or body,
-                query or {}, statuses, same_at, media, body_media, example, note or None,
+                query or {}, statuses, same_at, media, body_media, example, note or None, reads_pool,
             )  # fmt: skip
             self.operations.append(below)
             if at_root:
@@ -133,6 +136,8 @@ def endpoint(deps: ApiDeps, operation: Operation) -> Callable[[Request], Awaitab
     assert handler is not None
 
     def answer(call: Call) -> Any:
+        if operation.reads_pool:
+            deps.ingest.settle(CATCH_UP_S)
         return handler(call) if model is None else handler(call, check(model, call.json()))
 
     async def run(request: Request) -> Response:
@@ -144,7 +149,12 @@ def endpoint(deps: ApiDeps, operation: Operation) -> Callable[[Request], Awaitab
                 await read_request(request.receive, request.headers, deps.settings.max_body_bytes),
                 request.headers.get("host"),
             )
-            result = await (answer(call) if iscoroutinefunction(handler) else run_in_threadpool(answer, call))
+            if iscoroutinefunction(handler):
+                if operation.reads_pool and not deps.ingest.settled:
+                    await run_in_threadpool(deps.ingest.settle, CATCH_UP_S)
+                result = await answer(call)
+            else:
+                result = await run_in_threadpool(answer, call)
         except StudioError as err:
             return error_response(err)
         except ClientDisconnected:

@@ -311,6 +311,18 @@ class CompleteIn(WireModel):
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
+class CompletionIn(CompleteIn):
+    """One of ``CompletionsIn``."""
+
+    trajectory_uid: Uid
+
+
+class CompletionsIn(WireModel):
+    """``POST trajectories/complete``."""
+
+    completions: Annotated[list[CompletionIn], Field(min_length=1, max_length=10_000)]
+
+
 class RegisterIn(WireModel):
     """``register_trajectory`` of Claw-R1."""
 

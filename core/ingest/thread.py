@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -16,6 +16,7 @@ from msgspec.structs import asdict
 from core.checked import checked
 from core.errors import InvalidInput, StudioError
 from core.ingest.drafts import draft_of_wire, drafts_of_call
+from core.ingest.expected import ExpectedPositions
 from core.ingest.feedback import feedback_entry
 from core.ingest.fields import (
     FeedbackFields,
@@ -98,6 +99,9 @@ class Ingest:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._lag = Lag(self._dir, clock)
+        self._expected = ExpectedPositions()
+        self._n_rounds = 0
+        self._whole_round = 0
         self._wanted = False
         self._failure: str | None = None
         self.n_ingested = 0
@@ -143,21 +147,38 @@ class Ingest:
         return self._lag.seconds(lambda: dict(self._positions))
 
     def catch_up(self, timeout_s: float) -> bool:
-        """Bring in all that was synced when called; False when that took too long or failed."""
+        """Bring in all that was synced when called; False when that took too long or failed.
+
+        Concurrent callers share batches: a batch that began after a call, and read the journal to its end, serves it.
+        """
         deadline = time.monotonic() + timeout_s
+        begun_before = self._n_rounds
         try:
             while (left := deadline - time.monotonic()) > 0:
                 if not self._lock.acquire(timeout=left):
                     return False
                 try:
-                    n = self._one_batch()
+                    if self._whole_round > begun_before:
+                        return True
+                    self._one_batch()
                 finally:
                     self._lock.release()
-                if n == 0:
-                    return True
         except StudioError as error:
             _log.warning("ingest could not catch up: %s", error.message)
         return False
+
+    def expect(self, positions: Iterable[tuple[str, int]]) -> None:
+        """Note records, ``(segment, offset)`` each, that later reads must see: see ``settle``."""
+        self._expected.add(positions)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the pool holds every record given to ``expect``."""
+        return self._expected.reached(self._positions)
+
+    def settle(self, timeout_s: float) -> bool:
+        """Bring in the records given to ``expect``, if some are missing; False when that took too long or failed."""
+        return self.settled or self.catch_up(timeout_s)
 
     def run_once(self) -> int:
         """Read and store one batch in the calling thread; how many records it held."""
@@ -178,8 +199,9 @@ class Ingest:
                 self._stopping.wait(PAUSE_S)
 
     def _one_batch(self) -> int:
+        self._n_rounds += 1
         try:
-            items = self._read()
+            items, to_the_end = self._read()
             if items:
                 try:
                     self._store(items)
@@ -195,18 +217,21 @@ class Ingest:
                 raise
             raise StudioError(self._failure) from error
         self._failure = None
+        if to_the_end:
+            self._whole_round = self._n_rounds
         self.n_ingested += sum(isinstance(one, Record) for one in items)
         return len(items)
 
-    def _read(self) -> list[JournalItem]:
+    def _read(self) -> tuple[list[JournalItem], bool]:
+        """The next batch, and whether it reaches the journal's end."""
         items: list[JournalItem] = []
         n_bytes = 0
         for one in islice(read_in_order(self._journal, self._positions, now=self._clock()), MAX_RECORDS):
             items.append(one)
             n_bytes += len(one.payload) if isinstance(one, Record) else 0
             if n_bytes >= MAX_BATCH_BYTES:
-                break
-        return items
+                return items, False
+        return items, len(items) < MAX_RECORDS
 
     def _store_one_by_one(self, records: Sequence[JournalItem]) -> None:
         """After a batch failed: find the record that can't be stored, and store its position and reason instead."""

@@ -28,12 +28,21 @@ class Labels:
 
         NotFound names the uid that does not exist, InvalidInput the value that does not fit its kind.
         """
-        with self._writer.writing() as cursor:
-            first_id = self._writer.take("annotation_id", len(annotations))
-            action_id = self._writer.take("action_id")
-            action_uid = self._append(cursor, annotations, label, action_id, first_id)
-            self._db.touch(actions=[action_id])
+        (action_uid,) = self.annotate_each([annotations], label=label)
         return action_uid
+
+    def annotate_each(self, groups: Sequence[Sequence[Annotation]], *, label: str | None = None) -> list[str]:
+        """``annotate`` for each group, by one transaction: all groups or none; returns their ``action_uid``s."""
+        with self._writer.writing() as cursor:
+            actions: list[tuple[int, str]] = []
+            for annotations in groups:
+                first_id = self._writer.take("annotation_id", len(annotations))
+                action_id = self._writer.take("action_id")
+                actions.append((action_id, self._append(cursor, annotations, label, action_id, first_id)))
+            action_ids = [action_id for action_id, _ in actions]
+            relabel(cursor, action_ids)
+            self._db.touch(actions=action_ids)
+        return [action_uid for _, action_uid in actions]
 
     @contextmanager
     def previewing(self, annotations: Sequence[Annotation]) -> Iterator[None]:
@@ -42,7 +51,9 @@ class Labels:
         It is the very write, rolled back at the end. Other writers wait meanwhile.
         """
         with self._db.dry_run() as cursor:
-            self._append(cursor, annotations, None, self._writer.next["action_id"], self._writer.next["annotation_id"])
+            action_id = self._writer.next["action_id"]
+            self._append(cursor, annotations, None, action_id, self._writer.next["annotation_id"])
+            relabel(cursor, [action_id])
             yield
 
     def annotate_view(
@@ -86,7 +97,6 @@ class Labels:
         action_uid = opinions.add_action(
             cursor, action_id=action_id, label=label, author=author, n=n, now=self._db.clock()
         )
-        relabel(cursor, action_id)
         return action_uid
 
     def _append_to_view(
@@ -120,7 +130,7 @@ class Labels:
         action_uid = opinions.add_action(
             cursor, action_id=action_id, label=label, author=annotation.author, n=n, now=annotation.created_at
         )
-        relabel(cursor, action_id)
+        relabel(cursor, [action_id])
         return action_uid, n
 
     def undo(self, action_uid: str) -> None:
@@ -135,7 +145,7 @@ class Labels:
         with self._writer.writing() as cursor:
             action_id = opinions.switch_action(cursor, action_uid, event, self._db.clock())
             if action_id is not None:
-                relabel(cursor, action_id)
+                relabel(cursor, [action_id])
             self._db.touch(actions=[] if action_id is None else [action_id])
 
     def annotations(self, *, step_uid: str | None = None, trajectory_uid: str | None = None) -> list[dict[str, Any]]:

@@ -5,6 +5,8 @@ The rules are those of ``core.pool.state.derive``. Values derived from facts are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from core.pool.state.derive import judge, update_steps
 from core.pool.state.sharedsql import trainable_sql
 from core.pool.state.workspace import Workspace
@@ -61,13 +63,13 @@ _OF_STEPS = frozenset({"reward", "trainable"})
 """Kinds whose labels on steps affect the trajectory."""
 
 
-def relabel(cursor: Cursor, action_id: int) -> None:
-    """Bring the state in line after an action was made, undone or redone.
+def relabel(cursor: Cursor, action_ids: Sequence[int]) -> None:
+    """Bring the state in line after actions were made, undone or redone.
 
     A label is one of many statements' worth of planning, which costs more than its rows: only those needed run.
     """
     work = Workspace(cursor)
-    touched = work.touched_by(action_id)
+    touched = work.touched_by(action_ids)
     kinds = {kind for kind, _, _ in touched}
     columns = {name for kind in kinds for name in _COLUMNS.get(kind, ())}
     if not columns:

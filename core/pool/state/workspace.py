@@ -6,7 +6,7 @@ takes the ``Workspace`` and names them in its docstring; its caller must have fi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from core.pool.state.sharedsql import UNDONE
 from core.pool.store.database import Cursor, registered
 
 TABLES = {
-    "touched": "what the annotations of one action are about: trajectory_id, step_id, kind",
+    "touched": "what the annotations of some actions are about: trajectory_id, step_id, kind",
     "scope": "the trajectories whose state is brought in line: trajectory_id",
     "target": "the steps whose state an action may change: step_id",
     "live": "annotations that nobody has undone: the columns of ``annotations``",
@@ -84,10 +84,14 @@ class Workspace:
         """``scope``: the trajectories of a channel."""
         self.fill("scope", "SELECT trajectory_id FROM trajectory_state WHERE channel = ?", [channel])
 
-    def touched_by(self, action_id: int) -> list[tuple[str, bool, bool]]:
-        """``touched``: (kind, whether some are about trajectories, whether some are about steps) of an action."""
-        sql = "SELECT DISTINCT trajectory_id, step_id, kind FROM annotations WHERE action_id = ?"
-        self.fill("touched", sql, [action_id])
+    def touched_by(self, action_ids: Sequence[int]) -> list[tuple[str, bool, bool]]:
+        """``touched``: (kind, whether some are about trajectories, whether some are about steps) of actions."""
+        self.fill(
+            "touched",
+            "SELECT DISTINCT trajectory_id, step_id, kind FROM annotations"
+            " WHERE action_id IN (SELECT unnest(?::BIGINT[]))",
+            [list(action_ids)],
+        )
         touched: list[tuple[str, bool, bool]] = self.cursor.execute(
             "SELECT kind, bool_or(step_id IS NULL), bool_or(step_id IS NOT NULL) FROM touched GROUP BY kind"
         ).fetchall()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -53,6 +53,7 @@ class Linker:
         self._traces: LRUCache[str, str] = LRUCache(MAX_TRACES)
         self._new: set[str] = set()
         self._pinned: set[str] = set()
+        self._calls: dict[str, tuple[Step, Call]] = {}
         self._held = 0
 
     def forget(self) -> None:
@@ -63,6 +64,7 @@ class Linker:
         self._traces.clear()
         self._new.clear()
         self._pinned.clear()
+        self._calls.clear()
 
     def drop(self, gone: Set[str], back: Set[str]) -> None:
         """Drop what is cached of trajectories that were deleted, or put back; the latter are open again.
@@ -77,14 +79,26 @@ class Linker:
         if self._open is not None and back:
             self._note_earlier([uid for uid in self._stored.open_inferred(MAX_OPEN) if uid in back])
 
-    def announce(self, trajectory_uids: Iterable[str]) -> None:
-        """Look up a batch's trajectories in the pool with one query."""
-        unknown = {uid for uid in trajectory_uids if uid and uid not in self._trajectories}
-        self._new = unknown - self._stored.known(sorted(unknown)) if unknown else set()
+    def announce(self, drafts: Sequence[Step]) -> None:
+        """Read back the trajectories that a batch will need, many with one query.
+
+        After a start, when thousands are open, each of them would be read alone otherwise.
+        """
+        named = {draft.trajectory_uid for draft in drafts}
+        unknown = {uid for uid in named if uid and uid not in self._trajectories}
+        known = self._stored.known(sorted(unknown)) if unknown else set()
+        self._new = unknown - known
+        for draft in drafts:
+            if not draft.trajectory_uid:
+                call = self._call(draft)
+                self._calls[draft.step_uid] = draft, call
+                known.update(next(self._opened().candidates(call), ()))
+        self._load(sorted(uid for uid in known if uid not in self._trajectories))
 
     def stored(self) -> None:
         """The batch is committed: its trajectories can be evicted, since they can be reloaded from the pool."""
         self._pinned.clear()
+        self._calls.clear()
         self._evict()
 
     def close(self, trajectory_uid: str) -> None:
@@ -102,7 +116,8 @@ class Linker:
 
     def place(self, draft: Step, *, sibling_of: Step | None = None) -> Step:
         """Link one draft. ``sibling_of`` is the first choice of the same call."""
-        call = self._call(draft)
+        announced = self._calls.get(draft.step_uid)
+        call = announced[1] if announced is not None and announced[0] is draft else self._call(draft)
         trajectory_uid = sibling_of.trajectory_uid if sibling_of is not None else draft.trajectory_uid
         identity_source = draft.identity_source
         doubt: str | None = None
@@ -227,7 +242,7 @@ class Linker:
             for uid in whole:
                 if (known := self._trajectories.pop(uid, None)) is not None:
                     self._held -= known.n_bytes
-                self._links(uid)
+            self._load(whole)
         return self._open
 
     def _note_earlier(self, trajectory_uids: list[str]) -> None:
@@ -288,24 +303,35 @@ class Linker:
         return trajectory_uid
 
     def _links(self, trajectory_uid: str) -> TrajectoryLinks:
-        links = self._trajectories.get(trajectory_uid)
-        if links is None:
-            links = TrajectoryLinks()
-            if trajectory_uid not in self._new and self._stored.knows(trajectory_uid):
-                trajectory = self._stored.get(trajectory_uid)
-                if not trajectory["complete"]:
-                    links.policy_version = _version(trajectory["metadata"])
-                for step in trajectory["steps"]:
-                    call = self._recall(links, step)
-                    if step["identity_source"] == IdentitySource.INFERRED:
-                        self._remember_trace(step["metadata"], trajectory_uid)
-                        if self._open is not None:
-                            self._open.note(trajectory_uid, call)
-            self._held += links.n_bytes
-            self._trajectories[trajectory_uid] = links
+        if trajectory_uid not in self._trajectories:
+            if trajectory_uid not in self._new:
+                self._load([trajectory_uid])
+            if trajectory_uid not in self._trajectories:
+                self._keep(trajectory_uid, TrajectoryLinks())
         self._trajectories.move_to_end(trajectory_uid)
         self._pinned.add(trajectory_uid)
-        return links
+        return self._trajectories[trajectory_uid]
+
+    def _load(self, trajectory_uids: Sequence[str]) -> None:
+        """Read the links of trajectories back from the pool; those that it does not have stay unknown."""
+        if not trajectory_uids:
+            return
+        for trajectory in self._stored.several(trajectory_uids):
+            uid, links = trajectory["trajectory_uid"], TrajectoryLinks()
+            if not trajectory["complete"]:
+                links.policy_version = _version(trajectory["metadata"])
+            for step in trajectory["steps"]:
+                call = self._recall(links, step)
+                if step["identity_source"] == IdentitySource.INFERRED:
+                    self._remember_trace(step["metadata"], uid)
+                    if self._open is not None:
+                        self._open.note(uid, call)
+            self._keep(uid, links)
+
+    def _keep(self, trajectory_uid: str, links: TrajectoryLinks) -> None:
+        self._held += links.n_bytes
+        self._trajectories[trajectory_uid] = links
+        self._pinned.add(trajectory_uid)
 
     def _recall(self, links: TrajectoryLinks, step: dict[str, Any]) -> Call:
         started_at = datetime.fromisoformat(step["created_at"]).timestamp()

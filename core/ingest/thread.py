@@ -277,7 +277,7 @@ class Ingest:
             if parsed is not None:
                 drafted.append((kind, parsed))
         self._forget_deleted()
-        self._linker.announce({step.trajectory_uid for kind, parsed in drafted if kind in _STEPS for step in parsed})
+        self._linker.announce([step for kind, parsed in drafted if kind in _STEPS for step in parsed])
         for kind, parsed in drafted:
             if kind == "steps":
                 batch.steps.extend(self._linker.place(step) for step in parsed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,8 +15,13 @@ from core.pool.store import bookkeeping
 from core.pool.store.append import trajectory_ids
 from core.pool.store.content import decode
 from core.pool.store.database import Database
-from core.pool.store.details import read_trajectory
+from core.pool.store.details import read_trajectories, read_trajectory
 from core.types import View
+
+MOST_AT_ONCE = 64
+"""Trajectories that are read with one query."""
+MOST_TOKENS = 4 << 20
+"""Tokens of these in all, prompts counted whole for each step; a larger trajectory is read alone."""
 
 
 class Trajectories:
@@ -29,6 +34,24 @@ class Trajectories:
         """One trajectory with its steps in order; without ``tokens``, ids and messages are left out."""
         with self._db.read() as cursor:
             return read_trajectory(cursor, trajectory_uid, tokens=tokens)
+
+    def several(self, trajectory_uids: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Trajectories as ``get`` gives them, in the order given, many with one query.
+
+        Uids that do not exist are left out. What is held at once is bounded by ``MOST_AT_ONCE`` and ``MOST_TOKENS``.
+        """
+        with self._db.read() as cursor:
+            sizes: dict[str, int] = dict(
+                cursor.execute(
+                    "SELECT trajectory_uid, n_prompt_tokens + n_response_tokens FROM trajectory_state"
+                    " WHERE trajectory_uid IN (SELECT unnest(?::VARCHAR[]))",
+                    [list(trajectory_uids)],
+                ).fetchall()
+            )
+            for uids in _portions({uid: sizes[uid] for uid in trajectory_uids if uid in sizes}):
+                trajectories = read_trajectories(cursor, uids, tokens=True)
+                while uids:
+                    yield trajectories.pop(uids.pop(0))
 
     def page(
         self, view: View = NO_VIEW, *, order: str = "started_at desc", limit: int | None = 50, offset: int = 0
@@ -85,3 +108,17 @@ class Trajectories:
                 "SELECT trajectory_uid FROM trajectory_state WHERE n_steps > 0 ORDER BY trajectory_id"
             ).fetchall()
         return [uid for (uid,) in uids]
+
+
+def _portions(sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """Splits trajectories with their tokens into lists to be read at once."""
+    portion: list[str] = []
+    n_tokens = 0
+    for uid, size in sizes.items():
+        if portion and (len(portion) == MOST_AT_ONCE or n_tokens + size > MOST_TOKENS):
+            yield portion
+            portion, n_tokens = [], 0
+        portion.append(uid)
+        n_tokens += size
+    if portion:
+        yield portion

@@ -24,8 +24,8 @@ class NoTrajectories:
     def known(self, uids: list[str]) -> set[str]:
         return set()
 
-    def knows(self, uid: str) -> bool:
-        return False
+    def several(self, uids: list[str]) -> list[dict[str, object]]:
+        return []
 
     def open_inferred(self, limit: int) -> list[str]:
         return []
@@ -68,7 +68,7 @@ def test_what_is_kept_of_a_trajectory_is_what_is_counted(n_messages: int, n_char
     def read(payloads: list[bytes]) -> None:
         for number, payload in enumerate(payloads):
             _, drafts = _read_record(Record("w0-00000001.seg", number, number + 1, payload), reader)
-            linker.announce([draft.trajectory_uid for draft in drafts])
+            linker.announce(drafts)
             for draft in drafts:
                 linker.place(draft)
             linker.stored()

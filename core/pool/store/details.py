@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
@@ -18,26 +18,26 @@ SELECT
     step_uid, prompt_uid, step_index, channel, source, agent, model, engine, policy_version, policy_version_end,
     token_source, transition, call_kind, identity_source, status, error, mismatch, finish_reason, n_prompt_tokens,
     n_response_tokens, n_shared_tokens, created_at, latency_s, reward, quality, trainable, tags, n_notes, is_last,
-    tool_names, preview, has_logprobs, correct, finding_bits, step_id, parent_step_id
-FROM step_state WHERE trajectory_id = ? AND {condition} ORDER BY step_index, step_id
+    tool_names, preview, has_logprobs, correct, finding_bits, step_id, parent_step_id, trajectory_id
+FROM step_state WHERE {condition} ORDER BY step_index, step_id
 """
 _FACTS = """
 SELECT
     step_id, reward AS original_reward, dialect, n_messages, n_shared_messages, n_tools, response_id, stream_mode,
     tokenizer_hash, journal_segment, journal_offset, ingested_at, sampling, metadata
-FROM steps WHERE trajectory_id = ? AND {condition}
+FROM steps WHERE {condition}
 """
 _OWNER = """
 SELECT trajectory_uid, reward AS trajectory_reward, quality AS trajectory_quality, complete,
-    correct AS trajectory_correct, finding_bits
-FROM trajectory_state WHERE trajectory_id = ?
+    correct AS trajectory_correct, finding_bits, trajectory_id
+FROM trajectory_state WHERE {condition}
 """
 # One table at a time: to plan a join of the three takes longer than to read them and put the rows together here.
 
-_TRAJECTORY = """
+_TRAJECTORIES = """
 SELECT * EXCLUDE (trajectory_id, finding_bits, step_finding_bits, tags_json),
     finding_bits | step_finding_bits AS findings, trajectory_id
-FROM trajectory_state t WHERE trajectory_uid = ?
+FROM trajectory_state t WHERE trajectory_uid IN (SELECT unnest(?::VARCHAR[])) ORDER BY trajectory_id
 """
 
 
@@ -46,31 +46,37 @@ def iso(value: datetime | None) -> str | None:
     return None if value is None else value.replace(tzinfo=UTC).isoformat()
 
 
-def _step_rows(cursor: Cursor, trajectory_id: int, step_ids: Collection[int] | None = None) -> list[dict[str, Any]]:
-    """Steps of a trajectory in order; without ``step_ids`` all. ``parent_step_uid`` is set if that is among them."""
-    owner = rows(cursor, _OWNER, [trajectory_id])[0]
-    of_owner = owner.pop("finding_bits")
+def _step_rows(
+    cursor: Cursor, trajectory_ids: Collection[int], step_ids: Collection[int] | None = None
+) -> list[dict[str, Any]]:
+    """Steps of trajectories, in the order of each; without ``step_ids`` all.
+
+    ``parent_step_uid`` is set if the parent is among them.
+    """
     with ExitStack() as stack:
-        condition, bound = "TRUE", list[Any]()
+        condition, bound = stack.enter_context(among(cursor, "trajectory_id", trajectory_ids))
+        owners = {row.pop("trajectory_id"): row for row in rows(cursor, _OWNER.format(condition=condition), bound)}
         if step_ids is not None:
-            condition, bound = stack.enter_context(among(cursor, "step_id", step_ids))
-        steps = rows(cursor, _STATE.format(condition=condition), [trajectory_id, *bound])
-        facts = rows(cursor, _FACTS.format(condition=condition), [trajectory_id, *bound])
+            of_steps, more = stack.enter_context(among(cursor, "step_id", step_ids))
+            condition, bound = f"{condition} AND {of_steps}", [*bound, *more]
+        steps = rows(cursor, _STATE.format(condition=condition), bound)
+        facts = rows(cursor, _FACTS.format(condition=condition), bound)
+    of_owner = {trajectory_id: owner.pop("finding_bits") for trajectory_id, owner in owners.items()}
     of_step = {fact.pop("step_id"): fact for fact in facts}
     uids = {row["step_id"]: row["step_uid"] for row in steps}
     for row in steps:
-        row.update(owner | of_step[row["step_id"]])
+        row.update(owners[row["trajectory_id"]] | of_step[row["step_id"]])
         row["parent_step_uid"] = uids.get(row.pop("parent_step_id"))
         row["sampling"] = decode(row["sampling"]) or {}
         row["metadata"] = decode(row["metadata"]) or {}
-        row["findings"] = names_of(row.pop("finding_bits") | of_owner)
+        row["findings"] = names_of(row.pop("finding_bits") | of_owner[row["trajectory_id"]])
         row["created_at"] = iso(row["created_at"])
         row["ingested_at"] = iso(row["ingested_at"])
     return steps
 
 
-def _fill(cursor: Cursor, trajectory_id: int, chosen: list[dict[str, Any]]) -> None:
-    links = links_of(cursor, [trajectory_id])
+def _fill(cursor: Cursor, trajectory_ids: Collection[int], chosen: list[dict[str, Any]]) -> None:
+    links = links_of(cursor, trajectory_ids)
     wanted = [row["step_id"] for row in chosen]
     ordered = with_ancestors(links, wanted)
     tokens = whole_tokens(links, ordered, token_parts(cursor, ordered))
@@ -93,8 +99,8 @@ def read_step(cursor: Cursor, step_uid: str) -> dict[str, Any]:
         raise NotFound(f"No step {step_uid!r}.", field="step_uid")
     trajectory_id, step_id, parent_id = places[0]
     with_parent = {step_id} if parent_id is None else {step_id, parent_id}
-    chosen = [row for row in _step_rows(cursor, trajectory_id, with_parent) if row["step_id"] == step_id]
-    _fill(cursor, trajectory_id, chosen)
+    chosen = [row for row in _step_rows(cursor, [trajectory_id], with_parent) if row["step_id"] == step_id]
+    _fill(cursor, [trajectory_id], chosen)
     return _public(chosen[0])
 
 
@@ -130,22 +136,31 @@ def read_next_state(cursor: Cursor, step_uid: str) -> dict[str, Any] | None:
 
 def read_trajectory(cursor: Cursor, trajectory_uid: str, *, tokens: bool) -> dict[str, Any]:
     """One trajectory and its steps in order. NotFound when there is no such trajectory."""
-    trajectories = rows(cursor, _TRAJECTORY, [trajectory_uid])
+    trajectories = read_trajectories(cursor, [trajectory_uid], tokens=tokens)
     if not trajectories:
         raise NotFound(f"No trajectory {trajectory_uid!r}.", field="trajectory_uid")
-    trajectory = trajectories[0]
-    trajectory_id = trajectory.pop("trajectory_id")
-    steps = _step_rows(cursor, trajectory_id)
+    return trajectories[trajectory_uid]
+
+
+def read_trajectories(cursor: Cursor, trajectory_uids: Sequence[str], *, tokens: bool) -> dict[str, dict[str, Any]]:
+    """The same of several by uid, with as many queries as for one; uids that do not exist are left out."""
+    trajectories = {row.pop("trajectory_id"): row for row in rows(cursor, _TRAJECTORIES, [list(trajectory_uids)])}
+    if not trajectories:
+        return {}
+    steps = _step_rows(cursor, trajectories.keys())
     if tokens:
-        _fill(cursor, trajectory_id, steps)
-    trajectory["started_at"] = iso(trajectory["started_at"])
-    trajectory["ended_at"] = iso(trajectory["ended_at"])
-    trajectory["findings"] = names_of(trajectory["findings"])
-    trajectory["metadata"] = decode(trajectory["metadata"]) or {}
-    trajectory["steps"] = [_public(step) for step in steps]
-    return trajectory
+        _fill(cursor, trajectories.keys(), steps)
+    for trajectory in trajectories.values():
+        trajectory["started_at"] = iso(trajectory["started_at"])
+        trajectory["ended_at"] = iso(trajectory["ended_at"])
+        trajectory["findings"] = names_of(trajectory["findings"])
+        trajectory["metadata"] = decode(trajectory["metadata"]) or {}
+        trajectory["steps"] = []
+    for step in steps:
+        trajectories[step["trajectory_id"]]["steps"].append(_public(step))
+    return {trajectory["trajectory_uid"]: trajectory for trajectory in trajectories.values()}
 
 
 def _public(step: dict[str, Any]) -> dict[str, Any]:
-    del step["step_id"]
+    del step["step_id"], step["trajectory_id"]
     return step

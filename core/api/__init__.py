@@ -1,4 +1,4 @@
-"""The HTTP surface for producers and trainers, under ``/api/v1`` (docs/architecture.md, "HTTP contract")."""
+"""The HTTP API for producers and trainers, under ``/api/v1`` (docs/architecture.md, "HTTP contract")."""
 
 from core.api.app import create_api
 from core.api.handling import ApiDeps

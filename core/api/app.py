@@ -1,4 +1,4 @@
-"""All routes of the studio's API."""
+"""Collects all routes of the studio's API."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from core.api.routing import endpoint
 
 
 def create_api(deps: ApiDeps) -> list[Route]:
-    """All routes, ready to be mounted beside the gateway's."""
+    """All routes of the API, to be mounted beside those of the gateway."""
     register_url_convertor("uid", AnyUid())
     return [Route(one.path, endpoint(deps, one), methods=[one.method]) for one in (*openapi.SERVED, *openapi.OWN)]

@@ -1,4 +1,4 @@
-"""Batches over HTTP: fetch, confirm, give back, read again; and what trainers measured."""
+"""The batch routes: fetch, acknowledge, release, renew, read again; and trainers' metrics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ routes = Router()
 
 ARROW = "application/vnd.apache.arrow.stream"
 INLINE_TOKENS_MAX = 4_000_000
-"""JSON answers hold the steps up to this many tokens; bigger batches are read from their file."""
+"""JSON responses contain the steps of batches up to this many tokens; larger batches are read from their file."""
 POLL_S = 0.1
 LEAST_PAUSE_S = 0.25
 
@@ -41,8 +41,8 @@ LEAST_PAUSE_S = 0.25
 async def fetch(call: Call, body: FetchIn) -> Any:
     """Lease a batch.
 
-    Waits up to wait_s seconds until enough groups are ready. While there are too few, batch_uid is null, and missing,
-    totals and excluded say why.
+    Waits up to wait_s seconds until enough groups are ready. If there are too few, batch_uid is null, and missing,
+    totals and excluded give the reasons.
     """
     deps, wanted = call.deps, body.fetch()
     deadline = time.monotonic() + body.wait_s
@@ -52,7 +52,7 @@ async def fetch(call: Call, body: FetchIn) -> Any:
         now = time.monotonic()
         if leased.batch is not None or now >= deadline:
             return await run_in_threadpool(_fetched, deps, body, leased)
-        # Planning over a big pool takes its time: the rest of the studio gets at least as much.
+        # Planning over a large pool is slow. Pause at least as long, so that other requests are served.
         await asyncio.sleep(min(max(LEAST_PAUSE_S, now - began), deadline - now))
         expiry = await run_in_threadpool(deps.pool.batches.next_expiry)
         while deps.pool.n_writes == seen and time.monotonic() < deadline:
@@ -107,7 +107,7 @@ def _groups(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _arrow(deps: ApiDeps, plan: Plan, head: dict[str, Any]) -> Iterator[bytes]:
-    """An Arrow stream, ``core.batch.arrays.SCHEMA``; the schema's metadata ``batch`` holds ``head`` as JSON."""
+    """An Arrow stream with ``core.batch.arrays.SCHEMA``; the schema's metadata ``batch`` is ``head`` as JSON."""
     pieces: list[bytes] = []
     sink = pa.PythonFile(_Pieces(pieces), mode="w")
     schema = SCHEMA.with_metadata({"batch": orjson.dumps(head)})
@@ -120,7 +120,7 @@ def _arrow(deps: ApiDeps, plan: Plan, head: dict[str, Any]) -> Iterator[bytes]:
 
 
 class _Pieces:
-    """A file that hands what is written to it to a list."""
+    """A file object that appends written bytes to a list."""
 
     closed = False
 
@@ -132,15 +132,15 @@ class _Pieces:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Does nothing: writes are not buffered."""
 
     def close(self) -> None:
-        """The list stays."""
+        """Does nothing: the list belongs to the caller."""
 
 
 @routes("GET", "/batches", obj(batches=array(BATCH)), query={"channel": STR, "limit": LIMIT})
 def batches(call: Call) -> Any:
-    """Batches, newest first."""
+    """List batches, newest first."""
     call.deps.pool.batches.expire()
     limit = call.int_query("limit", 100, low=1, high=1000)
     return {"batches": call.deps.pool.batches.newest(channel=call.query.get("channel"), limit=limit)}
@@ -150,7 +150,7 @@ def batches(call: Call) -> Any:
 def one_batch(call: Call) -> Any:
     """One batch.
 
-    Its state and history, what it holds, what was measured; token ids are in its file.
+    Its state, history, contents and metrics, without token ids; those are in its file.
     """
     pool, uid = call.deps.pool, call.path["uid"]
     pool.batches.expire()
@@ -183,7 +183,7 @@ def one_batch(call: Call) -> Any:
 def file(call: Call) -> Any:
     """One batch as a file.
 
-    The plan as it was leased, as ``arrow`` or in any export format.
+    The leased plan as ``arrow`` or in any export format.
     """
     deps, uid = call.deps, call.path["uid"]
     plan = deps.leases.plan_of(uid)
@@ -197,9 +197,9 @@ def file(call: Call) -> Any:
 
 @routes("POST", "/batches/{uid}/ack", OBJ, statuses=(404, 409))
 def ack(call: Call, body: AckIn) -> Any:
-    """A batch was consumed.
+    """Acknowledge a batch.
 
-    Says in which update, and what was measured.
+    Reports the update in which it was used, with metrics.
     """
     call.deps.pool.batches.expire()
     return call.deps.pool.batches.finish(
@@ -214,7 +214,7 @@ def ack(call: Call, body: AckIn) -> Any:
 
 @routes("POST", "/batches/{uid}/release", OBJ, statuses=(404, 409))
 def release(call: Call, body: ReleaseIn) -> Any:
-    """A batch goes back."""
+    """Release a batch."""
     detail = None if body.reason is None else {"reason": body.reason}
     call.deps.pool.batches.expire()
     return call.deps.pool.batches.finish(call.path["uid"], "released", consumer=body.consumer, detail=detail)
@@ -222,14 +222,14 @@ def release(call: Call, body: ReleaseIn) -> Any:
 
 @routes("POST", "/batches/{uid}/renew", OBJ, statuses=(404, 409))
 def renew(call: Call, body: RenewIn) -> Any:
-    """More time for a batch."""
+    """Renew the lease of a batch."""
     call.deps.pool.batches.expire()
     return call.deps.pool.batches.renew(call.path["uid"], call.deps.clock() + body.lease_s, consumer=body.consumer)
 
 
 @routes("POST", "/batches/{uid}/metrics", obj(accepted=INT), statuses=(404, 409))
 def metrics(call: Call, body: MetricsIn) -> Any:
-    """What was measured on a batch.
+    """Add metrics of a batch.
 
     During the update or after it.
     """

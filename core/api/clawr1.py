@@ -1,7 +1,7 @@
-"""Claw-R1's own endpoints in their shapes, so that its agents and clients run unchanged.
+"""Claw-R1's endpoints in their original formats, so that its agents and clients run unchanged.
 
-``POST /generate`` is not captured: its callers submit the steps they make of it themselves, and would otherwise leave
-each of them twice. It waits for weight syncs like any call and tells the policy version that sampled.
+``POST /generate`` is not captured: its callers submit their steps, which would otherwise be stored twice. Like other
+calls, it waits for weight syncs and returns the policy version that sampled.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ routes = Router("", "claw-r1")
 
 SYNC_WAIT_S = 30.0
 VERIFIERS: dict[str, str] = {"openai/gsm8k": "final_number"}
-"""Which verifier scores a ``data_source`` that names none itself."""
+"""Default verifier of a ``data_source``."""
 OWN_PARAMS = frozenset({"logprobs", "model", "prompt", "n", "stream"})
 UNUSED = ("multi_modal_data", "routed_experts")
-"""Step fields of Claw-R1 that have no place of their own here; what they hold goes into ``metadata``."""
+"""Claw-R1's step fields without an equivalent here; their values are stored in ``metadata``."""
 
 
 class InitIn(wire.WireModel):
@@ -48,14 +48,14 @@ class GenerateIn(wire.WireModel):
 
     prompt_ids: Annotated[list[wire.TokenId], Field(min_length=1, max_length=10_000_000)]
     sampling_params: dict[str, Any] = Field(
-        default_factory=dict, description="temperature, top_p, max_tokens, ...; logprobs true asks for log-probs"
+        default_factory=dict, description="temperature, top_p, max_tokens, ...; logprobs true requests log-probs"
     )
     image_data: list[Any] | None = None
     video_data: list[Any] | None = None
 
 
 class ComputeRewardIn(wire.WireModel):
-    """``POST /compute_reward``: ``dataset_fields`` as verl's data sets have them."""
+    """``POST /compute_reward``: ``dataset_fields`` as in verl's data sets."""
 
     prompt_ids: list[wire.TokenId]
     response_ids: list[wire.TokenId]
@@ -69,13 +69,13 @@ class ComputeRewardIn(wire.WireModel):
 
 @routes("POST", "/init_trajectory", obj(trajectory_uid=STR, base_url=STR), reads_pool=False)
 def init_trajectory(call: Call, body: InitIn) -> Any:
-    """A fresh trajectory.
+    """Create a trajectory.
 
-    The base URL carries its identity in the path.
+    The path of the returned base URL identifies it.
     """
     deps = call.deps
     trajectory_uid = UID_PREFIX + deps.new_uid()
-    # A caller may put another prompt group into the URL: only one that was named is registered.
+    # The prompt group is registered only if the caller gave one, because the caller may replace it in the URL.
     register_trajectory(deps, trajectory_uid, wire.RegisterIn(), prompt_uid=body.prompt_uid)
     prompt = body.prompt_uid or deps.new_uid()
     return {"trajectory_uid": trajectory_uid, "base_url": f"{call.base_url}/{trajectory_uid}/{prompt}/v1"}
@@ -83,21 +83,21 @@ def init_trajectory(call: Call, body: InitIn) -> Any:
 
 @routes("POST", "/{t}/{p}/v1/register_trajectory", obj(status=STR, trajectory_uid=STR), reads_pool=False)
 def register(call: Call, body: wire.RegisterIn) -> Any:
-    """Say what a trajectory is."""
+    """Register a trajectory's metadata."""
     body = body.model_copy(update={"metadata": _with_version(body.metadata)})
     register_trajectory(call.deps, call.path["t"], body, prompt_uid=call.path["p"])
     return {"status": "ok", "trajectory_uid": call.path["t"], "registered": True}
 
 
 def _with_version(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """``policy_version`` as a number: from here on it is stamped on the trajectory's calls, until it is complete."""
+    """Convert ``policy_version`` to int; it is stored with the trajectory's calls until the trajectory is complete."""
     complete = dict(metadata or {})
     if complete.get("policy_version") is None:
         return complete
     try:
         version = int(complete["policy_version"] or 0)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInput("policy_version is no whole number", field="metadata.policy_version") from error
+        raise InvalidInput("policy_version is not an integer", field="metadata.policy_version") from error
     if not 0 <= version < 2**63:
         raise InvalidInput("policy_version must be an integer >= 0", field="metadata.policy_version")
     return {**complete, "policy_version": version}
@@ -105,13 +105,13 @@ def _with_version(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
 
 @routes("POST", "/{t}/{p}/v1/complete_trajectory", obj(status=STR, trajectory_uid=STR), reads_pool=False)
 def complete_by_path(call: Call, body: wire.CompleteIn) -> Any:
-    """Close a trajectory."""
+    """Complete a trajectory."""
     return {"status": "ok", **complete_trajectory(call.deps, call.path["t"], body, prompt_uid=call.path["p"])}
 
 
 @routes("POST", "/complete_trajectory/{t:uid}", obj(status=STR, trajectory_uid=STR), reads_pool=False)
 def complete(call: Call, body: wire.CompleteIn) -> Any:
-    """Close a trajectory."""
+    """Complete a trajectory."""
     return {"status": "ok", **complete_trajectory(call.deps, call.path["t"], body)}
 
 
@@ -126,7 +126,7 @@ def submit(call: Call) -> Any:
 
 
 def _step(step: Any) -> Any:
-    """A Claw-R1 step in our fields: its empty texts and nulls mean unknown."""
+    """Convert a Claw-R1 step to the API's fields; empty strings and nulls in it mean unknown."""
     if not isinstance(step, Mapping):
         return step
     ours = {name: value for name, value in step.items() if name not in UNUSED}
@@ -147,7 +147,7 @@ def _step(step: Any) -> Any:
 async def generate(call: Call, body: GenerateIn) -> Any:
     """Sample by token ids.
 
-    Not captured: who samples this way submits the steps itself. The ids are those that the engine sampled.
+    Not captured: the caller submits its steps. The ids are those that the engine sampled.
     """
     deps = call.deps
     if body.image_data or body.video_data:
@@ -169,7 +169,7 @@ async def generate(call: Call, body: GenerateIn) -> Any:
     tokens = extract_tokens(answer.body, 0, COMPLETIONS.name)
     if tokens.response_ids is None:
         raise EngineError(
-            f"engine {engine.name!r} tells no token ids, and encoding its text again would not give the sampled ones",
+            f"engine {engine.name!r} returns no token ids, and encoding its text would not give the sampled ids",
             hint="use an engine that returns token ids (vLLM, SGLang, llama.cpp, the embedded one)",
         )
     return {
@@ -191,8 +191,8 @@ async def compute_reward(call: Call, body: ComputeRewardIn) -> Any:
     text = await detokenize(engine, body.response_ids, None)
     if text is None:
         raise EngineError(
-            f"engine {engine.name!r} can't tell the text of token ids",
-            hint="it needs POST /detokenize, as vLLM, SGLang, llama.cpp and the embedded engine have it",
+            f"engine {engine.name!r} can't decode token ids",
+            hint="it needs POST /detokenize, as in vLLM, SGLang, llama.cpp and the embedded engine",
         )
     judged = await run_in_threadpool(score, Path(), {**check, "text": text})
     info = {"verifier": check["verifier"], **judged.details, **({"error": judged.error} if judged.error else {})}
@@ -200,7 +200,7 @@ async def compute_reward(call: Call, body: ComputeRewardIn) -> Any:
 
 
 def _check(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A verifier's specification from a data set's fields."""
+    """The verifier's specification from the fields of a data set."""
     model = fields.get("reward_model")
     check = dict(model) if isinstance(model, Mapping) else {}
     source = fields.get("data_source")
@@ -217,6 +217,6 @@ def _check(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 @routes("GET", "/ready", obj(ready=BOOL), statuses=(503,), same_at=(503,))
 def ready(call: Call) -> Any:
-    """Whether calls can be taken."""
+    """Whether calls are accepted."""
     is_ready = not call.deps.policy.syncing
     return json_response({"ready": is_ready}, 200 if is_ready else 503)

@@ -1,4 +1,4 @@
-"""SQL, dataset versions, reward policies, reviewers and upkeep over HTTP."""
+"""The routes for SQL, dataset versions, reward policies, reviewer agreement, backup, retention and trash."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ LEVEL: Final = {"enum": list(LEVELS)}
 
 @routes("GET", "/sql", obj(tables=array(obj(table=STR, doc=STR, columns=array(obj(name=STR, type=STR, doc=STR))))))
 def sql_schema(call: Call) -> Any:
-    """Tables and columns that SQL may read."""
+    """Tables and columns that SQL can read."""
     return {"tables": call.deps.pool.sql.schema()}
 
 
@@ -79,10 +79,10 @@ def sql_schema(call: Call) -> Any:
     example={"sql": "SELECT channel, count(*) AS n FROM step_state GROUP BY channel"},
 )
 def sql(call: Call, body: SqlIn) -> Any:
-    """Answer one SELECT; reads only.
+    """Run one SELECT.
 
-    Files, the network, settings, writes and queries that multiply rows without bound are refused; rows, bytes, memory
-    and seconds are limited.
+    Access to files, the network and settings, writes, and unbounded joins are refused. Rows, bytes, memory and time are
+    limited.
     """
     result = call.deps.pool.sql.run(body.sql, limit=body.limit, timeout_s=body.timeout_s)
     columns = [[plain(value) for value in column.to_pylist()] for column in result.table.columns]
@@ -96,7 +96,7 @@ def sql(call: Call, body: SqlIn) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value of a query as JSON has it: bytes as hex, exact decimals as numbers, durations and the rest as text."""
+    """Convert a query's value to JSON: bytes to hex, decimals to numbers, durations and other types to text."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).hex()
     if isinstance(value, Decimal):
@@ -130,7 +130,7 @@ def datasets(call: Call) -> Any:
     example={"name": "math-1", "recipe": {"algorithm": "sft"}, "redaction": {"rules": ["secrets", "email"]}},
 )
 def freeze(call: Call, body: FreezeIn) -> Any:
-    """Freeze a view under a name."""
+    """Freeze a view as a named version."""
     directory = call.deps.settings.local_model_dir
     return freeze_version(
         call.deps.pool,
@@ -147,7 +147,7 @@ def freeze(call: Call, body: FreezeIn) -> Any:
 
 
 def templates(settings: Settings) -> dict[str, str]:
-    """Tokenizer hash -> hash of the chat template beside it, of the tokenizers at hand."""
+    """Tokenizer hash -> hash of the chat template in the same folder, for the configured tokenizers."""
     from core.serving.tokenizer import template_hash, tokenizer_hash
 
     hashes: dict[str, str] = {}
@@ -155,7 +155,7 @@ def templates(settings: Settings) -> dict[str, str]:
         try:
             hashes[tokenizer_hash(directory)] = template_hash(directory)
         except (OSError, StudioError):
-            continue  # a folder that is gone has no hash to tell
+            continue  # the folder or a file in it is missing
     return hashes
 
 
@@ -180,7 +180,7 @@ def verify(call: Call) -> Any:
     statuses=(404,),
 )
 def diff(call: Call) -> Any:
-    """What another version has otherwise."""
+    """Changes to another version."""
     if "to" not in call.query:
         raise InvalidInput("name the version to compare with", field="to")
     limit = call.int_query("limit", 1000, low=1, high=100_000)
@@ -194,7 +194,7 @@ def diff(call: Call) -> Any:
     statuses=(404,),
 )
 def plan_of(call: Call, body: VersionPlanIn) -> Any:
-    """The plan of a version, by its frozen recipe or another."""
+    """The plan of a version with its frozen recipe or another."""
     made = version_plan(call.deps.pool, call.path["name"], body.recipe)
     return {**made.to_json(), "dataset_version": made.dataset_version}
 
@@ -206,7 +206,7 @@ def plan_of(call: Call, body: VersionPlanIn) -> Any:
     statuses=(404, 409),
 )
 def export_of(call: Call, body: VersionExportIn) -> Any:
-    """Write a version's files on the service's machine: the same bytes each time."""
+    """Write a version to files on the service's machine: the same bytes each time."""
     made = version_plan(call.deps.pool, call.path["name"], body.recipe)
     result = export(made, call.deps.pool, body.format, body.out or call.deps.settings.export_dir, options=body.options)
     return {
@@ -220,7 +220,7 @@ def export_of(call: Call, body: VersionExportIn) -> Any:
 
 @routes("GET", "/rewards", obj(policies=array(OBJ), adopted=OBJ, sources=array(OBJ), rules=OBJ), query={"channel": STR})
 def reward_policies(call: Call) -> Any:
-    """Reward policies, which are adopted, and who has spoken in a channel."""
+    """Reward policies, which are adopted, and the sources of rewards in a channel."""
     pool = call.deps.pool
     return {
         "policies": pool.rewards.all(),
@@ -232,7 +232,7 @@ def reward_policies(call: Call) -> Any:
 
 @routes("PUT", "/rewards/{name}", obj(name=STR, version=INT))
 def save_policy(call: Call, body: RewardPolicyIn) -> Any:
-    """A new version of a reward policy."""
+    """Save a new version of a reward policy."""
     version = call.deps.pool.rewards.save(call.path["name"], body.policy, author=body.author)
     return {"name": call.path["name"], "version": version}
 
@@ -245,7 +245,7 @@ def save_policy(call: Call, body: RewardPolicyIn) -> Any:
     example={"policy": {"rule": "precedence", "sources": ["human", "verifier"]}},
 )
 def preview_policy(call: Call, body: RewardPreviewIn) -> Any:
-    """What a reward policy would change."""
+    """Preview the changes of a reward policy."""
     return call.deps.pool.rewards.preview(body.policy, channel=body.channel)
 
 
@@ -268,7 +268,7 @@ def _kind_and_level(call: Call) -> tuple[str, str]:
     if kind not in KINDS:
         raise InvalidInput(f"opinions of kind {kind!r} can't be compared", field="kind", hint=", ".join(KINDS))
     if level not in LEVELS:
-        raise InvalidInput(f"{level!r} is no level", field="level", hint=", ".join(LEVELS))
+        raise InvalidInput(f"{level!r} is not a level", field="level", hint=", ".join(LEVELS))
     return kind, level
 
 
@@ -282,9 +282,9 @@ def _kind_and_level(call: Call) -> tuple[str, str]:
     query={"a": STR, "b": STR, "kind": KIND, "level": LEVEL},
 )
 def agreement(call: Call) -> Any:
-    """How far two reviewers agree.
+    """Agreement of two reviewers.
 
-    Without two names, the reviewers that there are.
+    Without names, lists the reviewers.
     """
     kind, level = _kind_and_level(call)
     reviewers = call.deps.pool.agreement.reviewers(kind, level)
@@ -303,7 +303,7 @@ def agreement(call: Call) -> Any:
     query={"kind": KIND, "level": LEVEL, "limit": LIMIT, "offset": whole(0, 10**9)},
 )
 def disagreements(call: Call) -> Any:
-    """What reviewers label differently, newest first."""
+    """Items that reviewers label differently, newest first."""
     kind, level = _kind_and_level(call)
     limit = call.int_query("limit", 50, low=1, high=1000)
     offset = call.int_query("offset", 0, low=0, high=10**9)
@@ -312,7 +312,7 @@ def disagreements(call: Call) -> Any:
 
 @routes("POST", "/backup", obj(out=STR, created_at=STR, n_steps=INT, positions=OBJ, files=OBJ), statuses=(409,))
 def make_backup(call: Call, body: BackupIn) -> Any:
-    """Copy pool and journal while they are in use."""
+    """Back up pool and journal while they are in use."""
     deps, settings = call.deps, call.deps.settings
     manifest = backup(deps.pool, settings.journal_dir, body.out, clock=deps.clock, opinions_dir=settings.opinions_dir)
     return {"out": str(body.out), **manifest}
@@ -341,10 +341,10 @@ def make_backup(call: Call, body: BackupIn) -> Any:
     example={"older_than_days": 90},
 )
 def retention(call: Call, body: RetentionIn) -> Any:
-    """Preview, or with apply delete, what is old, consumed or too much.
+    """Preview the deletion of old, consumed or excess trajectories; with apply, delete them.
 
-    Deleting needs the ``confirm`` of a preview. Whole trajectories go, of which everything given holds. What is in a
-    dataset version, leased, or newer than an hour stays.
+    Deleting needs the ``confirm`` of a preview. Only trajectories that meet all given conditions are deleted.
+    Trajectories that are in a dataset version, leased, or newer than an hour are kept.
     """
     settings, pool = call.deps.settings, call.deps.pool
     rule = Retention(body.older_than_days, body.consumed, body.max_bytes, body.channel)
@@ -362,7 +362,7 @@ def retention(call: Call, body: RetentionIn) -> Any:
 
 @routes("GET", "/trash", obj(runs=array(OBJ), confirm=STR, expires_at=TIME))
 def trash(call: Call) -> Any:
-    """What was deleted and can still be restored, newest first, and the word that empties it."""
+    """Retention runs that can be restored, newest first, and the confirm value for emptying the trash."""
     deps = call.deps
     settings = deps.settings
     runs = list_trash(settings.trash_dir, days=settings.trash_days)
@@ -373,7 +373,7 @@ def trash(call: Call) -> Any:
     "POST", "/trash/{run_uid}/restore", obj(run_uid=STR, n_trajectories=INT, segments=array(STR)), statuses=(404, 409)
 )
 def restore_from_trash(call: Call, body: RestoreIn) -> Any:
-    """Put back what a retention run deleted."""
+    """Restore a retention run."""
     deps, settings = call.deps, call.deps.settings
     uid = call.path["run_uid"]
     return restore_run(deps.pool, settings.journal_dir, settings.trash_dir, uid, author=body.author)
@@ -381,7 +381,7 @@ def restore_from_trash(call: Call, body: RestoreIn) -> Any:
 
 @routes("POST", "/trash/empty", obj(emptied=array(STR)), statuses=(409,))
 def empty(call: Call, body: EmptyIn) -> Any:
-    """Delete for good what GET trash showed."""
+    """Permanently delete the runs listed by GET trash."""
     deps, settings = call.deps, call.deps.settings
     deps.pool.retention.confirmations.check(
         body.confirm, _trash_subject(list_trash(settings.trash_dir, days=settings.trash_days))
@@ -395,7 +395,7 @@ def _trash_subject(runs: list[dict[str, Any]]) -> str:
 
 @routes("GET", "/retention", obj(runs=array(OBJ)))
 def retention_runs(call: Call) -> Any:
-    """What was deleted, newest first."""
+    """Retention runs, newest first."""
     return {"runs": call.deps.pool.retention.runs()}
 
 

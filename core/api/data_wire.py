@@ -1,4 +1,4 @@
-"""What the calls about SQL, dataset versions, reward policies and reviewers take, checked at the border."""
+"""Request models of the routes for SQL, dataset versions, reward policies, backup, retention and trash."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class SqlIn(WireModel):
 
 
 class RedactionIn(WireModel):
-    """What must not be in a version; see ``core.pool.redaction.rules``."""
+    """Redaction of a dataset version; see ``core.pool.redaction.rules``."""
 
     rules: list[str] = Field(default_factory=list, description="secrets, email, or single built-in rules")
-    patterns: dict[str, str] = Field(default_factory=dict, description="Own rules: name -> regular expression")
+    patterns: dict[str, str] = Field(default_factory=dict, description="Custom rules: name -> regular expression")
     action: Literal["mask", "drop"] = "mask"
     unreadable: Literal["drop", "keep"] = "drop"
 
 
 class FreezeIn(WireModel):
-    """``POST datasets``: freeze a view under a name. ``recipe`` is checked by ``core.batch.recipe``."""
+    """``POST datasets``: freeze a view as a named version. ``recipe`` is checked by ``core.batch.recipe``."""
 
     name: Name
     view: ViewIn = Field(default_factory=ViewIn)
@@ -43,7 +43,7 @@ class FreezeIn(WireModel):
 
 
 class VersionPlanIn(WireModel):
-    """``POST datasets/{name}/plan``: by the frozen recipe, or by another."""
+    """``POST datasets/{name}/plan``: with the frozen recipe or another."""
 
     recipe: dict[str, Any] | None = None
 
@@ -64,20 +64,20 @@ class RewardPolicyIn(WireModel):
 
 
 class RewardPreviewIn(WireModel):
-    """``POST rewards/preview``: a policy by name, as a list of sources, or itself."""
+    """``POST rewards/preview``: a policy's name, a list of sources, or a policy."""
 
     policy: str | list[str] | dict[str, Any]
     channel: Annotated[str, Field(min_length=1)] = "train"
 
 
 class BackupIn(WireModel):
-    """``POST backup``: into a folder on the service's machine that does not exist."""
+    """``POST backup``: to a new folder on the service's machine."""
 
     out: Folder
 
 
 class RetentionIn(WireModel):
-    """``POST retention``: what may go; see ``core.pool.upkeep.retention.Retention``. Only ``apply`` deletes."""
+    """``POST retention``: conditions for deletion; see ``core.pool.upkeep.retention.Retention``."""
 
     older_than_days: Annotated[float, Field(ge=0, le=100_000, strict=True)] | None = None
     consumed: Annotated[int, Field(ge=1, le=2**31 - 1, strict=True)] | None = None
@@ -85,17 +85,17 @@ class RetentionIn(WireModel):
     channel: Annotated[str, Field(min_length=1)] | None = None
     apply: Annotated[bool, Field(strict=True)] = False
     journal: Annotated[bool, Field(strict=True)] = Field(
-        False, description="With apply: delete journal segments too of which no step is left"
+        False, description="With apply: also delete journal segments of which no step is left"
     )
     confirm: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
-        None, description="With apply: the word that the preview of this rule gave"
+        None, description="With apply: the confirm value of the preview with the same conditions"
     )
     author: Author = "api"
 
     @model_validator(mode="after")
     def _says_something(self) -> RetentionIn:
         if self.older_than_days is None and self.consumed is None and self.max_bytes is None:
-            raise ValueError("name older_than_days, consumed or max_bytes")
+            raise ValueError("give older_than_days, consumed or max_bytes")
         return self
 
 
@@ -108,11 +108,11 @@ class RestoreIn(WireModel):
 class EmptyIn(WireModel):
     """``POST trash/empty``."""
 
-    confirm: Annotated[str, Field(min_length=1, max_length=200)] = Field(description="The word that GET trash gave")
+    confirm: Annotated[str, Field(min_length=1, max_length=200)] = Field(description="The confirm value of GET trash")
 
 
 class AdoptIn(WireModel):
-    """``PUT channels/{channel}/rewards``; no name: the newest word counts again."""
+    """``PUT channels/{channel}/rewards``; without a name, the newest reward opinion counts again."""
 
     name: Name | None = None
     version: Annotated[int, Field(ge=1, le=2**31 - 1, strict=True)] | None = None

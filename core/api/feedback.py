@@ -1,6 +1,7 @@
-"""The feedback routes: services and people rate answers, at any time, and may revise a rating.
+"""The feedback routes: people and services rate responses at any time, and can revise a rating.
 
-What names a step that has not arrived waits for it. ``core.pool.state.feedback_writer`` has what each kind does.
+Feedback on a step that is not in the pool yet is kept until the step arrives. ``core.pool.state.feedback_writer``
+defines the effect of each kind.
 """
 
 from __future__ import annotations
@@ -33,35 +34,40 @@ EXAMPLE = {
 
 
 class FeedbackTarget(WireModel):
-    """What feedback is about: exactly one of the three uids."""
+    """The target of feedback: exactly one of the three uids."""
 
     step_uid: Uid | None = None
     trajectory_uid: Uid | None = None
-    response_id: Uid | None = Field(None, description="The id of the answer that the agent saw")
+    response_id: Uid | None = Field(None, description="The id of the response that the agent received")
     choice_index: Annotated[int, Field(ge=0, le=1000, strict=True)] = Field(
-        0, description="Which choice of that answer"
+        0, description="Index of the choice in that response"
     )
 
 
 class FeedbackIn(FeedbackTarget):
-    """One word of feedback; the target stands beside it or under ``target``.
+    """One feedback entry. The target's fields are given directly or under ``target``.
 
-    ``value`` by kind: thumbs ``up`` or ``down`` (also true, false); score a number, placed on ``scale`` ``[low, high]``
-    where one is given; correction, comment a text; event a name (``accepted``, ``copied``, ``regenerated``,
-    ``abandoned``, ...). null withdraws. The same ``feedback_uid`` again revises: the latest by ``given_at`` counts.
+    ``value`` by kind: thumbs ``up`` or ``down`` (also true, false); score a number, normalised by ``scale``
+    ``[low, high]`` if given; correction and comment a text; event a name (``accepted``, ``copied``, ``regenerated``,
+    ``abandoned``, ...). null withdraws it. Sending the same ``feedback_uid`` again revises it: the latest by
+    ``given_at`` counts.
     """
 
-    feedback_uid: Uid | None = Field(None, description="Own name; a retry under it adds nothing, new content revises")
+    feedback_uid: Uid | None = Field(
+        None,
+        description="Uid chosen by the caller; sending it again with the same content changes nothing, with new "
+        "content revises it",
+    )
     target: FeedbackTarget | None = None
     kind: FeedbackKind
     value: bool | float | Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARS)] | None
     scale: tuple[Number, Number] | None = Field(None, description="For scores: its lowest and highest value")
     author: Annotated[str, Field(min_length=1, max_length=256)] = "user"
     source: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
-        None, description="human unless it is an event, which is service"
+        None, description="Default: service for events, else human"
     )
     note: Annotated[str, Field(max_length=MAX_TEXT_CHARS)] | None = None
-    given_at: Seconds | None = Field(None, description="When it was given, seconds; now")
+    given_at: Seconds | None = Field(None, description="When it was given, UTC seconds; default: now")
     metadata: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -70,7 +76,7 @@ class FeedbackIn(FeedbackTarget):
         if isinstance(data, Mapping) and isinstance(data.get("target"), Mapping):
             inner = data["target"]
             if twice := sorted(set(inner) & set(data)):
-                raise ValueError(f"{twice[0]} stands in target and beside it")
+                raise ValueError(f"{twice[0]} is given twice: in target and beside it")
             return {**{key: value for key, value in data.items() if key != "target"}, **inner}
         return data
 
@@ -82,7 +88,7 @@ class FeedbackIn(FeedbackTarget):
         if self.scale is not None:
             low, high = self.scale
             if kind != FeedbackKind.SCORE or not low < high:
-                raise ValueError("a scale belongs to a score and goes from its lowest to its highest value")
+                raise ValueError("a scale is only for scores; it is [lowest, highest] with lowest < highest")
             if isinstance(value, float) and not low <= value <= high:
                 raise ValueError(f"the score {value:g} is not on its scale from {low:g} to {high:g}")
         if value is None:
@@ -100,7 +106,7 @@ class FeedbackIn(FeedbackTarget):
         return self
 
     def entry(self, feedback_uid: str) -> dict[str, Any]:
-        """As it stands in the journal."""
+        """The entry of the journal record."""
         reward = None
         if self.kind == FeedbackKind.THUMBS and isinstance(self.value, str):
             reward = UP[self.value]
@@ -126,7 +132,7 @@ class FeedbackIn(FeedbackTarget):
 
 
 class FeedbackBatchIn(WireModel):
-    """``POST feedback``: all or nothing."""
+    """``POST feedback``: atomic."""
 
     feedback: Annotated[list[FeedbackIn], Field(min_length=1, max_length=10_000)]
 
@@ -139,12 +145,12 @@ class FeedbackBatchIn(WireModel):
     body=FeedbackBatchIn,
 )
 def receive(call: Call) -> Any:
-    """Feedback of people and live services on answers.
+    """Record feedback of people and live services on responses.
 
-    thumbs become a reward of 1 or 0, a score a reward (placed on its scale where one is given), a correction the text
-    that should have been said and the tag ``corrected``, a comment a note, an event the tag ``event:NAME``. null
-    withdraws. The same feedback_uid again revises: the latest by given_at counts, every word is kept. What names a step
-    that has not arrived waits for it. One entry may also be the body itself.
+    Thumbs set a reward of 1 or 0. A score sets a reward, normalised by its scale if given. A correction stores the
+    corrected text and sets the tag ``corrected``. A comment becomes a note, an event the tag ``event:NAME``. null
+    withdraws the feedback. Sending the same feedback_uid again revises it: the latest by given_at counts, all revisions
+    are kept. Feedback on a step that is not in the pool yet waits for it. A single entry can be sent as the body.
     """
     deps = call.deps
     body = call.json()
@@ -178,13 +184,13 @@ def receive(call: Call) -> Any:
     },
 )
 def recent(call: Call) -> Any:
-    """Feedback in force, newest first."""
+    """Current feedback, newest first."""
     query, pool = call.query, call.deps.pool
     kind, state = query.get("kind"), query.get("state")
     if kind is not None and kind not in set(FeedbackKind):
         raise InvalidInput(f"no feedback of kind {kind!r}", field="kind", hint=", ".join(FeedbackKind))
     if state not in (None, "pending", "arrived"):
-        raise InvalidInput(f"{state!r} is no state to ask for", field="state", hint="pending or arrived")
+        raise InvalidInput(f"{state!r} is not a state", field="state", hint="pending or arrived")
     items = pool.feedback.find(
         step_uid=query.get("step_uid"),
         trajectory_uid=query.get("trajectory_uid"),
@@ -197,5 +203,5 @@ def recent(call: Call) -> Any:
 
 @routes("GET", "/feedback/{uid:path}", {"allOf": [FEEDBACK, obj(revisions=array(OBJ))]}, statuses=(404,))
 def one(call: Call) -> Any:
-    """One feedback with every revision."""
+    """One feedback entry with its revisions."""
     return call.deps.pool.feedback.get(call.path["uid"])

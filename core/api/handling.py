@@ -1,4 +1,4 @@
-"""The base of all routes: a handler is a function from a call to JSON, and runs off the event loop."""
+"""Shared parts of all route handlers: dependencies, the request as a ``Call``, JSON and error responses."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from core.records import MAX_DEPTH, too_deep
 log = logging.getLogger(__name__)
 
 CATCH_UP_S = 5.0
-"""Longest wait for a producer's own writes to become readable before its call returns."""
+"""How long a write request waits until its data is in the pool, seconds."""
 
 _JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NAIVE_UTC | orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 
 
 class AnyUid(PathConvertor):
-    """A uid as its producer chose it: with slashes, line breaks, anything."""
+    """Path parameter for a uid, which may contain any characters, including slashes and line breaks."""
 
     regex = r"[\s\S]+"
 
 
 @dataclass(frozen=True)
 class ApiDeps:
-    """What the routes work on.
+    """The parts of the service that routes use.
 
-    ``problems`` is what keeps calls from being captured or from arriving (``core.health``), ``n_ends`` counts the
-    threads that ended and were started again, by name.
+    ``problems`` returns the current problems of capture and ingest (``core.health``). ``n_ends`` counts restarts of
+    threads by name.
     """
 
     settings: Settings
@@ -68,7 +68,7 @@ class ApiDeps:
 
 @dataclass(frozen=True)
 class Call:
-    """One request, its body read: what a handler sees."""
+    """One request with its body, as passed to a handler."""
 
     deps: ApiDeps
     path: dict[str, str]
@@ -78,7 +78,7 @@ class Call:
 
     @property
     def base_url(self) -> str:
-        """Root of the service as the caller reaches it: behind a wildcard address that is the host it asked for."""
+        """Root URL of the service for the caller. With a wildcard address, it has the host of the request."""
         if self.host and self.deps.settings.host in ("0.0.0.0", "::"):
             return f"{self.deps.settings.scheme}://{self.host}"
         return self.deps.base_url()
@@ -92,7 +92,7 @@ class Call:
         except orjson.JSONDecodeError as err:
             raise InvalidInput(f"the body is not JSON: {err}", field="body") from err
         if too_deep(body, self.raw):
-            raise InvalidInput(f"the body is nested more than {MAX_DEPTH} deep", field="body")
+            raise InvalidInput(f"the body is nested more than {MAX_DEPTH} levels deep", field="body")
         return body
 
     def int_query(self, name: str, default: int, *, low: int, high: int) -> int:
@@ -110,7 +110,7 @@ class Call:
 
 
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """JSON with UTC times and numpy arrays; NaN becomes null."""
+    """A JSON response. Times are UTC, NumPy arrays are allowed, NaN becomes null."""
     body = orjson.dumps(content, option=_JSON_OPTIONS, default=_to_plain)
     return Response(body, status_code=status, media_type="application/json", headers=headers)
 
@@ -124,15 +124,17 @@ def _to_plain(value: Any) -> Any:
 
 
 def error_response(err: StudioError) -> Response:
-    """The contract's error shape."""
+    """The error response of the HTTP contract."""
     wait_s = getattr(err, "retry_after_s", None)
     return json_response(err.as_dict(), err.http_status, {"Retry-After": f"{wait_s:.0f}"} if wait_s else None)
 
 
 async def no_such_route(request: Request, error: Exception) -> Response:
-    """404 and 405 of the router, as JSON in the shape that callers of this part of the tree read."""
+    """The router's 404 and 405 as JSON, in the error format of the path's API."""
     assert isinstance(error, HTTPException)
-    refused = NotFound(f"{request.method} {request.url.path} is no call of this service", hint="GET /docs lists them")
+    refused = NotFound(
+        f"{request.method} {request.url.path} is not a route of this service", hint="GET /docs lists them"
+    )
     refused.http_status = error.status_code
     if error.status_code != 404:
         refused.type = "method_not_allowed"

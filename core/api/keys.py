@@ -1,4 +1,4 @@
-"""The session key routes: list keys by id, and revoke them. A key itself is never shown."""
+"""The session key routes: list keys by id, and revoke them. The secret itself is never shown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ routes = Router()
 def list_keys(call: Call) -> Any:
     """Session keys by id, newest first.
 
-    A key itself is never shown again.
+    The secret itself is shown only when a key is created.
     """
     deps = call.deps
     limit = call.int_query("limit", 100, low=1, high=10_000)
@@ -50,9 +50,9 @@ def list_keys(call: Call) -> Any:
 
 @routes("DELETE", "/sessions/{name:path}", obj(revoked=array(STR), n_keys=INT), statuses=(404,))
 def revoke(call: Call) -> Any:
-    """Take back a key (key_id) or all keys of a trajectory.
+    """Revoke a key (key_id) or all keys of a trajectory.
 
-    Durable before it is in force.
+    The revocation is on disk before it takes effect.
     """
     deps = call.deps
     hashes = deps.keys.find(call.path["name"])

@@ -1,6 +1,6 @@
-"""``GET /metrics``: what an operator watches, in Prometheus' text format.
+"""``GET /metrics``: operational metrics in Prometheus' text format.
 
-What calls are counted by stays in plain counters of the gateway; they become Prometheus' families when they are read.
+The gateway keeps plain counters. They are converted to Prometheus metric families at each request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def metrics(call: Call) -> Response:
 
 
 class Metrics(Collector):
-    """What is measured now. A value of None is unknown, and left out."""
+    """Collects the current values. A value of None is unknown and left out."""
 
     def __init__(self, deps: ApiDeps) -> None:
         self._deps = deps
@@ -42,9 +42,9 @@ class Metrics(Collector):
         counter, gauge = CounterMetricFamily, GaugeMetricFamily
         yield counter("claw_calls", "Model calls answered", live["n_calls"])
         yield counter("claw_call_errors", "Calls that ended in an error", live["n_errors"])
-        yield counter("claw_calls_aborted", "Calls whose agent went away", live["n_aborted"])
+        yield counter("claw_calls_aborted", "Calls whose agent disconnected", live["n_aborted"])
         yield counter("claw_dropped", "Answers that were not stored; must be 0", live["n_dropped"])
-        turned_away = "Requests turned away before their body was read, by reason"
+        turned_away = "Requests refused before their body was read, by reason"
         yield labelled(counter("claw_refused", turned_away, labels=["reason"]), live["refused"])
         yield gauge("claw_calls_in_flight", "Calls being served", live["n_in_flight"])
         tokens = {kind: live[f"n_{kind}_tokens"] for kind in ("prompt", "response")}
@@ -58,22 +58,22 @@ class Metrics(Collector):
             return labelled(family, {str(engine["name"]): engine.get(what) for engine in engines})
 
         named = ["engine"]
-        yield of_engines(gauge("claw_engine_up", "1 where the engine's last call succeeded", labels=named), "ok")
+        yield of_engines(gauge("claw_engine_up", "1 if the engine's last call succeeded", labels=named), "ok")
         yield of_engines(counter("claw_engine_calls", "Calls of an engine", labels=named), "n_calls")
         yield of_engines(counter("claw_engine_errors", "Calls of an engine that failed", labels=named), "n_errors")
         yield of_engines(gauge("claw_engine_in_flight", "Calls at an engine", labels=named), "in_flight")
-        waiting = "Calls that wait for a place at an engine"
+        waiting = "Calls that wait for a free slot at an engine"
         yield of_engines(gauge("claw_engine_waiting", waiting, labels=named), "waiting")
         yield gauge("claw_policy_version", "Version of the weights that sample", deps.policy.version)
         yield gauge("claw_policy_syncing", "1 while weights are exchanged and calls wait", deps.policy.syncing)
-        expired = "1 after a weight sync that nobody finished in time"
+        expired = "1 after a weight sync that was not finished in time"
         yield gauge("claw_policy_sync_expired", expired, deps.policy.sync_expired)
-        yield gauge("claw_ingest_lag_seconds", "Age of the oldest unreadable call", deps.ingest.lag_s)
+        yield gauge("claw_ingest_lag_seconds", "Age of the oldest call that is not in the pool yet", deps.ingest.lag_s)
         yield counter("claw_ingest_records", "Journal records read", deps.ingest.n_ingested)
-        yield gauge("claw_ingest_failing", "1 while ingest stands still", deps.ingest.last_error is not None)
-        yield gauge("claw_journal_failing", "1 while no call is made durable", deps.journal.error is not None)
-        yield gauge("claw_journal_damages", "Places of the journal that hold no record", deps.ingest.n_damages)
-        ended = counter("claw_thread_ends", "Threads that ended and were started again", labels=["thread"])
+        yield gauge("claw_ingest_failing", "1 while ingest fails", deps.ingest.last_error is not None)
+        yield gauge("claw_journal_failing", "1 while calls can't be written to disk", deps.journal.error is not None)
+        yield gauge("claw_journal_damages", "Damaged places in the journal", deps.ingest.n_damages)
+        ended = counter("claw_thread_ends", "Threads that ended and were restarted", labels=["thread"])
         yield labelled(ended, deps.n_ends)
         yield gauge("claw_journal_bytes", "Size of the journal, all writers", journal_bytes(deps.settings.journal_dir))
         yield gauge("claw_steps", "Steps in the pool", pool["n_steps"])
@@ -84,7 +84,7 @@ class Metrics(Collector):
 def labelled(
     family: CounterMetricFamily | GaugeMetricFamily, values: Mapping[str, float | None]
 ) -> CounterMetricFamily | GaugeMetricFamily:
-    """A family of one label with its values, by what the label says."""
+    """Add values to a metric family with one label. ``values``: label -> value; None is left out."""
     for label, value in values.items():
         if value is not None:
             family.add_metric([label], value)

@@ -1,6 +1,6 @@
-"""``GET /openapi.json`` and ``GET /docs``: the document made from the declared routes, and a page that reads it.
+"""``GET /openapi.json`` and ``GET /docs``: the OpenAPI document of the declared routes, and its HTML page.
 
-The page is one file without scripts, so it also works where nothing can be fetched from elsewhere.
+The page is a single file without scripts, so it works without access to other servers.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ SERVED: Final = tuple(
 
 _REF: Final = "#/components/schemas/{model}"
 REASONS: Final[Mapping[int, str]] = {
-    400: "The request is none, or the engine refuses it",
-    401: "No key, or one that does not hold",
-    403: "The session key does not open this, or a page of another origin asked",
-    404: "Nothing of that name",
-    409: "It contradicts what is stored",
+    400: "The request is invalid, or the engine refused it",
+    401: "The key is missing or wrong",
+    403: "The session key does not allow this, or the request came from a page of another origin",
+    404: "Not found",
+    409: "It contradicts stored data",
     413: "The request is too large",
-    415: "The body is not declared as JSON",
-    421: "The request is for a host that is not ours",
-    422: "A field does not fit; field and hint say which and how",
-    429: "Too many wrong keys, or the session key's rate or budget is spent",
+    415: "The content type is not JSON",
+    421: "The host name is not accepted",
+    422: "A field is invalid; see field and hint",
+    429: "Too many wrong keys, or the session key's rate or budget is used up",
     502: "The engine failed",
-    503: "Weights are being exchanged, or nothing can answer now; Retry-After says when",
-    504: "The engine gave no answer in time",
-    507: "The call could not be made durable",
+    503: "A weight sync is in progress, or the service is overloaded; see Retry-After",
+    504: "The engine did not respond in time",
+    507: "The call could not be written to disk",
 }
 ERROR: Final[Schema] = {
     **obj(type=STR, message=STR),
@@ -55,7 +55,7 @@ DIALECT_ERROR: Final[Schema] = obj(error=obj(message=STR))
 _ENGINE: Final = (400, 403, 404, 413, 502, 503, 504, 507)
 _REQUEST: Final[Schema] = {
     "type": "object",
-    "properties": {"model": {"type": ["string", "null"]}, "stream": {"description": "true asks for events"}},
+    "properties": {"model": {"type": ["string", "null"]}, "stream": {"description": "true requests an event stream"}},
 }
 
 
@@ -64,12 +64,12 @@ def _model_call(path: str, summary: str, **needed: Schema) -> Operation:
         "POST", path, "capture", summary, OBJ,
         body={**_REQUEST, "properties": {**_REQUEST["properties"], **needed}, "required": sorted(needed)},
         statuses=_ENGINE, media=("application/json", "text/event-stream"),
-        note="Further fields go to the engine as they are. Failures have the dialect's own shape.",
+        note="Other fields are passed to the engine unchanged. Errors have the dialect's format.",
     )  # fmt: skip
 
 
 def _passed_on(path: str, summary: str) -> Operation:
-    note = "Passed on to the engine, and not recorded."
+    note = "Forwarded to the engine and not recorded."
     return Operation("POST", path, "capture", summary, OBJ, body=_REQUEST, statuses=_ENGINE, note=note)
 
 
@@ -93,29 +93,29 @@ CAPTURE: Final = (
     ),
     Operation(
         "POST", "/responses/{response_id}/cancel", "capture", "Cancel a response", OBJ, statuses=(400, 404),
-        note="Always refused: no response runs in the background.",
+        note="Always refused: responses do not run in the background.",
     ),
     Operation(
         "GET", "/responses/{response_id}/input_items", "capture", "The input of an earlier response",
         obj(data=array(OBJ), has_more=BOOL), statuses=(400, 404),
         query={"limit": whole(1, 100), "order": {"enum": ["asc", "desc"]}, "after": STR},
     ),
-    _passed_on("/embeddings", "Embeddings of the engine"),
-    _passed_on("/tokenize", "Tokens of a text, by the engine"),
-    _passed_on("/detokenize", "The text of tokens, by the engine"),
-    Operation("GET", "/models", "capture", "What the engines serve", obj(data=array(OBJ)), statuses=_ENGINE),
+    _passed_on("/embeddings", "Embeddings"),
+    _passed_on("/tokenize", "Tokenize a text"),
+    _passed_on("/detokenize", "Decode tokens"),
+    Operation("GET", "/models", "capture", "Models of the engines", obj(data=array(OBJ)), statuses=_ENGINE),
     Operation("GET", "/models/{model}", "capture", "One model", obj(id=STR), statuses=_ENGINE),
 )  # fmt: skip
-"""What agents call, below ``/v1`` and ``/{trajectory_uid}/{prompt_uid}/v1``: the routes are ``core.gateway.app``'s."""
+"""Routes of agents, below ``/v1`` and ``/{trajectory_uid}/{prompt_uid}/v1``; ``core.gateway.app`` serves them."""
 BESIDE_V1: Final = ("/tokenize", "/detokenize")
-"""Of these, which are also served without ``/v1``."""
+"""Those that are also served without ``/v1``."""
 HEALTH: Final = Operation(
     "GET", "/health", "capture", "Whether the default engine is alive", obj(status=STR), statuses=(503,), same_at=(503,)
 )
 
 
 def operations() -> Iterator[Operation]:
-    """Every route of the document."""
+    """All routes of the document."""
     yield from SERVED
     for operation in CAPTURE:
         for prefix in ("/v1", "/{trajectory_uid}/{prompt_uid}/v1"):
@@ -138,8 +138,8 @@ def document(server: str | None = None) -> dict[str, Any]:
         "info": {
             "title": "Claw Studio",
             "version": "1",
-            "description": "Capture of agents, the step pool, and batches for trainers. Errors are JSON with type, "
-            "message, and where it applies field and hint; agents get them in their dialect's shape.",
+            "description": "Capture of agents' model calls, the step pool, and batches for trainers. Errors are JSON "
+            "with type, message, and if known field and hint; agents get them in their dialect's format.",
         },
         **({"servers": [{"url": server}]} if server else {}),
         "paths": paths,
@@ -200,7 +200,7 @@ def _described(operation: Operation) -> dict[str, Any]:
 
 
 def _answer(media: str, schema: Schema) -> Schema:
-    """Of event streams it describes one event."""
+    """The schema of a response with this media type; for event streams, of one event."""
     if media == "text/event-stream":
         return EVENT
     return schema if media == "application/json" or schema.get("type") == "string" else STR
@@ -232,7 +232,7 @@ b.m{display:inline-block;width:4.2rem} h2{margin-top:2.5rem;text-transform:capit
 
 
 def page(described: Mapping[str, Any]) -> str:
-    """A page that lists every call, its parameters, body and answers."""
+    """An HTML page of all routes with their parameters, bodies and responses."""
     by_tag: dict[str, list[str]] = {}
     schemas = described["components"]["schemas"]
     for path, methods in described["paths"].items():

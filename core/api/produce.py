@@ -1,8 +1,8 @@
-"""The producers' routes: sessions, steps, completion, annotations, feedback.
+"""The producers' routes: sessions, steps, completion, annotations, imports.
 
-Facts go through the journal like captured calls do, so they are durable before the answer and replayed once after a
-crash. A completion is answered as soon as it is durable; routes that read the pool wait until it is stored there.
-Opinions go to the pool, whose own log makes them durable.
+Facts are written to the journal, like captured calls. They are on disk before the response, and read exactly once after
+a crash. A completion returns when it is on disk; routes that read the pool wait until it is stored there. Opinions are
+written to the pool and its opinions log.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ routes = Router()
 
 
 def mint_session(deps: ApiDeps, session: wire.SessionIn, base_url: str | None = None) -> dict[str, Any]:
-    """A key bound to one trajectory; the key itself is returned once and stored only as a hash."""
+    """Create a key for one trajectory. The secret is returned once, and only its hash is stored."""
     trajectory_uid = session.trajectory_uid or deps.new_uid()
     channel = session.channel or deps.settings.channel
     metadata = scrub_metadata(session.metadata)
@@ -53,7 +53,7 @@ def mint_session(deps: ApiDeps, session: wire.SessionIn, base_url: str | None = 
         "api_key": key,
         "key_id": key_id(key_sha256),
         "base_url": f"{root}/v1",
-        # Anthropic's clients add the version themselves.
+        # Anthropic's clients append /v1.
         "anthropic_base_url": root,
         "trajectory_uid": trajectory_uid,
         "prompt_uid": session.prompt_uid,
@@ -76,12 +76,12 @@ def mint_session(deps: ApiDeps, session: wire.SessionIn, base_url: str | None = 
     reads_pool=False,
 )
 def sessions(call: Call, body: wire.SessionIn) -> Any:
-    """Mint a key bound to one trajectory."""
+    """Create a session key for one trajectory."""
     return mint_session(call.deps, body, call.base_url)
 
 
 def submit_steps(deps: ApiDeps, body: wire.StepsIn, *, channel: str | None = None) -> dict[str, Any]:
-    """Check, journal and wait until readable. A step that is already stored is accepted again if it is the same."""
+    """Write steps to the journal and wait until they are in the pool. Stored steps are accepted again if unchanged."""
     now = deps.clock()
     steps = [scrub_step(step.wire(now=now, channel=channel or deps.settings.channel)) for step in body.steps]
     _refuse_contradictions(deps, steps)
@@ -91,7 +91,7 @@ def submit_steps(deps: ApiDeps, body: wire.StepsIn, *, channel: str | None = Non
 
 
 def _refuse_contradictions(deps: ApiDeps, steps: list[dict[str, Any]]) -> None:
-    """Facts never change: the same uid with other tokens is a conflict, inside the request or with the pool."""
+    """Raise Conflict if a uid has different facts in the request or in the pool: facts never change."""
     seen: dict[str, dict[str, Any]] = {}
     for index, step in enumerate(steps):
         uid = step["step_uid"]
@@ -103,7 +103,7 @@ def _refuse_contradictions(deps: ApiDeps, steps: list[dict[str, Any]]) -> None:
         stored = deps.pool.steps.get(uid)
         if not _same_facts(stored, seen[uid]):
             raise Conflict(
-                f"step {uid!r} is stored with other content",
+                f"step {uid!r} is stored with different content",
                 field="step_uid",
                 hint="facts never change: send it under a new step_uid or step_index",
             )
@@ -133,14 +133,14 @@ def _same_facts(stored: dict[str, Any], step: dict[str, Any]) -> bool:
     example={"steps": [{"trajectory_uid": "t-1", "step_index": 0, "prompt_ids": [1, 2], "response_ids": [3]}]},
 )
 def steps(call: Call, body: wire.StepsIn) -> Any:
-    """Submit steps; all or nothing, idempotent by step_uid."""
+    """Submit steps. Atomic, and idempotent by step_uid."""
     return submit_steps(call.deps, body)
 
 
 def complete_trajectory(
     deps: ApiDeps, trajectory_uid: str, body: wire.CompleteIn, *, prompt_uid: str | None = None
 ) -> dict[str, Any]:
-    """Close a trajectory; returns when that is durable. Its steps may still be on their way through ingest."""
+    """Complete a trajectory; returns when this is on disk. Its steps may not be in the pool yet."""
     record = complete_record(
         at=deps.clock(),
         trajectory_uid=trajectory_uid,
@@ -161,10 +161,9 @@ def complete_trajectory(
     reads_pool=False,
 )
 def complete(call: Call, body: wire.CompleteIn) -> Any:
-    """Close a trajectory.
+    """Complete a trajectory.
 
-    Returns when that is durable; later requests see it. An unknown trajectory is refused, since nothing could ever
-    join it.
+    Returns when this is on disk; later requests see it. An unknown trajectory is refused.
     """
     uid = call.path["uid"]
     _refuse_unknown(call.deps, {"uid": uid})
@@ -180,9 +179,9 @@ def complete(call: Call, body: wire.CompleteIn) -> Any:
     example={"completions": [{"trajectory_uid": "t-1", "reward": 1.0}, {"trajectory_uid": "t-2", "reward": 0.0}]},
 )
 def complete_many(call: Call, body: wire.CompletionsIn) -> Any:
-    """Close many trajectories.
+    """Complete many trajectories.
 
-    As one call for each, with one wait for the disk. An unknown trajectory refuses all of them.
+    Like one call for each, but with a single disk sync. If one trajectory is unknown, all are refused.
     """
     deps, at = call.deps, call.deps.clock()
     _refuse_unknown(
@@ -207,24 +206,24 @@ def complete_many(call: Call, body: wire.CompletionsIn) -> Any:
 
 
 def _refuse_unknown(deps: ApiDeps, uids: Mapping[str, str]) -> None:
-    """NotFound for the first trajectory that neither the pool nor a session key names. ``uids``: by their field."""
+    """Raise NotFound for the first trajectory without steps and session keys. ``uids``: request field -> uid."""
 
     def unknown() -> Iterator[str]:
         for field, uid in uids.items():
             if not deps.keys.knows_trajectory(uid) and not deps.pool.trajectories.knows(uid):
                 yield field
 
-    # Its first call may have been answered a moment ago.
+    # Its first call may not be in the pool yet.
     if next(unknown(), None) is not None:
         deps.ingest.catch_up(CATCH_UP_S)
     for field in unknown():
-        raise NotFound(f"no trajectory {uids[field]!r}", field=field, hint="POST /api/v1/sessions makes one")
+        raise NotFound(f"no trajectory {uids[field]!r}", field=field, hint="POST /api/v1/sessions creates one")
 
 
 def register_trajectory(
     deps: ApiDeps, trajectory_uid: str, body: wire.RegisterIn, *, prompt_uid: str | None = None
 ) -> None:
-    """Say beforehand what a trajectory is."""
+    """Register a trajectory's metadata before or during its calls."""
     deps.journal.append(
         register_record(
             at=deps.clock(),
@@ -241,7 +240,7 @@ def register_trajectory(
 def annotate(call: Call, body: wire.AnnotationsIn) -> Any:
     """Append opinions.
 
-    One transaction, one entry in the history.
+    They are one transaction and one entry in the history.
     """
     now = call.deps.clock()
     action_uid = call.deps.annotations.append([a.annotation(now) for a in body.annotations])
@@ -250,14 +249,14 @@ def annotate(call: Call, body: wire.AnnotationsIn) -> Any:
 
 @routes("POST", "/actions/{uid}/undo", obj(action_uid=STR, undone=BOOL), statuses=(404,))
 def undo(call: Call) -> Any:
-    """Take an action's opinions out of effect."""
+    """Undo an action: its opinions no longer count."""
     call.deps.pool.labels.undo(call.path["uid"])
     return {"action_uid": call.path["uid"], "undone": True}
 
 
 @routes("POST", "/actions/{uid}/redo", obj(action_uid=STR, undone=BOOL), statuses=(404,))
 def redo(call: Call) -> Any:
-    """Let an undone action count again."""
+    """Redo an undone action."""
     call.deps.pool.labels.redo(call.path["uid"])
     return {"action_uid": call.path["uid"], "undone": False}
 
@@ -266,7 +265,7 @@ def redo(call: Call) -> Any:
 def known_steps(call: Call, body: wire.StepUidsIn) -> Any:
     """Which of these steps are stored.
 
-    An import passes those over.
+    Imports skip those.
     """
     deps = call.deps
     deps.ingest.catch_up(CATCH_UP_S)
@@ -285,11 +284,11 @@ def known_steps(call: Call, body: wire.StepUidsIn) -> Any:
 def imports(call: Call) -> Any:
     """Submit steps as JSON lines.
 
-    One step per line; a bad line is named and nothing is taken.
+    One step per line. If a line is invalid, the error names it and nothing is stored.
     """
     lines = [line for line in call.raw.splitlines() if line.strip()]
     if not lines:
-        raise InvalidInput("the body holds no line", field="body", hint="send one JSON step per line")
+        raise InvalidInput("the body has no lines", field="body", hint="send one JSON step per line")
     parsed = []
     for number, line in enumerate(lines, 1):
         body = Call(call.deps, {}, {}, line).json()

@@ -42,7 +42,7 @@ MAX_PAGE = 1000
     "/steps",
     obj(steps=array(STEP_ROW), next_cursor=TEXT_OR_NULL),
     query={
-        "view": {**STR, "description": "A saved view, by its name"},
+        "view": {**STR, "description": "Name of a saved view"},
         "where": {**STR, "description": WHERE_NOTE},
         "filters": {**STR, "description": f"A JSON object. {FILTERS_NOTE}"},
         "order": STR,
@@ -57,7 +57,7 @@ MAX_PAGE = 1000
 def list_steps(call: Call) -> Any:
     """A page of steps.
 
-    All conditions that are given must hold.
+    All given conditions must hold.
     """
     filters = _json_filters(call.query.get("filters", ""))
     filters |= {name: call.query[name] for name in ("trajectory_uid", "prompt_uid", "channel") if call.query.get(name)}
@@ -91,7 +91,7 @@ def _json_filters(text: str) -> dict[str, Any]:
     statuses=(404,),
 )
 def one_step(call: Call) -> Any:
-    """One step with tokens, messages, feedback and consumption."""
+    """One step with tokens, messages, feedback and its batches."""
     pool, uid = call.deps.pool, call.path["uid"]
     return {
         **pool.steps.get(uid),
@@ -146,7 +146,7 @@ def one_group(call: Call) -> Any:
     ),
 )
 def stats(call: Call) -> Any:
-    """Counts, rates, ingest lag, what was dropped."""
+    """Counts, rates, ingest lag, dropped calls."""
     deps = call.deps
     live = deps.stats.snapshot(n_recent=0)
     return {
@@ -167,7 +167,7 @@ def stats(call: Call) -> Any:
 
 @routes("GET", "/healthz", obj(ok=BOOL, problems=array(OBJ)), statuses=(503,), same_at=(503,), at_root=True)
 def healthz(call: Call) -> Any:
-    """Whether calls are captured and arrive; 503 when not."""
+    """Whether calls are captured and ingested; 503 if not."""
     problems = call.deps.problems()
     failures = {
         part: next((one["message"] for one in problems if one["part"] == part), None) for part in ("ingest", "pool")
@@ -183,7 +183,7 @@ def healthz(call: Call) -> Any:
 
 @routes("GET", "/readyz", obj(ready=BOOL), statuses=(503,), same_at=(503,), at_root=True)
 def readyz(call: Call) -> Any:
-    """Whether calls can be taken."""
+    """Whether calls are accepted."""
     syncing, failure = call.deps.policy.syncing, call.deps.journal.error
     ready = not syncing and failure is None
     return json_response({"ready": ready, "syncing": syncing, "journal_error": failure}, 200 if ready else 503)

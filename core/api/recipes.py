@@ -1,4 +1,4 @@
-"""Recipes over HTTP: versions, their difference, and which one a channel uses."""
+"""The recipe routes: save, list and compare versions, and set the active recipe of a channel."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ routes = Router()
 
 @routes("GET", "/recipes", obj(recipes=array(OBJ), active=OBJ))
 def recipes(call: Call) -> Any:
-    """Recipes and which is active.
+    """List recipes.
 
-    The newest version of each, and the active one by channel.
+    The newest version of each, and the active one of each channel.
     """
     pool = call.deps.pool
     active = {
@@ -36,7 +36,7 @@ def one_recipe(call: Call) -> Any:
 
 @routes("PUT", "/recipes/{name}", obj(name=STR, version=INT, recipe=OBJ))
 def save(call: Call, body: RecipeIn) -> Any:
-    """A new version of a recipe."""
+    """Save a new version of a recipe."""
     recipe = parse_recipe(body.recipe).to_json()
     version = call.deps.pool.recipes.save(call.path["name"], recipe, author=body.author)
     return {"name": call.path["name"], "version": version, "recipe": recipe}
@@ -50,7 +50,7 @@ def save(call: Call, body: RecipeIn) -> Any:
     statuses=(404,),
 )
 def diff(call: Call) -> Any:
-    """What differs between two versions.
+    """Differences between two versions.
 
     By default the newest two.
     """
@@ -63,7 +63,7 @@ def diff(call: Call) -> Any:
 
 @routes("PUT", "/channels/{channel}/recipe", obj(channel=STR, active=ANY), statuses=(404,))
 def activate(call: Call, body: ActiveRecipeIn) -> Any:
-    """Which recipe a channel uses."""
+    """Set the active recipe of a channel."""
     if body.name is None and body.version is not None:
         raise InvalidInput("a version needs a name", field="name")
     call.deps.pool.recipes.activate(call.path["channel"], body.name, body.version, author=body.author)
@@ -72,5 +72,5 @@ def activate(call: Call, body: ActiveRecipeIn) -> Any:
 
 @routes("GET", "/channels/{channel}/recipe", obj(channel=STR, active=ANY))
 def active(call: Call) -> Any:
-    """The recipe of a channel."""
+    """The active recipe of a channel."""
     return {"channel": call.path["channel"], "active": call.deps.pool.recipes.active(call.path["channel"])}

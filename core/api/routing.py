@@ -1,7 +1,7 @@
-"""How a route is declared: path, body, answer and handler in one place, for the server and for its document.
+"""Declares routes: path, body, response and handler in one place, for the server and for its OpenAPI document.
 
-A handler's docstring is the route's text in the document, and the annotation of its second argument is the model that
-its body is checked with.
+The handler's docstring is the route's description in the document. The annotation of its second argument is the model
+with which the body is validated.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ class Operation:
     """One route.
 
     Attributes:
-        path: as Starlette reads it, ``{uid:path}`` included.
+        path: in Starlette's syntax, for example ``{uid:path}``.
         summary: one line.
-        answer: schema of the 200 answer.
-        handler: a function that runs in a worker thread, or a coroutine function for calls that wait: they must not
-            hold a worker thread meanwhile. None where the route is the gateway's.
-        model: what its body is checked with before the handler gets it.
-        body: the schema of a body that the handler reads itself, or its model.
-        query: its query parameters.
-        statuses: what it answers beside 200, 401 and 422.
-        same_at: of these, which have the form of the 200 answer.
-        media: other forms of its 200 answer.
-        example: of the body.
-        note: further words.
-        reads_pool: whether the handler waits until the pool holds what clients were told is stored.
+        answer: schema of the 200 response.
+        handler: a function that runs in a worker thread. Calls that wait are coroutine functions, so that they do not
+            occupy a worker thread. None if the gateway serves the route.
+        model: validates the body before the handler is called.
+        body: the schema or model of a body that the handler parses.
+        query: query parameters.
+        statuses: possible statuses besides 200, 401 and 422.
+        same_at: those of ``statuses`` whose body has the schema of the 200 response.
+        media: media types of the 200 response.
+        example: example of the body.
+        note: further description.
+        reads_pool: whether the request first waits until all acknowledged writes are in the pool.
     """
 
     method: str
@@ -70,12 +70,12 @@ class Operation:
 
     @property
     def documented_path(self) -> str:
-        """As OpenAPI has it: without how a parameter is matched."""
+        """The path in OpenAPI's syntax, without Starlette's parameter types."""
         return re.sub(r":\w+}", "}", self.path)
 
     @property
     def needs_body(self) -> bool:
-        """Whether an empty body is refused; it reads as ``{}``."""
+        """Whether an empty body, which is parsed as ``{}``, is refused."""
         if self.model is None:
             return True
         try:
@@ -89,7 +89,7 @@ class Router:
     """Declares routes below a prefix: ``@routes("GET", "/steps", answer)`` above a handler.
 
     Attributes:
-        operations: what was declared, in order.
+        operations: the declared routes, in order.
     """
 
     def __init__(self, prefix: str = PREFIX, tag: str = "studio") -> None:
@@ -112,7 +112,7 @@ class Router:
         at_root: bool = False,
         reads_pool: bool = True,
     ) -> Callable[[HandlerT], HandlerT]:
-        """Declare the handler below it as a route; see ``Operation``. ``at_root``: without the prefix as well."""
+        """Declare the decorated function as a route; see ``Operation``. ``at_root``: also without the prefix."""
 
         def declare(handler: HandlerT) -> HandlerT:
             summary, _, note = (getdoc(handler) or "").partition("\n\n")
@@ -131,7 +131,7 @@ class Router:
 
 
 def endpoint(deps: ApiDeps, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
-    """What Starlette calls: read the body, check it, run the handler, give failures their shape."""
+    """The Starlette endpoint of a route: reads and validates the body, runs the handler, converts errors to JSON."""
     handler, model = operation.handler, operation.model
     assert handler is not None
 
@@ -158,11 +158,11 @@ def endpoint(deps: ApiDeps, operation: Operation) -> Callable[[Request], Awaitab
         except StudioError as err:
             return error_response(err)
         except ClientDisconnected:
-            # Nobody is there to read it.
+            # The client is gone, so this response is not read.
             return Response(status_code=400)
         except Exception:
             log.exception("%s %s failed", request.method, request.url.path)
-            failure = StudioError("the studio failed on this call; its log has the trace")
+            failure = StudioError("internal error; see the studio's log for the traceback")
             failure.http_status = 500
             return error_response(failure)
         return result if isinstance(result, Response) else json_response(result)

@@ -1,4 +1,4 @@
-"""JSON Schemas of answers: what callers may rely on; answers may hold more."""
+"""JSON Schemas of responses. They list guaranteed fields; responses may have more."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ TIME: Final[Schema] = {"type": ["number", "null"], "description": "UTC seconds s
 
 
 def array(items: Schema) -> Schema:
-    """A list."""
+    """The schema of a list."""
     return {"type": "array", "items": items}
 
 
 def or_null(schema: Schema) -> Schema:
-    """The same, or unknown."""
+    """The schema, or null for unknown."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 
 def obj(**properties: Schema) -> Schema:
-    """An object that has at least these."""
+    """The schema of an object with at least these properties."""
     return {"type": "object", "properties": properties, "required": sorted(properties)}
 
 
 def whole(low: int, high: int) -> Schema:
-    """A bounded integer of the query string."""
+    """The schema of a bounded integer in the query string."""
     return {"type": "integer", "minimum": low, "maximum": high}
 
 

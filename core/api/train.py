@@ -23,19 +23,19 @@ routes = Router()
 
 
 def make_plan(call: Call, body: wire.PlanIn) -> Plan:
-    """The one plan function, given the wire's view and recipe."""
+    """Plan with the view and recipe of a request."""
     return plan(call.deps.pool, body.view.view(), parse_recipe(body.recipe))
 
 
 @routes("POST", "/plans", obj(totals=TOTALS, groups=array(OBJ), excluded=array(obj(reason=STR))), statuses=(404,))
 def plans(call: Call, body: wire.PlanIn) -> Any:
-    """What would be trained, and what not and why."""
+    """The plan of a view and a recipe, with reasons for excluded steps."""
     return make_plan(call, body).to_json()
 
 
 @routes("POST", "/exports", obj(path=STR, manifest_path=STR, n_rows=INT, n_tokens=INT), statuses=(404, 409))
 def exports(call: Call, body: wire.ExportIn) -> Any:
-    """Write a plan's files on the service's machine."""
+    """Write a plan to files on the service's machine."""
     out = body.out or call.deps.settings.export_dir
     result = export(make_plan(call, body), call.deps.pool, body.format, out, options=body.options)
     return {
@@ -48,7 +48,7 @@ def exports(call: Call, body: wire.ExportIn) -> Any:
 
 @routes("POST", "/values", obj(model=STR, accepted=INT), statuses=(404,))
 def store_values(call: Call, body: ValuesIn) -> Any:
-    """A critic's values of steps, computed elsewhere.
+    """Store a critic's values of steps, computed elsewhere.
 
     Recipes name the critic as ``value_model``.
     """
@@ -63,9 +63,9 @@ def store_values(call: Call, body: ValuesIn) -> Any:
 
 @routes("POST", "/values/compute", obj(model=STR, accepted=INT), statuses=(404,))
 def compute_values(call: Call, body: ComputeValuesIn) -> Any:
-    """A critic's values of steps, by a model on the service's machine.
+    """Compute and store values of steps with a model on the service's machine.
 
-    The model has a value head.
+    The model must have a value head.
     """
     made = plan(call.deps.pool, body.view.view(), parse_recipe({"algorithm": "sft", **body.recipe}))
     table = value_steps(made, call.deps.pool.training, body.model_dir)
@@ -82,14 +82,14 @@ def value_models(call: Call) -> Any:
 def report_policy(call: Call, body: wire.PolicyIn) -> Any:
     """Report the policy's version or a weight sync.
 
-    Durable, then in force for the calls that start next.
+    It is on disk before it takes effect, and applies to calls that start afterwards.
     """
     put_in_force(call.deps, body)
     return policy_state(call)
 
 
 def put_in_force(deps: ApiDeps, body: wire.PolicyIn) -> None:
-    """Journal a report, then have it in force."""
+    """Write a report to the journal, then apply it."""
     now = deps.clock()
     deps.journal.append(
         policy_record(at=now, version=body.version, event=body.event.value, metadata=body.metadata)
@@ -99,36 +99,36 @@ def put_in_force(deps: ApiDeps, body: wire.PolicyIn) -> None:
 
 @routes("DELETE", "/policy/sync", POLICY, statuses=(409,))
 def end_sync(call: Call) -> Any:
-    """End a weight sync that nobody finishes: the version before it stays in force.
+    """End an unfinished weight sync: the version before it stays active.
 
-    For when a trainer died. Where the new weights are in already, report ``sync_finished`` instead.
+    For use after a trainer has died. If the new weights are loaded already, report ``sync_finished`` instead.
     """
     give_up_sync(call.deps)
     return policy_state(call)
 
 
 def give_up_sync(deps: ApiDeps) -> None:
-    """End the weight sync that nobody finishes.
+    """End an unfinished weight sync; the version before it stays active.
 
     Raises:
-        Conflict: none has begun.
+        Conflict: no sync is in progress.
     """
     running = deps.policy.sync_json()
     if running is None:
-        raise Conflict("no weight sync has begun", hint="GET /api/v1/policy tells the state")
+        raise Conflict("no weight sync is in progress", hint="see GET /api/v1/policy")
     version, now = deps.policy.version, deps.clock()
     if version is not None:
         metadata = {"ended_sync": running["version"]}
         deps.journal.append(policy_record(at=now, version=version, event="registered", metadata=metadata)).result()
         deps.policy.apply("registered", version, at=now, metadata=metadata)
     else:
-        # A version that is not known can't be put on record; after a restart no sync is under way in any case.
+        # An unknown version can't be recorded, and it need not be: a restart ends the sync in any case.
         deps.policy.end_sync()
 
 
 @routes("GET", "/policy", POLICY)
 def policy_state(call: Call) -> Any:
-    """The policy's version, the weight sync under way, and the history."""
+    """The policy's version, the current weight sync, and the history."""
     policy = call.deps.policy
     return {
         "version": policy.version,

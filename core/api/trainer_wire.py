@@ -1,4 +1,4 @@
-"""The JSON that trainers send: fetches, acknowledgements, metrics, recipes."""
+"""Request models of the trainers' routes: fetches, acknowledgements, metrics, recipes, values."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ Metrics = dict[Name, Number | None]
 class FetchIn(WireModel):
     """``POST batches/fetch``."""
 
-    consumer: Name = Field(description="Who fetches; acknowledgements and retries belong to it")
-    request_id: Uid | None = Field(None, description="Own name of this request: a retry gets the same batch")
+    consumer: Name = Field(description="Name of the consumer; its acknowledgements and retries must give the same name")
+    request_id: Uid | None = Field(None, description="Id of this request: a retry with it gets the same batch")
     view: ViewIn | None = None
     view_name: Name | None = None
-    dataset: Name | None = Field(None, description="A dataset version, as it was frozen, in place of a view")
+    dataset: Name | None = Field(None, description="A frozen dataset version, in place of a view")
     recipe: dict[str, Any] | None = None
     recipe_name: Name | None = None
     recipe_version: Annotated[int, Field(ge=1, le=MAX_TOKEN_ID, strict=True)] | None = None
-    channel: Name | None = Field(None, description="Whose active recipe, where none is named")
+    channel: Name | None = Field(None, description="Channel whose active recipe is used if no recipe is given")
     wait_s: Annotated[float, Field(ge=0, le=MAX_WAIT_S, strict=True)] = Field(
-        0.0, description="Longest wait for readiness, seconds"
+        0.0, description="How long to wait until enough groups are ready, seconds"
     )
     lease_s: LeaseSeconds = DEFAULT_LEASE_S
-    shared: Flag = Field(False, description="Other consumers' leases and consumption don't count")
-    partial: Flag = Field(False, description="Fewer groups than the batch size will do")
+    shared: Flag = Field(False, description="Ignore other consumers' leases and consumption")
+    partial: Flag = Field(False, description="Accept fewer groups than the batch size")
     format: Literal["json", "arrow", "file"] = Field(
-        "json", description="json: steps in the answer; arrow: the answer is an Arrow stream; file: only where it is"
+        "json", description="json: steps in the response; arrow: the response is an Arrow stream; file: only its URL"
     )
 
     @model_validator(mode="after")
@@ -44,15 +44,15 @@ class FetchIn(WireModel):
         if self.view is not None and self.view_name is not None:
             raise ValueError("view and view_name exclude each other")
         if self.dataset is not None and (self.view is not None or self.view_name is not None):
-            raise ValueError("dataset excludes view and view_name: a version is trained on as it was frozen")
+            raise ValueError("dataset excludes view and view_name: a version is used as it was frozen")
         if self.recipe is not None and (self.recipe_name is not None or self.channel is not None):
-            raise ValueError("recipe excludes recipe_name and channel: it names its own")
+            raise ValueError("recipe excludes recipe_name and channel")
         if self.recipe_version is not None and self.recipe_name is None:
             raise ValueError("recipe_version needs recipe_name")
         return self
 
     def fetch(self) -> Fetch:
-        """As leases take it."""
+        """The request for ``core.batch.leases``."""
         return Fetch(
             consumer=self.consumer,
             request_id=self.request_id,
@@ -70,7 +70,7 @@ class FetchIn(WireModel):
 
 
 class StepMetrics(WireModel):
-    """What was measured on one step of a batch."""
+    """Metrics of one step of a batch."""
 
     step_uid: Uid
     metrics: Metrics
@@ -85,34 +85,34 @@ class MetricsIn(WireModel):
 
 
 class AckIn(MetricsIn):
-    """``POST batches/{uid}/ack``: the batch went into an update."""
+    """``POST batches/{uid}/ack``: the batch was used in an update."""
 
     consumer: Name | None = None
 
 
 class ReleaseIn(WireModel):
-    """``POST batches/{uid}/release``: the batch goes back."""
+    """``POST batches/{uid}/release``: the batch can be fetched again."""
 
     consumer: Name | None = None
     reason: str | None = None
 
 
 class RenewIn(WireModel):
-    """``POST batches/{uid}/renew``: more time, counted from this call."""
+    """``POST batches/{uid}/renew``: the lease expires ``lease_s`` after this call."""
 
     consumer: Name | None = None
     lease_s: LeaseSeconds = DEFAULT_LEASE_S
 
 
 class RecipeIn(WireModel):
-    """``PUT recipes/{name}``: a new version, unless it equals the newest."""
+    """``PUT recipes/{name}``: adds a version, unless it equals the newest."""
 
     recipe: dict[str, Any]
     author: Name = "api"
 
 
 class ActiveRecipeIn(WireModel):
-    """``PUT channels/{channel}/recipe``: what fetches of the channel use from then on; no name: the defaults."""
+    """``PUT channels/{channel}/recipe``: sets the recipe of the channel's fetches; without a name, the defaults."""
 
     name: Name | None = None
     version: Annotated[int, Field(ge=1, le=MAX_TOKEN_ID, strict=True)] | None = None
@@ -120,7 +120,7 @@ class ActiveRecipeIn(WireModel):
 
 
 class ValueIn(WireModel):
-    """What a critic thinks of the state before one step."""
+    """A critic's value of the state before one step."""
 
     step_uid: Uid
     value: Number

@@ -14,7 +14,7 @@ routes = Router()
 
 @routes("GET", "/views", obj(views=array(obj(name=STR, view=VIEW, created_at=TIME))))
 def views(call: Call) -> Any:
-    """Saved views."""
+    """List saved views."""
     return {"views": [_public(row) for row in call.deps.pool.views.all()]}
 
 
@@ -33,14 +33,14 @@ def one_view(call: Call) -> Any:
     example={"filters": {"agent": "coder"}, "where": "reward > 0.5"},
 )
 def save(call: Call, body: ViewIn) -> Any:
-    """Keep a view under a name: steps, plans, fetches and recipes may then name it."""
+    """Save a view under a name, for use in steps, plans, fetches and recipes."""
     call.deps.pool.views.save(call.path["name"], body.view())
     return one_view(call)
 
 
 @routes("DELETE", "/views/{name}", obj(deleted=STR), statuses=(404,))
 def delete(call: Call) -> Any:
-    """Forget a saved view."""
+    """Delete a saved view."""
     call.deps.pool.views.delete(call.path["name"])
     return {"deleted": call.path["name"]}
 

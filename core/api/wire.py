@@ -1,7 +1,7 @@
-"""Validation of the JSON that producers and trainers send (docs/architecture.md, "HTTP contract").
+"""Request models of the producers' routes, and validation (docs/architecture.md, "HTTP contract").
 
-Pydantic models accept what the contract names and nothing else, so that a misspelt field is an error and
-not a silent default. ``check`` turns the first complaint into ``InvalidInput`` with the field's path.
+Unknown fields are refused, so that a misspelt field is an error and not a silent default. ``check`` converts the first
+validation error to ``InvalidInput`` with the field's path.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from core.types import (
 MAX_TOKEN_ID = 2**31 - 1
 UID_MAX_CHARS = 512
 PATH_MAX_BYTES, NAME_MAX_BYTES = 3500, 200
-"""Linux takes 4096 and 255; the files in it need some."""
+"""Limits of paths and names. Linux allows 4096 and 255; the rest is for files in the folder."""
 LATEST = 4_102_444_800.0
-"""2100-01-01: later times are milliseconds taken for seconds."""
+"""2100-01-01 in seconds. Later times are refused: they are likely milliseconds."""
 
 
 def _folder(given: object) -> Path:
-    """A folder on the service's machine. ValueError says what is wrong with its name."""
+    """Check the path of a folder on the service's machine. Raises ValueError."""
     if not isinstance(given, str) or not given:
         raise ValueError("it is not the path of a folder")
     if "\0" in given:
-        raise ValueError("it holds a NUL, which no path can")
+        raise ValueError("a path can't contain NUL")
     path = Path(given)
     if not path.is_absolute():
-        raise ValueError("it is not an absolute path: the service has its own working folder")
+        raise ValueError("it must be absolute: the service has another working directory")
     if ".." in path.parts:
-        raise ValueError("it holds '..': name the folder itself")
+        raise ValueError("it must not contain '..'")
     if len(given.encode()) > PATH_MAX_BYTES or any(len(part.encode()) > NAME_MAX_BYTES for part in path.parts):
-        raise ValueError(f"it is too long: {NAME_MAX_BYTES} bytes a name, {PATH_MAX_BYTES} in all")
+        raise ValueError(f"it is too long: at most {NAME_MAX_BYTES} bytes per name, {PATH_MAX_BYTES} in total")
     return path
 
 
 Folder = Annotated[Path, BeforeValidator(_folder, json_schema_input_type=str)]
 Uid = Annotated[str, Field(min_length=1, max_length=UID_MAX_CHARS)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID, strict=True)]
-# Strict: a reward of false is a mistake and not 0.
+# Strict: a reward of false is an error, not 0.
 Number = Annotated[float, Field(strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
 Count = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID, strict=True)]
@@ -67,13 +67,13 @@ ModelT = TypeVar("ModelT", bound="WireModel")
 
 
 class WireModel(BaseModel):
-    """A request body: unknown fields are refused by name."""
+    """Base of request bodies: unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 def check(model: type[ModelT], body: object) -> ModelT:
-    """Validate ``body``; raises InvalidInput that names the first wrong field and counts the rest."""
+    """Validate ``body``. Raises InvalidInput, which names the first invalid field and counts the others."""
     try:
         return model.model_validate(body)
     except ValidationError as err:
@@ -88,7 +88,7 @@ def check(model: type[ModelT], body: object) -> ModelT:
 
 
 def known_fields(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
-    """Field names valid beside the last part of ``loc``, following nested models."""
+    """Valid field names at the level of the last part of ``loc``, in nested models."""
     current: type[BaseModel] = model
     for part in loc[:-1]:
         if not isinstance(part, str) or part not in current.model_fields:
@@ -107,11 +107,11 @@ def _models_in(annotation: Any) -> list[type]:
 
 
 class StepIn(WireModel):
-    """A step from a white-box producer, an import, or our own export.
+    """A step from a white-box producer, an import, or the studio's export.
 
-    ``prompt_ids`` and ``response_ids`` are token ids, ``response_logprobs`` float nats of the same length as
-    ``response_ids``. A length that disagrees is refused here, where the producer can still mend it. Fields
-    below ``metadata`` are only sent by imports: they say what was known when the step was captured.
+    ``prompt_ids`` and ``response_ids`` are token ids; ``response_logprobs`` are nats, one per id of ``response_ids``.
+    Lengths that disagree are refused, so that the producer can fix them. Fields after ``metadata`` are only sent by
+    imports: they describe how the step was captured.
     """
 
     trajectory_uid: Uid
@@ -120,8 +120,10 @@ class StepIn(WireModel):
     step_uid: Uid | None = None
     prompt_ids: list[TokenId] | None = None
     response_ids: list[TokenId] | None = None
-    response_logprobs: list[Number | None] | None = Field(None, description="null where one is unknown")
-    response_mask: list[MaskBit] | None = Field(None, description="0: no loss may count this token; null: all count")
+    response_logprobs: list[Number | None] | None = Field(None, description="null if unknown")
+    response_mask: list[MaskBit] | None = Field(
+        None, description="0: the token must not be in a loss; null: all tokens may be"
+    )
     reward: Number | None = None
     policy_version: Version | None = None
     is_last: Flag = False
@@ -155,7 +157,7 @@ class StepIn(WireModel):
     @model_validator(mode="before")
     @classmethod
     def _claw_r1_name(cls, data: Any) -> Any:
-        """Claw-R1's clients call the log-probs ``rollout_log_probs``."""
+        """Accept Claw-R1's name of the log-probs, ``rollout_log_probs``."""
         if isinstance(data, Mapping) and "rollout_log_probs" in data:
             data = dict(data)
             data.setdefault("response_logprobs", data.pop("rollout_log_probs"))
@@ -165,7 +167,7 @@ class StepIn(WireModel):
     @classmethod
     def _finite(cls, value: list[float | None] | None) -> list[float | None] | None:
         if value is not None and not all(x is None or math.isfinite(x) for x in value):
-            raise ValueError("log-probs must be finite; send null where one is unknown")
+            raise ValueError("log-probs must be finite; send null for unknown ones")
         return value
 
     @model_validator(mode="after")
@@ -187,11 +189,11 @@ class StepIn(WireModel):
                     f"response_mask has {len(self.response_mask)} entries, response_ids {len(self.response_ids or [])}"
                 )
             if not any(self.response_mask):
-                raise ValueError("response_mask leaves no token to learn from: label the step not trainable instead")
+                raise ValueError("response_mask masks all tokens: label the step as not trainable instead")
         return self
 
     def wire(self, *, now: float, channel: str) -> dict[str, Any]:
-        """The record that is journalled. Without a uid, one trajectory and index are one step: a retry is no copy."""
+        """The step for the journal record. The default uid is trajectory and index, so a retry is no duplicate."""
         step = self.model_dump(mode="json", exclude_none=True)
         step.setdefault("step_uid", f"{self.trajectory_uid}:{self.step_index}")
         step.setdefault("channel", channel)
@@ -200,7 +202,7 @@ class StepIn(WireModel):
 
 
 class StepsIn(WireModel):
-    """``POST steps``: all or nothing."""
+    """``POST steps``: atomic."""
 
     steps: Annotated[list[StepIn], Field(min_length=1, max_length=10_000)]
 
@@ -212,7 +214,7 @@ class StepUidsIn(WireModel):
 
 
 class Target(WireModel):
-    """What an opinion is about: exactly one of the two."""
+    """The target of an opinion: exactly one of the two."""
 
     step_uid: Uid | None = None
     trajectory_uid: Uid | None = None
@@ -225,7 +227,7 @@ class Target(WireModel):
 
 
 class AnnotationIn(WireModel):
-    """One appended opinion; the form of ``value`` depends on ``kind`` (see ``core.types.Annotation``)."""
+    """One opinion; the type of ``value`` depends on ``kind`` (see ``core.types.Annotation``)."""
 
     target: Target
     kind: AnnotationKind
@@ -254,7 +256,7 @@ class AnnotationIn(WireModel):
         return self
 
     def annotation(self, now: float) -> Annotation:
-        """As the pool takes it, stamped with ``now`` (seconds since the epoch)."""
+        """The annotation for the pool, created at ``now`` (seconds since the epoch)."""
         return Annotation(
             kind=self.kind.value,
             value=self.value,
@@ -268,13 +270,13 @@ class AnnotationIn(WireModel):
 
 
 class AnnotationsIn(WireModel):
-    """``POST annotations``: all or nothing, one entry in the history."""
+    """``POST annotations``: atomic, one entry in the history."""
 
     annotations: Annotated[list[AnnotationIn], Field(min_length=1, max_length=100_000)]
 
 
 class SessionIn(WireModel):
-    """``POST sessions``: whatever is absent is minted."""
+    """``POST sessions``: missing uids are generated."""
 
     trajectory_uid: Uid | None = None
     prompt_uid: Uid | None = None
@@ -282,20 +284,20 @@ class SessionIn(WireModel):
     agent: str | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
     expires_in_s: Annotated[float, Field(gt=0, le=1e9, strict=True)] | None = Field(
-        None, description="The key holds for so long"
+        None, description="Lifetime of the key, seconds"
     )
     max_calls: Annotated[int, Field(ge=1, strict=True)] | None = Field(
-        None, description="Most model calls; those that its trajectory has already count"
+        None, description="Most model calls, including those that the trajectory has already"
     )
     max_tokens: Annotated[int, Field(ge=1, strict=True)] | None = Field(
-        None, description="Most tokens, prompts and answers; a call that begins below it is answered"
+        None, description="Most tokens of prompts and answers; a call that starts below the limit is completed"
     )
     calls_per_minute: Annotated[int, Field(ge=1, strict=True)] | None = None
-    models: list[Annotated[str, Field(min_length=1)]] = Field([], description="Globs of the models that it may ask for")
-    any_prompt: Flag = Field(False, description="Its calls may name another prompt group by URL or header")
+    models: list[Annotated[str, Field(min_length=1)]] = Field([], description="Globs of the allowed models")
+    any_prompt: Flag = Field(False, description="Calls may name another prompt group by URL or header")
 
     def limits(self, now: float) -> dict[str, Any]:
-        """As ``session`` records have them; only what is set. ``now``: seconds since the epoch."""
+        """The limits for the ``session`` record; only those that are set. ``now``: seconds since the epoch."""
         limits = {name: getattr(self, name) for name in ("max_calls", "max_tokens", "calls_per_minute", "models")}
         expires_at = None if self.expires_in_s is None else now + self.expires_in_s
         limits |= {"expires_at": expires_at, "any_prompt": self.any_prompt}
@@ -303,7 +305,7 @@ class SessionIn(WireModel):
 
 
 class CompleteIn(WireModel):
-    """``POST trajectories/{uid}/complete``; ``channel`` and ``metadata`` are what Claw-R1's clients may add."""
+    """``POST trajectories/{uid}/complete``; ``channel`` and ``metadata`` are sent by Claw-R1's clients."""
 
     reward: Number | None = None
     outcome: str | None = None
@@ -346,7 +348,7 @@ WHERE_NOTE: Final = f"A condition over step columns: {', '.join(STEP_COLUMNS)}."
 
 
 class ViewIn(WireModel):
-    """A view on the wire; a text is a saved view's name."""
+    """A view in a request; a string is a saved view's name."""
 
     filters: dict[str, Any] = Field(default_factory=dict, description=FILTERS_NOTE)
     where: Annotated[str, Field(description=WHERE_NOTE)] = ""
@@ -357,7 +359,7 @@ class ViewIn(WireModel):
         return {"filters": {"saved_view": data}} if isinstance(data, str) else data
 
     def view(self) -> View:
-        """As the pool takes it."""
+        """The view for the pool."""
         return View(filters=self.filters, where=self.where)
 
 
@@ -369,7 +371,7 @@ class PlanIn(WireModel):
 
 
 class ExportIn(PlanIn):
-    """``POST exports``: write a plan's files on the service's machine, below its export folder unless ``out`` says."""
+    """``POST exports``: write a plan to files on the service's machine; ``out`` defaults to its export folder."""
 
     format: Annotated[str, Field(min_length=1)]
     out: Folder | None = None

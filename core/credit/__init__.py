@@ -49,7 +49,7 @@ __all__ = ["FIELDS", "REGISTRY", "Credit", "CreditInput", "Estimator", "Needs", 
 
 
 def get(name: str) -> Estimator:
-    """The estimator of that name, or InvalidInput that lists the names."""
+    """The estimator with this name. Raises InvalidInput, which lists the names, if there is none."""
     if name not in REGISTRY:
         raise InvalidInput(f"no algorithm {name!r}", field="algorithm", hint=f"one of {', '.join(REGISTRY)}")
     return REGISTRY[name]

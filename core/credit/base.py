@@ -1,4 +1,4 @@
-"""The base of advantage estimators: settings, needs, computation; and the arithmetic that several share."""
+"""The base of advantage estimators: options, needs, computation, and shared arithmetic."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Option:
     whole: bool = False
 
     def check(self, name: str, value: Any) -> Any:
-        """The value, or InvalidInput that names the option."""
+        """Check a value and return it. InvalidInput names the option."""
         where = f"options.{name}"
         if value is None and self.optional:
             return None
@@ -57,7 +57,7 @@ class Option:
         return int(value) if self.whole else float(value)
 
 
-CLIP = Option(None, "Advantages are cut to ±clip; none (default, verl) leaves them", minimum=0, optional=True)
+CLIP = Option(None, "Clip advantages to ±clip; none (default, verl): no clipping", minimum=0, optional=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Estimator:
 
     @property
     def all_options(self) -> dict[str, Option]:
-        """Its own options and the shared ones."""
+        """The estimator's options and the shared ones."""
         return {**self.options, **({} if self.compute is None else {"clip": CLIP})}
 
     def settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Estimator:
         }
 
     def lacks(self, settings: Mapping[str, Any], batch: CreditInput) -> list[str]:
-        """Which step, trajectory or group lacks what, in words; empty when the needs are met."""
+        """Messages about steps, trajectories and groups that lack something; empty if all needs are met."""
         needs = self.needs(settings)
         messages = []
         if needs.rewards:
@@ -126,7 +126,7 @@ class Estimator:
         """Check options and needs, then estimate; None for supervised use.
 
         Raises:
-            InvalidInput: an unknown or wrong option, or a batch that lacks something (first 5 shown).
+            InvalidInput: an option is unknown or invalid, or the batch does not meet the needs (the first 5 are shown).
         """
         settings = self.settings(given)
         lacks = self.lacks(settings, batch)
@@ -141,27 +141,27 @@ class Estimator:
 
 SINGLETON = Option(
     "exclude",
-    "A group of one has nothing to compare with. exclude: not planned (default); "
-    "raw: the reward itself (Agent-R1, StepPO); zero: no update (slime)",
+    "Groups with a single trajectory. exclude: leave them out (default); "
+    "raw: the reward itself (Agent-R1, StepPO); zero: advantage 0 (slime)",
     choices=("exclude", "raw", "zero"),
 )
 
 
 def group_size_needs(settings: Mapping[str, Any]) -> Needs:
-    """Needs of the group-comparing estimators: two per group unless singletons are allowed."""
+    """Needs of estimators that compare within groups: two trajectories per group unless singletons are allowed."""
     return Needs(rewards=True, min_group_size=2 if settings["singleton"] == "exclude" else 1, exact_tokens=True)
 
 
 def centred(batch: CreditInput) -> tuple[Floats, Ints]:
     """Reward minus its group's mean, float64 [n], and group sizes, int64 [g].
 
-    A group whose rewards are all equal gives exact zeros, free of rounding.
+    If all rewards of a group are equal, the results are exactly 0, without rounding errors.
     """
     return centre(batch.reward, batch.group, len(batch.prompt_uids))
 
 
 def centre(values: Floats, owner: Ints, n_owners: int) -> tuple[Floats, Ints]:
-    """Values minus the mean of their owner, float64 as ``values``, and how many each owner has, int64 [n_owners]."""
+    """Values minus the mean of their owner, float64 as ``values``, and the count of each owner, int64 [n_owners]."""
     sizes = np.bincount(owner, minlength=n_owners).astype(np.int64)
     mean = np.bincount(owner, weights=values, minlength=n_owners) / np.maximum(sizes, 1)
     low = np.full(n_owners, np.inf)
@@ -173,7 +173,7 @@ def centre(values: Floats, owner: Ints, n_owners: int) -> tuple[Floats, Ints]:
 
 
 def normalised(values: Floats, owner: Ints, n_owners: int, *, ddof: int, eps: float) -> Floats:
-    """Values minus their owner's mean, over its std + eps; an owner of one gives 0."""
+    """(Value − owner's mean) / (owner's std + eps); 0 for owners with one value. float64 as ``values``."""
     deviation, sizes = centre(values, owner, n_owners)
     square = np.bincount(owner, weights=deviation**2, minlength=n_owners)
     std = np.sqrt(square / np.maximum(sizes - ddof, 1))
@@ -182,13 +182,13 @@ def normalised(values: Floats, owner: Ints, n_owners: int, *, ddof: int, eps: fl
 
 
 def with_singletons(settings: Mapping[str, Any], batch: CreditInput, sizes: Ints, values: Floats) -> Credit:
-    """Apply the singleton rule, then give each step its trajectory's value."""
+    """Apply the singleton rule, then assign each step its trajectory's value."""
     values = raw_singletons(settings, batch, sizes, values)
     return Credit(step=values[batch.step_trajectory], trajectory=values)
 
 
 def raw_singletons(settings: Mapping[str, Any], batch: CreditInput, sizes: Ints, values: Floats) -> Floats:
-    """Under the ``raw`` rule a group of one keeps its reward: float64 [n]."""
+    """Under the ``raw`` rule, replace the value of single-trajectory groups by the reward: float64 [n]."""
     if settings["singleton"] == "raw":
         return np.where(sizes[batch.group] == 1, batch.reward, values)
     return values

@@ -10,7 +10,7 @@ from core.credit.types import Bools, CreditInput, Floats, Ints
 
 
 def segments(owner: Ints, n: int) -> tuple[Ints, Ints]:
-    """Where each of n owners' rows start and how many there are: int64 [n], int64 [n]. Owners rise."""
+    """Start and number of rows of each of n owners: int64 [n], int64 [n]. ``owner`` is sorted."""
     lengths = np.bincount(owner, minlength=n).astype(np.int64)
     starts: Ints = np.cumsum(lengths) - lengths
     return starts, lengths
@@ -79,7 +79,7 @@ class Flow:
 
 
 def depths(before: Ints) -> Ints:
-    """How many units lead to each one: int64 [k], 0 at a beginning. By jumps that double."""
+    """Number of predecessors of each unit up to its root: int64 [k], 0 at a root. Computed by pointer doubling."""
     result = (before >= 0).astype(np.int64)
     jump = before.copy()
     while (on := np.flatnonzero(jump >= 0)).size:
@@ -89,7 +89,7 @@ def depths(before: Ints) -> Ints:
 
 
 def step_flow(batch: CreditInput) -> Flow:
-    """Steps of each trajectory."""
+    """The flow of each trajectory's steps."""
     starts, lengths = segments(batch.step_trajectory, len(batch.reward))
     return Flow(starts, lengths, None if is_chain(batch) else batch.before)
 
@@ -120,10 +120,10 @@ def is_chain(batch: CreditInput) -> bool:
 
 
 def step_rewards(batch: CreditInput) -> Floats:
-    """float64 [s], which in a chain adds up to R per trajectory, less what steps earned that are not in the batch.
+    """Reward of each step, float64 [s]. In a chain they add up to R, less the rewards of steps outside the batch.
 
-    A step's own reward where it has one. The rest of R, after the rewards of all steps of the trajectory, is outcome:
-    it came with the end, and stands on the last step; in a trajectory that forks, on the last of each branch.
+    A step has its recorded reward, or 0. R minus the rewards of all steps of the trajectory is the outcome reward. It
+    is added to the last step; in a trajectory that forks, to the last step of each branch.
     """
     own = np.where(np.isnan(batch.step_reward), 0.0, batch.step_reward)
     here = np.bincount(batch.step_trajectory, weights=own, minlength=len(batch.reward))
@@ -136,7 +136,7 @@ def step_rewards(batch: CreditInput) -> Floats:
 def discounted(values: Floats, starts: Ints, lengths: Ints, factor: float) -> Floats:
     """y_i = x_i + factor · y_{i+1} within each segment: float64 as ``values``.
 
-    Segments are worked on side by side from their ends, longest first, so the loop is as long as the longest.
+    All segments are processed together from their ends, so the loop has as many iterations as the longest segment.
     """
     result = np.array(values, dtype=np.float64)
     order = np.argsort(-lengths, kind="stable")
@@ -163,7 +163,7 @@ def token_segments(batch: CreditInput) -> tuple[Ints, Ints, Ints]:
     """Sampled tokens of each trajectory chained across its steps, and the position of each step's last token.
 
     Returns:
-        starts int64 [n], lengths int64 [n], last int64 [s] (one before the step's start where it has none).
+        starts int64 [n], lengths int64 [n], last int64 [s] (for a step without tokens, the position before its start).
     """
     n_tokens = batch.n_tokens
     ends = np.cumsum(n_tokens)
@@ -194,7 +194,7 @@ def whiten_tokens(values: Floats, weights: Ints | None = None, eps: float = 1e-8
 
     Args:
         values: float64 [k].
-        weights: int64 [k], tokens that share each value; None is one each.
+        weights: int64 [k], number of tokens with each value; None means one each.
         eps: added to the variance.
     """
     w = np.ones(len(values)) if weights is None else weights.astype(np.float64)

@@ -1,6 +1,7 @@
 """DAPO: GRPO on whole groups whose rewards differ; a group of equal rewards has no gradient and is dropped.
 
-The filter is verl's ``filter_groups``: std of the group's scores > 0, and a group of one stays for the singleton rule.
+The filter is verl's ``filter_groups``: std of the group's scores > 0. Single-trajectory groups are kept for the
+singleton rule.
 A recipe's ``drop_flat_groups`` applies the same filter to any algorithm. (DAPO, arXiv 2503.14476.)
 """
 
@@ -17,7 +18,7 @@ from core.credit.types import Bools, CreditInput
 
 
 def has_spread(batch: CreditInput) -> Bools:
-    """Trajectories of groups whose known rewards differ, or that are alone: bool [n]."""
+    """Trajectories of groups whose known rewards differ, and of single-trajectory groups: bool [n]."""
     n_groups = len(batch.prompt_uids)
     low, high = np.full(n_groups, np.inf), np.full(n_groups, -np.inf)
     np.fmin.at(low, batch.group, batch.reward)

@@ -1,4 +1,4 @@
-"""On-policy distillation: a sampled token's advantage is its log-prob by the teacher minus that by the policy.
+"""On-policy distillation: a token's advantage is the teacher's log-prob minus that of the sampling policy.
 
 A_t = coef · (log π_teacher − log μ), the negative of the reverse KL's estimate at that token. No reward is needed.
 """

@@ -1,7 +1,7 @@
 """DPO pairs: a better and a worse trajectory of one prompt. (arXiv 2305.18290.)
 
 ``best_worst`` gives one pair per group, ``all`` every pair that differs by more than ``margin``, widest first.
-Trajectories in no pair are not planned.
+Trajectories that are in no pair are excluded from the plan.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from core.credit.types import Bools, CreditInput, Ints, Needs, Pairs
 
 
 def needs(settings: Mapping[str, Any]) -> Needs:
-    """Two scored trajectories of a prompt; re-encoded ids are fit for supervised use."""
+    """Two scored trajectories of a prompt; ids need not be the sampled ones."""
     return Needs(rewards=True, min_group_size=2)
 
 
@@ -50,7 +50,7 @@ def _of_group(settings: Mapping[str, Any], members: Ints, batch: CreditInput) ->
 
 
 def select(settings: Mapping[str, Any], batch: CreditInput) -> Bools:
-    """bool [n], the trajectories in some pair."""
+    """bool [n], the trajectories that are in a pair."""
     chosen = pairs(settings, batch)
     kept = np.zeros(len(batch.reward), dtype=np.bool_)
     kept[chosen.chosen] = kept[chosen.rejected] = True
@@ -65,10 +65,10 @@ ESTIMATOR = Estimator(
     options={
         "pairing": Option(
             "best_worst",
-            "best_worst: one pair per group (default); all: every pair that differs enough",
+            "best_worst: one pair per group (default); all: every pair with enough margin",
             choices=("best_worst", "all"),
         ),
-        "margin": Option(0.0, "Rewards of a pair differ by more than this", minimum=0),
+        "margin": Option(0.0, "Rewards of a pair must differ by more than this", minimum=0),
         "max_pairs": Option(None, "Most pairs per group, widest margin first", minimum=1, optional=True, whole=True),
     },
     select=select,

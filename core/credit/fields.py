@@ -1,4 +1,4 @@
-"""Step fields that estimators need beside the reward, where producers write them, and which steps lack them.
+"""Step fields that estimators need besides the reward, and which steps lack them.
 
 Producers put these into the step's ``metadata`` (``POST steps``).
 """
@@ -14,14 +14,14 @@ from core.credit.types import MESSAGES_MAX, Bools, CreditInput, Floats, Needs
 FIELDS: dict[str, str] = {
     "value": "metadata.value: number, the critic's value of the state before the step's first response token",
     "token_values": "metadata.token_values: one number per response token, the critic's value before that token",
-    "anchor": "metadata.anchor: what the step observed (text, number or JSON); equal anchors are one state",
-    "observation": "the step's newest message (tool result or user text), taken as its anchor",
+    "anchor": "metadata.anchor: the step's observation (text, number or JSON); equal anchors mean the same state",
+    "observation": "the step's newest message (tool result or user text), used as its anchor",
     "baseline": "metadata.reward_baseline: number, or a greedy rollout in the group: metadata.greedy true, "
     "or temperature 0",
     "logprobs": "response_logprobs: rollout log-probs, one per response token",
     "teacher_logprobs": "metadata.teacher_logprobs: one number per response token, the teacher's log-prob of it",
 }
-"""Need -> its origin, the text of messages about steps that lack it."""
+"""Need -> description of its source, for messages about steps that lack it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,9 +30,9 @@ class Unmet:
 
     Attributes:
         need: key of ``FIELDS``, or ``contiguous``.
-        trajectories: bool [n], those concerned.
-        n: steps (for ``baseline`` and ``contiguous``: trajectories) concerned.
-        messages: which, by uid; the first ``MESSAGES_MAX``.
+        trajectories: bool [n], trajectories that do not meet it.
+        n: number of steps (for ``baseline`` and ``contiguous``: trajectories) that do not meet it.
+        messages: one message each; the first ``MESSAGES_MAX``.
     """
 
     need: str

@@ -1,7 +1,7 @@
-"""GiGPO: the trajectory against its group, plus each step against the steps that saw the same state.
+"""GiGPO: compares trajectories within their group, and steps with other steps in the same state.
 
 A = A_episode + w·A_step. A_episode is GRPO's. G_k = Σ γ^(j−k) r_j; steps of one prompt group with the same anchor
-observation form a step group (exact, or similar to its first member), in which G is normalised; alone it is 0.
+observation (equal, or similar to the first) form a step group, in which G is normalised. A single step has A_step = 0.
 (arXiv 2505.10978; StepPO's names and defaults, ``mean_norm`` is DrMAS's.)
 """
 
@@ -20,14 +20,14 @@ from core.credit.types import Credit, CreditInput, Floats, Ints, Needs
 
 
 def needs(settings: Mapping[str, Any]) -> Needs:
-    """A group to compare with, and an anchor per step."""
+    """At least two trajectories per group, and an anchor per step."""
     group = group_size_needs(settings)
     source = "anchor" if settings["anchor"] == "metadata" else "observation"
     return Needs(rewards=True, min_group_size=group.min_group_size, exact_tokens=True, fields=(source,), chained=True)
 
 
 def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
-    """Episode- and step-level advantages added up."""
+    """The sum of episode-level and step-level advantages."""
     assert batch.anchor is not None, "checked by needs"
 
     def relative(values: Floats, owner: Ints, n: int) -> Floats:
@@ -51,8 +51,8 @@ def step_groups(group: Ints, anchors: Sequence[str | None], similarity: float | 
     Args:
         group: int64 [s], prompt group of each step.
         anchors: [s].
-        similarity: None compares exactly; else an anchor joins the first group whose first member is that similar
-            (``difflib`` ratio).
+        similarity: None: anchors must be equal. Otherwise an anchor joins the first group whose first member has at
+            least this similarity (``difflib`` ratio).
     """
     numbers: dict[tuple[int, str | None], int] = {}
     first_members: dict[int, list[tuple[str, int]]] = {}
@@ -75,7 +75,7 @@ def step_groups(group: Ints, anchors: Sequence[str | None], similarity: float | 
 
 def _similar(a: str, b: str, least: float) -> bool:
     matcher = SequenceMatcher(None, a, b)
-    # The quick ratios are upper bounds, and spare most of the slow ones.
+    # The quick ratios are upper bounds; they avoid most computations of the slow one.
     return matcher.real_quick_ratio() >= least and matcher.quick_ratio() >= least and matcher.ratio() >= least
 
 
@@ -94,13 +94,13 @@ ESTIMATOR = Estimator(
         ),
         "anchor": Option(
             "metadata",
-            "metadata: the producer's metadata.anchor (default); observation: the newest message the step saw",
+            "metadata: the producer's metadata.anchor (default); observation: the newest message of the prompt",
             choices=("metadata", "observation"),
         ),
         "similarity": Option(
             None,
-            "Least similarity of an anchor to its step group's first member; none compares exactly (StepPO; 0.95 there"
-            " when on)",
+            "Minimum similarity of an anchor to its step group's first member; none: must be equal (default, StepPO;"
+            " its value if on is 0.95)",
             minimum=0,
             maximum=1,
             optional=True,

@@ -1,8 +1,7 @@
 """GRPO: the trajectory's score, normalised over its prompt group.
 
-A = (R − mean) / (std + eps). Multi-step trajectories are summed first, so each trajectory counts once however long
-it is, and every step of it gets the same advantage. (DeepSeekMath, arXiv 2402.03300; std with ddof = 1 as in
-verl; ClawGym II uses ddof = 0.)
+A = (R − mean) / (std + eps). R is the reward of the whole trajectory, so each trajectory counts once, and all its
+steps get the same advantage. (DeepSeekMath, arXiv 2402.03300; std with ddof = 1 as in verl; ClawGym II uses ddof = 0.)
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
         return with_singletons(settings, batch, sizes, deviation)
     square = np.bincount(batch.group, weights=deviation**2, minlength=len(sizes))
     if settings["std"] == "batch":
-        # Pooled over the groups' deviations: Lite PPO's form, steadier where groups are small.
+        # Pooled over all groups' deviations, as in Lite PPO: more stable for small groups.
         spread = np.sqrt(square.sum() / max(int(sizes.sum()) - settings["ddof"], 1))
         return with_singletons(settings, batch, sizes, deviation / (spread + settings["eps"]))
     std = np.sqrt(square / np.maximum(sizes - settings["ddof"], 1))
@@ -32,13 +31,13 @@ def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
 
 DDOF = Option(
     1,
-    "Degrees of freedom taken off in the std: 1 (verl, default) or 0 (ClawGym II)",
+    "Delta degrees of freedom of the std: 1 (verl, default) or 0 (ClawGym II)",
     minimum=0,
     whole=True,
 )
 STD = Option(
     "group",
-    "What divides: group, the group's std (verl, default); batch, that of all deviations; none (Dr. GRPO)",
+    "Divisor. group: the group's std (verl, default); batch: the std of all deviations; none: 1 (Dr. GRPO)",
     choices=("group", "batch", "none"),
 )
 

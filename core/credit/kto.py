@@ -1,4 +1,4 @@
-"""KTO labels: each trajectory is desirable or not by its own reward; no group is compared. (arXiv 2402.01306.)"""
+"""KTO labels: each trajectory is desirable or undesirable by its reward, without groups. (arXiv 2402.01306.)"""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from core.credit.types import Bools, CreditInput, Needs
 
 
 def needs(settings: Mapping[str, Any]) -> Needs:
-    """A score; re-encoded ids are fit for supervised use."""
+    """A score; ids need not be the sampled ones."""
     return Needs(rewards=True)
 
 
 def labels(settings: Mapping[str, Any], batch: CreditInput) -> Bools:
-    """bool [n], desirable."""
+    """bool [n], the desirable trajectories."""
     desirable: Bools = batch.reward >= settings["threshold"]
     return desirable
 
 
 def select(settings: Mapping[str, Any], batch: CreditInput) -> Bools:
-    """bool [n], those outside the undecided band."""
+    """bool [n], trajectories that are either desirable or undesirable."""
     below = settings["undesirable_below"]
     kept: Bools = labels(settings, batch) | (batch.reward <= (settings["threshold"] if below is None else below))
     return kept
@@ -30,13 +30,13 @@ def select(settings: Mapping[str, Any], batch: CreditInput) -> Bools:
 ESTIMATOR = Estimator(
     name="kto",
     title="KTO labels",
-    formula="desirable where R ≥ threshold; no advantage",
+    formula="desirable if R ≥ threshold; no advantage",
     needs=needs,
     options={
-        "threshold": Option(0.5, "Least reward of a desirable trajectory"),
+        "threshold": Option(0.5, "Minimum reward of a desirable trajectory"),
         "undesirable_below": Option(
             None,
-            "Greatest reward of an undesirable one; those between are left out. none: the threshold",
+            "Maximum reward of an undesirable trajectory; those in between are left out. none: the threshold",
             optional=True,
         ),
     },

@@ -2,7 +2,7 @@
 
 G_t = r_t + γ·G_{t+1}; A = (G − mean) / √(var + 1e-8) over the tokens of the batch. (arXiv 2501.03262; verl.)
 Rewards are on the last token of their step. verl restarts the return at every masked-out token and StepPO at every
-step; ``chain`` chooses between that and one return per trajectory. With γ = 1 the tokens of a step share one value.
+step; ``chain`` selects this, or one return per trajectory. With γ = 1 all tokens of a step have the same value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from core.credit.types import Credit, CreditInput, Needs
 
 
 def needs(settings: Mapping[str, Any]) -> Needs:
-    """Rewards and exact ids; no group is compared."""
+    """Rewards and exact ids; groups are not compared."""
     return Needs(rewards=True, exact_tokens=True, chained=True)
 
 
@@ -39,7 +39,7 @@ def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
 
 CHAIN = Option(
     "trajectory",
-    "Where a return ends: trajectory, rewards flow back across steps (default); step, each step alone (verl, StepPO)",
+    "Extent of a return. trajectory: includes rewards of later steps (default); step: within each step (verl, StepPO)",
     choices=("trajectory", "step"),
 )
 

@@ -1,7 +1,7 @@
 """REINFORCE++ with a group baseline: R minus the group's mean, whitened over all sampled tokens.
 
-Each trajectory counts once in its group's mean and by its number of sampled tokens in the whitening, as in verl and
-StepPO. (arXiv 2501.03262.)
+In the group's mean each trajectory counts once; in the whitening it counts by its number of sampled tokens, as in verl
+and StepPO. (arXiv 2501.03262.)
 """
 
 from __future__ import annotations

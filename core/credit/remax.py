@@ -1,8 +1,8 @@
 """ReMax: the return minus the reward of a greedy rollout of the same prompt.
 
-A_k = Σ_{j ≥ k} r_j − b. (arXiv 2310.10505; verl, where rewards are on a step's last token, so the tokens of a step
-share one value.) b is ``metadata.reward_baseline``, or the mean reward of the group's greedy rollouts; those are the
-baseline and are not trained on.
+A_k = Σ_{j ≥ k} r_j − b. (arXiv 2310.10505; verl, where rewards are on a step's last token, so that all tokens of a step
+have the same value.) b is ``metadata.reward_baseline``, or the mean reward of the group's greedy rollouts. Greedy
+rollouts are not trained on.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ESTIMATOR = Estimator(
     options={
         "returns": Option(
             "to_go",
-            "What the baseline is taken from: to_go, rewards from this step on (verl, default); total, R",
+            "What the baseline is subtracted from. to_go: rewards from this step on (verl, default); total: R",
             choices=("to_go", "total"),
         )
     },

@@ -1,4 +1,4 @@
-"""RLOO: the score against the mean of the group's other trajectories.
+"""RLOO: the score minus the mean score of the group's other trajectories.
 
 A = (R − mean) · n / (n − 1), which equals R − mean of the others. (Back to Basics, arXiv 2402.14740.)
 """

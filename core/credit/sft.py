@@ -1,7 +1,7 @@
-"""Supervised fine-tuning on chosen trajectories: selection by reward, no advantage.
+"""Supervised fine-tuning: selects trajectories by reward, without advantages.
 
-Without options everything that isn't labelled bad is kept, scored or not. ``min_reward`` is rejection sampling;
-``best_of`` keeps the k best scored of each group (ties: first in the plan's order).
+Without options, all trajectories that are not labelled bad are kept, scored or not. ``min_reward`` is rejection
+sampling; ``best_of`` keeps the k best of each group (ties: first in the plan's order).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from core.credit.types import Bools, CreditInput, Needs
 
 
 def needs(settings: Mapping[str, Any]) -> Needs:
-    """Rewards only where the selection reads them; re-encoded ids are fit for supervised use."""
+    """Rewards if an option selects by them; ids need not be the sampled ones."""
     selects = settings["min_reward"] is not None or settings["best_of"] is not None
     return Needs(rewards=selects)
 
@@ -43,7 +43,7 @@ ESTIMATOR = Estimator(
     formula="keep R ≥ min_reward, then the best_of best per prompt group; no advantage",
     needs=needs,
     options={
-        "min_reward": Option(None, "Lowest reward kept; none keeps unscored ones too", optional=True),
+        "min_reward": Option(None, "Minimum reward; none: also keep unscored trajectories", optional=True),
         "best_of": Option(None, "Most trajectories kept per prompt group", optional=True, minimum=1, whole=True),
     },
     select=select,

@@ -1,7 +1,7 @@
 """GAE over steps: a step is one action, its critic value that of the state before its first response token.
 
-δ_k = r_k + γ·V_{k+1} − V_k, A_k = δ_k + γλ·A_{k+1}, V after the last step is 0; return = A + V before whitening; A is
-whitened over all steps and holds for each response token of its step. (Agent-R1, StepPO; GAE, arXiv 1506.02438.)
+δ_k = r_k + γ·V_{k+1} − V_k, A_k = δ_k + γλ·A_{k+1}, V after the last step is 0; return = A + V before whitening. A is
+whitened over all steps and applies to all response tokens of its step. (Agent-R1, StepPO; GAE, arXiv 1506.02438.)
 Step k+1 is the successor of step k. Choices of one call and forks have the same predecessor, not each other;
 if a step has several successors, V_{k+1} and A_{k+1} are their means.
 """

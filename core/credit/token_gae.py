@@ -1,4 +1,4 @@
-"""GAE over sampled tokens, chained across the steps of a trajectory; prompt and tool tokens take no part.
+"""GAE over sampled tokens, chained across the steps of a trajectory; prompt and tool tokens are skipped.
 
 The recursion of ``step_gae`` with one value per sampled token. A step's reward is on its last token; the token
 after it is the first of the step's successor (``step_gae``). Whitened over all sampled tokens.

@@ -1,7 +1,7 @@
-"""Turn discount: later rewards flow back to earlier turns, cut by a factor per turn.
+"""Turn discount: returns over turns, with a discount factor per turn.
 
-G_k = r_k + d·G_{k+1} (AReaL's ``apply_reward_discount``). There the trainer's reward normalisation makes advantages of
-it; here ``baseline`` does: the group's mean of G, where each trajectory counts once however many turns it has.
+G_k = r_k + d·G_{k+1} (AReaL's ``apply_reward_discount``). AReaL turns returns into advantages by its reward
+normalisation. Here ``baseline`` does so: it subtracts the group's mean of G, in which each trajectory counts once.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from core.credit.types import Credit, CreditInput, Needs
 
 
 def needs(settings: Mapping[str, Any]) -> Needs:
-    """Two per group where a group is compared."""
+    """Two trajectories per group, if the baseline is a group's."""
     least = 1 if settings["baseline"] == "none" else 2
     return Needs(rewards=True, exact_tokens=True, min_group_size=least, chained=True)
 
 
 def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
-    """Discounted returns, over the group's baseline."""
+    """Discounted returns minus the group's baseline."""
     n, n_groups = len(batch.reward), len(batch.prompt_uids)
     returns = step_flow(batch).discounted(step_rewards(batch), settings["discount"])
     if settings["baseline"] == "none":
@@ -45,10 +45,10 @@ ESTIMATOR = Estimator(
     formula="G_k = r_k + d·G_(k+1); A = G − group mean",
     needs=needs,
     options={
-        "discount": Option(1.0, "What a turn takes from later rewards: d (1.0, AReaL)", minimum=0, maximum=1),
+        "discount": Option(1.0, "Discount factor per turn, d (1.0, AReaL)", minimum=0, maximum=1),
         "baseline": Option(
             "group_mean",
-            "group_mean: minus the group's mean G (default); group_norm: over its std as well; none: G itself (AReaL)",
+            "group_mean: minus the group's mean G (default); group_norm: also divided by its std; none: G (AReaL)",
             choices=("group_mean", "group_norm", "none"),
         ),
     },

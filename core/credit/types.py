@@ -1,6 +1,6 @@
 """The input and output of estimators, as arrays.
 
-Rewards are known when they get here: an unscored trajectory is None upstream, NaN here, never 0.
+An unscored trajectory has the reward None elsewhere and NaN in these arrays, never 0.
 """
 
 from __future__ import annotations
@@ -99,12 +99,12 @@ class CreditInput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Credit:
-    """Advantages. NaN is unassigned, which isn't 0.
+    """Advantages. NaN means unassigned, which is different from 0.
 
     Attributes:
-        step: float64 [s]; NaN where the tokens of a step differ.
-        trajectory: float64 [n] where all steps of a trajectory share one value, else None.
-        token: float64 [t], response tokens of all steps, where tokens of a step differ; else None.
+        step: float64 [s]; NaN if the tokens of a step differ.
+        trajectory: float64 [n] if all steps of a trajectory have the same value, else None.
+        token: float64 [t], response tokens of all steps, if tokens of a step differ; else None.
         step_return: float64 [s], the critic's target per step, else None.
         token_return: float64 [t], the critic's target per token, else None.
     """
@@ -123,7 +123,7 @@ class Credit:
         return "step" if self.trajectory is None else "trajectory"
 
     def clipped(self, bound: float) -> Credit:
-        """Advantages cut to ±most; returns stay."""
+        """Advantages clipped to ±bound; returns are unchanged."""
 
         def cut(values: Floats | None) -> Floats | None:
             return None if values is None else np.clip(values, -bound, bound)

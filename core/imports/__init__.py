@@ -1,8 +1,8 @@
-"""Imports other tools' logs as steps: one file per format, chosen by its name in ``FORMATS`` or by the first record.
+"""Imports other tools' logs as steps. Each file in this folder is one format, selected by name or by the first record.
 
     report = run([Path("traces.db")], client, channel="train")
 
-A second import of the same file adds nothing: a step's uid is a hash of its content.
+Importing a file again adds nothing, because a step's uid is a hash of its content.
 """
 
 from __future__ import annotations

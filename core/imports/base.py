@@ -1,4 +1,4 @@
-"""The base of import formats: a function that reads a file's records one by one, each as steps or as a problem."""
+"""The base of import formats: types, conversion of records to steps or problems, and shared helpers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from core.scrub import logged_secrets, scrubbed
 
 @dataclass(frozen=True, slots=True)
 class ConvertedRecord:
-    """One record of a file, read.
+    """One converted record of a file.
 
     Attributes:
-        where: ``name:line`` or ``name[index]``.
-        steps: its steps, fields as in ``POST /api/v1/steps``; their uids follow from their content.
-        rewards: rewards of whole trajectories that their steps' rewards don't add up to.
+        where: its position, ``name:line`` or ``name[index]``.
+        steps: its steps, with fields as in ``POST /api/v1/steps``; uids are derived from the content.
+        rewards: trajectory uid -> reward, if it is not the sum of the steps' rewards.
     """
 
     where: str
@@ -32,14 +32,14 @@ class ConvertedRecord:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A record that could not be read: where, which field, and why."""
+    """A record that could not be converted: its position, the field, and the reason."""
 
     where: str
     field: str | None
     message: str
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """The problem as JSON."""
         return {"where": self.where, "field": self.field, "message": self.message}
 
 
@@ -52,11 +52,11 @@ class Format:
     """One import format.
 
     Attributes:
-        recognises: whether a file looks like it: its path and its first record (None where it has none).
-        read: streams the records; memory is bounded by one record and, where calls of several sessions are mixed, by
-            a count per session.
-        own_uids: uids are the producer's and not made from the content, so a step that is there already may contradict
-            and is sent to find out.
+        recognises: whether a file has this format, by its path and first record (None if it has no records).
+        read: streams the records. Memory is bounded by one record and, if sessions are interleaved, by one count per
+            session.
+        own_uids: uids come from the producer and not from the content. Known steps are then sent as well, so that the
+            service can detect conflicts.
     """
 
     name: str
@@ -67,9 +67,9 @@ class Format:
 
 
 def convert_record(where: str, record: Any, convert: Callable[[], ConvertedRecord]) -> ReadResult:
-    """The converted record, or a Problem that names the place where the record doesn't fit its format.
+    """The converted record, or a Problem if it does not match the format.
 
-    Keys that the record holds beside the conversation are scrubbed out of it, also where the format leaves them behind.
+    Keys in the record's other fields are removed from the converted steps as well.
     """
     try:
         converted = convert()
@@ -78,13 +78,12 @@ def convert_record(where: str, record: Any, convert: Callable[[], ConvertedRecor
     except InvalidInput as error:
         return Problem(where, error.field, error.message)
     except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError, RecursionError) as error:
-        # Something in it is of another kind, or nested deeper, than what reads it expects, at a place that only the
-        # reader knows.
-        return Problem(where, None, f"not shaped like a record of this format: {error}")
+        # A value has another type or is nested deeper than the converter expects.
+        return Problem(where, None, f"not a record of this format: {error}")
 
 
 def fingerprint(value: Any) -> str:
-    """32 hex digits that equal content has in common."""
+    """A hash of the content, 32 hex digits."""
     try:
         text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
     except TypeError:  # integers beyond 64 bits, lone surrogates
@@ -93,13 +92,13 @@ def fingerprint(value: Any) -> str:
 
 
 class Repeats:
-    """Tells equal records of a file apart by how often they came before, so that rollouts alike stay two."""
+    """Numbers equal records of a file, so that identical rollouts get different uids."""
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
 
     def uid(self, value: Any) -> str:
-        """A uid that follows from the content, the same in every reading of the file."""
+        """A uid derived from the content and from the number of equal records before it in the file."""
         digest = fingerprint(value)
         n = self._seen.get(digest, 0)
         self._seen[digest] = n + 1
@@ -107,7 +106,7 @@ class Repeats:
 
 
 def finished(step: Mapping[str, Any], source_format: str) -> dict[str, Any]:
-    """A step without its unknown fields, marked as imported, its uid made from its content where it has none."""
+    """Complete a step: remove fields that are None, mark it as imported, and derive a missing uid from the content."""
     known = {name: value for name, value in step.items() if value is not None}
     known.setdefault("source", "import")
     known["metadata"] = {**(known.get("metadata") or {}), "imported_from": source_format}
@@ -119,9 +118,12 @@ def finished(step: Mapping[str, Any], source_format: str) -> dict[str, Any]:
 def conversation(
     messages: Sequence[Mapping[str, Any]], tools: Any, common: Mapping[str, Any], *, reward: float | None = None
 ) -> list[dict[str, Any]]:
-    """Each assistant message as a step whose prompt is everything before it; ``weight: 0`` ones are only context.
+    """Convert a conversation: each assistant message becomes a step whose prompt is all messages before it.
 
-    The reward goes to the last step. Raises InvalidInput when there is no assistant message to learn from.
+    Messages with ``weight: 0`` are context only. The reward is set on the last step.
+
+    Raises:
+        InvalidInput: there is no assistant message with a weight other than 0.
     """
     for place, message in enumerate(messages):
         if message.get("weight") not in (None, 0, 1):
@@ -150,7 +152,7 @@ def conversation(
 
 
 def objects(value: Any, name: str) -> list[dict[str, Any]] | None:
-    """A list of objects, also from JSON text; None stays None. Raises InvalidInput."""
+    """A list of objects, parsed if it is JSON text; None stays None. Raises InvalidInput."""
     value = decoded(value, name)
     if value is None:
         return None
@@ -160,7 +162,7 @@ def objects(value: Any, name: str) -> list[dict[str, Any]] | None:
 
 
 def decoded(value: Any, name: str) -> Any:
-    """JSON text parsed, anything else as it is. Raises InvalidInput."""
+    """Parse a string as JSON; other values are returned unchanged. Raises InvalidInput."""
     if not isinstance(value, str):
         return value
     try:
@@ -170,7 +172,7 @@ def decoded(value: Any, name: str) -> Any:
 
 
 def text(record: Mapping[str, Any], *names: str) -> str | None:
-    """The first of these fields that is a non-empty text (or a whole number); None where none is."""
+    """The first of these fields that is a non-empty text (or an integer); None if there is none."""
     for name in names:
         value = record.get(name)
         if isinstance(value, str) and value:
@@ -181,7 +183,7 @@ def text(record: Mapping[str, Any], *names: str) -> str | None:
 
 
 def number(record: Mapping[str, Any], *names: str) -> float | None:
-    """The first of these fields that is there, as a number. Raises InvalidInput when it is none."""
+    """The first of these fields that is not None, as a number. Raises InvalidInput if it is not a number."""
     for name in names:
         value = record.get(name)
         if value is None:

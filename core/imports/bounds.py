@@ -1,7 +1,7 @@
-"""Limits on the memory and size of imported files, and their error messages. Imported files are untrusted.
+"""Memory and size limits for imported files, which are untrusted.
 
-Archives are checked before they are unpacked; pickles are read by the weights-only loader, which
-builds numbers, texts, lists and tensors and calls nothing.
+Archives are checked before they are unpacked. Pickles are read by torch's weights-only loader, which creates only
+numbers, texts, lists and tensors, and runs no code.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from core.imports.base import Problem, ReadResult
 MAX_MEMBERS = 100_000
 MAX_UNPACKED = 8 << 30
 MAX_RATIO = 200
-"""Unpacked bytes for one packed byte, of members of more than a MiB."""
+"""Largest compression ratio of archive members over 1 MiB."""
 MAX_LINE = 256 << 20
-"""Bytes of one line, one value or one cell."""
+"""Largest line, JSON value or table cell, bytes."""
 MAX_BATCH = 1 << 30
-"""Bytes of a batch of Parquet rows."""
+"""Largest batch of Parquet rows, bytes."""
 
 UNREADABLE = (
     OSError,
@@ -47,11 +47,11 @@ UNREADABLE = (
     sqlite3.Error,
     pa.ArrowException,
 )
-"""Exceptions of the readers of JSON, gzip, zip, pickle, Parquet and SQLite for malformed files."""
+"""Exceptions that readers of JSON, gzip, zip, pickle, Parquet and SQLite raise for malformed files."""
 
 
 def bounded(path: Path, results: Iterator[ReadResult]) -> Iterator[ReadResult]:
-    """The same results; if the file can't be read further, a Problem that names the last record, and the end."""
+    """Pass results on; if the file can't be read further, yield a Problem after the last record and stop."""
     where = path.name
     while True:
         try:
@@ -78,11 +78,10 @@ def _error_text(error: BaseException) -> str:
 
 
 def load_torch(path: Path) -> Any:
-    """The content of a ``.pt`` file, by the weights-only loader.
+    """Load a ``.pt`` file with the weights-only loader.
 
     Raises:
-        InvalidInput: no such file, one that is larger unpacked than may be, names a path out of a folder, or asks to
-            run something.
+        InvalidInput: the file is missing, too large when unpacked, has a path outside its folder, or would run code.
     """
     check_archive(path)
     import torch
@@ -94,19 +93,21 @@ def load_torch(path: Path) -> Any:
 
 
 def check_archive(path: Path) -> None:
-    """InvalidInput unless it is a zip file within the limits, all of whose members lie in its own folder."""
+    """Raise InvalidInput unless this is a zip file within the limits, without members outside its folder."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
     except UNREADABLE as error:
-        raise InvalidInput(f"{path.name} is no zip file: {_error_text(error)}", field="path") from error
+        raise InvalidInput(f"{path.name} is not a zip file: {_error_text(error)}", field="path") from error
     if len(members) > MAX_MEMBERS:
         raise InvalidInput(f"{path.name} has more than {MAX_MEMBERS} members", field="path")
     if sum(member.file_size for member in members) > MAX_UNPACKED:
-        raise InvalidInput(f"{path.name} holds more than {MAX_UNPACKED >> 30} GiB", field="path")
+        raise InvalidInput(f"{path.name} has more than {MAX_UNPACKED >> 30} GiB unpacked", field="path")
     for member in members:
         name = PurePosixPath(member.filename.replace("\\", "/"))
         if name.is_absolute() or ".." in name.parts:
-            raise InvalidInput(f"{path.name}: the member {member.filename!r} leaves its folder", field="path")
+            raise InvalidInput(f"{path.name}: the member {member.filename!r} is outside its folder", field="path")
         if member.file_size > max(1 << 20, MAX_RATIO * member.compress_size):
-            raise InvalidInput(f"{path.name}: {member.filename!r} is packed more than {MAX_RATIO} to 1", field="path")
+            raise InvalidInput(
+                f"{path.name}: {member.filename!r} is compressed by more than {MAX_RATIO} to 1", field="path"
+            )

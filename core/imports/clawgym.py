@@ -1,6 +1,6 @@
-"""ClawGym's rollout logs: the record file (one call per line) and the conversation log (one rollout per value).
+"""Imports ClawGym's rollout logs: the record file (one call per line) and the conversation log (one rollout per value).
 
-Both hold text; the ids that ClawGym trains on are encoded again from it and are not in them.
+Both contain text only. ClawGym encodes it again for training, so the logs have no token ids.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _END = re.compile(r"(?:<\|im_end\|>|<\|endoftext\|>|\s)+\Z")
 
 
 def read(path: Path) -> Iterator[ReadResult]:
-    """Whichever of the two it is."""
+    """Read either of the two kinds of file."""
     if _is_record(first_record(path)):
         return by_session(path, lambda record: text(record, "session_id"), _call)
     repeats = Repeats()
@@ -115,13 +115,13 @@ def _rollout(where: str, record: Mapping[str, Any], repeats: Repeats) -> Convert
 
 
 def _seconds(stamp: Any) -> float | None:
-    """ClawGym writes local time without a zone; it is read as UTC."""
+    """Parse a time. ClawGym writes local time without a zone; it is taken as UTC."""
     if not isinstance(stamp, str):
         return None
     try:
         return float(calendar.timegm(time.strptime(stamp, "%Y-%m-%d %H:%M:%S")))
     except ValueError as error:
-        raise InvalidInput(f"{stamp!r} is no time", field="timestamp") from error
+        raise InvalidInput(f"{stamp!r} is not a time", field="timestamp") from error
 
 
 def _is_record(first: Any) -> bool:

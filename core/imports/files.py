@@ -23,11 +23,11 @@ _DECODER = json.JSONDecoder()
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
 
 Raw = tuple[str, Any]
-"""(where, the parsed record or a Problem)."""
+"""Position of a record, and the parsed record or a Problem."""
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """The file's bytes, unpacked if it is gzip, without the byte order mark that Windows programs write."""
+    """Open a file for reading bytes. Gzip is unpacked; a UTF-8 byte order mark is skipped."""
     with path.open("rb") as plain:
         packed = plain.read(2) == b"\x1f\x8b"
     stream: IO[bytes] = (gzip.open if packed else open)(path, "rb")  # type: ignore[assignment]
@@ -37,9 +37,9 @@ def open_bytes(path: Path) -> IO[bytes]:
 
 
 def records(path: Path, *, read_chars: int = READ_CHARS) -> Iterator[Raw]:
-    """Every record of a file: the lines, or the elements of one array, or of the list under ``data``.
+    """Yield the records of a file: its lines, the elements of one array, or of the list under ``data``.
 
-    Of an array so many bytes are read at a time, or as many as its largest element has.
+    Arrays are read in pieces of ``read_chars`` characters; larger elements take larger pieces.
     """
     with open_bytes(path) as stream:
         head = stream.read(1 << 16).lstrip()
@@ -52,7 +52,7 @@ def records(path: Path, *, read_chars: int = READ_CHARS) -> Iterator[Raw]:
 
 
 def _is_line(head: bytes) -> bool:
-    """Whether the first line is a whole value, or so long that it may be."""
+    """Whether the first line is a complete JSON value, or may be one if it is longer than ``head``."""
     first, newline, rest = head.partition(b"\n")
     if not newline or not rest.strip():
         return not first.startswith(b"[") and first.rstrip() != b"{"
@@ -78,7 +78,7 @@ def _lines(path: Path) -> Iterator[Raw]:
 
 
 def _array(path: Path, read_chars: int) -> Iterator[Raw]:
-    """Elements one by one; a malformed one ends the reading, since the begin of the next is unknown."""
+    """Yield the elements of an array. Reading stops at a malformed one, since the start of the next is unknown."""
     with io.TextIOWrapper(open_bytes(path), encoding="utf-8", errors="surrogateescape") as stream:
         held = stream.read(read_chars)
         at, index = held.index("[") + 1, 0
@@ -93,14 +93,14 @@ def _array(path: Path, read_chars: int) -> Iterator[Raw]:
             except json.JSONDecodeError as error:
                 end, problem = len(held) + 1, error.msg
             except RecursionError:
-                yield where, Problem(where, None, "not JSON that can be read: nested too deeply")
+                yield where, Problem(where, None, "nested too deeply")
                 return
-            # Only a number could continue after the end of the buffer, and a number is not a record.
+            # Only a number could continue beyond the buffer, and a number is not a record.
             if end <= len(held):
                 yield where, value
                 at, index = end, index + 1
                 continue
-            # Reading twice as much each time keeps the work in proportion to the size of an element.
+            # The buffer doubles each time, so the work is linear in the size of an element.
             held, at = held[at:], 0
             more = stream.read(max(read_chars, len(held)))
             if not more or len(held) > MAX_VALUE_CHARS:
@@ -127,7 +127,7 @@ def _one_value(path: Path) -> Iterator[Raw]:
 
 
 def first_record(path: Path) -> Any:
-    """The first record that is JSON, for recognising a format; None where there is none."""
+    """The first record that is JSON, to detect the format; None if there is none."""
     for number, (_, record) in enumerate(records(path)):
         if not isinstance(record, Problem):
             return record
@@ -137,7 +137,7 @@ def first_record(path: Path) -> Any:
 
 
 def converted(path: Path, convert: Callable[[str, Mapping[str, Any]], ConvertedRecord]) -> Iterator[ReadResult]:
-    """Each record, converted; a record that ``convert`` refuses becomes a Problem that names the place."""
+    """Convert each record; one that ``convert`` refuses becomes a Problem with its position."""
     for where, record in records(path):
         if isinstance(record, Problem):
             yield record
@@ -152,10 +152,11 @@ def by_session(
     key: Callable[[Mapping[str, Any]], str | None],
     convert: Callable[[Mapping[str, Any], str, int, bool], ConvertedRecord],
 ) -> Iterator[ReadResult]:
-    """Calls of mixed sessions: read once to count them, and again to convert each with its place in its session.
+    """Convert a log in which calls of several sessions are interleaved.
 
-    ``convert`` gets the record, its session, how many steps the session has so far, and whether the record is its last.
-    Records without a session are refused.
+    The file is read twice: first to count the calls of each session, then to convert them. ``convert`` gets the record,
+    its session, the session's number of steps so far, and whether the record is the session's last. Records without a
+    session are refused.
     """
     n_calls: dict[str, int] = {}
     for _, record in records(path):
@@ -166,7 +167,7 @@ def by_session(
     def place(where: str, record: Mapping[str, Any]) -> ConvertedRecord:
         session = key(record)
         if session is None:
-            raise InvalidInput("nothing says which session this call belongs to", field="session")
+            raise InvalidInput("the call has no session id", field="session")
         n_calls[session] -= 1
         index = n_steps.get(session, 0)
         converted_call = convert(record, session, index, n_calls[session] == 0)

@@ -1,4 +1,4 @@
-"""Langfuse exports: generations with input, output and usage, from its API or its bulk export."""
+"""Imports Langfuse exports: generations with input, output and usage, from its API or its bulk export."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NAME = "langfuse"
 
 
 def read(path: Path) -> Iterator[ReadResult]:
-    """Generations of one trace are a trajectory, each choice a step; spans and events are passed over."""
+    """Read a file. A trace becomes a trajectory, each choice of a generation a step. Spans and events are skipped."""
     return by_session(path, _trace, _generation)
 
 
 def _either(record: Mapping[str, Any], camel: str, snake: str) -> Any:
-    """The trace id: ``traceId`` in API answers, ``trace_id`` in bulk exports."""
+    """A field in either spelling: ``traceId`` in API responses, ``trace_id`` in bulk exports."""
     value = record.get(camel)
     return record.get(snake) if value is None else value
 
@@ -68,7 +68,7 @@ def _generation(record: Mapping[str, Any], trace: str, index: int, last: bool) -
 
 
 def _loose(value: Any) -> Any:
-    """Langfuse keeps JSON as text in some exports; other text is text."""
+    """Parse a text that looks like JSON, as some exports contain it; other values are unchanged."""
     if isinstance(value, str) and value[:1] in ("{", "["):
         try:
             return orjson.loads(value)
@@ -78,7 +78,7 @@ def _loose(value: Any) -> Any:
 
 
 def _prompt(given: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
-    """Messages and tools, whichever way the integration wrote them."""
+    """Messages and tools, in any of the forms that Langfuse's integrations write."""
     if isinstance(given, Mapping) and "messages" in given:
         return objects(given["messages"], "input.messages") or [], objects(given.get("tools"), "input.tools")
     if isinstance(given, Mapping) and "role" in given:
@@ -92,7 +92,7 @@ def _prompt(given: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | No
 
 
 def _answers(given: Any) -> list[dict[str, Any]]:
-    """Every choice of a call: its integrations write a list where there is more than one."""
+    """All choices of a call; the integrations write a list if there are several."""
     if isinstance(given, Mapping) and isinstance(given.get("choices"), list):
         given = [choice.get("message") if isinstance(choice, Mapping) else None for choice in given["choices"]]
     return [_answer(one) for one in given] if isinstance(given, list) and given else [_answer(given)]
@@ -103,7 +103,7 @@ def _answer(given: Any) -> dict[str, Any]:
         return {"role": "assistant", "content": given}
     if isinstance(given, Mapping) and ("content" in given or "tool_calls" in given):
         if given.get("role", "assistant") != "assistant":
-            raise InvalidInput(f"a message of role {given['role']!r} is no answer", field="output")
+            raise InvalidInput(f"a message of role {given['role']!r} is not an answer", field="output")
         return {"role": "assistant", **given}
     raise InvalidInput("a generation needs its output: a message, or a text", field="output")
 
@@ -114,7 +114,7 @@ def _seconds(stamp: Any) -> float | None:
     try:
         moment = datetime.fromisoformat(str(stamp))
     except ValueError as error:
-        raise InvalidInput(f"{stamp!r} is no time", field="startTime") from error
+        raise InvalidInput(f"{stamp!r} is not a time", field="startTime") from error
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 

@@ -1,4 +1,4 @@
-"""LiteLLM's logs: ``StandardLoggingPayload`` objects, as its callbacks, S3, GCS and file loggers write them."""
+"""Imports LiteLLM's logs: ``StandardLoggingPayload`` objects of its callbacks and its S3, GCS and file loggers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ KEPT = ("request_tags", "response_cost", "custom_llm_provider", "model_group", "
 
 
 def read(path: Path) -> Iterator[ReadResult]:
-    """Calls of one session, or of one trace, are a trajectory; each choice of a call is a step of it."""
+    """Read a file. The calls of a session or trace become a trajectory, each choice of a call a step."""
     return by_session(path, lambda record: text(record, "session_id", "trace_id", "id"), _call)
 
 
 def _call(record: Mapping[str, Any], session: str, index: int, last: bool) -> ConvertedRecord:
     kind = text(record, "call_type") or ""
     if "completion" not in kind:
-        raise InvalidInput(f"calls of type {kind!r} are not read", field="call_type")
+        raise InvalidInput(f"calls of type {kind!r} are not imported", field="call_type")
     messages = objects(record.get("messages"), "messages")
     if messages is None:
-        raise InvalidInput("the log holds no messages: LiteLLM was told to leave them out", field="messages")
+        raise InvalidInput("the log has no messages: message logging was turned off in LiteLLM", field="messages")
     given = record.get("model_parameters") or {}
     parameters = {name: value for name, value in given.items() if name not in ("tools", "extra_body", "api_key")}
     response = record.get("response")

@@ -1,4 +1,4 @@
-"""OpenAI messages: one conversation with its tools per line, as fine-tuning files and our own export have them."""
+"""Imports OpenAI messages: a conversation with its tools per line, as in fine-tuning files and the studio's export."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OWN = frozenset(
 
 
 def read(path: Path) -> Iterator[ReadResult]:
-    """Each assistant turn is a step; a ``reward`` or ``score`` of the line goes to the last one."""
+    """Read a file. Each assistant turn becomes a step; the line's ``reward`` or ``score`` is set on the last one."""
     repeats = Repeats()
 
     def convert(where: str, record: Mapping[str, Any]) -> ConvertedRecord:

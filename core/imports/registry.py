@@ -1,4 +1,4 @@
-"""All import formats by name."""
+"""The registry of import formats: name -> ``Format``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""rLLM's model gateway: its SQLite trace store, with token ids and log-probs if its engine returned them."""
+"""Imports the SQLite trace store of rLLM's model gateway, with token ids and log-probs if the engine returned them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from core.tokens import extract_tokens
 
 NAME = "rllm"
 SAMPLING = ("temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "seed", "stop", "n")
-# The traces of a session lie together, so that one is known to be its last. They are written in the background, so
-# their own time tells their order and not the rows'.
+# Ordered by session, so that the last trace of each is known. Within a session by timestamp: the gateway writes traces
+# in the background, so the order of rows can differ.
 _TRACES = """
 SELECT s.session_id, t.trace_id, t.data FROM traces t JOIN trace_sessions s USING (trace_id)
 ORDER BY s.session_id, CASE WHEN json_valid(t.data) THEN json_extract(t.data, '$.timestamp') END, s.created_at, t.rowid
@@ -25,10 +25,10 @@ ORDER BY s.session_id, CASE WHEN json_valid(t.data) THEN json_extract(t.data, '$
 
 
 def read(path: Path) -> Iterator[ReadResult]:
-    """Trace by trace, session by session; the file is opened read-only and may be in use."""
+    """Read the traces, session by session. The file is opened read-only and may be in use."""
     with closing(_opened(path)) as connection:
         if not _has_tables(connection):
-            yield Problem(path.name, None, "no tables of traces")
+            yield Problem(path.name, None, "the tables traces and trace_sessions are missing")
             return
         rows = iter(connection.execute(_TRACES))
         row = next(rows, None)
@@ -51,7 +51,7 @@ def _trace(where: str, session: str, index: int, last: bool, data: str) -> ReadR
 
 
 def _steps(session: str, index: int, last: bool, record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A step for each choice. The trace's own columns are about the first; the others are in the raw response."""
+    """A step for each choice. The trace's columns describe the first; the others are in the raw response."""
     request, response = record.get("raw_request") or {}, record.get("raw_response") or {}
     common = _common(session, record)
     choices = response.get("choices") or []
@@ -87,7 +87,7 @@ def _common(session: str, record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _columns(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of the answer in the trace's own columns."""
+    """The fields of the first choice, from the trace's columns."""
     response_ids, logprobs = record.get("completion_token_ids") or None, record.get("logprobs") or None
     return {
         "prompt_ids": record.get("prompt_token_ids") or None,
@@ -101,14 +101,14 @@ def _columns(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mixed(request: Mapping[str, Any]) -> dict[str, Any]:
-    """A mismatch for streams of several choices: the trace holds their chunks in one list without the choice."""
+    """A mismatch for streams with several choices: the trace has their chunks in one list without choice indices."""
     n = request.get("n")
     n_choices = (n if isinstance(n, int) else 1) * len(_prompts(request))
-    return {"mismatch": f"a stream of {n_choices} choices, which the log doesn't tell apart"} if n_choices > 1 else {}
+    return {"mismatch": f"a stream of {n_choices} choices, which the log does not separate"} if n_choices > 1 else {}
 
 
 def _choice(session: str, record: Mapping[str, Any], place: int, prompt: int) -> dict[str, Any]:
-    """The step of a choice in the raw response, with the call's prompt that it answers."""
+    """The step of a choice in the raw response, with its prompt."""
     request, response = record.get("raw_request") or {}, record["raw_response"]
     choice = response["choices"][place]
     dialect = "chat" if isinstance(choice.get("message"), Mapping) else "completions"
@@ -135,20 +135,20 @@ def _choice(session: str, record: Mapping[str, Any], place: int, prompt: int) ->
                 answer = answer.removeprefix(prompt_text)
         step["response_message"] = {"role": "assistant", "content": answer} if isinstance(answer, str) else None
     if prompt:
-        # As the gateway has it: the prompts of one call are tasks of their own.
+        # As in the gateway: each prompt of a call is a separate trajectory.
         step["trajectory_uid"] = f"{session}.prompt{prompt}"
     return step
 
 
 def _prompts(request: Mapping[str, Any]) -> Sequence[Any]:
-    """The prompts of a completions call; one, whatever it is, of any other."""
+    """The prompts of a completions call; for other calls, a list with the single prompt."""
     prompt = request.get("prompt")
     several = isinstance(prompt, list) and bool(prompt) and not all(isinstance(token, int) for token in prompt)
     return prompt if isinstance(prompt, list) and several else [prompt]
 
 
 def _mismatch(response_ids: Sequence[int] | None, logprobs: Sequence[float] | None) -> str | None:
-    """rLLM leaves out log-probs that the engine gave as null, so the lengths may differ."""
+    """The mismatch of ids and log-probs, if any: rLLM drops log-probs that are null, so the lengths may differ."""
     if logprobs is None or len(logprobs) == len(response_ids or ()):
         return None
     return f"{len(response_ids or ())} response ids, {len(logprobs)} log-probs"
@@ -163,7 +163,7 @@ def _recognises(path: Path, first: Any) -> bool:
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    """The file for reading: nothing in its schema may call functions with effects, no cell is larger than a line."""
+    """Open the file read-only. Its schema can't call functions with side effects, and cells are limited in size."""
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_LINE)
@@ -171,7 +171,7 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 def _has_tables(connection: sqlite3.Connection) -> bool:
-    """Whether both are there as tables: a view of that name could be a query without an end."""
+    """Whether both names are tables. Views are refused: their query might never end."""
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     return {"traces", "trace_sessions"} <= tables
 

@@ -18,34 +18,34 @@ from core.records import MAX_DEPTH, too_deep
 BATCH_STEPS = 200
 BATCH_TOKENS = 500_000
 MAX_PROBLEMS = 100
-"""Problems that a report spells out; the rest are counted."""
+"""Maximum number of problems in a report; further ones are only counted."""
 
 
 class Sink(Protocol):
-    """Where steps go: a ``StudioClient``."""
+    """Receives steps, for example ``StudioClient``."""
 
     def known(self, step_uids: Sequence[str]) -> set[str]:
-        """Those of these steps that are stored already."""
+        """The subset of these steps that is stored already."""
         ...
 
     def submit(self, steps: Iterable[Mapping[str, Any]]) -> int:
-        """Make steps durable."""
+        """Store steps; returns how many were accepted."""
         ...
 
     def complete(self, trajectory_uid: str, *, reward: float | None = None, outcome: str | None = None) -> None:
-        """Close a trajectory."""
+        """Complete a trajectory."""
         ...
 
 
 @dataclass
 class Report:
-    """What became of an import.
+    """The result of an import.
 
     Attributes:
-        formats: file -> format it was read as.
-        n_records: records read, the wrong ones included.
-        n_steps: steps that are new.
-        n_known: steps that were there already.
+        formats: file -> its format.
+        n_records: records read, including invalid ones.
+        n_steps: new steps.
+        n_known: steps that were stored already.
         problems: the first records that could not be imported; ``n_problems`` counts all.
     """
 
@@ -63,7 +63,7 @@ class Report:
             self.problems.append(problem)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """The report as JSON."""
         return {
             "formats": self.formats,
             "n_records": self.n_records,
@@ -75,7 +75,7 @@ class Report:
 
 
 def recognise(path: Path) -> Format:
-    """The format of a file. Raises InvalidInput when it looks like none."""
+    """Detect the format of a file. Raises InvalidInput if it is unknown."""
     if not path.is_file():
         raise InvalidInput(f"{path} is not a file", field="path")
     with path.open("rb") as stream:
@@ -87,7 +87,7 @@ def recognise(path: Path) -> Format:
                 return form
     except UNREADABLE as error:
         raise InvalidInput(f"{path.name} can't be read: {error}", field="path") from error
-    raise InvalidInput(f"{path.name} looks like no known format", field="format", hint=f"name it: {', '.join(FORMATS)}")
+    raise InvalidInput(f"{path.name} has no known format", field="format", hint=f"name it: {', '.join(FORMATS)}")
 
 
 def run(
@@ -100,19 +100,18 @@ def run(
     all_or_nothing: bool = False,
     progress: Callable[[Report], None] = lambda report: None,
 ) -> Report:
-    """Import files. What is wrong is reported by its place and left out; the rest is taken.
+    """Import files. Invalid records are reported with their position and left out.
 
-    Memory is bounded by a batch. An import that was cut short is taken up by running it again: what is there is
-    passed over.
+    Memory is bounded by one batch. To continue an interrupted import, run it again: stored steps are skipped.
 
     Args:
-        format: a name of ``FORMATS``; None recognises each file.
-        channel, agent: of steps that name none.
-        all_or_nothing: read everything once before anything is sent, and refuse it all for one wrong record.
+        format: a name of ``FORMATS``; None detects the format of each file.
+        channel, agent: defaults for steps without one.
+        all_or_nothing: validate all files before sending anything; import nothing if any record is invalid.
         progress: called after each batch.
 
     Raises:
-        InvalidInput: an unknown format, or the first problem when it is all or nothing.
+        InvalidInput: the format is unknown, or with ``all_or_nothing`` a record is invalid.
     """
     if format is not None and format not in FORMATS:
         raise InvalidInput(f"no format {format!r}", field="format", hint=", ".join(FORMATS))
@@ -141,7 +140,7 @@ def _refuse_problems(chosen: Sequence[tuple[Path, Format]], defaults: Mapping[st
 
 
 def _checked(results: Iterator[ReadResult], defaults: Mapping[str, str]) -> Iterator[ReadResult]:
-    """The same results, with every step validated, so that an error names the place in the file."""
+    """Validate every step; an invalid one becomes a Problem with its position in the file."""
     for item in results:
         if isinstance(item, Problem):
             yield item
@@ -151,7 +150,7 @@ def _checked(results: Iterator[ReadResult], defaults: Mapping[str, str]) -> Iter
             for step in steps:
                 check(StepIn, step)
                 if too_deep(step):
-                    raise InvalidInput(f"nested more than {MAX_DEPTH} deep")
+                    raise InvalidInput(f"nested more than {MAX_DEPTH} levels deep")
         except InvalidInput as error:
             yield Problem(item.where, error.field, error.message)
             continue
@@ -198,9 +197,10 @@ def _import_file(
 
 
 def _send(waiting: Sequence[tuple[str, Mapping[str, Any]]], sink: Sink, report: Report, *, pass_over: bool) -> set[str]:
-    """Send what is not there yet, or where uids may deceive all; returns the trajectories that got something.
+    """Send steps; returns the trajectories to which some were added.
 
-    If a step of a batch contradicts a stored one, the batch is sent again one step at a time.
+    With ``pass_over``, steps that are stored already are skipped. If a step conflicts with a stored one, the batch is
+    sent again one step at a time.
     """
     if not waiting:
         return set()

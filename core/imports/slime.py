@@ -1,7 +1,7 @@
-"""slime samples: tokens, loss mask and rollout log-probs per sample, as JSON lines or in a rollout's ``.pt`` file.
+"""Imports slime samples (tokens, loss mask, rollout log-probs) from JSON lines or from a rollout's ``.pt`` file.
 
-Each run of ones in the loss mask is what the policy sampled in one turn, and becomes a step with its exact ids. Samples
-that share a ``rollout_id`` are pieces of one execution, and so one trajectory.
+Each run of ones in the loss mask is one sampled turn, and becomes a step with its exact ids. Samples with the same
+``rollout_id`` are parts of one execution, and become one trajectory.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ FINISH = {"truncated": "length", "aborted": "abort"}
 
 @dataclass(slots=True)
 class _Rollout:
-    """The common fields of the samples of one execution.
+    """The state of one execution while its samples are read.
 
     Attributes:
-        left: its samples that are not read yet.
-        rewards: theirs; pieces repeat the execution's.
-        uid: its trajectory, once the first sample is read.
-        n_steps: steps so far.
+        left: number of its samples that are not read yet.
+        rewards: distinct rewards of its samples; usually all have the reward of the execution.
+        uid: its trajectory uid, set with the first sample.
+        n_steps: number of steps so far.
     """
 
     left: int = 0
@@ -49,9 +49,9 @@ class _Rollout:
 
 
 def read(path: Path) -> Iterator[ReadResult]:
-    """Lines, or the samples of a ``.pt`` file; the latter is read whole, and without running anything in it.
+    """Read JSON lines, or the samples of a ``.pt`` file, which is loaded into memory without running code in it.
 
-    The file is read twice: the first time to know which sample is a rollout's last.
+    The samples are read twice: first to determine the last sample of each execution.
     """
     if not _is_torch(path):
         yield from _read(lambda: records(path))
@@ -59,7 +59,7 @@ def read(path: Path) -> Iterator[ReadResult]:
     held = load_torch(path)
     samples = held.get("samples") if isinstance(held, Mapping) else held
     if not isinstance(samples, list):
-        yield Problem(path.name, "samples", "no list of samples")
+        yield Problem(path.name, "samples", "not a list of samples")
         return
     yield from _read(lambda: ((f"{path.name}[{index}]", sample) for index, sample in enumerate(samples)))
 
@@ -86,7 +86,7 @@ def _read(samples: Callable[[], Iterator[Raw]]) -> Iterator[ReadResult]:
 
 
 def _rollout_of(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
-    """The execution that a sample belongs to; None if it is an execution by itself."""
+    """The execution that a sample belongs to; None if the sample is a complete execution."""
     group, rollout = text(record, "group_index"), text(record, "rollout_id")
     return None if rollout is None else (group, rollout)
 
@@ -94,7 +94,7 @@ def _rollout_of(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
 def _sample(where: str, record: Mapping[str, Any], rollout: _Rollout, repeats: Repeats) -> ConvertedRecord:
     tokens, n_response = record.get("tokens"), record.get("response_length")
     if not isinstance(tokens, list) or not isinstance(n_response, int) or not 0 < n_response <= len(tokens):
-        raise InvalidInput("a sample needs tokens and how many of them are its response", field="response_length")
+        raise InvalidInput("a sample needs tokens and response_length", field="response_length")
     n_prompt = len(tokens) - n_response
     mask = record.get("loss_mask")
     mask = [1] * n_response if mask is None else mask
@@ -103,14 +103,14 @@ def _sample(where: str, record: Mapping[str, Any], rollout: _Rollout, repeats: R
         if values is not None and len(values) != n_response:
             raise InvalidInput(f"{len(values)} values for {n_response} response tokens", field=name)
     if not set(mask) <= {0, 1}:
-        raise InvalidInput("a loss mask holds 0 and 1: a token is in the loss or is not", field="loss_mask")
+        raise InvalidInput("a loss mask must contain only 0 and 1", field="loss_mask")
     runs = list(_runs(mask))
     if not runs:
-        raise InvalidInput("nothing in it was sampled by the policy", field="loss_mask")
+        raise InvalidInput("the loss mask has no sampled tokens", field="loss_mask")
     rollout.uid = rollout.uid or repeats.uid(record)
     group = text(record, "group_index")
     metadata = record.get("metadata") or {}
-    removed = {"status": "aborted", "error": "remove_sample: slime trains on none of it"}
+    removed = {"status": "aborted", "error": "remove_sample: slime does not train on it"}
     common = {
         "trajectory_uid": rollout.uid,
         "prompt_uid": None if group is None else f"slime-{path_free(where)}-{group}",
@@ -118,7 +118,7 @@ def _sample(where: str, record: Mapping[str, Any], rollout: _Rollout, repeats: R
         "metadata": {**(metadata if isinstance(metadata, Mapping) else {}), "label": record.get("label")},
         **(removed if record.get("remove_sample") else {}),
     }
-    # Pieces repeat the reward of their execution; where theirs differ, each has its own.
+    # Usually each part has the reward of the whole execution, which is counted once. If they differ, each part counts.
     reward = number(_reward(record), "reward") if rollout.left == 0 or len(rollout.rewards) > 1 else None
     steps = []
     for (start, stop), versions in zip(runs, _versions(record, len(runs)), strict=True):
@@ -140,13 +140,13 @@ def _sample(where: str, record: Mapping[str, Any], rollout: _Rollout, repeats: R
 
 
 def _reward(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What holds ``reward``: our own export says the plan's advantage beside it."""
+    """An object with ``reward``. In the studio's export, ``reward`` is an object that also has the advantage."""
     reward = record.get("reward")
     return {"reward": reward.get("reward") if isinstance(reward, Mapping) else reward}
 
 
 def _versions(record: Mapping[str, Any], n_runs: int) -> list[dict[str, int]]:
-    """Policy versions of each run: slime notes one per call; where they are not as many as runs, the first and last."""
+    """Policy versions of each run. slime records one per call; if the counts differ, first and last are used."""
     versions = [int(one) for one in record.get("weight_versions") or [] if str(one).isdecimal()]
     if len(versions) == n_runs:
         return [{"policy_version": one} for one in versions]
@@ -155,12 +155,12 @@ def _versions(record: Mapping[str, Any], n_runs: int) -> list[dict[str, int]]:
 
 
 def path_free(where: str) -> str:
-    """The file's name without the place in it: groups are counted per file."""
+    """The file's name without the position, because groups are numbered per file."""
     return where.partition(":")[0].partition("[")[0]
 
 
 def _runs(mask: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """``[0, 1, 1, 0, 1]`` gives ``(1, 3), (4, 5)``."""
+    """Start and end of each run of ones: ``[0, 1, 1, 0, 1]`` gives ``(1, 3), (4, 5)``."""
     start: int | None = None
     for place, on in enumerate(mask):
         if on and start is None:

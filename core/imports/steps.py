@@ -1,4 +1,4 @@
-"""Our own steps: JSON lines with the fields of ``POST /api/v1/steps``, and the ``steps_parquet`` export."""
+"""Imports the studio's steps: JSON lines with the fields of ``POST /api/v1/steps``, or the ``steps_parquet`` export."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NEEDED = {"step_uid", "trajectory_uid", "step_index", "response_ids", "trajector
 def _line(where: str, record: Mapping[str, Any]) -> ConvertedRecord:
     step = {"source": "import", **record}
     if step.get("step_uid") is None:
-        # As the service names it.
+        # The service's default uid.
         step["step_uid"] = f"{step.get('trajectory_uid')}:{step.get('step_index')}"
     return ConvertedRecord(where, [step])
 
@@ -43,7 +43,7 @@ def _is_step(path: Path, first: Any) -> bool:
 
 
 def read_parquet(path: Path) -> Iterator[ReadResult]:
-    """Rows in small batches. Uids, ids, log-probs and rewards are the exported ones."""
+    """Read rows in small batches. Uids, token ids, log-probs and rewards are taken unchanged."""
     number = 0
     with pq.ParquetFile(path) as file:
         columns = [name for name in file.schema_arrow.names if name in (*PLAIN_COLUMNS, *JSON_COLUMNS)]

@@ -20,12 +20,12 @@ __all__ = ["REGISTRY", "TEXT_VERIFIERS", "Score", "Verifier", "score"]
 
 
 def score(workspace: Path, check: Mapping[str, Any]) -> Score:
-    """Run the verifier that ``check["verifier"]`` names.
+    """Run the verifier named by ``check["verifier"]``.
 
-    If the verifier raises, the score is None and ``error`` holds the reason.
+    If the verifier raises an exception, the score is None and ``error`` has the reason.
 
     Raises:
-        InvalidInput: no such verifier.
+        InvalidInput: the verifier is unknown.
     """
     name = check.get("verifier")
     if name not in REGISTRY:
@@ -36,7 +36,7 @@ def score(workspace: Path, check: Mapping[str, Any]) -> Score:
         return REGISTRY[name](workspace, check)
     except InvalidInput:
         raise
-    except Exception as error:  # verifiers are plugged in: a failure becomes data
+    except Exception as error:  # verifiers are extensible: their failures are recorded, not raised
         return Score(None, error=f"{type(error).__name__}: {error}")
 
 

@@ -13,8 +13,8 @@ class Score:
     """The result of a verifier.
 
     Attributes:
-        value: reward in [0, 1]. An agent that failed (no file, broken JSON) scores 0.0. None means that the
-            *verifier* failed, so nothing is known about the agent: such a trajectory stays unscored.
+        value: reward in [0, 1]. A failed attempt (no file, broken JSON) scores 0.0. None means that the *verifier*
+            failed; the trajectory then stays unscored.
         details: the reasons for the score. JSON-serialisable.
         error: why the verifier failed, or None.
     """
@@ -26,11 +26,11 @@ class Score:
 
 Verifier = Callable[[Path, Mapping[str, Any]], Score]
 """``verify(workspace, spec) -> Score``, where ``spec`` is a task's check: ``{"verifier": name, ...}``.
-It reads the workspace after the agent stopped and never writes to it."""
+It reads the workspace after the agent has stopped, and never writes to it."""
 
 
 def read_answer(workspace: Path, name: str) -> str | None:
-    """Text of a file that the agent should have left, or None when it is absent, not text or outside."""
+    """Text of a file in the workspace; None if it is missing, not text, or outside the workspace."""
     root = workspace.resolve()
     path = (root / name).resolve()
     if not path.is_relative_to(root) or not path.is_file():

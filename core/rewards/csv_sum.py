@@ -25,10 +25,10 @@ def column_sum(text: str, column: str, where: Mapping[str, str]) -> Decimal:
 
 
 def verify(workspace: Path, spec: Mapping[str, Any]) -> Score:
-    """1.0 when the one number in ``spec["path"]`` is the sum, else 0.0.
+    """1.0 if the only number in ``spec["path"]`` is the sum, else 0.0.
 
-    ``csv_text`` is the table as the task gave it (not read from the workspace: the agent may have changed it
-    there), ``column`` the column to sum, ``where`` an optional ``{column: value}`` selection of rows.
+    ``csv_text`` is the original table (not read from the workspace, where the agent may have changed it), ``column``
+    the column to sum, ``where`` an optional ``{column: value}`` selection of rows.
     """
     expected = column_sum(spec["csv_text"], spec["column"], spec.get("where", {}))
     text = read_answer(workspace, spec["path"])
@@ -37,6 +37,6 @@ def verify(workspace: Path, spec: Mapping[str, Any]) -> Score:
         return Score(0.0, {**details, "problem": "no such text file"})
     numbers = _NUMBER.findall(text.replace(",", ""))
     if len(numbers) != 1:
-        return Score(0.0, {**details, "problem": f"{len(numbers)} numbers in the file, one is asked for"})
+        return Score(0.0, {**details, "problem": f"the file has {len(numbers)} numbers, expected one"})
     total = Decimal(numbers[0])
     return Score(1.0 if total == expected else 0.0, {**details, "found": str(total)})

@@ -10,10 +10,10 @@ from core.rewards.base import Score, Verifier
 
 
 def averaging(score: Callable[[Path, Mapping[str, Any]], Score]) -> Verifier:
-    """The verifier ``every``; ``score`` runs one check by its verifier's name."""
+    """Create the verifier ``every``; ``score`` runs one check."""
 
     def verify(workspace: Path, spec: Mapping[str, Any]) -> Score:
-        """Plain mean of ``spec["checks"]``; unknown when any of them is unknown."""
+        """Mean of the scores of ``spec["checks"]``; None if any of them is None."""
         parts = [score(workspace, check) for check in spec["checks"]]
         details = {"checks": [{"value": part.value, "error": part.error, **part.details} for part in parts]}
         values = [part.value for part in parts if part.value is not None]

@@ -1,4 +1,4 @@
-"""A verifier for texts that a file must contain, and texts that it must not."""
+"""A verifier for texts that a file must contain, and texts that it must not contain."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from core.rewards.base import Score, fraction, read_answer
 
 
 def verify(workspace: Path, spec: Mapping[str, Any]) -> Score:
-    """Share of the demands on ``spec["path"]`` that hold.
+    """Fraction of the conditions on ``spec["path"]`` that hold.
 
-    ``contains`` and ``lacks`` are lists of exact texts. When the file holds none of ``contains`` the
-    score is 0: an empty file lacks every typo and has still not been written.
+    ``contains`` and ``lacks`` are lists of exact texts. If the file has none of ``contains``, the score is 0, so that
+    an empty file does not score for ``lacks``.
     """
     text = read_answer(workspace, spec["path"])
     contains, lacks = list(spec.get("contains", ())), list(spec.get("lacks", ()))

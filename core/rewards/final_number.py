@@ -12,20 +12,20 @@ from core.errors import InvalidInput
 from core.rewards.base import Score, read_answer
 
 TAIL_CHARS = 300
-"""Characters at the end that are searched: earlier numbers are intermediate results."""
+"""Number of characters at the end that are searched; earlier numbers are intermediate results."""
 _STRICT = re.compile(r"#### (-?[0-9.,]+)")
 _NUMBER = re.compile(r"-?[0-9.,]+")
 
 
 def last_number(text: str, *, flexible: bool) -> str | None:
-    """The last number after ``####``, or with ``flexible`` the last number at all, without thousands separators."""
+    """The last number after ``####``, or with ``flexible`` the last number anywhere, without thousands separators."""
     numbers = (_NUMBER if flexible else _STRICT).findall(text[-TAIL_CHARS:])
     named = [number for number in numbers if number not in (".", ",", "")]
     return named[-1].replace(",", "") if named else None
 
 
 def same_number(left: str, right: str) -> bool:
-    """Equal as numbers (``72`` and ``72.0``), or letter by letter where one is none."""
+    """Whether two texts are equal as numbers (``72`` and ``72.0``), or as texts if one is not a number."""
     try:
         return Decimal(left) == Decimal(right)
     except InvalidOperation:
@@ -33,13 +33,13 @@ def same_number(left: str, right: str) -> bool:
 
 
 def verify(workspace: Path, spec: Mapping[str, Any]) -> Score:
-    """1.0 when the answer's number is ``spec["answer"]``, else 0.0.
+    """1.0 if the answer's number is ``spec["answer"]``, else 0.0.
 
-    The answer is ``spec["text"]``, or the file ``spec["path"]`` of the workspace. ``spec["flexible"]`` takes any last
-    number, else only one after ``####`` counts.
+    The answer is ``spec["text"]``, or the file ``spec["path"]`` of the workspace. With ``spec["flexible"]`` the last
+    number counts, otherwise only one after ``####``.
     """
     if spec.get("answer") is None:
-        raise InvalidInput("there is no right answer to compare with", field="answer")
+        raise InvalidInput("the correct answer is missing", field="answer")
     wanted = str(spec["answer"]).replace(",", "").strip()
     text = spec.get("text")
     if text is None:

@@ -26,11 +26,11 @@ def leaves(value: Any, path: str = "$") -> Iterator[tuple[str, Any]]:
 
 
 def verify(workspace: Path, spec: Mapping[str, Any]) -> Score:
-    """1.0 when ``spec["path"]`` holds ``spec["expected"]``, else 0.0.
+    """1.0 if ``spec["path"]`` has the value ``spec["expected"]``, else 0.0.
 
-    With ``spec["partial"]`` true a wrong file scores its right leaves over all leaves of both. Leave it off
-    where the untouched input would share leaves with the answer. Numbers compare by value (1 equals 1.0),
-    true and 1 do not. The order of keys does not matter.
+    If ``spec["partial"]`` is true, a wrong file scores its correct leaves divided by all leaves of both. Do not use it
+    if the unchanged input has leaves in common with the answer. Numbers are compared by value (1 equals 1.0); true and
+    1 are different. The order of keys does not matter.
     """
     text = read_answer(workspace, spec["path"])
     if text is None:

@@ -11,10 +11,10 @@ from core.rewards.base import Score, fraction, read_answer
 
 
 def verify(workspace: Path, spec: Mapping[str, Any]) -> Score:
-    """1.0 when the lines of ``spec["path"]`` are ``spec["expected"]`` in order.
+    """1.0 if the lines of ``spec["path"]`` are ``spec["expected"]`` in order.
 
-    Blank lines and space at either end of a line don't count. The right lines in another order score half;
-    otherwise half of the shared lines over the longer of both.
+    Blank lines and white space at the ends of lines are ignored. The right lines in another order score 0.5. Otherwise
+    the score is half the number of shared lines, divided by the larger number of lines.
     """
     text = read_answer(workspace, spec["path"])
     if text is None:

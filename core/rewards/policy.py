@@ -1,4 +1,4 @@
-"""Reward policies: a rule that picks or combines the rewards that several sources gave a trajectory."""
+"""Reward policies: rules that select or combine the rewards of a trajectory from several sources."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ class RewardPolicy:
 
     Attributes:
         rule: one of ``RULES``.
-        sources: who is heard: an annotation's source (verifier, judge, human, service, ...), ``complete`` (said at
-            completion), ``steps`` (the sum of the steps' rewards). Empty hears all (not for precedence and weighted).
-        weights: source -> weight, for ``weighted``; they are divided by the sum of those that count.
-        missing: for ``weighted``, when a source has not spoken: ``skip`` it, or leave the trajectory ``unscored``.
+        sources: sources of rewards that count: an annotation's source (verifier, judge, human, service, ...),
+            ``complete`` (set at completion), ``steps`` (sum of the steps' rewards). Empty means all; precedence and
+            weighted need a list.
+        weights: source -> weight, for ``weighted``; they are normalised over the sources that have a reward.
+        missing: for ``weighted``, if a source has no reward: ``skip`` it, or leave the trajectory ``unscored``.
     """
 
     rule: Rule
@@ -36,17 +37,17 @@ class RewardPolicy:
     missing: Literal["skip", "unscored"] = "skip"
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values: equal policies give equal JSON."""
+        """The policy as JSON; equal policies give equal JSON."""
         if self.rule == "weighted":
             return {"rule": self.rule, "weights": dict(self.weights), "missing": self.missing}
         return {"rule": self.rule, "sources": list(self.sources)}
 
 
 def parse_policy(data: Mapping[str, Any] | Sequence[str]) -> RewardPolicy:
-    """A policy from JSON; a list of sources is their precedence.
+    """Parse a policy from JSON; a list of sources means precedence in this order.
 
     Raises:
-        InvalidInput: names what does not fit.
+        InvalidInput: a field is invalid; ``field`` names it.
     """
     if not isinstance(data, Mapping):
         data = {"rule": "precedence", "sources": list(data)}

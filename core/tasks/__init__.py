@@ -1,1 +1,1 @@
-"""Tasks, the demo agent that works on them, and parallel rollouts. Rewards reach the studio by HTTP only."""
+"""The demo: tasks, an agent, and parallel rollouts. It uses the studio only over HTTP."""

@@ -1,6 +1,6 @@
 """Runs the live demo: several rollouts of every demo task, in parallel, against a running studio.
 
-The policy behind it is scripted (see ``core.tasks.demo_policy``); everything else is what a real agent does.
+The policy is scripted (see ``core.tasks.demo_policy``); agent, tools and checks are real.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from core.tasks.rollout import Rollout, run_rollout
 from core.tasks.task import Task
 
 _CORE = Path(__file__).resolve().parents[1]
-# A wheel holds the demo data inside core, a checkout beside it (setup.py).
+# In a wheel the demo data is inside core, in a checkout beside it (setup.py).
 DEMO_DATA = _CORE / "demo_data" if (_CORE / "demo_data").is_dir() else _CORE.parent / "demo_data"
 
 
@@ -32,22 +32,22 @@ def demo_script_path() -> Path:
     """
     path = DEMO_DATA / "policy.json"
     if not path.is_file():
-        raise NotFound("the demo's policy script is missing", field="demo_data", hint="run from a clone")
+        raise NotFound("the demo's policy script is missing", field="demo_data", hint="install claw-studio again")
     return path
 
 
 class DemoRun:
-    """A run of the demo in threads of its own: ``start``, look at ``status``, ``stop``.
+    """A run of the demo in background threads.
 
     Args:
         base_url: root of the studio, ``http://host:port``.
         n_rollouts: attempts per task.
-        seed: picks what each rollout does, with the rollout's number.
-        api_key: the studio's key, if it requires one.
-        tls: how the studio is trusted where it speaks HTTPS.
-        tasks: what to attempt; None means all demo tasks.
-        name_trajectory: names a trajectory by task and number; None lets the studio mint names.
-        on_rollout: called after each rollout, from the thread that ran it.
+        seed: with the rollout's number, selects the scripted behaviour of each rollout.
+        api_key: the admin key, if the studio requires one.
+        tls: TLS context for HTTPS.
+        tasks: tasks to attempt; None means all demo tasks.
+        name_trajectory: returns the trajectory's uid for a task and a number; if None, the studio generates uids.
+        on_rollout: called after each rollout, in the thread that ran it.
     """
 
     def __init__(
@@ -82,18 +82,18 @@ class DemoRun:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin, in the background. A run is started once.
+        """Start the run in the background.
 
         Raises:
             InvalidInput: it was started before.
         """
         if self._thread is not None:
-            raise InvalidInput("this demo run was started before", hint="make a new DemoRun")
+            raise InvalidInput("this demo run was started before", hint="create a new DemoRun")
         self._thread = threading.Thread(target=self._run, name="demo-run", daemon=True)
         self._thread.start()
 
     def status(self) -> dict[str, Any]:
-        """``{running, done, total, error, mean_reward}``; ``error`` is the first failure, None while all is well."""
+        """``{running, done, total, error, mean_reward}``; ``error`` is the first failure, or None."""
         with self._lock:
             results, error = list(self._results), self._error
         values = [r.score.value for r in results if r.score is not None and r.score.value is not None]
@@ -106,19 +106,19 @@ class DemoRun:
         }
 
     def results(self) -> list[Rollout]:
-        """The rollouts that ended so far, in order of their end."""
+        """The finished rollouts, in the order in which they ended."""
         with self._lock:
             return list(self._results)
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end; False when it still runs after ``timeout_s``."""
+        """Wait for the end; returns False if it is still running after ``timeout_s``."""
         if self._thread is not None:
             self._thread.join(timeout_s)
             return not self._thread.is_alive()
         return True
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Begin no further turn and wait for those in flight."""
+        """Start no further turns, and wait for those in progress."""
         self._stopping.set()
         self.join(timeout_s)
 
@@ -144,7 +144,7 @@ class DemoRun:
             )
         except StudioError as error:
             self._fail(error.message)
-            self._stopping.set()  # the studio is gone or refuses: the other rollouts would fail the same way
+            self._stopping.set()  # the studio does not answer or refuses: the other rollouts would fail too
             return
         if rollout.error is not None:
             self._fail(rollout.error)

@@ -1,7 +1,7 @@
-"""The demo agent: a tool loop on the OpenAI SDK in one folder.
+"""The demo agent: a tool loop with the OpenAI SDK on the files of one folder.
 
-This file stands alone (standard library and ``openai``) so that it can be copied as a start for an agent of
-your own. It knows nothing of the studio: it talks to whatever ``base_url`` speaks the chat API.
+This file imports only the standard library and ``openai``, so that it can be copied as a starting point for other
+agents. It does not depend on the studio: ``base_url`` can be any server with the chat API.
 
     result = run_agent(base_url="http://127.0.0.1:8100/v1", api_key=key, model="demo-1",
                        prompt="Sum the column ...", workspace=Path("work"))
@@ -51,7 +51,7 @@ TOOLS = [
 
 
 class ToolError(Exception):
-    """A tool call that can't be carried out; the error is the tool's result, so the model may try again."""
+    """A tool call failed. The error text is returned as the tool's result, so that the model can retry."""
 
 
 class Workspace:
@@ -87,7 +87,7 @@ class Workspace:
         return f"{text[: self.max_read_chars]}\n[cut: the file has {len(text)} characters]"
 
     def write_file(self, path: str, content: str) -> str:
-        """Write ``content``, making folders as needed."""
+        """Write ``content`` to a file; missing folders are created."""
         target = self._resolve(path)
         if target.is_dir():
             raise ToolError(f"{path} is a folder")
@@ -96,7 +96,7 @@ class Workspace:
         return f"Wrote {len(content)} characters to {path}."
 
     def call(self, name: str, arguments: str) -> str:
-        """Carry out one tool call as the model wrote it. A failure is text that starts with ``error:``."""
+        """Execute one tool call; ``arguments`` is the model's JSON text. Errors are returned as ``error: ...``."""
         known = {tool["function"]["name"]: tool["function"]["parameters"]["required"] for tool in TOOLS}
         try:
             if name not in known:
@@ -121,7 +121,7 @@ class AgentResult:
     """How one attempt ended.
 
     ``outcome``: ``finished`` (called finish), ``stopped`` (answered without a tool call), ``max_turns`` or
-    ``interrupted`` (``should_stop`` said so). ``answer``: the finish summary or the last text.
+    ``interrupted`` (``should_stop`` returned true). ``answer``: the finish summary or the last text.
     """
 
     outcome: str
@@ -146,7 +146,7 @@ def run_agent(
     """Let ``model`` work on ``prompt`` in ``workspace`` until it finishes, stops or runs out of turns.
 
     Raises:
-        openai.OpenAIError: the server refused or could not be reached (after the SDK's own retries).
+        openai.OpenAIError: the server refused, or could not be reached after the SDK's retries.
     """
     from openai import DefaultHttpxClient, OpenAI, omit
 

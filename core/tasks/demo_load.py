@@ -1,8 +1,8 @@
-"""Loads the shipped demo data: journal records, appended to the studio's journal.
+"""Loads the shipped demo data: appends its journal records to the studio's journal.
 
-``demo_data/journal.jsonl.zst`` holds one journal record per line (see ``core.records``), as the gateway and the API
-wrote them while the demo ran (``demo_data/make_demo_data.py``). So loading it is replaying captured calls:
-tokens, links and rewards come out of the same ingest as everything else.
+``demo_data/journal.jsonl.zst`` has one journal record per line (see ``core.records``). The gateway and the API wrote
+them during a run of the demo (``demo_data/make_demo_data.py``). Ingest derives tokens, links and rewards from them as
+from any captured call.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ def read_demo(path: Path = DEMO_JOURNAL) -> Iterator[tuple[bytes, dict[str, Any]
     """``(payload, record)`` of every line of the demo file.
 
     Raises:
-        NotFound: the file is not there.
-        InvalidInput: a line is no journal record.
+        NotFound: the file does not exist.
+        InvalidInput: a line is not a journal record.
     """
     import pyarrow as pa
 
     if not path.is_file():
-        raise NotFound(
-            f"{path.name} is missing", field="demo_data", hint="run from a clone, or demo_data/make_demo_data.py"
-        )
+        raise NotFound(f"{path.name} is missing", field="demo_data", hint="run demo_data/make_demo_data.py in a clone")
     with pa.input_stream(str(path), compression="zstd") as stream:
         lines = stream.read().splitlines()
     for number, line in enumerate(lines, start=1):
@@ -46,10 +44,10 @@ def load_demo(
 ) -> dict[str, Any]:
     """Append the demo's records to ``journal`` and wait until they are durable.
 
-    Every uid is fixed, so a second load finds all steps present and changes nothing.
+    All uids are fixed, so loading it again changes nothing.
 
     Returns:
-        ``{n_steps, n_trajectories, n_groups, loaded_at}``: what the file holds.
+        ``{n_steps, n_trajectories, n_groups, loaded_at}``: counts of the file.
 
     Raises:
         JournalError: it could not be stored.

@@ -1,9 +1,9 @@
 """The demo's policy: scripted answers instead of a language model.
 
-The demo must run on any laptop in a second, so its policy is the scripted engine (``core.serving.scripted``)
-reading ``demo_data/policy.json``, which this module makes. Agent, tools, files, checks and capture are real; only
-the choice of words is fixed beforehand. Each task has the same eight ways to go about it (``WAYS``), and a
-rollout's seed picks one, so that the siblings of a prompt group succeed, recover, fail and loop.
+The demo must run on any laptop in a second. Its policy is therefore the scripted engine (``core.serving.scripted``)
+with ``demo_data/policy.json``, which this module generates. Agent, tools, files, checks and capture are real; only the
+model's output is fixed. Each task has eight scripted behaviours (``WAYS``), and a rollout's seed selects one. The
+rollouts of a prompt group therefore succeed, recover, fail or loop.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from core.tasks.task import Task
 
 MODEL = "demo-1"
 MAX_TURNS = 8
-"""The demo agent's turn limit: the looping way runs into it."""
+"""The demo agent's turn limit; the looping behaviour reaches it."""
 SCRIPT_SEED = 364
-"""The scripted engine picks a variant by hash of this and the request's ``seed``. Under this one, the request
-seeds 0 to 7 pick all eight ways: direct, mistaken, wrong_path, gives_up, careful, loops, mends, wrong_arguments."""
+"""The scripted engine selects a variant by a hash of this and the request's ``seed``. With this value, the request
+seeds 0 to 7 select all eight: direct, mistaken, wrong_path, gives_up, careful, loops, mends, wrong_arguments."""
 DELAY_S = 0.05
-"""How long the scripted policy takes for an answer, seconds: slow enough to watch the steps arrive."""
+"""Delay of each answer, seconds; slow enough to see the steps arrive on the pages."""
 
 Reply = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is to be written for a task: ``right`` scores 1, ``wrong`` less; ``reads`` is looked at first."""
+    """The files that a rollout writes for a task: ``right`` scores 1, ``wrong`` less. ``reads`` are read before."""
 
     reads: tuple[str, ...]
     right: Mapping[str, str]
@@ -139,15 +139,15 @@ WAYS: dict[str, Callable[[Answer], list[Reply]]] = {
     "gives_up": _gives_up,
     "wrong_path": _wrong_path,
 }
-"""In the order of the script's variants, which ``SCRIPT_SEED`` gives out."""
+"""The behaviours by name, in the order of the script's variants."""
 
 SUCCESSFUL = ("direct", "wrong_path", "careful", "mends", "wrong_arguments")
 
 
 def plans(task: Task) -> list[list[Reply]]:
-    """The replies of every way for a task, ``[n_ways][n_turns]``, in the order of ``WAYS``.
+    """The replies of every behaviour for a task, ``[n_ways][n_turns]``, in the order of ``WAYS``.
 
-    Every way succeeds at the greeting: a group without variance, as they occur in real batches.
+    All rollouts of the greeting task succeed, so that the demo has a group without variance.
     """
     answer = _ANSWERS[task.task_uid](task)
     if task.task_uid == "demo-write-greeting":
@@ -157,9 +157,10 @@ def plans(task: Task) -> list[list[Reply]]:
 
 
 def policy_script(tasks: Sequence[Task]) -> dict[str, Any]:
-    """The script for ``core.serving.scripted``: one rule per task and turn, one variant per way.
+    """The script for ``core.serving.scripted``: one rule per task and turn, one variant per behaviour.
 
-    A rule knows its task by the prompt. A way that is over says so in words, which ends the attempt.
+    A rule matches its task by the prompt. After its last turn, a behaviour replies without a tool call, which ends the
+    attempt.
     """
     over: Reply = {"content": "There is nothing left to do."}
     rules = []

@@ -1,4 +1,4 @@
-"""The demo's tasks: eight small jobs on files, each with a code check. All text is our own."""
+"""The demo's tasks: eight small file tasks, each with a verifier."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TROUBLE = ("no answer from peer", "checksum differs", "disk is slow", "retry ga
 
 
 def demo_tasks(seed: int = 0) -> list[Task]:
-    """The tasks in a fixed order. ``seed`` draws the numbers in the tables and the log."""
+    """The tasks in a fixed order. ``seed`` determines the numbers in the tables and the log."""
     return [
         _rename_keys(),
         _sum_column(random.Random(f"{seed}/sales")),

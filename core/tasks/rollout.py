@@ -1,4 +1,4 @@
-"""One rollout: a session, a fresh workspace, the agent, the check, the reward."""
+"""Runs one rollout of the demo: creates a session and a workspace, runs the agent and the check, reports the reward."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from core.tasks.task import Task
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What became of one attempt.
+    """The result of one rollout.
 
     ``outcome``: that of the agent (``finished``, ``stopped``, ``max_turns``, ``interrupted``) or ``error``.
-    ``score`` is None unless the agent finished; ``error`` is the reason of a failed rollout.
+    ``score`` is None unless the agent finished; ``error`` is the reason of a failure.
     """
 
     task_uid: str
@@ -45,8 +45,8 @@ def run_rollout(
 ) -> Rollout:
     """Let the demo agent attempt ``task`` once and report the reward.
 
-    The check runs after the agent stopped. An attempt that an engine failure broke is closed without a reward
-    (the policy did not earn a 0); an interrupted one stays open.
+    The check runs after the agent has stopped. After an engine failure, the trajectory is completed without a reward,
+    because a failure is not a score of 0. An interrupted trajectory stays open.
 
     Raises:
         StudioError: the studio refused the session or the completion.

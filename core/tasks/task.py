@@ -12,10 +12,10 @@ from core.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One thing for an agent to do.
+    """One task for an agent.
 
     Attributes:
-        task_uid: stable name; the ``prompt_uid`` of every trajectory that attempts it.
+        task_uid: stable name; the ``prompt_uid`` of its trajectories.
         prompt: the task's text for the agent.
         input_files: path relative to the workspace -> text.
         check: ``{"verifier": name, ...}`` for ``core.rewards.score``.
@@ -28,15 +28,15 @@ class Task:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def write_inputs(self, workspace: Path) -> None:
-        """Lay the input files into ``workspace``.
+        """Write the input files to ``workspace``.
 
         Raises:
-            InvalidInput: a path leads out of the workspace.
+            InvalidInput: a path is outside the workspace.
         """
         root = workspace.resolve()
         for name, text in self.input_files.items():
             path = (root / name).resolve()
             if not path.is_relative_to(root):
-                raise InvalidInput(f"{name} leads out of the workspace", field="input_files")
+                raise InvalidInput(f"{name} is outside the workspace", field="input_files")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")

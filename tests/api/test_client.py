@@ -125,7 +125,7 @@ def test_errors_are_the_services(client: StudioClient) -> None:
     trajectory = uid()
     step = {"trajectory_uid": trajectory, "step_index": 0, "response_ids": [1]}
     assert client.submit([step]) == client.submit([step]) == 1
-    with pytest.raises(Conflict, match="stored with other content"):
+    with pytest.raises(Conflict, match="stored with different content"):
         client.submit([{**step, "response_ids": [2]}])
     with pytest.raises(InvalidInput, match="a reward can't be nan"):
         client.complete(trajectory, reward=float("nan"))

@@ -38,5 +38,5 @@ def test_an_answer_in_a_file(tmp_path: Path) -> None:
 
 
 def test_no_right_answer_is_the_callers_mistake() -> None:
-    with pytest.raises(InvalidInput, match="no right answer"):
+    with pytest.raises(InvalidInput, match="correct answer is missing"):
         score(Path(), {"verifier": "final_number", "text": "#### 1"})

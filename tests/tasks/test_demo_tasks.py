@@ -57,7 +57,7 @@ def test_inputs_stay_in_the_workspace(tmp_path: Path) -> None:
     task = Task("t", "p", {"../out.txt": "x"}, {})
     root = tmp_path / "workspace"
     root.mkdir()
-    with pytest.raises(Exception, match="out of the workspace"):
+    with pytest.raises(Exception, match="outside the workspace"):
         task.write_inputs(root)
     assert not (tmp_path / "out.txt").exists()
 

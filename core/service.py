@@ -21,6 +21,7 @@ from starlette.applications import Starlette
 from core.api import ApiDeps, create_api
 from core.api.annotationqueue import AnnotationQueue
 from core.api.handling import EXCEPTION_HANDLERS
+from core.api.openapi import open_paths
 from core.api.produce import mint_session
 from core.api.train import give_up_sync, put_in_force
 from core.api.wire import PolicyIn, SessionIn, check
@@ -233,6 +234,7 @@ class Service:
             self.settings,
             owner=f"http://127.0.0.1:{self.port}",
             token=self._worker_token,
+            open_paths=open_paths(),
             keys=self.keys,
             policy=self.policy,
             stats=self.stats,
@@ -286,6 +288,7 @@ class Service:
             api_key=self.settings.api_key,
             keys=self.keys,
             stats=self.stats,
+            open_paths=open_paths(),
             cors_origins=self.settings.cors_origins,
             wrong_keys=self.wrong_keys,
             worker_token=self._worker_token,

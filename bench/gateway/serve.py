@@ -56,6 +56,7 @@ def several(data: Path, upstream: str, n: int) -> Callable[[], None]:
         Settings(data_dir=data, engine=upstream, gateways=n, port=0),
         owner="http://127.0.0.1:9",
         token="bench",
+        open_paths=(),
         keys=KeyStore(),
         policy=PolicyState(),
         stats=GatewayStats(clock=time.time),

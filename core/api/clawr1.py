@@ -20,6 +20,7 @@ from core.api.routing import Router
 from core.api.schemas import BOOL, INT, INT_OR_NULL, NUM, NUM_OR_NULL, OBJ, STR, TEXT_OR_NULL, array, obj, or_null
 from core.dialects.errors import engine_refusal
 from core.errors import EngineError, InvalidInput
+from core.gateway.access.roles import Role
 from core.gateway.calls.clawr1 import UID_PREFIX
 from core.gateway.engines.answer import EngineCall
 from core.gateway.engines.detokenize import detokenize
@@ -215,7 +216,7 @@ def _check(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {**check, "verifier": name, "answer": answer}
 
 
-@routes("GET", "/ready", obj(ready=BOOL), statuses=(503,), same_at=(503,))
+@routes("GET", "/ready", obj(ready=BOOL), statuses=(503,), same_at=(503,), role=Role.OPEN)
 def ready(call: Call) -> Any:
     """Whether calls are accepted."""
     is_ready = not call.deps.policy.syncing

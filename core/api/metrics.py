@@ -17,13 +17,14 @@ from starlette.responses import Response
 from core.api.handling import ApiDeps, Call
 from core.api.routing import Router
 from core.api.schemas import STR
+from core.gateway.access.roles import Role
 from core.journal import journal_bytes
 
 routes = Router()
 _BY: Final = ("channel", "source", "agent", "model", "engine", "identity_source")
 
 
-@routes("GET", "/metrics", STR, media=("text/plain",), at_root=True)
+@routes("GET", "/metrics", STR, media=("text/plain",), at_root=Role.ADMIN)
 def metrics(call: Call) -> Response:
     """Prometheus metrics."""
     return Response(generate_latest(Metrics(call.deps)), media_type=CONTENT_TYPE_PLAIN_0_0_4)

@@ -19,6 +19,7 @@ from core.api import batches, clawr1, data, feedback, keys, metrics, produce, re
 from core.api.handling import Call
 from core.api.routing import Operation, Router
 from core.api.schemas import ANY, BOOL, INT, OBJ, STR, Schema, array, obj, whole
+from core.gateway.access.roles import Role
 
 SERVED: Final = tuple(
     operation
@@ -110,7 +111,14 @@ CAPTURE: Final = (
 BESIDE_V1: Final = ("/tokenize", "/detokenize")
 """Those that are also served without ``/v1``."""
 HEALTH: Final = Operation(
-    "GET", "/health", "capture", "Whether the default engine is alive", obj(status=STR), statuses=(503,), same_at=(503,)
+    "GET",
+    "/health",
+    "capture",
+    "Whether the default engine is alive",
+    obj(status=STR),
+    role=Role.OPEN,
+    statuses=(503,),
+    same_at=(503,),
 )
 
 
@@ -119,9 +127,9 @@ def operations() -> Iterator[Operation]:
     yield from SERVED
     for operation in CAPTURE:
         for prefix in ("/v1", "/{trajectory_uid}/{prompt_uid}/v1"):
-            yield replace(operation, path=prefix + operation.path)
+            yield replace(operation, path=prefix + operation.path, role=Role.SESSION)
             if operation.path in BESIDE_V1:
-                yield replace(operation, path=prefix.removesuffix("/v1") + operation.path)
+                yield replace(operation, path=prefix.removesuffix("/v1") + operation.path, role=Role.SESSION)
     yield HEALTH
 
 
@@ -209,13 +217,13 @@ def _answer(media: str, schema: Schema) -> Schema:
 _own = Router("", "document")
 
 
-@_own("GET", "/openapi.json", OBJ)
+@_own("GET", "/openapi.json", OBJ, role=Role.OPEN)
 def openapi(call: Call) -> Any:
     """This document."""
     return document(call.base_url)
 
 
-@_own("GET", "/docs", STR)
+@_own("GET", "/docs", STR, role=Role.OPEN)
 def docs(call: Call) -> Any:
     """The document as a page."""
     return HTMLResponse(page(document(call.base_url)))
@@ -276,3 +284,8 @@ def _pre(value: Any) -> str:
 
 OWN: Final = tuple(_own.operations)
 """The routes of the document itself."""
+
+
+def open_paths() -> frozenset[str]:
+    """Paths of all routes that need no key."""
+    return frozenset(operation.path for operation in (*operations(), *OWN) if operation.role is Role.OPEN)

@@ -29,6 +29,7 @@ from core.api.schemas import (
 )
 from core.api.wire import FILTERS_NOTE, WHERE_NOTE
 from core.errors import InvalidInput
+from core.gateway.access.roles import Role
 from core.journal import journal_bytes
 from core.types import View
 
@@ -165,7 +166,7 @@ def stats(call: Call) -> Any:
     }
 
 
-@routes("GET", "/healthz", obj(ok=BOOL, problems=array(OBJ)), statuses=(503,), same_at=(503,), at_root=True)
+@routes("GET", "/healthz", obj(ok=BOOL, problems=array(OBJ)), statuses=(503,), same_at=(503,), at_root=Role.OPEN)
 def healthz(call: Call) -> Any:
     """Whether calls are captured and ingested; 503 if not."""
     problems = call.deps.problems()
@@ -181,7 +182,7 @@ def healthz(call: Call) -> Any:
     return json_response(body, 503 if any(one["stops"] for one in problems) else 200)
 
 
-@routes("GET", "/readyz", obj(ready=BOOL), statuses=(503,), same_at=(503,), at_root=True)
+@routes("GET", "/readyz", obj(ready=BOOL), statuses=(503,), same_at=(503,), at_root=Role.OPEN)
 def readyz(call: Call) -> Any:
     """Whether calls are accepted."""
     syncing, failure = call.deps.policy.syncing, call.deps.journal.error

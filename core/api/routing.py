@@ -21,6 +21,7 @@ from core.api.handling import CATCH_UP_S, ApiDeps, Call, error_response, json_re
 from core.api.schemas import Schema
 from core.api.wire import WireModel, check
 from core.errors import InvalidInput, StudioError
+from core.gateway.access.roles import Role
 from core.gateway.http.asgi import ClientDisconnected, read_request
 from core.gateway.http.fast_router import decode_slashes
 
@@ -35,6 +36,7 @@ class Operation:
     """One route.
 
     Attributes:
+        role: which key the route accepts.
         path: in Starlette's syntax, for example ``{uid:path}``.
         summary: one line.
         answer: schema of the 200 response.
@@ -57,6 +59,7 @@ class Operation:
     summary: str
     answer: Schema
     handler: Callable[..., Any] | None = None
+    role: Role = Role.ADMIN
     model: type[WireModel] | None = None
     body: type[WireModel] | Schema | None = None
     query: Mapping[str, Schema] = field(default_factory=dict)
@@ -109,22 +112,26 @@ class Router:
         media: Sequence[str] = ("application/json",),
         body_media: str = "application/json",
         example: Any = None,
-        at_root: bool = False,
+        role: Role = Role.ADMIN,
+        at_root: Role | None = None,
         reads_pool: bool = True,
     ) -> Callable[[HandlerT], HandlerT]:
-        """Declare the decorated function as a route; see ``Operation``. ``at_root``: also without the prefix."""
+        """Declare the decorated function as a route; see ``Operation``.
+
+        ``at_root``: the role of the same route without the prefix; None: it is not served there.
+        """
 
         def declare(handler: HandlerT) -> HandlerT:
             summary, _, note = (getdoc(handler) or "").partition("\n\n")
             model = get_type_hints(handler).get("body")
             note = " ".join(note.replace("``", "`").split())
             below = Operation(
-                method, self._prefix + path, self._tag, summary.rstrip("."), answer, handler, model, model or body,
-                query or {}, statuses, same_at, media, body_media, example, note or None, reads_pool,
+                method, self._prefix + path, self._tag, summary.rstrip("."), answer, handler, role, model,
+                model or body, query or {}, statuses, same_at, media, body_media, example, note or None, reads_pool,
             )  # fmt: skip
             self.operations.append(below)
-            if at_root:
-                self.operations.append(replace(below, path=path, tag="health"))
+            if at_root is not None:
+                self.operations.append(replace(below, path=path, tag="health", role=at_root))
             return handler
 
         return declare

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -64,6 +64,7 @@ class Fleet:
         settings: settings of the workers, and their number; ``port`` 0 takes a free port.
         owner: root URL of the owner's server, which serves everything but model calls.
         token: proves to that server that a worker forwarded a request.
+        open_paths: paths that need no key.
         keys, policy: of the owner; changes are sent to the workers.
         stats: counters to which those of the workers are added.
         ledger: budgets of keys; workers ask it before each call.
@@ -78,6 +79,7 @@ class Fleet:
         *,
         owner: str,
         token: str,
+        open_paths: Collection[str],
         keys: KeyStore,
         policy: PolicyState,
         stats: GatewayStats,
@@ -92,6 +94,7 @@ class Fleet:
         self._settings = settings
         self._owner = owner
         self._token = token
+        self._open_paths = sorted(open_paths)
         self._keys = keys
         self._policy = policy
         self._stats = stats
@@ -207,6 +210,7 @@ class Fleet:
             "port": self.port,
             "owner": self._owner,
             "token": self._token,
+            "open_paths": self._open_paths,
             "keys": self._keys.rows(),
             "policy": [asdict(event) for event in self._policy.history],
             "sync": self._policy.sync_json(),

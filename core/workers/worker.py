@@ -124,6 +124,7 @@ class Worker:
             api_key=settings.api_key,
             keys=self.keys,
             stats=self.stats,
+            open_paths=begin["open_paths"],
             cors_origins=settings.cors_origins,
         )
         raise_descriptor_limit()

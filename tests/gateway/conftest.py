@@ -64,6 +64,7 @@ class Gateway:
             api_key=deps.settings.api_key,
             keys=self.keys,
             stats=self.stats,
+            open_paths={"/health"},
         )
         self.server = GatewayServer(app)
         self.root = f"http://127.0.0.1:{self.server.start()}"

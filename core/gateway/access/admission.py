@@ -4,9 +4,9 @@ Each request is checked for four things: the ``Host`` names this server; it does
 its key allows this call; a request to the admin API declares JSON. Every server of the port has this layer: a single
 process, each gateway worker, and the owner that workers forward to.
 
-There are three kinds of calls. Model calls (``/v1`` and ``/{trajectory}/{prompt}/v1``) accept the admin key or a
-session key. A few paths reveal nothing and are open. Everything else is the admin API, which never accepts a session
-key: an agent reads only its own answers, and can't reward itself.
+There are three roles. Model calls (``/v1`` and ``/{trajectory}/{prompt}/v1``) accept the admin key or a session key. A
+few paths reveal nothing and are open. Everything else is the admin API, which never accepts a session key: an agent
+reads only its own answers, and can't reward itself.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from starlette.middleware.cors import CORSMiddleware
 from core.errors import Forbidden, ForeignOrigin, StudioError, UnknownHost, UnsupportedMedia
 from core.gateway.access.hosts import Hosts, is_foreign
 from core.gateway.access.keys import KeyStore, authorize, presented_keys
+from core.gateway.access.roles import Role, role_of
 from core.gateway.access.wrong_keys import WrongKeys
 from core.gateway.http.asgi import Receive, Scope, Send, send_whole
-from core.gateway.http.error_shapes import MODEL_PATH, refusal
+from core.gateway.http.error_shapes import refusal
 from core.gateway.http.fast_router import matched_path
 from core.gateway.telemetry.stats import GatewayStats
 
-OPEN_PATHS: Final = frozenset({"/health", "/healthz", "/readyz", "/ready", "/openapi.json", "/docs"})
 WORKER_HEADER: Final = "x-claw-worker"
 """``TOKEN ADDRESS``: marks a request that a worker forwards, with the client's address."""
 CORS_METHODS: Final = ("GET", "POST", "DELETE")
@@ -49,6 +49,7 @@ class Admission:
         api_key: the admin key; None requires no key.
         keys: session keys.
         stats: counts refused requests by reason.
+        open_paths: paths that need no key.
         cors_origins: origins whose pages may make model calls.
         wrong_keys: shared with every other place that checks the admin key.
         worker_token: sent by gateway workers, which have made the same checks already.
@@ -62,6 +63,7 @@ class Admission:
         api_key: str | None,
         keys: KeyStore,
         stats: GatewayStats,
+        open_paths: Collection[str],
         cors_origins: Collection[str] = (),
         wrong_keys: WrongKeys | None = None,
         worker_token: str | None = None,
@@ -71,6 +73,7 @@ class Admission:
         self._api_key = api_key
         self._keys = keys
         self._stats = stats
+        self._open_paths = frozenset(open_paths)
         self._wrong_keys = wrong_keys or WrongKeys()
         self._worker_token = worker_token
         self._origins = frozenset(origin.encode("latin-1") for origin in cors_origins)
@@ -97,14 +100,14 @@ class Admission:
                 origin = value if origin is None else b""
             elif name == b"sec-fetch-site":
                 site = value
-        path = matched_path(scope)
+        role = role_of(matched_path(scope), self._open_paths)
         if host is None or not self._hosts.allow(host):
             shown = "none" if host is None else repr(host.decode("latin-1")[:100])
             hint = "send requests to the address that it listens at, or name the host in CLAW_STUDIO_ALLOWED_HOSTS"
             error = UnknownHost(f"this service does not answer for the host {shown}", field="Host", hint=hint)
             await self._refuse(scope, send, error, "host")
-        elif is_foreign(origin, site, host) and path not in OPEN_PATHS:
-            if origin in self._origins and MODEL_PATH.match(path):
+        elif is_foreign(origin, site, host) and role is not Role.OPEN:
+            if origin in self._origins and role is Role.SESSION:
                 await self._with_cors(scope, receive, send)  # type: ignore[arg-type]
                 return
             hint = "CLAW_STUDIO_CORS_ORIGINS names those whose pages may make model calls; the admin API takes none"
@@ -117,11 +120,12 @@ class Admission:
     async def _keyed(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check the key of a request whose host and origin are allowed, and serve it."""
         path = matched_path(scope)
-        if path not in OPEN_PATHS:
+        role = role_of(path, self._open_paths)
+        if role is not Role.OPEN:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
             try:
-                self._check_key(scope, headers, path)
-                if not MODEL_PATH.match(path):
+                self._check_key(scope, headers, role)
+                if role is Role.ADMIN:
                     _check_media(headers, path)
             except UnsupportedMedia as error:
                 await self._refuse(scope, send, error, "media_type")
@@ -131,10 +135,10 @@ class Admission:
                 return
         await self._app(scope, receive, send)
 
-    def _check_key(self, scope: Scope, headers: dict[str, str], path: str) -> None:
+    def _check_key(self, scope: Scope, headers: dict[str, str], role: Role) -> None:
         presented = presented_keys(headers)
         binding = authorize(presented, self._keys, self._api_key, self._address(scope, headers), self._wrong_keys)
-        if binding is not None and not MODEL_PATH.match(path):
+        if binding is not None and role is Role.ADMIN:
             raise Forbidden(
                 "a session key makes model calls and nothing else",
                 field="authorization",

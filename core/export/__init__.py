@@ -1,4 +1,4 @@
-"""Exports: one format per file, registered by name in a dict."""
+"""Export formats: one per file, registered by name in ``EXPORTERS``."""
 
 from __future__ import annotations
 
@@ -66,20 +66,20 @@ def export(
     options: Mapping[str, Any] | None = None,
     **named: Any,
 ) -> ExportResult:
-    """Write a plan's file and its manifest.
+    """Write a plan to a file, and its manifest.
 
     Args:
-        plan: what to write.
-        pool: tokens and messages are read from it.
+        plan: the plan to write.
+        pool: source of tokens and messages.
         format_name: key of ``EXPORTERS``.
-        out_dir: folder, made when missing.
-        progress: called with (steps written, steps in all); raising cancels.
-        clock: time written into the manifest.
-        options: of the format, by name: what a caller named, which need not be a format's at all.
-        named: the same where the code names them.
+        out_dir: folder; created if missing.
+        progress: called with (steps written, total steps); raising from it cancels the export.
+        clock: time for the manifest.
+        options: the format's options by name; unknown ones are refused.
+        named: further options as keyword arguments.
 
     Raises:
-        InvalidInput: an unknown format or option, an empty plan, an unwritable folder.
+        InvalidInput: the format or an option is unknown, the plan is empty, or the folder can't be written.
     """
     if format_name not in EXPORTERS:
         known = ", ".join(EXPORTERS)

@@ -1,7 +1,7 @@
-"""OpenAI-messages JSON lines: one conversation per line, with its tools, for trainers that encode texts themselves.
+"""Exports OpenAI messages as JSON lines: one conversation with its tools per line, for trainers that tokenize texts.
 
-A chosen step whose messages begin with those of a line so far continues it. An assistant message that was not
-chosen, or that holds redacted tokens, carries ``"weight": 0``, as in OpenAI's fine-tuning files.
+A planned step whose messages extend those of an existing line continues that line. Assistant messages that are not
+planned, or that have redacted tokens, get ``"weight": 0``, as in OpenAI's fine-tuning files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from core.export.lines import Lines, not_as_text, write_conversations
 
 
 def conversations(steps: list[dict[str, Any]]) -> Iterator[tuple[list[dict[str, Any]], list[dict[str, Any]] | None]]:
-    """(messages, tools) of the lines of one trajectory's chosen steps, in order."""
+    """Yield (messages, tools) of each line for the planned steps of one trajectory, in order."""
     lines: list[tuple[list[dict[str, Any]], list[dict[str, Any]] | None, set[int]]] = []
     for step in steps:
         before, answer, tools = step["messages"], step["response_message"], step["tools"]
@@ -50,27 +50,27 @@ def _lines(steps: list[dict[str, Any]]) -> Lines:
 
 
 def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:
-    """What follows from there being texts only."""
+    """Differences due to text-only data."""
     return (
-        Difference("The texts are encoded anew by whoever trains on them; ids may differ from those captured"),
-        Difference("Answers that were not chosen are trained on where nobody heeds weights", "weight: 0 of a message"),
+        Difference("The trainer encodes the texts; ids may differ from the captured ones"),
+        Difference("Answers outside the plan are trained on if the trainer ignores weights", "weight: 0 of a message"),
     )
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
-    """Stream the lines, a trajectory at a time."""
+    """Write the file, one trajectory at a time."""
     return write_conversations(plan, source, sink, progress, _lines)
 
 
 def load_command(name: str) -> str:
-    """Reads the lines."""
+    """A command that reads the lines."""
     return f"python -c \"import json; print(len([json.loads(line) for line in open('{name}')]))\""
 
 
 EXPORTER = Exporter(
     name="openai_messages",
     title="OpenAI messages (JSONL)",
-    description="Conversations with tools as text, for trainers that encode themselves; ids are not in it",
+    description="Conversations with tools as text, for trainers that tokenize texts; without token ids",
     suffix=".jsonl",
     write=write,
     load_command=load_command,

@@ -1,12 +1,12 @@
-"""Packed prefix trees as safetensors: each row of the plan's layout with its loss terms, ready for one forward pass.
+"""Exports packed prefix trees as safetensors: each packed row of the plan with its loss terms.
 
-Every array of ``core.tree.build.PackedTree`` and ``core.tree.terms.LossTerms`` stands once for all rows, one row after
-another; ``NAME.rows`` (int64 [n_rows + 1]) says where each row's part is. ``step_uids`` are JSON bytes; a term's
-``step`` and a row's ``members`` index the row's own steps, ``steps`` (int64) their places among all. ``row_ranks``
-(int64 [n_rows]) deals the rows to the recipe's ranks, as many each and nearly the same work. The metadata hold the
-denominators of the batch's loss, so that splitting it over micro-batches or ranks changes nothing.
+Every array of ``core.tree.build.PackedTree`` and ``core.tree.terms.LossTerms`` is stored concatenated over all rows;
+``NAME.rows`` (int64 [n_rows + 1]) has the offsets of the rows. ``step_uids`` are JSON bytes. A term's ``step`` and a
+row's ``members`` index the steps of the row, ``steps`` (int64) maps those to all steps. ``row_ranks`` (int64 [n_rows])
+assigns rows to the recipe's ranks, with equal numbers and nearly equal work. The metadata have the denominators of the
+batch's loss, so that splitting the batch over micro-batches or ranks does not change the loss.
 
-``read_rows`` gives the rows back as the objects that were written::
+``read_rows`` reads the rows as the same objects::
 
     for row, terms, uids in read_rows(path, rank=torch.distributed.get_rank()):
         use_tree_attention(model, "cascade")
@@ -58,7 +58,7 @@ COPY_BYTES = 1 << 20
 
 
 class _Column:
-    """One array in the making: its bytes on disk, its rows' borders in memory."""
+    """One array that is being written: its bytes in a temporary file, its row offsets in memory."""
 
     def __init__(self, spool: BinaryIO) -> None:
         self.spool = spool
@@ -72,7 +72,7 @@ class _Column:
 
 
 def _advantages(plan: Plan, places: Int64) -> dict[str, NDArray[np.float32]]:
-    """``advantages`` or ``token_advantages`` of ``loss_terms``, for the steps at these places."""
+    """The argument ``advantages`` or ``token_advantages`` of ``loss_terms``, for the steps at these indices."""
     steps = plan.steps.take(pa.array(places))
     if "token_advantages" in plan.steps.column_names:
         flat = steps["token_advantages"].combine_chunks().flatten()
@@ -81,7 +81,7 @@ def _advantages(plan: Plan, places: Int64) -> dict[str, NDArray[np.float32]]:
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
-    """Stream the rows through spools, then the header and the arrays. InvalidInput when a step is over the budget."""
+    """Write the rows to temporary files, then header and arrays. InvalidInput if a step exceeds the token budget."""
     made = plan.layout
     if len(made.over_budget):
         uid = plan.step_uids[int(made.over_budget[0])]
@@ -120,7 +120,7 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
 def _write_safetensors(
     sink: Sink, columns: Mapping[str, _Column], ranks: Int64, uids: bytes, metadata: Mapping[str, str]
 ) -> None:
-    """The safetensors layout: header length, header, then the arrays; 8-byte ones first, so that all are aligned."""
+    """Write header length, header and arrays. Arrays of 8-byte items come first, so that all are aligned."""
     arrays: list[tuple[str, str, int, Any]] = []
     for name, column in columns.items():
         arrays.append((name, column.dtype, column.rows[-1], column.spool))
@@ -157,10 +157,13 @@ def read_totals(path: Path | str) -> Denominators:
 
 
 def read_rows(path: Path | str, *, rank: int | None = None) -> Iterator[tuple[PackedTree, LossTerms, list[str]]]:
-    """(row, its loss terms, the uids that ``terms.step`` indexes) of every row, or every row of a rank, one at a time.
+    """Yield (row, its loss terms, the uids that ``terms.step`` indexes) of all rows, or of the rows of one rank.
 
-    Ranks may differ by one row: who has less still joins the others' collectives, with a loss of zero. InvalidInput for
-    a rank that the file was not dealt to.
+    The number of rows per rank differs by at most one. A rank with one row less must still take part in collectives,
+    with a loss of zero.
+
+    Raises:
+        InvalidInput: the file has no such rank.
     """
     from safetensors import safe_open
 
@@ -171,7 +174,7 @@ def read_rows(path: Path | str, *, rank: int | None = None) -> Iterator[tuple[Pa
         n_ranks = int(file.metadata()["n_ranks"])
         if rank is not None and not 0 <= rank < n_ranks:
             raise InvalidInput(
-                f"no rank {rank}: the file is dealt to {n_ranks}",
+                f"no rank {rank}: the file has {n_ranks} ranks",
                 field="rank",
                 hint="set n_ranks in the recipe and export again",
             )
@@ -184,14 +187,14 @@ def read_rows(path: Path | str, *, rank: int | None = None) -> Iterator[tuple[Pa
 
 
 def _n_original(part: Mapping[str, NDArray[Any]]) -> int:
-    """Tokens of all members: the runs' lengths, each counted once per member that has it."""
+    """Tokens of all members, shared ones counted once per member."""
     offsets = part["run_offsets"]
     runs = ragged_index(offsets[:-1], np.diff(offsets))
     return int(part["run_length"][runs].sum())
 
 
 def load_command(name: str) -> str:
-    """Reads the rows with this package."""
+    """A command that reads the rows with this package."""
     return (
         'python -c "from core.export.packed_tree import read_rows; '
         f"print(sum(1 for _ in read_rows('{name}')))\"  # rows and loss terms for core.tree; see its docstring"

@@ -1,7 +1,7 @@
-"""Rows as padded matrices, the layout of verl and its descendants: prompts padded left, responses right.
+"""Training rows as padded matrices, the layout of verl and its derivatives: prompts padded left, responses right.
 
-Shapes: B rows, P the longest prompt, R the longest response. A row's prompt ends before its first sampled token;
-what tools said between sampled tokens belongs to the response, with mask 0.
+Shapes: B rows, P the longest prompt, R the longest response. A row's prompt ends before its first sampled token. Tool
+results between sampled tokens belong to the response, with mask 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from core.export.base import Difference
 from core.export.recompute import unknown_logprobs, with_context
 
 CELLS_MAX = 1_000_000_000
-"""Rows times longest row; beyond it the padded matrices alone would take tens of GB."""
+"""Limit of rows times longest row; beyond it the padded matrices would take tens of GB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,12 +33,12 @@ class Padded:
         prompt_mask: int64 [B, P], 1 on tokens.
         attention: int64 [B, R], 1 on tokens.
         response_mask: int64 [B, R], 1 on sampled tokens.
-        logprobs: float32 [B, R], log μ in nats, 0 where ``response_mask`` is 0; None when some are unknown.
-        advantages: float32 [B, R], 0 where ``response_mask`` is 0; None when some are unassigned.
-        shares: float32 [B, R], each step's part of its trajectory's reward on its last token, 0 elsewhere; None when
-            some trajectory is unscored.
+        logprobs: float32 [B, R], log μ in nats, 0 where ``response_mask`` is 0; None if some are unknown.
+        advantages: float32 [B, R], 0 where ``response_mask`` is 0; None if some are unassigned.
+        shares: float32 [B, R], each step's part of its trajectory's reward on its last token, 0 elsewhere; None if
+            a trajectory is unscored.
         last: int64 [B], index of each row's last sampled token in its response.
-        step: int64 [B], place in the plan of each row's last step.
+        step: int64 [B], index in the plan of each row's last step.
         unknown: the differences for the trainer if ``logprobs`` is None.
     """
 
@@ -82,7 +82,7 @@ def pad(plan: Plan, reader: TokenReader, *, merge: bool, pad_id: int) -> Padded:
     """Read all rows and pad them.
 
     Raises:
-        InvalidInput: the padded matrices would be too big; trainers that read them hold them whole as well.
+        InvalidInput: the padded matrices would be too large; a trainer would have to load them completely, too.
     """
     parts = [with_context(rows) for rows in training_rows(plan, reader, merge=merge)]
     lengths = np.concatenate([rows.lengths for rows in parts])

@@ -1,4 +1,4 @@
-"""Parquet, one bounded row group at a time."""
+"""Writes Parquet files, one bounded row group at a time."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from core.export.base import Difference, Progress, Sink, Written
 def write_row_groups(
     sink: Sink, schema: pa.Schema, groups: Iterable[tuple[int, pa.Table, Written]], total: int, progress: Progress
 ) -> Written:
-    """Write tables as row groups while they are made.
+    """Write tables as row groups while they are generated.
 
     Args:
-        sink: where to.
+        sink: the output.
         schema: of every table.
-        groups: (steps written when this one is in, table, what it holds).
-        total: steps in all, for progress.
+        groups: (number of steps written including this table, table, its counts).
+        total: total number of steps, for progress.
         progress: called after each row group.
     """
     n_rows = n_tokens = n_loss = 0
     differences: dict[Difference, None] = {}
-    # Plain encoding: zstd finds repeated contexts that dictionary codes hide, and it is twice as fast.
+    # Plain encoding: zstd finds repeated contexts, which dictionary codes would hide, and it is twice as fast.
     with pq.ParquetWriter(pa.PythonFile(sink, mode="w"), schema, compression="zstd", use_dictionary=False) as writer:
         for done, table, written in groups:
             writer.write_table(table, row_group_size=max(1, len(table)))

@@ -1,8 +1,8 @@
-"""prime-rl: micro-batches for its file transport, ``{output_dir}/rollouts/step_{n}/rank_0.bin``.
+"""Exports to prime-rl: micro-batches for its file transport, ``{output_dir}/rollouts/step_{n}/rank_0.bin``.
 
-Rows are packed next-fit under the recipe's token budget; a row that is longer stands alone. Each micro-batch is a
-msgpack array in the order of prime-rl's ``MicroBatch`` fields. Temperatures are per token, those of the captured
-requests; prime-rl divides logits by them, so a step at 0 or at an unknown temperature is refused.
+Rows are packed next-fit under the recipe's token budget; a longer row is a separate micro-batch. Each micro-batch is a
+msgpack array in the order of prime-rl's ``MicroBatch`` fields. Temperatures are per token, from the captured requests.
+prime-rl divides logits by them, so steps sampled at 0 or at an unknown temperature are refused.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class _MicroBatch:
 
 
 def _predicted(loss: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The mask without a row's first token: nothing predicts it."""
+    """The mask without a row's first token, which no position predicts."""
     mask = loss.copy()
     mask[:1] = False
     return mask
 
 
 def _checked_temperatures(plan: Plan) -> NDArray[np.float64]:
-    """Of each step of the plan. InvalidInput where prime-rl could not divide by one."""
+    """Temperature of each step of the plan, float64 [n]. InvalidInput if one is unknown or 0."""
     values = temperatures_of(plan)
     for wrong, what in ((np.isnan(values), "at an unknown one"), (values <= 0, "greedily, at temperature 0")):
         if wrong.any():
@@ -74,7 +74,7 @@ def _checked_temperatures(plan: Plan) -> NDArray[np.float64]:
 
 
 def _token_temperatures(rows: Rows, of_step: NDArray[np.float64]) -> NDArray[np.float64]:
-    """float64 [m]: a sampled token's own; of context the next sampled token's, whose logits stand there."""
+    """Temperature of each token, float64 [m]; context tokens have that of the next sampled token."""
     values = np.full(len(rows.ids), np.nan)
     values[ragged_index(rows.begins, rows.n_response)] = np.repeat(of_step[rows.steps], rows.n_response)
     known = np.flatnonzero(~np.isnan(values))
@@ -84,7 +84,7 @@ def _token_temperatures(rows: Rows, of_step: NDArray[np.float64]) -> NDArray[np.
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
-    """Spool the micro-batches, then write their number and them."""
+    """Write the micro-batches to a temporary file, then their number and their bytes to the sink."""
     import msgspec
 
     encode = msgspec.msgpack.encode
@@ -103,7 +103,7 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
             n_first += n_unpredicted(rows)
             progress(rows.done, len(plan.steps))
         spool.write(encode(open_batch.fields))
-        # A msgpack array begins with its length.
+        # A msgpack array starts with its length.
         sink.write(struct.pack(">BI", 0xDD, n_batches + 1))
         spool.seek(0)
         while piece := spool.read(COPY_BYTES):
@@ -112,7 +112,7 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
 
 
 def load_command(name: str) -> str:
-    """Reads the file with msgspec."""
+    """A command that reads the file with msgspec."""
     return f"python -c \"import msgspec; print(len(msgspec.msgpack.decode(open('{name}', 'rb').read())))\""
 
 

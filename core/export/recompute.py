@@ -1,8 +1,7 @@
-"""Shared code of formats whose trainer computes advantages itself: the plan's advantages in place of rewards, and the
-differences from the plan.
+"""Shared code of formats whose trainer computes advantages: writes the plan's advantages or the rewards.
 
 ``credit=plan`` writes the plan's advantage in place of the reward, and names the settings with which the trainer uses
-it unchanged. ``credit=trainer`` writes rewards, and the trainer computes its own advantages.
+it unchanged. ``credit=trainer`` writes rewards, from which the trainer computes advantages.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from core.errors import InvalidInput
 from core.export.base import Difference
 
 CREDIT: Mapping[str, tuple[str, ...]] = {"credit": ("plan", "trainer")}
-"""The option of formats with one number per row: the plan's advantage, or the trajectory's reward."""
+"""Option of formats with one number per row: the plan's advantage, or the trajectory's reward."""
 
-MERGE_HINT = "merge=step gives each step a row of its own"
+MERGE_HINT = "merge=step gives each step a separate row"
 
 
 def as_planned(settings: Mapping[str, str]) -> bool:
-    """Whether ``CREDIT`` is plan."""
+    """Whether the option ``credit`` is ``plan``."""
     return settings["credit"] == "plan"
 
 
 def row_advantages(rows: Rows) -> NDArray[np.float32]:
-    """The one advantage of each row, float32 [r].
+    """The advantage of each row, float32 [r].
 
     Raises:
-        InvalidInput: the plan assigns none, or those of a row's tokens differ: the format has one number per row.
+        InvalidInput: the plan assigns none, or they differ within a row, but the format has one number per row.
     """
     row = np.repeat(np.arange(len(rows)), rows.lengths)[rows.loss]
     values = rows.advantages[rows.loss]
@@ -52,13 +51,13 @@ def row_advantages(rows: Rows) -> NDArray[np.float32]:
         raise InvalidInput(
             f"advantages differ within {int((low < high).sum())} rows, and the format has one number per row",
             field="options",
-            hint=f"{MERGE_HINT}; where they differ by token, choose a format that has them by token",
+            hint=f"{MERGE_HINT}; if they differ within a step, choose a format with advantages per token",
         )
     return low
 
 
 def rows_rewards(plan: Plan, rows: Rows, settings: Mapping[str, str]) -> NDArray[np.float32]:
-    """The number in place of each row's reward, float32 [r]. InvalidInput if one is unknown."""
+    """The advantage or reward to write for each row, float32 [r]. InvalidInput if one is unknown."""
     return row_advantages(rows) if as_planned(settings) else trajectory_rewards(plan, rows.last_step)
 
 
@@ -71,21 +70,21 @@ def trajectory_rewards(plan: Plan, step: NDArray[np.int64]) -> NDArray[np.float3
     rewards: NDArray[np.float64] = plan.steps["trajectory_reward"].take(pa.array(step)).cast(pa.float64()).to_numpy()
     if np.isnan(rewards).any():
         raise InvalidInput(
-            f"{int(np.isnan(rewards).sum())} rows have no reward, and the format can't say so",
+            f"{int(np.isnan(rewards).sum())} rows have no reward, and the format needs one",
             field="recipe",
-            hint="score them, or choose an algorithm that needs rewards: it leaves the unscored out",
+            hint="score them, or choose an algorithm that needs rewards: it excludes unscored trajectories",
         )
     return rewards.astype(np.float32)
 
 
 def with_context(rows: Rows) -> Rows:
-    """The rows with something before each token that is trained on: a row without a prompt gives its first token.
+    """Give rows without a prompt a context: their first token becomes context and leaves the loss.
 
-    No model says how likely a token is that nothing stands before. Trainers read that number from beside the row: from
-    padding, or from the end of another row.
+    A model gives no probability for a token without context. Trainers would take it from padding or from the end of
+    another row.
 
     Raises:
-        InvalidInput: nothing of such a row is left.
+        InvalidInput: no token of such a row is left in the loss.
     """
     bare = rows.n_prompt == 0
     if not bare.any():
@@ -95,7 +94,7 @@ def with_context(rows: Rows) -> Rows:
     left = np.add.reduceat(loss, rows.offsets[:-1])
     if (left == 0).any():
         raise InvalidInput(
-            f"{int((left == 0).sum())} rows have neither a prompt nor a second token: nothing predicts their only one",
+            f"{int((left == 0).sum())} rows have neither a prompt nor a second token, so no token can be trained on",
             field="view",
             hint="where: n_prompt_tokens > 0",
         )
@@ -103,13 +102,13 @@ def with_context(rows: Rows) -> Rows:
 
 
 def bare_rows(plan: Plan) -> list[Difference]:
-    """What ``with_context`` does to a plan."""
+    """The difference that ``with_context`` causes, if the plan has steps without a prompt."""
     n = int((plan.steps["n_prompt_tokens"].to_numpy() == 0).sum())
     if not n:
         return []
     what = (
-        f"{n} steps have no prompt: nothing predicts their first token, so it is context and not trained on, nor "
-        "counted where the trainer whitens over tokens, which moves advantages a little"
+        f"{n} steps have no prompt: their first token becomes context and is not trained on. Trainers that whiten "
+        "over tokens do not count it, which changes advantages slightly"
     )
     return [Difference(what, "view where: n_prompt_tokens > 0")]
 
@@ -122,7 +121,7 @@ def sampled_at(plan: Plan) -> NDArray[np.float64]:
 
 
 def one_temperature(plan: Plan, setting: str) -> list[Difference]:
-    """A trainer that divides all logits by one temperature, where the steps' differ, or are unknown."""
+    """The difference for trainers with a single temperature, if the steps' temperatures differ or are unknown."""
     temperatures = np.unique(sampled_at(plan))
     if len(temperatures) < 2 and not np.isnan(temperatures).any():
         return []
@@ -136,7 +135,7 @@ def one_temperature(plan: Plan, setting: str) -> list[Difference]:
 
 
 def unknown_logprobs(rows: Sequence[Rows], why: str) -> tuple[Difference, ...]:
-    """Log-probs that one row lacks and so all do."""
+    """The difference if some log-probs are unknown: the file then has none."""
     n = sum(int(np.isnan(part.logprobs[part.loss]).any()) for part in rows)
     if not n:
         return ()
@@ -146,7 +145,7 @@ def unknown_logprobs(rows: Sequence[Rows], why: str) -> tuple[Difference, ...]:
 
 
 def counts_of(plan: Plan) -> dict[str, Any]:
-    """Trajectories of each group as ``{"sizes": [...], "uniform": bool}``."""
+    """Number of trajectories of each group, and whether they are equal: ``{"sizes": [...], "uniform": bool}``."""
     sizes = np.bincount(plan.trajectories["group"].to_numpy())
     sizes = sizes[sizes > 0]
     return {"sizes": sizes.tolist(), "uniform": bool((sizes == sizes[:1]).all())}

@@ -1,7 +1,6 @@
-"""SkyRL's pretokenized SFT datasets: unpadded ``input_ids`` and a 0/1 ``loss_mask`` over the whole sequence.
+"""Exports to SkyRL's pretokenized SFT datasets: unpadded ``input_ids`` and a 0/1 ``loss_mask`` of the same length.
 
-The first token of a row is never in the loss: SkyRL takes as many log-probs as tokens stand from the first sampled one
-on, and before the first token of a row there is none.
+The first token of a row is never in the loss, because there is no log-prob for a token without context.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ def _groups(plan: Plan, source: ExportSource, merge: bool) -> Iterator[tuple[int
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
-    """Stream the rows."""
+    """Write the file, row group by row group."""
     return write_row_groups(sink, SCHEMA, _groups(plan, source, merged(settings)), len(plan.steps), progress)
 
 
 def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:
-    """Its longest sequence, and rows without a prompt."""
+    """Differences in the longest sequence, and for rows without a prompt."""
     return (Difference("SkyRL cuts rows at its max_length", f"max_length: {longest_row(plan)}"), *bare_rows(plan))
 
 
 def load_command(name: str) -> str:
-    """Loads the file with ``datasets``, as SkyRL does."""
+    """A command that loads the file with ``datasets``, as SkyRL does."""
     return (
         'python -c "from datasets import load_dataset; '
         f"print(load_dataset('parquet', data_files='{name}', split='train'))\""

@@ -1,6 +1,6 @@
-"""Trainer-neutral parquet: one row per chosen step with all its fields.
+"""Exports trainer-neutral Parquet: one row per planned step with all its fields.
 
-Unknown is null: a step without log-probs has a null list, a token without one a null element, never 0.
+Unknown is null: a step without log-probs has a null list, a token without a log-prob a null element, never 0.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ SCHEMA = pa.schema(
         pa.field("metadata", pa.string()),
     ]
 )
-"""The last five are JSON text; ``sampling`` holds temperature and the like."""
+"""The last five columns are JSON text; ``sampling`` has the sampling parameters."""
 
 FROM_STEP = ("policy_version_end", "transition", "is_last", "finish_reason")
 JSON_COLUMNS = ("messages", "response_message", "tools", "sampling", "metadata")
 
 
 def _details(source: ExportSource, trajectory_uids: Sequence[str], step_uids: Sequence[str]) -> dict[str, pa.Array]:
-    """Fields of whole steps, in the order of ``step_uids``; reads one trajectory's messages at a time."""
+    """Further columns of the steps, in the order of ``step_uids``; reads the messages of one trajectory at a time."""
     wanted = set(step_uids)
     details: dict[str, tuple[Any, ...]] = {}
     for uid in dict.fromkeys(trajectory_uids):
@@ -73,12 +73,12 @@ def _groups(plan: Plan, source: ExportSource) -> Iterator[tuple[int, pa.Table, W
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, Any], progress: Progress) -> Written:
-    """Stream the rows."""
+    """Write the file, row group by row group."""
     return write_row_groups(sink, SCHEMA, _groups(plan, source), len(plan.steps), progress)
 
 
 def load_command(name: str) -> str:
-    """Loads the file with pyarrow."""
+    """A command that loads the file with pyarrow."""
     return f"python -c \"import pyarrow.parquet as pq; print(pq.read_table('{name}').schema)\""
 
 

@@ -1,9 +1,9 @@
-"""Fields that Agent-R1 and StepPO need to compute credit by step: order, states, and settings.
+"""Fields with which Agent-R1 and StepPO compute credit by step: order, states, and settings.
 
-A row's ``step_indices`` count the rows of its trajectory from 0: rows are chained by it, and a gap would be a step
-without reward and value. ``anchor_obs`` tells GiGPO which steps saw the same state. The plan's step groups stand there
-by number and not what was observed: groups are the same, with similarity too, and no observed text leaves the pool.
-Critic values are in no file: both compute them with their own critic.
+``step_indices`` number the rows of a trajectory from 0, without gaps: both trainers chain rows by it. ``anchor_obs``
+tells GiGPO which steps have the same state. It contains the plan's step group numbers instead of observations. The
+groups are therefore the same, also with similarity, and no observed text is exported. Critic values are not exported:
+both trainers compute them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ SETTINGS = {
     "w": "++algorithm.gigpo.step_advantage_w",
     "mode": "++algorithm.gigpo.mode",
 }
-"""Option of an estimator -> where StepPO (and for the first two Agent-R1) has it."""
+"""Option of an estimator -> StepPO's setting (for the first two also Agent-R1's)."""
 
 
 def in_order(plan: Plan, step: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Number of each row within its trajectory, int32 [B]; ``step``: each row's last step, trajectory by trajectory."""
+    """Number of each row within its trajectory, int32 [B]. ``step``: each row's last step, ordered by trajectory."""
     owner = plan.steps["trajectory"].cast(pa.int64()).to_numpy()[step]
     starts = np.flatnonzero(np.diff(owner, prepend=-1) != 0)
     lengths = np.diff(np.append(starts, len(owner)))
@@ -39,10 +39,10 @@ def in_order(plan: Plan, step: NDArray[np.int64]) -> NDArray[np.int32]:
 
 
 def anchors(plan: Plan, step: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    """``anchor_obs``, object [B], where the plan's algorithm compares steps by what they saw; else nothing.
+    """``anchor_obs``, object [B], if the plan's algorithm compares steps by state; else empty.
 
     Raises:
-        InvalidInput: a row holds several steps, each with a state of its own.
+        InvalidInput: a row contains several steps, which have different states.
     """
     settings, fields = _estimator(plan)
     source = next((name for name in ("anchor", "observation") if name in fields), None)
@@ -50,7 +50,7 @@ def anchors(plan: Plan, step: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         return {}
     if len(step) < len(plan.steps):
         raise InvalidInput(
-            f"{len(plan.steps)} steps in {len(step)} rows: a row has one anchor_obs, and each step saw another state",
+            f"{len(plan.steps)} steps in {len(step)} rows: a row has one anchor_obs, but its steps have several states",
             field="options.merge",
             hint="merge=step",
         )
@@ -61,7 +61,7 @@ def anchors(plan: Plan, step: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
 
 
 def same_settings(plan: Plan) -> list[Difference]:
-    """Settings of the plan's estimator that the trainer must be given too."""
+    """The difference with the settings of the plan's estimator, which must also be set in the trainer."""
     settings, fields = _estimator(plan)
     flags = [f"{flag}={settings[name]}" for name, flag in SETTINGS.items() if name in settings]
     if "anchor" in fields or "observation" in fields:
@@ -73,7 +73,7 @@ def same_settings(plan: Plan) -> list[Difference]:
 
 
 def other_sums(plan: Plan) -> list[Difference]:
-    """Trajectories whose rows don't add up to their reward: steps that were left out earned some of it, or it forks."""
+    """The difference for trajectories whose rows don't add up to their reward: steps were left out, or it forks."""
     shares, owner = plan.steps["reward_share"].cast(pa.float64()).to_numpy(), plan.steps["trajectory"].to_numpy()
     first = np.unique(owner, return_index=True)[1]
     rewards = plan.steps["trajectory_reward"].cast(pa.float64()).to_numpy()[first]
@@ -87,7 +87,7 @@ def other_sums(plan: Plan) -> list[Difference]:
 
 
 def _estimator(plan: Plan) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Settings of the plan's estimator, and the fields that it reads of a step."""
+    """Settings of the plan's estimator, and the step fields that it needs."""
     estimator = credit.get(plan.recipe.algorithm)
     settings = estimator.settings(plan.recipe.options)
     return settings, estimator.needs(settings).fields

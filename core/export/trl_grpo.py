@@ -1,8 +1,8 @@
-"""TRL's GRPOTrainer: captured rollouts with the plan's advantages, and the small program that replays them.
+"""Exports to TRL's GRPOTrainer: captured rollouts with the plan's advantages, and a small program that replays them.
 
-A row is a trajectory as far as its tokens are one sequence; ``completion_mask`` is 0 on what tools said. Advantages and
-old log-probs reach TRL's loss through ``trl_replay.ReplayTrainer``, so groups may be of any size, a trajectory may be
-several rows, and credit may differ by step or token.
+A row has the steps of a trajectory whose tokens form one sequence; ``completion_mask`` is 0 on tool results.
+``trl_replay.ReplayTrainer`` passes advantages and old log-probs to TRL's loss. Groups may therefore have any size, a
+trajectory may have several rows, and advantages may differ by step or token.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ SCHEMA = pa.schema(
         "reward": pa.float64(),
     }
 )
-"""``logprobs``: log μ in nats, 0 where ``completion_mask`` is 0, null where unknown. The first sampled token of a row
-without a prompt is in ``prompt_ids``: nothing predicts it."""
+"""``logprobs``: log μ in nats, 0 where ``completion_mask`` is 0, null if unknown. In a row without a prompt, the first
+sampled token is in ``prompt_ids``, because no position predicts it."""
 
 
 def row_table(plan: Plan, rows: Rows) -> pa.Table:
-    """Rows as ``SCHEMA``. InvalidInput for a row of one token, or without advantages."""
+    """Convert rows to a table with ``SCHEMA``. InvalidInput if a row has one token, or an advantage is unassigned."""
     starts, n_prompt = rows.offsets[:-1], np.maximum(rows.n_prompt, 1)
     n_completion = rows.lengths - n_prompt
     if not n_completion.all():
@@ -91,9 +91,9 @@ def _row_differences(n_first: int, n_unknown: int) -> Iterator[Difference]:
 
 
 def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:
-    """TRL's own advantages, its temperature, and the rows that fill a batch up."""
+    """Differences in advantages and temperature, and rows that fill a batch."""
     return (
-        Difference("A plain GRPOTrainer computes advantages anew from rewards", "trl_replay.ReplayTrainer"),
+        Difference("TRL's GRPOTrainer computes advantages from rewards", "trl_replay.ReplayTrainer"),
         Difference(
             "Rows without loss fill up the last generation batch; losses that average over rows count them",
             "GRPOConfig(loss_type='dapo'), TRL's default",
@@ -103,12 +103,12 @@ def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
-    """Stream the rows."""
+    """Write the file, row group by row group."""
     return write_row_groups(sink, SCHEMA, _groups(plan, source, merged(settings)), len(plan.steps), progress)
 
 
 def load_command(name: str) -> str:
-    """Reads the file with the program beside it."""
+    """A command that reads the file with the program beside it."""
     return f"python -c \"import trl_replay; print(trl_replay.Replay('{name}').prompts())\"  # usage: head trl_replay.py"
 
 

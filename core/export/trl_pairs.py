@@ -1,8 +1,9 @@
-"""TRL's DPOTrainer and KTOTrainer: exact token ids, so nothing is encoded again, and masks of sampled tokens.
+"""Exports to TRL's DPOTrainer and KTOTrainer: exact token ids, and masks of sampled tokens.
 
-Both trainers tokenise texts, and count everything after the prompt; ``trl_exact.py`` beside the file has them with
-neither. A pair is made of the first row of each trajectory (``core.batch.rows``): what stands behind a compaction or a
-fork can't be in it, and the manifest says how much that is. KTO takes every row, each with its trajectory's label.
+Both trainers tokenize texts and train on all tokens after the prompt; ``trl_exact.py`` beside the file has subclasses
+that do neither. A pair consists of the first row of each trajectory (``core.batch.rows``). Tokens after a compaction or
+fork are in other rows and not in the pair; the manifest has their number. KTO uses all rows, each with its trajectory's
+label.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ PAIRS_PER_CHUNK = 256
 
 @dataclass(slots=True)
 class _Answer:
-    """The first row of a trajectory, and how many sampled tokens its other rows hold."""
+    """The first row of a trajectory, and the number of sampled tokens in its other rows."""
 
     prompt: Int32
     ids: Int32
@@ -66,7 +67,7 @@ def _answers(plan: Plan, source: ExportSource, wanted: Sequence[int]) -> dict[in
 
 def _pairs(plan: Plan, source: ExportSource) -> Iterator[tuple[int, pa.Table, Written]]:
     if plan.pairs is None:
-        raise InvalidInput("the plan holds no pairs", field="recipe.algorithm", hint="plan with the algorithm dpo")
+        raise InvalidInput("the plan has no pairs", field="recipe.algorithm", hint="plan with the algorithm dpo")
     for low in range(0, len(plan.pairs), PAIRS_PER_CHUNK):
         chunk: list[dict[str, Any]] = plan.pairs.slice(low, PAIRS_PER_CHUNK).to_pylist()
         answers = _answers(plan, source, [pair[side] for pair in chunk for side in ("chosen", "rejected")])
@@ -77,7 +78,7 @@ def _pairs(plan: Plan, source: ExportSource) -> Iterator[tuple[int, pa.Table, Wr
                 raise InvalidInput(
                     f"the prompts of {pair['chosen_uid']} and {pair['rejected_uid']} differ in tokens",
                     field="recipe",
-                    hint="a pair needs one prompt: were both captured with the same tools and system prompt?",
+                    hint="a pair needs the same prompt: check that both have the same tools and system prompt",
                 )
             lines.append((chosen.prompt, chosen.ids, chosen.mask, rejected.ids, rejected.mask, pair["margin"]))
         n_loss = sum(int(line[2].sum() + line[4].sum()) for line in lines)
@@ -91,9 +92,7 @@ def _left_behind(answers: Mapping[int, _Answer]) -> tuple[Difference, ...]:
     broken = [answer.n_behind for answer in answers.values() if answer.n_behind]
     if not broken:
         return ()
-    what = (
-        f"{sum(broken)} sampled tokens of {len(broken)} trajectories stand behind a compaction or fork and in no pair"
-    )
+    what = f"{sum(broken)} sampled tokens of {len(broken)} trajectories are after a compaction or fork and in no pair"
     return (Difference(what),)
 
 
@@ -104,7 +103,7 @@ def _columns(lines: Sequence[tuple[Any, ...]], schema: pa.Schema) -> list[pa.Arr
 def _labelled(plan: Plan, source: ExportSource) -> Iterator[tuple[int, pa.Table, Written]]:
     if plan.trajectories["desirable"].null_count:
         raise InvalidInput(
-            "the plan says of no trajectory whether it is desirable", field="recipe.algorithm", hint="kto"
+            "the plan has no labels (desirable or not)", field="recipe.algorithm", hint="plan with the algorithm kto"
         )
     labels = plan.trajectories["desirable"].to_pylist()
     for rows in training_rows(plan, source, merge=True):
@@ -113,30 +112,30 @@ def _labelled(plan: Plan, source: ExportSource) -> Iterator[tuple[int, pa.Table,
             n, ids, mask = int(rows.n_prompt[i]), rows.ids[at], rows.loss[at].astype(np.int8)
             lines.append((ids[:n], ids[n:], mask[n:], labels[int(rows.trajectory[i])]))
         several = len(lines) - len(np.unique(rows.trajectory))
-        what = "Trajectories that a compaction or fork breaks are several examples, each with the trajectory's label"
+        what = "Trajectories with a compaction or fork become several examples, each with the trajectory's label"
         written = Written(len(lines), len(rows.ids), int(rows.loss.sum()), (Difference(what),) if several else ())
         yield rows.done, pa.table(_columns(lines, KTO_SCHEMA), schema=KTO_SCHEMA), written
 
 
 def write_dpo(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
-    """Stream the pairs."""
+    """Write the pairs, row group by row group."""
     return write_row_groups(sink, DPO_SCHEMA, _pairs(plan, source), len(plan.steps), progress)
 
 
 def write_kto(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
-    """Stream the trajectories."""
+    """Write the labelled rows, row group by row group."""
     return write_row_groups(sink, KTO_SCHEMA, _labelled(plan, source), len(plan.steps), progress)
 
 
 def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:
-    """How TRL's own trainers differ from the plan: what they count and cut."""
-    plain = "A plain trainer counts every token behind the prompt, also what tools said"
+    """Differences between the plan and TRL's trainers: tokens in the loss, and longest sequence."""
+    plain = "TRL's trainers train on every token after the prompt, including tool results"
     cut = "TRL cuts rows at 1024 tokens"
     return Difference(plain, "trl_exact.py"), Difference(cut, "max_length=None")
 
 
 def load_command(name: str) -> str:
-    """Loads the file with ``datasets``."""
+    """A command that loads the file with ``datasets``."""
     return (
         'python -c "from datasets import load_dataset; '
         f"print(load_dataset('parquet', data_files='{name}', split='train'))\""

@@ -1,7 +1,7 @@
-"""TRL's SFTTrainer: token ids with labels, -100 on tokens without loss.
+"""Exports to TRL's SFTTrainer: token ids with labels, -100 on tokens without loss.
 
-Labels, not a completion mask: without ``completion_only_loss=True`` TRL ignores the mask and trains on the prompt.
-``max_length=None`` is needed when training, since SFTConfig cuts at 1024 tokens by default.
+It has labels instead of a completion mask, because TRL ignores the mask without ``completion_only_loss=True``. Train
+with ``max_length=None``: by default, SFTConfig cuts at 1024 tokens.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def _groups(plan: Plan, source: ExportSource, merge: bool) -> Iterator[tuple[int
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
-    """Stream the rows."""
+    """Write the file, row group by row group."""
     groups = _groups(plan, source, merged(settings))
     return write_row_groups(sink, SCHEMA, groups, len(plan.steps), progress)
 
 
 def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:
-    """Its longest sequence, and its last batch."""
+    """Differences in the longest sequence and the last batch."""
     return (
         Difference("TRL cuts rows at 1024 tokens", "SFTConfig(max_length=None)"),
         repeated("TRL", "per_device_train_batch_size"),
@@ -47,7 +47,7 @@ def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]
 
 
 def load_command(name: str) -> str:
-    """Loads the file with ``datasets``, as SFTTrainer wants it."""
+    """A command that loads the file with ``datasets``, for SFTTrainer."""
     return (
         'python -c "from datasets import load_dataset; '
         f"print(load_dataset('parquet', data_files='{name}', split='train'))\""

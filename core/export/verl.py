@@ -1,18 +1,18 @@
-"""verl: one update's rollouts as a ``DataProto`` file that its RolloutSkip replays in place of generating.
+"""Exports to verl: the rollouts of one update as a ``DataProto`` file, which RolloutSkip loads instead of generating.
 
 RolloutSkip looks for ``{dump_dir}/{experiment}_{project}/GBS{g}_N{n}_in{P}_out{R}/{step}/gen_batch.dp`` and a
-``meta.json`` beside it (``{"global_steps": step}``). verl computes advantages from ``rm_scores``; what stands there is
-the option ``rewards``:
+``meta.json`` beside it (``{"global_steps": step}``). verl computes advantages from ``rm_scores``. The option
+``rewards`` selects their content:
 
-- ``plan``: the plan's advantages by token. ``verl_advantages.py`` beside the file hands them on as they are.
-- ``trajectory``: each trajectory's reward on its last sampled token, for verl's own estimators. verl takes a row for a
-  sample and so many rows for a group, so groups must have one size and each trajectory one row.
+- ``plan``: the plan's advantages per token. ``verl_advantages.py`` beside the file makes verl use them unchanged.
+- ``trajectory``: each trajectory's reward on its last sampled token, for verl's estimators. verl takes each row for a
+  sample and n rows for a group, so groups must have the same size and each trajectory one row.
 - ``step``: each step's part of its trajectory's reward on its last token, for Agent-R1 and StepPO, which add up the
-  rows of a trajectory; ``uid`` is the prompt group, ``anchor_obs`` GiGPO's (``core.export.stepwise``). verl's own
-  trainer gives rows a ``uid`` itself and refuses another.
+  rows of a trajectory; ``uid`` is the prompt group, ``anchor_obs`` is for GiGPO (``core.export.stepwise``). verl's
+  trainer sets ``uid`` and refuses files that have one.
 
-The file is a pickle that calls ``DataProto.from_dict`` of the verl that opens it, so neither verl nor tensordict is
-needed to write it. Loading a pickle runs code: open only files that you made.
+The file is a pickle that calls ``DataProto.from_dict`` when it is loaded, so writing it needs neither verl nor
+tensordict. Loading a pickle runs code: open only files that you created.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from core.export.stepwise import anchors, in_order, other_sums, same_settings
 
 PAD_ID = 0
 FROM_DICT = b"cverl.protocol\nDataProto.from_dict\n"
-"""Pickle's opcode that looks the function up when the file is loaded."""
+"""Pickle opcode that imports the function when the file is loaded."""
 
 
 REWARDS = {"rewards": ("plan", "trajectory", "step")}
-"""What ``rm_scores`` hold."""
+"""Option: the content of ``rm_scores``."""
 PLANNED = (
     "VERL_USE_EXTERNAL_MODULES=verl_advantages algorithm.adv_estimator=planned algorithm.use_kl_in_reward=false "
     "data.train_batch_size={} actor_rollout_ref.rollout.n=1"
@@ -49,7 +49,7 @@ def scores(plan: Plan, padded: Padded, settings: Mapping[str, str]) -> NDArray[n
     """``rm_scores``, float32 [B, R].
 
     Raises:
-        InvalidInput: the plan lacks what the option asks for, or verl would take its rows for other groups.
+        InvalidInput: the plan lacks the values for the option, or verl would group its rows differently.
     """
     if settings["rewards"] == "plan":
         if padded.advantages is None:
@@ -72,7 +72,7 @@ def scores(plan: Plan, padded: Padded, settings: Mapping[str, str]) -> NDArray[n
 
 
 def tensors(padded: Padded, rm_scores: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-    """The arrays that verl names, [B, ...]."""
+    """The tensors of verl's batch by name, [B, ...]."""
     tensors: dict[str, NDArray[Any]] = {
         "prompts": padded.prompts,
         "responses": padded.responses,
@@ -90,14 +90,14 @@ def tensors(padded: Padded, rm_scores: NDArray[np.float32]) -> dict[str, NDArray
 
 
 def labels(plan: Plan, step: NDArray[np.int64], *, stepwise: bool) -> dict[str, NDArray[Any]]:
-    """What verl and its descendants keep beside tensors, [B]; ``stepwise``: with what only descendants read."""
+    """The non-tensor arrays of verl's batch, [B]; ``stepwise``: with those for Agent-R1 and StepPO."""
     rows = plan.steps.take(pa.array(step))
 
     def texts(name: str) -> NDArray[Any]:
         return np.array(rows[name].to_pylist(), dtype=object)
 
     n_steps = plan.trajectories["n_steps"].take(rows["trajectory"]).cast(pa.int32()).to_numpy()
-    # verl's trainer reads images of each row.
+    # verl's trainer expects this field for each row, even without images.
     pictures = np.array([{} for _ in range(len(step))], dtype=object)
     return {
         **({"uid": texts("prompt_uid"), **anchors(plan, step)} if stepwise else {}),
@@ -111,7 +111,7 @@ def labels(plan: Plan, step: NDArray[np.int64], *, stepwise: bool) -> dict[str, 
 
 
 def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
-    """What verl, or Agent-R1 and StepPO, make of it otherwise than the plan."""
+    """Differences between the plan and the training in verl, Agent-R1 and StepPO."""
     common = [*bare_rows(plan), *one_temperature(plan, "actor_rollout_ref.rollout.temperature")]
     if settings["rewards"] == "plan":
         return common
@@ -123,7 +123,7 @@ def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
 
 
 class _Inside:
-    """Where a pickle goes whose object is the arguments of a call: its first opcode is written, its last is not."""
+    """A sink for a pickle that becomes the arguments of a call: inserts the function, and leaves out the last byte."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -131,7 +131,7 @@ class _Inside:
         self._begun = False
 
     def write(self, data: bytes | memoryview) -> int:
-        """Append all but the newest byte."""
+        """Append all bytes so far except the last."""
         n = len(data)
         if not self._begun:
             self._begun = True
@@ -147,11 +147,11 @@ class _Inside:
 def write_data_proto(
     sink: Sink, arrays: Mapping[str, NDArray[Any]], beside: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]
 ) -> None:
-    """A pickle of a verl ``DataProto`` with these tensors, arrays and meta information, an array at a time."""
+    """Write a pickle of a verl ``DataProto`` with these tensors, arrays and metadata, one array at a time."""
     import torch
 
     class Pickler(pickle.Pickler):
-        """Tensors as arrays: torch's own form names memory addresses, so no two files would be the same."""
+        """Writes tensors as arrays: torch's format has memory addresses, so that files would differ each time."""
 
         def reducer_override(self, obj: Any) -> Any:
             return (torch.from_numpy, (obj.numpy(),)) if isinstance(obj, torch.Tensor) else NotImplemented
@@ -162,7 +162,7 @@ def write_data_proto(
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
-    """Pad and write; the whole batch is in memory, as it will be in the trainer's."""
+    """Write the file. The whole padded batch is in memory, as it is in the trainer."""
     padded = pad(plan, source, merge=merged(settings), pad_id=PAD_ID)
     arrays = tensors(padded, scores(plan, padded, settings))
     beside = labels(plan, padded.step, stepwise=settings["rewards"] == "step")
@@ -170,15 +170,13 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
     progress(len(plan.steps), len(plan.steps))
     differences = padded.unknown
     if settings["rewards"] == "plan":
-        what = (
-            "verl computes advantages anew unless it is told to pass on the file's, and replays one batch of all rows"
-        )
+        what = "verl computes advantages unless its settings select the file's, and replays all rows as one batch"
         differences = (Difference(what, PLANNED.format(len(padded.step))), *differences)
     return Written(len(padded.step), int(padded.attention_mask.sum()), int(padded.response_mask.sum()), differences)
 
 
 def load_command(name: str) -> str:
-    """Loads the file with verl, in an environment that has it."""
+    """A command that loads the file with verl, which must be installed."""
     return (
         'python -c "from verl import DataProto; '
         f"print(DataProto.load_from_disk('{name}').batch)\"  # a pickle: open only files you made"

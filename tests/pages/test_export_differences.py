@@ -30,13 +30,13 @@ def test_a_line_says_what_differs_and_the_flag_that_stops_it(filled, open_page, 
 
 def test_what_only_the_written_rows_tell_is_said_beside_the_file(filled, open_page):
     page = open_page("batch", tab="export", format="verl_rollout")
-    assert "replays one batch of all rows" not in page.html
+    assert "replays all rows as one batch" not in page.html
     next(button for button in page.app.button if button.label == "Export").click()
     page.app.run()
     job = page.app.session_state["export-job"]
     job.join(60)
     page.app.run()
     assert page.failures == []
-    assert "replays one batch of all rows" in page.html
+    assert "replays all rows as one batch" in page.html
     assert f"data.train_batch_size={job.result.n_rows} actor_rollout_ref.rollout.n=1" in page.html
     assert [one["what"] for one in job.result.manifest["differences"] if escape(one["what"]) not in page.html] == []

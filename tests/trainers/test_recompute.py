@@ -247,7 +247,7 @@ def test_step_po_s_gigpo_is_the_plan_s(pool, tmp_path, options):
     pool.labels.annotate([Annotation("reward", 0.5, "me", "human", T0 + 9000, step_uid="m7.a.1")])
     again = export(planned(pool, "gigpo", options=options), pool, "verl_rollout", tmp_path / "out", rewards="step")
     assert "2 trajectories earned rewards on steps that are left out, or fork" in differences(again)
-    with pytest.raises(InvalidInput, match="each step saw another state"):
+    with pytest.raises(InvalidInput, match="its steps have several states"):
         export(made, pool, "verl_rollout", tmp_path / "out", rewards="step", merge="trajectory")
 
 

@@ -1,4 +1,4 @@
-"""Make ``tinker.Datum`` of an exported batch. This file stands beside the export and needs only tinker."""
+"""Builds ``tinker.Datum`` objects from an exported batch. It is written beside the export and needs only tinker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tinker
 
 
 def datums(path: str) -> Iterator[Any]:
-    """The rows of one file, ready for ``forward_backward(..., "importance_sampling")``."""
+    """The rows of a file as datums for ``forward_backward(..., "importance_sampling")``."""
     with Path(path).open(encoding="utf-8") as lines:
         for line in lines:
             row = json.loads(line)

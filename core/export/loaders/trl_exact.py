@@ -1,6 +1,6 @@
-"""DPO and KTO on exact token ids: TRL's trainers with nothing encoded again and no loss on what tools said.
+"""DPO and KTO trainers for exact token ids: TRL's trainers without tokenization and without loss on tool results.
 
-This file stands beside the export and needs only TRL::
+This file is written beside the export and needs only TRL::
 
     from datasets import load_dataset
     from trl import DPOConfig
@@ -19,11 +19,11 @@ from trl.trainer.kto_trainer import KTOTrainer
 
 
 class _Masking:
-    """TRL's collator, and after it the masks: ``completion_mask`` is 1 on sampled tokens only.
+    """Applies TRL's collator, then sets ``completion_mask`` to 1 on sampled tokens only.
 
     Args:
-        inner: TRL's.
-        parts: prefix of the batch's fields -> of its rows, one part after another, the columns of ids and mask.
+        inner: TRL's collator.
+        parts: prefix of the batch's fields -> columns of ids and masks, in the order of the batch's rows.
     """
 
     def __init__(self, inner: Any, parts: dict[str, list[tuple[str, str]]]) -> None:
@@ -72,7 +72,7 @@ class ExactKTOTrainer(KTOTrainer):
         self.data_collator = _Masking(self.data_collator, parts)  # type: ignore[has-type]
 
     def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, *_: Any) -> Any:
-        """As TRL pairs prompts and answers for its KL term: turned by one within each batch."""
+        """Pair prompts and answers for the KL term as TRL does: answers are rotated by one within each batch."""
         if not self.calculate_KL:
             return dataset
 

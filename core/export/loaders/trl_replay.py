@@ -1,6 +1,6 @@
-"""Replay an exported batch in TRL: train on the captured rollouts in place of generating.
+"""Replays an exported batch in TRL: trains on captured rollouts instead of generating.
 
-This file stands beside the export and needs only pyarrow and TRL::
+This file is written beside the export and needs only pyarrow and TRL::
 
     from trl import GRPOConfig
     import trl_replay
@@ -8,10 +8,9 @@ This file stands beside the export and needs only pyarrow and TRL::
     replay = trl_replay.Replay("trl_grpo-....parquet")
     trainer = trl_replay.ReplayTrainer(model, replay=replay, args=GRPOConfig(num_generations=2, ...))
 
-Each row of the file is a sample of its own, so every process of a distributed run takes its own rows, once per epoch.
-Advantages are the file's, per token, and so are the old log-probs that the ratio is made of, where all are known. The
-groups in which TRL would compare rewards don't matter, and neither does ``num_generations``. Where the rows don't fill
-the last generation batch, rows without loss do.
+Each row of the file is a separate sample. In a distributed run, every process takes different rows, once per epoch.
+Advantages per token come from the file. Old log-probs for the ratio do too, if all are known. TRL's reward groups and
+``num_generations`` have no effect. The last generation batch is filled with rows without loss.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import RepeatSampler, pad
 
 NOTHING = {"prompt_ids": [0], "completion_ids": [0], "completion_mask": [0], "logprobs": [0.0], "advantages": [0.0]}
-"""A row that fills a batch up: none of its tokens is in the loss."""
+"""A row to fill batches: none of its tokens is in the loss."""
 
 
 class Replay:
@@ -31,7 +30,7 @@ class Replay:
 
     Attributes:
         rows: in the file's order.
-        knows_logprobs: whether every token in the loss has its log-prob; else TRL takes the policy's own, a ratio of 1.
+        knows_logprobs: whether all tokens in the loss have log-probs. If not, TRL uses the policy's: all ratios are 1.
     """
 
     def __init__(self, path: str) -> None:
@@ -39,18 +38,18 @@ class Replay:
         self.knows_logprobs = all(None not in row["logprobs"] for row in self.rows)
 
     def prompts(self, multiple_of: int = 1) -> Any:
-        """The data set: a row per row of the file, whose prompt is its number, and -1 up to the multiple."""
+        """The data set: each prompt is the number of a row of the file; -1 fills up to ``multiple_of``."""
         from datasets import Dataset
 
         numbers = [*range(len(self.rows)), *([-1] * (-len(self.rows) % multiple_of))]
         return Dataset.from_list([{"prompt": str(number)} for number in numbers])
 
     def row(self, prompt: str) -> dict[str, Any]:
-        """The row that a prompt of the data set names."""
+        """The row for a prompt of the data set."""
         return NOTHING if int(prompt) < 0 else self.rows[int(prompt)]
 
     def rollout(self, prompts: list[str], trainer: Any) -> dict[str, Any]:
-        """TRL's ``rollout_func``: the captured tokens of these rows."""
+        """TRL's ``rollout_func``: returns the captured tokens of these rows."""
         chosen = [self.row(prompt) for prompt in prompts]
         return {
             "prompt_ids": [row["prompt_ids"] for row in chosen],
@@ -62,7 +61,7 @@ class Replay:
 
     @staticmethod
     def reward(completions: list[Any], captured_reward: list[float | None], **_: Any) -> list[float | None]:
-        """TRL's reward function, for its log: the captured rewards."""
+        """TRL's reward function: returns the captured rewards, for the log only."""
         return captured_reward
 
 
@@ -81,7 +80,7 @@ class ReplayTrainer(GRPOTrainer):
         )
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
-        """Every row once; TRL's own repeats each ``num_generations`` times."""
+        """A sampler that takes every row once; TRL's repeats each ``num_generations`` times."""
         return RepeatSampler(
             data_source=self.train_dataset if dataset is None else dataset,
             mini_repeat_count=1,
@@ -100,7 +99,7 @@ class ReplayTrainer(GRPOTrainer):
         return output
 
     def _padded(self, rows: list[dict[str, Any]], name: str, output: Any) -> Any:
-        """float32 [B, T] beside ``completion_ids``."""
+        """A column of the rows as float32 [B, T], padded to the shape of ``completion_ids``."""
         import torch
 
         values = pad([torch.tensor(row[name], dtype=torch.float32) for row in rows], padding_side="right")

@@ -17,6 +17,7 @@ from pathlib import Path
 import streamlit as st
 from starlette.middleware import Middleware
 
+from core.gateway.http.collector import freeze_objects
 from core.logs import set_up, spell_everywhere
 from studio import lifecycle
 from studio.access import AccessMiddleware
@@ -30,7 +31,7 @@ async def lifespan(_: st.App) -> AsyncIterator[None]:
     await asyncio.to_thread(lifecycle.open_service)
     lifecycle.import_heavy()
     gc.collect()
-    gc.freeze()
+    freeze_objects()
     try:
         yield
     finally:

@@ -19,8 +19,9 @@ from core.gateway.app import GatewayDeps, create_gateway
 from core.gateway.calls.identity import KeyStore
 from core.gateway.calls.policy import PolicyState
 from core.gateway.engines.registry import EngineSet
+from core.gateway.http.collector import settle_memory
 from core.gateway.http.fast_router import FastRouter
-from core.gateway.http.server import GatewayServer, settle_memory
+from core.gateway.http.server import GatewayServer
 from core.gateway.telemetry.stats import GatewayStats
 from core.journal import Journal
 from core.workers import Fleet

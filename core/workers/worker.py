@@ -29,9 +29,10 @@ from core.gateway.calls.identity import KeyStore
 from core.gateway.calls.policy import PolicyState
 from core.gateway.engines.registry import EngineSet
 from core.gateway.http.asgi import Receive, Scope, Send
+from core.gateway.http.collector import settle_memory
 from core.gateway.http.fast_router import FastRouter
 from core.gateway.http.limits import ServerLimits, raise_descriptor_limit
-from core.gateway.http.server import GatewayServer, settle_memory
+from core.gateway.http.server import GatewayServer
 from core.gateway.telemetry.call_log import log_call
 from core.gateway.transport.connection import UNBOUND
 from core.gateway.transport.http1 import HttpClient

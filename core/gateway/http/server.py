@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import socket
 import ssl
@@ -43,17 +42,6 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
             hint="set CLAW_STUDIO_PORT to a free port, or 0 to have one picked",
         ) from error
     return sock
-
-
-def settle_memory() -> None:
-    """Exclude start-up objects from garbage collection, and collect less often; for processes that only serve.
-
-    An answer's log-probs are hundreds of short-lived lists, and each full collection would walk through every loaded
-    library while calls wait.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
 
 
 def check_tls(tls: tuple[Path, Path] | None) -> None:

@@ -25,11 +25,13 @@ Int32 = NDArray[np.int32]
 MAX_BYTES = 64 << 20
 """Bytes for the cached last records of trajectories."""
 
-# Inside a JSON text the quotes would be escaped: these bytes are always a key and the beginning of its value.
-_IDS = b'"prompt_token_ids":['
+# Inside a JSON text the quotes would be escaped, so a name in quotes that a colon follows is always a key.
+_IDS = b'"prompt_token_ids"'
 _REQUEST = b'"request":{'
-_MESSAGES = b'"messages":['
-_TOOLS = b'"tools":['
+"""The gateway writes this key. The others are as the client or the engine wrote them, with white space or without."""
+_MESSAGES = b'"messages"'
+_TOOLS = b'"tools"'
+_LIST = re.compile(rb"\s*:\s*\[")
 _OWNER = re.compile(rb'"trajectory_uid":"([^"\\]*)"')
 _OWNER_WITHIN = 1000
 _TOKENS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.S)
@@ -125,10 +127,9 @@ def _parse(payload: bytes, begin: int, last: _CacheEntry) -> tuple[dict[str, Any
     entry = _CacheEntry()
     cuts: list[tuple[int, int, int]] = []
     n_known = 0
-    talk = payload.find(_MESSAGES, begin)
-    before, behind = begin, begin
+    before, talk = _find_list(payload, _MESSAGES, begin)
+    behind = begin
     if talk >= 0:
-        before, talk = talk, talk + len(_MESSAGES)
         n_known, shared = _known_messages(payload, talk, last)
         if n_known:
             cuts.append((talk, talk + shared, _MARK))
@@ -136,11 +137,10 @@ def _parse(payload: bytes, begin: int, last: _CacheEntry) -> tuple[dict[str, Any
         ends = fresh - talk if last.ends is None else np.concatenate([last.ends[:n_known], fresh - talk])
         entry.ends = ends
         entry.text = payload[talk : talk + int(ends[-1])] if len(ends) else b""
-    tools = payload.find(_TOOLS, behind)
-    if tools < 0:
-        tools = payload.find(_TOOLS, begin, before)
+    _, tools = _find_list(payload, _TOOLS, behind)
+    if tools < 0 and talk >= 0:
+        _, tools = _find_list(payload, _TOOLS, begin, before)
     if tools >= 0:
-        tools += len(_TOOLS)
         if last.tools_text and payload.startswith(last.tools_text, tools):
             entry.tools_text, entry.tools = last.tools_text, last.tools
         else:
@@ -153,8 +153,7 @@ def _parse(payload: bytes, begin: int, last: _CacheEntry) -> tuple[dict[str, Any
             cuts.append((tools, closed, _TOOLS_MARK))
             behind = max(behind, closed)
     texts: list[bytes] = []
-    while (start := payload.find(_IDS, behind)) >= 0:
-        start += len(_IDS)
+    while (start := _find_list(payload, _IDS, behind)[1]) >= 0:
         behind = payload.index(b"]", start)
         if behind - start >= _MIN_CHARS:
             texts.append(payload[start:behind])
@@ -186,6 +185,17 @@ def _parse(payload: bytes, begin: int, last: _CacheEntry) -> tuple[dict[str, Any
     if arrays:
         raise ValueError("prompt ids where no engine tells them")
     return record, entry
+
+
+def _find_list(payload: bytes, key: bytes, begin: int, end: int | None = None) -> tuple[int, int]:
+    """Where the first such key whose value is a list begins, and where the list's content does; -1 each: nowhere."""
+    at = payload.find(key, begin, end)
+    while at >= 0:
+        match = _LIST.match(payload, at + len(key))
+        if match is not None:
+            return at, match.end()
+        at = payload.find(key, at + len(key), end)
+    return -1, -1
 
 
 def _without(payload: bytes, cuts: list[tuple[int, int, int]]) -> bytes:

@@ -46,9 +46,7 @@ def batch_page() -> None:
     pool = state.service().pool
     stats = pool.stats.totals()
     if stats["n_steps"] == 0:
-        kit.empty_state(
-            "Nothing to plan yet", "Load the demo data or capture some calls; the plan follows.", actions=demo_actions
-        )
+        kit.empty_state("Nothing to plan yet", "Load the demo data or capture some calls first.", actions=demo_actions)
         return
     left, right = st.columns([2.3, 9], gap="medium")
     with left, kit.error_boundary():
@@ -104,7 +102,7 @@ def show_plan(view: View, recipe: Recipe) -> None:
 
 
 def chosen_tab(plan: Plan) -> None:
-    """Groups, and trajectories of all of them or of one; for an empty plan, the exclusions."""
+    """The plan's groups and trajectories (of all groups or one); for an empty plan, the exclusions."""
     if len(plan.steps) == 0:
         excluded_tab(plan)
         return
@@ -206,9 +204,9 @@ def excluded_tab(plan: Plan) -> None:
 
 
 def missing_inputs(plan: Plan) -> None:
-    """Fields that the algorithm needs and steps lack, by uid."""
+    """Steps that lack fields which the algorithm needs, by uid."""
     if plan.lacks:
-        kit.section("Not fit for the algorithm", f"{plan.recipe.estimator.title} needs these fields")
+        kit.section("Missing inputs", f"{plan.recipe.estimator.title} needs these fields")
         for text in plan.lacks:
             st.html(f'<div class="cs-note">{kit.escape(text)}</div>')
 
@@ -238,15 +236,17 @@ def export_tab(plan: Plan) -> None:
             st.rerun()
     with right:
         if job is None:
-            kit.empty_state("No file yet", "Choose a format and export; the file comes with a manifest.", icon="save")
+            kit.empty_state(
+                "No file yet", "Choose a format and export. A manifest is written with the file.", icon="save"
+            )
         else:
             if job.result is not None and job.plan.hash != plan.hash:
-                st.caption(":orange[This file is of an earlier plan; export again for the one above.]")
+                st.caption(":orange[This file has an earlier plan. Export again for the plan above.]")
             show_job(job)
 
 
 def size_estimate(plan: Plan, name: str, options: dict[str, str]) -> str:
-    """The estimated size of the file; empty when it can't be known before writing."""
+    """The estimated size of the file; empty if it can't be estimated."""
     try:
         n_bytes = estimate_bytes(EXPORTERS[name], plan, state.service().pool, options)
     except StudioError as error:
@@ -257,7 +257,7 @@ def size_estimate(plan: Plan, name: str, options: dict[str, str]) -> str:
 def as_json(plan: Plan) -> None:
     """The response of ``POST /api/v1/plans`` for this view and recipe."""
     body = {"view": plan.view_json(), "recipe": json.loads(recipe_to_query(plan.recipe) or "{}")}
-    st.caption("The same plan by HTTP:")
+    st.caption("The same plan over HTTP:")
     address = f"{state.service().base_url}/api/v1/plans"
     st.code(
         f"curl -s {address} -H 'content-type: application/json' \\\n  -d {shlex.quote(json.dumps(body))}",

@@ -1,4 +1,4 @@
-"""The Collect page: calls as they arrive. Every read is bounded, so it stays fast at hundreds of calls per second."""
+"""The Collect page: live view of captured calls. All reads are bounded, so it works at hundreds of calls per second."""
 
 from typing import Any
 from urllib.parse import urlencode
@@ -30,7 +30,7 @@ TONES: dict[str, Tone] = {"up": "good", "down": "bad"}
 
 
 def percentile(values: list[float], share: float) -> float | None:
-    """The value that ``share`` of the sorted values do not exceed; None without values."""
+    """The quantile at ``share`` in [0, 1], nearest rank; None without values."""
     return sorted(values)[min(int(len(values) * share), len(values) - 1)] if values else None
 
 
@@ -83,7 +83,7 @@ def newest_view() -> View:
 
 
 def controls() -> bool:
-    """The controls above the newest calls. Returns whether the table follows."""
+    """The controls above the newest calls. Returns whether the table updates automatically."""
     facets = state.service().pool.stats.facets(View(), NARROW)
     with st.container(horizontal=True, vertical_alignment="center", key="newest-head"):
         kit.section("Newest calls", f"the last {N_NEWEST}; click one to inspect it")
@@ -128,7 +128,7 @@ def newest() -> None:
         running = service.demo_status()["running"]
         kit.empty_state(
             "No call yet",
-            "Calls appear here the moment they are captured.",
+            "Calls appear here when they are captured.",
             icon="sensors",
             actions=None if running else demo_actions,
         )
@@ -220,7 +220,7 @@ def health() -> None:
             attention_row(
                 "Inferred",
                 inferred,
-                "trajectory not named; inferred by shared prefix",
+                "trajectory inferred by shared prefix",
                 "warn",
                 View({"identity_source": ["inferred"]}),
             ),
@@ -230,11 +230,11 @@ def health() -> None:
 
 @kit.live(2.0)
 def feedback() -> None:
-    """Feedback of people and services on answers, newest first."""
+    """Feedback of people and services on responses, newest first."""
     pool = state.service().pool
     counts = pool.feedback.counts()
     with st.container(border=True, key="panel-feedback"):
-        kit.section("Feedback", "by people and services, on answers")
+        kit.section("Feedback", "of people and services on responses")
         if not counts["n_feedback"]:
             st.caption("None yet. Send thumbs, scores, corrections or comments to /api/v1/feedback, at any time.")
             return

@@ -67,7 +67,7 @@ def channel_choice() -> str:
 
 
 def overview(channel: str) -> None:
-    """Figures and charts; redrawn while the page is open."""
+    """Figures and charts, which refresh while the page is open."""
     service = state.service()
     pool = service.pool
     pool.batches.expire()
@@ -93,7 +93,7 @@ def overview(channel: str) -> None:
             kit.Figure(
                 "Runs out in",
                 kit.seconds(starves) if starves is not None else kit.DASH,
-                sub=f"{rate * 60:.3g} groups a minute" if rate is not None else "nothing consumed lately",
+                sub=f"{rate * 60:.3g} groups per minute" if rate is not None else "nothing consumed recently",
                 help="How long the ready groups last at the rate of the last ten minutes",
             ),
             kit.Figure("Leased", kit.count(total["n_leased"]), sub=held_steps, help="Batches leased to a consumer"),
@@ -112,7 +112,7 @@ def overview(channel: str) -> None:
     if not rows:
         kit.empty_state(
             "No batch was fetched yet",
-            "A trainer fetches with POST /api/v1/batches/fetch, or with the client below.",
+            "Trainers fetch with POST /api/v1/batches/fetch, or with the client below.",
             icon="outbox",
         )
         st.code(SNIPPET.format(base_url=service.base_url), language="python")
@@ -125,12 +125,12 @@ def overview(channel: str) -> None:
     left, right = st.columns(2, gap="medium")
     done = syncs(pool.journal.policy_events())
     with left:
-        kit.section("Batches", f"{newest}one dot each; pick one to open it")
+        kit.section("Batches", f"{newest}one dot each; click one to open it")
         open_clicked_batch(
             kit.plot(charts.batches_over_time(rows, done), key="batches", alt="Batches over time", **SELECT)
         )
     with right:
-        kit.section("Staleness", "versions behind the current policy at the fetch")
+        kit.section("Staleness", "versions behind the current policy when fetched")
         open_clicked_batch(kit.plot(charts.staleness(rows), key="staleness", alt="Staleness of each batch", **SELECT))
 
 
@@ -179,7 +179,7 @@ def offer_to_end_sync(service: Any) -> None:
         st.warning(f"{begun}. Calls wait for it, {kit.seconds(sync['timeout_s'])} at most.", icon=":material/sync:")
     else:
         st.warning(
-            f"{begun} and was never finished. Calls continue; which weights sample them is unknown, so they are "
+            f"{begun} and was not finished. Calls continue. It is unknown which weights sample them, so they are "
             "recorded with both versions.",
             icon=":material/sync_problem:",
         )
@@ -194,11 +194,11 @@ def offer_to_end_sync(service: Any) -> None:
 
 
 def sync_text(service: Any) -> str:
-    """The newest weight sync as text."""
+    """The latest weight sync as text."""
     if service.policy.syncing:
         return "weight sync in progress"
     if service.policy.sync_expired:
-        return "a weight sync was never finished"
+        return "a weight sync was not finished"
     lasted = [sync.duration_s for sync in syncs(service.pool.journal.policy_events()) if sync.duration_s is not None]
     return f"last sync took {kit.seconds(lasted[-1])}" if lasted else "no weight sync seen"
 
@@ -281,7 +281,7 @@ def metric_charts(rows: Sequence[Mapping[str, Any]]) -> None:
             by_name[row["name"]].append(row)
     if not by_name:
         kit.empty_state(
-            "No metric was posted yet",
+            "No metrics yet",
             "POST /api/v1/batches/{uid}/ack takes metrics: loss, kl, entropy, ratio, clip_fraction, ...",
             icon="monitoring",
         )
@@ -341,7 +341,7 @@ def next_fetch(channel: str) -> None:
     """The channel's recipe, what it would lease now, and the editor for its next version."""
     service = state.service()
     chosen = service.leases.choose(Fetch("studio", channel=channel))
-    title = f"{chosen.name} v{chosen.version}" if chosen.name else "no active recipe: the defaults"
+    title = f"{chosen.name} v{chosen.version}" if chosen.name else "no active recipe; defaults are used"
     kit.section("Next fetch", title)
     edited = edited_recipe(chosen.recipe)
     now = fetchable(chosen.recipe)
@@ -372,12 +372,12 @@ def text_of(value: Any) -> str:
 
 
 def edited_recipe(active: Recipe) -> Recipe:
-    """The active recipe with the URL's changes; invalid changes are explained and left out."""
+    """The active recipe with the URL's changes. Invalid changes show an error and are ignored."""
     try:
         return active if state.query("recipe") is None else parse_recipe({**active.to_json(), **query_fields()})
     except StudioError as error:
         kit.show_error(error)
-        if st.button("Leave the changes out", width="stretch"):
+        if st.button("Discard the changes", width="stretch"):
             state.set_query(recipe=None)
             st.rerun()
         return active

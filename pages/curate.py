@@ -44,13 +44,13 @@ KINDS = {
     AnnotationKind.TAG: "Tag",
     AnnotationKind.NOTE: "Note",
 }
-# Pools up to this size show what a label would do to the plan while it is being chosen.
+# In pools up to this size, the label's effect on the plan is previewed immediately.
 LIVE_PREVIEW_STEPS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """The action of the bar: a label on these uids (None: on all that the view matches)."""
+    """The selected action: a label on these uids (None: on all matching rows)."""
 
     target: str
     kind: str
@@ -60,7 +60,7 @@ class Action:
 
     @property
     def label(self) -> str:
-        """The entry in the history."""
+        """The text of the history entry."""
         value = "withdrawn" if self.value is None else self.value
         scope = "selected" if self.uids is not None else "all matching"
         return f"{self.kind}: {value} on {self.n} {scope} {'trajectories' if self.target == 'trajectory' else 'steps'}"
@@ -179,7 +179,7 @@ def action_bar(view: View, target: str, picked: set[str], n_rows: int) -> None:
 
 
 def value_input(kind: str) -> tuple[Any, bool]:
-    """The widget that fits the kind: (value, whether it is complete)."""
+    """The input widget for a kind of label. Returns (value, whether it is complete)."""
     if kind == AnnotationKind.QUALITY:
         options = [*QUALITIES, "withdraw"]
         picked = st.segmented_control("Value", options, default="bad", required=True, key="value-quality")
@@ -217,7 +217,7 @@ def apply_action(action: Action, view: View) -> None:
     else:
         service.pool.labels.annotate(opinions(action, author), label=action.label)
     selection.clear(action.target)
-    st.toast(f"{kit.escape_markdown(action.label)}. Undo is under History.", icon=":material/check:")
+    st.toast(f"{kit.escape_markdown(action.label)}. Undo it under History.", icon=":material/check:")
     st.rerun()
 
 
@@ -228,7 +228,7 @@ def opinions(action: Action, author: str) -> list[Annotation]:
 
 
 def preview(action: Action, view: View, ready: bool) -> None:
-    """The active plan before and after the action, by the function that makes plans."""
+    """The active plan before and after the action, computed by the plan function."""
     pool = state.service().pool
     recipe, origin = effective_recipe(channel_of(view))
     before = plan_counts(counts_now(View(), recipe))
@@ -238,9 +238,7 @@ def preview(action: Action, view: View, ready: bool) -> None:
         return
     affected(action, view)
     if recipe.dataset is not None:
-        show_change(
-            before, None, f"{line}. Version {recipe.dataset} is trained on as it was frozen: no label changes it."
-        )
+        show_change(before, None, f"{line}. Version {recipe.dataset} is frozen: labels do not change it.")
         return
     if pool.stats.totals()["n_steps"] > LIVE_PREVIEW_STEPS and not st.toggle("Preview the plan", key="preview"):
         show_change(before, None, line)
@@ -309,7 +307,7 @@ def history() -> None:
     pool = service.pool
     actions = pool.labels.actions(limit=100)
     if not actions:
-        kit.empty_state("No label yet", "What you label is listed here and can be undone.", icon="history")
+        kit.empty_state("No labels yet", "Labels are listed here and can be undone.", icon="history")
         return
     newest = next((row for row in actions if not row["undone"]), None)
     undone = list(takewhile(lambda row: row["undone"], actions))

@@ -172,7 +172,7 @@ def labels(trajectory_uid: str, step_uid: str, summary: dict[str, Any]) -> None:
 
 
 def inspect_page() -> None:
-    """The item that the URL names, or the list."""
+    """The item in the URL, or the list."""
     trajectory = state.query("trajectory")
     if trajectory is None and (step := state.query("step")) is not None:
         trajectory = state.service().pool.steps.get(step)["trajectory_uid"]
@@ -189,7 +189,7 @@ def inspect_page() -> None:
 def not_found(error: NotFound) -> None:
     """The item in the URL is not in the pool: show the error and a link to the list."""
     kit.show_error(error)
-    st.caption("The link may be from another pool, or retention deleted it. Search by text or uid in the list.")
+    st.caption("The link may be for another pool, or retention has deleted it. Search by text or uid in the list.")
     if st.button("Show all", icon=":material/table_rows:", key="absent-list"):
         state.set_query(**dict.fromkeys(("trajectory", "step", "group", "compare", "tab", "place")))
         st.rerun()

@@ -49,9 +49,7 @@ SAVED_BY = {"group": "Prompt group", "step": "Step of the trajectory", "agent": 
 def optimise_page() -> None:
     """Statistics of the plan, then its trees, rows or masks."""
     if state.service().pool.stats.totals()["n_steps"] == 0:
-        kit.empty_state(
-            "No tokens yet", "Load the demo data or capture some calls; trees follow.", actions=demo_actions
-        )
+        kit.empty_state("No tokens yet", "Load the demo data or capture some calls first.", actions=demo_actions)
         return
     view = state.view_from_query()
     recipe = safe_recipe()
@@ -86,7 +84,7 @@ def optimise_page() -> None:
 
 
 def budget_slider(recipe: Recipe) -> None:
-    """The token budget of a packed row; the plan is made again with it."""
+    """A slider for the token budget of a packed row. A change plans again."""
     options = sorted({*BUDGETS, recipe.token_budget})
     chosen = st.select_slider(
         "Token budget of a row", options, recipe.token_budget, format_func=lambda n: f"{n:,}", width=250
@@ -96,14 +94,14 @@ def budget_slider(recipe: Recipe) -> None:
 
 
 def replan(recipe: Recipe, **changed: int) -> None:
-    """The same plan with other settings, which the URL keeps."""
+    """Plan again with changed settings, which are kept in the URL."""
     wanted = parse_recipe({**recipe.model_dump(mode="json"), **changed})
     state.set_query(recipe=recipe_to_query(wanted), show=None, node=None)
     st.rerun()
 
 
 def picker(plan: Plan) -> str:
-    """The choice of a tree: of a prompt group, or of a packed row. It is kept in the URL."""
+    """A select box for the tree of a prompt group or packed row. The choice is kept in the URL."""
     names = group_names(plan)
     n_of = np.bincount(plan.trajectories["group"].to_numpy(), minlength=len(names)).tolist()
     number = {uid: place for place, uid in enumerate(names)}
@@ -133,7 +131,7 @@ def picker(plan: Plan) -> str:
         width=290,
         label_visibility="collapsed",
         accept_new_options=cut,
-        help=f"The first {LISTED} groups and rows are listed; for others, type the group's id, or row and its number."
+        help=f"Lists the first {LISTED} groups and rows. For others, type the group's id, or row and its number."
         if cut
         else None,
     )
@@ -241,7 +239,7 @@ def mask_tab(plan: Plan, shown: str) -> None:
             ]
         )
         if tree.n_packed <= HEATMAP_TOKENS:
-            st.caption("The same as a heat map, one cell per pair")
+            st.caption("Heat map, one cell per pair")
         else:
             st.caption("Share of visible pairs per cell, the whole row")
         kit.plot(mask_heatmap(tree, height=380), key="mask-heat", alt="Heat map of the attention mask")
@@ -291,10 +289,10 @@ def rows_tab(plan: Plan) -> None:
         dealt = layout.dealt
         shares = ", ".join(f"{len(one):,} rows" for one in dealt.ranks[:8]) + (" …" if n_ranks > 8 else "")
         st.caption(
-            f"Over {n_ranks} ranks: {shares}; the busiest has {dealt.imbalance:.3f} × the mean work, attention counted."
+            f"Over {n_ranks} ranks: {shares}; the busiest has {dealt.imbalance:.3f} × the mean work (with attention)."
         )
     if len(layout.over_budget):
-        st.caption(f":orange[{len(layout.over_budget)} steps are longer than a row and are in none.]")
+        st.caption(f":orange[{len(layout.over_budget)} steps are longer than a row and are left out.]")
 
 
 def groups_tab(plan: Plan) -> None:

@@ -34,7 +34,7 @@ N_BINS = 24
 
 
 def problems(service: Service) -> None:
-    """Problems that prevent calls from being captured or ingested, a line each."""
+    """Problems of capture and ingest, one line each."""
     for one in service.problems():
         (st.error if one["stops"] else st.warning)(
             kit.escape_markdown(f"{one['part']}: {one['message']}"), icon=":material/error:"
@@ -87,7 +87,7 @@ def figures(service: Service, stats: dict[str, Any]) -> None:
 
 
 def funnel(service: Service) -> None:
-    kit.section("Life of the data", "steps that reach each stage; click one to see them")
+    kit.section("Funnel", "steps that reach each stage; click one to see them")
     stages = [(label, service.pool.steps.count(view)) for label, view, _ in STAGES]
     event = kit.plot(
         distributions.funnel(stages, notes=[note for *_, note in STAGES]),
@@ -102,11 +102,11 @@ def funnel(service: Service) -> None:
 
 
 def rewards(service: Service) -> None:
-    kit.section("Reward of trajectories", "scored ones; click a bar to see them")
+    kit.section("Rewards", "scored trajectories; click a bar to see them")
     table = service.pool.stats.histogram(View(where="step_index = 0"), "trajectory_reward", N_BINS)
     if table.num_rows == 0:
         kit.empty_state(
-            "Nothing is scored", "A verifier, Curate or POST /api/v1/annotations sets rewards.", icon="grade"
+            "Nothing is scored", "Set rewards by a verifier, on Curate or with POST /api/v1/annotations.", icon="grade"
         )
         return
     bins = table.to_pylist()
@@ -152,7 +152,7 @@ def page() -> None:
 def wait_for_steps() -> None:
     kit.empty_state(
         "The pool is empty",
-        "Load the demo steps, run the demo agent and watch its calls arrive, or connect an agent of yours below.",
+        "Load the demo steps, run the demo agent, or connect your agent below.",
         icon="inbox",
         actions=demo_actions,
     )

@@ -62,7 +62,7 @@ def sql_page() -> None:
                     label_visibility="collapsed",
                     width=170,
                 )
-                st.caption("Reads only: no writes, no files, no network; stopped after 10 s.")
+                st.caption("Read-only: no writes, files or network. Time limit 10 s.")
         if run:
             state.set_query(q=text)
         with kit.error_boundary():
@@ -70,7 +70,7 @@ def sql_page() -> None:
 
 
 def show(text: str | None, limit: int) -> None:
-    """The result; the query runs again only when it changes."""
+    """The result. The query runs again only when it or the limit changes."""
     if not text:
         examples()
         return
@@ -93,7 +93,7 @@ def show(text: str | None, limit: int) -> None:
 
 def examples() -> None:
     """Example queries."""
-    kit.section("Examples", "a click runs the query")
+    kit.section("Examples", "click to run")
     for title, text in EXAMPLES.items():
         if st.button(title, key=f"example-{title}", type="tertiary", icon=":material/arrow_forward:"):
             state.set_query(q=text)

@@ -76,7 +76,7 @@ class AccessMiddleware:
             self._hosts = Hosts(lifecycle.pages_address(), lifecycle.allowed_hosts())
         headers = Headers(raw=list(scope["headers"]))
         if len(headers.getlist("host")) != 1 or not self._hosts.allow(headers["host"].encode("latin-1")):
-            await refuse(scope, receive, send, 421, "Unknown host: name it in CLAW_STUDIO_ALLOWED_HOSTS.")
+            await refuse(scope, receive, send, 421, "Unknown host: add it to CLAW_STUDIO_ALLOWED_HOSTS.")
         elif _is_foreign(headers) and not _is_visit(scope, headers):
             await refuse(scope, receive, send, 403, "Pages of other origins may not use this studio.")
         elif scope["type"] == "http":

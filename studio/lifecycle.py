@@ -1,6 +1,6 @@
-"""Opens and closes the service for the app, and stores why it could not open.
+"""Opens and closes the service for the app, and stores the error if it could not open.
 
-The failure is stored here and not in ``core.service`` because only the app keeps running after it; the CLI exits.
+The error is stored here and not in ``core.service``, because only the app keeps running after it; the CLI exits.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def open_service() -> None:
 
 
 def close_service() -> None:
-    """Close the service in order; nothing to do when it never opened."""
+    """Close the service, if it is open."""
     from core import service
 
     with _lock:
@@ -67,7 +67,7 @@ def close_service() -> None:
 
 
 def failure() -> StudioError | None:
-    """Why the service could not open, or None."""
+    """The error with which the service failed to open, or None."""
     return _failure
 
 

@@ -21,8 +21,8 @@ def admitted() -> bool:
     key = lifecycle.admin_key()
     if key is None:
         st.error(
-            "These pages can be reached from the network and no admin key is set. Set `CLAW_STUDIO_API_KEY` and start "
-            "the studio again, or let it listen on 127.0.0.1.",
+            "These pages can be reached from the network and no admin key is set. Set `CLAW_STUDIO_API_KEY` and "
+            "restart the studio, or let it listen on 127.0.0.1.",
             icon=":material/lock:",
         )
         return False
@@ -37,7 +37,7 @@ def _ask(key: str, address: str) -> None:
         st.markdown("**Admin key**")
         given = st.text_input("Admin key", type="password", label_visibility="collapsed", autocomplete="off")
         sent = st.form_submit_button("Open the studio", type="primary")
-    st.caption("The value of `CLAW_STUDIO_API_KEY`. This browser tab remembers it until it is closed or loaded again.")
+    st.caption("The value of `CLAW_STUDIO_API_KEY`. It is kept until this browser tab is closed or reloaded.")
     if not sent or not given:
         return
     try:

@@ -41,7 +41,7 @@ PAGES: dict[str, PageInfo] = {
             "Overview",
             ":material/space_dashboard:",
             "",
-            "The pool at a glance, and how to point an agent at it.",
+            "Summary of the pool, and how to connect an agent.",
         ),
         PageInfo(
             "collect",
@@ -69,7 +69,7 @@ PAGES: dict[str, PageInfo] = {
             "Datasets",
             ":material/inventory:",
             "Refine",
-            "Immutable versions of selected steps: freeze, compare, export; and which reward counts.",
+            "Immutable versions of selected steps: freeze, compare, export. Reward policies.",
         ),
         PageInfo(
             "sql",
@@ -90,14 +90,14 @@ PAGES: dict[str, PageInfo] = {
             "Batch",
             ":material/inventory_2:",
             "Train",
-            "Recipe to plan to file: what would be trained, what would not, and why.",
+            "From recipe to plan to file: which steps are trained, which are not, and why.",
         ),
         PageInfo(
             "consume",
             "Consume",
             ":material/outbox:",
             "Train",
-            "What trainers fetched, its staleness and results; and the recipe of the next fetch.",
+            "Batches that trainers fetched, their staleness and metrics; the recipe of the next fetch.",
         ),
         PageInfo(
             "settings",

@@ -9,7 +9,7 @@ For page authors::
     state.set_view(view)                           # writes it back (removes filters that are gone)
     state.link("inspect", step=uid)                # "/inspect?step=…" for LinkColumn and HTML anchors
     state.goto("inspect", step=uid)                # in-app switch; stops the script
-    state.author()                                 # who annotates from this browser
+    state.author()                                 # author of annotations from this browser
 
 Selections are kept in the URL, never only in session state, so that every view can be sent as a link.
 """
@@ -41,7 +41,7 @@ class ServiceAbsent(StudioError):
 
 
 def service() -> Service:
-    """The service of this process. Raises the failure that kept it from opening, or ServiceAbsent."""
+    """The service of this process. Raises the error with which it failed to open, or ServiceAbsent."""
     from core import service as core_service
 
     running = core_service.current()

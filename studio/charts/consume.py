@@ -15,7 +15,7 @@ TONES = {"acked": theme.GOOD, "leased": theme.SERIES[1], "released": theme.MUTED
 
 
 SYNC_LINES = 400
-"""Maximum of weight syncs drawn: more would be closer than a pixel."""
+"""Maximum number of weight syncs drawn; more would be less than a pixel apart."""
 
 
 def _time(at: float | None) -> datetime | None:
@@ -23,7 +23,7 @@ def _time(at: float | None) -> datetime | None:
 
 
 def batches_over_time(rows: Sequence[Mapping[str, Any]], syncs: Sequence[Any], *, height: int = 200) -> go.Figure:
-    """A dot per batch: when it was leased, how many steps it held, its state as colour; lines are weight syncs.
+    """A dot per batch: lease time, number of steps, state as colour. Lines are weight syncs.
 
     Args:
         rows: ``pool.consumption.batches``.
@@ -68,7 +68,7 @@ def batches_over_time(rows: Sequence[Mapping[str, Any]], syncs: Sequence[Any], *
 
 
 def staleness(rows: Sequence[Mapping[str, Any]], *, height: int = 200) -> go.Figure:
-    """Versions behind the current policy, per batch from first to last: the mean as a dot, the oldest as a bar."""
+    """Staleness of each batch in order of lease: the mean as a dot, the oldest step as a bar."""
     known = [row for row in reversed(rows) if row["staleness_max"] is not None]
     places = list(range(1, len(known) + 1))
     data = [[row["batch_uid"], theme.escape(row["consumer"]), row["policy_version"]] for row in known]
@@ -100,7 +100,7 @@ def staleness(rows: Sequence[Mapping[str, Any]], *, height: int = 200) -> go.Fig
 
 
 def metric(rows: Sequence[Mapping[str, Any]], name: str, *, height: int = 200) -> go.Figure:
-    """One trainer metric by update, else in order of its posting; ``rows``: ``pool.batches.metrics`` of this name."""
+    """One trainer metric over updates, or in order of posting; ``rows``: ``pool.batches.metrics`` of this name."""
     known = [row for row in rows if row["value"] is not None]
     by_update = all(row["update_index"] is not None for row in known)
     chart = theme.figure(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from studio.charts import theme
 
 MAX_CELLS = 1500
-"""Maximum of columns; for longer trajectories neighbouring tokens of a step share a column, as their mean."""
+"""Maximum number of columns. In longer trajectories, a column is the mean of several tokens of a step."""
 
 
 def credit_map(

@@ -66,7 +66,7 @@ def stacked(rows: Sequence[dict[str, Any]], *, noun: str, parts: Sequence[str | 
     """Stacked bars over bins, one colour per part.
 
     ``rows``: ``{"low", "high", "part", "n_steps"}`` of ``pool.stats.spread``; ``parts``: the parts in the order of
-    their colours, so that several charts agree on them; None is the unknown.
+    their colours, so that several charts use the same colours; None means unknown.
     """
     chart = theme.figure(height=height)
     apart = len(parts) > 1

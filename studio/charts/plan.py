@@ -51,7 +51,7 @@ def value_histogram(
 
 
 MAX_DOTS = 2000
-"""Maximum of dots in a chart: more would overlap and hide their colour."""
+"""Maximum number of dots in a chart; more would overlap."""
 CELLS = (120, 24)
 """Columns and rows of a density."""
 
@@ -175,7 +175,7 @@ def group_density(group: Ints, rewards: Floats, advantages: Floats, *, height: i
 
 
 MAX_BARS = 300
-"""Maximum of bars: more would be thinner than a pixel, and browsers draw only some of those."""
+"""Maximum number of bars; more would be thinner than a pixel, and browsers draw only some of those."""
 
 
 def groups_per_bar(n: int) -> int:
@@ -215,7 +215,7 @@ def group_tokens(names: Sequence[str], tokens: Ints, packed: Ints, *, height: in
 
 
 def tick_step(n: int, max_ticks: int = 12) -> int:
-    """The least of 1, 2, 5, 10, 20, 50, … that gives at most ``max_ticks`` ticks for ``n`` places."""
+    """The smallest of 1, 2, 5, 10, 20, 50, … that gives at most ``max_ticks`` ticks for ``n`` items."""
     step = 1
     while n > step * max_ticks:
         step = {1: 2, 2: 5, 5: 10}[int(str(step)[0])] * 10 ** (len(str(step)) - 1)

@@ -1,8 +1,8 @@
 """Live traffic as HTML: calls, tokens and latencies, redrawn every second.
 
-A plotly chart is rebuilt whenever its data change, which blanks it for a frame. On a page that redraws every second
-this flickers. So the live charts are bars of HTML, replaced at once; their style is in ``assets/studio.css``
-(``.cs-live``), and their tooltips are ``title`` attributes.
+A plotly chart is rebuilt when its data change, and is blank for a frame. On a page that redraws every second this
+flickers. The live charts are therefore HTML bars; their style is in ``assets/studio.css`` (``.cs-live``), and their
+tooltips are ``title`` attributes.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def latency_bins(seconds: Sequence[float]) -> list[int]:
 
 
 def axis_top(value: float) -> float:
-    """The least of 1, 2, 4, 6, 8 times a power of ten that is not below ``value``.
+    """The smallest of 1, 2, 4, 6, 8 times a power of ten that is at least ``value``.
 
     >>> [axis_top(value) for value in (3, 4, 47, 130, 0.5)]
     [4, 4, 60, 200, 0.6]

@@ -1,4 +1,4 @@
-"""A packed tree as what the tree canvas draws: nodes, lanes, colours by owner, and what a clicked node holds."""
+"""Converts a packed tree to the data of the tree canvas: nodes, lanes, colours by owner; and rows to their drawing."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def tree_drawing(
         tree: one packed row.
         nodes: its nodes.
         sequences: the source of ``tree.members``.
-        facts: per step_uid what colours it: ``reward``, ``advantage``, ``policy``; None is unknown.
-        decode: ids -> text, or None where no tokenizer fits.
-        drift: node -> tokens of sharing lost by the steps that part there from the step before them.
+        facts: per step_uid the values for colours: ``reward``, ``advantage``, ``policy``; None means unknown.
+        decode: ids -> text, or None if no tokenizer matches.
+        drift: node -> tokens of lost sharing, of the steps that diverge there from the step before them.
     """
     order = step_order(tree, nodes, sequences)
     colours = {
@@ -107,7 +107,7 @@ def owner_means(values: Sequence[float], nodes: TreeNodes) -> NDArray[np.float32
 
 
 def sampled_share(tree: PackedTree, nodes: TreeNodes, sequences: Sequences) -> NDArray[np.float32]:
-    """Share of each node's tokens that some owner sampled rather than read: float32 [N] in [0, 1]."""
+    """Share of each node's tokens that an owner sampled: float32 [N] in [0, 1]."""
     sampled = np.zeros(len(tree.tokens), dtype=bool)
     for row, member in enumerate(tree.members.tolist()):
         sampled[tree.path(row)[int(sequences.n_prompt[member]) :]] = True
@@ -118,7 +118,7 @@ def sampled_share(tree: PackedTree, nodes: TreeNodes, sequences: Sequences) -> N
 
 
 def node_labels(tree: PackedTree, nodes: TreeNodes, decode: Callable[[Sequence[int]], str | None]) -> list[str] | None:
-    """The beginning of each node's text; None when no tokenizer fits or there are too many to read."""
+    """The beginning of each node's text; None if no tokenizer matches or there are too many nodes."""
     if len(nodes) > LABELLED_NODES:
         return None
     labels = []
@@ -144,7 +144,7 @@ def rows_drawing(
         rows: parts of each row; ``Part.order`` indexes ``step_uids``.
         lengths: tokens of each step.
         step_uids: the steps.
-        owner_of: step_uid -> what gives the colour (its trajectory).
+        owner_of: step_uid -> its trajectory, which determines the colour.
         detail_of: step_uid -> one line about it.
         first: number of the first of these rows.
     """

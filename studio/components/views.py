@@ -32,18 +32,18 @@ def token_view(
     """Every token of a step as a chip.
 
     Args:
-        uid: identity of what is shown; scroll and search start anew when it changes.
+        uid: identity of the shown step; scroll position and search are reset when it changes.
         prompt_ids: int32 [P], or None.
         response_ids: int32 [R], or None.
         logprobs: float32 [R], nats, NaN where unknown; None when no log-probs were recorded.
         vocab: token id -> (text, is it a special token), for the ids whose text is known.
         n_shared: leading prompt tokens shared with the parent step.
         in_loss: whether the response counts in the loss.
-        notes: shown in the status line: where the texts come from, and which estimator gave the advantages.
+        notes: texts for the status line: the source of token texts, and the estimator of the advantages.
         entropy: float32 [R], of the distribution that each token was drawn from, nats, NaN where unknown.
         advantages: float32 [R].
-        diverges: the first token that differs from another step's; ``against`` says which.
-        focus: token index to scroll to first; the divergence, else the response, when None.
+        diverges: index of the first token that differs from another step; ``against`` names that step.
+        focus: token index to scroll to; None: the divergence, or else the response.
     """
     prompt = np.asarray(prompt_ids if prompt_ids is not None else [], dtype=np.int32)
     response = np.asarray(response_ids if response_ids is not None else [], dtype=np.int32)
@@ -210,8 +210,8 @@ def siblings(
     reference and compare.
 
     Each row is ``{"uid", "name", "reward", "advantage", "quality", "complete", "reference", "parts", "token",
-    "cells": [{"uid", "index", "what", "n_tokens", "reward", "selected"}, ...]}``; ``parts`` is the cell where it parts
-    from the reference, ``token`` the token there.
+    "cells": [{"uid", "index", "what", "n_tokens", "reward", "selected"}, ...]}``; ``parts`` is the cell where it
+    diverges from the reference, ``token`` the token there.
     """
     result = renderer("siblings")(
         data={"rows": list(rows), "height": height, "acts": acts}, key=key, on_click_change=ignore
@@ -221,5 +221,5 @@ def siblings(
 
 
 def plain_text(*, text: str, label: str, name: str, key: str, height: int = 600) -> None:
-    """A text of any length, shown in pieces, copied or saved (as ``name``) whole."""
+    """A text of any length. It is displayed in pieces, and can be copied or saved (as ``name``) completely."""
     renderer("plain")(data={"text": text, "label": label, "name": name, "height": height}, key=key)

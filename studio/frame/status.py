@@ -68,7 +68,7 @@ def engine_state(engine: dict[str, Any]) -> str:
         waits = "" if engine.get("healthy", True) else " · paused before the next attempt"
         return f"{engine['error']}{waits}"
     findings = findings_line(engine.get("findings") or {})
-    parts = [findings or ("answers" if engine.get("ok") else "not asked yet")]
+    parts = [findings or ("works" if engine.get("ok") else "not called yet")]
     if engine.get("ok"):
         parts.append(streaming_line(engine.get("streaming") or {}))
     if engine.get("in_flight") or engine.get("waiting"):

@@ -1,4 +1,4 @@
-"""Parts that every page is built from: text of values, figures, tables, call-outs, choices, filters, jobs.
+"""Building blocks of all pages: formatting, figures, tables, call-outs, choices, filters, jobs.
 
 For page authors::
 

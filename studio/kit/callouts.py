@@ -17,7 +17,7 @@ P = ParamSpec("P")
 
 
 def show_error(error: Exception) -> None:
-    """A call-out with the error's message, field and hint; an unexpected exception also shows its trace."""
+    """A call-out with the error's message, field and hint; for an unexpected exception also its traceback."""
     if isinstance(error, StudioError):
         field = f"<code>{escape(error.field)}</code>" if error.field else ""
         hint = f'<div class="h">{escape(error.hint)}</div>' if error.hint else ""
@@ -30,7 +30,7 @@ def show_error(error: Exception) -> None:
     st.html(
         '<div class="cs-callout bad" role="alert"><div class="t">This part of the page failed</div>'
         f'<div class="m">{escape(type(error).__name__)}: {escape(error)}</div>'
-        '<div class="h">Capture and the other pages keep working. The trace is below.</div></div>'
+        '<div class="h">Capture and the other pages still work. The traceback is below.</div></div>'
     )
     with st.expander("Trace", icon=":material/bug_report:"):
         st.code("".join(traceback.format_exception(error)), language="python")
@@ -76,7 +76,7 @@ def empty_state(
     actions: Callable[[str], None] | None = None,
     then: tuple[str, Callable[[], None]] | None = None,
 ) -> None:
-    """What to do next when there is nothing to show.
+    """A box for a page or part without data, with what to do next.
 
     ``actions`` draws more buttons below; its argument is a prefix for their keys. ``then`` is the label of a button and
     the callback that runs before the page is drawn again.

@@ -44,9 +44,9 @@ def trajectory_table() -> TableSpec:
             "n_steps": c.NumberColumn("Steps", width=56, format="localized"),
             "tokens": c.NumberColumn(
                 "Tokens, once", width=88, format="localized",
-                help="Each stored token once; a batch counts a prompt again in every step that has it",
+                help="Each stored token counted once; a batch counts a prompt again in every step that has it",
             ),
-            "reward": c.NumberColumn("Reward", width=68, format="%.3g", help="Empty is unscored, which is never 0"),
+            "reward": c.NumberColumn("Reward", width=68, format="%.3g", help="Empty means unscored, which is not 0"),
             "quality": c.TextColumn("Quality", width=66),
             "complete": c.CheckboxColumn("Complete", width=72),
             "policy": c.TextColumn("Policy", width=62, help="Policy versions, lowest to highest"),
@@ -119,7 +119,7 @@ def step_table() -> TableSpec:
             "created_at": c.DatetimeColumn("At", width=128, format="MMM D, HH:mm:ss"),
             "findings": c.ListColumn("Findings", width=110, help="Findings of automatic checks"),
             "correct": c.CheckboxColumn("Correct", width=66, help="Label set by people; empty is unlabelled"),
-            "staleness": c.NumberColumn("Staleness", width=70, help="Policy version in force, minus the step's"),
+            "staleness": c.NumberColumn("Staleness", width=70, help="Current policy version minus the step's"),
             "difficulty": c.NumberColumn("Difficulty", width=70, format="%.2f", help="1 - the group's success rate"),
             "policy_version": c.NumberColumn("Policy", width=56),
             "agent": c.TextColumn("Agent", width=92),
@@ -209,7 +209,7 @@ def selectable_table(
     here = [str(uid) for uid in frame[spec.uid]]
     mount = f"{key}-mount"
     if mount not in st.session_state or key not in st.session_state:
-        # The table is mounted anew: its check boxes start from the current selection.
+        # The table is mounted for the first time: its check boxes start with the current selection.
         st.session_state[mount] = [place for place, uid in enumerate(here) if uid in picked]
     event = st.dataframe(
         frame,

@@ -72,7 +72,7 @@ OTHER_FILTERS = ("tags", "has_notes", "notes", "ready", "correct_state", "create
 STATES: dict[str, str] = {"trajectory_reward_state": "Trajectory", "reward_state": "Step"}
 WHERE_HELP = (
     "A condition over the step columns, for instance `n_response_tokens > 200 and trajectory_reward < 1`. "
-    "It can only filter; errors are explained."
+    "It can only filter."
 )
 
 

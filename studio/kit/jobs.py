@@ -68,5 +68,5 @@ class Job(ABC):
         try:
             self.work()
         except Exception as error:
-            # The page shows it: an exception in a thread is reported nowhere else.
+            # Stored for the page: an exception in a thread is not reported elsewhere.
             self.error = error

@@ -1,1 +1,1 @@
-"""What pages draw: one folder a page, and the subjects that several pages share."""
+"""Widgets of the pages: one folder per page, and folders for widgets that several pages share."""

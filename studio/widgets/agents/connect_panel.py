@@ -1,4 +1,4 @@
-"""The panel that connects an agent: snippets with a new session key, and a sign when its first call arrives."""
+"""The panel that connects an agent: snippets with a new session key, and a status line for its first call."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from studio.widgets.agents import snippets
 
 def connect_panel() -> None:
     """Draw the panel: choice of agent, its snippets, its session key, and whether it has called."""
-    kit.section(
-        "Connect an agent", "every call is stored before it is answered; the session key identifies the trajectory"
-    )
+    kit.section("Connect an agent", "the session key identifies the trajectory of its calls")
     agents = {agent.label: agent for agent in snippets.AGENTS.values()}
     with st.container(border=True, key="panel-connect"):
         chosen = st.segmented_control(

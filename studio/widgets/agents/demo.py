@@ -51,4 +51,4 @@ def demo_control() -> None:
         return
     demo_button(key="demo-run")
     if status["error"]:
-        show_error(StudioError(f"The demo agent stopped: {status['error']}", hint="Settings holds the doctor."))
+        show_error(StudioError(f"The demo agent stopped: {status['error']}", hint="See the doctor on Settings."))

@@ -17,7 +17,7 @@ PROVIDER = "claw-studio"
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What a snippet needs: the gateway's root, the session key, the model to ask for."""
+    """The values of a snippet: the gateway's root URL, the session key, the model's name."""
 
     root_url: str
     api_key: str
@@ -66,7 +66,7 @@ answer = client.chat.completions.create(
 print(answer.choices[0].message.content)""",
         ),
         Snippet(
-            "Or by environment, without changes to the program",
+            "Or by environment variables, without changes to the program",
             "bash",
             f'export OPENAI_BASE_URL="{s.v1_url}"\nexport OPENAI_API_KEY="{s.api_key}"',
         ),

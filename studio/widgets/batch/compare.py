@@ -62,7 +62,7 @@ def side_by_side(plan: Plan) -> None:
         step_table(part, drawn)
     missing = [one for one in credits if one.error is not None]
     if missing:
-        kit.section("Not assigned", "what these estimators need and the trajectory does not have")
+        kit.section("Not assigned", "the trajectory lacks inputs of these estimators")
         rows = [(dot_label(REGISTRY[one.algorithm].title, "warn"), kit.escape(one.error)) for one in missing]
         html_table(["Estimator", "What is missing"], rows)
 
@@ -112,7 +112,7 @@ def advantage_text(one: TrajectoryCredit, n_response: Sequence[int], place: int)
 
 
 def what_if(plan: Plan) -> None:
-    """Groups, trajectories, steps or tokens that other values of one recipe field would give."""
+    """Number of groups, trajectories, steps or tokens for other values of one recipe field."""
     left, right = st.columns([3, 7], gap="medium")
     with left:
         name = list_choice("Field", {key: label for key, (label, _) in SWEEPS.items()}, "field")
@@ -131,7 +131,7 @@ def what_if(plan: Plan) -> None:
         if st.button("Use it in the recipe", disabled=best == current, width="stretch"):
             put_into_recipe(plan.recipe, name, best)
     with right:
-        kit.section(SWEEPS[name][0], f"{NOUNS[what]} that the same view would give")
+        kit.section(SWEEPS[name][0], f"{NOUNS[what]} in the plan of the same view")
         figure = sweep_bars(
             [value_text(v) for v in values],
             [getattr(o, what) for o in results],

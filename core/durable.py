@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -13,3 +14,14 @@ def sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def check_place(handle: int, path: Path) -> None:
+    """OSError if the open file is not what stands at ``path``: it, or a folder above it, was removed or replaced."""
+    try:
+        there, own = path.stat(), os.fstat(handle)
+        same = (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
+    except FileNotFoundError:
+        same = False
+    if not same:
+        raise OSError(errno.ESTALE, "it was removed or replaced while the studio uses it", str(path))

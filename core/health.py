@@ -48,8 +48,9 @@ class Health:
         if now - self._probed_at < PROBE_EVERY_S:
             return
         self._probed_at = now
-        if self._journal.error is not None or shutil.disk_usage(self._journal.directory).free < LOW_BYTES:
-            self._journal.probe()
+        journal = self._journal
+        if journal.error or not journal.in_place or shutil.disk_usage(journal.directory).free < LOW_BYTES:
+            journal.probe()
 
     def problems(self) -> list[dict[str, Any]]:
         """Current problems: ``{part, message, stops}``; ``stops``: calls are not captured or not ingested."""

@@ -115,20 +115,23 @@ def _fill(pool: Pool, settings: Settings, clock: Callable[[], float], n_bytes: i
 
 
 def _keep_aside(path: Path, clock: Callable[[], float]) -> Path | None:
-    """Rename the old file and its write-ahead log to an unused name."""
-    if not path.exists():
+    """Rename the old file and its write-ahead log to an unused name; the file's new path, None if there was no file.
+
+    The log of a file that was deleted must go too: it fits no other file, which could not be opened beside it.
+    """
+    wal = Path(f"{path}.wal")
+    old = [file for file in (path, wal) if file.exists()]
+    if not old:
         return None
     when = datetime.fromtimestamp(clock(), UTC).strftime("%Y%m%dT%H%M%S")
     aside = path.with_name(f"{path.name}.before-{when}")
     number = 1
-    while aside.exists():
+    while aside.exists() or Path(f"{aside}.wal").exists():
         number += 1
         aside = path.with_name(f"{path.name}.before-{when}-{number}")
-    path.replace(aside)
-    wal = Path(f"{path}.wal")
-    if wal.exists():
-        wal.replace(Path(f"{aside}.wal"))
-    return aside
+    for file in old:
+        file.replace(aside if file == path else Path(f"{aside}.wal"))
+    return aside if path in old else None
 
 
 def _remove(path: Path) -> None:

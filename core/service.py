@@ -162,7 +162,7 @@ class Service:
         self._health = Health(
             self.journal,
             self.ingest,
-            pool_damage=lambda: self.pool.file.damage,
+            pool_damage=lambda: self.pool.file.damage or self.pool.file.gone,
             ended=self.supervisor.problems,
             elsewhere=lambda: self.fleet.problems() if self.fleet is not None else (),
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
 
+from core.errors import JournalError
 from core.ingest.order import time_of
 from core.journal import JournalReader, Record
 
@@ -31,7 +32,8 @@ class Lag:
     def seconds(self, positions: Callable[[], Mapping[str, int]]) -> float:
         """Age of the oldest record past the positions; 0 when there is none.
 
-        If the journal can't be read (no descriptors, no permission), it is the time since the lag was last 0.
+        If the journal can't be read (no descriptors, no permission, its folder is gone), it is the time since the lag
+        was last 0.
         Concurrent callers share one measurement that began after their calls: pages and monitors call this often.
         """
         n_begun = self._begun
@@ -46,7 +48,7 @@ class Lag:
         now = self._clock()
         try:
             unread = self._oldest(positions)
-        except OSError:
+        except (OSError, JournalError):
             return max(0.0, now - self._level_at)
         if not unread:
             self._level_at = now

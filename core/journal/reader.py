@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from core.errors import JournalError
 from core.journal import layout
 from core.journal.layout import number_of, writer_of
 from core.journal.salvage import Damage, Place, damage_between, find_salt, places, places_1
@@ -53,6 +54,7 @@ class JournalReader:
 
     def __init__(self, directory: Path) -> None:
         self._dir = directory
+        self._place: tuple[int, int] | None = None
         self._folder: bytes | None = None
         self._finished: dict[str, int] = {}
         self._idle: dict[str, tuple[int, int]] = {}
@@ -62,13 +64,35 @@ class JournalReader:
 
         Args:
             after: segment name -> ``next_offset`` of the last item that was read; absent means unread.
+
+        Raises:
+            JournalError: as ``check_place``.
         """
+        self.check_place()
         by_writer: dict[str, list[str]] = {}
         for name in layout.segments(self._dir):
             by_writer.setdefault(writer_of(name), []).append(name)
         if self._folder is None and by_writer:
             self._folder = layout.folder_id(self._dir)
         return [self._writer(names, after) for names in by_writer.values()]
+
+    def check_place(self) -> None:
+        """JournalError if the folder was removed or replaced since the first read.
+
+        Another folder's segments may have the names of this one's, whose positions must not move meanwhile.
+        """
+        try:
+            there = self._dir.stat()
+        except FileNotFoundError:
+            place = None
+        else:
+            place = there.st_dev, there.st_ino
+        self._place = self._place or place
+        if place != self._place:
+            raise JournalError(
+                f"the folder {self._dir} was removed or replaced while the studio uses it",
+                hint="put it back; reading goes on by itself after that",
+            )
 
     def _writer(self, names: list[str], after: Mapping[str, int]) -> Iterator[JournalItem]:
         for name, following in zip(names, [*names[1:], None], strict=True):

@@ -26,7 +26,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import NamedTuple
 
-from core.durable import sync_folder
+from core.durable import check_place, sync_folder
 from core.errors import AlreadyOwned, JournalError
 from core.journal import layout
 from core.journal.layout import FRAME_BYTES, MAX_PAYLOAD_BYTES, number_of, writer_of
@@ -153,6 +153,7 @@ class Journal:
         """
         path = self.directory / f".{self.writer}.probe"
         try:
+            self._check_folder()
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 _write_all(fd, bytes(PROBE_BYTES))
@@ -165,6 +166,18 @@ class Journal:
         else:
             self.error = None
         return self.error
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the folder is the one that was opened: not removed, renamed or replaced since."""
+        try:
+            self._check_folder()
+        except OSError:
+            return False
+        return True
+
+    def _check_folder(self) -> None:
+        check_place(self._lock_fd, self.directory / f"{self.writer}.lock")
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until something is synced; True when something was since the last wait. For one waiter."""
@@ -257,6 +270,8 @@ class Journal:
             buffers.append(layout.pack_end(offset, key))
         _write_all(self._fd, b"".join(buffers))
         _sync(self._fd)
+        # What is synced to a file that has no name any more would be lost with an answer.
+        check_place(self._fd, self.directory / segment)
         self.n_bytes += offset - self._size
         self._size = offset
         # One assignment: readers in other threads see this place or the one before.
@@ -264,6 +279,7 @@ class Journal:
         return positions
 
     def _roll(self) -> None:
+        self._check_folder()
         self._abandon()
         self._number += 1
         self._segment = layout.segment_name(self.writer, self._number)
@@ -293,7 +309,8 @@ class Journal:
         try:
             if self._size <= layout.head_bytes(self._segment):
                 self.n_bytes -= self._size
-                path.unlink(missing_ok=True)
+                if self.in_place:
+                    path.unlink(missing_ok=True)
                 os.close(self._fd)
                 self._fd = -1
             else:
@@ -411,5 +428,6 @@ def _journal_error(directory: Path, error: Exception) -> JournalError:
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return JournalError(
         f"the journal in {directory} can't be written: {reason}",
-        hint="free disk space or make the folder writable; calls go through again by themselves after that",
+        hint="free disk space, make the folder writable or put it back; calls go through again by themselves after "
+        "that",
     )

@@ -107,6 +107,7 @@ class Database:
         self._only: frozenset[str] | None = None
         self.damage: str | None = None
         self._dry_run: tuple[int, Cursor] | None = None
+        self._place: tuple[int, int] | None = None
         config: Mapping[str, Any] = {
             "memory_limit": memory,
             "threads": threads,
@@ -134,6 +135,8 @@ class Database:
                     damage.make_private(file)
                 if settled:
                     damage.check_length(self._connection, self.path)
+                there = Path(self.path).stat()
+                self._place = there.st_dev, there.st_ino
             migrate(self._connection, clock)
             self._lists = Lists(self._connection)
             counts = self._connection.execute("SELECT count(*) FROM opinions_position").fetchall()
@@ -303,6 +306,17 @@ class Database:
             with self._opening:
                 del self._reading[id(cursor)]
                 self._opening.notify_all()
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the file at the path is the one that was opened; also for a pool in memory."""
+        if self._place is None:
+            return True
+        try:
+            there = Path(self.path).stat()
+        except OSError:
+            return False
+        return (there.st_dev, there.st_ino) == self._place
 
     @property
     def log_bytes(self) -> int:

@@ -30,6 +30,19 @@ class PoolFile:
         """What showed that the file is damaged; None while nothing did."""
         return self._db.damage
 
+    @property
+    def gone(self) -> str | None:
+        """That the file, or the folder of the opinions log, was removed or replaced since it was opened, or None.
+
+        What is written to the file meanwhile is in the journal and in the opinions log too; labels are refused without
+        the log.
+        """
+        log = self._db.log
+        if self._db.in_place and (log is None or log.in_place):
+            return None
+        gone = self._db.path if log is None or log.in_place else log.directory
+        return f"{gone} was removed or replaced while the studio uses it; put it back, or start the studio again"
+
     def copy_to(self, target: Path, folders: Sequence[Path] = ()) -> dict[str, Any]:
         """Copy the file and its write-ahead log as they stand between two writes; writers wait, readers don't.
 

@@ -102,6 +102,11 @@ class OpinionLog:
         return self._journal.n_bytes
 
     @property
+    def in_place(self) -> bool:
+        """Whether the log's folder is the one that was opened: not removed, renamed or replaced since."""
+        return self._journal.in_place
+
+    @property
     def unvoided(self) -> frozenset[int]:
         """Changes that were not committed and have no ``void`` record yet."""
         return frozenset(self._unvoided)

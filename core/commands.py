@@ -165,10 +165,10 @@ def add_upkeep_to(app: typer.Typer, connect: Connect, own: Own) -> None:
         data: DataOption = None,
     ) -> None:
         """Restore a backup into a data folder without pool and journal."""
-        from core.backup import restore as put_back
+        from core.backup import restore as restore_folder
 
         with own(data) as data_dir:
-            manifest = put_back(source, data_dir)
+            manifest = restore_folder(source, data_dir)
         print_json({"data": str(data_dir), "n_steps": manifest["n_steps"], "created_at": manifest["created_at"]})
 
     @app.command()

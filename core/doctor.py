@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from core.config import Settings, is_loopback
-from core.journal import kept_aside
+from core.journal import quarantined_damages
 from core.scrub import split_login
 
 MIN_FREE_BYTES = 1 << 30
@@ -141,7 +141,7 @@ def check_data_dir(data_dir: Path) -> Iterator[Finding]:
 def check_journal(journal_dir: Path) -> Iterator[Finding]:
     """Damaged bytes that ingest found in the journal; a copy is kept beside the segment."""
     try:
-        damage = kept_aside(journal_dir)
+        damage = quarantined_damages(journal_dir)
     except OSError as error:
         yield Finding("journal", "bad", f"{journal_dir} can't be read: {error.strerror}", "make the folder readable")
         return
@@ -277,7 +277,7 @@ def check_pool(settings: Settings, *, running: bool) -> Iterator[Finding]:
     """The pool's file and all its values can be read, and the opinions log is complete."""
     from core.errors import StudioError
     from core.pool.upkeep.opinionlog import inspect
-    from core.pool.upkeep.recovery import check_recoverable, read_place, read_through
+    from core.pool.upkeep.recovery import check_recoverable, find_read_error, read_place
 
     path = settings.pool_path
     if not running:
@@ -287,7 +287,7 @@ def check_pool(settings: Settings, *, running: bool) -> Iterator[Finding]:
             yield Finding("pool", "bad", error.message, error.hint)
             return
         if path.exists():
-            wrong = read_through(path)
+            wrong = find_read_error(path)
             mend = "claw-studio doctor --rebuild rebuilds it from journal and opinions log"
             yield Finding("pool", "bad", wrong, mend) if wrong else Finding("pool", "ok", "every value can be read")
     if not settings.opinions_dir.exists():

@@ -67,7 +67,7 @@ class TextLines(logging.Formatter):
         return super().formatMessage(record) + "".join(f" {k}={v}" for k, v in fields.items() if v is not None)
 
 
-class _Spelt(logging.LogRecord):
+class _PrintableRecord(logging.LogRecord):
     """A record whose message and traceback are printable in any formatter."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -82,9 +82,9 @@ class _Spelt(logging.LogRecord):
         return printable(super().getMessage())
 
 
-def spell_everywhere() -> None:
+def escape_all_handlers() -> None:
     """Escape the log lines of other libraries' handlers as well."""
-    logging.setLogRecordFactory(_Spelt)
+    logging.setLogRecordFactory(_PrintableRecord)
 
 
 def set_up(level: int, form: str) -> None:

@@ -34,7 +34,7 @@ COUNTED = (
 """Tables whose rows are counted before and after a rebuild."""
 
 
-def put_back(pool: Pool, ingest: Ingest, trash: Path) -> None:
+def restore_missing_opinions(pool: Pool, ingest: Ingest, trash: Path) -> None:
     """At startup: if the opinions log has records that the pool lacks, read the journal to its end and replay them."""
     if not pool.recovery.behind:
         return

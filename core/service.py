@@ -23,7 +23,7 @@ from core.api.annotationqueue import AnnotationQueue
 from core.api.handling import EXCEPTION_HANDLERS
 from core.api.openapi import open_paths
 from core.api.produce import mint_session
-from core.api.train import give_up_sync, put_in_force
+from core.api.train import apply_report, end_unfinished_sync
 from core.api.wire import PolicyIn, SessionIn, check
 from core.batch.leases import Leases
 from core.client import trusting
@@ -52,7 +52,7 @@ from core.pool import Pool
 from core.pool.cache.readahead import CacheWarmer
 from core.pool.upkeep.compaction import Compaction
 from core.pool.upkeep.recovery import check_recoverable
-from core.rebuild import put_back
+from core.rebuild import restore_missing_opinions
 from core.serving.process import EngineProcess
 from core.supervise import Supervisor
 from core.tasks.demo import DemoRun, demo_script_path
@@ -154,7 +154,7 @@ class Service:
             clock=self.clock,
             tokenizers=settings.tokenizers,
         )
-        put_back(self.pool, self.ingest, settings.trash_dir)
+        restore_missing_opinions(self.pool, self.ingest, settings.trash_dir)
         self.ingest.start()
         opened.callback(self._drain)
         self.fleet: Fleet | None = None
@@ -339,11 +339,11 @@ class Service:
 
     def end_sync(self) -> None:
         """End an unfinished weight sync; the version before it stays active. Conflict if there is none."""
-        give_up_sync(self.api_deps)
+        end_unfinished_sync(self.api_deps)
 
     def finish_sync(self, version: int) -> None:
         """Report in place of a trainer that the weights of ``version`` are active."""
-        put_in_force(self.api_deps, PolicyIn(version=version, event=PolicyEventKind.SYNC_FINISHED))
+        apply_report(self.api_deps, PolicyIn(version=version, event=PolicyEventKind.SYNC_FINISHED))
 
     def load_demo(self) -> dict[str, Any]:
         """Append the shipped demo steps to the journal and wait until they are in the pool. Idempotent."""

@@ -18,7 +18,7 @@ import streamlit as st
 from starlette.middleware import Middleware
 
 from core.gateway.http.collector import freeze_objects
-from core.logs import set_up, spell_everywhere
+from core.logs import escape_all_handlers, set_up
 from studio import lifecycle
 from studio.access import AccessMiddleware
 
@@ -27,7 +27,7 @@ from studio.access import AccessMiddleware
 async def lifespan(_: st.App) -> AsyncIterator[None]:
     """Open the service, hand over to Streamlit, close the service in order."""
     set_up(logging.WARNING, "text")
-    spell_everywhere()
+    escape_all_handlers()
     await asyncio.to_thread(lifecycle.open_service)
     lifecycle.import_heavy()
     gc.collect()

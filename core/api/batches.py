@@ -17,7 +17,7 @@ from core.api.routing import PREFIX, Router
 from core.api.schemas import BATCH, BINARY, INT, LIMIT, OBJ, STR, array, obj
 from core.api.trainer_wire import AckIn, FetchIn, MetricsIn, ReleaseIn, RenewIn
 from core.batch.arrays import SCHEMA, TOKEN_COLUMNS, step_tables
-from core.batch.leases import Leased
+from core.batch.leases import LeasedBatch
 from core.batch.plan import Plan
 from core.export import export
 from core.export.base import source_of
@@ -61,7 +61,7 @@ async def fetch(call: Call, body: FetchIn) -> Any:
             await asyncio.sleep(POLL_S)
 
 
-def _fetched(deps: ApiDeps, body: FetchIn, leased: Leased) -> Response:
+def _fetched(deps: ApiDeps, body: FetchIn, leased: LeasedBatch) -> Response:
     plan, batch = leased.plan, leased.batch
     head = {
         **(batch or {"batch_uid": None, "consumer": body.consumer}),

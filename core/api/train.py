@@ -84,11 +84,11 @@ def report_policy(call: Call, body: wire.PolicyIn) -> Any:
 
     It is on disk before it takes effect, and applies to calls that start afterwards.
     """
-    put_in_force(call.deps, body)
+    apply_report(call.deps, body)
     return policy_state(call)
 
 
-def put_in_force(deps: ApiDeps, body: wire.PolicyIn) -> None:
+def apply_report(deps: ApiDeps, body: wire.PolicyIn) -> None:
     """Write a report to the journal, then apply it."""
     now = deps.clock()
     deps.journal.append(
@@ -103,11 +103,11 @@ def end_sync(call: Call) -> Any:
 
     For use after a trainer has died. If the new weights are loaded already, report ``sync_finished`` instead.
     """
-    give_up_sync(call.deps)
+    end_unfinished_sync(call.deps)
     return policy_state(call)
 
 
-def give_up_sync(deps: ApiDeps) -> None:
+def end_unfinished_sync(deps: ApiDeps) -> None:
     """End an unfinished weight sync; the version before it stays active.
 
     Raises:

@@ -67,7 +67,7 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class RecipeChoice:
     """A recipe and its origin; ``name`` is None when it came with the request or is the default."""
 
     recipe: Recipe
@@ -76,7 +76,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Leased:
+class LeasedBatch:
     """The result of a fetch.
 
     Attributes:
@@ -88,7 +88,7 @@ class Leased:
 
     batch: dict[str, Any] | None
     plan: Plan
-    chosen: Chosen
+    chosen: RecipeChoice
     repeated: bool = False
 
     @property
@@ -119,7 +119,7 @@ class Leases:
     policy_version: Callable[[str], int | None]
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def fetch(self, wanted: Fetch) -> Leased:
+    def fetch(self, wanted: Fetch) -> LeasedBatch:
         """Lease a batch of the groups that are ready now.
 
         Raises:
@@ -136,47 +136,47 @@ class Leases:
             made = self.preview(wanted, chosen)
             least = 1 if wanted.partial else made.recipe.batch_size or 1
             if made.n_groups < least:
-                return Leased(None, made, chosen)
-            return Leased(self._lease(wanted, chosen, made), made, chosen)
+                return LeasedBatch(None, made, chosen)
+            return LeasedBatch(self._lease(wanted, chosen, made), made, chosen)
 
-    def preview(self, wanted: Fetch, chosen: Chosen | None = None) -> Plan:
+    def preview(self, wanted: Fetch, chosen: RecipeChoice | None = None) -> Plan:
         """The plan that a fetch would lease now; leases nothing."""
         recipe = (chosen or self.choose(wanted)).recipe
         in_use = self.pool.batches.in_use(wanted.consumer, shared=wanted.shared, max_uses=recipe.max_uses)
         return plan(self.pool, self._view(wanted), recipe, in_use=in_use)
 
-    def choose(self, wanted: Fetch) -> Chosen:
+    def choose(self, wanted: Fetch) -> RecipeChoice:
         """The recipe of a fetch: its own, the named one, the version's or the channel's active one, the defaults."""
         if wanted.dataset is None:
             return self._recipe(wanted)
         if wanted.recipe is None and wanted.recipe_name is None:
             own = self.pool.versions.get(wanted.dataset)["recipe"]
-            return Chosen(parse_recipe({**own, "dataset": wanted.dataset}))
+            return RecipeChoice(parse_recipe({**own, "dataset": wanted.dataset}))
         chosen = self._recipe(wanted)
         return replace(chosen, recipe=chosen.recipe.model_copy(update={"dataset": wanted.dataset}))
 
-    def _recipe(self, wanted: Fetch) -> Chosen:
+    def _recipe(self, wanted: Fetch) -> RecipeChoice:
         if wanted.recipe is not None:
-            return Chosen(parse_recipe(wanted.recipe))
+            return RecipeChoice(parse_recipe(wanted.recipe))
         if wanted.recipe_name is not None:
             version = self.pool.recipes.get(wanted.recipe_name, wanted.recipe_version)
         else:
             active = self.pool.recipes.active(wanted.channel or DEFAULT_CHANNEL)
             if active is None:
-                return Chosen(parse_recipe(None if wanted.channel is None else {"channel": wanted.channel}))
+                return RecipeChoice(parse_recipe(None if wanted.channel is None else {"channel": wanted.channel}))
             version = active
-        return Chosen(parse_recipe(version["recipe"]), version["name"], version["version"])
+        return RecipeChoice(parse_recipe(version["recipe"]), version["name"], version["version"])
 
     def plan_of(self, batch_uid: str) -> Plan:
         """The plan of a batch as it was leased. NotFound when there is no such batch."""
         return deserialize_plan(self.pool.batches.plan(batch_uid), self.pool)
 
-    def _again(self, batch: dict[str, Any]) -> Leased:
+    def _again(self, batch: dict[str, Any]) -> LeasedBatch:
         made = self.plan_of(batch["batch_uid"])
-        chosen = Chosen(made.recipe, batch["recipe_name"], batch["recipe_version"])
-        return Leased(batch, made, chosen, repeated=True)
+        chosen = RecipeChoice(made.recipe, batch["recipe_name"], batch["recipe_version"])
+        return LeasedBatch(batch, made, chosen, repeated=True)
 
-    def _lease(self, wanted: Fetch, chosen: Chosen, made: Plan) -> dict[str, Any]:
+    def _lease(self, wanted: Fetch, chosen: RecipeChoice, made: Plan) -> dict[str, Any]:
         now = self.clock()
         row = {
             "batch_uid": self.new_uid(),

@@ -101,7 +101,7 @@ def count_plan(pool: PlanPool, view: View, recipe: Recipe) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Left:
+class _Remaining:
     """What no reason took out, the policy version that staleness counted from, and which step lacks what."""
 
     funnel: Funnel
@@ -110,7 +110,7 @@ class _Left:
     lacks: list[str]
 
 
-def _left(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | None) -> _Left:
+def _left(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | None) -> _Remaining:
     rows = source.plan_rows(view, channel=recipe.channel)
     if recipe.rewards is not None:
         rows = _with_rewards(rows, source.trajectory_rewards(recipe.rewards, channel=recipe.channel))
@@ -130,7 +130,7 @@ def _left(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | Non
     lacks = chooser.drop_missing_fields(source)
     chooser.drop_unselected()
     chooser.drop_by_size()
-    return _Left(funnel, chooser, version, lacks)
+    return _Remaining(funnel, chooser, version, lacks)
 
 
 def _plan(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | None) -> Plan:

@@ -17,7 +17,7 @@ def segments(owner: Ints, n: int) -> tuple[Ints, Ints]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Flow:
+class UnitChain:
     """The predecessor of each unit (step or sampled token): a chain, or a tree if a trajectory forks.
 
     If a state's continuation was sampled several times, its value is the mean over its continuations. So sums run over
@@ -88,17 +88,17 @@ def depths(before: Ints) -> Ints:
     return result
 
 
-def step_flow(batch: CreditInput) -> Flow:
+def step_flow(batch: CreditInput) -> UnitChain:
     """The flow of each trajectory's steps."""
     starts, lengths = segments(batch.step_trajectory, len(batch.reward))
-    return Flow(starts, lengths, None if is_chain(batch) else batch.before)
+    return UnitChain(starts, lengths, None if is_chain(batch) else batch.before)
 
 
-def token_flow(batch: CreditInput) -> Flow:
+def token_flow(batch: CreditInput) -> UnitChain:
     """The chain of sampled tokens: a step's first token follows the last token of the step's predecessor."""
     starts, lengths, last = token_segments(batch)
     if is_chain(batch):
-        return Flow(starts, lengths)
+        return UnitChain(starts, lengths)
     assert batch.before is not None, "else it is a chain"
     n_tokens, origin = batch.n_tokens, batch.before.copy()
     while (empty := np.flatnonzero((origin >= 0) & (n_tokens[origin] == 0))).size:
@@ -106,7 +106,7 @@ def token_flow(batch: CreditInput) -> Flow:
     before = np.arange(int(n_tokens.sum()), dtype=np.int64) - 1
     some = n_tokens > 0
     before[(last - n_tokens + 1)[some]] = np.where(origin >= 0, last[origin], -1)[some]
-    return Flow(starts, lengths, before)
+    return UnitChain(starts, lengths, before)
 
 
 def is_chain(batch: CreditInput) -> bool:

@@ -25,7 +25,7 @@ FIELDS: dict[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Unmet:
+class UnmetNeed:
     """One need that some trajectories don't meet.
 
     Attributes:
@@ -41,14 +41,14 @@ class Unmet:
     messages: list[str]
 
 
-def unmet(needs: Needs, batch: CreditInput) -> list[Unmet]:
+def unmet(needs: Needs, batch: CreditInput) -> list[UnmetNeed]:
     """Needs that the batch doesn't meet, gaps first; rewards and group sizes are checked elsewhere."""
     missing = []
     if needs.contiguous and batch.missing is not None:
         gaps = [i for i, why in enumerate(batch.missing) if why is not None]
         if gaps:
             texts = [f"trajectory {batch.trajectory_uids[i]}: {batch.missing[i]}" for i in gaps[:MESSAGES_MAX]]
-            missing.append(Unmet("contiguous", _mask(len(batch.group), np.array(gaps)), len(gaps), texts))
+            missing.append(UnmetNeed("contiguous", _mask(len(batch.group), np.array(gaps)), len(gaps), texts))
     for name in needs.fields:
         if name == "baseline":
             lacking = np.ones(len(batch.group), np.bool_) if batch.baseline is None else np.isnan(batch.baseline)
@@ -56,11 +56,11 @@ def unmet(needs: Needs, batch: CreditInput) -> list[Unmet]:
             names = [f"trajectory {batch.trajectory_uids[i]}" for i in where[:MESSAGES_MAX].tolist()]
             trajectories = lacking
         else:
-            where = np.flatnonzero(_lacking(name, batch))
+            where = np.flatnonzero(_without_field(name, batch))
             names = [batch.step_name(i) for i in where[:MESSAGES_MAX].tolist()]
             trajectories = _mask(len(batch.group), batch.step_trajectory[where])
         if len(where):
-            missing.append(Unmet(name, trajectories, len(where), [f"{who} lacks {FIELDS[name]}" for who in names]))
+            missing.append(UnmetNeed(name, trajectories, len(where), [f"{who} lacks {FIELDS[name]}" for who in names]))
     return missing
 
 
@@ -70,7 +70,7 @@ def _mask(n: int, where: np.ndarray) -> Bools:
     return mask
 
 
-def _lacking(name: str, batch: CreditInput) -> Bools:
+def _without_field(name: str, batch: CreditInput) -> Bools:
     """Steps without a field: bool [s]."""
     n = len(batch.step_trajectory)
     if name in ("anchor", "observation"):

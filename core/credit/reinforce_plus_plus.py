@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from core.credit.base import Estimator, Option
-from core.credit.chain import Flow, step_flow, step_rewards, token_flow, token_rewards, whiten_tokens
+from core.credit.chain import UnitChain, step_flow, step_rewards, token_flow, token_rewards, whiten_tokens
 from core.credit.types import Credit, CreditInput, Needs
 
 
@@ -31,7 +31,7 @@ def compute(settings: Mapping[str, Any], batch: CreditInput) -> Credit:
             returns = step_flow(batch).discounted(returns, 1.0)
         return Credit(step=whiten_tokens(returns, n_tokens), trajectory=None, step_return=returns)
     across = settings["chain"] == "trajectory"
-    flow = token_flow(batch) if across else Flow(np.cumsum(n_tokens) - n_tokens, n_tokens)
+    flow = token_flow(batch) if across else UnitChain(np.cumsum(n_tokens) - n_tokens, n_tokens)
     token_return = flow.discounted(token_rewards(batch), gamma)
     token = whiten_tokens(token_return)
     return Credit(np.full(len(n_tokens), np.nan), None, token=token, token_return=token_return)

@@ -22,11 +22,11 @@ from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress
 from core.export.lines import logprobs_of, loss_ranges
 from core.export.recompute import (
     CREDIT,
-    as_planned,
     bare_rows,
     counts_of,
     one_temperature,
     rows_rewards,
+    uses_planned_credit,
     with_context,
 )  # fmt: skip
 
@@ -79,7 +79,7 @@ PLANNED = (
 def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
     """What AReaL makes of it otherwise than the plan."""
     common = [*bare_rows(plan), *one_temperature(plan, "gconfig.temperature")]
-    if as_planned(settings):
+    if uses_planned_credit(settings):
         return [
             Difference(
                 "AReaL scales, clips and normalises what it is given, and updates four times, unless it is told not to",

@@ -141,7 +141,7 @@ Write = Callable[[Plan, ExportSource, Sink, Mapping[str, str], Progress], Writte
 Differences = Callable[[Plan, Mapping[str, str]], Sequence[Difference]]
 
 
-def as_planned(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:
+def no_differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:
     """Nothing that differs."""
     return ()
 
@@ -176,7 +176,7 @@ class Exporter:
     beside: Mapping[str, Callable[[str], bytes]] = field(default_factory=dict)
     texts: bool = False
     masks_tokens: bool = True
-    differences: Differences = as_planned
+    differences: Differences = no_differences
 
     def settings(self, given: Mapping[str, Any]) -> dict[str, str]:
         """The options, checked and completed. InvalidInput names the invalid option."""

@@ -25,7 +25,7 @@ CREDIT: Mapping[str, tuple[str, ...]] = {"credit": ("plan", "trainer")}
 MERGE_HINT = "merge=step gives each step a separate row"
 
 
-def as_planned(settings: Mapping[str, str]) -> bool:
+def uses_planned_credit(settings: Mapping[str, str]) -> bool:
     """Whether the option ``credit`` is ``plan``."""
     return settings["credit"] == "plan"
 
@@ -58,7 +58,7 @@ def row_advantages(rows: Rows) -> NDArray[np.float32]:
 
 def rows_rewards(plan: Plan, rows: Rows, settings: Mapping[str, str]) -> NDArray[np.float32]:
     """The advantage or reward to write for each row, float32 [r]. InvalidInput if one is unknown."""
-    return row_advantages(rows) if as_planned(settings) else trajectory_rewards(plan, rows.last_step)
+    return row_advantages(rows) if uses_planned_credit(settings) else trajectory_rewards(plan, rows.last_step)
 
 
 def trajectory_rewards(plan: Plan, step: NDArray[np.int64]) -> NDArray[np.float32]:

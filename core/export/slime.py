@@ -21,12 +21,12 @@ from core.batch.rows import Rows, training_rows
 from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Sink, Written, merged
 from core.export.recompute import (
     CREDIT,
-    as_planned,
     bare_rows,
     counts_of,
     one_temperature,
     rows_rewards,
     unknown_logprobs,
+    uses_planned_credit,
     with_context,
 )  # fmt: skip
 
@@ -60,7 +60,7 @@ def _samples(
             "response": "",
             "response_length": len(loss),
             "label": None,
-            "reward": planned if as_planned(settings) else values[i],
+            "reward": planned if uses_planned_credit(settings) else values[i],
             "loss_mask": loss.astype(np.int64).tolist(),
             "weight_versions": [str(version) for version in sampled_by if version is not None],
             "rollout_log_probs": None if np.isnan(scores).any() else scores.tolist(),
@@ -77,7 +77,7 @@ def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
         f"--global-batch-size {n} --use-dynamic-batch-size",
     )
     common = [whole, *bare_rows(plan), *one_temperature(plan, "--rollout-temperature")]
-    if as_planned(settings):
+    if uses_planned_credit(settings):
         what = (
             "slime refuses the file unless it is told where the plan's advantages stand, and to leave them as they are"
         )

@@ -113,7 +113,7 @@ def _sample(where: str, record: Mapping[str, Any], rollout: _Rollout, repeats: R
     removed = {"status": "aborted", "error": "remove_sample: slime does not train on it"}
     common = {
         "trajectory_uid": rollout.uid,
-        "prompt_uid": None if group is None else f"slime-{path_free(where)}-{group}",
+        "prompt_uid": None if group is None else f"slime-{without_position(where)}-{group}",
         "token_source": "engine",
         "metadata": {**(metadata if isinstance(metadata, Mapping) else {}), "label": record.get("label")},
         **(removed if record.get("remove_sample") else {}),
@@ -154,7 +154,7 @@ def _versions(record: Mapping[str, Any], n_runs: int) -> list[dict[str, int]]:
     return [span] * n_runs
 
 
-def path_free(where: str) -> str:
+def without_position(where: str) -> str:
     """The file's name without the position, because groups are numbered per file."""
     return where.partition(":")[0].partition("[")[0]
 

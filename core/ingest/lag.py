@@ -12,7 +12,7 @@ from core.ingest.order import time_of
 from core.journal import JournalReader, Record
 
 
-class Lag:
+class LagMeter:
     """Finds the oldest record past given positions.
 
     Args:

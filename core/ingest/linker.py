@@ -21,7 +21,7 @@ from core.linking import (
     is_side_task,
     letters_of,
     opens_side_task,
-    quotes,
+    quotes_answer,
     task_prompt_uid,
 )
 from core.pool.store.append import ids_array
@@ -277,7 +277,7 @@ class Linker:
         for uid in self._opened().latest(MAX_RELOADED):
             for node in self._links(uid).nodes:
                 work = node.kind == CallKind.MAIN and node.system != call.system
-                if work and node.answer_fingerprint is not None and quotes(letters, node.answer_fingerprint):
+                if work and node.answer_fingerprint is not None and quotes_answer(letters, node.answer_fingerprint):
                     quoted[uid] = node.step_index
         return next(iter(quoted)) if len(quoted) == 1 else None
 
@@ -375,7 +375,7 @@ class Linker:
 
 
 def _fit(candidate: tuple[str, Continuation]) -> tuple[int, bool, int]:
-    return candidate[1].m, candidate[1].holds, candidate[1].likeness
+    return candidate[1].m, candidate[1].holds, candidate[1].answer_match
 
 
 def _version(metadata: Any) -> int | None:

@@ -26,12 +26,12 @@ from core.ingest.fields import (
     StepsFields,
     TrajectoryFields,
 )
-from core.ingest.lag import Lag
+from core.ingest.lag import LagMeter
 from core.ingest.linker import Linker
 from core.ingest.order import read_in_order
 from core.ingest.reader import RecordReader
 from core.ingest.retokenize import Retokenizer
-from core.journal import Damage, Gap, JournalItem, JournalReader, Record, keep_aside
+from core.journal import Damage, Gap, JournalItem, JournalReader, Record, quarantine_bytes
 from core.pool import Pool
 from core.types import PolicyEvent, Step
 
@@ -98,7 +98,7 @@ class Ingest:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._lag = Lag(self._dir, clock)
+        self._lag = LagMeter(self._dir, clock)
         self._expected = ExpectedPositions()
         self._n_rounds = 0
         self._whole_round = 0
@@ -312,7 +312,7 @@ class Ingest:
     def _kept(self, damage: Damage) -> Damage:
         """Copy the bad bytes to a file beside their segment; returns the damage with that file's name."""
         try:
-            reason = f"{damage.reason}; kept in {keep_aside(self._dir, damage).name}"
+            reason = f"{damage.reason}; kept in {quarantine_bytes(self._dir, damage).name}"
         except OSError as error:
             reason = f"{damage.reason}; no copy could be made: {error.strerror}"
         _log.error("the journal is damaged at %s:%d: %s", damage.segment, damage.offset, reason)

@@ -11,11 +11,11 @@ from core.journal.reader import (
     journal_bytes,
     read_after,
     read_all,
-    read_marked,
     read_records,
     read_segment,
+    read_since_mark,
 )
-from core.journal.salvage import Damage, keep_aside, kept_aside
+from core.journal.salvage import Damage, quarantine_bytes, quarantined_damages
 from core.journal.thinning import THIN, thin
 from core.journal.writer import Journal, Position
 
@@ -34,12 +34,12 @@ __all__ = [
     "damages",
     "head_bytes",
     "journal_bytes",
-    "keep_aside",
-    "kept_aside",
+    "quarantine_bytes",
+    "quarantined_damages",
     "read_after",
     "read_all",
-    "read_marked",
     "read_records",
     "read_segment",
+    "read_since_mark",
     "thin",
 ]

@@ -18,7 +18,7 @@ from typing import IO, NamedTuple
 from core.errors import JournalError
 from core.journal import layout
 from core.journal.layout import number_of, writer_of
-from core.journal.salvage import Damage, Place, damage_between, find_salt, places, places_1
+from core.journal.salvage import Damage, RecordPlace, damage_between, find_salt, places, places_1
 from core.journal.writer import is_held, sign
 
 _READ_BUFFER = 1 << 20
@@ -254,7 +254,7 @@ def _version_1(file: IO[bytes], name: str, offset: int) -> Iterator[JournalItem]
 def _salvaged(
     file: IO[bytes],
     name: str,
-    good: Iterable[Place],
+    good: Iterable[RecordPlace],
     begin: int,
     at: int,
     offset: int,
@@ -303,7 +303,7 @@ def damages(directory: Path) -> Iterator[Damage]:
             yield item
 
 
-def read_marked(directory: Path, marked: str, uid: str) -> Iterator[Record]:
+def read_since_mark(directory: Path, marked: str, uid: str) -> Iterator[Record]:
     """The whole records of one writer from a ``Journal.mark_for(uid)`` on; none where it is of another's making."""
     match = _MARK.match(marked)
     folder = layout.folder_id(directory) if match is not None else None

@@ -36,7 +36,7 @@ class Damage(NamedTuple):
     reason: str
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """A whole record or gap: its offset by its writer, and where in the file it is."""
 
     offset: int
@@ -62,9 +62,9 @@ def damage_between(segment: str, at: int, next_at: int, begin: int, end: int) ->
     return Damage(segment, at, next_at, begin, max(begin, end), what)
 
 
-def places(file: IO[bytes], salt: bytes, key: int, begin: int, at: int) -> list[Place]:
+def places(file: IO[bytes], salt: bytes, key: int, begin: int, at: int) -> list[RecordPlace]:
     """Whole records from a byte of the file on, in their writer's order, each once, none before offset ``at``."""
-    by_offset: dict[int, Place] = {}
+    by_offset: dict[int, RecordPlace] = {}
     while True:
         file.seek(begin)
         header = file.read(layout.RECORD_BYTES)
@@ -77,14 +77,14 @@ def places(file: IO[bytes], salt: bytes, key: int, begin: int, at: int) -> list[
             if file.read(layout.END_BYTES) == layout.pack_end(next_offset, key):
                 end += layout.END_BYTES
             if frame.offset >= at:
-                place = Place(frame.offset, next_offset, begin, end, payload_begin, frame.length, frame.gap)
+                place = RecordPlace(frame.offset, next_offset, begin, end, payload_begin, frame.length, frame.gap)
                 by_offset.setdefault(frame.offset, place)
             begin = end
         elif (begin := _find(file, salt, begin + 1)) < 0:
             return [by_offset[offset] for offset in sorted(by_offset)]
 
 
-def places_1(file: IO[bytes], begin: int) -> Iterator[Place]:
+def places_1(file: IO[bytes], begin: int) -> Iterator[RecordPlace]:
     """Whole records of a segment of version 1, in file order."""
     while True:
         file.seek(begin)
@@ -93,7 +93,7 @@ def places_1(file: IO[bytes], begin: int) -> Iterator[Place]:
             length, crc = _HEADER_1.unpack(header)
             if length <= layout.MAX_PAYLOAD_BYTES and _crc(file, length, zlib.crc32(header[:4])) == crc:
                 end = begin + _HEADER_1.size + length
-                yield Place(begin, end, begin, end, begin + _HEADER_1.size, length)
+                yield RecordPlace(begin, end, begin, end, begin + _HEADER_1.size, length)
                 begin = end
                 continue
         if (following := _find(file, _BEGIN_1, begin + _HEADER_1.size + 1)) < 0:
@@ -122,7 +122,7 @@ def find_salt(file: IO[bytes], name: str) -> bytes | None:
         begin += _CHUNK - layout.RECORD_BYTES + 1
 
 
-def keep_aside(directory: Path, damage: Damage) -> Path:
+def quarantine_bytes(directory: Path, damage: Damage) -> Path:
     """Copy the bad bytes to a file next to their segment, which is not changed. OSError when that fails."""
     place = f"{damage.offset}-{damage.next_offset}.{damage.begin}-{damage.end}"
     path = directory / f"{damage.segment}.{place}{layout.BAD}"
@@ -142,7 +142,7 @@ def keep_aside(directory: Path, damage: Damage) -> Path:
 _KEPT = re.compile(r"^(?P<segment>.+\.seg)\.(?P<offset>\d+)-(?P<next>\d+)\.(?P<begin>\d+)-(?P<end>\d+)\.bad$")
 
 
-def kept_aside(directory: Path) -> list[Damage]:
+def quarantined_damages(directory: Path) -> list[Damage]:
     """The damages whose bytes were copied, by segment and offset."""
     damages = []
     for path in directory.glob("*" + layout.BAD):

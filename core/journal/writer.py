@@ -139,7 +139,7 @@ class Journal:
         return self._mark
 
     def mark_for(self, uid: str) -> str:
-        """``mark`` with a signature over a uid; see ``read_marked``.
+        """``mark`` with a signature over a uid; see ``read_since_mark``.
 
         A forged mark, or one for another uid, is rejected before the journal is read.
         """

@@ -11,7 +11,7 @@ system messages are compared apart, because some agents write the time into them
     next call      U1 X ...            forked       (something already continues from there)
 """
 
-from core.linking.calls import Call, MessageHasher, letters_of, normal_message, quotes, task_prompt_uid
+from core.linking.calls import Call, MessageHasher, letters_of, normal_message, quotes_answer, task_prompt_uid
 from core.linking.continuation import Continuation, continuation
 from core.linking.forest import TokenForest, shared_prefix
 from core.linking.placement import Link, TrajectoryLinks, is_side_task, opens_side_task
@@ -28,7 +28,7 @@ __all__ = [
     "letters_of",
     "normal_message",
     "opens_side_task",
-    "quotes",
+    "quotes_answer",
     "shared_prefix",
     "task_prompt_uid",
 ]

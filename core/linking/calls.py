@@ -103,7 +103,7 @@ def normal_message(message: Mapping[str, Any]) -> list[Any]:
     ]
 
 
-def timeless(message: Mapping[str, Any]) -> Mapping[str, Any]:
+def without_date(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """A system message without its date and time; other messages unchanged."""
     content = message.get("content")
     if message.get("role") not in _SYSTEM_ROLES or not isinstance(content, str | list):
@@ -160,7 +160,7 @@ def _letters(message: Mapping[str, Any]) -> str:
     return _alnum(message_text(message) + "".join(named))
 
 
-def stems_from(message: Mapping[str, Any], answer: AnswerFingerprint) -> int:
+def rewriting_score(message: Mapping[str, Any], answer: AnswerFingerprint) -> int:
     """How well a message is this answer, rewritten; 0: it is not.
 
     1: its beginning or its end is still there. 2: both are. 3: its text, and the names and arguments of all its calls,
@@ -172,10 +172,10 @@ def stems_from(message: Mapping[str, Any], answer: AnswerFingerprint) -> int:
         return 3
     if not answer.begin:
         return 0 if letters else 2
-    return 3 if holds_ids(message, answer) else (answer.begin in letters) + (answer.end in letters)
+    return 3 if contains_call_ids(message, answer) else (answer.begin in letters) + (answer.end in letters)
 
 
-def holds_ids(message: Mapping[str, Any], answer: AnswerFingerprint) -> bool:
+def contains_call_ids(message: Mapping[str, Any], answer: AnswerFingerprint) -> bool:
     """Whether the message contains the ids of all the answer's calls, as calls or in its text."""
     if not answer.ids:
         return False
@@ -185,7 +185,7 @@ def holds_ids(message: Mapping[str, Any], answer: AnswerFingerprint) -> bool:
     return all(uid in ids or uid in text for uid in answer.ids)
 
 
-def quotes(letters: str, answer: AnswerFingerprint) -> bool:
+def quotes_answer(letters: str, answer: AnswerFingerprint) -> bool:
     """Whether letters hold an answer that is long enough to be known again."""
     return len(answer.begin) >= _MIN_QUOTED and answer.begin in letters and answer.end in letters
 
@@ -210,7 +210,7 @@ def task_prompt_uid(
         n_prompt: how many of the messages stand before the first answer that was sampled in its trajectory: system
             prompt, examples, primers, the task. None: all of them.
     """
-    prompt = [normal_message(timeless(message)) for message in (messages or ())[:n_prompt]]
+    prompt = [normal_message(without_date(message)) for message in (messages or ())[:n_prompt]]
     if prompt:
         return "p-" + content_hash(canonical(prompt)).hex()
     if prompt_ids is not None and prompt_ids.size:
@@ -346,5 +346,5 @@ class MessageHasher:
         key = known[0] ^ _TIMELESS
         digest = self._normal.get(key)
         if digest is None:
-            digest = self._normal[key] = _short(canonical(normal_message(timeless(message))))
+            digest = self._normal[key] = _short(canonical(normal_message(without_date(message))))
         return digest

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from core.linking.calls import Call, holds_ids
-from core.linking.placement import Node, TrajectoryLinks, likeness, sampled_at, shared_messages
+from core.linking.calls import Call, contains_call_ids
+from core.linking.placement import Node, TrajectoryLinks, answer_match, sampled_at, shared_messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Continuation:
     m: int
     holds: bool
     weak: bool = False
-    likeness: int = 0
+    answer_match: int = 0
     by_ids: bool = False
 
 
@@ -40,7 +40,7 @@ def continuation(links: TrajectoryLinks, call: Call) -> Continuation | None:
         at, like = _answered(links.nodes, node, call, m)
         if at is not None:
             # Equal prompts after that answer are no evidence: parallel attempts may have the same ones.
-            return Continuation(at, at.n_talk + 1, True, likeness=like, by_ids=_by_ids(at, call, at.n_talk))
+            return Continuation(at, at.n_talk + 1, True, answer_match=like, by_ids=_by_ids(at, call, at.n_talk))
         return Continuation(node, m, False)
     for other in reversed(links.nodes):
         shared = shared_messages(other, call)
@@ -48,9 +48,9 @@ def continuation(links: TrajectoryLinks, call: Call) -> Continuation | None:
         if place is not None:
             weak = place != shared or shared < other.n_past
             return Continuation(other, m, True, weak, by_ids=_by_ids(other, call, place))
-    if node is None or not (like := likeness(node, call, m)):
+    if node is None or not (like := answer_match(node, call, m)):
         return None
-    return Continuation(node, m + 1, True, likeness=like, by_ids=_by_ids(node, call, m))
+    return Continuation(node, m + 1, True, answer_match=like, by_ids=_by_ids(node, call, m))
 
 
 def _answered(nodes: Sequence[Node], node: Node, call: Call, m: int) -> tuple[Node | None, int]:
@@ -65,7 +65,7 @@ def _answered(nodes: Sequence[Node], node: Node, call: Call, m: int) -> tuple[No
         if other.talk is None or other.n_talk > m or (best is not None and other.n_talk <= best.n_talk):
             continue
         shared = shared_messages(other, call)
-        like = 0 if shared > other.n_talk else likeness(other, call, shared)
+        like = 0 if shared > other.n_talk else answer_match(other, call, shared)
         if shared > other.n_talk or like:
             best, likest = other, like
     return best, likest
@@ -74,4 +74,4 @@ def _answered(nodes: Sequence[Node], node: Node, call: Call, m: int) -> tuple[No
 def _by_ids(node: Node, call: Call, place: int | None) -> bool:
     if place is None or node.answer_fingerprint is None or place >= len(call.talk_roles):
         return False
-    return holds_ids(call.messages[call.n_system + place], node.answer_fingerprint)
+    return contains_call_ids(call.messages[call.n_system + place], node.answer_fingerprint)

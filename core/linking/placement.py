@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.linking.calls import OPENING_SIDE_TASK, SIDE_TASK, SUBAGENT, AnswerFingerprint, Call, UInt64, stems_from
+from core.linking.calls import OPENING_SIDE_TASK, SIDE_TASK, SUBAGENT, AnswerFingerprint, Call, UInt64, rewriting_score
 from core.linking.forest import TokenForest, shared_prefix
 from core.pool.store.content import message_text
 from core.types import CallKind, Source, StepStatus, Transition
@@ -140,7 +140,7 @@ class TrajectoryLinks:
         """
         if call.talk is None:
             return 0
-        if node is not None and (m > node.n_head or likeness(node, call, m)):
+        if node is not None and (m > node.n_head or answer_match(node, call, m)):
             return node.n_head
         if self._answers.isdisjoint(call.talk.tolist()):
             return int(call.talk.size)
@@ -407,8 +407,8 @@ def _rewritten(node: Node, call: Call, m: int) -> bool:
     return call.talk is not None and m == node.n_talk < call.talk.size and call.talk_roles[m] == "assistant"
 
 
-def likeness(node: Node, call: Call, m: int) -> int:
-    """How well the message after the whole prompt is the answer, rewritten, as ``stems_from`` tells; 0 when not."""
+def answer_match(node: Node, call: Call, m: int) -> int:
+    """How well the message after the whole prompt matches the rewritten answer (``rewriting_score``); 0: not at all."""
     if node.answer_fingerprint is None or not _rewritten(node, call, m):
         return 0
-    return stems_from(call.messages[call.n_system + m], node.answer_fingerprint)
+    return rewriting_score(call.messages[call.n_system + m], node.answer_fingerprint)

@@ -22,7 +22,7 @@ from core.pool.review import Review
 from core.pool.rewards import RewardPolicies
 from core.pool.savedviews import SavedViews
 from core.pool.sql.console import Console
-from core.pool.state.backfill import observe_all, unobserved
+from core.pool.state.backfill import fill_findings, unobserved
 from core.pool.state.derive import refresh
 from core.pool.stats import Stats
 from core.pool.steps import Steps
@@ -100,7 +100,7 @@ class Pool:
             behind = unobserved(cursor)
         if behind:
             with database.write() as cursor:
-                observe_all(cursor)
+                fill_findings(cursor)
                 refresh(cursor, None)
 
     @classmethod

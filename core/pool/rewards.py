@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from core.errors import InvalidInput, NotFound
-from core.pool.state.adoption import adopted, set_newest_word
+from core.pool.state.adoption import adopted, set_newest_rewards
 from core.pool.state.derive import judge
 from core.pool.state.rewardrules import rule_sql
 from core.pool.state.rewardsources import SOURCE_REWARDS
@@ -194,7 +194,7 @@ class RewardPolicies:
             work = Workspace(cursor)
             work.scope_to_channel(channel)
             if name is None:
-                set_newest_word(work)
+                set_newest_rewards(work)
             work.groups_of_scope()
             work.live_in_scope()
             work.trajectory_opinions()

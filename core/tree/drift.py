@@ -33,7 +33,7 @@ def shared_with(sequences: Sequences, previous: Int64) -> Int64:
     return shared
 
 
-def lost_sharing(sequences: Sequences, previous: Int64) -> Int64:
+def unshared_tokens(sequences: Sequences, previous: Int64) -> Int64:
     """Tokens of the step before that each sequence doesn't share: int64 [n]; 0 for a first step."""
     before = np.where(previous >= 0, sequences.lengths[previous], 0)
     lost: Int64 = before - shared_with(sequences, previous)

@@ -122,7 +122,7 @@ def group_parts_of(sequences: Sequences, index: Int64, group: int, token_budget:
     order, lcp = sort_with_lcp(sequences, inside)
     sorted_lengths = sequences.lengths[order]
     parts = []
-    for low, high in cut(sorted_lengths, lcp, token_budget):
+    for low, high in partition(sorted_lengths, lcp, token_budget):
         part_lcp = lcp[low:high].copy()
         part_lcp[:1] = 0
         full = sorted_lengths[low:high]
@@ -141,7 +141,7 @@ def group_parts_of(sequences: Sequences, index: Int64, group: int, token_budget:
     return parts, np.sort(index[~fits])
 
 
-def cut(lengths: Int64, lcp: Int64, token_budget: int) -> list[tuple[int, int]]:
+def partition(lengths: Int64, lcp: Int64, token_budget: int) -> list[tuple[int, int]]:
     """Best contiguous partition of sorted sequences: fewest packed tokens, then fewest parts.
 
     A part ``[i, j)`` costs ``lengths[i] + Σ novel[i+1:j]`` = ``P[j] − P[i] + lcp[i]`` with P the prefix sum of

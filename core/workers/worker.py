@@ -116,7 +116,7 @@ class Worker:
             max_body_bytes=settings.max_body_bytes,
         )
         routes = create_gateway(deps)
-        rest = Mount("/", _OfTheLoop(begin["owner"], begin["token"], settings.max_body_bytes))
+        rest = Mount("/", _LoopForwarder(begin["owner"], begin["token"], settings.max_body_bytes))
         # Uids may contain line breaks, which the framework's own pattern does not match.
         rest.path_regex = re.compile(r"^/(?P<path>[\s\S]*)\Z")
         app = Admission(
@@ -201,7 +201,7 @@ class Worker:
             os._exit(SERVER_ENDED)
 
 
-class _OfTheLoop:
+class _LoopForwarder:
     """``Forwarder`` with a client that is created on the serving loop."""
 
     def __init__(self, address: str, token: str, max_body_bytes: int) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.credit import REGISTRY, get
-from core.credit.chain import Flow, depths, step_rewards
+from core.credit.chain import UnitChain, depths, step_rewards
 from tests.effort import settings
 
 from . import brute
@@ -165,7 +165,7 @@ def test_a_chain_is_a_tree_without_branches(parts, gamma):
     starts = np.cumsum(lengths) - lengths
     before = np.arange(len(flat), dtype=np.int64) - 1
     before[starts[lengths > 0]] = -1
-    chain, tree = Flow(starts, lengths), Flow(starts, lengths, before)
+    chain, tree = UnitChain(starts, lengths), UnitChain(starts, lengths, before)
     assert tree.discounted(flat, gamma) == pytest.approx(chain.discounted(flat, gamma), abs=1e-12)
     assert tree.next(flat) == pytest.approx(chain.next(flat), abs=1e-12)
     assert tree.followed(len(flat)).tolist() == chain.followed(len(flat)).tolist()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from core.ingest.lag import Lag
+from core.ingest.lag import LagMeter
 from core.journal import Journal, JournalReader
 from core.records import policy_record
 from tests.conftest import eventually
@@ -41,7 +41,7 @@ def journal(tmp_path: Path) -> Any:
 
 
 def test_all_who_wait_share_one_look_and_see_what_came_before_they_asked(journal: Journal, tmp_path: Path) -> None:
-    lag = Lag(tmp_path, lambda: 1000.0)
+    lag = LagMeter(tmp_path, lambda: 1000.0)
     reader = lag._reader = HeldReader(tmp_path)
     asking: list[int] = []
 
@@ -63,7 +63,7 @@ def test_all_who_wait_share_one_look_and_see_what_came_before_they_asked(journal
 
 
 def test_a_look_that_failed_is_nobodys_answer(journal: Journal, tmp_path: Path) -> None:
-    lag = Lag(tmp_path, lambda: 1000.0)
+    lag = LagMeter(tmp_path, lambda: 1000.0)
     journal.append(policy_record(at=990.0, version=1, event="registered")).result()
 
     def broken() -> dict[str, int]:

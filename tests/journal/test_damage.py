@@ -18,8 +18,8 @@ from core.journal import (
     Record,
     damages,
     head_bytes,
-    keep_aside,
-    kept_aside,
+    quarantine_bytes,
+    quarantined_damages,
     read_after,
     read_records,
     read_segment,
@@ -182,11 +182,11 @@ def test_a_flipped_bit_in_the_first_of_five_costs_only_that_one(tmp_path):
     assert contents(tmp_path) == [b"two", b"three", b"four", b"five", b"six"]
     (damage,) = damages(tmp_path)
     assert (damage.segment, damage.offset, damage.next_offset) == (segment.name, places[0][1], places[1][1])
-    kept = keep_aside(tmp_path, damage)
+    kept = quarantine_bytes(tmp_path, damage)
     assert kept.parent == tmp_path
     assert kept.read_bytes() == bytes(whole[places[0][1] : places[1][1]])
-    assert keep_aside(tmp_path, damage) == kept
-    assert [(one.segment, one.offset) for one in kept_aside(tmp_path)] == [(segment.name, places[0][1])]
+    assert quarantine_bytes(tmp_path, damage) == kept
+    assert [(one.segment, one.offset) for one in quarantined_damages(tmp_path)] == [(segment.name, places[0][1])]
 
 
 def test_what_is_being_written_is_not_damage_until_its_writer_has_gone_on_or_ended(tmp_path):

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from core.errors import AlreadyOwned, JournalError
-from core.journal import Journal, head_bytes, journal_bytes, read_after, read_marked, read_records
+from core.journal import Journal, head_bytes, journal_bytes, read_after, read_records, read_since_mark
 from core.journal.layout import FRAME_BYTES
 from tests.effort import settings
 
@@ -363,8 +363,8 @@ def test_a_signed_mark_leads_to_its_own_record_only(tmp_path):
     mark, marked = journal.mark(), journal.mark_for("mine")
     journal.append(b"mine").result(60)
     journal.close()
-    assert [record.payload for record in read_marked(tmp_path, marked, "mine")] == [b"mine"]
-    assert [record.payload for record in read_marked(tmp_path, Journal(tmp_path).mark_for("x"), "x")] == []
+    assert [record.payload for record in read_since_mark(tmp_path, marked, "mine")] == [b"mine"]
+    assert [record.payload for record in read_since_mark(tmp_path, Journal(tmp_path).mark_for("x"), "x")] == []
     signature = marked.rpartition(".")[2]
     for made_up, uid in [(marked, "other"), (mark, "mine"), ("w0.1.0", "mine"), (f"w0.1.0.{signature}", "mine")]:
-        assert list(read_marked(tmp_path, made_up, uid)) == []
+        assert list(read_since_mark(tmp_path, made_up, uid)) == []

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from core.pool import Pool
 from core.pool.query.views import FILTERS
-from core.pool.state.findings import BIT, FINDINGS, OF_STEPS, names_of, observe, tool_failed
+from core.pool.state.findings import BIT, FINDINGS, OF_STEPS, find_in_call, names_of, tool_failed
 from core.types import Annotation, Step, View
 from tests.effort import settings
 
@@ -276,7 +276,7 @@ def test_a_failed_tool_is_told_from_a_text_about_errors(text: str, failed: bool)
 )
 def test_a_tool_call_is_an_object_for_an_offered_tool(call: Any, broken: bool) -> None:
     answer = {"role": "assistant", "content": None, "tool_calls": [call]}
-    seen = observe(answer, [], TOOLS, status="ok", finish_reason="tool_calls", response=None)
+    seen = find_in_call(answer, [], TOOLS, status="ok", finish_reason="tool_calls", response=None)
     assert names_of(seen.bits) == (["malformed_tool_call"] if broken else [])
 
 
@@ -288,13 +288,13 @@ def test_a_built_in_tool_is_offered_by_its_type() -> None:
         ([{"name": "web_search"}], False),
         (None, False),
     ):
-        seen = observe({"tool_calls": [call]}, [], tools, status="ok", finish_reason=None, response=None)
+        seen = find_in_call({"tool_calls": [call]}, [], tools, status="ok", finish_reason=None, response=None)
         assert bool(seen.bits & BIT["malformed_tool_call"]) is broken
 
 
 def test_only_equal_answers_have_one_hash() -> None:
     def hashed(answer: dict[str, Any] | None, response: bytes | None = None) -> int | None:
-        return observe(answer, [], None, status="ok", finish_reason=None, response=response).answer_hash
+        return find_in_call(answer, [], None, status="ok", finish_reason=None, response=response).answer_hash
 
     call = {"id": "1", "function": {"name": "run", "arguments": "{}"}}
     one = hashed({"content": "x", "tool_calls": [call]})

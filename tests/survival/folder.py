@@ -16,7 +16,7 @@ from core.config import Settings
 from core.ingest import Ingest
 from core.journal import Journal
 from core.pool import Pool
-from core.rebuild import put_back
+from core.rebuild import restore_missing_opinions
 from core.records import complete_record, feedback_record, policy_record, session_record, steps_record
 from core.types import Annotation, View
 
@@ -47,7 +47,7 @@ class Folder:
         )
         self.journal = Journal(settings.journal_dir, segment_bytes=1 << 16)
         self.ingest = Ingest(settings.journal_dir, self.pool, wait=self.journal.wait, clock=lambda: self.now)
-        put_back(self.pool, self.ingest, settings.trash_dir)
+        restore_missing_opinions(self.pool, self.ingest, settings.trash_dir)
         self.leases = Leases(self.pool, lambda: self.now, self.uid, lambda _: 7)
 
     def uid(self) -> str:

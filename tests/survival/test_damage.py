@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from core.errors import PoolError
 from core.pool import Pool
-from core.pool.upkeep.recovery import read_through
+from core.pool.upkeep.recovery import find_read_error
 from core.rebuild import rebuild
 from tests.effort import settings
 
@@ -43,7 +43,7 @@ def test_a_flipped_bit_changes_nothing_or_is_told(
     hurt[int(where * (12288 if header else len(hurt)))] ^= 1 << bit
     path.write_bytes(hurt)
     try:
-        if read_through(path) is None:
+        if find_read_error(path) is None:
             try:
                 pool = Pool.open(path, memory="300MB", threads=1)
                 pool.close()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.tree.build import build
-from core.tree.drift import lost_sharing, node_of_turn, shared_with
+from core.tree.drift import node_of_turn, shared_with, unshared_tokens
 from core.tree.nodes import tree_nodes
 from tests.effort import settings
 
@@ -16,7 +16,7 @@ from .strategies import sequences
 @settings(max_examples=150, deadline=None)
 def test_lost_sharing_is_counted_token_by_token(seqs, data):
     previous = np.array([data.draw(st.integers(-1, len(seqs) - 1)) for _ in range(len(seqs))], dtype=np.int64)
-    shared, lost = shared_with(seqs, previous), lost_sharing(seqs, previous)
+    shared, lost = shared_with(seqs, previous), unshared_tokens(seqs, previous)
     for i, other in enumerate(previous.tolist()):
         mine, theirs = seqs.sequence(i).tolist(), seqs.sequence(other).tolist() if other >= 0 else []
         n = 0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from core.errors import InvalidInput
 from core.tree.build import build
 from core.tree.order import sort_with_lcp
-from core.tree.packing import Part, cut, first_fit_decreasing, pack
+from core.tree.packing import Part, first_fit_decreasing, pack, partition
 from core.tree.sequences import Sequences
 from tests.effort import settings
 
@@ -38,7 +38,7 @@ def test_cut_is_the_best_contiguous_partition(seqs, budget):
         return [reference.count(reference.trie(lists[a:b])) for a, b in ranges]
 
     best = min((sum(price(ranges)), len(ranges)) for ranges in compositions(len(lists)) if max(price(ranges)) <= budget)
-    parts = cut(lengths, lcp, budget)
+    parts = partition(lengths, lcp, budget)
     assert parts[0][0] == 0 and parts[-1][1] == len(lists)
     assert all(a[1] == b[0] for a, b in itertools.pairwise(parts))
     assert max(price(parts)) <= budget

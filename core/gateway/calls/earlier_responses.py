@@ -18,7 +18,7 @@ from core.dialects.responses_items import RESPONSE_PREFIX
 from core.dialects.responses_request import input_items
 from core.durable import sync_folder
 from core.gateway.access.keys import KeyStore, is_studio_key
-from core.journal import read_marked
+from core.journal import read_since_mark
 
 MAX_READ_BYTES: Final = 1 << 30
 """Most journal bytes read per lookup. The record follows the position in the id closely: only what was recorded while
@@ -75,7 +75,7 @@ def find_response(directory: Path, response_id: Any, within: str | None = None) 
         return None
     needle = match["step_uid"].encode()
     n_bytes = 0
-    for entry in read_marked(directory, match["mark"], match["step_uid"]):
+    for entry in read_since_mark(directory, match["mark"], match["step_uid"]):
         if needle in entry.payload:
             record = records.parse(entry.payload)
             if record["kind"] == "call" and record["step_uid"] == match["step_uid"]:

@@ -227,7 +227,7 @@ class ColumnCache:
         return self._versions[1]
 
     def _known(self, changes: _ChangedSince, number: int, view: View, columns: Sequence[str]) -> np.ndarray | None:
-        if not holds_all(view):
+        if not is_unfiltered(view):
             return self._views.get(view)
         return self._all_ids(changes, number) if columns else None
 
@@ -303,7 +303,7 @@ class _ChangedSince:
         return changed if changed.size <= MAX_TOUCHED_SHARE * self._groups.of.size or changed.size <= FEW else None
 
 
-def holds_all(view: View) -> bool:
+def is_unfiltered(view: View) -> bool:
     """True when the view has no filter."""
     return not view.where.strip() and not any(value is not None for value in view.filters.values())
 

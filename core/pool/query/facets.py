@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from core.errors import InvalidInput
-from core.pool.cache.columncache import ReadSnapshot, holds_all
+from core.pool.cache.columncache import ReadSnapshot, is_unfiltered
 from core.pool.cache.facetindex import SETS, Counts
 from core.pool.query.columns import STEP_COLUMNS, Column
 from core.pool.query.views import compile_view, source_sql
@@ -26,7 +26,7 @@ def count_facets(snapshot: ReadSnapshot, columns: Sequence[str], limit: int) -> 
     """Values of each column with their number of steps, most frequent first; lists count each element."""
     facets: dict[str, Counts] = {}
     if snapshot.facets is not None:
-        everything = holds_all(snapshot.view)
+        everything = is_unfiltered(snapshot.view)
         facets = snapshot.facets.counts(None if everything else snapshot.step_ids(), columns, limit)
     left = [name for name in columns if name not in facets]
     facets |= count_by_sql(snapshot.cursor, snapshot.view, left, limit)
@@ -47,7 +47,7 @@ def count_by_sql(cursor: Cursor, view: View, columns: Sequence[str], limit: int)
     for together in SETS[:2]:
         chosen = [name for name in together if name in columns]
         if len(chosen) > 1:
-            counted |= _together(cursor, condition, chosen)
+            counted |= _count_joint(cursor, condition, chosen)
     of_trajectories = [name for name in columns if _plain_of_trajectory(STEP_COLUMNS[name]) or name == "findings"]
     if of_trajectories:
         counted |= _by_trajectory(cursor, condition, of_trajectories)
@@ -62,7 +62,7 @@ def _plain_of_trajectory(column: Column) -> bool:
     return column.sql == f"t.{column.sql.removeprefix('t.')}" and column.kind != "list"
 
 
-def _together(cursor: Cursor, condition: Condition, names: Sequence[str]) -> dict[str, Counter[Any]]:
+def _count_joint(cursor: Cursor, condition: Condition, names: Sequence[str]) -> dict[str, Counter[Any]]:
     # Hashes of 64 bits stand for the combinations: grouping by numbers is much quicker than by eight texts. That two
     # of even 100,000 combinations meet in one has a chance of one in 10^9.
     sql = f"""

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from core.errors import InvalidInput
 from core.pool.cache.arrayqueries import page_of
-from core.pool.cache.columncache import SORTED, ColumnCache, ReadSnapshot, holds_all
+from core.pool.cache.columncache import SORTED, ColumnCache, ReadSnapshot, is_unfiltered
 from core.pool.query.columns import STEP_COLUMNS, order_sql, parse_order
 from core.pool.query.reads import explained, page
 from core.pool.query.views import compile_view, source_sql
@@ -51,7 +51,7 @@ def list_steps(column_cache: ColumnCache, view: View, order: str, limit: int | N
 
 
 def _is_top(name: str, view: View, n: int) -> bool:
-    return holds_all(view) and n <= TOP and not STEP_COLUMNS[name].needs_trajectory
+    return is_unfiltered(view) and n <= TOP and not STEP_COLUMNS[name].needs_trajectory
 
 
 def _in_memory(snapshot: ReadSnapshot, parsed: Order, limit: int, offset: int) -> np.ndarray | None:

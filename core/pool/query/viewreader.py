@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 from core.errors import InvalidInput, NotFound
 from core.pool.query.textsearch import Hits, TextSearch
-from core.pool.query.views import Within, names_of_views
+from core.pool.query.views import ResolvedViews, names_of_views
 from core.pool.query.where import watched
 from core.pool.store.content import decode
 from core.pool.store.database import Cursor, Database, registered, rows
@@ -59,7 +59,7 @@ class _Lookup:
     def resolved(self, view: View, above: tuple[str, ...]) -> View:
         filters = dict(view.filters)
         if filters.get("saved_view") is not None:
-            filters["saved_view"] = Within(tuple(self._saved(name, above) for name in names_of_views(filters)))
+            filters["saved_view"] = ResolvedViews(tuple(self._saved(name, above) for name in names_of_views(filters)))
         text = filters.get("text")
         if isinstance(text, str) and text:
             filters["text"] = self._hits(text)

@@ -228,7 +228,7 @@ def _notes(name: str, value: Any) -> Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Within:
+class ResolvedViews:
     """The resolved saved views of a view, in place of their names (``core.pool.query.viewreader``)."""
 
     views: tuple[View, ...]
@@ -244,7 +244,7 @@ def names_of_views(filters: Mapping[str, Any]) -> list[str]:
 
 
 def _saved_view(name: str, value: Any) -> Condition:
-    if not isinstance(value, Within):
+    if not isinstance(value, ResolvedViews):
         names_of_views({name: value})
         raise AssertionError("a saved view is looked up before it is compiled: core.pool.query.viewreader")
     parts = [compile_view(view) for view in value.views]

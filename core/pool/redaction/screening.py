@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from core.pool.redaction.cleaning import AT_BORDER
 from core.pool.store.database import Cursor, Database, arrow, registered
-from core.pool.store.media import put_back
+from core.pool.store.media import restore_media
 
 MESSAGES_AT_ONCE = 200_000
 TRAJECTORIES_AT_ONCE = 200
@@ -107,7 +107,7 @@ class Screening:
             message_ids: list[int] = []
             for after in range(0, newest, MESSAGES_AT_ONCE):
                 bound = {"after": after, "upto": after + MESSAGES_AT_ONCE, "may": may}
-                bodies = put_back(cursor, cursor.execute(_BODIES, bound).fetchall())
+                bodies = restore_media(cursor, cursor.execute(_BODIES, bound).fetchall())
                 message_ids += [number for number, body in bodies.items() if hit(body)]
             uids = {uid for uid, text in cursor.execute(_BESIDE, {"may": may}).fetchall() if hit(text)}
             with registered(cursor, hit_messages=pa.table({"message_id": pa.array(message_ids, pa.int64())})):

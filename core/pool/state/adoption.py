@@ -44,7 +44,7 @@ def apply_adopted(work: Workspace) -> None:
         work.cursor.execute(_SET)
 
 
-def set_newest_word(work: Workspace) -> None:
+def set_newest_rewards(work: Workspace) -> None:
     """The rewards of the trajectories in ``scope`` as they are where nothing is adopted."""
     work.fill("by_scope", f"WITH {NEWEST_REWARD} SELECT * FROM by_policy")
     work.cursor.execute(_SET)

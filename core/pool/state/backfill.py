@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from core.pool.state.findings import Observed, findings_table, observe
+from core.pool.state.findings import CallFindings, find_in_call, findings_table
 from core.pool.store.content import decode
 from core.pool.store.database import Cursor, registered
 
@@ -36,7 +36,7 @@ def unobserved(cursor: Cursor) -> int:
     return int(n[0][0])
 
 
-def observe_all(cursor: Cursor) -> None:
+def fill_findings(cursor: Cursor) -> None:
     """Fill ``step_findings`` for every step that has no row there."""
     last = cursor.execute("SELECT coalesce(max(step_id), 0) FROM steps").fetchall()[0][0]
     tools: dict[int, Any] = {}
@@ -54,12 +54,12 @@ def _observe(cursor: Cursor, first: int, last: int, tools: dict[int, Any]) -> No
     wanted = {number for ids in calls["new_message_ids"] for number in ids or ()}
     wanted |= {number for number in calls["response_message_id"] if number is not None}
     bodies = _bodies(cursor, wanted)
-    seen: list[Observed] = []
+    seen: list[CallFindings] = []
     for place, ids in enumerate(calls["new_message_ids"]):
         answer_id, response = calls["response_message_id"][place], calls["response_ids"][place]
         brought = (bodies[number] for number in ids or ())
         seen.append(
-            observe(
+            find_in_call(
                 None if answer_id is None else decode(bodies[answer_id]),
                 [decode(body) for body in brought if '"role":"tool"' in body or '"role":"function"' in body],
                 tools.get(calls["tools_id"][place]),

@@ -1,6 +1,6 @@
 """Findings: automatic checks of steps that flag them for review.
 
-There are two kinds. Findings of a call alone (``observe``) are made once, when the step is stored, and stored in
+There are two kinds. Findings of a call alone (``find_in_call``) are made once, when the step is stored, and stored in
 ``step_findings``. Findings that need its trajectory or group (repeats, failed tools, equal rewards) are derived from
 them in SQL with the effective state. Both are stored as bits of an integer, which can be updated in place.
 """
@@ -73,7 +73,7 @@ _TEXT_CALL = re.compile(r"<tool_call>|<function=|<\|tool_call|<\|python_tag\|>|\
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class CallFindings:
     """Findings of one call: bits, whether one of its tool results is a failure, and its answer's hash.
 
     ``answer_hash`` is a signed 64-bit number, equal for equal text and tool calls whatever the calls' ids are; None
@@ -85,7 +85,7 @@ class Observed:
     answer_hash: int | None
 
 
-def observe(
+def find_in_call(
     answer: Mapping[str, Any] | None,
     new_messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] | None,
@@ -94,7 +94,7 @@ def observe(
     finish_reason: str | None,
     response: bytes | None,
     uncertain: bool = False,
-) -> Observed:
+) -> CallFindings:
     """Look at one call.
 
     Args:
@@ -117,7 +117,7 @@ def observe(
     if any(_malformed(call, tools) for call in calls) or (not calls and _TEXT_CALL.search(text)):
         bits |= BIT["malformed_tool_call"]
     failed = any(tool_failed(message) for message in new_messages if message.get("role") in ("tool", "function"))
-    return Observed(bits, failed, None if nothing else _answer_hash(text, calls, answer is None, response))
+    return CallFindings(bits, failed, None if nothing else _answer_hash(text, calls, answer is None, response))
 
 
 def tool_failed(message: Mapping[str, Any]) -> bool:
@@ -187,7 +187,7 @@ def _answer_hash(
     return int.from_bytes(content_hash(content)[:8], "little", signed=True)
 
 
-def findings_table(step_ids: pa.Array, trajectory_ids: pa.Array, seen: Sequence[Observed]) -> pa.Table:
+def findings_table(step_ids: pa.Array, trajectory_ids: pa.Array, seen: Sequence[CallFindings]) -> pa.Table:
     """Rows of ``step_findings``."""
     return pa.table(
         {

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from core.errors import InvalidInput
-from core.pool.state.findings import Observed, findings_table, observe
+from core.pool.state.findings import CallFindings, find_in_call, findings_table
 from core.pool.store.content import (
     called_tools,
     canonical,
@@ -24,7 +24,7 @@ from core.pool.store.content import (
     printable,
 )
 from core.pool.store.database import Cursor, registered, timestamp
-from core.pool.store.media import insert_media, take_out
+from core.pool.store.media import extract_media, insert_media
 from core.types import IdentitySource, Step
 
 RECENT_MESSAGES = 50_000
@@ -206,7 +206,7 @@ class MessageStore:
         if not new:
             return
         media: dict[bytes, bytes] = {}
-        bodies = [take_out(body, media) for _, _, body in new]
+        bodies = [extract_media(body, media) for _, _, body in new]
         insert_media(cursor, media)
         table = pa.table(
             {
@@ -253,7 +253,7 @@ def insert_steps(
     new_messages: list[np.ndarray | None] = []
     answers: list[int | None] = []
     tools: list[int | None] = []
-    seen: list[Observed] = []
+    seen: list[CallFindings] = []
     ingested_at = timestamp(now)
     for item in prepared:
         step = item.step
@@ -288,7 +288,7 @@ def insert_steps(
         answers.append(None if item.response_hash is None else message_ids[item.response_hash])
         tools.append(None if item.tools_hash is None else message_ids[item.tools_hash])
         seen.append(
-            observe(
+            find_in_call(
                 step.response_message,
                 (step.messages or ())[n_shared_messages:],
                 step.tools,

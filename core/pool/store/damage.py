@@ -79,7 +79,7 @@ def read_all(cursor: Any) -> None:
         cursor.execute(f'SELECT bit_xor(hash(x)) FROM "{name}" x').fetchall()
 
 
-def damaged(path: str, message: str) -> PoolDamaged:
+def damage_error(path: str, message: str) -> PoolDamaged:
     """The error that readers and writers get from then on."""
     full = any(word in message.lower() for word in _FULL)
     what = "can't be used any more" if full else "is damaged"

@@ -18,7 +18,7 @@ import pyarrow as pa
 from core.errors import InvalidInput, PoolError
 from core.pool.store import damage
 from core.pool.store.changes import NOTHING, Changes, ChangeSet
-from core.pool.store.readcommitlock import Lists, Reading
+from core.pool.store.readcommitlock import ListColumns, LockedCursor
 from core.pool.upkeep.loggedtables import LOGGED, RecordingCursor, changes
 from core.pool.upkeep.opinionlog import OpinionLog
 
@@ -138,7 +138,7 @@ class Database:
                 there = Path(self.path).stat()
                 self._place = there.st_dev, there.st_ino
             migrate(self._connection, clock)
-            self._lists = Lists(self._connection)
+            self._lists = ListColumns(self._connection)
             counts = self._connection.execute("SELECT count(*) FROM opinions_position").fetchall()
             self.logged = bool(counts[0][0])
         except duckdb.Error as error:
@@ -218,7 +218,7 @@ class Database:
 
     def _check(self) -> None:
         if self.damage is not None:
-            raise damage.damaged(self.path, self.damage)
+            raise damage.damage_error(self.path, self.damage)
 
     def _note_damage(self, error: duckdb.Error) -> None:
         """Raises PoolDamaged when the error means that the file is damaged.
@@ -231,7 +231,7 @@ class Database:
                     f"The pool could not be read beside a write: {error}", hint="Nothing is damaged. Ask again."
                 ) from error
             self.damage = self.damage or str(error)
-            raise damage.damaged(self.path, self.damage) from error
+            raise damage.damage_error(self.path, self.damage) from error
 
     def _is_whole(self) -> bool:
         """Whether every stored value can be read while writes wait."""
@@ -297,7 +297,7 @@ class Database:
             self._reading[id(cursor)] = cursor
         try:
             cursor.execute("BEGIN TRANSACTION READ ONLY")
-            yield Reading(cursor, self._lists)
+            yield LockedCursor(cursor, self._lists)
         except duckdb.Error as error:
             self._note_damage(error)
             raise
@@ -363,7 +363,7 @@ def _bound(parameters: Parameters) -> list[Any] | dict[str, Any]:
 
 def arrow(cursor: Cursor, sql: str, parameters: Parameters = ()) -> pa.Table:
     """Run one query and take its result as an Arrow table."""
-    with cursor.lists.reading(sql) if isinstance(cursor, Reading) else nullcontext():
+    with cursor.lists.reading(sql) if isinstance(cursor, LockedCursor) else nullcontext():
         return cursor.sql(sql, params=_bound(parameters)).to_arrow_table()
 
 

@@ -20,7 +20,7 @@ _URL = re.compile(rb'"(data:[\w.+-]+/[\w.+-]+;base64,[A-Za-z0-9+/=]{%d,})"' % _M
 _NAME = re.compile(r'"claw-media:([0-9a-f]{32})"')
 
 
-def take_out(body: bytes, media: dict[bytes, bytes]) -> bytes:
+def extract_media(body: bytes, media: dict[bytes, bytes]) -> bytes:
     """The body with names in place of its long data URLs, which are added to ``media`` by hash."""
     if b";base64," not in body:
         return body
@@ -50,7 +50,7 @@ def insert_media(cursor: Cursor, media: Mapping[bytes, bytes]) -> None:
         )
 
 
-def put_back(cursor: Cursor, bodies: Iterable[tuple[int, str, str]]) -> dict[int, str]:
+def restore_media(cursor: Cursor, bodies: Iterable[tuple[int, str, str]]) -> dict[int, str]:
     """Whole bodies by message id.
 
     Args:

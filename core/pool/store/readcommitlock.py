@@ -60,7 +60,7 @@ class ReadCommitLock:
                 self._changed.notify_all()
 
 
-class Lists:
+class ListColumns:
     """Which tables have list columns, and the turns that their reads and commits take."""
 
     def __init__(self, cursor: Any) -> None:
@@ -83,12 +83,12 @@ class Lists:
         return self.turns.commit() if added & self._tables else nullcontext()
 
 
-def added_to(sql: str) -> set[str]:
+def inserted_tables(sql: str) -> set[str]:
     """The tables that a statement adds rows to."""
     return set(_ADDS.findall(sql))
 
 
-class Fetched:
+class FetchedRows:
     """The rows of a statement that was read to its end within its turn."""
 
     def __init__(self, result: Any) -> None:
@@ -105,10 +105,10 @@ class Fetched:
         return self._rows.pop(0) if self._rows else None
 
 
-class Reading:
+class LockedCursor:
     """A cursor for reading, whose statements take the lock."""
 
-    def __init__(self, cursor: Any, lists: Lists) -> None:
+    def __init__(self, cursor: Any, lists: ListColumns) -> None:
         self._cursor = cursor
         self.lists = lists
 
@@ -118,7 +118,7 @@ class Reading:
         if isinstance(turn, nullcontext):
             return self._cursor.execute(sql, *more)
         with turn:
-            return Fetched(self._cursor.execute(sql, *more))
+            return FetchedRows(self._cursor.execute(sql, *more))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cursor, name)

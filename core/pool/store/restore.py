@@ -11,7 +11,7 @@ import pyarrow as pa
 from core.errors import NotFound, PoolError
 from core.pool.store.content import decode
 from core.pool.store.database import Cursor, among, arrow, registered
-from core.pool.store.media import put_back
+from core.pool.store.media import restore_media
 from core.tree.sequences import Sequences
 
 
@@ -171,7 +171,7 @@ def _bodies(cursor: Cursor, message_ids: set[int]) -> dict[int, Any]:
             f"SELECT message_id, replace(content_hash::VARCHAR, '-', ''), body FROM messages WHERE {condition}",
             bound,
         ).fetchall()
-    return {number: decode(text) for number, text in put_back(cursor, stored).items()}
+    return {number: decode(text) for number, text in restore_media(cursor, stored).items()}
 
 
 def sequences(cursor: Cursor, step_uids: Sequence[str]) -> Sequences:

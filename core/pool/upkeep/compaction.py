@@ -21,8 +21,8 @@ from core.pool.upkeep.deletion import DELETING
 from core.pool.upkeep.loggedtables import snapshot
 from core.pool.upkeep.opinionlog import (
     OpinionLog,
-    beginning,
     generations,
+    log_start,
     new_generation,
     read_generation,
     read_tail,
@@ -37,13 +37,13 @@ EVERY_S = 60.0
 RETRY_S = 1800.0
 
 
-def pays(db: Database) -> bool:
+def needs_compaction(db: Database) -> bool:
     """Whether the log is large, and twice as large as it was when it began."""
     now = db.log
     if now is None or now.n_bytes < LEAST_BYTES:
         return False
     if now.begun_bytes is None:
-        begun = beginning(now.directory, now.generation)
+        begun = log_start(now.directory, now.generation)
         now.begun_bytes = 0 if begun is None else begun.n_bytes
     return now.n_bytes >= 2 * now.begun_bytes
 
@@ -125,7 +125,7 @@ def note_position(cursor: Cursor, kept: OpinionLog, *, replaces: str | None = No
     cursor.execute("INSERT INTO opinions_position VALUES (?, ?, ?)", [kept.generation, mark, n])
 
 
-def settle_generations(directory: Path, own: str) -> None:
+def remove_interrupted_compaction(directory: Path, own: str) -> None:
     """At a start: remove what an interrupted compaction left, beside the log that the file goes on with.
 
     PoolDamaged where the file is older than the newest log, which has gone on in place of the file's own.
@@ -134,7 +134,7 @@ def settle_generations(directory: Path, own: str) -> None:
     for name in there:
         if name <= own:
             continue
-        begun = beginning(directory, name)
+        begun = log_start(directory, name)
         if begun is not None and (begun.went_on or own not in there):
             raise PoolDamaged(
                 "The pool's file is older than its opinions log, which was begun anew since.",
@@ -145,7 +145,7 @@ def settle_generations(directory: Path, own: str) -> None:
         if begun is not None or next(read_generation(directory, name), None) is not None:
             remove_generation(directory, name)
     older = [name for name in there if name < own]
-    if older and (mine := beginning(directory, own)) is not None and mine.replaces in older:
+    if older and (mine := log_start(directory, own)) is not None and mine.replaces in older:
         remove_generation(directory, mine.replaces)
 
 

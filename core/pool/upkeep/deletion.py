@@ -76,7 +76,7 @@ def read_deletions(cursor: Cursor) -> Deletions:
     return deletions
 
 
-def name_deleted(cursor: Cursor, run_uid: str) -> None:
+def record_deleted_uids(cursor: Cursor, run_uid: str) -> None:
     """Store the uids that a run deletes: the trajectories of the table ``gone``, their steps and their feedback."""
     cursor.execute(
         "INSERT INTO deleted SELECT $run, 'trajectory', trajectory_uid FROM gone ORDER BY trajectory_id",

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import duckdb
 
 from core.errors import StudioError
-from core.pool.state.backfill import observe_all
+from core.pool.state.backfill import fill_findings
 from core.pool.state.derive import rebuild
 from core.pool.store.append import prepare, uuid_text
 from core.pool.store.database import Database
@@ -106,5 +106,5 @@ class Integrity:
         """
         with self._writer.writing() as cursor:
             cursor.execute("DELETE FROM step_findings")
-            observe_all(cursor)
+            fill_findings(cursor)
             rebuild(cursor)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from core.pool.store.readcommitlock import added_to
+from core.pool.store.readcommitlock import inserted_tables
 
 _ADDED = 36_028_797_018_960_000
 """DuckDB numbers the rows that a transaction added and did not commit yet from here on (its ``MAX_ROW_ID``)."""
@@ -24,7 +24,7 @@ _WRITES = re.compile(r"\b(?:INSERT(?:\s+OR\s+REPLACE)?\s+INTO|DELETE\s+FROM|UPDA
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class LoggedTable:
     """One table of the log.
 
     Attributes:
@@ -46,33 +46,33 @@ class Logged:
     chunk: int = 200_000
 
 
-LOGGED: dict[str, Logged] = {
-    "actions": Logged(),
-    "action_events": Logged(),
-    "annotations": Logged(owner=True, step=True),
-    "feedback": Logged(),
-    "feedback_state": Logged(owner=True, step=True, optional=True, key="feedback_uid"),
-    "saved_views": Logged(whole=True),
-    "recipe_versions": Logged(),
-    "active_recipes": Logged(),
-    "reward_policies": Logged(),
-    "adopted_reward_policies": Logged(),
+LOGGED: dict[str, LoggedTable] = {
+    "actions": LoggedTable(),
+    "action_events": LoggedTable(),
+    "annotations": LoggedTable(owner=True, step=True),
+    "feedback": LoggedTable(),
+    "feedback_state": LoggedTable(owner=True, step=True, optional=True, key="feedback_uid"),
+    "saved_views": LoggedTable(whole=True),
+    "recipe_versions": LoggedTable(),
+    "active_recipes": LoggedTable(),
+    "reward_policies": LoggedTable(),
+    "adopted_reward_policies": LoggedTable(),
     # Every change of a batch adds an event.
-    "batches": Logged(
+    "batches": LoggedTable(
         key="batch_uid", changed=f"x.batch_uid IN (SELECT batch_uid FROM batch_events WHERE rowid >= {_ADDED})"
     ),
-    "batch_plans": Logged(chunk=100),
-    "batch_steps": Logged(),
-    "batch_events": Logged(),
-    "batch_metrics": Logged(),
-    "step_values": Logged(),
-    "dataset_versions": Logged(),
-    "dataset_steps": Logged(owner=True, step=True),
-    "dataset_rewards": Logged(owner=True),
-    "dataset_values": Logged(step=True),
-    "retention_runs": Logged(),
-    "deleted": Logged(),
-    "restored_runs": Logged(),
+    "batch_plans": LoggedTable(chunk=100),
+    "batch_steps": LoggedTable(),
+    "batch_events": LoggedTable(),
+    "batch_metrics": LoggedTable(),
+    "step_values": LoggedTable(),
+    "dataset_versions": LoggedTable(),
+    "dataset_steps": LoggedTable(owner=True, step=True),
+    "dataset_rewards": LoggedTable(owner=True),
+    "dataset_values": LoggedTable(step=True),
+    "retention_runs": LoggedTable(),
+    "deleted": LoggedTable(),
+    "restored_runs": LoggedTable(),
 }
 """Tables of opinions, in the order in which their rows are put back."""
 
@@ -100,13 +100,13 @@ class RecordingCursor:
     def execute(self, sql: str, *more: Any) -> Any:
         """As the cursor's own."""
         self.written.update(_WRITES.findall(sql))
-        self.added.update(added_to(sql))
+        self.added.update(inserted_tables(sql))
         return self._cursor.execute(sql, *more)
 
     def executemany(self, sql: str, *more: Any) -> Any:
         """As the cursor's own."""
         self.written.update(_WRITES.findall(sql))
-        self.added.update(added_to(sql))
+        self.added.update(inserted_tables(sql))
         return self._cursor.executemany(sql, *more)
 
     def __getattr__(self, name: str) -> Any:
@@ -151,7 +151,7 @@ def _read(cursor: Any, name: str, condition: str) -> pa.Table:
     return cursor.sql(sql).to_arrow_table()
 
 
-def put_back(cursor: Any, name: str, table: pa.Table) -> int:
+def insert_logged_rows(cursor: Any, name: str, table: pa.Table) -> int:
     """Insert rows of the log into their table; returns how many were left out because their target is missing."""
     logged = LOGGED[name]
     table = table.append_column("row_in_log", pa.array(range(len(table)), pa.int64()))

@@ -236,7 +236,7 @@ def read_tail(directory: Path, mark: str) -> Iterator[Entry]:
 
 def newest_whole(directory: Path) -> str | None:
     """The newest log that has begun; None when there is none."""
-    return next((one for one in reversed(generations(directory)) if beginning(directory, one) is not None), None)
+    return next((one for one in reversed(generations(directory)) if log_start(directory, one) is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ class LogStart:
     went_on: bool
 
 
-def beginning(directory: Path, generation: str) -> LogStart | None:
+def log_start(directory: Path, generation: str) -> LogStart | None:
     """How a log began; None for one that did not get past its snapshot."""
     first: LogStart | None = None
     n_bytes = 0

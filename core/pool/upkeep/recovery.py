@@ -32,11 +32,11 @@ from core.pool.store.database import Cursor, Database, registered, rows
 from core.pool.store.file import PoolFile
 from core.pool.store.writer import Writer
 from core.pool.upkeep import opinionlog
-from core.pool.upkeep.compaction import compact, note_position, pays, settle_generations
+from core.pool.upkeep.compaction import compact, needs_compaction, note_position, remove_interrupted_compaction
 from core.pool.upkeep.deletion import DELETING, Deletions, forget
-from core.pool.upkeep.loggedtables import put_back, snapshot
+from core.pool.upkeep.loggedtables import insert_logged_rows, snapshot
 from core.pool.upkeep.opinionlog import Entry, OpinionLog
-from core.pool.upkeep.trashedruns import put_run_back, read_note
+from core.pool.upkeep.trashedruns import read_note, reinsert_trashed_run
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Recovery:
             positions = cursor.execute("SELECT generation, mark, n FROM opinions_position").fetchall()
             held = cursor.execute("SELECT count(*) FROM held_feedback").fetchall()[0][0]
         if positions:
-            settle_generations(directory, positions[0][0])
+            remove_interrupted_compaction(directory, positions[0][0])
         if not positions or positions[0][0] not in opinionlog.generations(directory):
             if positions:
                 log.warning("the opinions log in %s is gone: a new one begins with what the pool holds", directory)
@@ -142,7 +142,7 @@ class Recovery:
         if not self._file.lock.acquire(blocking=False):
             return None
         try:
-            return compact(self._db) if pays(self._db) else None
+            return compact(self._db) if needs_compaction(self._db) else None
         finally:
             self._file.lock.release()
 
@@ -255,7 +255,7 @@ def _apply(cursor: Cursor, entry: Entry, replay: Replay, trash: Path | None, ski
     """Replay one record. ``skipped`` are deletions that were restored later: they are not run."""
     parts = entry.parts()
     for name, table in parts:
-        left_out = put_back(cursor, name, table)
+        left_out = insert_logged_rows(cursor, name, table)
         replay.n_rows[name] += len(table) - left_out
         replay.n_without_target += left_out
     replay.n_records += 1
@@ -274,7 +274,7 @@ def _apply(cursor: Cursor, entry: Entry, replay: Replay, trash: Path | None, ski
                         field="data_dir",
                         hint=MEND,
                     )
-                put_run_back(cursor, trash / run_uid)
+                reinsert_trashed_run(cursor, trash / run_uid)
 
 
 def _deletions(entries: Iterable[Entry]) -> Deletions:
@@ -324,7 +324,7 @@ def read_place(path: Path) -> tuple[str, int] | None:
     return positions[0] if positions else None
 
 
-def read_through(path: Path) -> str | None:
+def find_read_error(path: Path) -> str | None:
     """Read every value of a closed file; returns the error, None when all of it can be read."""
     try:
         settled = not Path(f"{path}.wal").exists()

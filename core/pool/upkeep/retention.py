@@ -18,8 +18,8 @@ from core.pool.store.database import Cursor, Database, rows, seconds, timestamp
 from core.pool.store.file import PoolFile
 from core.pool.store.writer import Writer
 from core.pool.upkeep.confirmation import Confirmations
-from core.pool.upkeep.deletion import Deletions, forget, name_deleted, read_deletions
-from core.pool.upkeep.trashedruns import keep_run, put_run_back, read_note, uptime
+from core.pool.upkeep.deletion import Deletions, forget, read_deletions, record_deleted_uids
+from core.pool.upkeep.trashedruns import read_note, reinsert_trashed_run, uptime, write_trashed_run
 
 MAX_CHANGES = 8
 """The number of latest deletions and restorations whose trajectories are kept in memory."""
@@ -162,11 +162,11 @@ class RetentionRuns:
                 if confirm is not None:
                     self.confirmations.check(confirm, _digest(cursor, rule))
                 gone = [uid for (uid,) in cursor.execute("SELECT trajectory_uid FROM gone").fetchall()]
-                name_deleted(cursor, run_uid)
+                record_deleted_uids(cursor, run_uid)
                 if trash is not None:
                     note = {"run_uid": run_uid, "at": now, "author": author, "rule": asdict(rule), "deleted": counts}
                     note |= {"up": list(uptime()), "log": self._db.log and self._db.log.generation}
-                    keep_run(cursor, trash, run_uid, note)
+                    write_trashed_run(cursor, trash, run_uid, note)
                 positions = dict(cursor.execute("SELECT segment, next_offset FROM journal_positions").fetchall())
                 cursor.execute(
                     "INSERT INTO retention_runs BY NAME SELECT ? AS rule, ? AS deleted, ? AS author, ? AS run_at,"
@@ -198,7 +198,7 @@ class RetentionRuns:
             if cursor.execute("SELECT count(*) FROM restored_runs WHERE run_uid = ?", [run_uid]).fetchall()[0][0]:
                 raise Conflict(f"Run {run_uid!r} was restored already.", field="run_uid")
             note = read_note(self.trash / run_uid) or {}
-            back = put_run_back(cursor, self.trash / run_uid)
+            back = reinsert_trashed_run(cursor, self.trash / run_uid)
             cursor.execute("INSERT INTO restored_runs VALUES (?, ?, ?)", [run_uid, author, timestamp(self._db.clock())])
             if self._db.log is not None and note.get("log") == self._db.log.generation:
                 # The rows themselves are already in this log.

@@ -61,7 +61,7 @@ def uptime() -> Uptime:
     return boot, time.clock_gettime(_CLOCK)
 
 
-def keep_run(cursor: Cursor, folder: Path, run_uid: str, note: Mapping[str, Any]) -> None:
+def write_trashed_run(cursor: Cursor, folder: Path, run_uid: str, note: Mapping[str, Any]) -> None:
     """Write the rows of the trajectories in ``gone``, synced, before they are deleted. PoolError when that fails."""
     try:
         (folder / ROWS).mkdir(mode=0o700, parents=True)
@@ -85,7 +85,7 @@ def keep_run(cursor: Cursor, folder: Path, run_uid: str, note: Mapping[str, Any]
         ) from error
 
 
-def put_run_back(cursor: Cursor, folder: Path) -> list[int]:
+def reinsert_trashed_run(cursor: Cursor, folder: Path) -> list[int]:
     """Put a run's rows back where they were; returns the ids of their trajectories.
 
     A step whose uid came again meanwhile stays as it is now. NotFound when the trash does not hold the run.

@@ -77,7 +77,7 @@ def one_batch(uid: str) -> None:
             state.goto("inspect", trajectory=trajectories[cells[0][0]])
     with right:
         kit.section("Life")
-        kit.facts([(event["event"], lived(event)) for event in batch["events"]])
+        kit.facts([(event["event"], event_text(event)) for event in batch["events"]])
         measured = service.pool.batches.metrics(uid)
         if measured:
             kit.section("Measured")
@@ -94,7 +94,7 @@ def one_batch(uid: str) -> None:
             st.json(plan.recipe.to_json(), expanded=1)
 
 
-def lived(event: Mapping[str, Any]) -> str:
+def event_text(event: Mapping[str, Any]) -> str:
     """The time of an event of a batch, and its details."""
     detail = ", ".join(f"{name} {value}" for name, value in (event["detail"] or {}).items() if name != "expires_at")
     return f"{kit.ago(event['created_at'], state.service().clock())}{', ' + detail if detail else ''}"

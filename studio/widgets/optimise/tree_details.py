@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from core.batch.plan import Plan
 from core.tree.build import PackedTree
-from core.tree.drift import DRIFTS, lost_sharing, node_of_turn
+from core.tree.drift import DRIFTS, node_of_turn, unshared_tokens
 from core.tree.nodes import TreeNodes
 from core.tree.sequences import Sequences
 from core.types import View
@@ -129,7 +129,7 @@ def drifts(
         if uids[i] in transitions:
             previous[i] = before.get(trajectory, -1)
         before[trajectory] = i
-    lost = lost_sharing(sequences, previous)
+    lost = unshared_tokens(sequences, previous)
     row_of = {int(member): row for row, member in enumerate(tree.members)}
     drifted = [
         Drift(uids[i], transitions[uids[i]], int(lost[i]), node_of_turn(tree, nodes, row_of[i], shared))

@@ -1,4 +1,4 @@
-"""The durable log of captured calls: append-only segments that many readers and one writer each share."""
+"""The journal: a durable append-only log of captured calls, in segments with one writer each and many readers."""
 
 from core.journal.layout import MAGIC, SUFFIX, head_bytes
 from core.journal.reader import (

@@ -33,7 +33,7 @@ MAGIC: Final = b"CLAWJNL2"
 MAGIC_1: Final = b"CLAWJNL1"
 SUFFIX: Final = ".seg"
 BAD: Final = ".bad"
-"""Ends the name of a copy of bytes that are no record."""
+"""File name suffix of copies of damaged bytes."""
 MAX_PAYLOAD_BYTES: Final = 1 << 30
 SALT_BYTES: Final = 8
 FOLDER_BYTES: Final = 16
@@ -81,7 +81,7 @@ def new_salt() -> bytes:
 
 
 def key_of(name: str) -> int:
-    """What checksums in a segment of this name begin at: a record of another segment fits nowhere else."""
+    """The initial value of checksums in a segment, so that records of other segments are not valid in it."""
     return zlib.crc32(name.encode())
 
 
@@ -99,7 +99,7 @@ def pack_head(head: Head) -> bytes:
 
 
 def unpack_head(data: bytes) -> Head | None:
-    """The head at the beginning of ``data``; None when there is none that is whole."""
+    """The head at the beginning of ``data``; None if it is missing or damaged."""
     begin = _SALT.size + _HEAD.size
     if len(data) < begin or not data.startswith(MAGIC):
         return None
@@ -111,7 +111,7 @@ def unpack_head(data: bytes) -> Head | None:
 
 
 def unpack_salt(data: bytes) -> bytes | None:
-    """The salt at the beginning of a head of which the rest may be damaged; None when it is damaged itself."""
+    """The salt of a head whose other fields may be damaged; None if the salt is damaged."""
     if len(data) < _SALT.size:
         return None
     _, salt, crc = _SALT.unpack_from(data)
@@ -125,7 +125,7 @@ def pack_frame(salt: bytes, key: int, offset: int, length: int, crc: int) -> byt
 
 
 def unpack_frame(data: bytes, salt: bytes, key: int) -> Frame | None:
-    """The record's or gap's header in ``data``; None when it is none of this segment."""
+    """The record's or gap's header in ``data``; None if it is not a valid header of this segment."""
     if len(data) != RECORD_BYTES or not data.startswith(salt):
         return None
     expected = _U32.unpack_from(data, _RECORD.size)[0]
@@ -182,7 +182,7 @@ def segments(directory: Path) -> list[str]:
 
 
 def read_head(path: Path) -> Head | None:
-    """The head of the segment at ``path``; None when it has none that is whole, or there is no such file."""
+    """The head of the segment at ``path``; None if it is damaged or the file does not exist."""
     try:
         with path.open("rb") as file:
             return unpack_head(file.read(1 << 12))
@@ -196,7 +196,7 @@ def folder_id(directory: Path) -> bytes | None:
 
 
 def make_folder_id(directory: Path) -> bytes:
-    """The folder's id, made and written when it has none. OSError when that fails."""
+    """The folder's id; created and written if there is none. Raises OSError."""
     path = directory / FOLDER_FILE
     if (written := _written_id(path)) is not None:
         return written
@@ -204,7 +204,7 @@ def make_folder_id(directory: Path) -> bytes:
     own = directory / f".{FOLDER_FILE}.{os.getpid()}.{threading.get_ident()}"
     own.write_bytes(fresh + _U32.pack(zlib.crc32(fresh)))
     try:
-        # If several writers begin at once, all use the id that was written first.
+        # If several writers start at once, all use the id that was written first.
         os.link(own, path)
     except FileExistsError:
         if (kept := _written_id(path)) is not None:
@@ -225,7 +225,7 @@ def _written_id(path: Path) -> bytes | None:
 
 
 def _id_in_segments(directory: Path) -> bytes | None:
-    """The id that most of the segments carry: a folder that was restored from a backup has nothing else."""
+    """The id in most of the segments, for a folder restored from a backup, which has no id file."""
     counts: dict[bytes, int] = {}
     for name in segments(directory):
         if (head := read_head(directory / name)) is not None and head.name == name:

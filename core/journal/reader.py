@@ -1,7 +1,7 @@
-"""Reads the journal: whole records in their writers' order; anything else is reported as damage.
+"""Reads the journal: valid records in their writers' order; anything else is reported as damage.
 
-A reader may run while writers write. An incomplete record at the end of a writer's newest segment is not written yet;
-anywhere else it is damage. Reading continues after damage with the next whole record.
+A reader may run while writers write. An incomplete record at the end of a writer's newest segment is still being
+written; elsewhere it is damage. After damage, reading continues with the next valid record.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MARK = re.compile(r"^(?P<mark>.+\.\d+\.\d+)\.(?P<signature>[0-9a-f]{16})$")
 class Record(NamedTuple):
     """One record: its segment, its first byte, the byte after it, and its payload.
 
-    Offsets are those of the writer, whatever has happened to the file since.
+    Offsets are those assigned by the writer, independent of later changes to the file.
     """
 
     segment: str
@@ -152,9 +152,9 @@ def read_all(
     """Everything in one segment from a record's offset on.
 
     Args:
-        sealed: no writer appends to it any more, so an unfinished record will never be complete.
-        end: where its writer left it; None when that is not known.
-        folder: id of the folder that it belongs to; None takes any.
+        sealed: no writer appends to it any more, so an unfinished record is damage.
+        end: the segment's end according to its writer; None if unknown.
+        folder: id of the folder that it must belong to; None accepts any.
     """
     try:
         file = path.open("rb", buffering=_READ_BUFFER)
@@ -191,7 +191,7 @@ def _refusal(head: layout.Head | None, name: str, folder: bytes | None) -> str |
 
 
 def _seek(file: IO[bytes], salt: bytes, key: int, offset: int) -> int | None:
-    """Where in the file the writer's ``offset`` is: there, where a record ends, or close by. None when nowhere near."""
+    """Position in the file of the writer's ``offset``: at it if a record ends there, or close to it; else None."""
     end = layout.pack_end(offset, key)
     file.seek(offset - len(end))
     if file.read(len(end)) == end:
@@ -211,7 +211,7 @@ def _seek(file: IO[bytes], salt: bytes, key: int, offset: int) -> int | None:
 def _walk(
     file: IO[bytes], name: str, salt: bytes, begin: int, at: int, offset: int, *, sealed: bool, end: int | None
 ) -> Iterator[JournalItem]:
-    """Consecutive records while each is where it should be; after that, salvaged records and damages.
+    """Consecutive records while each is at its expected position; after that, salvaged records and damage.
 
     Args:
         begin: the first byte of the file to look at.
@@ -284,8 +284,8 @@ def _salvaged(
 def read_records(directory: Path, after: Mapping[str, int]) -> Iterator[Record]:
     """Every whole record past the given positions, segment by segment in order of their names.
 
-    May run while writers write: a record that is not there in full yet ends its writer's turn, and a later
-    call with the new positions finds it.
+    It may run while writers write: an incomplete record ends the reading of its writer, and a later call with the new
+    positions finds it.
 
     Args:
         directory: folder of the segments; an absent one is empty.
@@ -304,7 +304,7 @@ def damages(directory: Path) -> Iterator[Damage]:
 
 
 def read_since_mark(directory: Path, marked: str, uid: str) -> Iterator[Record]:
-    """The whole records of one writer from a ``Journal.mark_for(uid)`` on; none where it is of another's making."""
+    """The valid records of one writer from a ``Journal.mark_for(uid)`` on; none if the signature is wrong."""
     match = _MARK.match(marked)
     folder = layout.folder_id(directory) if match is not None else None
     if match is None or folder is None:
@@ -314,7 +314,7 @@ def read_since_mark(directory: Path, marked: str, uid: str) -> Iterator[Record]:
 
 
 def read_after(directory: Path, mark: str) -> Iterator[Record]:
-    """Read the whole records of one writer from a mark on. A mark that names no place reads nothing."""
+    """Read the valid records of one writer from a mark on. An invalid mark reads nothing."""
     rest, _, offset = mark.rpartition(".")
     writer, _, number = rest.rpartition(".")
     if not (number.isdecimal() and offset.isdecimal()):

@@ -1,4 +1,4 @@
-"""Reads a damaged segment: every whole record, and the damage between them."""
+"""Reads a damaged segment: finds all valid records, and the damage between them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from core.journal import layout
 _CHUNK = 1 << 20
 _HEADER_1 = struct.Struct("<II")
 _BEGIN_1 = b'{"kind":"'
-"""The begin of payloads of version 1. With eight bytes of header before it, it marks a record; no text contains it."""
+"""The first bytes of version 1 payloads. With an eight-byte header before them, they identify a record."""
 
 
 class Damage(NamedTuple):
-    """Where records should be and are not.
+    """A range in which records are missing or invalid.
 
     Attributes:
         segment: name of the segment.
-        offset: where its writer put the first byte that is not as it was written.
-        next_offset: where its writer put the next record that is whole, or the end.
-        begin, end: the bytes of the file that are no record; none where bytes are missing only.
+        offset: the writer's offset of the first damaged byte.
+        next_offset: the writer's offset of the next valid record, or of the end.
+        begin, end: range of invalid bytes in the file; empty if bytes are only missing.
         reason: a description of the damage.
     """
 
@@ -63,7 +63,7 @@ def damage_between(segment: str, at: int, next_at: int, begin: int, end: int) ->
 
 
 def places(file: IO[bytes], salt: bytes, key: int, begin: int, at: int) -> list[RecordPlace]:
-    """Whole records from a byte of the file on, in their writer's order, each once, none before offset ``at``."""
+    """Valid records after byte ``begin`` of the file, in their writer's order, each once, none before offset ``at``."""
     by_offset: dict[int, RecordPlace] = {}
     while True:
         file.seek(begin)
@@ -102,7 +102,7 @@ def places_1(file: IO[bytes], begin: int) -> Iterator[RecordPlace]:
 
 
 def find_salt(file: IO[bytes], name: str) -> bytes | None:
-    """The salt of a segment whose head is damaged: that of its first whole record; None without any."""
+    """The salt of a segment whose head is damaged, from its first valid record; None if there is none."""
     key = layout.key_of(name)
     begin = 0
     while True:

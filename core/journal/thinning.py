@@ -21,10 +21,10 @@ THIN: Final = ".thin"
 
 
 def thin(path: Path, gone: Callable[[Record], bool]) -> Path | None:
-    """Write a copy of a segment, beside it and synced, without the records that ``gone`` names; returns its path.
+    """Write a synced copy of a segment beside it, without the records for which ``gone`` is true; returns its path.
 
-    None where nothing goes, and where the segment is damaged or of version 1: such a one stays whole. OSError when the
-    copy can't be written; nothing is left of it then.
+    Returns None if no record is removed, or if the segment is damaged or of version 1. Raises OSError if the copy can't
+    be written; no file is left then.
     """
     with path.open("rb") as file:
         packed = file.read(layout.head_bytes(path.name))

@@ -3,10 +3,9 @@
 Each writer owns its segments, ``{writer}-{number:08d}.seg`` (``core.journal.layout``), so several processes share a
 directory without locks between them.
 
-An append is answered after one ``fdatasync`` that serves every append waiting at that moment. Nothing that
-was answered is ever rewritten or cut: a new process starts a new segment and leaves the last one as it finds it, and
-after a disk error the unsynced bytes are cut and the next append starts a new segment, so an offset that a reader has
-passed is never used twice.
+One ``fdatasync`` serves all appends that are waiting at that moment. Acknowledged records are never rewritten or cut. A
+new process starts a new segment and does not change the last one. After a disk error, the unsynced bytes are cut and
+the next append starts a new segment, so an offset that was read is never used twice.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _HOLD_S = 1.0
 """Seconds to retry: a reader may hold the lock for a moment to check for a writer."""
 PROBE_BYTES = 64 << 10
 
-# macOS has no fdatasync; fsync is the same promise at a higher price.
+# macOS has no fdatasync; fsync gives the same guarantee at a higher cost.
 _sync = getattr(os, "fdatasync", os.fsync)
 
 _log = logging.getLogger(__name__)
@@ -55,11 +54,11 @@ class Journal:
     """The writing end. Thread-safe; ``append`` never blocks on the disk.
 
     Args:
-        directory: folder of the segments, made when absent.
-        writer: name of this writer (letters, digits, ``_``, ``.``); one process at a time may hold it.
+        directory: folder of the segments; created if missing.
+        writer: name of this writer (letters, digits, ``_``, ``.``); only one process at a time can use it.
         segment_bytes: a segment that has reached this size is closed and the next one opened.
-        used: names of segments that somebody has read before, whether they are still here or not; the numbers of
-            this writer's go on behind them, so that no place means two records.
+        used: names of segments that were read before, even if they no longer exist. New segments get higher numbers,
+            so that a position never refers to two records.
 
     Raises:
         AlreadyOwned: another process writes under this name.
@@ -97,7 +96,7 @@ class Journal:
 
     @property
     def running(self) -> bool:
-        """Whether the writer's thread lives; without it appends wait."""
+        """Whether the writer's thread is running; without it, appends wait."""
         return self._closed or self._thread.is_alive()
 
     def revive(self) -> None:
@@ -190,7 +189,7 @@ class Journal:
         self._synced.set()
 
     def close(self) -> None:
-        """Write and sync everything queued, end the writer thread, give the name back."""
+        """Write and sync everything queued, end the writer thread, release the writer's name."""
         with self._wake:
             if self._closed:
                 return
@@ -204,7 +203,7 @@ class Journal:
     def _enqueue(self, payload: bytes, waiter: Future[Position] | _AsyncWaiter) -> JournalError | None:
         if len(payload) > MAX_PAYLOAD_BYTES:
             return JournalError(f"a record of {len(payload)} bytes is over the limit of {MAX_PAYLOAD_BYTES}")
-        # Here and not in the writer's thread, which would hand the interpreter over once more for each record.
+        # Computed here and not in the writer's thread, which avoids one thread switch per record.
         crc = zlib.crc32(payload)
         with self._wake:
             if self._closed:
@@ -274,7 +273,7 @@ class Journal:
         check_place(self._fd, self.directory / segment)
         self.n_bytes += offset - self._size
         self._size = offset
-        # One assignment: readers in other threads see this place or the one before.
+        # A single assignment: readers in other threads see the new position or the previous one.
         self._mark = f"{self.writer}.{self._number}.{offset}"
         return positions
 
@@ -291,7 +290,7 @@ class Journal:
         _write_all(self._fd, head)
         self._size = len(head)
         self.n_bytes += len(head)
-        # The name has to survive a power cut as well as the bytes do.
+        # The file name must survive a power failure, too.
         sync_folder(self.directory)
 
     def _abandon(self) -> None:

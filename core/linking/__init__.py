@@ -1,8 +1,8 @@
-"""Linking: the parent of a call in its trajectory, by the messages and tokens it shares with earlier calls.
+"""Linking: finds the parent of a call in its trajectory by the messages and tokens that it shares with earlier calls.
 
-Two prefixes are compared: token ids (what is stored shared) and messages (what the agent meant). Messages are compared
-normalised: cache marks, reasoning, tool-call ids and outer whitespace don't count, since agents rewrite them. Leading
-system messages are compared apart, because some agents write the time into them.
+Two prefixes are compared: token ids, which determine shared storage, and messages. Messages are normalised: cache
+marks, reasoning, tool-call ids and outer whitespace are ignored, since agents rewrite them. Leading system messages are
+compared separately, because some agents write the time into them.
 
     earlier call   U1 A1 T1            answer A2
     next call      U1 A1 T1 A2 T2      extends      (realigned when the tokens of A2 came back different)

@@ -1,1 +1,1 @@
-"""Prefix trees over token sequences: build, draw, mask, pack under a budget. Numpy and Arrow only."""
+"""Prefix trees over token sequences: building, attention masks, packing under a budget, loss terms."""

@@ -1,13 +1,13 @@
-"""An unmodified transformers causal LM on a packed row: three ways to attend, one visibility rule.
+"""Tree attention: runs an unmodified transformers causal LM on a packed row, with three implementations.
 
     model = AutoModelForCausalLM.from_pretrained(...)
     use_tree_attention(model, "cascade")
     hidden_TH = packed_hidden(model, row)
 
-``cascade`` (the CPU) and ``blocks`` (any device) enter through transformers' registry of attention functions; ``flex``
-hands FlexAttention a BlockMask as the attention mask (CUDA; on the CPU torch 2.13 has its forward only). Rotary
-positions are the row's ``position_ids``, so every token turns as it does in its own sequence. Gradient checkpointing
-may be on. Calls without a row (evaluation, generation) go on as with ``sdpa``.
+``cascade`` (CPU) and ``blocks`` (any device) are registered as transformers attention functions. ``flex`` passes a
+BlockMask to FlexAttention (CUDA; on the CPU, torch 2.13 has only its forward pass). Rotary positions are the row's
+``position_ids``, so every token is rotated as in its original sequence. Gradient checkpointing is supported. Calls
+without a row (evaluation, generation) use ``sdpa``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from core.tree.sequences import Int32
 
 QUERY_BLOCK = 512
 FLEX_BLOCK = 128
-# These turn by the longest sequence of a batch, which packing changes.
+# Their rotation depends on the longest sequence of a batch, which packing changes.
 LENGTH_DEPENDENT_ROPES = {"dynamic", "longrope"}
 
 
@@ -40,9 +40,9 @@ def mask_mod(end: Any) -> Callable[[Any, Any, Any, Any], Any]:
 def block_mask(end: Int32, *, block: int = FLEX_BLOCK, device: str = "cpu") -> Any:
     """FlexAttention's BlockMask of a row, without a T × T mask.
 
-    A block of keys before a block of queries is seen at all iff its greatest ``end`` lies beyond the first query, and
-    wholly iff its least ``end`` lies beyond the last. The diagonal is always partial. Equal to torch's
-    ``create_block_mask``, at T² / block² instead of T² in memory.
+    A block of keys before a block of queries is visible iff its largest ``end`` is beyond the first query, and fully
+    visible iff its smallest ``end`` is beyond the last. Diagonal blocks are always partial. The result equals torch's
+    ``create_block_mask``, with T² / block² instead of T² memory.
 
     Args:
         end: int32 [T].
@@ -82,8 +82,8 @@ def block_mask(end: Int32, *, block: int = FLEX_BLOCK, device: str = "cpu") -> A
 def blocked_attention(query: Any, key: Any, value: Any, end: Any, scale: float, block: int = QUERY_BLOCK) -> Any:
     """Scaled dot-product attention of a packed row, one block of queries at a time.
 
-    A block reads only the keys that one of its queries sees: their root path, gathered. Its mask is made anew in
-    the backward pass, so memory is ``block × longest path`` at a time.
+    For each block, the keys that are visible to one of its queries are gathered. The mask is recomputed in the backward
+    pass, so memory is ``block × longest path``.
 
     Args:
         query: [1, heads, T, width].
@@ -145,9 +145,9 @@ def _scale(query: Any, options: dict[str, Any]) -> float:
 def _refuse(options: dict[str, Any], module: Any) -> None:
     for name in ("sliding_window", "softcap", "s_aux", "position_bias"):
         if options.get(name) is not None:
-            raise InvalidInput(f"a layer asks for {name}, which tree attention doesn't do", field=name)
+            raise InvalidInput(f"a layer uses {name}, which tree attention doesn't support", field=name)
     if options.get("dropout") and module.training:
-        raise InvalidInput("attention dropout can't be shared by sequences", field="attention_dropout")
+        raise InvalidInput("tree attention doesn't support attention dropout", field="attention_dropout")
 
 
 KINDS: dict[str, str] = {"cascade": "tree_cascade", "blocks": "tree_blocks", "flex": "flex_attention"}
@@ -155,13 +155,13 @@ KINDS: dict[str, str] = {"cascade": "tree_cascade", "blocks": "tree_blocks", "fl
 
 
 def use_tree_attention(model: Any, kind: str = "cascade") -> None:
-    """Let a transformers causal LM attend by the tree wherever it is given a packed row.
+    """Make a transformers causal LM use tree attention for packed rows.
 
-    It stays so: the backward pass of a checkpointed layer runs the layer's forward again, after the loss is known.
+    The change is permanent, because the backward pass of a checkpointed layer runs its forward pass again.
 
     Raises:
-        InvalidInput: an unknown kind, or a model whose attention isn't plain and causal: sliding windows, soft caps,
-            rotary embeddings that depend on the batch's longest sequence.
+        InvalidInput: the kind is unknown, or the model is not supported: sliding windows, soft caps, rotary embeddings
+            that depend on the longest sequence of a batch.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
@@ -192,7 +192,7 @@ def packed_inputs(model: Any, row: PackedTree) -> dict[str, Any]:
     inputs: dict[str, Any] = {
         "input_ids": torch.from_numpy(row.tokens.astype(np.int64)).to(device)[None],
         "position_ids": torch.from_numpy(row.position_ids.astype(np.int64)).to(device)[None],
-        # A mask of four dimensions is handed on as it is: transformers would make a T × T one of the positions.
+        # A four-dimensional mask is passed on unchanged; otherwise transformers would build a T × T mask.
         "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device),
         "use_cache": False,
     }
@@ -204,15 +204,15 @@ def packed_inputs(model: Any, row: PackedTree) -> dict[str, Any]:
     elif implementation == KINDS["flex"]:
         inputs["attention_mask"] = block_mask(row.end, device=str(device))
     else:
-        raise InvalidInput(f"{implementation} attention doesn't know trees", hint="call use_tree_attention(model)")
+        raise InvalidInput(f"{implementation} is not a tree attention", hint="call use_tree_attention(model)")
     return inputs
 
 
 def packed_hidden(model: Any, row: PackedTree) -> Any:
-    """Last hidden states of a row, [T, hidden]: what ``core.tree.scores`` reads, without any logits."""
+    """Last hidden states of a row, [T, hidden], for ``core.tree.scores``. No logits are computed."""
     return model.base_model(**packed_inputs(model, row)).last_hidden_state[0]
 
 
 def padded_to_block(row: PackedTree, block: int = FLEX_BLOCK, pad_id: int = 0) -> PackedTree:
-    """The row padded to a whole number of blocks, so that compiled kernels see few lengths."""
+    """The row padded to a multiple of ``block``, so that kernels are compiled for few lengths."""
     return concatenate([row], pad_to=-(-row.n_packed // block) * block, pad_id=pad_id)

@@ -1,9 +1,9 @@
-"""Deals packed rows to k ranks: the same number of rows each, and nearly the same work.
+"""Distributes packed rows over k ranks: equal numbers of rows, and nearly equal work.
 
-Work isn't tokens: a row's linear layers cost by its tokens, its attention by its visible pairs, Σ (depth + 1). Rows
-are dealt by Karmarkar and Karp's largest differencing in its balanced k-way form: sorted rows start as k-tuples, and
-the two partial deals with the widest spread are merged, greatest with least. It keeps the counts equal to within one,
-which collectives (FSDP, DDP) need and plain longest-first doesn't.
+The cost of linear layers depends on a row's tokens, that of attention on its visible pairs, Σ (depth + 1). The method
+is Karmarkar and Karp's largest differencing in its balanced k-way form: sorted rows start as k-tuples, and the two
+partial assignments with the largest spread are merged, largest with smallest. Row counts differ by at most one, which
+collectives (FSDP, DDP) need and plain longest-first does not give.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class CostModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Balance:
-    """Rows dealt to ranks.
+    """An assignment of rows to ranks.
 
     Attributes:
         ranks: row indices of each rank, int64, ascending.
@@ -66,19 +66,19 @@ class Balance:
 
     @property
     def imbalance(self) -> float:
-        """Greatest cost over the mean, at least 1: how much longer a synchronous step takes than it should."""
+        """Largest cost divided by the mean, at least 1: the slowdown of a synchronous step."""
         mean = float(self.costs.mean())
         return float(self.costs.max()) / mean if mean else 1.0
 
 
 def balance_rows(rows: Sequence[Sequence[Part]], n_ranks: int, cost: CostModel | None = None) -> Balance:
-    """Deal packed rows to ranks by their cost."""
+    """Distribute packed rows over ranks by their cost."""
     model = cost or CostModel()
     return balance(np.array([model.of_row(row) for row in rows], dtype=np.float64), n_ranks)
 
 
 def balance(costs: Float64, n_ranks: int) -> Balance:
-    """Deal items to ranks, counts equal to within one, costs as near as largest differencing gets them.
+    """Distribute items over ranks: counts differ by at most one, costs are balanced by largest differencing.
 
     Args:
         costs: float64 [n], none negative.

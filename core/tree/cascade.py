@@ -1,10 +1,10 @@
-"""Exact tree attention for the CPU without mask or gather: its cost is the number of visible pairs.
+"""Exact tree attention on the CPU without mask or gather; its cost is proportional to the visible pairs.
 
-Adjacent keys with the same end are one *piece* ``[start, stop)`` seen by ``[start, end)``: causally by
-its own tokens, wholly by the queries ``[stop, end)``, which the depth-first layout keeps contiguous. Two calls of
-torch's flash kernel per piece, on slices; the parts of one query are joined by their log-sum-exp, and the kernel's
-backward gets the joined output and log-sum-exp, from which each part's gradient is exact. (The same identity that ring
-attention rests on, Liu et al., arXiv 2310.01889.) Memory is O(T): nothing is as large as T × T.
+Adjacent keys with the same end form a *piece* ``[start, stop)`` that is visible to ``[start, end)``: causally to its
+own tokens, and fully to the queries ``[stop, end)``, which are contiguous in the depth-first layout. torch's flash
+kernel is called twice per piece, on slices. The parts of each query are combined by their log-sum-exp. The kernel's
+backward gets the combined output and log-sum-exp, so the gradient of each part is exact. (Ring attention uses the same
+identity, Liu et al., arXiv 2310.01889.) Memory is O(T).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from core.tree.sequences import Int64
 
 
 def pieces(row: PackedTree) -> Int64:
-    """``start, stop, end`` of every stretch of keys with one end, padding left out: int64 [n, 3]."""
+    """``start, stop, end`` of each run of keys with the same end, without padding: int64 [n, 3]."""
     end = row.end[: row.n_packed].astype(np.int64)
     start = np.flatnonzero(np.diff(end, prepend=-1))
     return np.stack([start, np.append(start[1:], row.n_packed)[: len(start)], end[start]], axis=1)
@@ -42,7 +42,7 @@ def cascade_attention(query: Any, key: Any, value: Any, table: Int64, scale: flo
 
 @cache
 def _function() -> Any:
-    """The autograd function, made at first use: torch isn't imported before."""
+    """The autograd function, created at first use, so that torch is not imported before."""
     import torch
 
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default

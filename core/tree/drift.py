@@ -1,7 +1,8 @@
-"""Prefix sharing lost within a trajectory, where a step's prompt differs from the step before it.
+"""Measures lost prefix sharing within a trajectory, where a step's prompt differs from the step before it.
 
-An agent that only appends shares all of the step before. One whose harness renders the history again
-(``realigned``) or replaces its end (``tail_replaced``) diverges earlier, and every later token is computed again.
+If an agent only appends, a step shares all tokens of the step before. If its harness renders the history again
+(``realigned``) or replaces its end (``tail_replaced``), the prompt diverges earlier, and all later tokens are computed
+again.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def unshared_tokens(sequences: Sequences, previous: Int64) -> Int64:
 
 
 def node_of_turn(tree: PackedTree, nodes: TreeNodes, row: int, shared: int) -> int:
-    """The node that holds a member's token after its ``shared`` first ones; -1 when it has none."""
+    """The node with a member's token at index ``shared``; -1 if the member is not longer."""
     path = tree.path(row)
     if shared >= len(path):
         return -1

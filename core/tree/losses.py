@@ -18,7 +18,7 @@ from core.tree.terms import Denominators, LossTerms, coefficients
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """Ratios are held in ``[1 - low, 1 + high]``."""
+    """Ratios are clipped to ``[1 - low, 1 + high]``."""
 
     low: float = 0.2
     high: float = 0.2

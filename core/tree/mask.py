@@ -1,7 +1,7 @@
 """The attention mask of a packed row: key k is visible to query q iff ``k <= q < end[k]``.
 
-That one comparison is the whole attention mask, for one tree or several in a row. A dense T × T matrix is
-made for small rows only; pictures of any size come from ``mask_blocks``.
+This comparison defines the complete attention mask, for one tree or several in a row. A dense T × T matrix is
+built only for small rows; ``mask_blocks`` gives images of rows of any size.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def dense_mask(end: Int32) -> NDArray[np.bool_]:
     """
     if len(end) > DENSE_MAX:
         raise InvalidInput(
-            f"a dense mask of {len(end)} tokens is not built", hint="read mask_blocks, or a mask_mod over end[]"
+            f"a dense mask of {len(end)} tokens is too large", hint="use mask_blocks, or a mask_mod over end[]"
         )
     positions = np.arange(len(end))
     return visible(end, positions[:, None], positions[None, :])
@@ -55,10 +55,10 @@ class MaskImage:
 
 
 def mask_blocks(end: Int32, q0: int, q1: int, k0: int, k1: int, resolution: int | tuple[int, int] = 256) -> MaskImage:
-    """The mask's part ``[q0, q1) × [k0, k1)`` as an image, exact at every zoom and without T × T memory.
+    """The mask's part ``[q0, q1) × [k0, k1)`` as an image, exact at every zoom level and without T × T memory.
 
-    Adjacent keys with the same ``end`` are one piece; the number of pairs ``q < b`` that a piece
-    sees has a closed form, so a row of the image costs the pieces and not the tokens.
+    Adjacent keys with the same ``end`` form a piece. The number of visible pairs of a piece with ``q < b`` has a closed
+    form, so the cost of an image row depends on the number of pieces and not of tokens.
 
     Args:
         end: int32 [T].
@@ -72,7 +72,7 @@ def mask_blocks(end: Int32, q0: int, q1: int, k0: int, k1: int, resolution: int 
     q0, k0 = max(0, q0), max(0, k0)
     q1, k1 = min(len(end), q1), min(len(end), k1)
     if q0 >= q1 or k0 >= k1:
-        raise InvalidInput("the range holds no token", field="range", hint=f"the row has {len(end)} tokens")
+        raise InvalidInput("the range is empty", field="range", hint=f"the row has {len(end)} tokens")
     if rows < 1 or columns < 1:
         raise InvalidInput("resolution must be at least 1", field="resolution")
     q_edges = _edges(q0, q1, rows)

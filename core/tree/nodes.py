@@ -1,4 +1,4 @@
-"""The compressed tree as nodes for drawing: one node per stretch of tokens that the same members share."""
+"""The compressed tree as nodes for drawing: one node per run of tokens that is shared by the same members."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from core.tree.sequences import Int32, Int64
 class TreeNodes:
     """N nodes in depth-first order; node i's tokens are ``tokens[start[i]:start[i] + length[i]]``.
 
-    Members sorted by rank own contiguous ranges, so ownership is two numbers: ``owners(i)`` spells it out.
+    The members of a node have contiguous ranks, which are stored as two numbers; ``owners(i)`` returns the members.
 
     Attributes:
         parent: int32 [N], -1 for a root.
@@ -60,7 +60,7 @@ def tree_nodes(tree: PackedTree) -> TreeNodes:
     length = np.diff(np.append(start, n_packed))
     rank_at = np.searchsorted(tree.novel_start[adding], start, side="right") - 1
     first = adding[rank_at]
-    # The subtree ends where some rank starts to add tokens, and that rank is the first non-owner.
+    # A subtree ends where a rank starts to add tokens, and that rank is the first non-owner.
     adding_start = np.append(tree.novel_start[adding], n_packed)
     stop = np.append(adding, n_ranks)[np.searchsorted(adding_start, tree.end[start])]
 

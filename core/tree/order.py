@@ -1,9 +1,9 @@
-"""Sorts sequences so that equal prefixes are adjacent, with the prefix length each shares with the one before it.
+"""Sorts sequences so that equal prefixes are adjacent, and computes common prefix lengths of neighbours.
 
-Two functions give the same result. ``sort_by_tokens`` uses the tokens only: Arrow sorts their bytes and numpy compares
-neighbours. If it is known which sequence is a prefix of another, ``sort_by_deltas`` sorts and compares only those that
-are a prefix of no other; the place of every other one follows from its length. The pool knows the prefixes, since it
-stores steps as deltas; for other sequences, one pass finds those that extend the one before them.
+Two functions give the same result. ``sort_by_tokens`` uses only the tokens: Arrow sorts their bytes and NumPy compares
+neighbours. ``sort_by_deltas`` uses information about which sequence is a prefix of another: it sorts and compares only
+sequences that are not a prefix of another, and derives the position of the others from their length. The pool has this
+information, since it stores steps as deltas. For other sequences, one pass finds those that extend the one before.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _CHUNK = 16384
 def sort_with_lcp(sequences: Sequences, index: Int64 | None = None) -> tuple[Int64, Int64]:
     """Sequence indices in bytewise order, and the common prefix length of each with its predecessor.
 
-    Bytewise order of little-endian int32 isn't numeric order, but it keeps equal prefixes adjacent and puts
-    a prefix before what extends it, which is all that a tree needs. Equal sequences stay in the order given.
+    Bytewise order of little-endian int32 is not numeric order, but equal prefixes are adjacent and a prefix comes
+    before its extensions, which is sufficient for a tree. Equal sequences keep their order.
 
     Args:
         sequences: the source; its deltas are used where it has them.
@@ -41,10 +41,10 @@ def sort_with_lcp(sequences: Sequences, index: Int64 | None = None) -> tuple[Int
 
 
 def with_neighbours(sequences: Sequences, index: Int64) -> Sequences:
-    """The source with each of ``index`` that extends the one before it as that one's child.
+    """The source with ``parent`` set for each sequence of ``index`` that extends the one before it.
 
-    Steps mostly come in the order they were sampled in, each extending the step before; a sort would read what
-    they share at every comparison.
+    Steps are mostly in the order in which they were sampled, each extending the step before. A sort would read their
+    shared tokens at every comparison.
     """
     ids = np.ascontiguousarray(sequences.ids)
     starts, lengths = sequences.offsets[:-1][index].tolist(), sequences.lengths[index].tolist()
@@ -103,13 +103,13 @@ def _common_prefix(ids: Int32, a: int, b: int, limit: int, chunk: int) -> int:
 
 
 def sort_by_deltas(sequences: Sequences, index: Int64) -> tuple[Int64, Int64]:
-    """``sort_with_lcp`` by reading only the sequences that lead no other of ``index``.
+    """``sort_with_lcp`` by reading only the sequences that are not a prefix of another in ``index``.
 
-    A sequence whose child shares all of it is a prefix of that child, and so of the longest of its line: the *tip*.
-    Tips are sorted by their tokens. A prefix of tip rank j, L tokens long, sorts before every tip that begins with
-    it: at the first rank i <= j whose neighbours up to j share at least L tokens. All that stands at one i are
-    prefixes of tip i, ordered by length; so the neighbour's common prefix is the shorter's length inside
-    one i, and the tips' own where i changes.
+    A sequence that is a prefix of its child is also a prefix of the last sequence of that chain, the *tip*. Tips are
+    sorted by their tokens. A prefix with L tokens of the tip at rank j sorts before all tips that start with it: at the
+    first rank i <= j whose neighbours up to j share at least L tokens. All sequences placed at one i are prefixes of
+    tip i, ordered by length. The common prefix of two neighbours at the same i is the shorter's length; where i
+    changes, it is that of the tips.
     """
     tips_of = _tips(sequences, index)
     is_tip = tips_of == np.arange(len(index))
@@ -129,7 +129,7 @@ def sort_by_deltas(sequences: Sequences, index: Int64) -> tuple[Int64, Int64]:
 
 
 def _tips(sequences: Sequences, index: Int64) -> Int64:
-    """For each of ``index``, the position in it of a sequence that extends it and leads no other: int64 [m]."""
+    """For each of ``index``, the position in it of its tip (see ``sort_by_deltas``): int64 [m]."""
     assert sequences.parent is not None and sequences.n_shared is not None
     position = np.full(len(sequences), -1, dtype=np.int64)
     position[index] = np.arange(len(index))

@@ -1,9 +1,8 @@
-"""Trees into rows under a token budget.
+"""Packs prefix trees into rows under a token budget.
 
-Two decisions. Within a prompt group, the sorted sequences are cut into contiguous parts, each part one tree:
-cutting before rank t pays its shared prefix ``lcp[t]`` again, so the best cuts are an interval dynamic
-programme. Then whole parts go into rows by first-fit decreasing. (research: prefix-tree.md, "Under a token
-budget".)
+First, the sorted sequences of each prompt group are cut into contiguous parts, each of which is one tree. A cut before
+rank t repeats its shared prefix ``lcp[t]``, so the best cuts are found by dynamic programming over intervals. Then
+whole parts are placed in rows by first-fit decreasing.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from core.tree.sequences import Int64, Sequences
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """A stretch of one group's sorted sequences that becomes one tree.
+    """A contiguous range of one group's sorted sequences, which becomes one tree.
 
     Attributes:
         group: the caller's group number.
@@ -48,7 +47,7 @@ class Packing:
 
     Attributes:
         rows: parts of each row, in order.
-        over_budget: int64 [k], sequences longer than the budget: in no row, and reported.
+        over_budget: int64 [k], sequences longer than the budget, which are in no row.
     """
 
     token_budget: int
@@ -142,10 +141,10 @@ def group_parts_of(sequences: Sequences, index: Int64, group: int, token_budget:
 
 
 def partition(lengths: Int64, lcp: Int64, token_budget: int) -> list[tuple[int, int]]:
-    """Best contiguous partition of sorted sequences: fewest packed tokens, then fewest parts.
+    """The best contiguous partition of sorted sequences: fewest packed tokens, then fewest parts.
 
     A part ``[i, j)`` costs ``lengths[i] + Σ novel[i+1:j]`` = ``P[j] − P[i] + lcp[i]`` with P the prefix sum of
-    ``novel = lengths − lcp``. P telescopes over the parts, so only the repeated ``lcp[i]`` are to be minimised.
+    ``novel = lengths − lcp``. P telescopes over the parts, so only the sum of the repeated ``lcp[i]`` is minimised.
 
     Args:
         lengths: int64 [n], each at most ``token_budget``.
@@ -183,7 +182,7 @@ def partition(lengths: Int64, lcp: Int64, token_budget: int) -> list[tuple[int, 
 
 
 def first_fit_decreasing(parts: Iterable[Part], token_budget: int) -> list[list[Part]]:
-    """Parts into rows, largest first, each into the first row with room; ties by group, then arrival."""
+    """Place parts in rows, largest first, each in the first row with enough room; ties by group, then by order."""
     ordered = sorted(enumerate(parts), key=lambda item: (-item[1].n_packed, item[1].group, item[0]))
     rows: list[list[Part]] = []
     # A segment tree of the maximum free room finds the first row with enough room in O(log rows).

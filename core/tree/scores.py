@@ -1,7 +1,7 @@
-"""Log-probs and entropies of chosen tokens from hidden states, without T × vocabulary logits in memory.
+"""Computes log-probs and entropies of loss terms from hidden states, without T × vocabulary logits in memory.
 
-Only positions that predict a loss term are computed, each once however many owners it has. The vocabulary is read
-in slices with a running log-sum-exp, forward and again backward: the largest array is ``rows × slice``.
+Only positions that predict a loss term are computed, each once for all its owners. The vocabulary is processed in
+slices with a running log-sum-exp, in the forward and in the backward pass. The largest array is ``rows × slice``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ SLICE = 8192
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """Of M loss terms, torch tensors, differentiable.
+    """Log-probs and entropies of M loss terms, as differentiable torch tensors.
 
     Attributes:
         logp: [M], log-prob of each target, nats.
-        entropy: [M], entropy of the distribution that it was drawn from (temperature 1), nats.
+        entropy: [M], entropy of the distribution at its position (temperature 1), nats.
     """
 
     logp: Any
@@ -41,14 +41,14 @@ def token_scores(model: Any, hidden: Any, terms: LossTerms, *, rows: int = ROWS,
         model: a transformers causal LM; its output embeddings are the head.
         hidden: [T, hidden], last hidden states of the packed row.
         terms: the row's loss terms.
-        rows, vocabulary: most positions and tokens of one product.
+        rows, vocabulary: maximum number of positions and of vocabulary tokens in one matrix product.
 
     Raises:
-        InvalidInput: the model does more between hidden states and logits than one linear map.
+        InvalidInput: the model's head is not a single linear map.
     """
     for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
         if getattr(model.config, name, None) is not None:
-            raise InvalidInput(f"the model's {name} isn't followed", field=name, hint="use scores_from_logits")
+            raise InvalidInput(f"the model's {name} is not supported", field=name, hint="use scores_from_logits")
     head = model.get_output_embeddings()
     return scores_from_hidden(hidden, head.weight, getattr(head, "bias", None), terms, rows=rows, vocabulary=vocabulary)
 
@@ -73,7 +73,7 @@ def scores_from_hidden(
 
 
 def scores_from_logits(logits: Any, terms: LossTerms, *, rows: int = ROWS) -> Scores:
-    """Scores from logits [T, V] that exist already, softmax taken over ``rows`` positions at a time."""
+    """Scores from existing logits [T, V]; the softmax is computed for ``rows`` positions at a time."""
     import torch
     from torch.utils.checkpoint import checkpoint
 
@@ -93,7 +93,7 @@ def scores_from_logits(logits: Any, terms: LossTerms, *, rows: int = ROWS) -> Sc
 
 
 def by_step(terms: LossTerms, values: NDArray[Any]) -> dict[int, NDArray[Any]]:
-    """Values [M] of loss terms taken apart again: step index -> its values in the order of its response."""
+    """Split values [M] of loss terms by step: step index -> its values in the order of its response."""
     if len(terms) == 0:
         return {}
     borders: Int64 = np.flatnonzero(np.diff(terms.step)) + 1
@@ -103,7 +103,7 @@ def by_step(terms: LossTerms, values: NDArray[Any]) -> dict[int, NDArray[Any]]:
 
 @cache
 def _function() -> Any:
-    """The autograd function, made at first use: torch isn't imported before."""
+    """The autograd function, created at first use, so that torch is not imported before."""
     import torch
 
     def slices(n: int, size: int) -> list[slice]:
@@ -142,7 +142,7 @@ def _function() -> Any:
 
         @staticmethod
         def backward(ctx: Any, grad_lse: Any, grad_entropy: Any) -> tuple[Any, ...]:
-            """dlse/dz = p and dH/dz = -p (z - lse + H); the logits are made again, slice by slice."""
+            """dlse/dz = p and dH/dz = -p (z - lse + H); the logits are recomputed slice by slice."""
             states, weight, bias, lse, entropy = ctx.saved_tensors
             rows, vocabulary = ctx.sizes
             flat = not grad_entropy.any()

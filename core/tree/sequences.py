@@ -41,9 +41,9 @@ class Sequences:
         logprobs: float32 [n_tokens], log μ(token) in nats, aligned with ``ids``; NaN on prompt tokens and
             where unknown. None when no sequence has any.
         step_uids: the step that each sequence belongs to, [n].
-        parent: int64 [n], index of a sequence whose first ``n_shared`` tokens are this one's first; -1 for none.
-            None: nothing is known about sharing before the tokens are compared.
-        n_shared: int64 [n], 0 where ``parent`` is -1. The two may share more: what is known is a lower bound.
+        parent: int64 [n], index of a sequence with the same first ``n_shared`` tokens; -1 for none. None: sharing is
+            unknown until the tokens are compared.
+        n_shared: int64 [n], 0 where ``parent`` is -1. It is a lower bound of the common prefix.
         masked: bool [n_tokens], replaced tokens that must not be in a loss; None: there are none.
     """
 
@@ -83,7 +83,7 @@ class Sequences:
         if n_shared is None or n_shared.dtype != np.int64 or n_shared.shape != (n,):
             raise InvalidInput(f"n_shared must be int64 of length {n}", field="n_shared")
         if n and (parent.min() < -1 or parent.max() >= n):
-            raise InvalidInput("a parent is none of the sequences", field="parent")
+            raise InvalidInput("a parent is not among the sequences", field="parent")
         max_shared = np.where(parent >= 0, np.minimum(self.lengths, self.lengths[parent] if n else 0), 0)
         if (n_shared < 0).any() or (n_shared > max_shared).any():
             raise InvalidInput("a sequence shares more tokens than it or its parent has", field="n_shared")
@@ -147,7 +147,7 @@ class Sequences:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of all sequences together, shared ones counted as often as they occur."""
+        """Tokens of all sequences; shared tokens are counted for each sequence."""
         return len(self.ids)
 
     @property
@@ -169,11 +169,11 @@ class Sequences:
         return ragged_index(self.offsets[:-1] + self.n_prompt, self.n_response)
 
     def take(self, indices: ArrayLike) -> Sequences:
-        """The sequences at ``indices``, in that order. A parent that isn't among them is forgotten."""
+        """The sequences at ``indices``, in that order. A parent that is not among them becomes -1."""
         chosen = np.asarray(indices, dtype=np.int64)
         parent = n_shared = None
         if self.parent is not None and self.n_shared is not None:
-            position = np.full(len(self) + 1, -1, dtype=np.int64)  # the last entry answers for parent -1
+            position = np.full(len(self) + 1, -1, dtype=np.int64)  # the last entry is for parent -1
             position[chosen] = np.arange(len(chosen))
             parent = position[self.parent[chosen]]
             n_shared = np.where(parent >= 0, self.n_shared[chosen], 0)

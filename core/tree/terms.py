@@ -1,8 +1,8 @@
-"""The loss as a ragged list: one row per sampled token and owner, never one scalar per packed token.
+"""Loss terms of packed rows: one term per sampled token and owner, not one scalar per packed token.
 
-Rollouts that sampled the same tokens share packed positions but not advantages nor old log-probs, and clipping depends
-on both; so each keeps rows of its own. A policy, by name, says what shared rows become. Which share of the batch's
-loss a row carries is exported with it (``coefficients``), so that splitting a batch changes nothing.
+Rollouts that sampled the same tokens share packed positions, but have different advantages and old log-probs. Clipping
+depends on both, so each rollout has separate terms. A named policy decides how terms of shared tokens are combined. The
+weight of each term in the batch's loss (``coefficients``) is fixed before a batch is split.
 
 Steps ``5 6 -> 7`` (advantage 1) and ``5 6 -> 7 8`` (advantage -1) packed as ``5 6 7 8``::
 
@@ -152,18 +152,18 @@ def _advantages(
 
 
 def occurrence_sum(terms: LossTerms) -> LossTerms:
-    """Every occurrence counts: the loss of the separate sequences, exactly, whatever the loss."""
+    """Keep all terms: for every loss, exactly the loss of the separate sequences."""
     return terms
 
 
 def train_once(terms: LossTerms) -> LossTerms:
-    """A packed token is trained for its first owner only (as prime-rl does); the others' terms are left out."""
+    """Keep only the terms of each packed token's first owner, as prime-rl does."""
     first, _ = _first_of_each(terms.target_pos)
     return terms.take(first)
 
 
 def fraction(terms: LossTerms) -> LossTerms:
-    """One term per packed token, weighing its occurrences, with the means of advantage and old log-prob.
+    """One term per packed token, weighted by its occurrences, with the mean advantage and old log-prob.
 
     The weighting of Tree Training (arXiv 2511.00413). Equal to ``occurrence_sum`` for losses that are linear in the
     log-prob and for token normalisation; an approximation where the loss clips. The first owner is the step.
@@ -180,7 +180,7 @@ def fraction(terms: LossTerms) -> LossTerms:
 
 
 def _first_of_each(keys: Int64) -> tuple[Int64, Int64]:
-    """Indices of the first occurrence of each key, ascending, and for each element which of those it belongs to."""
+    """Indices of the first occurrence of each key, ascending, and for each element the number of its key."""
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank = np.empty_like(order)
@@ -193,7 +193,7 @@ POLICIES: dict[str, Policy] = {"occurrence_sum": occurrence_sum, "train_once": t
 
 
 def denominators(rows: Sequence[LossTerms]) -> Denominators:
-    """Totals over all rows of a batch: computed once, before it is split into micro-batches or over ranks."""
+    """Totals over all rows of a batch, computed before it is split into micro-batches or over ranks."""
     weight = sum(float(terms.weight.sum()) for terms in rows)
     return Denominators(weight, sum(len(np.unique(terms.step)) for terms in rows))
 

@@ -212,7 +212,7 @@ def test_models_that_cannot_be_packed_are_refused():
     model = make("Llama", torch.float32)
     with pytest.raises(InvalidInput, match="no tree attention"):
         use_tree_attention(model, "dense")
-    with pytest.raises(InvalidInput, match="doesn't know trees"):
+    with pytest.raises(InvalidInput, match="is not a tree attention"):
         packed_hidden(model, build(rollouts(0)))
 
 

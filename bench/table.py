@@ -73,7 +73,7 @@ def client_rows() -> Iterator[Row]:
 
 
 GATEWAY_CASES = ("small, 1 connections", "small, 16 connections", "agentic, 16 connections")
-"""What the page tells of the gateway's cases."""
+"""Rows of the page for the gateway's cases."""
 
 
 def tree_rows() -> Iterator[Row]:
@@ -114,7 +114,7 @@ POOL_CASES = (
     "one trajectory of 100 steps, tokens and messages", "text search: first page of a new word",
     "text search: pages, counts of a known word", "label one step or trajectory",
 )  # fmt: skip
-"""What the page tells of the pool's cases."""
+"""Rows of the page for the pool's cases."""
 
 
 def pool_rows() -> Iterator[Row]:

@@ -1,6 +1,6 @@
-"""Makes the reference pages from code: ``python docs/make_reference.py`` writes cli, http, settings and glossary.
+"""Generates the reference pages from code: ``python docs/make_reference.py`` writes cli, http, settings and glossary.
 
-``tests/test_docs.py`` compares them with what this program gives, so no command, route, setting or word is left out.
+``tests/test_docs.py`` compares them with this program's output, so no command, route, setting or term is missing.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ FIELDS = {
     "call kind": ("call_kind",),
     "mismatch": ("mismatch",),
 }
-"""Where a word's value stands in code, tables and API, if it has another spelling there or is a field itself."""
+"""The name of a term in code, tables and API, if it is different there or is a field."""
 
 
 def glossary() -> str:

@@ -1,9 +1,9 @@
-"""Run the demo agent on one of the demo tasks, against a studio or any server that speaks the chat API.
+"""Runs the demo agent on one of the demo tasks, against a studio or any server with the chat API.
 
     # through a studio: a session is minted, the attempt is checked, the reward reported
     python examples/demo_agent.py --studio http://127.0.0.1:8100 --model local --task demo-sum-column
 
-    # against any server, with a URL and a key, which is all that the agent itself ever knows
+    # against any server, with a URL and a key
     python examples/demo_agent.py --base-url http://127.0.0.1:8000/v1 --api-key KEY --model NAME --task demo-sum-column
 
 The loop itself is core/tasks/demo_agent.py: one file without ties to the studio, made to be copied.

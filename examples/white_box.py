@@ -33,7 +33,7 @@ class Sums:
         return self.messages, {}
 
     def step(self, action: str) -> tuple[list[dict[str, str]], float | None, bool, bool, dict[str, Any]]:
-        """``(observation, reward, terminated, truncated, info)``; the reward is None where nobody scored."""
+        """``(observation, reward, terminated, truncated, info)``; the reward is None if unscored."""
         self.n_turns += 1
         numbers = re.findall(r"-?\d+", action)
         right = bool(numbers) and int(numbers[-1]) == self.a + self.b

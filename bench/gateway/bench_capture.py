@@ -59,7 +59,7 @@ class Case(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As results spell it."""
+        """The name in the results."""
         return f"{self.size}, {self.connections} connections" + (", streaming" if self.stream else "")
 
 
@@ -216,7 +216,7 @@ def start_litellm(stack: contextlib.ExitStack, work: Path, base: str) -> Iterato
     port = free_port()
     config = work / "litellm.yaml"
     params = {"model": "openai/bench", "api_base": f"{base}/v1", "api_key": "none"}
-    # It does not start without a key of its own.
+    # It does not start without a key.
     key = "sk-" + secrets.token_hex(32)
     models = [{"model_name": "bench", "litellm_params": params}]
     # JSON is YAML.

@@ -1,4 +1,4 @@
-"""Memory under small calls, each of a trajectory of its own: of ``claw-studio serve``, and of a gateway alone.
+"""Measures memory under small calls, each in a separate trajectory: of ``claw-studio serve``, and of a gateway alone.
 
     python bench/gateway/bench_memory.py [--calls 90000] [--no-write]
 
@@ -114,7 +114,7 @@ def measure(n_calls: int, folder: Path, *, alone: bool) -> list[dict[str, float]
                 asyncio.run(call(base, numbers, n_calls * look // LOOKS))
                 done = next(numbers) - 1
                 if not alone:
-                    # Those numbers were taken here and are nobody's call.
+                    # These numbers were reserved and not used.
                     caught_up(base, done - look + 1)
                 looks.append({"calls": float(done), **memory(studio.pid)})
                 print(json.dumps(looks[-1]), flush=True)

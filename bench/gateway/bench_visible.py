@@ -37,7 +37,7 @@ EVERY = 250
 """One call in so many is waited for."""
 POLL_S = 0.05
 POLL_SHARE = 0.1
-"""Who has waited long asks less often, to within this part of what it measures: asking must not be the load."""
+"""Polling slows down with the waiting time, to this fraction of it, so that polling is not a load."""
 CONNECTIONS = 64
 MODES = {"gateway in the studio": 1, "two gateway processes": 2}
 
@@ -155,7 +155,7 @@ def percentiles(values: list[float], scale: float) -> dict[str, float]:
 
 
 def watched(pages: str, base: str, rounds: int, seconds: float) -> dict[str, Any]:
-    """The closed loop, in turn with nobody and somebody watching."""
+    """The closed loop, alternately without and with an open page."""
     target = Target("studio", f"{base}/TRAJECTORY/p/v1", "")
     case = Case("small", 16, False)
     runs: dict[str, list[dict[str, Any]]] = {"nobody watches": [], "the Collect page is open": []}

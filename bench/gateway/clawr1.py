@@ -1,4 +1,4 @@
-"""Claw-R1's gateway as it is, for benchmarks, in an environment that has verl, ray, fastapi and uvicorn.
+"""Runs Claw-R1's unchanged gateway for benchmarks, in an environment that has verl, ray, fastapi and uvicorn.
 
     python bench/gateway/clawr1.py CHECKOUT UPSTREAM_URL TOKENIZER_DIR
 

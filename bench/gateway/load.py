@@ -31,7 +31,7 @@ SIZES = {
 }
 """Agentic: 40 turns of an agent and its tools."""
 TRAJECTORY = b"TRAJECTORY"
-"""In a URL: stands for a name of its own for each few calls of a connection."""
+"""Placeholder in a URL: replaced by a new name every few calls of a connection."""
 CALLS_OF_ONE = 20
 CHUNKED_END = b"0\r\n\r\n"
 

@@ -52,7 +52,7 @@ def one(data: Path, upstream: str) -> Callable[[], None]:
 
 
 def several(data: Path, upstream: str, n: int) -> Callable[[], None]:
-    """In processes of their own."""
+    """Run the servers in separate processes."""
     fleet = Fleet(
         Settings(data_dir=data, engine=upstream, gateways=n, port=0),
         owner="http://127.0.0.1:9",

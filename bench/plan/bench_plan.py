@@ -72,7 +72,7 @@ def main() -> None:
         path = Path(folder) / "pool.duckdb"
         shutil.copy(source, path)
         pool = Pool.open(path)
-        pool.cache.warm()  # a service does so in a thread of its own
+        pool.cache.warm()  # a service does so in a background thread
         try:
             found = measure(pool, given.repeat)
         finally:

@@ -64,7 +64,7 @@ asyncio.run(main())
 
 
 class Words:
-    """A token is a word: text and ids tell the same. Frequent words are frequent."""
+    """A token is a word, so texts and ids contain the same. Word frequencies are skewed."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""What people ask of a pool of a million steps, over and over with seeded variation, and what it costs in memory.
+"""Measures typical queries of a pool of a million steps, repeated with seeded variation, and memory.
 
     python bench/pool/bench_pool.py [--trajectories 20000] [--repeat 30] [--seed 0]
 
@@ -89,7 +89,7 @@ def quantile(values: list[float], q: float) -> float:
 
 
 class Bench:
-    """Times calls and keeps what they took, in milliseconds."""
+    """Times calls and stores the durations, in milliseconds."""
 
     def __init__(self, repeat: int, seed: int) -> None:
         self.repeat, self.seed = repeat, seed
@@ -116,7 +116,7 @@ class Bench:
         self.keep(name, took[1:], first_ms=round(took[0], 1), cpu_p50_ms=round(statistics.median(cpu[1:]), 1))
 
     def keep(self, name: str, took: list[float], **more: Any) -> None:
-        """Note what the calls of a case took."""
+        """Store the durations of a case."""
         self.cases[name] = {
             "p50_ms": round(statistics.median(took), 1),
             "p95_ms": round(quantile(took, 0.95), 1),
@@ -305,7 +305,7 @@ def main() -> None:
         peak = Peak()
         peak.start()
         began = time.perf_counter()
-        pool.cache.warm()  # a service does so in a thread of its own
+        pool.cache.warm()  # a service does so in a background thread
         warmed, after_warm = time.perf_counter() - began, rss_mb()
         try:
             n = pool.steps.count()

@@ -29,7 +29,7 @@ VERSIONS = 20
 
 
 def trajectory(number: int, n_steps: int, n_trajectories: int, rng: np.random.Generator) -> Iterator[Step]:
-    """One rollout: every prompt is the step before it, its answer, and what a tool said."""
+    """One rollout: every prompt is the prompt before, its answer, and a tool result."""
     uid, group = f"t{number:06d}", f"g{number // GROUP:05d}"
     task = np.random.default_rng(number // GROUP).integers(0, VOCABULARY, TASK_TOKENS, dtype=np.int32)
     prompt, parent = task, None

@@ -69,7 +69,7 @@ class Acts:
             self.took_s.setdefault(name, []).append(time.perf_counter() - began)
 
     async def each_once(self) -> None:
-        """Every act and every format, so that what they load for good is there before anything is measured."""
+        """Run every act and every format once, so that modules they load are in memory before the measurement."""
         for name in (*dict.fromkeys(self.light), *HEAVY):
             await getattr(self, name)(*self._some())
         for name in FORMATS:
@@ -206,7 +206,7 @@ class Acts:
         await self.say("DELETE", f"/views/{name}")
 
     async def watch(self, step_uid: str, uid: str) -> None:
-        """What a monitor reads. A busy machine lets ingest fall behind, which health tells and which is no fault."""
+        """Read health and metrics. Ingest may fall behind on a busy machine: this is not a failure."""
         stats = await self.say("GET", "/stats")
         await self.say("GET", "/metrics")
         if stats is not None:
@@ -221,7 +221,7 @@ class Acts:
         await asyncio.to_thread(shutil.rmtree, out, ignore_errors=True)
 
     async def retention(self, step_uid: str, uid: str) -> None:
-        """Let go of what nothing was added to for an hour, and of segments that nobody needs."""
+        """Delete trajectories to which nothing was added for an hour, and unneeded segments."""
         rule = {"older_than_days": 0.0}
         preview = await self.say("POST", "/retention", rule)
         if preview is not None:
@@ -268,7 +268,7 @@ class Acts:
             if page["next_cursor"] is None:
                 break
             cursor = {"cursor": page["next_cursor"]}
-        # A plain text prompt tells nothing of who goes on from which answer: each such call is an attempt of its own.
+        # A plain text prompt does not show which answer it continues, so each such call is a separate attempt.
         talks = [one for one in self.traffic.free if one.dialect != "completions"]
         agents = [one.steps for one in talks if one.identity == "anonymous" and one.steps]
         names = [{owner[uid] for uid in steps if uid in owner} for steps in agents]

@@ -137,7 +137,7 @@ class Conversation:
 
 
 def assembled(dialect: str, text: str) -> dict[str, Any] | None:
-    """The whole answer of a stream; None where its end is missing, or it tells an error."""
+    """The complete answer of a stream; None if its end is missing or it contains an error."""
     events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
     if any("error" in event or event.get("type") == "error" for event in events):
         return None

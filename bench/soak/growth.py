@@ -1,4 +1,4 @@
-"""Does it grow? A robust slope over the looks of a run, beside what it may be.
+"""Detects growth: a robust slope over the samples of a run, compared with its limit.
 
 The slope is Theil and Sen's: the median of the slopes between all pairs of looks. A few looks that fall on a backup or
 on a busy machine don't move it, which the difference of the first and the last look would. The first part of the run
@@ -19,7 +19,7 @@ MAX_BYTES = 3000.0
 MAX_GROWTH = {"threads": 30.0, "descriptors": 40.0, "processes": 4.0}
 """How many more there may be at the end of what is judged. A pool of threads fills as calls happen to coincide."""
 MAX_DISK_KB = {"journal_mb": 40.0, "pool_mb": 80.0, "opinions_mb": 20.0}
-"""Of disk that a call may add: conversations end after a dozen turns, so no call has much to tell."""
+"""Disk that a call may add. It is small, because conversations end after a dozen turns."""
 WAL_MB = 128.0
 """What the pool's write-ahead log may hold between two checkpoints: a short run may see it rise and not fall."""
 MAX_CPU_RATIO = 2.5

@@ -1,4 +1,4 @@
-"""A hundred pages of the studio open in browsers' stead, under model calls: what they cost, and what is left of them.
+"""Opens a hundred pages of the studio without browsers, under model calls: measures their cost, and what remains after.
 
     python bench/soak/pages.py [--pages 100] [--seconds 120] [--rate 5] [--gateways 1] [--no-write]
 
@@ -56,7 +56,7 @@ class Page:
         self.drawn = asyncio.Event()
 
     async def run(self, http: aiohttp.ClientSession, stopping: asyncio.Event) -> None:
-        """Open it, and stay until told to stop."""
+        """Open the page, and keep it open until stopped."""
         address = urlsplit(self.url)
         stream = f"ws://{address.netloc}/_stcore/stream"
         timers: list[asyncio.Task[None]] = []

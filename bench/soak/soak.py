@@ -60,7 +60,7 @@ def family(pid: int) -> list[int]:
 
 
 def measured(pid: int) -> dict[str, float]:
-    """Of the service: memory of its own (MiB), threads, descriptors, processes, processor time (s)."""
+    """Resources of the service: private memory (MiB), threads, descriptors, processes, processor time (s)."""
     told = {"owner_mb": 0.0, "memory_mb": 0.0, "threads": 0, "descriptors": 0, "processes": 0, "cpu_s": 0.0}
     for one in family(pid):
         try:

@@ -59,7 +59,7 @@ class Traffic:
         return Conversation(f"soak-{number}", draw.choice(DIALECTS), identity, n_turns=draw.randint(3, 12))
 
     async def run(self, rate: float, stopping: asyncio.Event) -> None:
-        """Begin so many calls a second until told to stop and all are over; 0: as fast as they are answered."""
+        """Start this many calls per second until stopped, then wait for all; 0: as fast as they are answered."""
         room = asyncio.Semaphore(AT_ONCE if rate else 8)
         under_way: set[asyncio.Task[None]] = set()
         begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""Everyday moves in the studio on a million steps, in real Chromium: from the click to what it brings.
+"""Measures common interactions in the studio on a million steps, in Chromium: from the click to the result.
 
     python bench/studio/bench_studio.py [--trajectories 20000] [--repeat 15] [--rest 40]
 
@@ -58,7 +58,7 @@ def main() -> None:
                 page = browser.new_page(viewport=VIEWPORT)
                 page.set_default_timeout(60_000)
                 times = Walk(page, studio.url, given.repeat + 1, group).run()
-                # The first of each reads from disk what the later ones find in memory.
+                # The first of each reads from disk; later ones read from memory.
                 moves = percentiles({name: values[1:] for name, values in times.items()})
                 chromium = browser.version
                 browser.close()

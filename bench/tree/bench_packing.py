@@ -35,7 +35,7 @@ CASES = {
 
 
 def first_fit(lists: list[list[int]], budget: int) -> list[int]:
-    """Each sequence, as it arrives, into the first row with room for what it adds; a dict trie per row."""
+    """Place each sequence, in order, in the first row with room for its new tokens; a dict trie per row."""
     rows: list[tuple[dict[int, Any], list[int]]] = []
     for ids in lists:
         for root, size in rows:

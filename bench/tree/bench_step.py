@@ -136,7 +136,7 @@ def memory(field: str) -> float:
 
 
 def memory_of(name: str, way: str) -> float:
-    """MiB that one step of one way adds, in a process of its own."""
+    """Memory that one step of one method adds, MiB, measured in a separate process."""
     command = [sys.executable, __file__, "--one", name, way]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return float(done.stdout.split()[-1])

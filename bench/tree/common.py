@@ -29,7 +29,7 @@ AREAL = ("inclusionAI+AReaL", "HEAD", "areal/models/tree_attn/tree.py")
 def agent_groups(groups: int, rollouts: int, steps: int, prompt: int, response: int, observation: int) -> Sequences:
     """Steps of ``groups`` × ``rollouts`` trajectories, each step's prompt the step before it and an observation.
 
-    Drawn group by group into one array; ``parent`` and ``n_shared`` are known, as the pool knows them.
+    Drawn group by group into one array; ``parent`` and ``n_shared`` are set, as in data from the pool.
     """
     rng = np.random.default_rng(0)
     turn = response + observation

@@ -50,7 +50,7 @@ MAX_VIEW_UIDS = 500
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """One reason with the numbers of what it excluded.
+    """One exclusion reason with its counts.
 
     Attributes:
         reason: key of ``REASONS``.

@@ -1,4 +1,4 @@
-"""OpenAI chat and completions. Engines speak them too, so only event streams are made here.
+"""OpenAI chat and completions. Engines use the same APIs, so only event streams are built here.
 
 An engine's own stream can lose ids and log-probs, above all with tools. So an answer may be requested whole, made
 durable, and streamed to the agent from here.
@@ -27,7 +27,7 @@ Stream = Callable[[Mapping[str, Any], Mapping[str, Any]], bytes]
 
 
 class PlainTranslation:
-    """A call in a dialect that engines speak.
+    """A call in a dialect that engines also use.
 
     Args:
         stream: answer and request -> the bytes of an event stream.

@@ -1,4 +1,4 @@
-"""The ``response`` object of the Responses API and its items, built from what an engine answered."""
+"""Builds the ``response`` object of the Responses API and its items from an engine's answer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ResponseItems:
         self.summarises = isinstance(reasoning, dict) and bool(
             reasoning.get("summary") or reasoning.get("generate_summary")
         )
-        """Whether the request asks for a reasoning summary. The summary is the whole reasoning."""
+        """Whether the request has a reasoning summary. The summary is the complete reasoning."""
         self._seal = includes(body, "reasoning.encrypted_content")
         self._with_logprobs = includes(body, "message.output_text.logprobs")
 
@@ -60,7 +60,7 @@ class ResponseItems:
         return f"{prefix}_{self._tail}_{index}"
 
     def reasoning_item(self, index: int, text: str) -> Json:
-        """A reasoning item; its text stands in the summary if the request asks for one, else in the content."""
+        """A reasoning item; its text is in the summary if one is requested, else in the content."""
         shown: Json = {"summary": [], "content": [{"type": "reasoning_text", "text": text}]}
         if self.summarises:
             shown = {"summary": [{"type": "summary_text", "text": text}]}

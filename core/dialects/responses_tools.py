@@ -41,7 +41,7 @@ class _Tool:
 
 
 class ToolNames:
-    """Which tool of the agent each chat function stands for."""
+    """The agent's tool for each chat function."""
 
     def __init__(self) -> None:
         self._tools: dict[str, _Tool] = {}

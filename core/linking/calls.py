@@ -52,7 +52,7 @@ OPENING_SIDE_TASK = re.compile(
       \b(?:commit\ messages?\b | titles?\b[^\n]{0,120}\b(?:conversation|chat|session|thread)\b)""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""The same for first words of a system prompt: it asks for a title or a commit message, not for work."""
+"""First words of system prompts that request a title or a commit message."""
 
 SUBAGENT = re.compile(
     r"""\byou\s+are\s+(?:now\s+)?(?:acting\s+as\s+)?(?:an?|the)\s+
@@ -202,7 +202,7 @@ def _short(body: bytes) -> int:
 def task_prompt_uid(
     messages: Sequence[Mapping[str, Any]] | None, prompt_ids: Int32 | None, n_prompt: int | None = None
 ) -> str | None:
-    """Name of a prompt group that nobody named: a hash of what stands before the first sampled answer.
+    """Default name of a prompt group: a hash of the messages before the first sampled answer.
 
     Args:
         messages: of the call.

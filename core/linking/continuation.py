@@ -54,7 +54,7 @@ def continuation(links: TrajectoryLinks, call: Call) -> Continuation | None:
 
 
 def _answered(nodes: Sequence[Node], node: Node, call: Call, m: int) -> tuple[Node | None, int]:
-    """The node whose answer, as it was or rewritten, is the last one that the call holds; and the likeness.
+    """The node whose answer, unchanged or rewritten, is the last one in the call; and the similarity.
 
     Args:
         nodes: of the trajectory.

@@ -27,7 +27,7 @@ _OBSERVED = frozenset({Source.BLACKBOX, Source.SERVICE})
 
 @dataclass(slots=True)
 class Node:
-    """An earlier call: message hashes of prompt and answer, kept short; its tokens stand in ``TokenForest``."""
+    """An earlier call: message hashes of prompt and answer, shortened; its tokens are in ``TokenForest``."""
 
     step_uid: str
     step_index: int
@@ -132,7 +132,7 @@ class TrajectoryLinks:
         return link
 
     def n_head(self, call: Call, node: Node | None, m: int) -> int:
-        """How many messages of the call's talk stand before the first answer that was sampled in this trajectory.
+        """Number of messages of the call before the first answer that was sampled in this trajectory.
 
         Args:
             call: the call.
@@ -269,7 +269,7 @@ class TrajectoryLinks:
             mains = [n for n in earlier if n.kind == CallKind.MAIN]
             transition, kind = self._name_unrelated(call, (mains or earlier)[-1])
         elif node.system != call.system and _is_subagent(call):
-            # It received the conversation as input, for a task of its own.
+            # It received the conversation as input for a separate task.
             transition, kind = Transition.FORKED, CallKind.SUBAGENT
         else:
             transition, kind = self._name_related(call, matches, node, m)
@@ -312,7 +312,7 @@ class TrajectoryLinks:
             kind = CallKind.MAIN
         if m == n_old == n_new and node.system == call.system:
             # Asked again after an answer: one more sample. Only a client's SDK that tries again had not got the answer,
-            # unless another call of this prompt had failed, in whose place this one stands.
+            # unless another call of this prompt had failed, which this one replaces.
             again = call.retry_count > 0 and not self._refused.get(_request_key(call))
             return Transition.FORKED, CallKind.RETRY if again else kind
         if m < n_old and n_old - m > 2 and n_new < n_old * COMPACTED_RATIO:
@@ -352,7 +352,7 @@ def _with(hashes: UInt64 | None, answer: int | None) -> UInt64 | None:
 
 
 def is_side_task(call: Call) -> bool:
-    """Whether the system prompt, or the first message if there is none, asks for an auxiliary task."""
+    """Whether the system prompt, or the first message if there is none, requests an auxiliary task."""
     if not call.messages:
         return False
     return SIDE_TASK.search(message_text(call.messages[0])[:2000]) is not None

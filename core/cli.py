@@ -74,7 +74,7 @@ def serve(
     streaming: Annotated[
         str | None, typer.Option(help="Streams: auto, whole (made from the complete answer), relay (the engine's own)")
     ] = None,
-    gateways: Annotated[int | None, typer.Option(help="Number of gateway processes")] = None,
+    gateways: Annotated[int | None, typer.Option(help="Number of gateway processes beside the main process")] = None,
     log_format: Annotated[str | None, typer.Option(help="text, or json: one object per line on stderr")] = None,
     verbose: Annotated[bool, typer.Option(help="Log every call")] = False,
 ) -> None:
@@ -136,7 +136,7 @@ def connect(settings: Settings) -> Iterator[StudioClient]:
     from core.service import Service
 
     service = Service.open(
-        settings.model_copy(update={"host": "127.0.0.1", "port": 0, "gateways": 1, "tls_cert": None, "tls_key": None})
+        settings.model_copy(update={"host": "127.0.0.1", "port": 0, "gateways": 0, "tls_cert": None, "tls_key": None})
     )
     try:
         with StudioClient(service.base_url, api_key=settings.api_key, timeout_s=TIMEOUT_S) as client:

@@ -182,7 +182,7 @@ class Service:
         opened.callback(self.local_engine.stop)
         add_configured_engines(self.engines, settings, self.local_engine)
         opened.callback(self._stop_demo)
-        several = settings.gateways > 1
+        several = settings.gateways > 0
         raise_descriptor_limit()
         limits = ServerLimits.of(settings)
         # With workers this server receives only what they forward.

@@ -141,7 +141,7 @@ def engine() -> Iterator[HostileEngine]:
     found.socket.close()
 
 
-@pytest.mark.parametrize(("form", "gateways"), [("text", "1"), ("json", "2")])
+@pytest.mark.parametrize(("form", "gateways"), [("text", "0"), ("json", "2")])
 def test_no_log_of_a_service_steers_a_terminal(tmp_path: Path, engine: HostileEngine, form: str, gateways: str) -> None:
     env = {"CLAW_STUDIO_GATEWAYS": gateways, "CLAW_STUDIO_LOG_FORMAT": form}
     with (tmp_path / "stderr").open("wb") as stderr:

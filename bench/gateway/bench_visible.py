@@ -39,7 +39,7 @@ POLL_S = 0.05
 POLL_SHARE = 0.1
 """Polling slows down with the waiting time, to this fraction of it, so that polling is not a load."""
 CONNECTIONS = 64
-MODES = {"gateway in the studio": 1, "two gateway processes": 2}
+MODES = {"gateway in the studio": 0, "one gateway process": 1, "two gateway processes": 2}
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Opens a hundred pages of the studio without browsers, under model calls: measures their cost, and what remains after.
 
-    python bench/soak/pages.py [--pages 100] [--seconds 120] [--rate 5] [--gateways 1] [--no-write]
+    python bench/soak/pages.py [--pages 100] [--seconds 120] [--rate 5] [--gateways 0] [--no-write]
 
 Each page is a websocket that speaks as Streamlit's own frontend does: it opens one of the ten pages, takes all that is
 drawn, and asks for each live part again by the clock that the part names. Looks tell calls and memory without pages,
@@ -170,7 +170,7 @@ def main() -> int:
     parser.add_argument("--open", type=int, default=1000, help="open trajectories")
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--rate", type=float, default=5.0, help="calls a second")
-    parser.add_argument("--gateways", type=int, default=1)
+    parser.add_argument("--gateways", type=int, default=0)
     parser.add_argument("--no-write", action="store_true")
     options = parser.parse_args()
     load = os.getloadavg()[0]

@@ -1,6 +1,6 @@
 """Mixed traffic for a long time: does anything grow that must not?
 
-    python bench/soak/soak.py [--seconds 7200] [--rate 8] [--open 5000] [--gateways 1] [--write NAME]
+    python bench/soak/soak.py [--seconds 7200] [--rate 8] [--open 5000] [--gateways 0] [--write NAME]
 
 Thousands of conversations go on at a steady rate (``traffic.py``) while everything else is done to the studio
 (``acts.py``). Looks tell memory, threads, descriptors, processes, disk, processor time and latency. ``growth.py``
@@ -191,7 +191,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=7200)
     parser.add_argument("--rate", type=float, default=8.0, help="calls a second; 0: as fast as they are answered")
     parser.add_argument("--open", type=int, default=5000, help="open trajectories")
-    parser.add_argument("--gateways", type=int, default=1)
+    parser.add_argument("--gateways", type=int, default=0)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--room", type=float, default=ROOM_MB, help="MiB that bounded caches may still fill")
     parser.add_argument("--slack", type=float, default=1.0, help="factor on the limits that a busy machine moves")

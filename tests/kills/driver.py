@@ -53,7 +53,7 @@ class Run:
 
     Args:
         folder: for the data and the engine's script.
-        gateways: gateway processes.
+        gateways: gateway processes beside the main process.
         seed: of every choice.
         nursery: which starts the processes; its own where none is given.
     """
@@ -201,7 +201,7 @@ class Run:
             if caller.doubled or answered.keys() & caller.answered.keys():
                 self.promised.note(f"round {self.number}: two calls were answered under one uid")
             answered.update(caller.answered)
-            allowed = GONE if self.engine_ended or stopped or self.gateways > 1 else set()
+            allowed = GONE if self.engine_ended or stopped or self.gateways > 0 else set()
             for status in caller.refused.keys() - allowed:
                 self.promised.note(f"round {self.number}: a living service answered {status}")
 
@@ -245,7 +245,7 @@ class Run:
         }
 
     def _aim(self) -> Aim:
-        roles = ["owner", "owner", "all"] if self.gateways == 1 else ["owner", "all", "worker", "worker"]
+        roles = ["owner", "owner", "all"] if self.gateways == 0 else ["owner", "all", "worker", "worker"]
         role = self.draw.choice(roles)
         if role == "all" or self.draw.random() < 0.3:
             return Aim(role)
@@ -276,7 +276,7 @@ class Run:
 
     def kill_worker(self) -> None:
         """One of several gateway processes, which its owner replaces."""
-        workers = children(self.studio.process.pid) if self.gateways > 1 else []
+        workers = children(self.studio.process.pid) if self.gateways > 0 else []
         with contextlib.suppress(ProcessLookupError):
             if workers:
                 os.kill(self.draw.choice(workers), signal.SIGKILL)
@@ -291,7 +291,7 @@ class Run:
 
     def _done(self, answer: httpx.Response) -> dict[str, Any] | None:
         """What was said; None where the owner was away (through a worker)."""
-        if answer.status_code in GONE and self.gateways > 1:
+        if answer.status_code in GONE and self.gateways > 0:
             return None
         assert answer.status_code == 200, f"{answer.request.url}: {answer.status_code} {answer.text[:500]}"
         body: dict[str, Any] = answer.json()

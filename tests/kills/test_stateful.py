@@ -50,7 +50,7 @@ class Life(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.runs = False
 
-    @initialize(gateways=st.sampled_from([1, 3]), seed=st.integers(0, 2**32 - 1))
+    @initialize(gateways=st.sampled_from([0, 1, 3]), seed=st.integers(0, 2**32 - 1))
     def begin(self, gateways: int, seed: int) -> None:
         self.run = Run(Path(self.folder.name), gateways=gateways, seed=seed, nursery=self.nursery)
         self.runs = self.run.begin(Aim())
@@ -83,7 +83,7 @@ class Life(RuleBasedStateMachine):
     def engine_ends(self) -> None:
         self.run.kill_engine()
 
-    @precondition(lambda self: self.runs and self.run.gateways > 1)
+    @precondition(lambda self: self.runs and self.run.gateways > 0)
     @rule()
     def worker_ends(self) -> None:
         self.run.kill_worker()

@@ -88,7 +88,7 @@ def without(said: str | bytes, where: str) -> None:
         assert canary.encode() not in raw, (where, canary)
 
 
-@pytest.mark.parametrize("gateways", ["1", "2"])
+@pytest.mark.parametrize("gateways", ["0", "1", "2"])
 def test_calls_work_and_the_password_shows_nowhere(
     serve: Callable[..., ServeProcess], engine: str, tmp_path: Path, gateways: str
 ) -> None:

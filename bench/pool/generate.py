@@ -52,6 +52,7 @@ def trajectory(number: int, n_steps: int, n_trajectories: int, rng: np.random.Ge
             prompt_ids=prompt,
             response_ids=answer,
             response_logprobs=-rng.random(RESPONSE_TOKENS, dtype=np.float32),
+            sampling={"temperature": 1.0},
             finish_reason="length" if rng.random() < 0.02 else "stop",
             latency_s=float(rng.gamma(2.0, 0.4)),
             policy_version=number * VERSIONS // n_trajectories,

@@ -43,6 +43,8 @@ class Rows:
         steps: int64 [k], places in the plan of all steps in rows, row by row.
         begins: int64 [k], where in the flat arrays each step's response begins.
         n_response: int64 [k], how many tokens it has.
+        parent: int64 [r], an earlier row that begins with the same ``n_shared`` tokens; -1: none is known.
+        n_shared: int64 [r], 0 where ``parent`` is -1. The two may share more.
         done: steps of the plan that are in rows, counted from its beginning.
     """
 
@@ -59,6 +61,8 @@ class Rows:
     steps: Ints
     begins: Ints
     n_response: Ints
+    parent: Ints
+    n_shared: Ints
     done: int
 
     def __len__(self) -> int:
@@ -95,15 +99,25 @@ def training_rows(plan: Plan, reader: TokenReader, *, merge: bool) -> Iterator[R
         trajectory, group = (steps[name].to_numpy().astype(np.int64) for name in ("trajectory", "group"))
         per_token = _flat(steps["token_advantages"]) if token_level else None
         advantage = steps["advantage"].cast(pa.float64()).to_numpy().astype(np.float32)
-        spans = _merged(sequences, trajectory) if merge else _single(len(sequences))
-        first, last = (np.array([span.steps[k] for span in spans], dtype=np.int64) for k in (0, -1))
+        laid = _lay(sequences, _merged(sequences, trajectory)) if merge else _each(sequences)
+        first, last = laid.first, laid.last
+        loss, logprobs, advantages = _scores(sequences, laid, advantage, per_token)
         yield Rows(
-            **_lay(sequences, spans, low, advantage, per_token),
+            ids=laid.ids,
+            offsets=laid.offsets,
+            loss=loss,
+            logprobs=logprobs,
+            advantages=advantages,
             n_prompt=sequences.n_prompt[first],
             first_step=first + low,
             last_step=last + low,
             trajectory=trajectory[last],
             group=group[last],
+            steps=laid.steps + low,
+            begins=laid.begins,
+            n_response=laid.n_response,
+            parent=laid.parent,
+            n_shared=laid.n_shared,
             done=high,
         )
 
@@ -116,8 +130,19 @@ class _Span:
     steps: list[int] = field(default_factory=list)
 
 
-def _single(n: int) -> list[_Span]:
-    return [_Span(i, [i]) for i in range(n)]
+@dataclass(frozen=True, slots=True, eq=False)
+class _Laid:
+    """Where rows stand: fields as in ``Rows``, steps numbered as the sequences."""
+
+    ids: Int32
+    offsets: Ints
+    first: Ints
+    last: Ints
+    steps: Ints
+    begins: Ints
+    n_response: Ints
+    parent: Ints
+    n_shared: Ints
 
 
 def _merged(sequences: Sequences, trajectory: Ints) -> list[_Span]:
@@ -144,43 +169,66 @@ def _merged_trajectory(sequences: Sequences, low: int, high: int) -> list[_Span]
     return rows
 
 
-def _lay(
-    sequences: Sequences, spans: list[_Span], low: int, advantage: Float32, per_token: Float32 | None
-) -> dict[str, NDArray[Any]]:
-    """The flat arrays of ``Rows``; ``low`` is the plan's place of the first step."""
+def _each(sequences: Sequences) -> _Laid:
+    """A row for each sequence, where it stands."""
+    every = np.arange(len(sequences), dtype=np.int64)
+    none = np.full(len(sequences), -1, dtype=np.int64)
+    before = none if sequences.parent is None else np.where(sequences.parent < every, sequences.parent, -1)
+    n_shared = np.zeros_like(every) if sequences.n_shared is None else np.where(before >= 0, sequences.n_shared, 0)
+    return _Laid(
+        ids=sequences.ids,
+        offsets=sequences.offsets,
+        first=every,
+        last=every,
+        steps=every,
+        begins=sequences.offsets[:-1] + sequences.n_prompt,
+        n_response=sequences.n_response,
+        parent=before,
+        n_shared=n_shared,
+    )
+
+
+def _lay(sequences: Sequences, spans: list[_Span]) -> _Laid:
+    """A row for each span."""
     chosen = np.array([span.sequence for span in spans], dtype=np.int64)
     lengths = sequences.lengths[chosen]
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
-    ids = sequences.ids[ragged_index(sequences.offsets[:-1][chosen], lengths)]
     counts = np.array([len(span.steps) for span in spans], dtype=np.int64)
-    step = np.array([i for span in spans for i in span.steps], dtype=np.int64)
+    steps = np.array([i for span in spans for i in span.steps], dtype=np.int64)
     row = np.repeat(np.arange(len(spans)), counts)
-    n_response = sequences.n_response[step]
-    begins = offsets[:-1][row] + sequences.n_prompt[step]
-    at = ragged_index(begins, n_response)
-    source = ragged_index(sequences.offsets[:-1][step] + sequences.n_prompt[step], n_response)
-    loss = np.zeros(len(ids), dtype=np.bool_)
+    first, last = (np.array([span.steps[k] for span in spans], dtype=np.int64) for k in (0, -1))
+    return _Laid(
+        ids=sequences.ids[ragged_index(sequences.offsets[:-1][chosen], lengths)],
+        offsets=offsets,
+        first=first,
+        last=last,
+        steps=steps,
+        begins=offsets[:-1][row] + sequences.n_prompt[steps],
+        n_response=sequences.n_response[steps],
+        parent=np.full(len(spans), -1, dtype=np.int64),
+        n_shared=np.zeros(len(spans), dtype=np.int64),
+    )
+
+
+def _scores(
+    sequences: Sequences, laid: _Laid, advantage: Float32, per_token: Float32 | None
+) -> tuple[Bools, Float32, Float32]:
+    """``Rows.loss``, ``Rows.logprobs`` and ``Rows.advantages``."""
+    at = ragged_index(laid.begins, laid.n_response)
+    source = ragged_index(sequences.offsets[:-1][laid.steps] + sequences.n_prompt[laid.steps], laid.n_response)
+    loss = np.zeros(len(laid.ids), dtype=np.bool_)
     loss[at] = True if sequences.masked is None else ~sequences.masked[source]
-    logprobs, advantages = (np.full(len(ids), np.nan, dtype=np.float32) for _ in range(2))
+    logprobs, advantages = (np.full(len(laid.ids), np.nan, dtype=np.float32) for _ in range(2))
     if sequences.logprobs is not None:
         logprobs[at] = sequences.logprobs[source]
     if per_token is None:
-        advantages[at] = np.repeat(advantage[step], n_response)
+        advantages[at] = np.repeat(advantage[laid.steps], laid.n_response)
     else:
         first = np.cumsum(sequences.n_response) - sequences.n_response
-        advantages[at] = per_token[ragged_index(first[step], n_response)]
+        advantages[at] = per_token[ragged_index(first[laid.steps], laid.n_response)]
     if sequences.masked is not None:
-        advantages[~loss] = np.nan
-    return {
-        "ids": ids,
-        "offsets": offsets,
-        "loss": loss,
-        "logprobs": logprobs,
-        "advantages": advantages,
-        "steps": step + low,
-        "begins": begins,
-        "n_response": n_response,
-    }
+        advantages[at[sequences.masked[source]]] = np.nan
+    return loss, logprobs, advantages
 
 
 def _flat(column: pa.ChunkedArray) -> Float32:

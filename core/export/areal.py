@@ -10,16 +10,17 @@ advantages, which AReaL passes on to each sampled token under the settings that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import pickle
+from collections.abc import Iterator, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from core.batch.plan import Plan
-from core.batch.rows import training_rows
+from core.batch.rows import Rows, training_rows
 from core.errors import InvalidInput
-from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Sink, Written, merged
-from core.export.lines import logprobs_of, loss_ranges
+from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Written, merged
+from core.export.lines import logprobs_of
 from core.export.recompute import (
     CREDIT,
     bare_rows,
@@ -29,44 +30,70 @@ from core.export.recompute import (
     uses_planned_credit,
     with_context,
 )  # fmt: skip
+from core.export.sampled import Coded, Repeated, Responses
+from core.export.sink import Sink
+from core.export.torch_file import Tensors, TorchFile, pickled
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
-    """Collect all rows; the format is one pickled list."""
-    import torch
-
-    samples: list[dict[str, Any]] = []
+    """Stream the tensors of all rows, then the pickle that lists them."""
+    if plan.steps["policy_version"].null_count:
+        raise InvalidInput(
+            "a step's policy version is unknown, and AReaL needs it", field="recipe.max_staleness",
+            hint="set max_staleness: it leaves unknown versions out",
+        )  # fmt: skip
+    file = TorchFile(sink)
+    tensors = Tensors(file)
+    samples: list[bytes] = []
     n_tokens = n_loss = 0
     for part in training_rows(plan, source, merge=merged(settings)):
         rows = with_context(part)
-        rewards = rows_rewards(plan, rows, settings)
-        if plan.steps["policy_version"].null_count:
-            raise InvalidInput(
-                "a step's policy version is unknown, and AReaL needs it", field="recipe.max_staleness",
-                hint="set max_staleness: it leaves unknown versions out",
-            )  # fmt: skip
-        versions = rows.by_token(plan.steps["policy_version"].to_numpy().astype(np.int32), -1)
-        for i, at in enumerate(rows.slices()):
-            loss = rows.loss[at]
-            turns = np.zeros(len(loss), dtype=np.int32)
-            for turn, (begin, end) in enumerate(loss_ranges(loss)):
-                turns[begin:end] = turn
-            row = {
-                "input_ids": rows.ids[at],
-                "loss_mask": loss.astype(np.int32),
-                "logprobs": logprobs_of(rows, at),
-                "versions": np.where(loss, versions[at], np.int32(-1)),
-                "turn_ids": turns,
-                "attention_mask": np.ones(len(loss), dtype=np.bool_),
-            }
-            tensors = {name: torch.from_numpy(values.copy()).unsqueeze(0) for name, values in row.items()}
-            samples.append({**tensors, "rewards": torch.tensor([float(rewards[i])], dtype=torch.float32)})
+        samples += _samples(plan, rows, rows_rewards(plan, rows, settings), tensors)
         n_tokens, n_loss = n_tokens + len(rows.ids), n_loss + int(rows.loss.sum())
         progress(rows.done, len(plan.steps))
-    torch.save(samples, sink)
+    opcodes = [pickle.PROTO + b"\x02" + pickle.EMPTY_LIST + pickle.MARK, *samples, pickle.APPENDS + pickle.STOP]
+    file.record("data.pkl", opcodes)
+    file.finish()
     what = f"AReaL deals {len(samples)} rows to its ranks in equal numbers, and refuses where that leaves a rest"
     differences = (Difference(what, f"as many data-parallel ranks as divide {len(samples)}"),)
     return Written(len(samples), n_tokens, n_loss, differences)
+
+
+def _samples(plan: Plan, rows: Rows, rewards: NDArray[np.float32], tensors: Tensors) -> Iterator[bytes]:
+    """The opcodes of each row's dict; its tensors are stored as it is made."""
+    responses = Responses(rows)
+    loss = rows.loss[responses.at]
+    version = np.repeat(plan.steps["policy_version"].to_numpy().astype(np.int32)[rows.steps], rows.n_response)
+    sampled = {
+        "loss_mask": ("Int", loss.astype("<i4"), 0),
+        "logprobs": ("Float", logprobs_of(rows, responses).astype("<f4"), 0),
+        "versions": ("Int", np.where(loss, version, -1).astype("<i4"), -1),
+        "turn_ids": ("Int", _turns(rows, responses).astype("<i4"), 0),
+    }
+    coded = {
+        name: (kind, Coded.fixed(values.view(np.uint8), 4, np.array([context], values.dtype).tobytes()))
+        for name, (kind, values, context) in sampled.items()
+    }
+    ids, ones = rows.ids.astype("<i4", copy=False).view(np.uint8).data, Repeated(b"\x01")
+    for i, at in enumerate(rows.slices()):
+        n = at.stop - at.start
+        made = {"input_ids": tensors.add("Int", (1, n), [ids[4 * at.start : 4 * at.stop]])}
+        made |= {name: tensors.add(kind, (1, n), responses.pieces(i, one)) for name, (kind, one) in coded.items()}
+        made["attention_mask"] = tensors.add("Bool", (1, n), [ones.times(n)])
+        made["rewards"] = tensors.add("Float", (1,), [rewards[i : i + 1].astype("<f4").tobytes()])
+        items = b"".join(pickled(name) + tensor for name, tensor in made.items())
+        yield pickle.EMPTY_DICT + pickle.MARK + items + pickle.SETITEMS
+
+
+def _turns(rows: Rows, responses: Responses) -> NDArray[np.int64]:
+    """For each sampled token the number of its run of loss in its row, int64 [s]; 0 without loss."""
+    at, loss = responses.at, rows.loss[responses.at]
+    row = np.repeat(rows.row_of_step, rows.n_response)
+    goes_on = np.zeros(len(at), dtype=np.bool_)
+    goes_on[1:] = loss[:-1] & (at[1:] == at[:-1] + 1) & (row[1:] == row[:-1])
+    run = np.cumsum(loss & ~goes_on)
+    before = np.concatenate([np.zeros(1, dtype=np.int64), run])[np.searchsorted(row, row)]
+    return np.where(loss, run - 1 - before, 0)
 
 
 PLANNED = (

@@ -9,21 +9,36 @@ import numpy as np
 
 from core.batch.plan import Plan
 from core.batch.rows import Rows
-from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Sink, Written
-from core.export.lines import longest_row, repeated, write_lines
+from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Written
+from core.export.codes import json_numbers
+from core.export.lines import JsonList, Line, longest_row, repeated, write_lines
+from core.export.prefixes import EncodedIds
+from core.export.sampled import Coded, Repeated, Responses
+from core.export.sink import Sink
 
 IGNORE = -100
 
 
-def _line(rows: Rows, i: int, at: slice) -> Mapping[str, Any]:
-    ids = rows.ids[at]
-    labels = np.where(rows.loss[at], ids, np.int32(IGNORE))
-    return {"input_ids": ids, "attention_mask": np.ones(len(ids), dtype=np.int8), "labels": labels}
+def _lines(rows: Rows) -> Line:
+    ids, responses = EncodedIds(rows, json_numbers), Responses(rows)
+    sampled = np.where(rows.loss[responses.at], rows.ids[responses.at], np.int32(IGNORE))
+    labels = Coded(*json_numbers(sampled), b"%d," % IGNORE)
+    ones = Repeated(b"1,")
+    lengths = rows.lengths.tolist()
+
+    def line(i: int) -> Mapping[str, Any]:
+        return {
+            "input_ids": JsonList([ids.part(i)]),
+            "attention_mask": JsonList([ones.times(lengths[i])]),
+            "labels": JsonList(responses.pieces(i, labels)),
+        }
+
+    return line
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
     """Stream the lines."""
-    return write_lines(plan, source, sink, settings, progress, _line)
+    return write_lines(plan, source, sink, settings, progress, _lines)
 
 
 def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:

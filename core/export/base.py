@@ -22,14 +22,16 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import orjson
+import pyarrow as pa
 
-from core.batch.arrays import trajectory_ranges
 from core.batch.layout import TokenReader
 from core.batch.plan import Plan
 from core.batch.versions import VersionSource
 from core.durable import sync_folder
 from core.errors import InvalidInput, NoRoom, is_full
+from core.export.sink import Sink
 from core.pool.redaction.rules import Redaction
+from core.tree.sequences import Sequences
 
 MANIFEST_VERSION = 2
 TOKENIZER_SAMPLE = 64
@@ -44,6 +46,10 @@ Progress = Callable[[int, int], None]
 
 class ExportSource(TokenReader, Protocol):
     """What exporters read: ``pool.training``, or a dataset version."""
+
+    def credit_fields(self, step_uids: Any, fields: Sequence[str]) -> pa.Table:
+        """Facts of these steps by column (``core.pool.query.creditfields``), one row per step in the order given."""
+        ...
 
     def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
         """A trajectory with its steps in order, messages and tools included."""
@@ -91,36 +97,6 @@ class Written:
     n_tokens: int
     n_loss_tokens: int
     differences: tuple[Difference, ...] = ()
-
-
-class Sink:
-    """A binary file that is hashed as it is written."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._digest = hashlib.sha256()
-        self.n_bytes = 0
-        self.closed = False
-
-    def write(self, data: bytes | memoryview) -> int:
-        """Append."""
-        self._digest.update(data)
-        self._file.write(data)
-        self.n_bytes += len(data)
-        return len(data)
-
-    def flush(self) -> None:
-        """Hand buffered bytes to the operating system."""
-        self._file.flush()
-
-    def close(self) -> None:
-        """Refuse further writes; the owner closes the file."""
-        self.closed = True
-
-    @property
-    def sha256(self) -> str:
-        """The hash of all bytes written so far."""
-        return self._digest.hexdigest()
 
 
 MERGE: Mapping[str, tuple[str, ...]] = {"merge": ("step", "trajectory")}
@@ -220,8 +196,7 @@ def run_export(
         InvalidInput: an empty plan, a wrong option, or a folder that can't be written.
     """
     settings, source = exporter.settings(options), source_of(plan, pool)
-    if not exporter.masks_tokens:
-        _refuse_masks(exporter, plan, source)
+    reading = source if exporter.masks_tokens else _WithoutMasks(source, exporter.name)
     if not len(plan.steps):
         worst = max(plan.excluded, key=lambda reason: reason.n_steps, default=None)
         hint = "no step matches view and channel" if worst is None else f"{worst.n_steps} steps: {worst.label}"
@@ -242,9 +217,8 @@ def run_export(
         return done
     with _named("make", out_dir):
         out_dir.mkdir(parents=True, exist_ok=True)
-    with _named("write to", out_dir), atomic(path) as file:
-        sink = Sink(file)
-        written = exporter.write(plan, source, sink, settings, progress or _no_progress)
+    with _named("write to", out_dir), atomic(path) as file, Sink(file) as sink:
+        written = exporter.write(plan, reading, sink, settings, progress or _no_progress)
     for name, content in exporter.beside.items():
         with _named("write to", out_dir), atomic(out_dir / name) as file:
             file.write(content(path.name))
@@ -289,16 +263,30 @@ def _without_hits(value: Any, rules: Redaction) -> Any:
     return [_without_hits(item, rules) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _refuse_masks(exporter: Exporter, plan: Plan, source: ExportSource) -> None:
-    """InvalidInput if a step has tokens that must not be in a loss: redacted by a version, or by the producer."""
-    for low, high in trajectory_ranges(plan):
-        masked = source.sequences(plan.step_uids[low:high]).masked
-        if masked is not None and masked.any():
+class _WithoutMasks:
+    """A source for a format that can't leave single sampled tokens out of the loss."""
+
+    def __init__(self, source: ExportSource, name: str) -> None:
+        self._source, self._name = source, name
+
+    def sequences(self, step_uids: Sequence[str]) -> Sequences:
+        """The source's. InvalidInput if a token must not be in a loss: redacted by a version, or by the producer."""
+        sequences = self._source.sequences(step_uids)
+        if sequences.masked is not None and sequences.masked.any():
             raise InvalidInput(
-                f"{exporter.name} can't leave single tokens out of the loss, and some are redacted",
+                f"{self._name} can't leave single tokens out of the loss, and some are redacted",
                 field="format",
                 hint="freeze with the redaction action 'drop', or choose another format",
             )
+        return sequences
+
+    def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
+        """The source's."""
+        return self._source.trajectory(trajectory_uid, tokens=tokens)
+
+    def credit_fields(self, step_uids: Any, fields: Sequence[str]) -> pa.Table:
+        """The source's."""
+        return self._source.credit_fields(step_uids, fields)
 
 
 def _finished(path: Path, manifest_path: Path, plan: Plan) -> ExportResult | None:
@@ -331,8 +319,8 @@ def estimate_bytes(exporter: Exporter, plan: Plan, pool: ExportPool, options: Ma
     tokens = np.cumsum(plan.trajectories["n_tokens"].to_numpy())
     n = int(np.searchsorted(tokens, SAMPLE_TOKENS)) + 1
     sample = plan.part(range(min(n, len(tokens))))
-    sink = Sink(io.BytesIO())
-    exporter.write(sample, source_of(plan, pool), sink, exporter.settings(options), _no_progress)
+    with Sink(io.BytesIO()) as sink:
+        exporter.write(sample, source_of(plan, pool), sink, exporter.settings(options), _no_progress)
     return int(sink.n_bytes * int(tokens[-1]) / int(sample.lengths.sum()))
 
 
@@ -341,10 +329,11 @@ def tokenizers_of(plan: Plan, source: ExportSource) -> dict[str, Any]:
 
     ``hashes`` holds None when a step doesn't know its tokenizer; ``n_trajectories_read`` says how many were read.
     """
-    uids = plan.trajectories["trajectory_uid"].to_pylist()
-    stride = -(-len(uids) // TOKENIZER_SAMPLE)
-    chosen = uids[::stride]
-    hashes = {step["tokenizer_hash"] for uid in chosen for step in source.trajectory(uid, tokens=False)["steps"]}
+    n = len(plan.trajectories)
+    chosen = np.arange(0, n, -(-n // TOKENIZER_SAMPLE))
+    steps = plan.steps["step_uid"].filter(pa.array(np.isin(plan.steps["trajectory"].to_numpy(), chosen)))
+    column = source.credit_fields(steps.combine_chunks(), ["tokenizer_hash"])["tokenizer_hash"]
+    hashes = set(column.unique().to_pylist())
     return {"hashes": sorted(hashes, key=lambda one: (one is None, one)), "n_trajectories_read": len(chosen)}
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -15,30 +16,64 @@ from numpy.typing import NDArray
 from core.batch.plan import Plan
 from core.batch.rows import Rows, training_rows
 from core.errors import InvalidInput
-from core.export.base import Difference, ExportSource, Progress, Sink, Written, merged
+from core.export.base import Difference, ExportSource, Progress, Written, merged
+from core.export.sampled import Responses
+from core.export.sink import Piece, Sink
 
-Line = Callable[[Rows, int, slice], Mapping[str, Any]]
-"""(rows, number of the row, its slice of the flat arrays) -> the object."""
+
+@dataclass(frozen=True, slots=True)
+class JsonList:
+    """A JSON list as pieces of text, a comma behind each number."""
+
+    pieces: Sequence[Piece]
+
+
+Line = Callable[[int], Mapping[str, Any]]
+"""Number of the row -> its object: JSON values and ``JsonList``."""
 
 Lines = tuple[list[Mapping[str, Any]], dict[str, str]]
 """(objects, step uid -> why it is in none of them, or in none's loss)."""
 
-_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
-
 
 def write_lines(
-    plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress, line: Line
+    plan: Plan,
+    source: ExportSource,
+    sink: Sink,
+    settings: Mapping[str, str],
+    progress: Progress,
+    lines: Callable[[Rows], Line],
 ) -> Written:
-    """Stream one line per row; NaN becomes null."""
+    """Stream one line per row."""
     n_rows = n_tokens = n_loss = n_first = 0
     for rows in training_rows(plan, source, merge=merged(settings)):
-        for i, at in enumerate(rows.slices()):
-            sink.write(orjson.dumps(line(rows, i, at), option=_OPTIONS))
+        line = lines(rows)
+        for i in range(len(rows)):
+            _write_object(sink, line(i))
         n_rows, n_tokens, n_loss = n_rows + len(rows), n_tokens + len(rows.ids), n_loss + int(rows.loss.sum())
         n_first += n_unpredicted(rows)
         progress(rows.done, len(plan.steps))
     return Written(n_rows, n_tokens, n_loss - n_first, (UNPREDICTED,) if n_first else ())
 
+
+def _write_object(sink: Sink, values: Mapping[str, Any]) -> None:
+    between = b"{"
+    for name, value in values.items():
+        sink.write(between + orjson.dumps(name) + b":")
+        between = b","
+        if isinstance(value, JsonList):
+            sink.write(b"[")
+            for piece in value.pieces[:-1]:
+                sink.write(piece)
+            # The last number has no comma behind it.
+            sink.write(value.pieces[-1][:-1] if value.pieces else b"")
+            sink.write(b"]")
+        else:
+            sink.write(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))
+    sink.write(b"}\n")
+
+
+ZERO = b"0.0,"
+"""Of context, in JSON."""
 
 UNPREDICTED = Difference(
     "The first sampled token of a row without a prompt is in no loss: nothing predicts it",
@@ -96,16 +131,23 @@ def known(values: NDArray[np.float32], what: str, hint: str) -> NDArray[np.float
     return values
 
 
-def logprobs_of(rows: Rows, at: slice) -> NDArray[np.float32]:
-    """float32 [L], log μ where there is loss, 0 elsewhere; all known."""
-    scores = np.where(rows.loss[at], rows.logprobs[at], np.float32(0))
+def logprobs_of(rows: Rows, responses: Responses) -> NDArray[np.float32]:
+    """float32 [s], log μ of sampled tokens where there is loss, 0 elsewhere; all known."""
+    scores = responses.where_loss(rows, rows.logprobs)
     return known(scores, "log-probs", "choose an algorithm that needs them, or a supervised format")
 
 
-def advantages_of(rows: Rows, at: slice) -> NDArray[np.float32]:
-    """float32 [L], advantages where there is loss, 0 elsewhere; all assigned."""
-    values = np.where(rows.loss[at], rows.advantages[at], np.float32(0))
+def advantages_of(rows: Rows, responses: Responses) -> NDArray[np.float32]:
+    """float32 [s], advantages of sampled tokens where there is loss, 0 elsewhere; all assigned."""
+    values = responses.where_loss(rows, rows.advantages)
     return known(values, "advantages", "choose an algorithm that assigns them")
+
+
+def finish_reasons(plan: Plan, source: ExportSource, step: NDArray[np.int64]) -> list[str | None]:
+    """Why the engine ended the answers of these steps of the plan: [r], None where unknown."""
+    uids = plan.steps["step_uid"].take(pa.array(step)).combine_chunks()
+    reasons: list[str | None] = source.credit_fields(uids, ["finish_reason"])["finish_reason"].to_pylist()
+    return reasons
 
 
 def repeated(trainer: str, batch_size: str) -> Difference:

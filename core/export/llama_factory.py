@@ -14,8 +14,9 @@ import orjson
 
 from core.batch.plan import Plan
 from core.dialects.exact import exact_json
-from core.export.base import Difference, Exporter, ExportSource, Progress, Sink, Written
+from core.export.base import Difference, Exporter, ExportSource, Progress, Written
 from core.export.lines import Lines, longest_row, not_as_text, repeated, write_conversations
+from core.export.sink import Sink
 
 DATASET = "claw_studio"
 TAGS = {

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from core.batch.plan import Plan
-from core.export.base import Difference, Exporter, ExportSource, Progress, Sink, Written
+from core.export.base import Difference, Exporter, ExportSource, Progress, Written
 from core.export.lines import Lines, not_as_text, write_conversations
+from core.export.sink import Sink
 
 
 def conversations(steps: list[dict[str, Any]]) -> Iterator[tuple[list[dict[str, Any]], list[dict[str, Any]] | None]]:

@@ -16,8 +16,23 @@ import numpy as np
 from core.batch.plan import Plan
 from core.batch.rows import Rows
 from core.errors import InvalidInput
-from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Sink, Written, loader
-from core.export.lines import logprobs_of, longest_row, loss_ranges, temperature_differences, write_lines
+from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Written, loader
+from core.export.codes import json_numbers
+from core.export.lines import (
+    ZERO,
+    JsonList,
+    Line,
+    finish_reasons,
+    logprobs_of,
+    longest_row,
+    loss_ranges,
+    of_last_step,
+    temperature_differences,
+    write_lines,
+)
+from core.export.prefixes import EncodedIds
+from core.export.sampled import Coded, Responses
+from core.export.sink import Sink
 
 ESTIMATORS = {"grpo": "group_norm", "rloo": "rloo", "dr_grpo": "dr_grpo"}
 """Algorithm -> the estimator of OpenRLHF that gives the same advantages."""
@@ -59,30 +74,35 @@ def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
     """Stream the lines. InvalidInput for what OpenRLHF can't compare."""
     _refuse_uneven(plan)
-    finish: dict[str, str | None] = {}
 
-    def line(rows: Rows, i: int, at: slice) -> Mapping[str, Any]:
-        if i == 0:
-            _refuse_broken(plan, rows)
-        step = plan.steps.slice(int(rows.last_step[i]), 1).to_pylist()[0]
-        finish.clear()
-        for one in source.trajectory(step["trajectory_uid"], tokens=False)["steps"]:
-            finish[one["step_uid"]] = one["finish_reason"]
-        return {
-            "prompt": step["prompt_uid"],
-            "label": "",
-            "observation_tokens": rows.ids[at],
-            "action_ranges": loss_ranges(rows.loss[at]),
-            "rollout_log_probs": logprobs_of(rows, at),
-            "reward": step["trajectory_reward"],
-            "scores": step["trajectory_reward"],
-            "truncated": finish[step["step_uid"]] == "length",
-            "extra_logs": {},
-            "trajectory_uid": step["trajectory_uid"],
-            "step_uid": step["step_uid"],
-        }
+    def lines(rows: Rows) -> Line:
+        _refuse_broken(plan, rows)
+        ids, responses = EncodedIds(rows, json_numbers), Responses(rows)
+        logprobs = Coded(*json_numbers(logprobs_of(rows, responses)), ZERO)
+        ended = finish_reasons(plan, source, rows.last_step)
+        prompts, owners, uids, rewards = (
+            of_last_step(plan, rows, name) for name in ("prompt_uid", "trajectory_uid", "step_uid", "trajectory_reward")
+        )
+        slices = list(rows.slices())
 
-    return write_lines(plan, source, sink, settings, progress, line)
+        def line(i: int) -> Mapping[str, Any]:
+            return {
+                "prompt": prompts[i],
+                "label": "",
+                "observation_tokens": JsonList([ids.part(i)]),
+                "action_ranges": loss_ranges(rows.loss[slices[i]]),
+                "rollout_log_probs": JsonList(responses.pieces(i, logprobs)),
+                "reward": rewards[i],
+                "scores": rewards[i],
+                "truncated": ended[i] == "length",
+                "extra_logs": {},
+                "trajectory_uid": owners[i],
+                "step_uid": uids[i],
+            }
+
+        return line
+
+    return write_lines(plan, source, sink, settings, progress, lines)
 
 
 def load_command(name: str) -> str:

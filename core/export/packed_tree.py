@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 
 from core.batch.plan import Plan
 from core.errors import InvalidInput
-from core.export.base import Exporter, ExportSource, Progress, Sink, Written
+from core.export.base import Exporter, ExportSource, Progress, Written
+from core.export.sink import Sink
 from core.tree.build import PackedTree
 from core.tree.sequences import Int64, ragged_index
 from core.tree.terms import POLICIES, Denominators, LossTerms, loss_terms

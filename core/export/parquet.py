@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from core.export.base import Difference, Progress, Sink, Written
+from core.export.base import Difference, Progress, Written
+from core.export.sink import Sink
 
 
 def write_row_groups(

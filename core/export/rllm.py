@@ -10,17 +10,24 @@ Ids and log-probs stand in a step twice: rLLM's Tinker backend reads the step's 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 
-from core.batch.arrays import step_tables
+from core.batch.arrays import SCHEMA
 from core.batch.plan import Plan
+from core.batch.rows import Rows, training_rows
 from core.errors import InvalidInput
-from core.export.base import Difference, Exporter, ExportSource, Progress, Sink, Written
+from core.export.base import Difference, Exporter, ExportSource, Progress, Written
+from core.export.codes import json_numbers
+from core.export.prefixes import EncodedIds
 from core.export.recompute import bare_rows, one_temperature
+from core.export.sampled import Coded, Responses
+from core.export.sink import Piece, Sink
 
 PAD_IS_HIDDEN = Difference(
     "rLLM's verl backend masks tokens that have the pad token's id out of attention, sampled ones too",
@@ -32,42 +39,95 @@ NOT_ITS_OWN = Difference(
 )
 
 
-def _predicted(row: dict[str, Any]) -> dict[str, Any]:
-    """The step with something before each sampled token: without a prompt, its first token is the prompt."""
-    if row["prompt_ids"]:
-        return row
-    if len(row["response_ids"]) < 2:
-        raise InvalidInput(
-            f"step {row['step_uid']} has neither a prompt nor a second token: nothing predicts its only one",
-            field="view",
-            hint="where: n_prompt_tokens > 0",
+COLUMNS = (
+    "step_uid",
+    "trajectory_uid",
+    "prompt_uid",
+    "group",
+    "reward",
+    "trajectory_reward",
+    "advantage",
+    "return",
+    "policy_version",
+)
+
+
+class _Numbers:
+    """The JSON lists of some rows, a step each."""
+
+    def __init__(self, plan: Plan, rows: Rows) -> None:
+        responses = self._responses = Responses(rows)
+        lengths = rows.lengths
+        # Without a prompt the first token is the prompt: something stands before each sampled token.
+        self.n_prompt: list[int] = np.maximum(rows.n_prompt, 1).tolist()
+        self.lengths: list[int] = lengths.tolist()
+        single = np.flatnonzero((rows.n_prompt == 0) & (lengths < 2))
+        if len(single):
+            raise InvalidInput(
+                f"step {plan.step_uids[int(rows.first_step[single[0]])]} has neither a prompt nor a second token: "
+                "nothing predicts its only one",
+                field="view",
+                hint="where: n_prompt_tokens > 0",
+            )
+        self._ids = EncodedIds(rows, json_numbers)
+        scores, advantages = rows.logprobs[responses.at], rows.advantages[responses.at]
+        self.known: list[bool] = (np.add.reduceat(~np.isnan(scores), _firsts(rows)) > 0).tolist()
+        self._logprobs, self._advantages = (
+            Coded(*json_numbers(values.astype(np.float64)), b"null,") for values in (scores, advantages)
         )
-    by_token = ("response_ids", "response_logprobs", "token_advantages")
-    rest = {name: row[name][1:] for name in by_token if row.get(name) is not None}
-    return {**row, **rest, "prompt_ids": row["response_ids"][:1]}
+
+    def prompt_ids(self, i: int) -> orjson.Fragment:
+        """All that stands before the sampled tokens."""
+        return _json_list([self._ids.part(i, 0, self.n_prompt[i])])
+
+    def response_ids(self, i: int) -> orjson.Fragment:
+        """The sampled tokens."""
+        return _json_list([self._ids.part(i, self.n_prompt[i])])
+
+    def logprobs(self, i: int) -> orjson.Fragment:
+        """Of the sampled tokens; empty if all are unknown."""
+        return _json_list(self._responses.pieces(i, self._logprobs, self.n_prompt[i]) if self.known[i] else [])
+
+    def advantages(self, i: int) -> orjson.Fragment:
+        """Of the sampled tokens."""
+        return _json_list(self._responses.pieces(i, self._advantages, self.n_prompt[i]))
 
 
-def _steps(source: ExportSource, trajectory_uid: str, rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _firsts(rows: Rows) -> NDArray[np.int64]:
+    """Place of each row's first sampled token among all sampled ones; a row is a step, and none is without."""
+    firsts: NDArray[np.int64] = np.cumsum(rows.n_response) - rows.n_response
+    return firsts
+
+
+def _json_list(pieces: Sequence[Piece]) -> orjson.Fragment:
+    """A JSON list from texts that end with a comma."""
+    return orjson.Fragment(b"[" + b"".join(pieces)[:-1] + b"]")
+
+
+def _steps(
+    source: ExportSource, trajectory_uid: str, steps: list[tuple[int, dict[str, Any]]], numbers: _Numbers
+) -> Iterator[dict[str, Any]]:
     whole = {step["step_uid"]: step for step in source.trajectory(trajectory_uid)["steps"]}
-    for row in map(_predicted, rows):
+    for i, row in steps:
         step = whole[row["step_uid"]]
         answer = step["response_message"] or {}
         messages = [*(step["messages"] or []), *([answer] if answer else [])]
+        prompt_ids, response_ids, logprobs = numbers.prompt_ids(i), numbers.response_ids(i), numbers.logprobs(i)
         yield {
-            "prompt_ids": row["prompt_ids"],
-            "response_ids": row["response_ids"],
-            "logprobs": row["response_logprobs"] or [],
+            "prompt_ids": prompt_ids,
+            "response_ids": response_ids,
+            "logprobs": logprobs,
             "chat_completions": messages,
             "observation": None,
             "thought": answer.get("reasoning_content") or "",
             "action": answer.get("tool_calls"),
             "model_response": answer["content"] if isinstance(answer.get("content"), str) else "",
             "model_output": {
-                "prompt_ids": row["prompt_ids"],
-                "completion_ids": row["response_ids"],
-                "logprobs": row["response_logprobs"] or [],
-                "prompt_length": len(row["prompt_ids"]),
-                "completion_length": len(row["response_ids"]),
+                "prompt_ids": prompt_ids,
+                "completion_ids": response_ids,
+                "logprobs": logprobs,
+                "prompt_length": numbers.n_prompt[i],
+                "completion_length": numbers.lengths[i] - numbers.n_prompt[i],
                 "finish_reason": step["finish_reason"],
                 "weight_version": row["policy_version"],
             },
@@ -76,34 +136,52 @@ def _steps(source: ExportSource, trajectory_uid: str, rows: list[dict[str, Any]]
             "reward": 0.0 if row["reward"] is None else row["reward"],
             "done": step["is_last"],
             "mc_return": 0.0 if row["return"] is None else row["return"],
-            "advantage": row["token_advantages"] if row["advantage"] is None else row["advantage"],
+            "advantage": numbers.advantages(i) if row["by_token"] else row["advantage"],
             "weight_version": row["policy_version"],
         }
 
 
+def _columns(plan: Plan, low: int, high: int) -> list[dict[str, Any]]:
+    """``COLUMNS`` of steps ``[low, high)``, and ``by_token``: whether the advantage differs by token."""
+    part = plan.steps.slice(low, high - low)
+    columns = {
+        name: part[name].cast(SCHEMA.field(name).type).to_pylist() if name in part.column_names else [None] * len(part)
+        for name in COLUMNS
+    }
+    by_token = [False] * len(part)
+    if "token_advantages" in part.column_names:
+        assigned = part["token_advantages"].is_valid().to_pylist()
+        by_token = [one is None and known for one, known in zip(columns["advantage"], assigned, strict=True)]
+    names = [*COLUMNS, "by_token"]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), by_token, strict=True)]
+
+
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
     """Stream the lines, one trajectory each."""
-    n_rows = done = n_unknown = n_bare = 0
+    n_rows = n_unknown = n_bare = 0
     n_in_group: Counter[int] = Counter()
-    for table in step_tables(plan, source):
-        by_trajectory: dict[str, list[dict[str, Any]]] = {}
-        for row in table.to_pylist():
-            by_trajectory.setdefault(row["trajectory_uid"], []).append(row)
+    for part in training_rows(plan, source, merge=False):
+        numbers = _Numbers(plan, part)
+        n_unknown += numbers.known.count(False)
+        n_bare += int((part.n_prompt == 0).sum())
+        steps = enumerate(_columns(plan, int(part.first_step[0]), part.done))
+        by_trajectory: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+        for i, row in steps:
+            by_trajectory.setdefault(row["trajectory_uid"], []).append((i, row))
         for uid, rows in by_trajectory.items():
-            n_unknown += sum(row["response_logprobs"] is None for row in rows)
-            n_bare += sum(not row["prompt_ids"] for row in rows)
-            reward = rows[0]["trajectory_reward"]
+            first = rows[0][1]
+            reward = first["trajectory_reward"]
             trajectory = {
                 "uid": uid,
                 "name": "agent",
-                "task": rows[0]["prompt_uid"],
-                "steps": list(_steps(source, uid, rows)),
+                "task": first["prompt_uid"],
+                "steps": list(_steps(source, uid, rows, numbers)),
                 "reward": reward,
                 "info": {},
             }
             episode = {
-                "id": f"{quote(rows[0]['prompt_uid'], safe='')}:{n_in_group[rows[0]['group']]}",
-                "task": rows[0]["prompt_uid"],
+                "id": f"{quote(first['prompt_uid'], safe='')}:{n_in_group[first['group']]}",
+                "task": first["prompt_uid"],
                 "termination_reason": "unknown",
                 "is_correct": reward is not None and reward > 0,
                 "trajectories": [trajectory],
@@ -111,10 +189,9 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
                 "info": {},
             }
             sink.write(orjson.dumps(episode, option=orjson.OPT_APPEND_NEWLINE))
-            n_in_group[rows[0]["group"]] += 1
+            n_in_group[first["group"]] += 1
             n_rows += 1
-        done += len(table)
-        progress(done, len(plan.steps))
+        progress(part.done, len(plan.steps))
     differences: tuple[Difference, ...] = ()
     if n_unknown:
         what = (

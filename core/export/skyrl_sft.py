@@ -13,10 +13,11 @@ import pyarrow as pa
 from core.batch.arrays import lists
 from core.batch.plan import Plan
 from core.batch.rows import training_rows
-from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Sink, Written, merged
+from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Written, merged
 from core.export.lines import longest_row
 from core.export.parquet import write_row_groups
 from core.export.recompute import bare_rows, with_context
+from core.export.sink import Sink
 
 SCHEMA = pa.schema({"input_ids": pa.list_(pa.int32()), "loss_mask": pa.list_(pa.int8())})
 

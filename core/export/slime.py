@@ -11,14 +11,19 @@ without it.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from core.batch.plan import Plan
 from core.batch.rows import Rows, training_rows
-from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Sink, Written, merged
+from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Written, merged
+from core.export.codes import pickle_floats, pickle_ints
+from core.export.lines import finish_reasons, of_last_step
+from core.export.prefixes import EncodedIds
 from core.export.recompute import (
     CREDIT,
     bare_rows,
@@ -29,6 +34,9 @@ from core.export.recompute import (
     uses_planned_credit,
     with_context,
 )  # fmt: skip
+from core.export.sampled import Coded, Responses
+from core.export.sink import Piece, Sink
+from core.export.torch_file import TorchFile, pickled
 
 STATUS = {"length": "truncated"}
 """Finish reason -> slime's status; any other is ``completed``."""
@@ -37,36 +45,69 @@ STATUS = {"length": "truncated"}
 PLANNED = "--reward-key advantage --disable-rewards-normalization --advantage-estimator grpo"
 
 
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """A sample as slime names its fields; its long lists as opcodes."""
+
+    fields: dict[str, Any]
+    tokens: list[Piece]
+    loss_mask: list[Piece]
+    logprobs: list[Piece]
+
+
 def _samples(
-    plan: Plan, rows: Rows, first_index: int, finish: Mapping[str, str | None], settings: Mapping[str, str]
-) -> Iterator[dict[str, Any]]:
+    plan: Plan, source: ExportSource, rows: Rows, first_index: int, settings: Mapping[str, str]
+) -> Iterator[_Sample]:
     versions = plan.steps["policy_version"].to_pylist()
-    uids = plan.step_uids
     values = rows_rewards(plan, rows, settings).tolist()
-    scores_of = plan.steps["trajectory_reward"].to_pylist()
-    owner = rows.row_of_step
-    for i, at in enumerate(rows.slices()):
-        n_prompt, step = int(rows.n_prompt[i]), int(rows.last_step[i])
-        ids, loss = rows.ids[at], rows.loss[at][n_prompt:]
-        scores = np.where(loss, rows.logprobs[at][n_prompt:], 0.0)
-        sampled_by = [versions[place] for place in rows.steps[owner == i].tolist()]
-        planned = {"advantage": values[i], "reward": scores_of[step]}
-        yield {
-            "group_index": int(rows.group[i]),
+    finish = finish_reasons(plan, source, rows.last_step)
+    step_uids, scores_of = (of_last_step(plan, rows, name) for name in ("step_uid", "trajectory_reward"))
+    ids, responses = EncodedIds(rows, pickle_ints), Responses(rows)
+    loss = rows.loss[responses.at]
+    mask = Coded.fixed(pickle_ints(loss.astype(np.int32))[0], 2, pickled(0))
+    logprobs = Coded.fixed(pickle_floats(responses.where_loss(rows, rows.logprobs)), 9, pickled(0.0))
+    lengths, n_prompt = rows.lengths.tolist(), rows.n_prompt.tolist()
+    group, trajectory = rows.group.tolist(), rows.trajectory.tolist()
+    for i, n in enumerate(n_prompt):
+        sampled_by = [versions[place] for place in rows.steps[responses.segments(i)].tolist()]
+        planned = {"advantage": values[i], "reward": scores_of[i]}
+        fields = {
+            "group_index": group[i],
             "index": first_index + i,
-            "rollout_id": int(rows.trajectory[i]),
+            "rollout_id": trajectory[i],
             "prompt": "",
-            "tokens": ids.tolist(),
+            "tokens": None,
             "response": "",
-            "response_length": len(loss),
+            "response_length": lengths[i] - n,
             "label": None,
             "reward": planned if uses_planned_credit(settings) else values[i],
-            "loss_mask": loss.astype(np.int64).tolist(),
+            "loss_mask": None,
             "weight_versions": [str(version) for version in sampled_by if version is not None],
-            "rollout_log_probs": None if np.isnan(scores).any() else scores.tolist(),
-            "status": STATUS.get(finish.get(uids[step]) or "", "completed"),
-            "metadata": {"step_uid": uids[step], "raw_reward": scores_of[step]},
+            "rollout_log_probs": None,
+            "status": STATUS.get(finish[i] or "", "completed"),
+            "metadata": {"step_uid": step_uids[i], "raw_reward": scores_of[i]},
         }
+        yield _Sample(fields, [ids.part(i)], responses.pieces(i, mask, n), responses.pieces(i, logprobs, n))
+
+
+def _opcodes(samples: list[_Sample], *, with_logprobs: bool) -> Iterator[Piece]:
+    """The pickle of all samples; each list is its own, since a trainer may change one."""
+    yield pickle.PROTO + b"\x02" + pickle.EMPTY_DICT + pickle.MARK + pickled("rollout_id") + pickled(0)
+    yield pickled("samples") + pickle.EMPTY_LIST + pickle.MARK
+    for sample in samples:
+        lists = {"tokens": sample.tokens, "loss_mask": sample.loss_mask}
+        if with_logprobs:
+            lists["rollout_log_probs"] = sample.logprobs
+        yield pickle.EMPTY_DICT + pickle.MARK
+        for name, value in sample.fields.items():
+            if name in lists:
+                yield pickled(name) + pickle.EMPTY_LIST + pickle.MARK
+                yield from lists[name]
+                yield pickle.APPENDS
+            else:
+                yield pickled(name) + pickled(value)
+        yield pickle.SETITEMS
+    yield pickle.APPENDS + pickle.SETITEMS + pickle.STOP
 
 
 def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
@@ -92,29 +133,20 @@ def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
-    """Collect all samples; the format is one pickled list."""
-    import torch
-
-    samples: list[dict[str, Any]] = []
+    """Collect all samples, encoded: whether any is without log-probs decides over all; then one pickle of them."""
+    samples: list[_Sample] = []
     n_tokens = n_loss = 0
     unknown: list[Rows] = []
     for part in training_rows(plan, source, merge=merged(settings)):
         rows = with_context(part)
         if np.isnan(rows.logprobs[rows.loss]).any():
             unknown.append(rows)
-        low, high = int(rows.first_step.min()), rows.done
-        uids = dict.fromkeys(plan.steps["trajectory_uid"].slice(low, high - low).to_pylist())
-        finish = {
-            step["step_uid"]: step["finish_reason"]
-            for uid in uids
-            for step in source.trajectory(uid, tokens=False)["steps"]
-        }
-        samples += _samples(plan, rows, len(samples), finish, settings)
+        samples += _samples(plan, source, rows, len(samples), settings)
         n_tokens, n_loss = n_tokens + len(rows.ids), n_loss + int(rows.loss.sum())
         progress(rows.done, len(plan.steps))
-    if any(sample["rollout_log_probs"] is None for sample in samples):
-        samples = [{**sample, "rollout_log_probs": None} for sample in samples]
-    torch.save({"rollout_id": 0, "samples": samples}, sink)
+    file = TorchFile(sink)
+    file.record("data.pkl", _opcodes(samples, with_logprobs=not unknown))
+    file.finish()
     why = "slime's off-policy correction has nothing to go by (--use-tis must be off)"
     return Written(len(samples), n_tokens, n_loss, unknown_logprobs(unknown, why))
 

@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 
 from core.batch import arrays
 from core.batch.plan import Plan
-from core.export.base import Exporter, ExportSource, Progress, Sink, Written
+from core.export.base import Exporter, ExportSource, Progress, Written
 from core.export.parquet import write_row_groups
+from core.export.sink import Sink
 
 SCHEMA = pa.schema(
     [

@@ -13,24 +13,39 @@ import numpy as np
 
 from core.batch.plan import Plan
 from core.batch.rows import Rows
-from core.export.base import MERGE, Exporter, ExportSource, Progress, Sink, Written, loader
-from core.export.lines import advantages_of, logprobs_of, write_lines
+from core.export.base import MERGE, Exporter, ExportSource, Progress, Written, loader
+from core.export.codes import json_numbers
+from core.export.lines import ZERO, JsonList, Line, advantages_of, logprobs_of, write_lines
+from core.export.prefixes import EncodedIds
+from core.export.sampled import Coded, Responses
+from core.export.sink import Sink
 
 
-def _line(rows: Rows, i: int, at: slice) -> Mapping[str, Any]:
-    ids = rows.ids[at]
-    return {
-        "input_tokens": ids[:-1],
-        "target_tokens": ids[1:],
-        "logprobs": logprobs_of(rows, at)[1:],
-        "advantages": advantages_of(rows, at)[1:],
-        "mask": rows.loss[at][1:].astype(np.float32),
-    }
+def _lines(rows: Rows) -> Line:
+    ids, responses = EncodedIds(rows, json_numbers), Responses(rows)
+    mask = rows.loss[responses.at].astype(np.float32)
+    logprobs, advantages, mask_coded = (
+        Coded(*json_numbers(values), ZERO)
+        for values in (logprobs_of(rows, responses), advantages_of(rows, responses), mask)
+    )
+    lengths = rows.lengths.tolist()
+
+    def line(i: int) -> Mapping[str, Any]:
+        n = lengths[i]
+        return {
+            "input_tokens": JsonList([ids.part(i, 0, n - 1)] if n > 1 else []),
+            "target_tokens": JsonList([ids.part(i, 1)] if n > 1 else []),
+            "logprobs": JsonList(responses.pieces(i, logprobs, 1)),
+            "advantages": JsonList(responses.pieces(i, advantages, 1)),
+            "mask": JsonList(responses.pieces(i, mask_coded, 1)),
+        }
+
+    return line
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
     """Stream the lines."""
-    return write_lines(plan, source, sink, settings, progress, _line)
+    return write_lines(plan, source, sink, settings, progress, _lines)
 
 
 def load_command(name: str) -> str:

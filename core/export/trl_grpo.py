@@ -16,9 +16,10 @@ from core.batch.arrays import lists
 from core.batch.plan import Plan
 from core.batch.rows import Rows, training_rows
 from core.errors import InvalidInput
-from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Sink, Written, loader, merged
+from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Written, loader, merged
 from core.export.lines import UNPREDICTED, n_unpredicted, temperature_differences
 from core.export.parquet import write_row_groups
+from core.export.sink import Sink
 from core.tree.sequences import ragged_index
 
 SCHEMA = pa.schema(

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from core.batch.plan import Plan
 from core.batch.rows import training_rows
 from core.errors import InvalidInput
-from core.export.base import Difference, Exporter, ExportSource, Progress, Sink, Written, loader
+from core.export.base import Difference, Exporter, ExportSource, Progress, Written, loader
 from core.export.parquet import write_row_groups
+from core.export.sink import Sink
 from core.tree.sequences import Int32
 
 IDS = pa.list_(pa.int32())

@@ -14,9 +14,10 @@ import pyarrow as pa
 from core.batch.arrays import lists
 from core.batch.plan import Plan
 from core.batch.rows import training_rows
-from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Sink, Written, merged
+from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Written, merged
 from core.export.lines import UNPREDICTED, n_unpredicted, repeated
 from core.export.parquet import write_row_groups
+from core.export.sink import Sink
 
 IGNORE = -100
 SCHEMA = pa.schema({"input_ids": pa.list_(pa.int32()), "labels": pa.list_(pa.int32())})

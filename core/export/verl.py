@@ -11,13 +11,12 @@ RolloutSkip looks for ``{dump_dir}/{experiment}_{project}/GBS{g}_N{n}_in{P}_out{
   rows of a trajectory; ``uid`` is the prompt group, ``anchor_obs`` is for GiGPO (``core.export.stepwise``). verl's
   trainer sets ``uid`` and refuses files that have one.
 
-The file is a pickle that calls ``DataProto.from_dict`` when it is loaded, so writing it needs neither verl nor
-tensordict. Loading a pickle runs code: open only files that you created.
+The file is a pickle that pads the tokens and calls ``DataProto.from_dict`` of the verl that opens it
+(``core.export.data_proto``). Loading a pickle runs code: open only files that you made.
 """
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,15 +26,12 @@ from numpy.typing import NDArray
 
 from core.batch.plan import Plan
 from core.errors import InvalidInput
-from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Sink, Written, loader, merged
+from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Written, loader, merged
+from core.export.data_proto import Scores, write_data_proto
 from core.export.padded import Padded, pad
 from core.export.recompute import bare_rows, counts_of, one_temperature, trajectory_rewards
+from core.export.sink import Sink
 from core.export.stepwise import anchors, in_order, other_sums, same_settings
-
-PAD_ID = 0
-FROM_DICT = b"cverl.protocol\nDataProto.from_dict\n"
-"""Pickle opcode that imports the function when the file is loaded."""
-
 
 REWARDS = {"rewards": ("plan", "trajectory", "step")}
 """Option: the content of ``rm_scores``."""
@@ -45,8 +41,8 @@ PLANNED = (
 )
 
 
-def scores(plan: Plan, padded: Padded, settings: Mapping[str, str]) -> NDArray[np.float32]:
-    """``rm_scores``, float32 [B, R].
+def scores(plan: Plan, padded: Padded, settings: Mapping[str, str]) -> Scores | None:
+    """``rm_scores``; None: the advantages.
 
     Raises:
         InvalidInput: the plan lacks the values for the option, or verl would group its rows differently.
@@ -56,11 +52,11 @@ def scores(plan: Plan, padded: Padded, settings: Mapping[str, str]) -> NDArray[n
             raise InvalidInput(
                 "the plan assigns no advantages", field="options.rewards", hint="trajectory or step write rewards"
             )
-        return padded.advantages
+        return None
     if settings["rewards"] == "step":
         trajectory_rewards(plan, padded.step)
         assert padded.shares is not None, "every trajectory is scored"
-        return padded.shares
+        return padded.share_at, padded.shares
     if len(padded.step) > len(plan.trajectories) or not counts_of(plan)["uniform"]:
         raise InvalidInput(
             f"{len(padded.step)} rows of {len(plan.trajectories)} trajectories in groups of "
@@ -68,25 +64,7 @@ def scores(plan: Plan, padded: Padded, settings: Mapping[str, str]) -> NDArray[n
             field="options.rewards",
             hint="rewards=plan; or merge=trajectory and a recipe with n_rollouts, where each trajectory makes one row",
         )
-    return padded.at_last(trajectory_rewards(plan, padded.step))
-
-
-def tensors(padded: Padded, rm_scores: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-    """The tensors of verl's batch by name, [B, ...]."""
-    tensors: dict[str, NDArray[Any]] = {
-        "prompts": padded.prompts,
-        "responses": padded.responses,
-        "response_mask": padded.response_mask,
-        "input_ids": padded.input_ids,
-        "attention_mask": padded.attention_mask,
-        "position_ids": padded.position_ids,
-        "rm_scores": rm_scores,
-    }
-    if padded.logprobs is not None:
-        tensors["rollout_log_probs"] = padded.logprobs
-    if padded.advantages is not None:
-        tensors["advantages"] = padded.advantages
-    return tensors
+    return padded.last_at, trajectory_rewards(plan, padded.step)
 
 
 def labels(plan: Plan, step: NDArray[np.int64], *, stepwise: bool) -> dict[str, NDArray[Any]]:
@@ -122,57 +100,18 @@ def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
     return [Difference(what, "rewards=plan"), *same_settings(plan), *other_sums(plan), *common]
 
 
-class _Inside:
-    """A sink for a pickle that becomes the arguments of a call: inserts the function, and leaves out the last byte."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self._last = b""
-        self._begun = False
-
-    def write(self, data: bytes | memoryview) -> int:
-        """Append all bytes so far except the last."""
-        n = len(data)
-        if not self._begun:
-            self._begun = True
-            self._sink.write(bytes(data[:2]) + FROM_DICT)
-            data = data[2:]
-        if len(data):
-            self._sink.write(self._last)
-            self._sink.write(data[:-1])
-            self._last = bytes(data[-1:])
-        return n
-
-
-def write_data_proto(
-    sink: Sink, arrays: Mapping[str, NDArray[Any]], beside: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]
-) -> None:
-    """Write a pickle of a verl ``DataProto`` with these tensors, arrays and metadata, one array at a time."""
-    import torch
-
-    class Pickler(pickle.Pickler):
-        """Writes tensors as arrays: torch's format has memory addresses, so that files would differ each time."""
-
-        def reducer_override(self, obj: Any) -> Any:
-            return (torch.from_numpy, (obj.numpy(),)) if isinstance(obj, torch.Tensor) else NotImplemented
-
-    tensors = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in arrays.items()}
-    Pickler(_Inside(sink), protocol=4).dump((tensors, dict(beside), dict(meta)))
-    sink.write(pickle.REDUCE + pickle.STOP)
-
-
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
-    """Write the file. The whole padded batch is in memory, as it is in the trainer."""
-    padded = pad(plan, source, merge=merged(settings), pad_id=PAD_ID)
-    arrays = tensors(padded, scores(plan, padded, settings))
+    """Collect all rows, then write: how wide the matrices are is known at the end."""
+    padded = pad(plan, source, merge=merged(settings))
     beside = labels(plan, padded.step, stepwise=settings["rewards"] == "step")
-    write_data_proto(sink, arrays, beside, {"plan": plan.hash, "timing": {}})
+    write_data_proto(sink, padded, scores(plan, padded, settings), beside, {"plan": plan.hash, "timing": {}})
     progress(len(plan.steps), len(plan.steps))
     differences = padded.unknown
     if settings["rewards"] == "plan":
         what = "verl computes advantages unless its settings select the file's, and replays all rows as one batch"
         differences = (Difference(what, PLANNED.format(len(padded.step))), *differences)
-    return Written(len(padded.step), int(padded.attention_mask.sum()), int(padded.response_mask.sum()), differences)
+    n_tokens = int(padded.n_prompt.sum() + padded.n_response.sum())
+    return Written(len(padded.step), n_tokens, sum(int(part.sum()) for part in padded.loss), differences)
 
 
 def load_command(name: str) -> str:

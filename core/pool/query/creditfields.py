@@ -18,6 +18,8 @@ _FIELDS = {
     " coalesce(TRY_CAST(json_extract_string(f.metadata, '$.greedy') AS BOOLEAN),"
     " TRY_CAST(json_extract_string(f.sampling, '$.temperature') AS DOUBLE) = 0, FALSE) AS greedy",
     "temperature": "TRY_CAST(json_extract_string(f.sampling, '$.temperature') AS DOUBLE) AS temperature",
+    "finish_reason": "f.finish_reason AS finish_reason",
+    "tokenizer_hash": "f.tokenizer_hash AS tokenizer_hash",
     "link": "before.step_uid AS parent_step_uid, f.n_shared_tokens AS n_shared_tokens, f.transition AS transition,"
     " f.source AS source",
     # Fields of producers and facts that exporters write. Notes and tags are not among them.

@@ -105,11 +105,16 @@ def whole_tokens(
             parent = (
                 whole[link.parent_step_id] if link.parent_step_id is not None else StepTokens(None, None, None, None)
             )
-            pieces = [piece for piece in (parent.prompt, parent.response) if piece is not None]
-            shared = np.concatenate(pieces)[:n_shared] if pieces else np.zeros(0, np.int32)
-            if shared.size != n_shared:
-                raise PoolError(f"Step {step_id} leans on {n_shared} tokens of which {shared.size} exist.")
-            prompt = np.concatenate([shared, prompt])
+            own_prompt, prompt = prompt, np.empty(n_shared + prompt.size, np.int32)
+            at = 0
+            for piece in (parent.prompt, parent.response):
+                if piece is not None:
+                    stop = min(n_shared, at + piece.size)
+                    prompt[at:stop] = piece[: stop - at]
+                    at = stop
+            if at != n_shared:
+                raise PoolError(f"Step {step_id} leans on {n_shared} tokens of which {at} exist.")
+            prompt[n_shared:] = own_prompt
         whole[step_id] = StepTokens(prompt, own.response, own.logprobs, own.mask)
     return whole
 
@@ -190,40 +195,28 @@ def sequences(cursor: Cursor, step_uids: Sequence[str]) -> Sequences:
             raise NotFound(f"No step {uid!r}.", field="step_uids")
     links = links_of(cursor, (owner for _, owner in where.values()))
     ordered = with_ancestors(links, (step_id for step_id, _ in where.values()))
-    whole = whole_tokens(links, ordered, token_parts(cursor, ordered))
-    empty = np.zeros(0, np.int32)
-    pieces: list[np.ndarray] = []
-    scores: list[np.ndarray | None] = []
-    masks: list[np.ndarray | None] = []
-    lengths, n_prompt = [], []
-    for uid in step_uids:
-        prompt, response, own, mask = whole[where[uid][0]]
-        prompt = empty if prompt is None else prompt
-        response = empty if response is None else response
-        pieces += [prompt, response]
-        scores.append(own)
-        masks.append(mask)
-        lengths.append(prompt.size + response.size)
-        n_prompt.append(prompt.size)
-    offsets = np.zeros(len(lengths) + 1, np.int64)
+    parts = token_parts(cursor, ordered)
+    chosen = [where[uid][0] for uid in step_uids]
+    n_prompt, lengths = _lengths(links, ordered, parts, chosen)
+    offsets = np.zeros(len(chosen) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
-    logprobs = None
-    if any(own is not None for own in scores):
+    logprobs = masked = None
+    own = [parts[step_id] for step_id in chosen]
+    if any(part.logprobs is not None for part in own):
         logprobs = np.full(offsets[-1], np.nan, np.float32)
-        for own, end, length, leading in zip(scores, offsets[1:].tolist(), lengths, n_prompt, strict=True):
-            if own is not None and own.size == length - leading:
-                logprobs[end - own.size : end] = own
-    masked = None
-    if any(mask is not None for mask in masks):
+        for part, end, n_response in zip(own, offsets[1:].tolist(), (lengths - n_prompt).tolist(), strict=True):
+            if part.logprobs is not None and part.logprobs.size == n_response:
+                logprobs[end - n_response : end] = part.logprobs
+    if any(part.mask is not None for part in own):
         masked = np.zeros(offsets[-1], np.bool_)
-        for mask, end in zip(masks, offsets[1:].tolist(), strict=True):
-            if mask is not None:
-                masked[end - mask.size : end] = mask == 0
-    parent, n_shared = _deltas(links, whole, [where[uid][0] for uid in step_uids])
+        for part, end in zip(own, offsets[1:].tolist(), strict=True):
+            if part.mask is not None:
+                masked[end - part.mask.size : end] = part.mask == 0
+    parent, n_shared = _deltas(links, parts, chosen)
     return Sequences(
-        ids=np.concatenate(pieces) if pieces else empty,
+        ids=_laid(links, parts, chosen, offsets),
         offsets=offsets,
-        n_prompt=np.asarray(n_prompt, np.int64),
+        n_prompt=n_prompt,
         logprobs=logprobs,
         step_uids=list(step_uids),
         parent=parent,
@@ -232,8 +225,66 @@ def sequences(cursor: Cursor, step_uids: Sequence[str]) -> Sequences:
     )
 
 
+def _lengths(
+    links: Mapping[int, Link], ordered: Sequence[int], parts: Mapping[int, StepTokens], chosen: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens of the prompt, and of prompt and response, of each of ``chosen``: int64 ``[n]`` each.
+
+    PoolError if a step shares more tokens than its parent has.
+    """
+    n_prompt: dict[int, int] = {}
+    n_whole: dict[int, int] = {}
+    for step_id in ordered:
+        link, own = links[step_id], parts[step_id]
+        n_prompt[step_id] = 0 if own.prompt is None else own.prompt.size
+        if own.prompt is not None and link.n_shared_tokens:
+            above = 0 if link.parent_step_id is None else n_whole[link.parent_step_id]
+            if above < link.n_shared_tokens:
+                raise PoolError(f"Step {step_id} leans on {link.n_shared_tokens} tokens of which {above} exist.")
+            n_prompt[step_id] += link.n_shared_tokens
+        n_whole[step_id] = n_prompt[step_id] + (0 if own.response is None else own.response.size)
+    return (
+        np.fromiter((n_prompt[step_id] for step_id in chosen), np.int64, len(chosen)),
+        np.fromiter((n_whole[step_id] for step_id in chosen), np.int64, len(chosen)),
+    )
+
+
+def _laid(
+    links: Mapping[int, Link], parts: Mapping[int, StepTokens], chosen: Sequence[int], offsets: np.ndarray
+) -> np.ndarray:
+    """Prompts and responses of ``chosen`` one after another, int32; each token is copied once.
+
+    What a step shares is copied from its parent's place in the result, or is put together from its ancestors' own
+    tokens where the parent isn't chosen.
+    """
+    ids = np.empty(int(offsets[-1]), np.int32)
+    begin_of: dict[int, int] = {}
+    for i in sorted(range(len(chosen)), key=chosen.__getitem__):
+        begin, end = int(offsets[i]), int(offsets[i + 1])
+        at, n, step_id = begin, end - begin, chosen[i]
+        while n:
+            if step_id in begin_of:
+                ids[at : at + n] = ids[begin_of[step_id] : begin_of[step_id] + n]
+                break
+            link, own = links[step_id], parts[step_id]
+            n_shared = 0 if own.prompt is None else link.n_shared_tokens
+            if n > n_shared:
+                place = at + n_shared
+                for piece in (own.prompt, own.response):
+                    if piece is not None:
+                        stop = min(at + n, place + piece.size)
+                        ids[place:stop] = piece[: stop - place]
+                        place = stop
+                n = n_shared
+            if n:
+                assert link.parent_step_id is not None, "lengths were checked"
+                step_id = link.parent_step_id
+        begin_of.setdefault(chosen[i], begin)
+    return ids
+
+
 def _deltas(
-    links: Mapping[int, Link], whole: Mapping[int, StepTokens], step_ids: Sequence[int]
+    links: Mapping[int, Link], parts: Mapping[int, StepTokens], step_ids: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """For each step its nearest ancestor among ``step_ids`` and how many tokens lead both: int64 ``[n]`` each.
 
@@ -243,7 +294,7 @@ def _deltas(
     parent, n_shared = np.full(len(step_ids), -1, np.int64), np.zeros(len(step_ids), np.int64)
     for i, step_id in enumerate(step_ids):
         at, shared = step_id, None
-        while (above := links[at].parent_step_id) is not None and whole[at].prompt is not None:
+        while (above := links[at].parent_step_id) is not None and parts[at].prompt is not None:
             shared = links[at].n_shared_tokens if shared is None else min(shared, links[at].n_shared_tokens)
             at = above
             if at in index:

@@ -1,0 +1,62 @@
+"""Token ids of training rows as bytes of a format: what a row shares with an earlier one is encoded once and copied.
+
+A step's prompt holds the steps before it, so of a trajectory's rows nearly all tokens stand in the row before::
+
+    rows      [5 6 7]   [5 6 7 8 9]        the second shares 3 tokens with the first
+    encoded    5 6 7           8 9
+    bytes     "5,6,7,"  "5,6,7," + "8,9,"
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from core.batch.rows import Rows
+from core.export.codes import Encoder
+from core.tree.sequences import ragged_index
+
+
+class EncodedIds:
+    """The ids of some rows, encoded."""
+
+    def __init__(self, rows: Rows, encode: Encoder) -> None:
+        self._parent, self._n_shared = rows.parent.tolist(), rows.n_shared.tolist()
+        self._lengths = rows.lengths.tolist()
+        n_own = rows.lengths - rows.n_shared
+        own, ends = encode(rows.ids[ragged_index(rows.offsets[:-1] + rows.n_shared, n_own)])
+        self._ends = np.concatenate([np.zeros(1, dtype=np.int64), ends])
+        self._first_own = (np.cumsum(n_own) - n_own).tolist()
+        self._lay(own)
+
+    def _lay(self, own: np.ndarray) -> None:
+        """Copy each row's bytes together: what it shares from the row before, then its own."""
+        borders = self._ends[np.append(self._first_own, len(self._ends) - 1)].tolist()
+        self._shared: list[int] = []
+        self._begins = [0]
+        for i, (begin, end) in enumerate(pairwise(borders)):
+            self._shared.append(self.at(self._parent[i], self._n_shared[i]) if self._n_shared[i] else 0)
+            self._begins.append(self._begins[-1] + self._shared[i] + end - begin)
+        out = np.empty(self._begins[-1], dtype=np.uint8)
+        for i, (begin, end) in enumerate(pairwise(borders)):
+            at, n_shared = self._begins[i], self._shared[i]
+            if n_shared:
+                above = self._begins[self._parent[i]]
+                out[at : at + n_shared] = out[above : above + n_shared]
+            out[at + n_shared : self._begins[i + 1]] = own[begin:end]
+        self._bytes = out.data
+
+    def at(self, i: int, n: int) -> int:
+        """Bytes of the first ``n`` tokens of row ``i``."""
+        while n < self._n_shared[i]:
+            i = self._parent[i]
+        own = self._first_own[i]
+        return int(self._shared[i] + self._ends[own + n - self._n_shared[i]] - self._ends[own])
+
+    def part(self, i: int, begin: int = 0, end: int | None = None) -> memoryview:
+        """Bytes of tokens ``[begin, end)`` of row ``i``, by default to its end."""
+        first = self._begins[i]
+        low = first + self.at(i, begin) if begin else first
+        high = self._begins[i + 1] if end is None or end == self._lengths[i] else first + self.at(i, end)
+        return self._bytes[low:high]

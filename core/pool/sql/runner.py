@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import socket
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from core.errors import Conflict, InvalidInput, PoolError
+from core.errors import Conflict, InvalidInput, NoRoom, PoolError, is_full
 from core.pool.sql.worker import LENGTH, MAX_BYTES, MAX_MESSAGE, send
 from core.pool.store.database import Cursor
 from core.pool.store.memoryuse import own_memory
@@ -32,7 +33,9 @@ AT_ONCE = 2
 MAX_GROWTH = 3 << 29
 """Bytes of private memory that a process may hold."""
 MAX_READ = 4 << 30
-"""Bytes that are handed to one query."""
+"""Bytes that are handed to one query, all its tables together."""
+MAX_SHARE = 0.5
+"""Of the disk's free space when the query begins: the most that its copies may take."""
 POLL_S = 0.05
 START_TIMEOUT_S = 60.0
 EXPORT_ROWS = 16_384
@@ -244,19 +247,54 @@ class QueryRunner:
             worker.kill()
 
 
+class Room:
+    """How much one query's copies may still take: ``MAX_READ``, and a share of what the disk had free.
+
+    Args:
+        folder: where the copies are; None is the system's for temporary files.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self._free = shutil.disk_usage(folder or tempfile.gettempdir()).free
+        self._left = min(MAX_READ, int(self._free * MAX_SHARE))
+
+    def take(self, n_bytes: int, table: str) -> None:
+        """Count bytes before they are written.
+
+        Raises:
+            InvalidInput: they are more than a query may read.
+            NoRoom: they are more than the disk has room for.
+        """
+        self._left -= n_bytes
+        if self._left >= 0:
+            return
+        hint = "Name the columns that you need, or compare a column of one table with a constant."
+        if self._free * MAX_SHARE >= MAX_READ:
+            raise InvalidInput(
+                f"The query reads more than {MAX_READ >> 30} GiB; {table} goes beyond.", field="sql", hint=hint
+            )
+        raise NoRoom(
+            f"The query copies what it reads, {table} too, and the disk has only {self._free >> 20} MiB free.",
+            field="sql",
+            hint=f"{hint} Or free some room.",
+        )
+
+
 def write_table(
-    cursor: Cursor, read: Sequence[Any], known: Mapping[str, str], folder: Path | None, check: Callable[[], None]
+    cursor: Cursor, read: Sequence[Any], known: Mapping[str, str], room: Room, check: Callable[[], None]
 ) -> IO[bytes]:
-    """Write the rows that a query reads of one table to an unnamed Arrow file.
+    """Write the rows that a query reads of one table to an unnamed Arrow file, which is gone when the process ends.
 
     Args:
         read: table, columns, ``(column, comparison, constant)`` that rows fulfil, and most rows or None.
         known: the table's columns with their types; what is not among them is not read.
-        folder: where the file is; None is the system's.
+        room: what the query's files may still take, and where they are.
 
     Raises:
         InvalidInput: more bytes than a query may read.
-        PoolError: no room for the file.
+        NoRoom: no room for the file.
+        PoolError: the file can't be written.
     """
     table, columns, keep, limit = read
     if not set(columns) <= known.keys() or not {part[0] for part in keep} <= known.keys():
@@ -267,24 +305,18 @@ def write_table(
     sql = f'SELECT {", ".join(f"{chr(34)}{name}{chr(34)}" for name in columns)} FROM main."{table}" WHERE {where}'
     relation = cursor.sql(sql, params=[value for _, _, value in keep])
     reader = (relation if limit is None else relation.limit(limit)).to_arrow_reader(EXPORT_ROWS)
-    file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (who asked closes it)
-    n_bytes = 0
+    file: IO[bytes] = tempfile.TemporaryFile(dir=room.folder)  # noqa: SIM115 (who asked closes it)
     try:
         with pa.ipc.new_file(file, reader.schema) as writer:
             for batch in reader:
                 check()
-                n_bytes += batch.nbytes
-                if n_bytes > MAX_READ:
-                    raise InvalidInput(
-                        f"The query reads more than {MAX_READ >> 30} GiB of {table}.",
-                        field="sql",
-                        hint="Name the columns that you need, or compare a column of one table with a constant.",
-                    )
+                room.take(batch.nbytes, table)
                 writer.write_batch(batch)
         file.flush()
     except OSError as error:
         file.close()
-        raise PoolError(f"What the query reads could not be written to a file: {error}", field="data_dir") from error
+        refused = NoRoom if is_full(error) else PoolError
+        raise refused(f"What the query reads could not be written to a file: {error}", field="data_dir") from error
     except BaseException:
         file.close()
         raise

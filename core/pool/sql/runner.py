@@ -104,7 +104,14 @@ class Worker:
         self._send(dict(request), limits)
         needed = _checked_answer(self._receive(limits))["reads"]
         with ExitStack() as stack:
-            files = [(name, stack.enter_context(file)) for name, file in hand_over(needed, lambda: self._check(limits))]
+            try:
+                files = [
+                    (name, stack.enter_context(file)) for name, file in hand_over(needed, lambda: self._check(limits))
+                ]
+            except BaseException:
+                # It waits for the files, and would take the next query for them.
+                self.kill()
+                raise
             self._send({"tables": [name for name, _ in files]}, limits, [file.fileno() for _, file in files])
         answer = _checked_answer(self._receive(limits))
         if not 0 <= answer["n_bytes"] <= 2 * MAX_BYTES:

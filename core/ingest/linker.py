@@ -28,7 +28,7 @@ from core.pool.store.append import ids_array
 from core.pool.trajectories import Trajectories
 from core.types import CallKind, IdentitySource, Source, Step
 
-MAX_BYTES = 96 << 20
+MAX_BYTES = 32 << 20
 """Memory for the tokens and hashes of trajectories, bytes."""
 MAX_TRACES = 4096
 """The number of traces, and of connections, whose trajectory is cached."""

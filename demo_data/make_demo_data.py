@@ -1,4 +1,4 @@
-"""Make ``demo_data/``: the policy's script, and the journal of a run of the demo against it.
+"""Generates ``demo_data/``: the policy's script, and the journal of a demo run with it.
 
     python demo_data/make_demo_data.py
 

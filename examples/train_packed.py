@@ -1,4 +1,4 @@
-"""Train a transformers model on exported packed rows.
+"""Trains a transformers model on exported packed rows.
 
 python examples/train_packed.py ROWS.safetensors MODEL_DIR
 """

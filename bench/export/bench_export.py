@@ -1,4 +1,4 @@
-"""Export speed and memory by format, beside the obvious way with Hugging Face ``datasets``.
+"""Export speed and memory by format, compared with Hugging Face ``datasets``.
 
     python bench/export/bench_export.py [--trajectories 20000] [--groups 2 8]
 

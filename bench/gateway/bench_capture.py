@@ -1,4 +1,4 @@
-"""Capture throughput: the engine itself, our gateway (durable) and peers, in one run.
+"""Measures capture throughput: the engine alone, the gateway (durable) and peers, in one run.
 
     python bench/gateway/bench_capture.py [--seconds 1] [--rounds 1] [--more 4] [--upstream FOLDER]
 

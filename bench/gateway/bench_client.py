@@ -1,4 +1,4 @@
-"""The gateway's own HTTP/1 client beside aiohttp and httpx, in one run.
+"""Compares the gateway's HTTP/1 client with aiohttp and httpx, in one run.
 
     python bench/gateway/bench_client.py [--seconds 1] [--rounds 5]
 

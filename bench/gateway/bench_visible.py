@@ -1,4 +1,4 @@
-"""From an answer to its step on the page: how long that takes at 500 calls/s, and what watching costs.
+"""Measures the time from an answer to its step on the page at 500 calls/s, and the cost of an open page.
 
     python bench/gateway/bench_visible.py [--rate 500] [--seconds 20] [--rounds 3]
 

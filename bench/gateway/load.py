@@ -1,4 +1,4 @@
-"""Load for gateway benchmarks: an instant upstream and a closed-loop driver, both as thin as Python gets.
+"""Load for gateway benchmarks: an instant upstream and a closed-loop driver, both with minimal overhead.
 
 python bench/gateway/load.py upstream PORT     # answers every POST at once, with ids and log-probs; streams if asked
 python bench/gateway/load.py drive URL CONNECTIONS SECONDS KEY SIZE [stream]   # prints one line of JSON

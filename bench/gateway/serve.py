@@ -1,4 +1,4 @@
-"""A gateway alone, for benchmarks; stops at stdin's end.
+"""Runs a gateway without pool, for benchmarks; stops when stdin ends.
 
 python bench/gateway/serve.py DATA_DIR UPSTREAM_URL [N_PROCESSES]
 """

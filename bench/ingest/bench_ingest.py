@@ -1,4 +1,4 @@
-"""Ingest of agentic calls: from journal records on disk to steps in the pool.
+"""Measures ingest of agentic calls: from journal records on disk to steps in the pool.
 
     python bench/ingest/bench_ingest.py [--agents 50] [--turns 40] [--repeat 3]
 

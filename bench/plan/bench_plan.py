@@ -1,4 +1,4 @@
-"""Plans and leases over a million steps.
+"""Measures plans and leases over a million steps.
 
     python bench/plan/bench_plan.py [--trajectories 20000] [--repeat 5]
 

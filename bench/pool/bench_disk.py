@@ -1,4 +1,4 @@
-"""Bytes on disk for the same calls, and lists of the same steps: this pool beside its peers.
+"""Compares the pool with its peers: bytes on disk for the same calls, and lists of the same steps.
 
     python bench/pool/bench_disk.py [--trajectories 40] [--steps 50] [--listed 100000]
 

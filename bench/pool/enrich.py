@@ -1,4 +1,4 @@
-"""What agents say, put into a pool of ``generate.py``: messages, tools, models, labels, tags, notes, all from a seed.
+"""Adds seeded messages, tools, models, labels, tags and notes to a pool of ``generate.py``.
 
     python bench/pool/enrich.py [--trajectories 20000] [--steps 50] [--seed 0]
 

@@ -1,4 +1,4 @@
-"""A pool of any size from a seed: prompt groups of growing contexts, through ``pool.steps.append`` like ingest.
+"""Generates a pool of any size: prompt groups of growing contexts, through ``pool.steps.append`` like ingest.
 
     python bench/pool/generate.py [OUT] [--trajectories 20000] [--steps 50] [--seed 0]
 

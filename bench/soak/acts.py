@@ -1,4 +1,4 @@
-"""What people and trainers do meanwhile: labels, undos, leases, versions, exports, reads, SQL, retention, backups."""
+"""Actions during the soak: labels, undos, leases, versions, exports, reads, SQL, retention, backups."""
 
 from __future__ import annotations
 

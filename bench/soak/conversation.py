@@ -1,4 +1,4 @@
-"""Conversations of agents in each dialect, as bodies of calls and what is taken up from the answers."""
+"""Conversations of agents in each dialect: request bodies, and continuation from the answers."""
 
 from __future__ import annotations
 

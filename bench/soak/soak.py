@@ -1,4 +1,4 @@
-"""Mixed traffic for a long time: does anything grow that must not?
+"""Runs mixed traffic for a long time, and checks that memory, threads and files do not grow.
 
     python bench/soak/soak.py [--seconds 7200] [--rate 8] [--open 5000] [--gateways 0] [--write NAME]
 

@@ -1,4 +1,4 @@
-"""Rows under a token budget: our planner against first-fit in arrival order, TRL's and AReaL's, in one run.
+"""Rows under a token budget: the planner against first-fit in arrival order, TRL's and AReaL's, in one run.
 
     python bench/tree/bench_packing.py [--out bench/results/packing.json]
 

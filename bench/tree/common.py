@@ -1,4 +1,4 @@
-"""Workloads and peers of the tree benchmarks. Peers run as they are published; what isn't here is skipped by name."""
+"""Workloads and peers of the tree benchmarks. Peers run unchanged; missing ones are skipped and named."""
 
 from __future__ import annotations
 

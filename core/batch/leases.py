@@ -1,4 +1,4 @@
-"""Batches for trainers: a plan is leased to a named consumer, and acknowledged, given back, or it expires.
+"""Batches for trainers: a plan is leased to a named consumer, and acknowledged, released, or it expires.
 
 Delivery is at least once: a lease that is not acknowledged returns to the pool. Planning and leasing are one step
 under one lock, so two consumers never get trajectories of the same prompt group, unless a fetch says ``shared``.

@@ -1,4 +1,4 @@
-"""Earlier responses, found by id in the journal, so they outlive this process and all gateway processes can read
+"""Earlier responses, found by id in the journal, so they survive restarts and all gateway processes can read
 them.
 """
 

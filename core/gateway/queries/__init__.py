@@ -1,1 +1,1 @@
-"""Routes that are no model call and are not recorded: models, token counts, engine health, stored responses."""
+"""Routes that are not model calls and are not recorded: models, token counts, engine health, stored responses."""

@@ -1,4 +1,4 @@
-"""Base class of HTTP endpoints that are no model call and are not recorded."""
+"""Base class of HTTP endpoints that are not model calls and are not recorded."""
 
 from __future__ import annotations
 

@@ -20,26 +20,26 @@ Row = tuple[str, str, str]
 
 def load(name: str) -> dict[str, Any]:
     """One result file."""
-    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    return found
+    results: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return results
 
 
 def gateway_rows() -> Iterator[Row]:
     """Capture beside peers, every call of ours on disk before its reply; and from reply to page."""
-    found = load("gateway")
-    machine = found["machine"]
+    results = load("gateway")
+    machine = results["machine"]
     busy = f" (load {machine['load_before']:.0f} on {machine['cpus']} cores)"
     for case in GATEWAY_CASES:
-        rows = {name: one["cases"][case] for name, one in found["results"].items() if case in one["cases"]}
+        rows = {name: one["cases"][case] for name, one in results["results"].items() if case in one["cases"]}
         ours = rows["claw-studio"]
-        said = f"{ours['requests_per_s']:,.0f} requests/s, p50 {ours['p50_ms']:.1f} ms, p99 {ours['p99_ms']:.0f} ms"
-        times = found["times_what_peers_do"][case]
+        text = f"{ours['requests_per_s']:,.0f} requests/s, p50 {ours['p50_ms']:.1f} ms, p99 {ours['p99_ms']:.0f} ms"
+        times = results["times_what_peers_do"][case]
         peers = ", ".join(
             f"{name} {rows[name]['requests_per_s']:,.0f} (1/{one['best']:.0f}; CPU {one['cpu_per_request']:.0f}×)"
             for name, one in times.items()
         )
-        yield f"capture, {case}{busy}", said, peers
-    added, sync = found["p50_added_ms"], machine["sync_8kb_ms"]
+        yield f"capture, {case}{busy}", text, peers
+    added, sync = results["p50_added_ms"], machine["sync_8kb_ms"]
     yield (
         "added to a call at one connection",
         f"{added:.1f} ms, the sync of {sync:.1f} ms included",
@@ -119,8 +119,8 @@ POOL_CASES = (
 
 def pool_rows() -> Iterator[Row]:
     """The pool: a million steps, bytes on disk, lists."""
-    found = load("pool")
-    cases, machine = found["million"]["cases"], found["million"]["machine"]
+    results = load("pool")
+    cases, machine = results["million"]["cases"], results["million"]["machine"]
     waiting = max(machine["load_before"][0], machine["load_after"][0])
     busy = f"(load {waiting:.1f} on {machine['cpus']} cores)" if waiting > machine["cpus"] else ""
     bulk = [name for name in cases if name.startswith("bulk") and name.endswith(("label", "undo"))]
@@ -128,7 +128,7 @@ def pool_rows() -> Iterator[Row]:
         case = cases[name]
         cpu = f", {case['cpu_p50_ms']:,.0f} ms of processor" if "cpu_p50_ms" in case else ""
         yield f"1,000,000 steps, {name}", f"p50 {case['p50_ms']:,.0f} ms, p95 {case['p95_ms']:,.0f} ms{cpu}", busy
-    disk = found["disk"]
+    disk = results["disk"]
     raw, ours, journal, *others = disk["stores"].items()
     peers = [f"{name} {store['bytes'] / 1e6:,.0f} MB" for name, store in (raw, *others)]
     yield (
@@ -137,20 +137,20 @@ def pool_rows() -> Iterator[Row]:
         f" (journal {journal[1]['bytes'] / 1e6:,.0f} MB until retention)",
         "; ".join(peers),
     )
-    lists = {name: listed for name, listed in found["lists"].items() if name != "n_steps"}
+    lists = {name: listed for name, listed in results["lists"].items() if name != "n_steps"}
     (_, ours_listed), *peers_listed = lists.items()
     for name, case in ours_listed.items():
         beside = [f"{peer} p50 {theirs[name]['p50_ms']:,.0f} ms" for peer, theirs in peers_listed]
-        yield f"{found['lists']['n_steps']:,} steps, {name}", f"p50 {case['p50_ms']:,.0f} ms", "; ".join(beside)
+        yield f"{results['lists']['n_steps']:,} steps, {name}", f"p50 {case['p50_ms']:,.0f} ms", "; ".join(beside)
 
 
 def ingest_rows() -> Iterator[Row]:
     """From the journal to the pool."""
-    found = load("ingest")
+    results = load("ingest")
     yield (
-        f"ingest of calls of {found['record_bytes'] / 1e3:.0f} KB, {found['turns']} turns each agent",
-        f"{found['calls_per_s']:,.0f} calls/s, {found['mb_per_s']:.0f} MB/s, {found['peak_rss_mb']} MB of memory",
-        f"load {found['machine']['load_before']} before the run",
+        f"ingest of calls of {results['record_bytes'] / 1e3:.0f} KB, {results['turns']} turns each agent",
+        f"{results['calls_per_s']:,.0f} calls/s, {results['mb_per_s']:.0f} MB/s, {results['peak_rss_mb']} MB of memory",
+        f"load {results['machine']['load_before']} before the run",
     )
 
 

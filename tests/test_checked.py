@@ -51,5 +51,5 @@ def test_the_field_is_named(body: dict[str, Any], field: str, says: str) -> None
 
 
 def test_null_is_absent_and_further_fields_are_left_out() -> None:
-    asked = checked(Asked, {"name": "a", "n": None, "bias": {"3": 1}, "temperature": 0.5})
-    assert asked == Asked("a", 1, {3: 1.0})
+    request = checked(Asked, {"name": "a", "n": None, "bias": {"3": 1}, "temperature": 0.5})
+    assert request == Asked("a", 1, {3: 1.0})

@@ -44,8 +44,8 @@ def test_import_then_export_without_a_service(tmp_path: Path) -> None:
     for imported, known in ((2, 0), (0, 2)):
         done = cli("import", str(lines), "--data", data)
         assert done.returncode == 0, done.stderr
-        told = json.loads(done.stdout)
-        assert (told["imported"], told["n_known"], told["formats"]) == (imported, known, {str(lines): "steps"})
+        report = json.loads(done.stdout)
+        assert (report["imported"], report["n_known"], report["formats"]) == (imported, known, {str(lines): "steps"})
     done = cli("export", "steps_parquet", "--data", data, "--recipe", '{"algorithm": "sft"}')
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -63,8 +63,8 @@ def test_a_bad_line_is_named_and_the_others_are_taken_unless_told_otherwise(tmp_
     done = cli("import", str(lines), "--data", data)
     assert done.returncode == 1
     assert "steps.jsonl:2: step_index: Field required" in done.stderr
-    told = json.loads(done.stdout)
-    assert (told["imported"], told["n_known"], told["n_problems"]) == (1, 0, 1)
+    report = json.loads(done.stdout)
+    assert (report["imported"], report["n_known"], report["n_problems"]) == (1, 0, 1)
 
 
 def test_keys_are_listed_and_revoked(tmp_path: Path) -> None:

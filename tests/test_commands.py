@@ -14,8 +14,8 @@ def test_sql_freeze_diff_and_export(tmp_path: Path) -> None:
     lines.write_text("".join(json.dumps(step(i)) + "\n" for i in range(2)))
     assert cli("import", str(lines), "--data", data).returncode == 0
 
-    asked = cli("sql", "SELECT step_index, reward FROM step_state ORDER BY step_index", "--data", data, "--json")
-    assert [json.loads(line) for line in asked.stdout.splitlines()] == [
+    completed = cli("sql", "SELECT step_index, reward FROM step_state ORDER BY step_index", "--data", data, "--json")
+    assert [json.loads(line) for line in completed.stdout.splitlines()] == [
         {"step_index": 0, "reward": 0.0},
         {"step_index": 1, "reward": 1.0},
     ]
@@ -23,12 +23,12 @@ def test_sql_freeze_diff_and_export(tmp_path: Path) -> None:
     assert refused.returncode == 2
     assert "Only SELECT" in refused.stderr
 
-    told = []
+    rows = []
     for name, where in (("v1", ""), ("v2", "step_index = 1")):
         done = cli("freeze", name, "--data", data, "--where", where, "--recipe", '{"algorithm": "sft"}', "--note", "x")
         assert done.returncode == 0, done.stderr
-        told.append(json.loads(done.stdout))
-    assert [one["n_steps"] for one in told] == [2, 1]
+        rows.append(json.loads(done.stdout))
+    assert [one["n_steps"] for one in rows] == [2, 1]
     listed = [json.loads(line) for line in cli("versions", "--data", data).stdout.splitlines()]
     assert [one["name"] for one in listed] == ["v2", "v1"]
     assert json.loads(cli("diff", "v1", "v2", "--data", data).stdout)["counts"]["removed"] == 1
@@ -45,8 +45,8 @@ def test_backup_restore_doctor_and_retention(tmp_path: Path) -> None:
     lines = tmp_path / "steps.jsonl"
     lines.write_text("".join(json.dumps(step(i)) + "\n" for i in range(2)))
     assert cli("import", str(lines), "--data", data).returncode == 0
-    told = json.loads(cli("backup", str(tmp_path / "backup"), "--data", data).stdout)
-    assert told["n_steps"] == 2
+    report = json.loads(cli("backup", str(tmp_path / "backup"), "--data", data).stdout)
+    assert report["n_steps"] == 2
     refused = cli("restore", str(tmp_path / "backup"), "--data", data)
     assert refused.returncode == 2
     assert "has a pool" in refused.stderr
@@ -54,9 +54,9 @@ def test_backup_restore_doctor_and_retention(tmp_path: Path) -> None:
     assert json.loads(cli("restore", str(tmp_path / "backup"), "--data", other).stdout)["n_steps"] == 2
 
     deep = cli("doctor", "--deep", "--json", "--data", other, CLAW_STUDIO_PORT="0")
-    found = {one["check"]: one for one in json.loads(deep.stdout)}
-    assert found["steps"]["state"] == "ok"
-    assert found["steps"]["message"].startswith("2 steps, 2 compared")
+    checks = {one["check"]: one for one in json.loads(deep.stdout)}
+    assert checks["steps"]["state"] == "ok"
+    assert checks["steps"]["message"].startswith("2 steps, 2 compared")
 
     nothing = cli("retain", "--data", other)
     assert nothing.returncode == 2

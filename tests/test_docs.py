@@ -134,7 +134,7 @@ def test_nothing_private_is_committed() -> None:
     """No machine paths, registry hosts or keys in tracked text."""
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     patterns = re.compile(r"/work/(?:main|scratch|shared)|/root/|registry\.npmjs|pypi\.org/simple|sk-[A-Za-z0-9]{32,}")
-    found = []
+    paths = []
     for name in tracked:
         path = ROOT / name
         if (
@@ -144,8 +144,8 @@ def test_nothing_private_is_committed() -> None:
         ):
             continue
         if patterns.search(path.read_text(errors="replace")):
-            found.append(name)
-    assert found == []
+            paths.append(name)
+    assert paths == []
 
 
 def test_the_measured_table_says_what_the_results_say() -> None:

@@ -31,10 +31,10 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 def submit(service: Service, uid: str) -> None:
     step = {"trajectory_uid": uid, "prompt_ids": [1, 2], "response_ids": [3], "response_logprobs": [-0.5]}
-    told = httpx.post(
+    response = httpx.post(
         service.base_url + "/api/v1/steps", json={"steps": [{"step_uid": uid, "step_index": 0, **step}]}, timeout=120
     )
-    assert told.status_code == 200, told.text
+    assert response.status_code == 200, response.text
 
 
 def healthz(service: Service) -> httpx.Response:
@@ -56,11 +56,11 @@ def test_a_thread_that_ends_is_started_again_and_told(service: Service, monkeypa
 
     monkeypatch.setattr(service.ingest._journal, "read", end)
     eventually(lambda: service.supervisor.n_ends["the ingest thread"] == 1)
-    told = healthz(service).json()
-    assert not told["ok"]
-    assert [one["part"] for one in told["problems"]] == ["thread"]
-    assert "the ingest thread" in told["problems"][0]["message"]
-    assert httpx.get(service.base_url + "/api/v1/stats", timeout=120).json()["problems"] == told["problems"]
+    health = healthz(service).json()
+    assert not health["ok"]
+    assert [one["part"] for one in health["problems"]] == ["thread"]
+    assert "the ingest thread" in health["problems"][0]["message"]
+    assert httpx.get(service.base_url + "/api/v1/stats", timeout=120).json()["problems"] == health["problems"]
     assert (
         'claw_thread_ends_total{thread="the ingest thread"} 1'
         in httpx.get(service.base_url + "/metrics", timeout=120).text
@@ -97,9 +97,9 @@ def test_lag_is_measured_at_the_journals_end(service: Service, monkeypatch: pyte
         monkeypatch.setattr("core.health.STALL_S", 0.1)
         service.problems()
         time.sleep(0.2)
-        told = healthz(service)
-        assert told.status_code == 503
-        assert "waiting for" in told.json()["ingest_error"]
+        response = healthz(service)
+        assert response.status_code == 503
+        assert "waiting for" in response.json()["ingest_error"]
     eventually(lambda: service.ingest.lag_s == 0.0)
     assert healthz(service).status_code == 200
 
@@ -144,12 +144,12 @@ def test_two_seconds_without_descriptors_stop_nothing_for_good(tmp_path: Path) -
         [sys.executable, "-c", NO_DESCRIPTORS, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["steps"] == 3
-    assert "ingest" in told["parts"]
-    assert "Too many open files" in told["message"]
-    assert told["lag"] > 0.5
-    assert (told["well"], told["healthz"]) == (True, 200)
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["steps"] == 3
+    assert "ingest" in report["parts"]
+    assert "Too many open files" in report["message"]
+    assert report["lag"] > 0.5
+    assert (report["well"], report["healthz"]) == (True, 200)
 
 
 def mounted(path: Path, size: str) -> bool:
@@ -176,8 +176,8 @@ def test_a_full_disk_is_told_before_a_call_fails_and_its_end_too(tmp_path: Path,
                 while True:
                     file.write(bytes(4096))
                     file.flush()
-            told = eventually(lambda: (now := healthz(service)).status_code == 503 and now)
-            assert "No space left" in told.json()["problems"][0]["message"]
+            response = eventually(lambda: (now := healthz(service)).status_code == 503 and now)
+            assert "No space left" in response.json()["problems"][0]["message"]
             assert httpx.get(service.base_url + "/readyz", timeout=120).status_code == 503
             assert "claw_journal_failing 1" in httpx.get(service.base_url + "/metrics", timeout=120).text
             filler.unlink()
@@ -215,8 +215,8 @@ def test_damage_shows_in_every_place(tmp_path: Path) -> None:
         assert (row["segment"], row["journal_offset"]) == (segment.name, damage.offset)
         (kept,) = journal.glob("*.bad")
         assert kept.read_bytes() == bytes(whole[damage.begin : damage.end])
-        told = healthz(service)
-        assert (told.status_code, told.json()["ok"]) == (200, False), "calls are captured and arrive"
+        response = healthz(service)
+        assert (response.status_code, response.json()["ok"]) == (200, False), "calls are captured and arrive"
         assert "claw_journal_damages 1" in httpx.get(service.base_url + "/metrics", timeout=120).text
         assert httpx.get(service.base_url + "/api/v1/stats", timeout=120).json()["n_journal_damages"] == 1
         assert any(segment.name in finding["message"] for finding in service.health())

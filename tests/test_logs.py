@@ -108,8 +108,8 @@ raise ValueError(hostile)
 
 
 def test_what_nobody_caught_and_other_libraries_lines_are_spelt_too() -> None:
-    told = HOSTILE.encode("unicode_escape").decode()
-    done = subprocess.run([sys.executable, "-c", OTHERS, told], capture_output=True, timeout=120, check=False)
+    escaped = HOSTILE.encode("unicode_escape").decode()
+    done = subprocess.run([sys.executable, "-c", OTHERS, escaped], capture_output=True, timeout=120, check=False)
     written = done.stderr.decode()
     assert done.returncode == 1
     assert not STEERS.search(written)

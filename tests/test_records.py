@@ -97,18 +97,18 @@ def test_keys_in_what_a_log_says_of_its_call_leave_with_it():
         "messages": [{"role": "user", "content": f"my key is {key}."}],
     }
     before = orjson.dumps(step)
-    found = scrub.scrub_step(step)
+    scrubbed = scrub.scrub_step(step)
     assert orjson.dumps(step) == before
-    assert key not in orjson.dumps(found).decode()
-    assert found["messages"] == [{"role": "user", "content": "my key is [secret]."}]
-    assert found["sampling"] == {"temperature": 0.5}
-    assert found["tools"] == [{"type": "function", "function": function}, {"type": "mcp"}]
-    assert found["metadata"]["log"] == [{"a": 1}]
-    assert found["metadata"]["dropped_fields"] == [
+    assert key not in orjson.dumps(scrubbed).decode()
+    assert scrubbed["messages"] == [{"role": "user", "content": "my key is [secret]."}]
+    assert scrubbed["sampling"] == {"temperature": 0.5}
+    assert scrubbed["tools"] == [{"type": "function", "function": function}, {"type": "mcp"}]
+    assert scrubbed["metadata"]["log"] == [{"a": 1}]
+    assert scrubbed["metadata"]["dropped_fields"] == [
         "n", "sampling.extra_headers", "sampling.api_key", "metadata.log.Headers", "metadata.user_api_key",
         "tools.authorization",
     ]  # fmt: skip
-    assert scrub.scrub_step(found)["metadata"] == found["metadata"]
+    assert scrub.scrub_step(scrubbed)["metadata"] == scrubbed["metadata"]
     harmless = {"step_uid": "s", "metadata": {"a": 1}, "sampling": None, "tools": None, "messages": [{"api_key": "x"}]}
     assert scrub.scrub_step(harmless) == harmless
 
@@ -128,8 +128,8 @@ def test_a_header_is_more_than_its_key_and_a_conversation_may_name_one():
     keys = scrub.logged_secrets(record)
     assert {key, session, f"Bearer {key}"} <= set(keys)
     assert not {"text/event-stream", "canary-in-words", "x" * 20} & set(keys)
-    said = {"a": f"{key} {session} Bearer {key} text/event-stream Path=/ Bearer"}
-    assert scrub.scrubbed(said, keys) == {"a": "[secret] [secret] [secret] text/event-stream Path=/ Bearer"}
+    texts = {"a": f"{key} {session} Bearer {key} text/event-stream Path=/ Bearer"}
+    assert scrub.scrubbed(texts, keys) == {"a": "[secret] [secret] [secret] text/event-stream Path=/ Bearer"}
     assert scrub.logged_secrets({"messages": [], "usage": {"tokens": 3}, "rows": [1, None, "x"]}) == []
     request = {"model": "m", "extra_headers": headers}
     assert session in scrub.pop_secrets(request)[1]

@@ -88,8 +88,8 @@ def clean(written: bytes, *, terminal: bool = False) -> str:
     if terminal:
         # A terminal's own line ends, and how progress is drawn.
         text = re.sub(r"\r(?=\n|\d+ records)", "", text)
-    found = STEERS.search(text)
-    assert found is None, text[max(0, found.start() - 200) : found.end() + 50].encode("unicode_escape")
+    match = STEERS.search(text)
+    assert match is None, text[max(0, match.start() - 200) : match.end() + 50].encode("unicode_escape")
     return text
 
 
@@ -118,8 +118,8 @@ def misbehave(studio: ServeProcess) -> None:
     step = {"trajectory_uid": f"u-{MARK}", "step_index": 0, "prompt_ids": [1], "response_ids": [2], "reward": 1.0,
             "is_last": True, "error": HOSTILE, "agent": HOSTILE, "model": HOSTILE, "channel": HOSTILE,
             "finish_reason": HOSTILE, "metadata": {HOSTILE: HOSTILE}}  # fmt: skip
-    told = studio.http.post("/api/v1/steps", json={"steps": [step]})
-    assert told.status_code == 200, told.text
+    response = studio.http.post("/api/v1/steps", json={"steps": [step]})
+    assert response.status_code == 200, response.text
     studio.http.post("/api/v1/sessions", json={"trajectory_uid": "s", "agent": HOSTILE, "metadata": {"a": HOSTILE}})
     studio.http.put(f"/api/v1/views/{quote(MARK)}", json={"where": "reward > 0", "author": HOSTILE})
     studio.http.post("/api/v1/policy", json={"version": 1, "event": "registered", "metadata": {"a": HOSTILE}})
@@ -136,9 +136,9 @@ def misbehave(studio: ServeProcess) -> None:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[HostileEngine]:
-    found = HostileEngine()
-    yield found
-    found.socket.close()
+    hostile = HostileEngine()
+    yield hostile
+    hostile.socket.close()
 
 
 @pytest.mark.parametrize(("form", "gateways"), [("text", "0"), ("json", "2")])
@@ -197,7 +197,7 @@ def test_no_command_steers_a_terminal(tmp_path: Path, engine: HostileEngine, ter
         ["freeze", MARK, "--where", HOSTILE], ["diff", HOSTILE, HOSTILE], ["keys", "revoke", HOSTILE],
         ["trash", "restore", HOSTILE], ["retain", "--older-than-days", "1", "--channel", HOSTILE],
     ]  # fmt: skip
-    told = ""
+    shown = ""
     for arguments in commands if terminal else commands[:1] + commands[7:11]:
         command = [sys.executable, "-m", "core.cli", *arguments, "--data", str(data)]
         if terminal:
@@ -207,8 +207,8 @@ def test_no_command_steers_a_terminal(tmp_path: Path, engine: HostileEngine, ter
                 command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=200, check=False
             ).stdout
         assert b"Traceback" not in written, written.decode(errors="replace")
-        told += clean(written, terminal=terminal)
-    assert told.count(MARK) > (10 if terminal else 3)
+        shown += clean(written, terminal=terminal)
+    assert shown.count(MARK) > (10 if terminal else 3)
     assert studio.stop() == 0
     # Without a service the command opens one of its own, whose log is the command's.
     alone = [sys.executable, "-m", "core.cli", "import", str(hostile), "--data", str(data)]

@@ -42,8 +42,8 @@ def test_batches_arrive_ahead_and_what_is_not_used_goes_back(studio: ServeProces
                 break
         assert seen == ["g0", "g1", "g2"]
     assert states(studio) == [("acked", 0), ("acked", 1), ("acked", 2), ("released", None)]
-    found = studio.http.get("/api/v1/batches").json()["batches"][-1]["batch_uid"]
-    held = studio.http.get(f"/api/v1/batches/{found}").json()
+    uid = studio.http.get("/api/v1/batches").json()["batches"][-1]["batch_uid"]
+    held = studio.http.get(f"/api/v1/batches/{uid}").json()
     assert [(m["name"], m["value"]) for m in held["metrics"]] == [("loss", 1.0)]
 
 

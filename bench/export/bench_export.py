@@ -112,9 +112,9 @@ def measured(source: Path, name: str, options: dict[str, str], groups: int) -> d
     queue = context.Queue()
     process = context.Process(target=one, args=(str(source), name, options, groups, queue))
     process.start()
-    found: dict[str, Any] = queue.get(timeout=600)
+    measured: dict[str, Any] = queue.get(timeout=600)
     process.join()
-    return found
+    return measured
 
 
 def main() -> None:
@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, nargs=2, default=(2, 8))
     given = parser.parse_args()
     formats: dict[str, Any] = {}
-    found = {
+    results = {
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": {
             "cpus": os.cpu_count(),
@@ -144,7 +144,7 @@ def main() -> None:
             label = " ".join([name, *options.values()])
             formats[label] = {f"{n} groups": measured(source, name, options, n) for n in given.groups}
             print(label, formats[label], flush=True)
-            RESULTS.write_text(json.dumps(found, indent=2) + "\n")
+            RESULTS.write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -139,12 +139,12 @@ def drive(target: Target, case: Case, seconds: float) -> dict[str, Any]:
 
 def family(pid: int) -> list[int]:
     """A process and all below it."""
-    found = [pid]
+    pids = [pid]
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in (task / "children").read_text().split():
-                found += family(int(child))
-    return found
+                pids += family(int(child))
+    return pids
 
 
 def cpu_s(pids: list[int]) -> float:
@@ -273,7 +273,7 @@ def summary(target: Target) -> dict[str, Any]:
 def ratios(targets: list[Target], peers: list[Target]) -> dict[str, Any]:
     """How many times what each peer does, per case: the best rounds, and the median of the rounds one by one."""
     (ours,) = (target for target in targets if target.name == OURS)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for case, runs in ours.runs.items():
         for peer in peers:
             theirs = peer.runs.get(case)
@@ -282,12 +282,12 @@ def ratios(targets: list[Target], peers: list[Target]) -> dict[str, Any]:
             rates, others = ([run["requests_per_s"] for run in found_runs] for found_runs in (runs, theirs))
             cpu = [run.get("cpu_ms_per_request") for run in (*runs, *theirs)]
             least = [min(run["cpu_ms_per_request"] for run in some) for some in (theirs, runs)] if all(cpu) else None
-            found.setdefault(case.name, {})[peer.name] = {
+            results.setdefault(case.name, {})[peer.name] = {
                 "best": round(max(rates) / max(others), 1),
                 "median_of_rounds": round(statistics.median(a / b for a, b in zip(rates, others, strict=True)), 1),
                 "cpu_per_request": round(least[0] / least[1], 1) if least else None,
             }
-    return found
+    return results
 
 
 def added_ms(targets: list[Target]) -> dict[str, float]:

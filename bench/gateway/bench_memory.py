@@ -133,16 +133,16 @@ def main() -> None:
     parser.add_argument("--no-write", action="store_true", help="print the result alone")
     options = parser.parse_args()
     load = os.getloadavg()[0]
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name in ("service", "gateway_alone"):
         with tempfile.TemporaryDirectory() as folder:
             looks = measure(options.calls, Path(folder), alone=name == "gateway_alone")
         halves = {"first_half": looks[: LOOKS // 2 + 1], "second_half": looks[LOOKS // 2 :]}
-        found[name] = {
+        results[name] = {
             "bytes_a_call": {half: round(bytes_a_call(part)) for half, part in halves.items()},
             "looks": looks,
         }
-        print(json.dumps({name: found[name]["bytes_a_call"]}), flush=True)
+        print(json.dumps({name: results[name]["bytes_a_call"]}), flush=True)
     document = {
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": {
@@ -151,7 +151,7 @@ def main() -> None:
             "load_before": round(load, 2),
         },
         "request": "2 messages, a trajectory for each call; answer of 500 prompt and 50 response token ids",
-        **found,
+        **results,
     }
     if not options.no_write:
         RESULTS.write_text(json.dumps(document, indent=1) + "\n")

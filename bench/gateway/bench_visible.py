@@ -169,7 +169,7 @@ def watched(pages: str, base: str, rounds: int, seconds: float) -> dict[str, Any
             runs["the Collect page is open"].append(drive(target, case, seconds))
             page.close()
         browser.close()
-    best = {name: max(found, key=lambda run: run["requests_per_s"]) for name, found in runs.items()}
+    best = {name: max(measured, key=lambda run: run["requests_per_s"]) for name, measured in runs.items()}
     alone, beside = (best[name]["requests_per_s"] for name in runs)
     kept = ("requests_per_s", "p50_ms", "p99_ms", "errors")
     return {
@@ -193,17 +193,17 @@ def main() -> None:
         with running([sys.executable, str(HERE / "load.py"), "upstream", "0"], log) as upstream:
             engine = f"http://127.0.0.1:{ready_port(log, upstream)}/v1"
             sync = sync_ms(work)
-            found = {}
+            results = {}
             for name, gateways in MODES.items():
                 with studio(engine, work / str(gateways), gateways) as (pages, base):
                     asyncio.run(visible(base, 50, 2))
                     at_rate = middle([visible(base, options.rate, options.seconds) for _ in range(options.rounds)])
                     beside = watched(pages, base, options.rounds, 3.0)
-                found[name] = {
+                results[name] = {
                     "at_rate": {"wanted_calls_per_s": options.rate, **at_rate},
                     "closed_loop_of_16": beside,
                 }
-                print(name, json.dumps(found[name]), flush=True)
+                print(name, json.dumps(results[name]), flush=True)
     document = {
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": {
@@ -214,7 +214,7 @@ def main() -> None:
             "sync_8kb_ms": sync,
         },
         "request": "6 KB chat request; answer of 500 prompt and 50 response token ids with log-probs",
-        **found,
+        **results,
     }
     RESULTS.write_text(json.dumps(document, indent=1) + "\n")
     print(f"wrote {RESULTS.relative_to(ROOT)}")

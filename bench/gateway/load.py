@@ -38,9 +38,9 @@ CHUNKED_END = b"0\r\n\r\n"
 
 def _choice(size: Size, **content: Any) -> dict[str, Any]:
     """One choice with ids and log-probs, in the shape of the whole answer or of a chunk."""
-    said = {"token": "word ", "logprob": -0.123456, "bytes": [119, 111], "top_logprobs": []}
+    logprob = {"token": "word ", "logprob": -0.123456, "bytes": [119, 111], "top_logprobs": []}
     ids = list(range(2000, 2000 + size.n_response))
-    return {"index": 0, **content, "token_ids": ids, "logprobs": {"content": [said] * size.n_response}}
+    return {"index": 0, **content, "token_ids": ids, "logprobs": {"content": [logprob] * size.n_response}}
 
 
 def answer_body(size: Size) -> bytes:

@@ -74,11 +74,11 @@ def main() -> None:
         pool = Pool.open(path)
         pool.cache.warm()  # a service does so in a background thread
         try:
-            found = measure(pool, given.repeat)
+            measured = measure(pool, given.repeat)
         finally:
             pool.close()
-    RESULTS.write_text(json.dumps(found, indent=2) + "\n")
-    print(json.dumps(found, indent=2))
+    RESULTS.write_text(json.dumps(measured, indent=2) + "\n")
+    print(json.dumps(measured, indent=2))
 
 
 def measure(pool: Pool, repeat: int) -> dict[str, Any]:

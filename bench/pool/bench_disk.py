@@ -103,8 +103,8 @@ def calls(words: Words, n_trajectories: int, n_steps: int) -> Iterator[tuple[str
                 "type": "function",
                 "function": {"name": "bash", "arguments": json.dumps({"command": words.text(answer[:20])})},
             }
-            said = {"role": "assistant", "content": words.text(answer[20:]), "tool_calls": [call]}
-            told = zip(answer, logprobs, strict=True)
+            message = {"role": "assistant", "content": words.text(answer[20:]), "tool_calls": [call]}
+            pairs = zip(answer, logprobs, strict=True)
             response = {
                 "id": f"chatcmpl-{number}-{k}",
                 "object": "chat.completion",
@@ -113,10 +113,10 @@ def calls(words: Words, n_trajectories: int, n_steps: int) -> Iterator[tuple[str
                 "choices": [
                     {
                         "index": 0,
-                        "message": said,
+                        "message": message,
                         "finish_reason": "tool_calls",
                         "token_ids": answer,
-                        "logprobs": {"content": [{"token": words.names[i], "logprob": p} for i, p in told]},
+                        "logprobs": {"content": [{"token": words.names[i], "logprob": p} for i, p in pairs]},
                     }
                 ],
                 "usage": {"prompt_tokens": len(prompt), "completion_tokens": SAID},
@@ -125,7 +125,7 @@ def calls(words: Words, n_trajectories: int, n_steps: int) -> Iterator[tuple[str
             yield f"t{number:04d}", orjson.dumps(request), orjson.dumps(response)
             result = words.some(TOLD)
             prompt = [*prompt, *answer, *result]
-            messages = [*messages, said, {"role": "tool", "tool_call_id": call["id"], "content": words.text(result)}]
+            messages = [*messages, message, {"role": "tool", "tool_call_id": call["id"], "content": words.text(result)}]
 
 
 def disk(n_trajectories: int, n_steps: int, folder: Path) -> dict[str, Any]:
@@ -169,10 +169,10 @@ def disk(n_trajectories: int, n_steps: int, folder: Path) -> dict[str, Any]:
     if RLLM.exists():
         database = folder / "rllm.db"
         command = [RLLM, "-c", _RLLM_CODE, lines, database]
-        told = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=True)
+        completed = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=True)
         stores["rllm-model-gateway 0.1.0, SQLite"] = {
             "bytes": database.stat().st_size,
-            "store_s": round(float(told.stdout), 1),
+            "store_s": round(float(completed.stdout), 1),
         }
     for store in stores.values():
         store["share_of_json"] = round(store["bytes"] / raw, 4)
@@ -223,7 +223,7 @@ def listed(n: int, folder: Path) -> dict[str, Any]:
             ]
         )
     last = n // 50
-    asked: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    queries: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         "a page of all": ({}, {}),
         "a page of one agent": ({"agent": "coder"}, {"agent": "coder"}),
         "a page of rewards over 0.5": ({"min_reward": 0.5}, {"reward": [0.5, None]}),
@@ -231,7 +231,7 @@ def listed(n: int, folder: Path) -> dict[str, Any]:
     }
     ours = Bench(10, 0)
     order = "prompt_uid, trajectory_uid, step_index"
-    for name, (_, filters) in asked.items():
+    for name, (_, filters) in queries.items():
         ours.run(
             name, lambda r, f=filters: (pool.steps.page(View(f), order=order, limit=200), pool.steps.count(View(f)))
         )
@@ -240,24 +240,24 @@ def listed(n: int, folder: Path) -> dict[str, Any]:
         lambda r: (pool.trajectories.page(limit=100, offset=r.randrange(last)), pool.stats.totals()),
     )
     pool.close()
-    found: dict[str, Any] = {"n_steps": n, "this pool": ours.cases}
+    results: dict[str, Any] = {"n_steps": n, "this pool": ours.cases}
     peer = claw_r1()
     if peer is not None:
         make, step = peer
         data_pool = make()
         known = {field.name for field in dataclasses.fields(step)}
         for i, item in enumerate(facts):
-            told = {key: value for key, value in item.items() if key in known}
-            data_pool.submit_step(step(**told, metadata={"agent": agents[i % 3]}))
+            known_fields = {key: value for key, value in item.items() if key in known}
+            data_pool.submit_step(step(**known_fields, metadata={"agent": agents[i % 3]}))
         theirs = Bench(3, 0)
-        for name, (filters, _) in asked.items():
+        for name, (filters, _) in queries.items():
             theirs.run(name, lambda r, f=filters: data_pool.list_steps("train", limit=200, **f))
         theirs.run(
             "a page of trajectories",
             lambda r: data_pool.list_trajectories("train", limit=100, offset=r.randrange(last)),
         )
-        found["Claw-R1 DataPool, in memory"] = theirs.cases
-    return found
+        results["Claw-R1 DataPool, in memory"] = theirs.cases
+    return results
 
 
 def main() -> None:
@@ -266,15 +266,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--listed", type=int, default=100_000)
     given = parser.parse_args()
-    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     cache = ROOT / ".cache" / "bench"
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as folder:
-        found["disk"] = disk(given.trajectories, given.steps, Path(folder))
-        print(json.dumps(found["disk"], indent=2), flush=True)
-        found["lists"] = listed(given.listed, Path(folder))
-    found["peers_measured_at"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    RESULTS.write_text(json.dumps(found, indent=2) + "\n")
+        results["disk"] = disk(given.trajectories, given.steps, Path(folder))
+        print(json.dumps(results["disk"], indent=2), flush=True)
+        results["lists"] = listed(given.listed, Path(folder))
+    results["peers_measured_at"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -241,9 +241,9 @@ def writes(bench: Bench, pool: Pool, n_trajectories: int) -> None:
 
     def timed(name: str, call: Callable[[], Any]) -> Any:
         began, used = time.perf_counter(), time.process_time()
-        found = call()
+        result = call()
         made[name].append(((time.perf_counter() - began) * 1e3, (time.process_time() - used) * 1e3))
-        return found
+        return result
 
     for kind, value in (("quality", "good"), ("reward", 0.25), ("tag", "bulk"), ("trainable", False)):
         timed(
@@ -320,8 +320,8 @@ def main() -> None:
             "after_reads": round(after_reads),
             "peak": peak.stop(),
         }
-    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    found["million"] = {
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results["million"] = {
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": {
             "cpus": os.cpu_count(),
@@ -340,7 +340,7 @@ def main() -> None:
         "rss_mb": memory,
         "cases": bench.cases,
     }
-    RESULTS.write_text(json.dumps(found, indent=2) + "\n")
+    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

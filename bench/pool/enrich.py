@@ -79,18 +79,18 @@ def enrich(path: Path, seed: int) -> dict[str, Any]:
     began = time.perf_counter()
     connection = duckdb.connect(str(path), config={"threads": 2, "memory_limit": "4GB"})
     n = connection.execute("SELECT count(*) FROM steps").fetchall()[0][0]
-    said = phrases(rng)
+    phrase_texts = phrases(rng)
     connection.execute("CREATE TEMP TABLE told (step_id BIGINT, tool VARCHAR, preview VARCHAR)")
     connection.execute("DELETE FROM step_messages")
     for first in range(1, n + 1, CHUNK):
         ids = np.arange(first, min(first + CHUNK, n + 1))
-        results, answers, tools = bodies(first, len(ids), said, rng)
+        results, answers, tools = bodies(first, len(ids), phrase_texts, rng)
         numbers = np.concatenate([2 * ids, 2 * ids + 1])
         texts = pa.array(results + answers, pa.binary()).cast(pa.string())
         messages = pa.table({"message_id": numbers, "body": texts})
-        told = pa.table({"step_id": ids, "tool": tools})
+        findings = pa.table({"step_id": ids, "tool": tools})
         connection.register("new_messages", messages)
-        connection.register("new_told", told)
+        connection.register("new_told", findings)
         connection.execute(
             "INSERT INTO messages SELECT message_id, md5(body)::UUID, body FROM new_messages ORDER BY ALL"
         )

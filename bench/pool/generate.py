@@ -61,8 +61,8 @@ def trajectory(number: int, n_steps: int, n_trajectories: int, rng: np.random.Ge
             is_last=k == n_steps - 1,
         )
         parent = f"{uid}.{k}"
-        said = rng.integers(0, VOCABULARY, NEW_TOKENS, dtype=np.int32)
-        prompt = np.concatenate([prompt, answer, said])
+        token_ids = rng.integers(0, VOCABULARY, NEW_TOKENS, dtype=np.int32)
+        prompt = np.concatenate([prompt, answer, token_ids])
 
 
 def generate(path: Path, n_trajectories: int, n_steps: int, seed: int = 0) -> dict[str, Any]:

@@ -91,8 +91,8 @@ class Acts:
     async def _readable(self, step_uid: str, answered_at: float) -> float:
         """Seconds from the answer until its step was read. TimeoutError after ``HANG_S``."""
         while (age := time.monotonic() - answered_at) < HANG_S:
-            async with self.traffic.http.get(f"{self.traffic.base}/api/v1/steps/{step_uid}") as said:
-                if said.status == 200:
+            async with self.traffic.http.get(f"{self.traffic.base}/api/v1/steps/{step_uid}") as response:
+                if response.status == 200:
                     return age
             await asyncio.sleep(0.05)
         raise TimeoutError(f"not readable after {HANG_S:.0f} s")
@@ -108,11 +108,11 @@ class Acts:
         """One request; its JSON, or None where it was refused."""
         url = f"{self.traffic.base}/api/v1{path}"
         within = aiohttp.ClientTimeout(total=PATIENCE_S)
-        async with self.traffic.http.request(method, url, json=body, params=query, timeout=within) as said:
-            if said.status == 200:
-                return await said.json() if said.content_type == "application/json" else await said.read()
-            if said.status not in EARLY:
-                what = f"{method} /{path.split('/')[1]} {said.status} {(await said.text())[:160]}"
+        async with self.traffic.http.request(method, url, json=body, params=query, timeout=within) as response:
+            if response.status == 200:
+                return await response.json() if response.content_type == "application/json" else await response.read()
+            if response.status not in EARLY:
+                what = f"{method} /{path.split('/')[1]} {response.status} {(await response.text())[:160]}"
                 self.traffic.failed[what] += 1
             return None
 
@@ -120,11 +120,11 @@ class Acts:
         """An opinion, half of the time undone, and redone half of those times."""
         kind, value = self.draw.choice([("reward", 0.5), ("quality", "good"), ("trainable", True), ("tag", "seen")])
         one = {"target": {"step_uid": step_uid}, "kind": kind, "value": value}
-        said = await self.say("POST", "/annotations", {"annotations": [one]})
-        if said is not None and self.draw.random() < 0.5:
-            await self.say("POST", f"/actions/{said['action_uid']}/undo")
+        response = await self.say("POST", "/annotations", {"annotations": [one]})
+        if response is not None and self.draw.random() < 0.5:
+            await self.say("POST", f"/actions/{response['action_uid']}/undo")
             if self.draw.random() < 0.5:
-                await self.say("POST", f"/actions/{said['action_uid']}/redo")
+                await self.say("POST", f"/actions/{response['action_uid']}/redo")
 
     async def feedback(self, step_uid: str, uid: str) -> None:
         """Of a user of the agent."""
@@ -133,10 +133,10 @@ class Acts:
     async def fetch(self, step_uid: str, uid: str) -> None:
         """Lease a batch, renew it, and acknowledge it or give it back."""
         body = {"consumer": "soak", "recipe": {**SFT, "batch_size": 2}, "format": "file", "partial": True}
-        said = await self.say("POST", "/batches/fetch", {**body, **self._view(uid)})
-        if said is None or said["batch_uid"] is None:
+        leased = await self.say("POST", "/batches/fetch", {**body, **self._view(uid)})
+        if leased is None or leased["batch_uid"] is None:
             return
-        batch = f"/batches/{said['batch_uid']}"
+        batch = f"/batches/{leased['batch_uid']}"
         await self.say("POST", f"{batch}/renew", {"consumer": "soak"})
         if self.draw.random() < 0.3:
             await self.say("POST", f"{batch}/release", {"consumer": "soak"})
@@ -153,9 +153,9 @@ class Acts:
     async def export(self, step_uid: str, uid: str, name: str = "") -> None:
         """Files of one trajectory."""
         body = {"format": name or self.draw.choice(FORMATS), "recipe": SFT, **self._view(uid)}
-        said = await self.say("POST", "/exports", body)
-        if said is not None:
-            await asyncio.to_thread(_delete, said["path"], said["manifest_path"])
+        export = await self.say("POST", "/exports", body)
+        if export is not None:
+            await asyncio.to_thread(_delete, export["path"], export["manifest_path"])
 
     async def steps(self, step_uid: str, uid: str) -> None:
         """A step of white-box code."""
@@ -182,10 +182,10 @@ class Acts:
 
     async def one(self, step_uid: str, uid: str) -> None:
         """A step, its trajectory and its group."""
-        found = await self.say("GET", f"/steps/{step_uid}")
-        if found is not None:
-            await self.say("GET", f"/trajectories/{found['trajectory_uid']}")
-            await self.say("GET", f"/groups/{found['prompt_uid']}")
+        step = await self.say("GET", f"/steps/{step_uid}")
+        if step is not None:
+            await self.say("GET", f"/trajectories/{step['trajectory_uid']}")
+            await self.say("GET", f"/groups/{step['prompt_uid']}")
 
     async def where(self, step_uid: str, uid: str) -> None:
         """A condition."""
@@ -230,13 +230,13 @@ class Acts:
 
     async def restore(self, step_uid: str, uid: str) -> None:
         """Put the newest run back, or empty the trash."""
-        told = await self.say("GET", "/trash")
-        if told is None or not told["runs"]:
+        trash = await self.say("GET", "/trash")
+        if trash is None or not trash["runs"]:
             return
         if self.draw.random() < 0.3:
-            await self.say("POST", f"/trash/{told['runs'][0]['run_uid']}/restore", {})
+            await self.say("POST", f"/trash/{trash['runs'][0]['run_uid']}/restore", {})
         else:
-            await self.say("POST", "/trash/empty", {"confirm": told["confirm"]})
+            await self.say("POST", "/trash/empty", {"confirm": trash["confirm"]})
 
     async def drained(self) -> tuple[float, dict[str, Any]]:
         """(seconds until all that was answered is in the pool, the counts then). TimeoutError after ``DRAIN_S``."""
@@ -272,10 +272,10 @@ class Acts:
         talks = [one for one in self.traffic.free if one.dialect != "completions"]
         agents = [one.steps for one in talks if one.identity == "anonymous" and one.steps]
         names = [{owner[uid] for uid in steps if uid in owner} for steps in agents]
-        taken = Counter(name for found in names for name in found)
+        taken = Counter(name for own in names for name in own)
         return {
             "agents": len(agents),
-            "split": sum(len(found) > 1 for found in names),
+            "split": sum(len(own) > 1 for own in names),
             "joined": sum(n > 1 for n in taken.values()),
         }
 

@@ -68,7 +68,7 @@ class Conversation:
     n_turns: int
     key: str | None = None
     turn: int = 0
-    said: list[dict[str, Any]] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list)
     text: str = ""
     response_id: str | None = None
     steps: list[str] = field(default_factory=list)
@@ -93,18 +93,18 @@ class Conversation:
         if self.dialect == "completions":
             self.text += f"\nQ: {question}\nA:"
             return {**body, "prompt": self.text, "max_tokens": 200, "seed": draw.randrange(1 << 30)}
-        self.said.append({"role": "user", "content": question})
+        self.messages.append({"role": "user", "content": question})
         if self.dialect == "chat":
             tool = {"type": "function", "function": {"name": "read_file", "parameters": SCHEMA}}
-            return {**body, "messages": self.said, "tools": [tool], "n": n, "seed": draw.randrange(1 << 30)}
+            return {**body, "messages": self.messages, "tools": [tool], "n": n, "seed": draw.randrange(1 << 30)}
         if self.dialect == "messages":
             tools = [{"name": "read_file", "input_schema": SCHEMA}]
-            return {**body, "messages": self.said, "max_tokens": 500, "system": "Be brief.", "tools": tools}
+            return {**body, "messages": self.messages, "max_tokens": 500, "system": "Be brief.", "tools": tools}
         tools = [{"type": "function", "name": "read_file", "parameters": SCHEMA}]
         if self.response_id is not None:
-            new = self.said[-2:] if self.said[-2:-1] and self.said[-2].get("type") else self.said[-1:]
+            new = self.messages[-2:] if self.messages[-2:-1] and self.messages[-2].get("type") else self.messages[-1:]
             return {**body, "input": new, "previous_response_id": self.response_id, "tools": tools}
-        return {**body, "input": self.said, "tools": tools}
+        return {**body, "input": self.messages, "tools": tools}
 
     def take(self, answer: dict[str, Any]) -> None:
         """Go on from what was answered, and answer the tool that it called."""
@@ -112,28 +112,30 @@ class Conversation:
             self.text += answer["choices"][0]["text"]
         elif self.dialect == "chat":
             message = answer["choices"][0]["message"]
-            self.said.append({name: value for name, value in message.items() if value})
+            self.messages.append({name: value for name, value in message.items() if value})
             for call in message.get("tool_calls") or ():
-                self.said.append({"role": "tool", "tool_call_id": call["id"], "content": "report.md holds 12 lines"})
+                self.messages.append(
+                    {"role": "tool", "tool_call_id": call["id"], "content": "report.md holds 12 lines"}
+                )
         elif self.dialect == "messages":
-            self.said.append({"role": "assistant", "content": answer["content"]})
+            self.messages.append({"role": "assistant", "content": answer["content"]})
             used = [block for block in answer["content"] if block["type"] == "tool_use"]
             if used:
-                found = [{"type": "tool_result", "tool_use_id": one["id"], "content": "12 lines"} for one in used]
-                self.said.append({"role": "user", "content": found})
+                results = [{"type": "tool_result", "tool_use_id": one["id"], "content": "12 lines"} for one in used]
+                self.messages.append({"role": "user", "content": results})
         else:
             self.response_id = answer["id"]
             for item in answer["output"]:
                 if item["type"] == "function_call":
-                    told = {"type": "function_call_output", "call_id": item["call_id"], "output": "12 lines"}
-                    self.said.append(told)
+                    output = {"type": "function_call_output", "call_id": item["call_id"], "output": "12 lines"}
+                    self.messages.append(output)
 
     def drop(self) -> None:
         """Nothing came of the question."""
         if self.dialect == "completions":
             self.text = self.text.rpartition("\nQ: ")[0]
         else:
-            self.said.pop()
+            self.messages.pop()
 
 
 def assembled(dialect: str, text: str) -> dict[str, Any] | None:
@@ -172,7 +174,7 @@ def _message(events: list[dict[str, Any]]) -> dict[str, Any]:
     content = []
     for block in blocks.values():
         pieces = block.pop("pieces")
-        told = {"text": pieces} if block["type"] == "text" else {"input": json.loads(pieces or "{}")}
+        input_fields = {"text": pieces} if block["type"] == "text" else {"input": json.loads(pieces or "{}")}
         if block["type"] in ("text", "tool_use"):
-            content.append({**block, **told})
+            content.append({**block, **input_fields})
     return {"content": content}

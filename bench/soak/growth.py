@@ -48,23 +48,23 @@ def judged(looks: Sequence[dict[str, Any]], *, room_mb: float, slack: float = 1.
     part = looks[int(len(looks) * WARM_UP) :]
     calls = [look["calls"] for look in part]
     n_calls = calls[-1] - calls[0]
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
 
-    def told(what: str, value: float, most: float) -> None:
-        found.append({"what": what, "found": round(value, 2), "most": round(most, 2), "grown": value > most})
+    def add_row(what: str, value: float, most: float) -> None:
+        rows.append({"what": what, "found": round(value, 2), "most": round(most, 2), "grown": value > most})
 
     a_call = {name: slope(calls, [look[name] for look in part]) for name in ("memory_mb", *MAX_GROWTH, *MAX_DISK_KB)}
     most = MAX_BYTES + room_mb * (1 << 20) / max(n_calls, 1)
-    told("memory, bytes a call", a_call["memory_mb"] * (1 << 20), most)
+    add_row("memory, bytes a call", a_call["memory_mb"] * (1 << 20), most)
     for name, more in MAX_GROWTH.items():
-        told(f"{name}, more at the end", a_call[name] * n_calls, more * slack)
+        add_row(f"{name}, more at the end", a_call[name] * n_calls, more * slack)
     for name, kb in MAX_DISK_KB.items():
         log_kb = WAL_MB * (1 << 10) / max(n_calls, 1) if name == "pool_mb" else 0.0
-        told(f"{name.removesuffix('_mb')} on disk, KB a call", a_call[name] * (1 << 10), kb + log_kb)
+        add_row(f"{name.removesuffix('_mb')} on disk, KB a call", a_call[name] * (1 << 10), kb + log_kb)
     middle = len(part) // 2
     first, second = (
         slope([look["calls"] for look in half], [look["cpu_s"] for look in half])
         for half in (part[: middle + 1], part[middle:])
     )
-    told("processor time of a call, times", second / first if first > 0 else 0.0, MAX_CPU_RATIO * slack)
-    return found
+    add_row("processor time of a call, times", second / first if first > 0 else 0.0, MAX_CPU_RATIO * slack)
+    return rows

@@ -60,12 +60,12 @@ class Page:
         address = urlsplit(self.url)
         stream = f"ws://{address.netloc}/_stcore/stream"
         timers: list[asyncio.Task[None]] = []
-        asked: dict[str, float] = {}
+        sent_at: dict[str, float] = {}
         async with http.ws_connect(stream, protocols=["streamlit"], origin=self.url, max_msg_size=0) as socket:
 
             async def ask(fragment: str = "") -> None:
                 # A part that was asked for again before it came waits since the first time.
-                asked.setdefault(fragment, time.perf_counter())
+                sent_at.setdefault(fragment, time.perf_counter())
                 message = BackMsg()
                 message.rerun_script.page_name = self.name
                 message.rerun_script.query_string = ""
@@ -88,22 +88,22 @@ class Page:
             async for frame in socket:
                 if frame.type != aiohttp.WSMsgType.BINARY:
                     continue
-                told = ForwardMsg.FromString(frame.data)
-                kind = told.WhichOneof("type")
+                forwarded = ForwardMsg.FromString(frame.data)
+                kind = forwarded.WhichOneof("type")
                 if kind == "auto_rerun":
-                    every = told.auto_rerun
+                    every = forwarded.auto_rerun
                     timers.append(asyncio.create_task(again(every.fragment_id, every.interval)))
                 elif kind == "delta":
                     self.n_drawn += 1
-                    parts.add(told.delta.fragment_id)
-                    if told.delta.new_element.HasField("exception"):
-                        self.errors.append(told.delta.new_element.exception.message)
-                elif kind == "script_finished" and told.script_finished == ForwardMsg.FINISHED_SUCCESSFULLY:
-                    self.whole_s.append(time.perf_counter() - asked.pop(""))
+                    parts.add(forwarded.delta.fragment_id)
+                    if forwarded.delta.new_element.HasField("exception"):
+                        self.errors.append(forwarded.delta.new_element.exception.message)
+                elif kind == "script_finished" and forwarded.script_finished == ForwardMsg.FINISHED_SUCCESSFULLY:
+                    self.whole_s.append(time.perf_counter() - sent_at.pop(""))
                     self.drawn.set()
                 elif kind == "script_finished":
                     now = time.perf_counter()
-                    self.parts_s += [now - asked.pop(part) for part in parts if part in asked]
+                    self.parts_s += [now - sent_at.pop(part) for part in parts if part in sent_at]
                     parts.clear()
             leaving.cancel()
             for timer in timers:
@@ -115,9 +115,9 @@ async def look(traffic: Traffic, pid: int, seconds: float) -> dict[str, Any]:
     traffic.latencies_s.clear()
     before = measured(pid)["cpu_s"]
     await asyncio.sleep(seconds)
-    found = measured(pid)
-    used = round((found.pop("cpu_s") - before) / seconds, 3)
-    return {**found, "cores": used, "answered": len(traffic.latencies_s), **quantiles(traffic.latencies_s)}
+    sample = measured(pid)
+    used = round((sample.pop("cpu_s") - before) / seconds, 3)
+    return {**sample, "cores": used, "answered": len(traffic.latencies_s), **quantiles(traffic.latencies_s)}
 
 
 async def measure(options: argparse.Namespace, pid: int, gateway: str, pages_url: str) -> dict[str, Any]:
@@ -128,8 +128,8 @@ async def measure(options: argparse.Namespace, pid: int, gateway: str, pages_url
         await traffic.open_all()
         calling = asyncio.Event()
         calls = asyncio.create_task(traffic.run(options.rate, calling))
-        found: dict[str, Any] = {"before": await look(traffic, pid, options.seconds / 2)}
-        print(json.dumps(found), flush=True)
+        results: dict[str, Any] = {"before": await look(traffic, pid, options.seconds / 2)}
+        print(json.dumps(results), flush=True)
         stopping = asyncio.Event()
         pages = [Page(pages_url, NAMES[number % len(NAMES)]) for number in range(options.pages)]
         opened = [asyncio.create_task(page.run(http, stopping)) for page in pages]
@@ -139,8 +139,8 @@ async def measure(options: argparse.Namespace, pid: int, gateway: str, pages_url
             raise RuntimeError(f"not all pages opened: {[task.exception() for task in opened if task.done()][:1]}")
         for page in pages:
             page.parts_s.clear()
-        found["open"] = await look(traffic, pid, options.seconds)
-        print(json.dumps(found["open"]), flush=True)
+        results["open"] = await look(traffic, pid, options.seconds)
+        print(json.dumps(results["open"]), flush=True)
         stopping.set()
         await asyncio.gather(*opened)
         await asyncio.sleep(CLOSED_S)
@@ -150,7 +150,7 @@ async def measure(options: argparse.Namespace, pid: int, gateway: str, pages_url
         await asyncio.wait_for(last.drawn.wait(), OPENED_S)
         leaving.set()
         await asyncio.gather(*opened)
-        found["closed"] = await look(traffic, pid, options.seconds / 2)
+        results["closed"] = await look(traffic, pid, options.seconds / 2)
         calling.set()
         await calls
         return {
@@ -160,7 +160,7 @@ async def measure(options: argparse.Namespace, pid: int, gateway: str, pages_url
             "whole_page": quantiles([took for page in pages for took in page.whole_s]),
             "live_part": quantiles([took for page in pages for took in page.parts_s]),
             "live_parts_a_s": round(sum(len(page.parts_s) for page in pages) / options.seconds, 1),
-            **found,
+            **results,
         }
 
 

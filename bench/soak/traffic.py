@@ -104,8 +104,8 @@ class Traffic:
     async def _turn(self, one: Conversation, *, plain: bool = False) -> None:
         draw = self.draw
         if one.identity == "key" and one.key is None:
-            async with self.http.post(f"{self.base}/api/v1/sessions", json={"trajectory_uid": one.uid}) as said:
-                one.key = (await said.json())["api_key"]
+            async with self.http.post(f"{self.base}/api/v1/sessions", json={"trajectory_uid": one.uid}) as response:
+                one.key = (await response.json())["api_key"]
         question = f"{one.uid}, turn {one.turn}: go on."
         stream = draw.random() < 0.4
         leaves = fault = False
@@ -124,19 +124,19 @@ class Traffic:
         answer = None
         try:
             where = aiohttp.ClientTimeout(total=2 if leaves or fault else HANG_S)
-            async with self.http.post(self.base + one.path, json=body, headers=one.headers, timeout=where) as said:
-                step_uid = said.headers.get("x-step-uid", "")
+            async with self.http.post(self.base + one.path, json=body, headers=one.headers, timeout=where) as response:
+                step_uid = response.headers.get("x-step-uid", "")
                 if leaves:
-                    await said.content.readany()
+                    await response.content.readany()
                     self.done["abandoned"] += 1
                     # Its connection is closed and not used again.
-                    said.close()
-                elif said.status == 200:
-                    answer = assembled(one.dialect, await said.text()) if stream else await said.json()
+                    response.close()
+                elif response.status == 200:
+                    answer = assembled(one.dialect, await response.text()) if stream else await response.json()
                 else:
-                    text = await said.text()
+                    text = await response.text()
                     if not fault:
-                        self.failed[f"{one.dialect} {said.status} {text[:160]}"] += 1
+                        self.failed[f"{one.dialect} {response.status} {text[:160]}"] += 1
         except (TimeoutError, aiohttp.ClientError) as error:
             if not (leaves or fault):
                 self.failed[f"{one.dialect} {error!r}"] += 1
@@ -159,13 +159,13 @@ class Traffic:
         api = f"{self.base}/api/v1"
         if one.identity != "anonymous" and self.draw.random() < 0.8:
             body = {"reward": round(self.draw.uniform(-1, 1), 3)}
-            async with self.http.post(f"{api}/trajectories/{one.uid}/complete", json=body) as said:
+            async with self.http.post(f"{api}/trajectories/{one.uid}/complete", json=body) as response:
                 # It may not be in the pool yet.
-                if said.status not in (200, 404):
-                    self.failed[f"complete {said.status}"] += 1
+                if response.status not in (200, 404):
+                    self.failed[f"complete {response.status}"] += 1
                 self.done["complete"] += 1
         if one.key is not None:
-            async with self.http.delete(f"{api}/sessions/{one.uid}") as said:
+            async with self.http.delete(f"{api}/sessions/{one.uid}") as response:
                 self.done["revoke"] += 1
-                if said.status != 200:
-                    self.failed[f"revoke {said.status} {(await said.text())[:100]}"] += 1
+                if response.status != 200:
+                    self.failed[f"revoke {response.status} {(await response.text())[:100]}"] += 1

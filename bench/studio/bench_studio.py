@@ -64,7 +64,7 @@ def main() -> None:
                 browser.close()
         finally:
             studio.stop()
-    found = {
+    results = {
         "n_steps": given.trajectories * 50,
         "goal_ms": GOAL_MS,
         "rest_s": given.rest,
@@ -76,7 +76,7 @@ def main() -> None:
         },
         "versions": {"chromium": chromium, **{name: version(name) for name in ("streamlit", "duckdb", "playwright")}},
     }
-    RESULTS.write_text(json.dumps(found, indent=2) + "\n")
+    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
     for name, row in moves.items():
         print(
             f"{name:26s} p50 {row['p50_ms']:7.1f}  p95 {row['p95_ms']:7.1f}  max {row['max_ms']:7.1f} ms  ({row['n']})"

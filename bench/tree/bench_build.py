@@ -38,17 +38,17 @@ PEER_TOKENS = 16_000_000
 def peers(sequences: Sequences, n_packed: int) -> dict[str, dict[str, float]]:
     """Seconds of each peer, input as each wants it made beforehand."""
     lists = [sequences.sequence(i).tolist() for i in range(len(sequences))]
-    found: dict[str, dict[str, float]] = {}
+    results: dict[str, dict[str, float]] = {}
     gc.collect()
     gc.disable()  # as kind to them as can be: millions of live dicts make the collector walk for nothing
     try:
         counted: list[int] = []
-        found["dict trie"] = {"s": timed(lambda: counted.append(dict_trie(lists)))}
+        results["dict trie"] = {"s": timed(lambda: counted.append(dict_trie(lists)))}
         assert counted == [n_packed], "all count the same tree"
         claw_r1 = claw_r1_tree()
         if claw_r1 is not None:
             trees: list[Any] = []
-            found["Claw-R1 PrefixTree.build"] = {"s": timed(lambda: trees.append(claw_r1.build(lists)))}
+            results["Claw-R1 PrefixTree.build"] = {"s": timed(lambda: trees.append(claw_r1.build(lists)))}
             assert trees[0].total_tokens == n_packed
             trees.clear()
         gc.collect()
@@ -56,10 +56,10 @@ def peers(sequences: Sequences, n_packed: int) -> dict[str, dict[str, float]]:
 
         row, samples = TreeRow(), trl_samples(sequences)
         add = timed(lambda: [row.add(sample) for sample in samples])
-        found["TRL TreeRow add + pack"] = {"s": add + timed(row.pack), "add_s": add}
+        results["TRL TreeRow add + pack"] = {"s": add + timed(row.pack), "add_s": add}
     finally:
         gc.enable()
-    return found
+    return results
 
 
 def measure(case: dict[str, int], repeat: int) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def planners(sequences: Sequences, group: np.ndarray, budget: int, repeat: int) 
     packing = pack(sequences, group, budget)
     assert not len(packing.over_budget)
     ours = {"tokens": packing.n_packed, "rows": len(packing.rows)}
-    found = {"claw studio": {**ours, "s": timed(lambda: pack(sequences, group, budget), repeat)}}
+    results = {"claw studio": {**ours, "s": timed(lambda: pack(sequences, group, budget), repeat)}}
     lists = [sequences.sequence(i).tolist() for i in range(len(sequences))]
     samples = trl_samples(sequences, group)
     runs: dict[str, Any] = {"first fit, as they come": lambda: first_fit(lists, budget)}
@@ -99,8 +99,8 @@ def planners(sequences: Sequences, group: np.ndarray, budget: int, repeat: int) 
     for name, run in runs.items():
         sizes: list[list[int]] = []
         s = timed(lambda run=run, sizes=sizes: sizes.append(run()))
-        found[name] = {"tokens": sum(sizes[0]), "rows": len(sizes[0]), "s": s}
-    return found
+        results[name] = {"tokens": sum(sizes[0]), "rows": len(sizes[0]), "s": s}
+    return results
 
 
 def main() -> None:

@@ -97,12 +97,12 @@ def areal_planner() -> Callable[[list[list[int]], int], list[int]] | None:
     if text is None:
         return None
     wanted = {"_BuildNode", "_count_additional_nodes", "_insert_sequence", "_greedy_build_tries"}
-    found = [node for node in ast.parse(text).body if getattr(node, "name", None) in wanted]
+    nodes = [node for node in ast.parse(text).body if getattr(node, "name", None) in wanted]
     space: dict[str, Any] = {"Any": Any, "TrieNode": object, "_extract_sequences": list, "_compress_trie": id}
-    for node in found:
+    for node in nodes:
         node.decorator_list = []
     header = ast.parse("from __future__ import annotations").body
-    exec(compile(ast.Module(body=[*header, *found], type_ignores=[]), "areal_tree", "exec"), space)
+    exec(compile(ast.Module(body=[*header, *nodes], type_ignores=[]), "areal_tree", "exec"), space)
     return lambda sequences, budget: space["_greedy_build_tries"](sequences, budget)[1]
 
 

@@ -34,8 +34,8 @@ def service(request: pytest.FixtureRequest, engine: str, tmp_path_factory: pytes
     """On loopback, no key, one captured call."""
     folder = tmp_path_factory.mktemp("access") / "data"
     process = ServeProcess(folder, engine, env={"CLAW_STUDIO_GATEWAYS": request.param})
-    said = {"model": "scripted-1", "messages": [{"role": "user", "content": SECRET}]}
-    process.http.post("/planted/group/v1/chat/completions", json=said).raise_for_status()
+    chat = {"model": "scripted-1", "messages": [{"role": "user", "content": SECRET}]}
+    process.http.post("/planted/group/v1/chat/completions", json=chat).raise_for_status()
     process.http.post("/api/v1/sessions", json={"trajectory_uid": "planted"}).raise_for_status()
     eventually(lambda: process.http.get("/api/v1/stats").json()["n_steps"] == 1)
     yield process
@@ -44,10 +44,10 @@ def service(request: pytest.FixtureRequest, engine: str, tmp_path_factory: pytes
 
 def state_of(service: ServeProcess) -> dict[str, Any]:
     """All that an attack may not change."""
-    told = service.http.get("/api/v1/stats").json()
+    stats = service.http.get("/api/v1/stats").json()
     paths = ("/api/v1/policy", "/api/v1/sessions", "/api/v1/views", "/api/v1/datasets", "/api/v1/feedback")
     kept = {path: service.http.get(path).json() for path in paths}
-    return {**kept, "n_calls": told["n_calls"], "n_steps": told["n_steps"], "journal": told["journal_bytes"]}
+    return {**kept, "n_calls": stats["n_calls"], "n_steps": stats["n_steps"], "journal": stats["journal_bytes"]}
 
 
 def raw(base_url: str, head: str, body: bytes = b"") -> tuple[int, bytes]:

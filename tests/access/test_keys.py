@@ -68,15 +68,15 @@ def test_real_clients_over_tls_with_session_keys(secured: ServeProcess, certific
         with openai.OpenAI(
             base_url=session.base_url, http_client=openai.DefaultHttpxClient(verify=tls), **own
         ) as client:
-            asked = client.chat.completions.create(model="scripted-1", messages=HI)
-            assert "forty-two" in str(asked.choices[0].message.content)
+            completion = client.chat.completions.create(model="scripted-1", messages=HI)
+            assert "forty-two" in str(completion.choices[0].message.content)
             streamed = client.chat.completions.create(model="scripted-1", messages=HI, stream=True)
             assert "forty-two" in "".join(chunk.choices[0].delta.content or "" for chunk in streamed if chunk.choices)
         with anthropic.Anthropic(
             base_url=secured.base_url, http_client=anthropic.DefaultHttpxClient(verify=tls), **own
         ) as claude:
-            said = claude.messages.create(model="scripted-1", max_tokens=50, messages=HI)
-            assert "forty-two" in str(said.content)
+            message = claude.messages.create(model="scripted-1", max_tokens=50, messages=HI)
+            assert "forty-two" in str(message.content)
         eventually(lambda: studio.stats()["n_steps"] >= 3)
         assert {step["trajectory_uid"] for step in studio.steps()} == {"t-tls"}
         trainer = Trainer(studio, consumer="over-tls", recipe={"algorithm": "sft"})
@@ -97,17 +97,17 @@ def test_a_session_key_opens_no_call_of_the_admin_api(secured: ServeProcess, cer
     before = secured.http.get("/api/v1/stats").json()["n_steps"]
     for operation in operations():
         method = operation.method
-        asked = (
+        url = (
             operation.documented_path.replace("{trajectory_uid}", "t-role").replace("{t}", "t-role").replace("{p}", "p")
         )
-        asked = asked.replace("{uid}", "t-role").replace("{name}", "t-role")
-        if operation.tag == "capture" or asked in ("/healthz", "/readyz", "/ready", "/openapi.json", "/docs"):
+        url = url.replace("{uid}", "t-role").replace("{name}", "t-role")
+        if operation.tag == "capture" or url in ("/healthz", "/readyz", "/ready", "/openapi.json", "/docs"):
             continue
         body = {"json": {}} if method != "GET" else {}
-        answer = fresh(secured.base_url, method, asked, headers=own, verify=tls, **body)
-        assert answer.status_code == 403, (method, asked, answer.text)
-        answer = fresh(secured.base_url, method, asked, verify=tls, **body)
-        assert answer.status_code == 401, (method, asked, answer.text)
+        answer = fresh(secured.base_url, method, url, headers=own, verify=tls, **body)
+        assert answer.status_code == 403, (method, url, answer.text)
+        answer = fresh(secured.base_url, method, url, verify=tls, **body)
+        assert answer.status_code == 401, (method, url, answer.text)
     assert fresh(secured.base_url, "GET", "/v1/models", headers=own, verify=tls).status_code == 200
     assert secured.http.get("/api/v1/stats").json()["n_steps"] == before
 

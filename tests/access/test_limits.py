@@ -50,8 +50,8 @@ def minted(studio: ServeProcess, **limits: Any) -> str:
 def test_exactly_so_many_calls_whatever_the_number_of_processes(studio: ServeProcess) -> None:
     key = minted(studio, trajectory_uid="t-calls", max_calls=7)
     with ThreadPoolExecutor(8) as pool:
-        told = Counter(pool.map(lambda _: ask(studio, key), range(20)))
-    assert told == {"ok": 7, "429 key_spent": 13}
+        statuses = Counter(pool.map(lambda _: ask(studio, key), range(20)))
+    assert statuses == {"ok": 7, "429 key_spent": 13}
     assert ask(studio, minted(studio, trajectory_uid="t-calls")) == "ok", "another key of the trajectory has no limit"
 
 
@@ -60,8 +60,8 @@ def test_the_command_line_tells_what_a_key_may_and_until_when(studio: ServeProce
     minted(studio, trajectory_uid="t-told", max_calls=7, max_tokens=99, models=["scripted-*"], expires_in_s=600)
     command = [sys.executable, "-m", "core.cli", "keys", "list", "--trajectory", "t-told"]
     env = {**os.environ, "CLAW_STUDIO_DATA_DIR": studio.ready["data"]}
-    told = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=True)
-    limits = json.loads(told.stdout)["limits"]
+    completed = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=True)
+    limits = json.loads(completed.stdout)["limits"]
     assert (limits["max_calls"], limits["max_tokens"], limits["models"]) == (7, 99, ["scripted-*"])
     assert before + 600 <= limits["expires_at"] <= time.time() + 600
 

@@ -75,14 +75,14 @@ class Hall:
     def outside(self) -> set[str]:
         """Every path that is not of the data folder's own parts, here and where names point to most."""
         ours = {"journal", "opinions", "trash", "exports", "model"}
-        found = set()
+        paths = set()
         for root, folders, files in os.walk(self.top):
             if Path(root) == self.data:
                 folders[:] = [one for one in folders if one not in ours]
                 files = [one for one in files if not one.startswith(("pool.duckdb", "owner."))]
-            found |= {str(Path(root, one)) for one in (*folders, *files)}
+            paths |= {str(Path(root, one)) for one in (*folders, *files)}
         near = [Path("/"), Path("/tmp"), Path.cwd(), Path.home()]
-        return found | {str(path) for folder in near for path in folder.glob("*escaped*")}
+        return paths | {str(path) for folder in near for path in folder.glob("*escaped*")}
 
     def inside(self) -> set[str]:
         """Folders of exports and trash, which nobody's name may add to."""
@@ -156,8 +156,10 @@ def attack(hall: Hall, name: str) -> None:
         for key, value in headers:
             assert "\r" not in value and "\n" not in value, (path, key, value)
             if key.lower() == "content-disposition":
-                told = value.partition("filename=")[2].strip('"')
-                assert told and told == Path(told).name and told[0].isalnum() and "%" not in told, value
+                filename = value.partition("filename=")[2].strip('"')
+                assert filename and filename == Path(filename).name and filename[0].isalnum() and "%" not in filename, (
+                    value
+                )
     assert hall.outside() == before
     assert hall.inside() - folders <= {"exports", "exports/batches", f"exports/batches/{hall.batch['batch_uid']}"}
 
@@ -207,12 +209,12 @@ def test_by_the_command_line(hall: Hall, name: str) -> None:
     before = hall.outside()
     for words in (["freeze", "--", name], ["export-version", "--", name, "trl_sft"], ["export", "--", name],
                   ["trash", "restore", "--", name], ["export", "--dataset", name, "trl_sft"]):  # fmt: skip
-        told = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "core.cli", *words], capture_output=True, text=True, timeout=120,
             env={**os.environ, "CLAW_STUDIO_DATA_DIR": str(hall.data)}, check=False,
         )  # fmt: skip
-        assert told.returncode in (0, 2), (words, told.stderr[-500:])
-        assert "Traceback" not in told.stderr, told.stderr
+        assert completed.returncode in (0, 2), (words, completed.stderr[-500:])
+        assert "Traceback" not in completed.stderr, completed.stderr
     assert hall.outside() == before
 
 
@@ -222,11 +224,11 @@ def test_importing_what_is_named_like_a_path_writes_nothing_beside(hall: Hall, t
               "prompt_ids": [1], "response_ids": [2]} for name in HOSTILE if name.strip()]  # fmt: skip
     path = tmp_path / "steps.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "core.cli", "import", "--data", str(hall.data), str(path)],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    assert told.returncode in (0, 1) and "Traceback" not in told.stderr, told.stderr
+    assert completed.returncode in (0, 1) and "Traceback" not in completed.stderr, completed.stderr
     assert hall.outside() == before
 
 

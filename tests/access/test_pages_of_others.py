@@ -147,12 +147,12 @@ def test_the_owner_behind_workers_is_no_way_around(service: ServeProcess) -> Non
 
 
 def _sockets_of(pid: int) -> set[str]:
-    found = set()
+    names = set()
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         try:
             target = str(entry.readlink())
         except OSError:
             continue
         if target.startswith("socket:["):
-            found.add(target[8:-1])
-    return found
+            names.add(target[8:-1])
+    return names

@@ -13,7 +13,7 @@ AGENTS = Path(__file__).resolve().parents[2] / ".cache" / "agents" / "node_modul
 def cli(name: str) -> str:
     """A CLI's path, from ``.cache/agents`` or PATH."""
     installed = AGENTS / ".bin" / name
-    found = str(installed) if installed.exists() else shutil.which(name)
-    if found is None:
+    program = str(installed) if installed.exists() else shutil.which(name)
+    if program is None:
         missing(f"{name} is not installed, so this real agent was not tested: .ci/run installs it into .cache/agents")
-    return found
+    return program

@@ -130,7 +130,7 @@ AGENTS = [
 
 def script(agent: Agent) -> dict[str, Any]:
     turns = [
-        {"content": said, "tool_calls": [agent.shell(command)]} for said, command in zip(SAID, COMMANDS, strict=True)
+        {"content": text, "tool_calls": [agent.shell(command)]} for text, command in zip(SAID, COMMANDS, strict=True)
     ]
     turns.append({"content": ANSWER})
     return {

@@ -244,11 +244,11 @@ def test_trl_takes_a_step_on_the_export(trajectory: dict[str, Any], service: Ser
 
 def runs(labels: list[int]) -> list[tuple[int, ...]]:
     """Maximal runs of trained labels; -100 marks what is not trained."""
-    found: list[list[int]] = []
+    prompts: list[list[int]] = []
     for earlier, label in zip([-100, *labels], labels, strict=False):
         if label == -100:
             continue
         if earlier == -100:
-            found.append([])
-        found[-1].append(label)
-    return [tuple(run) for run in found]
+            prompts.append([])
+        prompts[-1].append(label)
+    return [tuple(run) for run in prompts]

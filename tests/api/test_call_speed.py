@@ -51,15 +51,15 @@ def test_a_completion_needs_no_ingest_and_the_next_read_waits_for_it(studio: Ser
 
 
 READS = {
-    "the trajectory": ("GET", "/trajectories/g-1", None, lambda said: said["complete"] and said["reward"] == 1.0),
-    "counts": ("GET", "/stats", None, lambda said: said["n_complete"] == 2),
-    "a plan": ("POST", "/plans", {"recipe": RECIPE}, lambda said: said["totals"]["n_groups"] == 1),
-    "a batch": ("POST", "/batches/fetch", {"recipe": RECIPE, "consumer": "c"}, lambda said: said["batch_uid"]),
+    "the trajectory": ("GET", "/trajectories/g-1", None, lambda body: body["complete"] and body["reward"] == 1.0),
+    "counts": ("GET", "/stats", None, lambda body: body["n_complete"] == 2),
+    "a plan": ("POST", "/plans", {"recipe": RECIPE}, lambda body: body["totals"]["n_groups"] == 1),
+    "a batch": ("POST", "/batches/fetch", {"recipe": RECIPE, "consumer": "c"}, lambda body: body["batch_uid"]),
     "SQL": (
         "POST",
         "/sql",
         {"sql": "SELECT count(*) FROM trajectory_state WHERE complete"},
-        lambda said: "2" in str(said),
+        lambda body: "2" in str(body),
     ),
 }
 
@@ -85,8 +85,8 @@ def test_one_unknown_trajectory_refuses_all_completions_of_its_request(http: htt
 
 
 def annotation(uid: str, value: float) -> dict[str, Any]:
-    said = {"target": {"trajectory_uid": uid}, "kind": "reward", "value": value, "author": "a", "source": "api"}
-    return {"annotations": [said]}
+    annotation = {"target": {"trajectory_uid": uid}, "kind": "reward", "value": value, "author": "a", "source": "api"}
+    return {"annotations": [annotation]}
 
 
 def test_concurrent_annotations_are_written_together_and_stay_apart(studio: Service, http: httpx.Client) -> None:
@@ -121,9 +121,9 @@ def test_concurrent_annotations_are_written_together_and_stay_apart(studio: Serv
 
 def test_a_wrong_annotation_fails_alone(studio: Service, http: httpx.Client) -> None:
     uids = produce(http, "g", 8)
-    asked = [*uids[:4], "nobody", *uids[4:]]
-    with ThreadPoolExecutor(len(asked)) as threads:
-        answers = list(threads.map(lambda uid: http.post("/annotations", json=annotation(uid, 0.25)), asked))
+    wanted_uids = [*uids[:4], "nobody", *uids[4:]]
+    with ThreadPoolExecutor(len(wanted_uids)) as threads:
+        answers = list(threads.map(lambda uid: http.post("/annotations", json=annotation(uid, 0.25)), wanted_uids))
     assert [answer.status_code for answer in answers] == [200] * 4 + [404] + [200] * 4
     assert {http.get(f"/trajectories/{uid}").json()["reward"] for uid in uids} == {0.25}
 
@@ -133,8 +133,8 @@ def test_a_step_answered_a_moment_ago_can_be_annotated(studio: Service, http: ht
     step = {"step_uid": "new:0", "trajectory_uid": "new", "step_index": 0, "prompt_ids": [1], "response_ids": [2]}
     studio.ingest.stop(studio.journal.notice)  # it would win the race now and then
     studio.journal.append(steps_record(at=time.time(), steps=[step])).result()
-    said = {"target": {"step_uid": "new:0"}, "kind": "reward", "value": 1.0, "author": "a", "source": "api"}
-    assert http.post("/annotations", json={"annotations": [said]}).status_code == 200
+    annotation = {"target": {"step_uid": "new:0"}, "kind": "reward", "value": 1.0, "author": "a", "source": "api"}
+    assert http.post("/annotations", json={"annotations": [annotation]}).status_code == 200
     assert http.get("/steps/new:0").json()["reward"] == 1.0
 
 

@@ -184,10 +184,10 @@ def test_anthropics_client_takes_a_session_from_the_environment(
     monkeypatch.setenv("ANTHROPIC_BASE_URL", session["anthropic_base_url"])
     monkeypatch.setenv(name, session["api_key"])
     client = Anthropic(max_retries=0)
-    asked = {"model": "scripted-1", "messages": [{"role": "user", "content": f"stream this to {name}"}]}
-    counted = client.messages.count_tokens(**asked).input_tokens
-    whole = client.messages.create(max_tokens=99, **asked)
-    with client.messages.stream(max_tokens=99, **asked) as events:
+    request = {"model": "scripted-1", "messages": [{"role": "user", "content": f"stream this to {name}"}]}
+    counted = client.messages.count_tokens(**request).input_tokens
+    whole = client.messages.create(max_tokens=99, **request)
+    with client.messages.stream(max_tokens=99, **request) as events:
         streamed = events.get_final_message()
     for answer in (whole, streamed):
         assert [block.text for block in answer.content] == ["The answer is forty-two."]

@@ -43,10 +43,14 @@ def test_an_answer_is_judged_by_the_id_its_agent_saw(dialect: str, service: Serv
     assert send(service, {"response_id": response_id, "kind": "thumbs", "value": "down"}) == ["applied"]
     step = client.step(step_uid)
     assert step["reward"] == 0.0
-    (said,) = step["feedback"]
-    assert (said["target"], said["step_uid"], said["value"]) == ({"response_id": response_id}, step_uid, "down")
-    assert (said["author"], said["source"]) == ("user", "human")
-    assert client.trajectory(step["trajectory_uid"])["feedback"] == [said]
+    (feedback,) = step["feedback"]
+    assert (feedback["target"], feedback["step_uid"], feedback["value"]) == (
+        {"response_id": response_id},
+        step_uid,
+        "down",
+    )
+    assert (feedback["author"], feedback["source"]) == ("user", "human")
+    assert client.trajectory(step["trajectory_uid"])["feedback"] == [feedback]
 
 
 def test_every_kind_does_what_the_document_says(service: ServeProcess, client: StudioClient) -> None:
@@ -62,7 +66,7 @@ def test_every_kind_does_what_the_document_says(service: ServeProcess, client: S
     assert states == ["applied"] * 4
     step = client.step(step_uid)
     assert (step["reward"], step["tags"], step["n_notes"]) == (0.75, ["corrected", "event:copied"], 1)
-    by_kind = {said["kind"]: said for said in step["feedback"]}
+    by_kind = {feedback["kind"]: feedback for feedback in step["feedback"]}
     assert by_kind["correction"]["value"] == "It should have said: 42."
     assert by_kind["event"]["source"] == "service"
     assert (by_kind["score"]["author"], by_kind["score"]["note"]) == ("kim", "nearly")
@@ -75,7 +79,7 @@ def test_feedback_that_comes_first_waits(service: ServeProcess, client: StudioCl
     target = {"step_uid": f"{trajectory}:0"}
     assert send(service, {**target, "feedback_uid": f"fb-{trajectory}", "kind": "thumbs", "value": True}) == ["pending"]
     waiting = service.http.get("/api/v1/feedback", params={"state": "pending"}).json()["feedback"]
-    assert f"fb-{trajectory}" in {said["feedback_uid"] for said in waiting}
+    assert f"fb-{trajectory}" in {feedback["feedback_uid"] for feedback in waiting}
     client.submit([{"trajectory_uid": trajectory, "step_index": 0, "response_ids": [1]}])
     assert client.step(f"{trajectory}:0")["reward"] == 1.0
     assert service.http.get(f"/api/v1/feedback/fb-{trajectory}").json()["state"] == "applied"
@@ -143,7 +147,7 @@ def test_nothing_that_was_answered_is_lost_by_kill_9(
     assert called["t-kept"].headers["x-trajectory-uid"] == "t-kept"
     assert (called["t-revoked"].status_code, called["t-revoked"].json()["error"]["code"]) == (401, "invalid_api_key")
     with StudioClient(second.base_url) as client:
-        eventually(lambda: [said["state"] for said in client.step(step_uid)["feedback"]] == ["applied"])
+        eventually(lambda: [feedback["state"] for feedback in client.step(step_uid)["feedback"]] == ["applied"])
         assert client.step(step_uid)["reward"] == 1.0
         client.submit([{"trajectory_uid": "t-later", "step_index": 0, "response_ids": [1]}])
         assert client.step("t-later:0")["reward"] == 1.0

@@ -76,10 +76,10 @@ def test_every_route_is_described_and_nothing_else(service: ServeProcess) -> Non
 def test_every_described_path_reaches_its_handler(service: ServeProcess) -> None:
     """No answer is the router's: what names nothing is refused by the handler, in its own words."""
     for operation in operations():
-        asked = re.sub(r"{\w+}", "x", operation.documented_path)
-        answer = service.http.request(operation.method, asked, content=b"[]" if operation.method != "GET" else None)
-        assert answer.status_code != 405, asked
-        assert "is not a route" not in answer.text, asked
+        path = re.sub(r"{\w+}", "x", operation.documented_path)
+        answer = service.http.request(operation.method, path, content=b"[]" if operation.method != "GET" else None)
+        assert answer.status_code != 405, path
+        assert "is not a route" not in answer.text, path
 
 
 def test_the_docs_page_needs_nothing_from_elsewhere(service: ServeProcess) -> None:
@@ -129,10 +129,10 @@ def test_malformed_bodies_are_the_callers_mistake(name: str, service: ServeProce
     for operation in operations():
         if operation.body is None:
             continue
-        method, asked = operation.method, re.sub(r"{\w+}", "x", operation.documented_path)
+        method, path = operation.method, re.sub(r"{\w+}", "x", operation.documented_path)
         headers = {"content-type": "application/json"}
-        answer = service.http.request(method, asked, content=MALFORMED[name], headers=headers)
+        answer = service.http.request(method, path, content=MALFORMED[name], headers=headers)
         if answer.status_code in (500, 502) or (answer.status_code >= 400 and not isinstance(answer.json(), dict)):
-            odd.append((method, asked, answer.status_code, answer.text[:200]))
+            odd.append((method, path, answer.status_code, answer.text[:200]))
     assert odd == []
     assert httpx.get(f"{service.base_url}/healthz", timeout=120).json()["ok"] is True

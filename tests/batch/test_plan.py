@@ -216,8 +216,8 @@ def test_staleness_counts_from_the_newest_version_in_force(pool):
     pool.steps.append([], policy_events=[PolicyEvent(6, "registered", T0), PolicyEvent(7, "sync_started", T0 + 1)])
     reported = plan(pool, View(), fresh)
     assert reported.policy_version == 6 and reported.step_uids == ["t2.0"]
-    asked = plan(pool, View(), parse_recipe({"algorithm": "sft", "max_staleness": 2, "policy_version": 9}))
-    assert asked.step_uids == [] and asked.totals["token_ratio"] is None
+    planned = plan(pool, View(), parse_recipe({"algorithm": "sft", "max_staleness": 2, "policy_version": 9}))
+    assert planned.step_uids == [] and planned.totals["token_ratio"] is None
     assert plan(pool, View(), parse_recipe({"algorithm": "sft"})).policy_version is None
 
 

@@ -51,7 +51,7 @@ def made(rng: random.Random, trajectory: int) -> list[Step]:
     steps: list[Step] = []
     messages, prompt = [{"role": "user", "content": one_of(rng, leaks)}], tokenizer.encode(one_of(rng, leaks))
     for k in range(3):
-        said = {"role": "assistant", "content": one_of(rng, leaks), "tool_calls": [call(rng, leaks)]}
+        message = {"role": "assistant", "content": one_of(rng, leaks), "tool_calls": [call(rng, leaks)]}
         response = tokenizer.encode(f"{one_of(rng, leaks)} {k}")
         if rng.random() < 0.05:
             response = [*response, 10_000_000]
@@ -60,7 +60,7 @@ def made(rng: random.Random, trajectory: int) -> list[Step]:
             Step(
                 f"t{trajectory}.{k}", f"t{trajectory}", "p", k, NOW,
                 prompt_ids=list(prompt) if rng.random() > 0.1 else None, response_ids=response,
-                messages=list(messages) if known else None, response_message=said if rng.random() > 0.1 else None,
+                messages=list(messages) if known else None, response_message=message if rng.random() > 0.1 else None,
                 tools=[{"type": "function", "function": {"name": "run", "description": one_of(rng, leaks / 5)}}],
                 metadata={"note": one_of(rng, leaks / 5), "n": k},
                 tokenizer_hash=rng.choice([tokenizer.hash, tokenizer.hash, tokenizer.hash, None, "another"]),
@@ -68,7 +68,7 @@ def made(rng: random.Random, trajectory: int) -> list[Step]:
             )
         )  # fmt: skip
         prompt = [*prompt, *response, *tokenizer.encode(one_of(rng, leaks))]
-        messages = [*messages, said, {"role": "tool", "content": one_of(rng, leaks)}]
+        messages = [*messages, message, {"role": "tool", "content": one_of(rng, leaks)}]
     return steps
 
 

@@ -130,13 +130,13 @@ def test_a_recipe_s_saved_view_narrows_the_request_s(pool: Pool, leases: Leases)
 def test_a_fetched_version_is_redacted(pool: Pool, leases: Leases) -> None:
     tokenizer = load_tokenizer(None)
     messages = [{"role": "user", "content": f"my key is {KEY}"}]
-    said = {"role": "assistant", "content": f"I use {KEY} now"}
-    prompt, response = tokenizer.encode(messages[0]["content"]), tokenizer.encode(said["content"])
+    message = {"role": "assistant", "content": f"I use {KEY} now"}
+    prompt, response = tokenizer.encode(messages[0]["content"]), tokenizer.encode(message["content"])
     pool.steps.append(
         [
             Step(
                 "k.0", "k", "K", 0, NOW, prompt_ids=prompt, response_ids=response, messages=messages, channel="train",
-                response_message=said, response_logprobs=[-1.0] * len(response), token_source="engine",
+                response_message=message, response_logprobs=[-1.0] * len(response), token_source="engine",
                 tokenizer_hash=tokenizer.hash,
             )
         ],

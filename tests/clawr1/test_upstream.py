@@ -92,12 +92,12 @@ def verl_gsm8k() -> Any:
         "show",
         "HEAD:verl/utils/reward_score/gsm8k.py",
     ]
-    found = SimpleNamespace()
+    modules = SimpleNamespace()
     exec(
         compile(ast.parse(subprocess.run(git, capture_output=True, text=True, check=True).stdout), "gsm8k", "exec"),
-        vars(found),
+        vars(modules),
     )
-    return found.compute_score
+    return modules.compute_score
 
 
 words = st.lists(

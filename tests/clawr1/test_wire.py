@@ -114,14 +114,14 @@ def test_the_white_box_flow(service: ServeProcess, tokenizer: ChatTokenizer) -> 
             "metadata": fields,
         }
         if turn == 1:
-            asked = {
+            request = {
                 "prompt_ids": prompt_ids,
                 "response_ids": sampled["token_ids"],
                 "num_turns": 3,
                 "extra_fields": {},
                 "dataset_fields": fields,
             }
-            scored = service.http.post("/compute_reward", json=asked).json()
+            scored = service.http.post("/compute_reward", json=request).json()
             assert scored["reward_score"] == 1.0
             assert scored["reward_extra_info"]["found"] == "72"
             step["reward"] = scored["reward_score"]

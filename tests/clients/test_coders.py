@@ -63,7 +63,7 @@ def qwen_code(base_url: str, folder: Path, key: str) -> tuple[list[str], dict[st
 
 def turns(tool: str, last: Sequence[dict[str, Any]] = (), **more: Any) -> list[dict[str, Any]]:
     calls = [[{"name": tool, "arguments": {"command": command, **more}}] for command in COMMANDS]
-    replies = [{"content": said, "tool_calls": made} for said, made in zip(SAID, [*calls, list(last)], strict=True)]
+    replies = [{"content": text, "tool_calls": made} for text, made in zip(SAID, [*calls, list(last)], strict=True)]
     return [{"when": {"turn": turn, "has_tools": True}, "reply": reply} for turn, reply in enumerate(replies)]
 
 
@@ -149,8 +149,8 @@ def test_the_agent_did_what_the_engine_said(run: Run) -> None:
     assert (run.folder / "next.txt").read_text() == "eight\n"
     assert SAID[-1] in run.printed
     if run.coder.name == "aider":
-        told = subprocess.run(["git", "log", "-1", "--format=%s"], cwd=run.folder, capture_output=True, check=True)
-        assert told.stdout.decode().strip() == COMMIT_MESSAGE
+        completed = subprocess.run(["git", "log", "-1", "--format=%s"], cwd=run.folder, capture_output=True, check=True)
+        assert completed.stdout.decode().strip() == COMMIT_MESSAGE
 
 
 def test_ids_and_log_probs_are_the_engines(run: Run) -> None:

@@ -30,7 +30,7 @@ SURE = "I am sure."
 SCRIPT = {
     "model": "policy",
     "rules": [
-        {"when": {"contains": TASK, "turn": 0}, "variants": [{"content": said} for said in SAID]},
+        {"when": {"contains": TASK, "turn": 0}, "variants": [{"content": text} for text in SAID]},
         {"when": {"last_contains": "Are you sure?"}, "reply": {"content": SURE}},
     ],
     "default": {"content": SURE},

@@ -243,9 +243,9 @@ def test_no_sample_is_lost_and_all_ids_are_the_engines(done: Done) -> None:
 
 
 def test_each_run_is_its_own_trajectory(done: Done) -> None:
-    found = [{step["trajectory_uid"] for step in steps} for steps in done.steps]
-    assert sum(map(len, found)) == len(set.union(*found))
-    assert tuple(map(len, found)) == done.client.trajectories
+    uids_of_rounds = [{step["trajectory_uid"] for step in steps} for steps in done.steps]
+    assert sum(map(len, uids_of_rounds)) == len(set.union(*uids_of_rounds))
+    assert tuple(map(len, uids_of_rounds)) == done.client.trajectories
     assert {step["identity_source"] for step in chain(*done.steps)} == {"inferred"}
 
 

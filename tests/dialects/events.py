@@ -79,11 +79,11 @@ def response_of(stream: bytes) -> dict[str, Any]:
     final = data["response"]
     assert name == f"response.{final['status']}"
     assert done == final["output"]
-    for item, told in zip(snapshot.output, final["output"], strict=True):
+    for item, final_item in zip(snapshot.output, final["output"], strict=True):
         if item.type == "message":
             assert [getattr(part, "text", "") for part in item.content if part.type == "output_text"] == [
-                part["text"] for part in told["content"] if part["type"] == "output_text"
+                part["text"] for part in final_item["content"] if part["type"] == "output_text"
             ]
         elif item.type == "function_call":
-            assert item.arguments == told["arguments"]
+            assert item.arguments == final_item["arguments"]
     return Response.model_validate(final).model_dump()

@@ -63,15 +63,15 @@ def test_an_answer_sent_back_is_the_message_that_the_engine_gave(answer: Any) ->
     assert back.get("reasoning_content") == thinking
     for body in RESPONSES_BODIES:
         output = RESPONSES.open(body, NAMES, ()).whole(answer)["output"]
-        asked = RESPONSES.open(
+        translation = RESPONSES.open(
             {**body, "input": [{"role": "user", "content": "hi"}, *output]}, NAMES, ()
         ).engine_request
         if not output:
-            assert len(asked["messages"]) == 1
+            assert len(translation["messages"]) == 1
             continue
-        assert len(asked["messages"]) == 2
-        assert normal_message(asked["messages"][1]) == normal_message(expected)
-        assert asked["messages"][1].get("reasoning_content") == thinking
+        assert len(translation["messages"]) == 2
+        assert normal_message(translation["messages"][1]) == normal_message(expected)
+        assert translation["messages"][1].get("reasoning_content") == thinking
 
 
 def chat(message: dict[str, Any], **choice: Any) -> dict[str, Any]:

@@ -27,10 +27,10 @@ RECORDED = Path(__file__).parent.parent / "gateway" / "recorded"
 
 
 def chunks_of(stream: bytes, cuts: list[int]) -> list[dict[str, Any]]:
-    reader, found = EventReader(), []
+    reader, events = EventReader(), []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-        found += reader.feed(stream[start:end])
-    return [json.loads(data) for data in found if data != b"[DONE]"]
+        events += reader.feed(stream[start:end])
+    return [json.loads(data) for data in events if data != b"[DONE]"]
 
 
 def assembled(chunks: list[dict[str, Any]]) -> Assembly:
@@ -48,9 +48,9 @@ def normal(answer: dict[str, Any]) -> dict[str, Any]:
     ]
     for choice in answer["choices"]:
         if "message" in choice:
-            said = {name: value for name, value in choice["message"].items() if value not in (None, "")}
-            said["tool_calls"] = said.get("tool_calls") or []
-            choice["message"] = said
+            fields = {name: value for name, value in choice["message"].items() if value not in (None, "")}
+            fields["tool_calls"] = fields.get("tool_calls") or []
+            choice["message"] = fields
     return answer
 
 
@@ -99,9 +99,9 @@ def test_the_official_client_reads_merged_chunks_alike(case: Any) -> None:
         assembled([{**head, **chunk} for chunk in part]).chunk() for part in (chunks[:half], chunks[half:]) if part
     ]
     states = []
-    for told in (chunks, groups):
+    for form in (chunks, groups):
         state: Any = ChatCompletionStreamState()
-        for chunk in told:
+        for chunk in form:
             state.handle_chunk(ChatCompletionChunk.model_validate({**head, **chunk}))
         states.append(state.current_completion_snapshot.choices[0].message)
     one, other = states

@@ -66,9 +66,9 @@ def test_bodies(dialect: str, body: dict[str, Any]) -> None:
     assert orjson.dumps(body) == before
     if translation is None:
         return
-    asked = orjson.loads(orjson.dumps(translation.engine_request))
+    request = orjson.loads(orjson.dumps(translation.engine_request))
     if dialect in ("messages", "responses"):
-        assert all(isinstance(message["role"], str) for message in asked["messages"])
+        assert all(isinstance(message["role"], str) for message in request["messages"])
         orjson.dumps(translation.whole(ANSWER))
         assert parse(translation.stream(ANSWER))
 

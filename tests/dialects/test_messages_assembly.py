@@ -46,16 +46,16 @@ def events_of(stream: bytes) -> list[dict[str, Any]]:
 
 def cut(events: list[dict[str, Any]], size: int) -> list[dict[str, Any]]:
     """The same with every text in pieces."""
-    found = []
+    parts = []
     for event in events:
         delta = event.get("delta", {})
         name = next((name for name in ("text", "thinking", "partial_json") if name in delta), None)
         if event["type"] != "content_block_delta" or name is None:
-            found.append(event)
+            parts.append(event)
             continue
         text = delta[name]
-        found += [{**event, "delta": {**delta, name: text[at : at + size]}} for at in range(0, len(text), size)]
-    return found
+        parts += [{**event, "delta": {**delta, name: text[at : at + size]}} for at in range(0, len(text), size)]
+    return parts
 
 
 def assembled(events: list[dict[str, Any]]) -> MessageAssembly:
@@ -96,9 +96,9 @@ def test_a_slow_agent_gets_the_same_message(message, size, data):
     assert b"message_stop" not in sent
     assert b"message_delta" not in sent
     sent += box.rest()
-    told = events_of(sent)
-    assert assembled(told).whole() == message
-    assert [event["type"] for event in told].count("message_stop") == 1
+    sent_events = events_of(sent)
+    assert assembled(sent_events).whole() == message
+    assert [event["type"] for event in sent_events].count("message_stop") == 1
 
 
 def test_what_is_not_known_is_kept():

@@ -230,14 +230,14 @@ def test_documents_and_what_chat_has_no_word_for() -> None:
         {"type": "search_result", "title": "S", "source": "s", "content": [{"type": "text", "text": "found"}]},
         {"type": "container_upload", "file_id": "f"},
     ]
-    said = [
+    messages = [
         {"type": "redacted_thinking", "data": "zz"},
         {"type": "thinking", "thinking": "hm", "signature": "s"},
         {"type": "server_tool_use", "id": "x", "name": "web_search", "input": {}},
         {"type": "text", "text": "ok"},
     ]
     chat, dropped = messages_chat(
-        {"messages": [{"role": "user", "content": blocks}, {"role": "assistant", "content": said}]}
+        {"messages": [{"role": "user", "content": blocks}, {"role": "assistant", "content": messages}]}
     )
     texts = [part.get("text") for part in chat["messages"][0]["content"]]
     assert texts == ["T", "body", None, "S", "s", "found"]
@@ -365,8 +365,8 @@ def test_responses_settings() -> None:
 def test_responses_tool_choices() -> None:
     tools = [{"type": "function", "name": name, "parameters": {}} for name in ("f", "g")]
 
-    def choice(told: Any) -> tuple[Any, list[str]]:
-        chat, _ = responses_chat({"tools": tools, "tool_choice": told})
+    def choice(tool_choice: Any) -> tuple[Any, list[str]]:
+        chat, _ = responses_chat({"tools": tools, "tool_choice": tool_choice})
         return chat.get("tool_choice"), [tool["function"]["name"] for tool in chat["tools"]]
 
     assert choice("required") == ("required", ["f", "g"])

@@ -44,8 +44,8 @@ def chunks(answer: dict[str, Any]) -> bytes:
     (choice,) = answer["choices"]
     head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "policy"}
     words = re.findall(".{1,5}", choice["message"]["content"])
-    told = [{"role": "assistant", "content": ""}, *({"content": word} for word in words)]
-    pieces = [{"index": 0, "delta": delta, "token_ids": [], "finish_reason": None} for delta in told]
+    deltas = [{"role": "assistant", "content": ""}, *({"content": word} for word in words)]
+    pieces = [{"index": 0, "delta": delta, "token_ids": [], "finish_reason": None} for delta in deltas]
     pieces[-1] |= {"finish_reason": "stop", "token_ids": choice["token_ids"], "logprobs": choice["logprobs"]}
     events = [{**head, "choices": [piece]} for piece in pieces] + [{**head, "choices": [], "usage": answer["usage"]}]
     return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events) + b"data: [DONE]\n\n"
@@ -60,12 +60,12 @@ def engine() -> Iterator[Upstream]:
         headers = {
             k: v for k, v in seen.headers.items() if k != "authorization" or "tell: KEY" in json.dumps(seen.body)
         }
-        said = f"you sent {json.dumps(headers)} and {json.dumps(seen.body)}"
-        if "fail" in said:
-            return JSONResponse({"error": {"message": said}}, 400)
+        text = f"you sent {json.dumps(headers)} and {json.dumps(seen.body)}"
+        if "fail" in text:
+            return JSONResponse({"error": {"message": text}}, 400)
         if seen.path == "completions":
-            return {**chat_answer(), "choices": [{"index": 0, "text": said, "finish_reason": "stop"}]}
-        answer = chat_answer(said)
+            return {**chat_answer(), "choices": [{"index": 0, "text": text, "finish_reason": "stop"}]}
+        answer = chat_answer(text)
         return Response(chunks(answer), media_type="text/event-stream") if seen.body.get("stream") else answer
 
     server = Upstream(reply=reply).start()
@@ -89,11 +89,11 @@ def calls(studio: ServeProcess, session: str) -> tuple[list[int], str]:
                 for stream in (False, True):
                     # Agents print their environment into the conversation.
                     text = f"{word}: KEY={KEYS['gateway']} OWN={' and '.join(own.values())}"
-                    said = [{"role": "user", "content": text}]
-                    asked = {"completions": {"prompt": text}, "responses": {"input": text}}.get(
-                        path, {"messages": said}
+                    messages = [{"role": "user", "content": text}]
+                    request = {"completions": {"prompt": text}, "responses": {"input": text}}.get(
+                        path, {"messages": messages}
                     )
-                    body = {"model": "m", "stream": stream, **asked, **more}
+                    body = {"model": "m", "stream": stream, **request, **more}
                     body |= {"api_key": KEYS["body"], "extra_headers": {"authorization": KEYS["body"]}}
                     body |= {
                         "metadata": {"api_key": KEYS["metadata"], "task": "7"},
@@ -136,7 +136,7 @@ def everything_in(pool: Path) -> str:
 
 def exported(data: Path, out: Path, env: dict[str, str]) -> tuple[str, str]:
     """What the exports hold, and what the commands said."""
-    said = ""
+    output = ""
     for form in ("steps_parquet", "openai_messages"):
         done = subprocess.run(
             [sys.executable, "-m", "core.cli", "export", form, "--data", str(data), "--out", str(out / form),
@@ -144,10 +144,10 @@ def exported(data: Path, out: Path, env: dict[str, str]) -> tuple[str, str]:
             env=env, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        said += done.stdout + done.stderr
+        output += done.stdout + done.stderr
     files = [path for path in out.rglob("*") if path.is_file()]
     held = (str(pq.read_table(path).to_pylist()) if path.suffix == ".parquet" else path.read_text() for path in files)
-    return "".join(held), said
+    return "".join(held), output
 
 
 def test_no_key_is_written_anywhere(serve, engine, tmp_path):
@@ -182,8 +182,8 @@ def test_no_key_is_written_anywhere(serve, engine, tmp_path):
             )
         )
         assert studio.stop() == 0
-    exports, told = exported(data, tmp_path / "out", env)
-    shown += told
+    exports, output = exported(data, tmp_path / "out", env)
+    shown += output
     places = {
         "journal": b"".join(record.payload for record in read_records(data / "journal", {})).decode(),
         "pool": everything_in(data / "pool.duckdb"),
@@ -212,11 +212,11 @@ def test_no_key_of_an_imported_log_is_written_anywhere(tmp_path):
         env=env, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    exports, told = exported(data, tmp_path / "out", env)
+    exports, output = exported(data, tmp_path / "out", env)
     places = {
         "journal": b"".join(record.payload for record in read_records(data / "journal", {})).decode(),
         "pool": everything_in(data / "pool.duckdb"),
-        "what the commands said": done.stdout + done.stderr + told,
+        "what the commands said": done.stdout + done.stderr + output,
         "exports": exports,
         "files": "".join(path.read_bytes().decode("latin-1") for path in data.rglob("*") if path.is_file()),
     }

@@ -156,16 +156,16 @@ def test_packed_rows_give_the_captured_logprobs(
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32).eval()
     use_tree_attention(model, kind)
     assert len(chosen.layout.rows) > 1 and chosen.layout.token_ratio < 0.7
-    found: dict[str, list[float]] = {}
+    logprobs: dict[str, list[float]] = {}
     for index in range(len(chosen.layout.rows)):
         row, sequences = chosen.layout.row(service.pool.training, index, pad=True)
         terms = loss_terms(row, sequences)
         with torch.no_grad():
             logp = token_scores(model, packed_hidden(model, row), terms).logp.tolist()
         for step, value in zip(terms.step.tolist(), logp, strict=True):
-            found.setdefault(sequences.step_uids[step], []).append(value)
-    assert set(found) == set(captured)
-    for uid, values in found.items():
+            logprobs.setdefault(sequences.step_uids[step], []).append(value)
+    assert set(logprobs) == set(captured)
+    for uid, values in logprobs.items():
         assert values == pytest.approx(list(captured[uid]["response_logprobs"]), abs=1e-4), uid
 
 
@@ -173,10 +173,10 @@ def messages_loop(service: Service, model: str, session: dict[str, Any]) -> None
     from anthropic import Anthropic
 
     tools: Any = [{"name": t["function"]["name"], "input_schema": t["function"]["parameters"]} for t in TOOLS]
-    said: list[Any] = [{"role": "user", "content": "Say something."}]
+    messages: list[Any] = [{"role": "user", "content": "Say something."}]
     with Anthropic(base_url=service.base_url, api_key=session["api_key"]) as client:
         for turn in range(3):
-            body: dict[str, Any] = {"model": model, "max_tokens": MAX_TOKENS, "tools": tools, "messages": said}
+            body: dict[str, Any] = {"model": model, "max_tokens": MAX_TOKENS, "tools": tools, "messages": messages}
             body |= {"extra_body": {"seed": turn, "temperature": 1.0}}
             if turn % 2:
                 with client.messages.stream(**body) as stream:
@@ -188,7 +188,7 @@ def messages_loop(service: Service, model: str, session: dict[str, Any]) -> None
                 for b in answer.content
                 if b.type == "tool_use"
             ]
-            said += [
+            messages += [
                 {"role": "assistant", "content": [block.to_dict() for block in answer.content]},
                 {"role": "user", "content": [*results, {"type": "text", "text": "Go on."}]},
             ]

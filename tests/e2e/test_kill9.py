@@ -86,16 +86,16 @@ def test_every_answered_call_is_there_once(
 ) -> None:
     assert engine.base_url
     draw = random.Random(9)
-    told: list[tuple[str, str]] = []
+    answered_steps: list[tuple[str, str]] = []
     n_refused = 0
     for kill in range(n_kills):
         studio = serve(engine.base_url, tmp_path / "data")
-        clients = [Client(studio.base_url, f"k{kill}c{number}", told) for number in range(N_CLIENTS)]
+        clients = [Client(studio.base_url, f"k{kill}c{number}", answered_steps) for number in range(N_CLIENTS)]
         for client in clients:
             client.start()
         # After a number of answers and not a time, so that a busy machine proves as much as an idle one.
-        target = len(told) + draw.randint(0, 50)
-        eventually(lambda target=target: len(told) >= target, timeout_s=60, every_s=0.001)
+        target = len(answered_steps) + draw.randint(0, 50)
+        eventually(lambda target=target: len(answered_steps) >= target, timeout_s=60, every_s=0.001)
         time.sleep(draw.uniform(0, 0.02))
         studio.kill()
         for client in clients:
@@ -103,8 +103,8 @@ def test_every_answered_call_is_there_once(
             assert not client.is_alive()
             n_refused += client.n_refused
     assert n_refused == 0, "a call was refused by a service that lived"
-    answered = dict(told)
-    assert len(answered) == len(told), "two calls were answered under one uid"
+    answered = dict(answered_steps)
+    assert len(answered) == len(answered_steps), "two calls were answered under one uid"
     assert len(answered) > 10 * n_kills, "hardly any traffic: the kills proved nothing"
 
     studio = serve(engine.base_url, tmp_path / "data")

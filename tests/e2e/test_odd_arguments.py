@@ -72,21 +72,21 @@ def uid(name: str, dialect: str) -> str:
 def by_chat(root: str, upstream: Upstream) -> None:
     client = openai.OpenAI(base_url=f"{root}/v1", api_key="x", max_retries=0)
     talk: list[Any] = [{"role": "user", "content": "go"}]
-    said = client.chat.completions.create(model="policy", messages=talk, tools=TOOLS).choices[0].message
-    talk += [said, {"role": "tool", "tool_call_id": said.tool_calls[0].id, "content": "ok"}]
+    completion = client.chat.completions.create(model="policy", messages=talk, tools=TOOLS).choices[0].message
+    talk += [completion, {"role": "tool", "tool_call_id": completion.tool_calls[0].id, "content": "ok"}]
     upstream.reply = chat_answer("done", response_ids=(7, 9), prompt_ids=(1, 2, 3, 4, 7, 8, 5))
     client.chat.completions.create(model="policy", messages=talk, tools=TOOLS)
 
 
 def by_messages(root: str, upstream: Upstream) -> None:
     client = anthropic.Anthropic(base_url=root, api_key="x", max_retries=0)
-    asked: Any = {"model": "policy", "max_tokens": 99, "tools": [{"name": "f", "input_schema": {"type": "object"}}]}
+    request: Any = {"model": "policy", "max_tokens": 99, "tools": [{"name": "f", "input_schema": {"type": "object"}}]}
     talk: list[Any] = [{"role": "user", "content": "go"}]
-    said = client.messages.create(messages=talk, **asked).content
-    talk.append({"role": "assistant", "content": said})
-    talk.append({"role": "user", "content": [{"type": "tool_result", "tool_use_id": said[-1].id, "content": "ok"}]})
+    blocks = client.messages.create(messages=talk, **request).content
+    talk.append({"role": "assistant", "content": blocks})
+    talk.append({"role": "user", "content": [{"type": "tool_result", "tool_use_id": blocks[-1].id, "content": "ok"}]})
     upstream.reply = chat_answer("done", response_ids=(7, 9), prompt_ids=(1, 2, 3, 4, 7, 8, 5))
-    client.messages.create(messages=talk, **asked)
+    client.messages.create(messages=talk, **request)
 
 
 @pytest.fixture(scope="module")
@@ -130,15 +130,15 @@ def test_the_engine_is_sent_again_what_it_said(made: Made) -> None:
 
 
 def test_what_is_shown_says_what_was_said(made: Made) -> None:
-    for name, said in ODD.items():
+    for name, arguments in ODD.items():
         shown = next(entry for entry in delta(made.step(name, "chat")) if entry.get("calls"))["calls"][0]
-        text, told = shown["arguments"], shown["problem"]
+        text, problem = shown["arguments"], shown["problem"]
         text.encode()  # as a page sends it
-        if told is None:
-            assert json.loads(text) == json.loads(said)
+        if problem is None:
+            assert json.loads(text) == json.loads(arguments)
         else:
-            assert text == said
-        assert (told is None) == (name in ("plain", "150 deep", "a list")), (name, told)
+            assert text == arguments
+        assert (problem is None) == (name in ("plain", "150 deep", "a list")), (name, problem)
 
 
 @pytest.mark.parametrize("form", ["openai_messages", "slime", "trl_sft", "steps_parquet", "llama_factory", "rllm"])
@@ -150,9 +150,9 @@ def test_files_hold_every_call(made: Made, form: str, tmp_path: Path) -> None:
         samples = torch.load(written.path, weights_only=True)["samples"]
         assert sum(sum(sample["loss_mask"]) for sample in samples) == 4 * len(ODD) * 2
     if form == "openai_messages":
-        told = [json.loads(line) for line in written.path.read_text().splitlines()]
-        found = [line["messages"][1]["tool_calls"][0]["function"]["arguments"] for line in told]
-        assert sorted(found) == sorted([*ODD.values(), *ODD.values()])
+        rows = [json.loads(line) for line in written.path.read_text().splitlines()]
+        arguments = [line["messages"][1]["tool_calls"][0]["function"]["arguments"] for line in rows]
+        assert sorted(arguments) == sorted([*ODD.values(), *ODD.values()])
     if form == "llama_factory":
         # It reads the arguments as JSON: what it would read as something else is left out by name.
         manifest = json.loads(next(tmp_path.glob("*manifest*.json")).read_text())
@@ -164,8 +164,8 @@ def test_redaction_finds_what_stands_deep(made: Made) -> None:
     rules = parse_redaction({"rules": ["secrets"], "action": "drop"})
     assert rules is not None
     pool = made.service.pool
-    found = redact(pool.training, pool.screening, members, rules, texts_of(None))
+    redacted = redact(pool.training, pool.screening, members, rules, texts_of(None))
     trajectories = dict(zip(*(members[name].to_pylist() for name in ("step_uid", "trajectory_uid")), strict=True))
     hold = {uid(name, dialect) for name, dialect in made.sent_again if SECRET in ODD[name]}
-    assert {trajectories[step] for step in found.dropped} == hold
-    assert len(found.dropped) == 2 * len(hold)
+    assert {trajectories[step] for step in redacted.dropped} == hold
+    assert len(redacted.dropped) == 2 * len(hold)

@@ -54,8 +54,8 @@ def test_through_a_studio(engine: EngineProcess, serve: Callable[..., ServeProce
 
     def complete() -> dict[str, Any] | None:
         answer = studio.http.get(f"/api/v1/trajectories/{report['trajectory_uid']}")
-        found = answer.json() if answer.status_code == 200 else {}
-        return found if found.get("complete") else None
+        trajectory = answer.json() if answer.status_code == 200 else {}
+        return trajectory if trajectory.get("complete") else None
 
     trajectory = eventually(complete)
     assert trajectory["prompt_uid"] == "demo-merge-stock"

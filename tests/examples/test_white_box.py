@@ -32,12 +32,16 @@ def test_episodes_become_trajectories(serve: Callable[..., ServeProcess], tmp_pa
         episodes = json.loads(done.stdout)
         assert [episode["reward"] for episode in episodes] == [1.0, 0.0, 0.0]
         for episode in episodes:
-            found = studio.http.get(f"/api/v1/trajectories/{episode['trajectory_uid']}").json()
-            assert (found["complete"], found["outcome"], found["reward"]) == (True, "terminated", episode["reward"])
-            *before, last = found["steps"]
+            trajectory = studio.http.get(f"/api/v1/trajectories/{episode['trajectory_uid']}").json()
+            assert (trajectory["complete"], trajectory["outcome"], trajectory["reward"]) == (
+                True,
+                "terminated",
+                episode["reward"],
+            )
+            *before, last = trajectory["steps"]
             assert [step["reward"] for step in before] == ([] if episode["reward"] else [None])
             assert (last["token_source"], last["is_last"]) == ("whitebox", True)
             assert len(last["response_ids"]) == len(last["response_logprobs"])
         assert last["transition"] == "extends"
-        (said,) = found["feedback"]
-        assert (said["value"], said["step_uid"]) == ("down", last["step_uid"])
+        (feedback,) = trajectory["feedback"]
+        assert (feedback["value"], feedback["step_uid"]) == ("down", last["step_uid"])

@@ -100,13 +100,13 @@ PLACES: dict[str, Callable[[str], dict[str, Any]]] = {
 }
 
 
-def rendered(said: dict[str, Any]) -> str:
+def rendered(step: dict[str, Any]) -> str:
     """A message as a chat template writes it."""
-    content = said["content"]
+    content = step["content"]
     text = content if isinstance(content, str) else "".join(part["text"] for part in content)
-    for one in said.get("tool_calls", ()):
+    for one in step.get("tool_calls", ()):
         text += f'<tool_call>\n{{"name": "run", "arguments": {one["function"]["arguments"]}}}\n</tool_call>'
-    return f"<|im_start|>{said['role']}\n{text}<|im_end|>\n"
+    return f"<|im_start|>{step['role']}\n{text}<|im_end|>\n"
 
 
 def step_with(uid: str, prompt_uid: str, planted: dict[str, Any], *, tokens: bool = True) -> Step:

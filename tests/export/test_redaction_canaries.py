@@ -225,11 +225,11 @@ def test_over_every_border_of_two_messages() -> None:
     for k in range(1, len(KEY)):
         if rules.hits(KEY[:k]) or rules.hits(KEY[k:]):
             continue
-        said = {"messages": [message("user", f"first half {KEY[:k]}"), message("user", f"{KEY[k:]} and the rest")]}
-        gone, _ = masked_text(step_with("s", "p", said), SHIPPED, rules)
+        texts = {"messages": [message("user", f"first half {KEY[:k]}"), message("user", f"{KEY[k:]} and the rest")]}
+        gone, _ = masked_text(step_with("s", "p", texts), SHIPPED, rules)
         assert gone == "unlocated", k
         pool = Pool.open(":memory:", clock=lambda: T0)
-        pool.steps.append([step_with("s", "p", said, tokens=False)])
+        pool.steps.append([step_with("s", "p", texts, tokens=False)])
         freeze_version(pool, "v", View(), parse_recipe({"algorithm": "sft"}), author="a", redaction=rules)
         (step,) = VersionSource(pool, "v").trajectory("t-s")["steps"]
         held = json.dumps(step["messages"])
@@ -322,14 +322,14 @@ def test_clean_texts_stay(tmp_path: Path) -> None:
     """What only looks like an encoding is left alone."""
     rules = parse_redaction(RULES)
     assert rules is not None
-    said = [
+    texts = [
         "/usr/local/lib/python3.11/site-packages/numpy/core/multiarray.py", "call_abcdefghijklmnopqrstuvwx",
         "a" * 64, "deadbeef" * 8,
         "&nobody; and \\q", "100%20of&amp;that \\n \\u00e9", "QWxsIGlzIHdlbGwgaW4gdGhlIGhvdXNl", "na\u200bive",
     ]  # fmt: skip
-    for text in said:
+    for text in texts:
         assert rules.hits(text) == []
-    step = step_with("s", "p", {"messages": [message("user", " ".join(said))]})
+    step = step_with("s", "p", {"messages": [message("user", " ".join(texts))]})
     members = pa.table({"step_uid": ["s"], "trajectory_uid": ["t-s"], "prompt_uid": ["p"]})
     pool = Pool.open(":memory:", clock=lambda: T0)
     pool.steps.append([step])

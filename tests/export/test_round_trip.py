@@ -106,16 +106,20 @@ def filled(pool: Pool, attempts: Sequence[tuple[int, float, Sequence[Mapping[str
     fresh = count(1000)
     for number, (group, reward, turns) in enumerate(attempts):
         uid = f"t{number}"
-        steps, context, said = [], [], []
+        steps, context, messages_so_far = [], [], []
         for k, turn in enumerate(turns):
             if turn["restart"] and k:
-                context, said = [], []
+                context, messages_so_far = [], []
             n, task = turn["sampled"], {"role": "user", "content": f"task {group}"}
             new = [100 * (group + 1)] if not context else []
             prompt = [*context, *new, *(next(fresh) for _ in range(turn["new"]))]
             sampled = [next(fresh) for _ in range(n)]
             answer = {"role": "assistant", "content": f"{uid} says {k}"}
-            messages = [*said, task] if not said else [*said, {"role": "user", "content": f"result {k}"}]
+            messages = (
+                [*messages_so_far, task]
+                if not messages_so_far
+                else [*messages_so_far, {"role": "user", "content": f"result {k}"}]
+            )
             (step,) = conversation(
                 uid, f"p{group}", [(prompt, sampled)],
                 step_uid=f"{uid}.{k}", step_index=k, call_kind=turn["kind"], reward=turn["reward"],
@@ -124,7 +128,7 @@ def filled(pool: Pool, attempts: Sequence[tuple[int, float, Sequence[Mapping[str
                 is_last=k == len(turns) - 1, policy_version=3 + k,
             )  # fmt: skip
             steps.append(step)
-            context, said = [*prompt, *sampled], [*messages, answer]
+            context, messages_so_far = [*prompt, *sampled], [*messages, answer]
         pool.steps.append(steps, completions=done(uid, reward=reward))
 
 

@@ -73,7 +73,7 @@ def filled(pool: Pool) -> Pool:
 def edit_everything(pool: Pool) -> None:
     """All that can change later, changed."""
     pool.labels.undo(pool.labels.actions(100)[-1]["action_uid"])
-    said: list[tuple[str, Any, str, dict[str, str]]] = [
+    cases: list[tuple[str, Any, str, dict[str, str]]] = [
         ("reward", 9.0, "human", {"trajectory_uid": "A0"}),
         ("reward", -1.0, "judge", {"trajectory_uid": "B1"}),
         ("reward", 5.0, "human", {"step_uid": "A1.0"}),
@@ -81,7 +81,9 @@ def edit_everything(pool: Pool) -> None:
         ("trainable", False, "human", {"step_uid": "B0.0"}),
         ("tag", "-kept", "human", {"step_uid": "A0.0"}),
     ]
-    pool.labels.annotate([Annotation(kind, value, "ann", source, T0, **target) for kind, value, source, target in said])
+    pool.labels.annotate(
+        [Annotation(kind, value, "ann", source, T0, **target) for kind, value, source, target in cases]
+    )
     pool.steps.append(
         [
             *conversation("A9", "A", [([1, 2], [3])]),  # a new member of the group
@@ -551,8 +553,8 @@ class GivenSteps:
         return {"steps": [{**_fields(step), "metadata": {}} for step in self.given]}
 
     def trajectories_saying(self, trajectory_uids: Any, hit: Any, *, may: str | None) -> set[str]:
-        said = [text for step in self.given for text in [*(step.messages or ()), step.response_message]]
-        return {"t"} if any(hit(json.dumps(text)) for text in said) else set()
+        texts = [text for step in self.given for text in [*(step.messages or ()), step.response_message]]
+        return {"t"} if any(hit(json.dumps(text)) for text in texts) else set()
 
     def trajectories_saying_over(self, trajectory_uids: Any, hit: Any, *, may: str | None) -> set[str]:
         whole = [[json.dumps(m) for m in (*(step.messages or ()), step.response_message)] for step in self.given]
@@ -583,10 +585,10 @@ WORDS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=4), st.booleans(), st.integers(0, 3))
 def test_every_token_of_every_hit_is_masked(turns: list[Any], with_texts: bool, forked: int) -> None:
-    said = [("".join(a), "".join(b)) for a, b in turns]
-    steps = talk("t", "A", said)
+    pairs = [("".join(a), "".join(b)) for a, b in turns]
+    steps = talk("t", "A", pairs)
     if forked < len(steps) - 1:  # a step that nothing goes on from
-        steps.append(Step(**{**_fields(talk("t", "A", [*said[:forked], ("x@y.org", "no")])[-1]), "step_uid": "fork"}))
+        steps.append(Step(**{**_fields(talk("t", "A", [*pairs[:forked], ("x@y.org", "no")])[-1]), "step_uid": "fork"}))
     if not with_texts:
         steps = [Step(**{**_fields(step), "messages": None, "response_message": None}) for step in steps]
     rules = parse_redaction(RULES)

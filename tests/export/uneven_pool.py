@@ -110,15 +110,15 @@ def steps_of(attempt: Attempt, number: int, fresh: Iterator[int]) -> Iterator[St
     """The steps of one trajectory; a group's first prompts are the same, every other token is ``fresh``."""
     context = {group: 300 + 10 * i for i, group in enumerate(("math:7", "math:8", "code:1", "open", "solo"))}
     sequences: list[list[int]] = []
-    said: list[list[dict[str, Any]]] = []
+    conversations: list[list[dict[str, Any]]] = []
     for k, turn in enumerate(attempt.turns):
         base, first = turn.base, k == 0
         before = [] if base is None else sequences[base]
         new = [context[attempt.group] + i for i in range(turn.new)] if first else [next(fresh) for _ in range(turn.new)]
         prompt, response = [*before, *new], [next(fresh) for _ in range(turn.sampled)]
         heard = {"role": "tool", "tool_call_id": f"call-{k}", "content": f"result {k}"}
-        asked = {"role": "user", "content": f"{attempt.group}, {'go on' if k else 'solve it'} – é"}
-        messages = [*([] if base is None else [*said[base], heard]), *([asked] if base is None else [])]
+        question = {"role": "user", "content": f"{attempt.group}, {'go on' if k else 'solve it'} – é"}
+        messages = [*([] if base is None else [*conversations[base], heard]), *([question] if base is None else [])]
         call = {"id": f"call-{k + 1}", "type": "function", "function": {"name": "read", "arguments": f'{{"n": {k}}}'}}
         answer = {"role": "assistant", "content": f"{attempt.uid} says {k}", "tool_calls": [call]}
         if k == len(attempt.turns) - 1:
@@ -146,7 +146,7 @@ def steps_of(attempt: Attempt, number: int, fresh: Iterator[int]) -> Iterator[St
         }
         yield Step(**{**own, **turn.fields})
         sequences.append([*prompt, *response])
-        said.append([*messages, answer])
+        conversations.append([*messages, answer])
 
 
 def uneven_steps(without: Collection[str] = ()) -> list[Step]:

@@ -41,11 +41,11 @@ def processes() -> Iterator[list[EngineProcess]]:
 
 
 def body_of(path: str, text: str, stream: bool) -> dict[str, Any]:
-    said = [{"role": "user", "content": text}]
-    asked = {"completions": {"prompt": text, "max_tokens": 40}, "responses": {"input": text}}.get(
-        path, {"messages": said}
+    messages = [{"role": "user", "content": text}]
+    request = {"completions": {"prompt": text, "max_tokens": 40}, "responses": {"input": text}}.get(
+        path, {"messages": messages}
     )
-    return {"model": "m", "stream": stream, "max_tokens": 40, **asked}
+    return {"model": "m", "stream": stream, "max_tokens": 40, **request}
 
 
 class Agent(threading.Thread):

@@ -136,12 +136,12 @@ class Upstream:
         return JSONResponse({"object": "list", "data": data})
 
     async def _version(self, request: Request) -> Response:
-        told = {"version": self.version} if self.version is not None else {"detail": "Not Found"}
-        return JSONResponse(told, 200 if self.version is not None else 404)
+        version = {"version": self.version} if self.version is not None else {"detail": "Not Found"}
+        return JSONResponse(version, 200 if self.version is not None else 404)
 
     async def _ollama_version(self, request: Request) -> Response:
-        told = {"version": self.ollama} if self.ollama is not None else {"detail": "Not Found"}
-        return JSONResponse(told, 200 if self.ollama is not None else 404)
+        version = {"version": self.ollama} if self.ollama is not None else {"detail": "Not Found"}
+        return JSONResponse(version, 200 if self.ollama is not None else 404)
 
     async def _answer(self, request: Request) -> Response:
         body = orjson.loads(await request.body())

@@ -126,12 +126,18 @@ def test_both_choices_of_a_real_litellm_call(engine: str, tmp_path: Path) -> Non
 def test_both_choices_of_langfuses_openai_integration(engine: str, tmp_path: Path) -> None:
     """The output is what its integration makes of a real answer: a list of messages where there are several choices."""
     openai = pytest.importorskip("openai")
-    asked = [{"role": "user", "content": "two, please"}]
+    talk = [{"role": "user", "content": "two, please"}]
     answer = openai.OpenAI(base_url=engine, api_key="none").chat.completions.create(
-        model="scripted-1", messages=asked, n=2
+        model="scripted-1", messages=talk, n=2
     )
     output = [choice.message.model_dump(exclude_none=True) for choice in answer.choices]
-    common = {"traceId": "t", "type": "GENERATION", "input": asked, "startTime": "2026-09-01T12:00:00Z", "model": "m"}
+    common = {
+        "traceId": "t",
+        "type": "GENERATION",
+        "input": talk,
+        "startTime": "2026-09-01T12:00:00Z",
+        "model": "m",
+    }
     forms = [output, {"choices": [{"message": one} for one in output]}, json.dumps(output)]
     path = tmp_path / "langfuse.jsonl"
     path.write_text("".join(json.dumps({**common, "id": str(i), "output": one}) + "\n" for i, one in enumerate(forms)))
@@ -139,7 +145,7 @@ def test_both_choices_of_langfuses_openai_integration(engine: str, tmp_path: Pat
     assert [step["response_message"]["content"] for step in steps] == ["one of two"] * 6
     assert [step["step_index"] for step in steps] == list(range(6))
     assert [step["is_last"] for step in steps] == [False] * 5 + [True]
-    path.write_text(json.dumps({**common, "id": "x", "output": [*output, *asked]}) + "\n")
+    path.write_text(json.dumps({**common, "id": "x", "output": [*output, *talk]}) + "\n")
     (problem,) = FORMATS["langfuse"].read(path)
     assert isinstance(problem, Problem)
     assert problem.field == "output"

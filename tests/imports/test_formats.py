@@ -168,14 +168,14 @@ def test_litellms_log(client: StudioClient, tmp_path: Path) -> None:
 
 def test_clawgyms_record_file(client: StudioClient, tmp_path: Path) -> None:
     """Calls of two rollouts mixed, as its proxy writes them."""
-    said = "<think>\nRead it.\n</think>\n\n<tool_call>\n{}\n</tool_call><|im_end|>\n"
+    text = "<think>\nRead it.\n</think>\n\n<tool_call>\n{}\n</tool_call><|im_end|>\n"
     calls = []
     for number, messages in enumerate((CHAT[:2], CHAT[:4])):
         for session in ("gym-a", "gym-b"):
             record = {"session_id": session, "step": number + 1, "messages": messages}
             record["timestamp"] = "2026-09-01 12:00:00"
             last = {"response_text": "It says hello.<|im_end|>\n", "tool_calls": [], "next_state": None}
-            call = {"response_text": said, "tool_calls": [CALL], "next_state": CHAT[3]}
+            call = {"response_text": text, "tool_calls": [CALL], "next_state": CHAT[3]}
             calls.append({**record, "prompt_text": "...", **(last if number else call)})
     taken(lines(tmp_path / "record.jsonl", *calls), client, "clawgym", 4)
     one, two = client.trajectory("gym-a")["steps"]

@@ -60,11 +60,11 @@ def test_kill_9_loses_and_doubles_nothing(tmp_path: Path) -> None:
     for agent in agents:
         first = orjson.loads(agent[0])
         steps = pool.trajectories.get(pool.steps.get(first["step_uid"])["trajectory_uid"])["steps"]
-        said = [orjson.loads(record) for record in agent]
-        assert [s["step_uid"] for s in steps] == [r["step_uid"] for r in said]
+        parsed_records = [orjson.loads(record) for record in agent]
+        assert [s["step_uid"] for s in steps] == [r["step_uid"] for r in parsed_records]
         assert [s["step_index"] for s in steps] == list(range(10))
         assert [s["transition"] for s in steps] == [None] + ["extends"] * 9
-        for step, record in zip(steps, said, strict=True):
+        for step, record in zip(steps, parsed_records, strict=True):
             assert step["prompt_ids"].tolist() == record["response"]["prompt_token_ids"]
     journal.close()
     pool.close()

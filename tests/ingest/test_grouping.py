@@ -209,8 +209,8 @@ def test_thousands_of_open_trajectories_of_unknown_identity(bench: Bench, monkey
     looked: list[int] = []
     original = opentrajectories.OpenTrajectories.candidates
 
-    def spied(self: Any, asked: Any) -> Iterator[list[str]]:
-        for uids in original(self, asked):
+    def spied(self: Any, call: Any) -> Iterator[list[str]]:
+        for uids in original(self, call):
             looked.append(len(uids))
             yield uids
 

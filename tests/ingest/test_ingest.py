@@ -47,12 +47,12 @@ def test_a_rollout_is_stored_exactly_and_once_per_token(bench: Bench) -> None:
     assert kinds(bench, "t") == [(None, "main")] + [("extends", "main")] * 4
     parent: dict[str, Any] | None = None
     for step, record in zip(trajectory["steps"], records, strict=True):
-        said = orjson.loads(record)
-        choice = said["response"]["choices"][0]
-        assert step["prompt_ids"].tolist() == said["response"]["prompt_token_ids"]
+        fields = orjson.loads(record)
+        choice = fields["response"]["choices"][0]
+        assert step["prompt_ids"].tolist() == fields["response"]["prompt_token_ids"]
         assert step["response_ids"].tolist() == choice["token_ids"]
         assert step["response_logprobs"].tolist() == [entry["logprob"] for entry in choice["logprobs"]["content"]]
-        assert step["messages"] == said["request"]["messages"]
+        assert step["messages"] == fields["request"]["messages"]
         assert step["response_message"] == choice["message"]
         assert step["tools"] == TOOLS
         assert (step["token_source"], step["status"], step["finish_reason"]) == ("engine", "ok", "stop")
@@ -199,9 +199,9 @@ def test_a_side_call_without_a_name_joins_the_turn_whose_trace_it_carries(bench:
     """It repeats nothing that was said; only the W3C trace tells that it belongs to the turn."""
 
     def traced(record: bytes, trace: str) -> bytes:
-        said = orjson.loads(record)
-        said["client_headers"] = {"traceparent": f"00-{trace}-{'1' * 16}-01"}
-        return orjson.dumps(said)
+        fields = orjson.loads(record)
+        fields["client_headers"] = {"traceparent": f"00-{trace}-{'1' * 16}-01"}
+        return orjson.dumps(fields)
 
     one, two = list(rollout("one", known=False, turns=2)), list(rollout("two", known=False, turns=1))
     title = [{"role": "system", "content": "name the talk"}, user("something else")]

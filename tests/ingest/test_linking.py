@@ -216,7 +216,7 @@ def test_what_agents_rewrite_does_not_count() -> None:
     assert normal_message({"role": "assistant", "content": None, "tool_calls": [call], "reasoning": "hm"}) == (
         normal_message({"role": "assistant", "content": "", "tool_calls": [back]})
     )
-    empty = [{"function": {"name": "f", "arguments": said}} for said in ("", "{}", " ", None, {})]
+    empty = [{"function": {"name": "f", "arguments": arguments}} for arguments in ("", "{}", " ", None, {})]
     assert len({repr(normal_message({"role": "assistant", "tool_calls": [one]})) for one in empty}) == 1
     marked = [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]
     assert normal_message({"role": "user", "content": marked}) == normal_message(u("hi\n"))
@@ -256,17 +256,17 @@ def test_sub_agents_that_work_at_once_are_not_mixed_up(data: st.DataObject) -> N
 def test_the_best_match_is_found_without_looking_at_all(data: st.DataObject) -> None:
     """Against the definition: most messages shared, of equals one used up whole, of those the latest."""
     words = st.lists(st.sampled_from("abc"), min_size=1, max_size=5)
-    talk, said = Talk(), []
+    talk, messages = Talk(), []
     for _ in range(data.draw(st.integers(1, 9))):
-        base = data.draw(st.sampled_from([[], *said]))
-        said.append([*base[: data.draw(st.integers(0, len(base)))], *data.draw(words)])
-        talk.say([u(word) for word in said[-1]], None)
-    asked = data.draw(st.sampled_from(said))[: data.draw(st.integers(0, 9))] + data.draw(words)
+        base = data.draw(st.sampled_from([[], *messages]))
+        messages.append([*base[: data.draw(st.integers(0, len(base)))], *data.draw(words)])
+        talk.say([u(word) for word in messages[-1]], None)
+    prompt = data.draw(st.sampled_from(messages))[: data.draw(st.integers(0, 9))] + data.draw(words)
     call = talk._hasher.call(
         step_uid="new",
         prompt=None,
         response=None,
-        messages=[u(word) for word in asked],
+        messages=[u(word) for word in prompt],
         response_message=None,
         tools=None,
         source="blackbox",
@@ -274,8 +274,8 @@ def test_the_best_match_is_found_without_looking_at_all(data: st.DataObject) -> 
         call_kind="main",
     )
     node, m = talk.links.best_talk(call)
-    shared = [prefix([*map(ord, one)], [*map(ord, asked)]) for one in said]
-    wanted = max((n, n == len(one), place) for place, (n, one) in enumerate(zip(shared, said, strict=True)))
+    shared = [prefix([*map(ord, one)], [*map(ord, prompt)]) for one in messages]
+    wanted = max((n, n == len(one), place) for place, (n, one) in enumerate(zip(shared, messages, strict=True)))
     assert m == wanted[0]
     assert (None if node is None else node.step_uid) == (f"s{wanted[2]}" if m else None)
     link = talk.links.place(call)

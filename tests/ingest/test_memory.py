@@ -33,7 +33,7 @@ class NoTrajectories:
 
 def record(number: int, n_messages: int, n_chars: int, n_ids: int) -> bytes:
     """A call of a trajectory of its own, as the gateway writes it."""
-    said = [{"role": "user", "content": f"{number}.{n} " + "x" * n_chars} for n in range(n_messages - 1)]
+    messages = [{"role": "user", "content": f"{number}.{n} " + "x" * n_chars} for n in range(n_messages - 1)]
     answer = {
         "choices": [{"index": 0, "message": {"role": "assistant", "content": f"Answer {number}"}, "token_ids": [1, 2]}],
         "prompt_token_ids": list(range(number, number + n_ids)),
@@ -43,7 +43,7 @@ def record(number: int, n_messages: int, n_chars: int, n_ids: int) -> bytes:
     body = {"kind": "call", "v": 1, "at": 1.0, "step_uid": f"s{number}", "started_at": 1.0, "finished_at": 1.0}
     body |= {"identity": identity, "dialect": "chat", "engine": "e", "engine_kind": "openai", "model": "m"}
     body |= {"stream": False, "stream_mode": "none", "client_headers": {}, "http_status": 200, "error": None}
-    body["request"] = {"model": "m", "messages": [{"role": "system", "content": "You are terse."}, *said]}
+    body["request"] = {"model": "m", "messages": [{"role": "system", "content": "You are terse."}, *messages]}
     body |= {"engine_added": [], "dropped_fields": [], "response": answer, "retry_count": 0}
     return json.dumps(body, separators=(",", ":")).encode()
 

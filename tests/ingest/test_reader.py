@@ -93,12 +93,12 @@ def conversations(draw: st.DrawFn) -> list[bytes]:
     past: list[tuple[list[Any], list[int]]] = [([], [])]
     made = []
     for _ in range(draw(st.integers(1, 12))):
-        said, ids = draw(st.sampled_from(past))
-        said = said[: draw(st.integers(0, len(said)))] if draw(st.booleans()) else said
-        said = said + draw(st.lists(messages, max_size=3))
+        prompt, ids = draw(st.sampled_from(past))
+        prompt = prompt[: draw(st.integers(0, len(prompt)))] if draw(st.booleans()) else prompt
+        prompt = prompt + draw(st.lists(messages, max_size=3))
         ids = ids[: draw(st.integers(0, len(ids)))] if draw(st.booleans()) else ids
         ids = ids + draw(st.lists(st.integers(0, 200_000), max_size=5)) + draw(st.sampled_from([[], [7] * 200]))
-        past.append((said, ids))
+        past.append((prompt, ids))
         uid = draw(st.sampled_from(["a", "b", None, 'q"uote']))
         decoys = [{"messages": [{"role": "x"}], "response": {}}, {"tools": MANY_TOOLS}, {"tools": MANY_TOOLS[::-1]}]
         more = draw(st.sampled_from([None, *({"metadata": decoy} for decoy in decoys)]))
@@ -107,7 +107,9 @@ def conversations(draw: st.DrawFn) -> list[bytes]:
         )
         nested, first = draw(st.booleans()), draw(st.booleans())
         written = draw(st.sampled_from([orjson.dumps, orjson.dumps, spaced, indented]))
-        made.append(payload(uid, said, ids, nested=nested, more=more, tools=tools, tools_first=first, written=written))
+        made.append(
+            payload(uid, prompt, ids, nested=nested, more=more, tools=tools, tools_first=first, written=written)
+        )
     return made
 
 

@@ -309,7 +309,7 @@ class Run:
     def _fresh_trajectory(self) -> str | None:
         for number in range(self.number - 1, max(self.number - 4, 0), -1):
             questions = self.promised.calls.get(number, {}).values()
-            uids = {f"{said.split()[0]}-{int(said.split()[2]) // 3}" for said in questions}
+            uids = {f"{line.split()[0]}-{int(line.split()[2]) // 3}" for line in questions}
             left = sorted(uids - self.promised.completions.keys())
             if left:
                 return self.draw.choice(left)
@@ -322,9 +322,9 @@ class Run:
         label = Label(step_uid, round(self.draw.uniform(-1, 1), 6))
         self.promised.labels.append(label)
         body = {"target": {"step_uid": step_uid}, "kind": "reward", "value": label.value}
-        said = self._done(http.post("/api/v1/annotations", json={"annotations": [body]}))
-        if said is not None:
-            label.action_uid, label.state = said["action_uid"], "on"
+        response = self._done(http.post("/api/v1/annotations", json={"annotations": [body]}))
+        if response is not None:
+            label.action_uid, label.state = response["action_uid"], "on"
 
     def _undo(self, http: httpx.Client) -> None:
         known = [one for one in self.promised.labels[-20:] if one.action_uid and one.state != "unknown"]
@@ -342,8 +342,8 @@ class Run:
             return
         reward = round(self.draw.uniform(-1, 1), 6)
         self.promised.completions[uid] = (reward, False)
-        said = self._done(http.post(f"/api/v1/trajectories/{uid}/complete", json={"reward": reward}))
-        if said is not None:
+        response = self._done(http.post(f"/api/v1/trajectories/{uid}/complete", json={"reward": reward}))
+        if response is not None:
             self.promised.completions[uid] = (reward, True)
 
     def _fetch(self, http: httpx.Client) -> None:
@@ -354,14 +354,14 @@ class Run:
         self.promised.leases.setdefault(request_id, nothing)
         recipe = {**SFT, "batch_size": 1}
         body = {"consumer": "trainer", "request_id": request_id, "recipe": recipe, "format": "file", "lease_s": 86400.0}
-        said = self._done(http.post("/api/v1/batches/fetch", json=body))
-        if said is None:
+        response = self._done(http.post("/api/v1/batches/fetch", json=body))
+        if response is None:
             return
-        if said["batch_uid"] is None:
+        if response["batch_uid"] is None:
             del self.promised.leases[request_id]
             return
-        uids = [one["trajectory_uid"] for group in said["groups"] for one in group["trajectories"]]
-        leased = {"batch_uid": said["batch_uid"], "state": "leased", "trajectories": uids}
+        uids = [one["trajectory_uid"] for group in response["groups"] for one in group["trajectories"]]
+        leased = {"batch_uid": response["batch_uid"], "state": "leased", "trajectories": uids}
         self.promised.leases[request_id] = leased
 
     def _settle(self, http: httpx.Client) -> None:
@@ -383,13 +383,13 @@ class Run:
             return
         name = f"v{self.number}-{self.n_ops}"
         self.promised.versions[name] = None
-        said = self._done(http.post("/api/v1/datasets", json={"name": name, **self._body()}))
-        if said is not None:
-            self.promised.versions[name] = said["content_hash"]
+        response = self._done(http.post("/api/v1/datasets", json={"name": name, **self._body()}))
+        if response is not None:
+            self.promised.versions[name] = response["content_hash"]
 
     def _export(self, http: httpx.Client) -> None:
         if not self.promised.calls.get(self.number - 1):
             return
-        said = self._done(http.post("/api/v1/exports", json={"format": "openai_messages", **self._body()}))
-        if said is not None:
-            self.promised.exports.add(said["path"])
+        response = self._done(http.post("/api/v1/exports", json={"format": "openai_messages", **self._body()}))
+        if response is not None:
+            self.promised.exports.add(response["path"])

@@ -84,10 +84,10 @@ class Promised:
             step = got(http, f"/api/v1/steps/{uid}")
             if step.status_code != 200:
                 continue
-            said = step.json()
-            if said["messages"][-1]["content"] != wanted[uid]:
+            body = step.json()
+            if body["messages"][-1]["content"] != wanted[uid]:
                 self.note(f"{uid}: it was asked {wanted[uid]!r}")
-            if said["token_source"] != "engine" or not said["response_ids"]:
+            if body["token_source"] != "engine" or not body["response_ids"]:
                 self.note(f"{uid}: it has lost its tokens")
 
     def _check_label(self, http: httpx.Client, label: Label) -> None:

@@ -53,12 +53,12 @@ class Upstream(BaseHTTPRequestHandler):
         self._say({**common, "choices": [{**choice, "token_ids": ANSWER_IDS, "logprobs": logprobs}]})
 
     def _say(self, value: Any) -> None:
-        said = json.dumps(value).encode()
+        body = json.dumps(value).encode()
         self.send_response(200)
         self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(said)))
+        self.send_header("content-length", str(len(body)))
         self.end_headers()
-        self.wfile.write(said)
+        self.wfile.write(body)
 
     def log_message(self, *args: Any) -> None:
         """Nobody reads it."""

@@ -145,6 +145,6 @@ def test_an_installed_studio_opens_and_shows_its_demo(installed: Studio) -> None
             page.wait_for_selector(".cs-head")
             assert page.locator("[data-testid=stException]").count() == 0, name
         browser.close()
-    asked = {"model": "claw-local", "max_tokens": 2, "messages": [{"role": "user", "content": "hello"}]}
-    answer = httpx.post(f"{installed.gateway_url}/v1/chat/completions", json=asked, timeout=120)
+    request = {"model": "claw-local", "max_tokens": 2, "messages": [{"role": "user", "content": "hello"}]}
+    answer = httpx.post(f"{installed.gateway_url}/v1/chat/completions", json=request, timeout=120)
     assert answer.status_code == 200

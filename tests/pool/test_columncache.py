@@ -103,8 +103,8 @@ class Story:
 
     def move(self) -> None:
         """A trajectory turns out to be of another prompt group, or channel."""
-        said = {"trajectory_uid": self._trajectory(), "prompt_uid": f"p{self.rng.randrange(9)}", "channel": "train"}
-        self.pool.steps.append([], registrations=[said])
+        fields = {"trajectory_uid": self._trajectory(), "prompt_uid": f"p{self.rng.randrange(9)}", "channel": "train"}
+        self.pool.steps.append([], registrations=[fields])
 
     def word(self) -> None:
         """Somebody's feedback on a trajectory."""

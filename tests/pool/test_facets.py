@@ -128,10 +128,10 @@ def test_answers_follow_every_write() -> None:
 
 def test_an_answer_from_before_a_write_is_not_kept_for_after() -> None:
     kept = AnswerCache()
-    asked: list[int] = []
+    wanted: list[int] = []
 
     def ask(value: int) -> int:
-        asked.append(value)
+        wanted.append(value)
         return value
 
     assert kept.get(1, ("q", View({"a": 1})), lambda: ask(10)) == 10

@@ -47,7 +47,7 @@ def rewards(pool: Pool) -> dict[str, tuple[Any, list[str], int]]:
 targets = st.sampled_from(sorted(STEPS)).flatmap(
     lambda uid: st.sampled_from([{"step_uid": uid}, {"response_id": f"resp-{uid}"}])
 )
-said = st.one_of(
+values = st.one_of(
     st.tuples(st.just("thumbs"), st.sampled_from(["up", "down", None])),
     st.tuples(st.just("score"), st.sampled_from([0.0, 0.25, None])),
     st.tuples(st.just("event"), st.sampled_from(["copied", "accepted", None])),
@@ -56,7 +56,7 @@ said = st.one_of(
 moves = st.lists(
     st.one_of(
         st.sampled_from(sorted(STEPS)),
-        st.tuples(st.sampled_from(["f1", "f2", "f3"]), said, targets, st.sampled_from([None, 5.0, 9.0])),
+        st.tuples(st.sampled_from(["f1", "f2", "f3"]), values, targets, st.sampled_from([None, 5.0, 9.0])),
         st.just("reopen"),
     ),
     min_size=2,
@@ -149,8 +149,8 @@ def pool(tmp_path: Path) -> Any:
 
 def test_a_correction_is_kept_whole_and_can_be_filtered(pool: Pool) -> None:
     pool.steps.append([STEPS["s00"]], feedback=[word("f", "correction", "It is 42.", 5.0, step_uid="s00")])
-    said = {row["kind"]: row["value"] for row in pool.labels.annotations(step_uid="s00")}
-    assert said == {"correction": "It is 42.", "tag": "corrected"}
+    values = {row["kind"]: row["value"] for row in pool.labels.annotations(step_uid="s00")}
+    assert values == {"correction": "It is 42.", "tag": "corrected"}
     assert pool.steps.count(View({"tags": ["corrected"]})) == 1
 
 

@@ -15,9 +15,9 @@ from tests.effort import settings
 
 TAGS: dict[str, set[str]] = {"s0": set(), "s1": {"x"}, "s2": {"y"}, "s3": {"x", "y"}, "s4": {"x", "y", "z"}}
 FORMS: dict[str, Any] = {
-    "any": lambda have, asked: bool(have & asked),
-    "all": lambda have, asked: asked <= have,
-    "none": lambda have, asked: not have & asked,
+    "any": lambda have, wanted: bool(have & wanted),
+    "all": lambda have, wanted: wanted <= have,
+    "none": lambda have, wanted: not have & wanted,
 }
 
 
@@ -33,9 +33,11 @@ def pool() -> Any:
 
 
 def test_any_all_and_none_are_what_sets_say(pool: Pool) -> None:
-    asked: list[list[str]] = [[], ["x"], ["x", "y"], ["z", "y"], ["x", "y", "z"], ["nobody"]]
-    alone = [{form: tags} for form, tags in product(FORMS, asked)]
-    together = [{"any": ["x", "z"], "none": tags} for tags in asked] + [{"all": ["y"], "any": ["x"], "none": ["z"]}]
+    wanted_lists: list[list[str]] = [[], ["x"], ["x", "y"], ["z", "y"], ["x", "y", "z"], ["nobody"]]
+    alone = [{form: tags} for form, tags in product(FORMS, wanted_lists)]
+    together = [{"any": ["x", "z"], "none": tags} for tags in wanted_lists] + [
+        {"all": ["y"], "any": ["x"], "none": ["z"]}
+    ]
     for wanted in alone + together:
         expected = {uid for uid, have in TAGS.items() if all(FORMS[key](have, set(wanted[key])) for key in wanted)}
         matching = pool.steps.page(View({"tags": wanted}), limit=None)["step_uid"].to_pylist()

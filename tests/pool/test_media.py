@@ -47,12 +47,12 @@ def rows(pool: Pool, sql: str) -> list[tuple[Any, ...]]:
 
 
 def test_one_image_in_many_messages_is_stored_once(pool: Pool) -> None:
-    said = [[seen(f"look {n}", PNG, JPEG)] for n in range(20)]
-    assert pool.steps.append([step(n, messages) for n, messages in enumerate(said[:10])]) == 10
-    assert pool.steps.append([step(n, messages) for n, messages in enumerate(said)]) == 10
+    prompts = [[seen(f"look {n}", PNG, JPEG)] for n in range(20)]
+    assert pool.steps.append([step(n, messages) for n, messages in enumerate(prompts[:10])]) == 10
+    assert pool.steps.append([step(n, messages) for n, messages in enumerate(prompts)]) == 10
     assert rows(pool, "SELECT count(*), sum(length(url)) FROM media") == [(2, len(PNG) + len(JPEG))]
     assert rows(pool, "SELECT max(length(body)) < 400 FROM messages") == [(True,)]
-    for n, messages in enumerate(said):
+    for n, messages in enumerate(prompts):
         assert pool.steps.get(f"s{n}")["messages"] == messages
 
 
@@ -65,24 +65,24 @@ def test_words_that_look_like_a_name_stay_words(pool: Pool) -> None:
 
 
 def test_what_is_short_or_no_data_url_is_left_in_place(pool: Pool) -> None:
-    said = [seen("a", "data:image/png;base64,AAAA", "https://example.org/" + "a" * 2000), seen("b" * 3000)]
-    pool.steps.append([step(0, said)])
+    messages = [seen("a", "data:image/png;base64,AAAA", "https://example.org/" + "a" * 2000), seen("b" * 3000)]
+    pool.steps.append([step(0, messages)])
     assert rows(pool, "SELECT count(*) FROM media") == [(0,)]
-    assert pool.steps.get("s0")["messages"] == said
+    assert pool.steps.get("s0")["messages"] == messages
 
 
 def test_retention_takes_images_that_nobody_names_and_no_other() -> None:
     now = [1e9]
     pool = Pool.open(":memory:", clock=lambda: now[0])
-    said = {0: [seen("frozen", PNG)], 1: [seen("goes", PNG, JPEG)], 2: [seen("also goes", JPEG, GIF)]}
-    pool.steps.append([step(n, messages) for n, messages in said.items()])
+    prompts = {0: [seen("frozen", PNG)], 1: [seen("goes", PNG, JPEG)], 2: [seen("also goes", JPEG, GIF)]}
+    pool.steps.append([step(n, messages) for n, messages in prompts.items()])
     freeze_version(pool, "v1", View({"step_uid": "s0"}), parse_recipe({"algorithm": "sft"}), author="a")
     now[0] += 30 * 86400
     stays = [seen("new", GIF)]
     pool.steps.append([step(3, stays)])
     assert pool.retention.apply(Retention(older_than_days=7), author="a")["n_trajectories"] == 2
     assert rows(pool, "SELECT sum(length(url)) FROM media") == [(len(PNG) + len(GIF),)]
-    assert pool.steps.get("s0")["messages"] == said[0] and pool.steps.get("s3")["messages"] == stays
+    assert pool.steps.get("s0")["messages"] == prompts[0] and pool.steps.get("s3")["messages"] == stays
     assert pool.versions.verify("v1")
-    pool.steps.append([step(4, said[2])])
-    assert pool.steps.get("s4")["messages"] == said[2], "what went comes again"
+    pool.steps.append([step(4, prompts[2])])
+    assert pool.steps.get("s4")["messages"] == prompts[2], "what went comes again"

@@ -30,10 +30,10 @@ def test_each_answer_has_what_was_said_to_it() -> None:
             prompt_uid="p",
             step_index=n,
             created_at=float(n),
-            messages=said,
+            messages=prompt,
             response_message=answer,
         )
-        for n, (said, answer) in enumerate(talks)
+        for n, (prompt, answer) in enumerate(talks)
     ]
     pool = Pool.open(":memory:", clock=lambda: 0.0)
     pool.steps.append(link_all(steps))

@@ -120,9 +120,9 @@ def meet(slow: Path, who: str, path: Path, *, most_ms: int = 30_000) -> list[str
 
 def test_the_library_still_says_corrupted_of_a_whole_file(slow: Path, tmp_path: Path) -> None:
     """Once this fails, the library is mended, and ``core.pool.store.readcommitlock`` can go."""
-    said = meet(slow, "library", tmp_path)
-    assert said[0].endswith("Corrupted fixed-size segment: array count extends past the end of the segment")
-    assert said[1] == "[(281, 281)]"
+    lines = meet(slow, "library", tmp_path)
+    assert lines[0].endswith("Corrupted fixed-size segment: array count extends past the end of the segment")
+    assert lines[1] == "[(281, 281)]"
 
 
 def test_a_read_of_lists_and_a_commit_take_turns(slow: Path, tmp_path: Path) -> None:
@@ -131,9 +131,9 @@ def test_a_read_of_lists_and_a_commit_take_turns(slow: Path, tmp_path: Path) -> 
 
 
 def test_a_false_alarm_is_not_taken_for_damage(slow: Path, tmp_path: Path) -> None:
-    said = meet(slow, "hidden", tmp_path)
-    assert said[0].startswith("PoolError") and "beside a write" in said[0]
-    assert said[1] == "[(281, 281)] None"
+    lines = meet(slow, "hidden", tmp_path)
+    assert lines[0].startswith("PoolError") and "beside a write" in lines[0]
+    assert lines[1] == "[(281, 281)] None"
 
 
 def test_reads_are_together_and_a_commit_is_alone() -> None:

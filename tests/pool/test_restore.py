@@ -34,8 +34,8 @@ def forests(draw: st.DrawFn) -> list[Step]:
             base = draw(st.sampled_from(family))
             whole = [*(base.prompt_ids or ()), *(base.response_ids or ())]
             prompt = [*whole[: draw(st.integers(0, len(whole)))], *draw(ids)]
-            said = [*(base.messages or ()), *([base.response_message] if base.response_message else [])]
-            messages = [*said[: draw(st.integers(0, len(said)))], *draw(st.lists(message, max_size=2))]
+            context = [*(base.messages or ()), *([base.response_message] if base.response_message else [])]
+            messages = [*context[: draw(st.integers(0, len(context)))], *draw(st.lists(message, max_size=2))]
         response = draw(st.none() | ids)
         logprobs = None
         if response is not None:

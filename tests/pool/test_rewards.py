@@ -44,11 +44,11 @@ def words(model: dict[str, Any], uid: str) -> list[tuple[str, float | None]]:
     return rewards
 
 
-def by_rule(policy: dict[str, Any], said: list[tuple[str, float | None]]) -> float | None:
+def by_rule(policy: dict[str, Any], labels: list[tuple[str, float | None]]) -> float | None:
     """The rules as RULES words them."""
-    last = {source: value for source, value in said}
+    last = {source: value for source, value in labels}
     standing = {source for source, value in last.items() if value is not None}
-    heard = [(source, value) for source, value in said if source in standing and value is not None]
+    heard = [(source, value) for source, value in labels if source in standing and value is not None]
     if policy["rule"] == "weighted":
         weights = policy["weights"]
         counted = [source for source in weights if source in standing]
@@ -64,10 +64,10 @@ def by_rule(policy: dict[str, Any], said: list[tuple[str, float | None]]) -> flo
     return heard[0][1] if policy["rule"] == "first" else heard[-1][1]
 
 
-def by_default(said: list[tuple[str, float | None]]) -> float | None:
+def by_default(labels: list[tuple[str, float | None]]) -> float | None:
     """The newest annotation; where it withdraws or there is none what was said at completion, then the steps' sum."""
-    annotated = [value for source, value in said if source in SOURCES]
-    last = dict(said)
+    annotated = [value for source, value in labels if source in SOURCES]
+    last = dict(labels)
     for value in (annotated[-1] if annotated else None, last.get("complete"), last.get("steps")):
         if value is not None:
             return value
@@ -140,9 +140,9 @@ def test_rewards_are_what_the_rules_say(moves: list[tuple[Any, ...]], checked: i
             pool.integrity.rebuild_state()
         rewards = now()
         for one in uids:
-            said = words(model, one)
-            expected = by_default(said) if policy is None else by_rule(policy, said)
-            assert rewards[one] == (None if expected is None else pytest.approx(expected)), (one, said)
+            labels = words(model, one)
+            expected = by_default(labels) if policy is None else by_rule(policy, labels)
+            assert rewards[one] == (None if expected is None else pytest.approx(expected)), (one, labels)
     rule = POLICIES[checked]
     expected = {uid: by_rule(rule, words(model, uid)) for uid in uids}
     scored = {uid: value for uid, value in expected.items() if value is not None}

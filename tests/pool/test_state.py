@@ -234,10 +234,10 @@ def test_any_sequence_of_writes_equals_the_reference(ops: list[tuple[str, Any]])
             pool.steps.append([], registrations=[value])
             reference.events.append(("register", value))
         elif name == "complete":
-            said, reward, outcome = value
-            said = {**said, "reward": reward, "outcome": outcome}
-            pool.steps.append([], completions=[said])
-            reference.events.append(("complete", said))
+            opinions, reward, outcome = value
+            opinions = {**opinions, "reward": reward, "outcome": outcome}
+            pool.steps.append([], completions=[opinions])
+            reference.events.append(("complete", opinions))
     compare(pool, reference)
     before = (pool.steps.page(order="step_uid", limit=None), pool.trajectories.page(order="trajectory_uid", limit=None))
     pool.integrity.rebuild_state()

@@ -44,13 +44,13 @@ def test_a_search_finds_what_reading_finds_before_and_after_writes(
     made: list[Step] = []
     for batch in batches:
         fresh = []
-        for said, answer, owner in batch:
+        for prompt, answer, owner in batch:
             parent = next((s for s in reversed([*made, *fresh]) if s.trajectory_uid == f"t{owner}"), None)
             before = [*(parent.messages or ()), parent.response_message] if parent else []
             fresh.append(
                 Step(
                     f"s{len(made) + len(fresh)}", f"t{owner}", "p", len(before), NOW,
-                    messages=[*before, *({"role": "user", "content": word} for word in said)],
+                    messages=[*before, *({"role": "user", "content": word} for word in prompt)],
                     response_message={"role": "assistant", "content": answer},
                     parent_step_uid=parent.step_uid if parent else None, n_shared_messages=len(before),
                 )
@@ -138,7 +138,7 @@ def steps_by_scan(steps: list[Step], text: str) -> set[str]:
     return {
         step.step_uid
         for step in steps
-        if any(pattern.search(said["content"]) for said in [*(step.messages or ()), step.response_message or {}])
+        if any(pattern.search(message["content"]) for message in [*(step.messages or ()), step.response_message or {}])
     }
 
 
@@ -151,12 +151,12 @@ def test_a_prepared_search_says_what_reading_says_beside_arrivals_and_retention(
     def say(first: int, last: int) -> list[Step]:
         made = []
         for i in range(first, last):
-            said = " ".join(rng.choices(words, k=rng.choice([5, 60, 300])))
+            text = " ".join(rng.choices(words, k=rng.choice([5, 60, 300])))
             if i % 100 == 7:
-                said += f" Needle{i:04d} Wörter \u017ftill 30\u212a"
+                text += f" Needle{i:04d} Wörter \u017ftill 30\u212a"
             made.append(
                 Step(
-                    f"s{i}", f"t{i // 50}", "p", i, now[0], messages=[{"role": "user", "content": said}],
+                    f"s{i}", f"t{i // 50}", "p", i, now[0], messages=[{"role": "user", "content": text}],
                     response_message={"role": "assistant", "content": f"Answer {i} " + rng.choice(words)},
                 )
             )  # fmt: skip

@@ -87,9 +87,9 @@ def test_columns_read_ahead_keep_within_their_memory() -> None:
     for name in SORTED:
         list_steps(numbers, View({"step_index": [0, 30]}), name, 5, 0)
         assert sum(kept.values.nbytes for kept in numbers._columns.values() if kept.values is not None) <= 3 * 8 * 1000
-    asked = iter([False, False, True])
+    stops = iter([False, False, True])
     stopped = ColumnCache(database, reader_of(database))
-    stopped.read_ahead(lambda: next(asked, True))
+    stopped.read_ahead(lambda: next(stops, True))
     assert list(stopped._columns) == [FIRST[0]]
     pool.close()
 

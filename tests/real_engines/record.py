@@ -71,8 +71,14 @@ def ask(client: httpx.Client, flavour: Flavour, model: str, dialect: str, body: 
             refusals.append({"added": added, "status": response.status_code, "response": response.json()})
             continue
         streamed = body.get("stream") and not refused
-        said = {"stream": response.text} if streamed or response.is_server_error else {"response": response.json()}
-        return {"dialect": dialect, "request": request, "refusals": refusals, "status": response.status_code, **said}
+        recorded = {"stream": response.text} if streamed or response.is_server_error else {"response": response.json()}
+        return {
+            "dialect": dialect,
+            "request": request,
+            "refusals": refusals,
+            "status": response.status_code,
+            **recorded,
+        }
     raise AssertionError("the last ask adds nothing")
 
 

@@ -99,8 +99,8 @@ def service(engine: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -
 
 def steps_of(service: Service, trajectory_uid: str) -> list[dict[str, Any]]:
     assert service.ingest.catch_up(120)
-    found: list[dict[str, Any]] = service.pool.trajectories.get(trajectory_uid)["steps"]
-    return found
+    steps: list[dict[str, Any]] = service.pool.trajectories.get(trajectory_uid)["steps"]
+    return steps
 
 
 def test_the_engine_is_known_for_what_it_is(service: Service, engine: tuple[str, str]) -> None:
@@ -125,24 +125,24 @@ def test_a_talk_of_whole_and_streamed_turns_is_one_exact_chain(
 
     kind, _ = engine
     messages: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Tell me a story."}]
-    told = []
+    deltas = []
     with OpenAI(base_url=f"{service.base_url}/talk-{kind}/task/v1", api_key="none", timeout=300) as client:
         for turn in range(4):
-            asked: dict[str, Any] = {"model": "tiny", "messages": messages, "max_tokens": 12, "temperature": 0.8}
+            request: dict[str, Any] = {"model": "tiny", "messages": messages, "max_tokens": 12, "temperature": 0.8}
             if turn % 2:
                 text = ""
-                for chunk in client.chat.completions.create(**asked, stream=True):
+                for chunk in client.chat.completions.create(**request, stream=True):
                     text += "".join(choice.delta.content or "" for choice in chunk.choices)
             else:
-                text = client.chat.completions.create(**asked).choices[0].message.content or ""
-            told.append(text)
+                text = client.chat.completions.create(**request).choices[0].message.content or ""
+            deltas.append(text)
             messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "Go on."}]
     steps = steps_of(service, f"talk-{kind}")
     assert len(steps) == 4
     tokenizer = load_tokenizer()
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
     before: list[int] = []
-    for turn, (step, text) in enumerate(zip(steps, told, strict=True)):
+    for turn, (step, text) in enumerate(zip(steps, deltas, strict=True)):
         assert step["status"] == "ok" and step["mismatch"] is None
         assert step["token_source"] == "engine"
         assert step["stream_mode"] == (("relay" if kind == "vllm" else "whole") if turn % 2 else "none")
@@ -195,7 +195,7 @@ def test_messages_agents_with_tools_keep_their_ids(service: Service, engine: tup
 
     kind, _ = engine
     uid = f"messages-{kind}-{stream}"
-    asked: dict[str, Any] = {
+    request: dict[str, Any] = {
         "model": "tiny",
         "max_tokens": 60,
         "system": "You work on files.",
@@ -211,10 +211,10 @@ def test_messages_agents_with_tools_keep_their_ids(service: Service, engine: tup
     }
     with anthropic.Anthropic(base_url=f"{service.base_url}/{uid}/task", api_key="none", timeout=300) as client:
         if stream:
-            with client.messages.stream(**asked) as events:
+            with client.messages.stream(**request) as events:
                 answer = events.get_final_message()
         else:
-            answer = client.messages.create(**asked)
+            answer = client.messages.create(**request)
     (step,) = steps_of(service, uid)
     assert step["token_source"] == "engine" and step["mismatch"] is None
     assert step["n_response_tokens"] == len(step["response_logprobs"]) == answer.usage.output_tokens

@@ -43,11 +43,11 @@ def in_one(choices: list[Any]) -> Any:
 @pytest.mark.parametrize("stream", [False, True])
 def test_prompt_and_answer_have_the_log_probs_of_a_plain_forward_pass(local: Client, rows: Any, stream: bool) -> None:
     names = {**IDS, "return_tokens_as_token_ids": True}
-    asked = {"model": "any", "prompt": PROMPTS, "n": 2, "echo": True, "logprobs": 2, "max_tokens": 3, "seed": 5}
-    answer = local.sdk.completions.create(**asked, stream=stream, extra_body=names)
+    request = {"model": "any", "prompt": PROMPTS, "n": 2, "echo": True, "logprobs": 2, "max_tokens": 3, "seed": 5}
+    answer = local.sdk.completions.create(**request, stream=stream, extra_body=names)
     if stream:
-        told = [choice for chunk in answer for choice in chunk.choices]
-        choices = [in_one([one for one in told if one.index == index]) for index in range(6)]
+        all_choices = [choice for chunk in answer for choice in chunk.choices]
+        choices = [in_one([one for one in all_choices if one.index == index]) for index in range(6)]
     else:
         choices = answer.choices
     tokenizer = load_tokenizer()
@@ -70,8 +70,8 @@ def test_prompt_and_answer_have_the_log_probs_of_a_plain_forward_pass(local: Cli
 def test_offsets_are_where_the_tokens_stand(local: Client, scripted: Client) -> None:
     scripted.script({"default": {"content": " there"}})
     for client in (local, scripted):
-        asked = {"model": "any", "prompt": PROMPTS[0], "echo": True, "logprobs": 0, "max_tokens": 3, "seed": 5}
-        choice = client.sdk.completions.create(**asked).choices[0]
+        request = {"model": "any", "prompt": PROMPTS[0], "echo": True, "logprobs": 0, "max_tokens": 3, "seed": 5}
+        choice = client.sdk.completions.create(**request).choices[0]
         tokens, offsets = choice.logprobs.tokens, choice.logprobs.text_offset
         assert offsets == sorted(offsets) and offsets[0] == 0
         for token, offset in zip(tokens, offsets, strict=True):
@@ -95,12 +95,12 @@ def test_new_weights_while_a_prompt_is_read_are_those_of_all_its_log_probs(model
     engine = Engine(model, tokenizer)
     plain_read, n_read = model.read, 0
 
-    def read(*told: Any) -> Any:
+    def read(*logprobs: Any) -> Any:
         nonlocal n_read
         n_read += 1
         if n_read == 1:
             engine.load(other, 1)  # comes into force after this iteration
-        return plain_read(*told)
+        return plain_read(*logprobs)
 
     model.read = read  # type: ignore[method-assign]
     ended: list[Any] = []

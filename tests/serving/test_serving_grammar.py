@@ -46,12 +46,12 @@ def scripted() -> Iterator[Client]:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_in_a_schema_is_valid_json_of_it(local: Client, seed: int, stream: bool) -> None:
-    asked = {"response_format": FORMAT, "seed": seed, "temperature": 1.5, "max_tokens": 300}
+    request = {"response_format": FORMAT, "seed": seed, "temperature": 1.5, "max_tokens": 300}
     if stream:
-        chunks = list(local.chat(ASKED, stream=True, **asked))
+        chunks = list(local.chat(ASKED, stream=True, **request))
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     else:
-        text = local.chat(ASKED, **asked).choices[0].message.content
+        text = local.chat(ASKED, **request).choices[0].message.content
     jsonschema.validate(json.loads(text), SCHEMA)
 
 
@@ -111,8 +111,8 @@ def test_penalties_are_the_ones_that_others_compute() -> None:
         assert torch.allclose(adjusted(logits, Sampling(repetition_penalty=1.7), prompt, ids), expected)
         # OpenAI's formula: mu[j] - c[j] * frequency - (c[j] > 0) * presence, of what was sampled.
         by_hand = [float(x) - ids.count(j) * 0.3 - (ids.count(j) > 0) * 0.9 for j, x in enumerate(logits)]
-        told = adjusted(logits, Sampling(frequency_penalty=0.3, presence_penalty=0.9), prompt, ids)
-        assert torch.allclose(told, torch.tensor(by_hand))
+        adjusted_logits = adjusted(logits, Sampling(frequency_penalty=0.3, presence_penalty=0.9), prompt, ids)
+        assert torch.allclose(adjusted_logits, torch.tensor(by_hand))
     assert adjusted(logits, Sampling(), prompt, ids) is logits
 
 
@@ -125,12 +125,12 @@ def test_a_bias_bans_and_forces(local: Client) -> None:
 def test_an_echo_stands_before_the_answer(local: Client, scripted: Client) -> None:
     scripted.script({"default": {"content": " there"}})
     for client in (local, scripted):
-        asked = {"model": "any", "prompt": ["hello", "<|im_start|>x"], "max_tokens": 3, "seed": 1}
-        plain, echoed = (client.sdk.completions.create(**asked, echo=echo) for echo in (False, True))
-        expected = [prompt + choice.text for prompt, choice in zip(asked["prompt"], plain.choices, strict=True)]
+        request = {"model": "any", "prompt": ["hello", "<|im_start|>x"], "max_tokens": 3, "seed": 1}
+        plain, echoed = (client.sdk.completions.create(**request, echo=echo) for echo in (False, True))
+        expected = [prompt + choice.text for prompt, choice in zip(request["prompt"], plain.choices, strict=True)]
         assert [choice.text for choice in echoed.choices] == expected
         texts = ["", ""]
-        for chunk in client.sdk.completions.create(**asked, echo=True, stream=True):
+        for chunk in client.sdk.completions.create(**request, echo=True, stream=True):
             for choice in chunk.choices:
                 texts[choice.index] += choice.text
         assert texts == expected
@@ -140,13 +140,13 @@ def test_a_script_is_held_to_what_was_asked_for(scripted: Client) -> None:
     place = {"city": "Ulm", "size": "small", "years": [1]}
     scripted.script({"default": {"content": json.dumps(place)}})
     assert json.loads(scripted.chat(ASKED, response_format=FORMAT).choices[0].message.content) == place
-    for field, asked in (
+    for field, value in (
         ("response_format", {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "array"}}}}),
         ("tool_choice", {"tools": TOOLS, "tool_choice": "required"}),
         ("tool_choice", {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "nobody"}}}),
     ):
         with pytest.raises(openai.BadRequestError) as refused:
-            scripted.chat(ASKED, **asked)
+            scripted.chat(ASKED, **value)
         assert refused.value.param == field
 
 
@@ -155,6 +155,6 @@ def test_what_is_not_served_is_declared_and_refused_by_name(local: Client, scrip
         (card,) = client.http.get("/v1/models").json()["data"]
         assert card["not_served"]
         for field in card["not_served"]:
-            path, asked = "/v1/completions", {"prompt": "x"}
-            answer = client.http.post(path, json={"model": "any", **asked, field: {"a": 1}})
+            path, request = "/v1/completions", {"prompt": "x"}
+            answer = client.http.post(path, json={"model": "any", **request, field: {"a": 1}})
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)

@@ -219,9 +219,9 @@ def test_weights_reload_between_iterations(model_dir: Path, tmp_path: Path, plai
         assert local.http.get("/policy_version").json()["policy_version"] == 4
         prompt = chunks[0].prompt_token_ids
         assert (chunks[-1].policy_version, chunks[-1].policy_version_end) == (0, 4)
-        told = [c.choices[0] for c in chunks[1:]]
-        got = [x for choice in told for x in logprobs_of(choice)]
-        ids = [i for choice in told for i in choice.token_ids]
+        choices = [c.choices[0] for c in chunks[1:]]
+        got = [x for choice in choices for x in logprobs_of(choice)]
+        ids = [i for choice in choices for i in choice.token_ids]
         assert len(got) == len(ids) == 1500
         # up to some token the first weights, from there on the second, nothing in between
         first = plain_logprobs(prompt, ids)

@@ -39,10 +39,10 @@ def test_parser_is_the_inverse_of_the_template(content, reasoning, calls, cuts):
     message, streamed = parse(text, cuts)
     assert (message["content"] or "") == streamed["content"] == content
     assert message.get("reasoning", "") == streamed["reasoning"] == reasoning
-    found = message.get("tool_calls", [])
-    assert found == streamed["tool_calls"]
+    tool_calls = message.get("tool_calls", [])
+    assert tool_calls == streamed["tool_calls"]
     assert [
-        {"name": c["function"]["name"], "arguments": json.loads(c["function"]["arguments"])} for c in found
+        {"name": c["function"]["name"], "arguments": json.loads(c["function"]["arguments"])} for c in tool_calls
     ] == calls
 
 

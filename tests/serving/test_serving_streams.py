@@ -23,8 +23,8 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 def streamed(client: Client, path: str, body: dict[str, Any], seed: int = 0) -> dict[str, Any]:
     """The stream's bytes cut at random places, put together."""
-    asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
-    response = client.http.post(f"/v1/{path}", json=asked).raise_for_status()
+    request = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    response = client.http.post(f"/v1/{path}", json=request).raise_for_status()
     assert response.headers["content-type"].startswith("text/event-stream")
     raw, reader, assembly, rng = response.content, EventReader(), Assembly(), random.Random(seed)
     events: list[bytes] = []
@@ -41,11 +41,11 @@ def streamed(client: Client, path: str, body: dict[str, Any], seed: int = 0) -> 
 
 def bare(answer: dict[str, Any]) -> dict[str, Any]:
     """Without the names that differ from call to call."""
-    told = {name: value for name, value in answer.items() if name not in ("id", "created")}
-    for choice in told["choices"]:
+    fields = {name: value for name, value in answer.items() if name not in ("id", "created")}
+    for choice in fields["choices"]:
         for number, call in enumerate(choice.get("message", {}).get("tool_calls", ())):
             call["id"] = str(number)
-    return told
+    return fields
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -23,12 +23,12 @@ def main(pip_audit: str) -> int:
     except (json.JSONDecodeError, KeyError):
         print(f"no advisory database answered: {(done.stderr.strip().splitlines() or ['no reason'])[-1][:300]}")
         return 0
-    asked = [one for one in packages if "skip_reason" not in one]
-    print(f"{len(asked)} of {len(packages)} packages were known to the advisory database")
-    found = [(one, weakness) for one in asked for weakness in one["vulns"]]
-    for one, weakness in found:
+    audited = [one for one in packages if "skip_reason" not in one]
+    print(f"{len(audited)} of {len(packages)} packages were known to the advisory database")
+    weaknesses = [(one, weakness) for one in audited for weakness in one["vulns"]]
+    for one, weakness in weaknesses:
         print(f"{one['name']} {one['version']}: {weakness['id']}, fixed in {', '.join(weakness['fix_versions'])}")
-    return 1 if found else 0
+    return 1 if weaknesses else 0
 
 
 if __name__ == "__main__":

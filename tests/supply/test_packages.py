@@ -24,8 +24,8 @@ REFUSED = re.compile(r"\b[al]?gpl\b|affero|sspl|business source|non.?commercial|
 def pinned() -> dict[str, str]:
     """Canonical package name -> version, as ``requirements.lock`` says."""
     lines = (ROOT / "requirements.lock").read_text().splitlines()
-    found = [Requirement(line) for line in lines if line and not line.startswith("#")]
-    return {canonicalize_name(one.name): next(iter(one.specifier)).version for one in found}
+    requirements = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    return {canonicalize_name(one.name): next(iter(one.specifier)).version for one in requirements}
 
 
 def weak(versions: dict[str, str]) -> list[str]:
@@ -40,10 +40,10 @@ def weak(versions: dict[str, str]) -> list[str]:
 
 def licence_of(package: str) -> str:
     """What the installed package says of its licence: the expression, else the classifiers, else the first line."""
-    told = importlib.metadata.metadata(package)
-    classifiers = [c.rpartition(" :: ")[2] for c in told.get_all("Classifier", []) if c.startswith("License ::")]
-    written = (told.get("License") or "").strip().splitlines() or [""]
-    return told.get("License-Expression") or "; ".join(classifiers) or written[0]
+    metadata = importlib.metadata.metadata(package)
+    classifiers = [c.rpartition(" :: ")[2] for c in metadata.get_all("Classifier", []) if c.startswith("License ::")]
+    written = (metadata.get("License") or "").strip().splitlines() or [""]
+    return metadata.get("License-Expression") or "; ".join(classifiers) or written[0]
 
 
 def test_no_pinned_version_has_a_known_weakness() -> None:
@@ -61,11 +61,11 @@ def test_every_advisory_names_a_pinned_package() -> None:
 
 
 def test_every_pinned_package_has_a_licence_that_can_be_shipped() -> None:
-    told = {}
+    licenses = {}
     for name in pinned():
         try:
-            told[name] = licence_of(name)
+            licenses[name] = licence_of(name)
         except importlib.metadata.PackageNotFoundError:
             continue  # of another extra than the ones installed here
-    assert len(told) > 100
-    assert {n: t for n, t in told.items() if REFUSED.search(t) or not ALLOWED.search(t)} == {}
+    assert len(licenses) > 100
+    assert {n: t for n, t in licenses.items() if REFUSED.search(t) or not ALLOWED.search(t)} == {}

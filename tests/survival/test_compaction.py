@@ -133,9 +133,9 @@ def test_a_kill_at_any_point_loses_nothing(tmp_path: Path, monkeypatch: pytest.M
         assert len(generations(again.settings.opinions_dir)) == 1, copy.name
         again.close()
         now = tables(again.settings.pool_path)
-        for said in ("annotations", "actions", "action_events"):
-            assert set(now[said]) <= set(was[said]), copy.name
-        n = sum(len(now[said]) for said in ("annotations", "actions", "action_events"))
+        for table in ("annotations", "actions", "action_events"):
+            assert set(now[table]) <= set(was[table]), copy.name
+        n = sum(len(now[table]) for table in ("annotations", "actions", "action_events"))
         assert n >= answered, "what was there at one moment is there at the next"
         answered = n
         assert different(made_anew(again), now) == {}, copy.name

@@ -216,8 +216,8 @@ def not_there_after_a_kill(folder: Folder, copy: Path, was: dict[str, Any]) -> N
     again.now, again.number = folder.now, 1000
     again.open()
     again.catch_up()
-    said = ("annotations", "actions", "dataset_versions", "dataset_steps")
-    assert {name: contents(again)[name] for name in said} == {name: was[name] for name in said}
+    tables = ("annotations", "actions", "dataset_versions", "dataset_steps")
+    assert {name: contents(again)[name] for name in tables} == {name: was[name] for name in tables}
     again.close()
     shutil.rmtree(copy)
 

@@ -52,8 +52,8 @@ class Writer:
         }  # fmt: skip
         self.journal.append(steps_record(at=folder.now, steps=[step])).result()
         assert folder.ingest.catch_up(60)
-        said = Annotation("note", f"of {uid}", "ann", "human", folder.now, step_uid=uid)
-        folder.pool.labels.annotate([said])
+        note = Annotation("note", f"of {uid}", "ann", "human", folder.now, step_uid=uid)
+        folder.pool.labels.annotate([note])
         self.n += 1
 
     def end(self) -> None:

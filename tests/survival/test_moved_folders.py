@@ -41,8 +41,8 @@ class Producer:
 
     def label(self) -> httpx.Response:
         tag = f"tag{next(self.numbers)}"
-        said = {"target": {"trajectory_uid": "s0"}, "kind": "tag", "value": tag, "author": "me"}
-        answer = self.service.http.post("/api/v1/annotations", json={"annotations": [said]})
+        annotation = {"target": {"trajectory_uid": "s0"}, "kind": "tag", "value": tag, "author": "me"}
+        answer = self.service.http.post("/api/v1/annotations", json={"annotations": [annotation]})
         (self.labels if answer.status_code == 200 else self.refused).add(tag)
         return answer
 
@@ -179,8 +179,8 @@ def test_a_note_of_a_process_number_that_is_another_program_now_stops_no_start(
     left = tmp_path / "data" / "owner.json"
     assert str(service.process.pid) in left.read_text()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
-        said = {"pid": f'{{"pid": {stranger.pid}, "base_url": "{service.base_url}"}}', "nonsense": "\0{"}
-        left.write_text(said[note])
+        contents = {"pid": f'{{"pid": {stranger.pid}, "base_url": "{service.base_url}"}}', "nonsense": "\0{"}
+        left.write_text(contents[note])
         for name in ("owner.lock", "journal/w0.lock"):
             (tmp_path / "data" / name).write_text(str(stranger.pid))
         assert running_service(tmp_path / "data") is None

@@ -26,7 +26,7 @@ class Settings(SimpleNamespace):
         return None
 
 
-def openrlhf(path: str, said: Any) -> Any:
+def openrlhf(path: str, options: Any) -> Any:
     """Its executor loading, its experiences, its advantages and its loss."""
     stub("ray", "vllm", "pylatexenc", "deepspeed", "flash_attn", "peft", "torchdata", "ring_flash_attn")
     import torch
@@ -38,30 +38,30 @@ def openrlhf(path: str, said: Any) -> Any:
     os.environ["CLAW_REPLAY"] = path
     executor = _load_agent_executor(str(Path(path).with_name("openrlhf_replay.py")))
     executor.replay.write_prompts(str(Path(path).with_name("prompts.jsonl")))
-    n = said["n_samples"]
+    n = options["n_samples"]
 
     async def generated(prompt: str) -> list[Any]:
-        asked = (
+        requested = (
             executor.execute(
-                prompt=prompt, label="", sampling_params=None, max_length=said["max_len"], hf_tokenizer=None,
+                prompt=prompt, label="", sampling_params=None, max_length=options["max_len"], hf_tokenizer=None,
                 llm_engine=None, images=None,
             )
             for _ in range(n)
         )  # fmt: skip
-        return await asyncio.gather(*asked)
+        return await asyncio.gather(*requested)
 
     lines = Path(path).with_name("prompts.jsonl").read_text().splitlines()
     responses = [one for line in lines for one in asyncio.run(generated(json.loads(line)["input"]))]
     generator = object.__new__(SamplesGenerator)
-    made = [generator._process_response_into_experience(one, max_len=said["max_len"]) for one in responses]
+    made = [generator._process_response_into_experience(one, max_len=options["max_len"]) for one in responses]
     for place, one in enumerate(made):
         one.index, one.kl = [place], torch.zeros_like(one.action_mask, dtype=torch.float32)
     maker = object.__new__(RemoteExperienceMaker)
-    algo = Settings(advantage=Settings(estimator=said["estimator"], gamma=1.0, no_std_norm=False))
+    algo = Settings(advantage=Settings(estimator=options["estimator"], gamma=1.0, no_std_norm=False))
     rollout = Settings(n_samples_per_prompt=n)
-    args = Settings(algo=algo, rollout=rollout, reward=Settings(), data=Settings(max_len=said["max_len"]))
+    args = Settings(algo=algo, rollout=rollout, reward=Settings(), data=Settings(max_len=options["max_len"]))
     maker.strategy, maker.kl_ctl = SimpleNamespace(args=args), SimpleNamespace(value=0.0)
-    maker.advantage_estimator = said["estimator"]
+    maker.advantage_estimator = options["estimator"]
     rows = []
     for response, one in zip(responses, maker.compute_advantages_and_returns(made), strict=True):
         mask = one.action_mask.bool()
@@ -91,7 +91,7 @@ def dealt(rows: Any, n_ranks: int, batch_size: int) -> list[list[int]]:
     return [[place for batch in shard for place in batch] for shard in shards]
 
 
-def axolotl(path: str, said: Any) -> Any:
+def axolotl(path: str, options: Any) -> Any:
     """Its wrapper of tokenized data, its length filter and a collator."""
     stub("numba", "peft", "posthog")
     from axolotl.utils.data.utils import handle_long_seq_in_dataset
@@ -103,19 +103,19 @@ def axolotl(path: str, said: Any) -> Any:
     data = load_dataset("json", data_files=path, split="train", cache_dir=cache)
     cfg = DictDefault({"dataset_processes": 1, "dataset_num_proc": 1, "min_sample_len": 2})
     wrapped, _ = get_dataset_wrapper(DictDefault({"path": path, "type": ""}), None, cfg, "", data)
-    kept = handle_long_seq_in_dataset(wrapped, said["sequence_len"], cfg)
+    kept = handle_long_seq_in_dataset(wrapped, options["sequence_len"], cfg)
     rows = [{"ids": row["input_ids"], "sampled": [label for label in row["labels"] if label != -100]} for row in kept]
     return {"rows": rows, "ranks": dealt(kept, 2, 2)}
 
 
-def weights(path: str, said: Any) -> Any:
+def weights(path: str, options: Any) -> Any:
     """Axolotl's chat template strategy, told that a message's weight says whether it is trained on."""
     stub("numba", "peft", "posthog")
     from axolotl.prompt_strategies.chat_template import load
     from axolotl.utils.dict import DictDefault
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(said["tokenizer"])
+    tokenizer = AutoTokenizer.from_pretrained(options["tokenizer"])
     settings = {"message_field_training": "weight", "chat_template": "tokenizer_default", "field_messages": "messages"}
     settings |= {"message_property_mappings": {"role": "role", "content": "content"}}
     strategy = load(tokenizer, DictDefault({"sequence_len": 4096, "train_on_inputs": False}), settings)
@@ -127,7 +127,7 @@ def weights(path: str, said: Any) -> Any:
     return rows
 
 
-def llama_factory(path: str, said: Any) -> Any:
+def llama_factory(path: str, options: Any) -> Any:
     """Its registry, its alignment, its template and its supervised processor."""
     os.environ["DISABLE_VERSION_CHECK"] = "1"
     stub("peft", "torchaudio", "omegaconf")
@@ -140,14 +140,14 @@ def llama_factory(path: str, said: Any) -> Any:
 
     folder = str(Path(path).parent)
     data_args = DataArguments(
-        template=said["template"], dataset="claw_studio", dataset_dir=folder, mask_history=True, cutoff_len=100_000,
+        template=options["template"], dataset="claw_studio", dataset_dir=folder, mask_history=True, cutoff_len=100_000,
         overwrite_cache=True, preprocessing_num_workers=None,
     )  # fmt: skip
-    model_args = ModelArguments(model_name_or_path=said["tokenizer"], cache_dir=folder)
+    model_args = ModelArguments(model_name_or_path=options["tokenizer"], cache_dir=folder)
     training_args = Seq2SeqTrainingArguments(output_dir=folder, use_cpu=True, report_to=[])
     (attributes,) = get_dataset_list(["claw_studio"], folder)
     aligned = _load_single_dataset(attributes, model_args, data_args, training_args)
-    tokenizer = AutoTokenizer.from_pretrained(said["tokenizer"])
+    tokenizer = AutoTokenizer.from_pretrained(options["tokenizer"])
     template = get_template_and_fix_tokenizer(tokenizer, data_args)
     processor = SupervisedDatasetProcessor(template=template, tokenizer=tokenizer, processor=None, data_args=data_args)
     made = processor.preprocess_dataset(aligned[:])
@@ -164,7 +164,7 @@ def llama_factory(path: str, said: Any) -> Any:
     return {"rows": rows, "ranks": dealt(aligned, 2, 1)}
 
 
-def tinker(path: str, said: Any) -> Any:
+def tinker(path: str, options: Any) -> Any:
     """The program beside the file, and the cookbook's own datums of the same trajectories."""
     stub("blobfile")
     sys.path.insert(0, str(Path(path).parent))
@@ -180,7 +180,7 @@ def tinker(path: str, said: Any) -> Any:
         return {"input": datum.model_input.to_ints(), **fields}
 
     theirs = []
-    for trajectory in said["trajectories"]:
+    for trajectory in options["trajectories"]:
         steps = [
             Transition(
                 ob=package.ModelInput.from_ints(step["prompt_ids"]),
@@ -196,10 +196,10 @@ def tinker(path: str, said: Any) -> Any:
     return {"ours": [plain(datum) for datum in ours], "theirs": [plain(datum) for datum in theirs]}
 
 
-def rllm(path: str, said: Any) -> Any:
+def rllm(path: str, options: Any) -> Any:
     """Its episodes, its groups, and the datums that its Tinker backend trains on."""
     stub("blobfile")
-    sys.path.insert(0, said["source"])
+    sys.path.insert(0, options["source"])
     stub_missing("rllm")
     from rllm.trainer.algorithms.config import AlgorithmConfig, rLLMAdvantageEstimator
     from rllm.trainer.algorithms.transform import _build_trajectory_groups
@@ -226,10 +226,10 @@ def rllm(path: str, said: Any) -> Any:
     return {"rows": rows, "dropped": metrics["batch/dropped_malformed_sequences"]}
 
 
-def prime_rl(path: str, said: Any) -> Any:
+def prime_rl(path: str, options: Any) -> Any:
     """Its file transport, its tensors and its loss."""
     for folder in ("src", "packages/prime-rl-configs/src"):
-        sys.path.insert(0, str(Path(said["source"]) / folder))
+        sys.path.insert(0, str(Path(options["source"]) / folder))
     stub(
         "zmq", "wandb", "vllm", "verifiers", "renderers", "tomli_w", "pydantic_config", "torchtitan", "ring_flash_attn"
     )

@@ -78,8 +78,8 @@ def test_workers_counts_add_up_to_what_one_process_counts(calls):
 
 
 def test_lines_that_are_no_messages_are_passed_over():
-    said = b'{"a": 1}\nWarning: a library speaks\n{broken\n[1]\n\n{"b": {"c": "\xc3\xa9"}}\n{"d": 1}'
-    assert list(messages(io.BytesIO(said))) == [{"a": 1}, {"b": {"c": "é"}}, {"d": 1}]
+    lines = b'{"a": 1}\nWarning: a library speaks\n{broken\n[1]\n\n{"b": {"c": "\xc3\xa9"}}\n{"d": 1}'
+    assert list(messages(io.BytesIO(lines))) == [{"a": 1}, {"b": {"c": "é"}}, {"d": 1}]
 
 
 def test_a_reader_that_is_gone_holds_up_nobody():

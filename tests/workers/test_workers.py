@@ -57,10 +57,10 @@ def samples(service: ServeProcess) -> list[Any]:
 
 def children(pid: int) -> list[int]:
     """Gateway workers of a service."""
-    found = []
+    pids = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        found += [int(child) for child in (task / "children").read_text().split()]
-    return [child for child in found if b"core.workers.worker" in Path(f"/proc/{child}/cmdline").read_bytes()]
+        pids += [int(child) for child in (task / "children").read_text().split()]
+    return [child for child in pids if b"core.workers.worker" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def test_all_that_one_process_does_several_do(serve: Callable[..., ServeProcess], engine: str, tmp_path: Path) -> None:
@@ -69,12 +69,12 @@ def test_all_that_one_process_does_several_do(serve: Callable[..., ServeProcess]
     assert {answer.status_code for answer in call_both(service)} == {200}
     eventually(lambda: stats(service)["n_steps"] == 16)
     assert writers(data) == {"g1", "g2"}
-    assert eventually(lambda: (told := stats(service))["n_calls"] == 16 and told["engines"][0]["n_calls"] == 16)
+    assert eventually(lambda: (counts := stats(service))["n_calls"] == 16 and counts["engines"][0]["n_calls"] == 16)
     assert stats(service)["journal_bytes"] == sum(path.stat().st_size for path in (data / "journal").glob("*.seg"))
 
-    told = {sample.name: sample.value for sample in samples(service) if not sample.labels}
-    assert told["claw_calls_total"] == told["claw_steps"] == told["claw_call_seconds_count"] == 16
-    assert told["claw_dropped_total"] == 0
+    values = {sample.name: sample.value for sample in samples(service) if not sample.labels}
+    assert values["claw_calls_total"] == values["claw_steps"] == values["claw_call_seconds_count"] == 16
+    assert values["claw_dropped_total"] == 0
     by_engine = [sample for sample in samples(service) if sample.name == "claw_engine_calls_total"]
     assert [(sample.labels, sample.value) for sample in by_engine] == [({"engine": "engine"}, 16)]
 
@@ -98,7 +98,7 @@ def test_all_that_one_process_does_several_do(serve: Callable[..., ServeProcess]
     for thread in threads:
         thread.join()
     assert {answer.status_code for answer in answers} == {200}
-    held = eventually(lambda: len(found := steps(service, "agent = 'held'")) == 8 and found)
+    held = eventually(lambda: len(rows := steps(service, "agent = 'held'")) == 8 and rows)
     assert {step["policy_version"] for step in held} == {4}
 
     # What workers pass on: unknown calls, wrong methods, long bodies.

@@ -27,5 +27,5 @@ calls = [
     for message in agent.messages
     for call in message.get("tool_calls") or ()
 ]
-said = [message["content"] for message in agent.messages if message["role"] == "assistant"]
-print(json.dumps({"calls": calls, "answer": said[-1]}))
+contents = [message["content"] for message in agent.messages if message["role"] == "assistant"]
+print(json.dumps({"calls": calls, "answer": contents[-1]}))

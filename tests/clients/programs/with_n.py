@@ -13,7 +13,7 @@ from openai import OpenAI
 
 how, base_url, key, task = sys.argv[1:]
 client = OpenAI(base_url=f"{base_url}/v1", api_key=key, max_retries=0)
-asked = [{"role": "user", "content": task}]
+messages = [{"role": "user", "content": task}]
 NEXT = "Are you sure?"
 IDS = {"return_token_ids": True}
 
@@ -30,20 +30,20 @@ def two() -> list[str]:
         model = ChatOpenAI(model="policy", base_url=f"{base_url}/v1", api_key=key, max_retries=0, n=2)
         return [one.text for one in model.generate([[HumanMessage(task)]]).generations[0]]
     if how == "sdk":
-        answer = client.chat.completions.create(model="policy", messages=asked, n=2, temperature=1.0)
+        answer = client.chat.completions.create(model="policy", messages=messages, n=2, temperature=1.0)
         return [choice.message.content for choice in answer.choices]
     texts = ["", ""]
-    for chunk in client.chat.completions.create(model="policy", messages=asked, n=2, temperature=1.0, stream=True):
+    for chunk in client.chat.completions.create(model="policy", messages=messages, n=2, temperature=1.0, stream=True):
         for choice in chunk.choices:
             texts[choice.index] += choice.delta.content or ""
     return texts
 
 
-def further(said: str) -> str:
+def further(text: str) -> str:
     if how == "langchain":
         model = ChatOpenAI(model="policy", base_url=f"{base_url}/v1", api_key=key, max_retries=0)
-        return model.invoke([("user", task), ("assistant", said), ("user", NEXT)]).text
-    talk = [*asked, {"role": "assistant", "content": said}, {"role": "user", "content": NEXT}]
+        return model.invoke([("user", task), ("assistant", text), ("user", NEXT)]).text
+    talk = [*messages, {"role": "assistant", "content": text}, {"role": "user", "content": NEXT}]
     return client.chat.completions.create(model="policy", messages=talk).choices[0].message.content
 
 
@@ -51,5 +51,5 @@ if how == "sdk_ids":
     answers, more = of_ids()
 else:
     answers = two()
-    more = [further(said) for said in reversed(answers)]
+    more = [further(text) for text in reversed(answers)]
 print(json.dumps({"answers": answers, "further": more}))

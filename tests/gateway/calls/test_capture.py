@@ -59,8 +59,8 @@ def test_the_agent_sees_nothing_it_did_not_ask_for(gateway):
     assert "prompt_token_ids" not in plain
     assert "token_ids" not in plain["choices"][0]
     assert plain["choices"][0]["logprobs"] is None
-    asked = gateway.chat(logprobs=True, return_token_ids=True).json()
-    assert asked == chat_answer()
+    answer = gateway.chat(logprobs=True, return_token_ids=True).json()
+    assert answer == chat_answer()
     assert [record["engine_added"] for record in gateway.records()][1] == []
 
 
@@ -402,11 +402,11 @@ def test_many_at_once_lose_nothing(gateway, upstream):
         worker.start()
     for worker in workers:
         worker.join()
-    told = {
+    sources = {
         (record["identity"]["trajectory_uid"], record["request"]["messages"][0]["content"])
         for record in gateway.records()
     }
-    assert told == {(f"t{number}", f"{number}:{turn}") for number in range(12) for turn in range(10)}
+    assert sources == {(f"t{number}", f"{number}:{turn}") for number in range(12) for turn in range(10)}
 
 
 def test_an_engine_on_this_machine_is_asked_without_a_proxy(gateway, upstream, monkeypatch):

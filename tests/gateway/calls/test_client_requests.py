@@ -20,14 +20,14 @@ from tests.gateway.upstream import Upstream, chat_answer, completions_answer
 def test_every_thinking_block_has_a_signature_of_its_own(scripted, process, stream: bool) -> None:
     script(process, default={"reasoning": "Hm.", "content": "Yes."})
     client = anthropic.Anthropic(base_url=scripted.root, api_key="x", max_retries=0)
-    asked = {"model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": "well?"}]}
+    request = {"model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": "well?"}]}
     signatures = []
     for _ in range(3):
         if stream:
-            with client.messages.stream(**asked) as events:
+            with client.messages.stream(**request) as events:
                 answer = events.get_final_message()
         else:
-            answer = client.messages.create(**asked)
+            answer = client.messages.create(**request)
         (thinking,) = [block for block in answer.content if block.type == "thinking"]
         assert thinking.thinking == "Hm."
         signatures.append(thinking.signature)
@@ -93,12 +93,12 @@ def test_an_echo_reaches_the_agent_and_not_the_engine(gateway, upstream: Upstrea
         return completions_answer(" upon a time")
 
     upstream.reply = reply
-    asked = {"model": "policy", "prompt": "Once", "echo": True, "max_tokens": 2}
+    request = {"model": "policy", "prompt": "Once", "echo": True, "max_tokens": 2}
     if stream:
-        chunks = gateway.sdk().completions.create(**asked, stream=True)
+        chunks = gateway.sdk().completions.create(**request, stream=True)
         text = "".join(choice.text for chunk in chunks for choice in chunk.choices)
     else:
-        text = gateway.sdk().completions.create(**asked).choices[0].text
+        text = gateway.sdk().completions.create(**request).choices[0].text
     assert text == "Once upon a time"
     assert upstream.last.body["return_token_ids"] is True
 
@@ -130,17 +130,17 @@ def test_log_probs_of_an_echoed_prompt_reach_the_agent_and_the_step_has_those_of
     answer = scripted.sdk().completions.create(
         model="policy", prompt=prompts, n=2, echo=True, logprobs=1, stream=stream, max_tokens=9
     )
-    told: dict[int, list[Any]] = {}
+    logprobs_of: dict[int, list[Any]] = {}
     for piece in answer if stream else [answer]:
         for choice in piece.choices:
-            told.setdefault(choice.index, []).extend(choice.logprobs.token_logprobs if choice.logprobs else [])
+            logprobs_of.setdefault(choice.index, []).extend(choice.logprobs.token_logprobs if choice.logprobs else [])
     (row,) = engine.get("/__log").json()["requests"]
     (record,) = scripted.records()
     steps = drafts_of_call(record, "segment", 0)
     assert len(steps) == len(row["choices"]) == 4
     for step, choice in zip(steps, row["choices"], strict=True):
         n_prompt = len(choice["prompt_ids"])
-        entries = told[choice["index"]]
+        entries = logprobs_of[choice["index"]]
         assert len(entries) == n_prompt + len(choice["response_ids"])
         assert entries[0] is None and None not in entries[1:]
         assert entries[n_prompt:] == choice["logprobs"]

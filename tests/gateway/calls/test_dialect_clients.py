@@ -389,9 +389,9 @@ def test_structured_answers_are_asked_for_and_parsed(make_gateway, upstream):
     upstream.reply = chat_answer('{"x": 1, "y": 2}')
     parsed = gateway.sdk().responses.parse(model="m", input="a point", text_format=Point)
     assert parsed.output_parsed == Point(x=1, y=2)
-    asked = upstream.last.body["response_format"]
-    assert asked["type"] == "json_schema"
-    assert set(asked["json_schema"]["schema"]["properties"]) == {"x", "y"}
+    response_format = upstream.last.body["response_format"]
+    assert response_format["type"] == "json_schema"
+    assert set(response_format["json_schema"]["schema"]["properties"]) == {"x", "y"}
     claude = anthropic.Anthropic(base_url=gateway.root, api_key="x", max_retries=0)
     answer = claude.messages.parse(model="m", max_tokens=9, messages=said("a point"), output_format=Point)
     assert answer.parsed_output == Point(x=1, y=2)

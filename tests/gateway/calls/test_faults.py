@@ -90,10 +90,10 @@ def test_odd_characters_travel_both_ways(make_gateway, upstream, stream):
     answer = gateway.chat(messages=[{"role": "user", "content": odd}], stream=stream)
     if stream:
         lines = [line[6:] for line in answer.text.split("\n") if line.startswith("data: {")]
-        said = "".join(json.loads(line)["choices"][0]["delta"].get("content") or "" for line in lines)
+        text = "".join(json.loads(line)["choices"][0]["delta"].get("content") or "" for line in lines)
     else:
-        said = answer.json()["choices"][0]["message"]["content"]
-    assert said == odd
+        text = answer.json()["choices"][0]["message"]["content"]
+    assert text == odd
     assert upstream.last.body["messages"][0]["content"] == odd
     assert gateway.records()[0]["request"]["messages"][0]["content"] == odd
 
@@ -208,8 +208,8 @@ def test_two_thousand_connections_at_once(gateway):
     answers, times = asyncio.run(play())
     assert sorted(times)[len(times) // 2] < 2
     assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
-    told = {answer.split(b"x-step-uid: ")[1].split(b"\r\n")[0].decode() for answer in answers}
+    step_uids = {answer.split(b"x-step-uid: ")[1].split(b"\r\n")[0].decode() for answer in answers}
     stored = [parse(record.payload)["step_uid"] for record in read_records(gateway.directory, {})]
-    assert len(told) == n
-    assert told <= set(stored)
+    assert len(step_uids) == n
+    assert step_uids <= set(stored)
     assert len(stored) == len(set(stored)) == n + 50

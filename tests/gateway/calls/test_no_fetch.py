@@ -55,9 +55,9 @@ class Listener:
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    found = Listener()
-    yield found
-    found.socket.close()
+    listening = Listener()
+    yield listening
+    listening.socket.close()
 
 
 def addresses(listener: Listener, planted: str) -> list[str]:

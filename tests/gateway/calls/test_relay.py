@@ -193,9 +193,9 @@ def test_an_engine_that_breaks_off_is_told_and_what_came_is_kept(gateway, dialec
     assert (record["http_status"], record["error"]["type"]) == (502, "engine_error")
     (choice,) = record["response"]["choices"]
     assert choice["finish_reason"] is None
-    said = choice["text"] if dialect == "completions" else choice["message"]["content"]
-    assert WORDS.startswith(said)
-    assert said
+    text = choice["text"] if dialect == "completions" else choice["message"]["content"]
+    assert WORDS.startswith(text)
+    assert text
     (step,) = drafts_of_call(record, "s", 0)
     assert (step.status, step.response_ids) == ("error", None)
     assert gateway.policy.n_in_flight == 0
@@ -220,13 +220,13 @@ def test_a_stream_without_its_end_mark_is_whole_when_the_answer_is(gateway):
 
 
 def test_official_clients_see_errors_in_the_middle(gateway):
-    said = [{"role": "user", "content": "fault error_in_stream."}]
+    messages = [{"role": "user", "content": "fault error_in_stream."}]
     with pytest.raises(openai.APIError, match="scripted failure"):
-        list(gateway.sdk().chat.completions.create(model="m", messages=said, stream=True))
+        list(gateway.sdk().chat.completions.create(model="m", messages=messages, stream=True))
     claude = anthropic.Anthropic(base_url=gateway.root, api_key="x", max_retries=0)
     with (
         pytest.raises(anthropic.APIStatusError, match="scripted failure"),
-        claude.messages.stream(model="m", max_tokens=99, messages=said) as stream,
+        claude.messages.stream(model="m", max_tokens=99, messages=messages) as stream,
     ):
         stream.get_final_message()
     (failed,) = [e for e in gateway.sdk().responses.create(model="m", input="fault error_in_stream.", stream=True)
@@ -325,15 +325,15 @@ def test_a_slow_agent_gets_all_of_it_and_holds_nobody_up(gateway):
 def test_what_waits_takes_no_more_than_the_answer():
     translation = CHAT.open({"messages": []}, ResponseIds("s"), ())
     outbox = Outbox(translation.relay())
-    said = [f"w{number} " for number in range(20_000)]
-    for word in said:
+    words = [f"w{number} " for number in range(20_000)]
+    for word in words:
         outbox.put([{"id": "c", "choices": [{"index": 0, "delta": {"content": word}, "finish_reason": None}]}])
     assert len(outbox._waiting) <= MAX_WAITING
     assembly = Assembly()
     raw = outbox.take()
-    assert len(raw) < sum(map(len, said)) + 300
+    assert len(raw) < sum(map(len, words)) + 300
     assembly.feed(json.loads(raw[6:]))
-    assert assembly.whole()["choices"][0]["message"]["content"] == "".join(said)
+    assert assembly.whole()["choices"][0]["message"]["content"] == "".join(words)
 
 
 def chunk(delta: dict[str, Any], ids: list[int], finish: str | None = None) -> dict[str, Any]:
@@ -386,9 +386,9 @@ def test_an_engine_asked_for_a_stream_is_asked_for_all_of_it(make_gateway, upstr
     gateway = make_gateway(upstream)
     upstream.reply = replies(CHUNKS)
     assert content_of(gateway) == "hello"
-    asked = upstream.last.body
-    assert (asked["stream"], asked["stream_options"]) == (True, {"include_usage": True})
-    assert (asked["return_token_ids"], asked["logprobs"]) == (True, True)
+    body = upstream.last.body
+    assert (body["stream"], body["stream_options"]) == (True, {"include_usage": True})
+    assert (body["return_token_ids"], body["logprobs"]) == (True, True)
     record = gateway.records()[0]
     assert record["engine_added"] == ["return_token_ids", "logprobs"]
     assert extract_tokens(record["response"], 0, "chat") == extract_tokens(chat_answer(), 0, "chat")

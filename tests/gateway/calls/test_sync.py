@@ -94,8 +94,8 @@ def test_a_dead_trainer_in_the_whole_service(serve: Callable[..., ServeProcess],
         seen = 0
         studio.http.post("/api/v1/policy", json={"version": 1, "event": "registered"})
         studio.http.post("/api/v1/policy", json={"version": 2, "event": "sync_started"})
-        told = studio.http.get("/api/v1/policy").json()
-        assert told["syncing"] and told["sync"]["state"] == "running"
+        policy = studio.http.get("/api/v1/policy").json()
+        assert policy["syncing"] and policy["sync"]["state"] == "running"
         assert studio.http.get("/readyz").status_code == 503
         assert set(stamped()) == {(1, 2)}
         assert studio.http.get("/api/v1/stats").json()["policy_sync"]["state"] == "expired"

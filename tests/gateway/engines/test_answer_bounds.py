@@ -58,9 +58,9 @@ def test_a_stream_that_is_too_long_is_kept_as_far_as_it_came_and_marked(make_gat
     assert record["http_status"] == 502
     assert "its answer is over 100000 bytes" in record["error"]["message"]
     (choice,) = record["response"]["choices"]
-    said = choice["message"]["content"].split()
-    assert said == [str(number) for number in range(len(said))]
-    assert 50 < len(said) <= n_sent and choice["finish_reason"] is None
+    words = choice["message"]["content"].split()
+    assert words == [str(number) for number in range(len(words))]
+    assert 50 < len(words) <= n_sent and choice["finish_reason"] is None
     (step,) = drafts_of_call(record, "s", 0)
     assert (step.status, step.response_ids) == ("error", None)
     upstream.reset()
@@ -142,7 +142,7 @@ def test_an_engine_without_end_costs_bounded_memory_wherever_it_is_asked(
     studio.http.get("/v1/models")
     before = most_memory(studio.process.pid)
     text = {"model": "m", "input": "x", "prompt": "x", "messages": HI, "tokens": [1], "max_tokens": 4}
-    told = {
+    answers = {
         path: studio.http.post(path, json=text)
         for path in (
             "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize",
@@ -150,8 +150,8 @@ def test_an_engine_without_end_costs_bounded_memory_wherever_it_is_asked(
         )
     }  # fmt: skip
     assert studio.http.get("/v1/models").status_code in (200, 502)
-    assert all(got.status_code < 500 or got.status_code == 502 for got in told.values()), told
-    assert told["/v1/chat/completions"].status_code == told["/v1/embeddings"].status_code == 502
+    assert all(got.status_code < 500 or got.status_code == 502 for got in answers.values()), answers
+    assert answers["/v1/chat/completions"].status_code == answers["/v1/embeddings"].status_code == 502
     assert "/v1/models" in endless.sent and "/v1/embeddings" in endless.sent
     assert most_memory(studio.process.pid) - before < 60 * MIB
     if endless.kind != "bomb":

@@ -52,7 +52,7 @@ class Guarded(BaseHTTPRequestHandler):
         self.seen.append((self.path, came_in))
         if not came_in:
             return self._say(401, {"error": {"message": "who are you?"}})
-        said = {
+        answers = {
             "/v1/models": {"object": "list", "data": [{"id": "policy", "object": "model", "owned_by": "vllm"}]},
             "/version": {"version": f"1 for {GIVEN}"},
             "/health": {},
@@ -64,7 +64,7 @@ class Guarded(BaseHTTPRequestHandler):
         }
         if body.get("messages", [{}])[0].get("content") == "fail":
             return self._say(500, {"error": {"message": f"no luck with {GIVEN}, {PASSWORD}"}})
-        return self._say(200 if self.path in said else 404, said.get(self.path, {"detail": "Not Found"}))
+        return self._say(200 if self.path in answers else 404, answers.get(self.path, {"detail": "Not Found"}))
 
     do_GET = do_POST = _answer
 
@@ -82,8 +82,8 @@ def engine() -> Iterator[str]:
     server.server_close()
 
 
-def without(said: str | bytes, where: str) -> None:
-    raw = said.encode() if isinstance(said, str) else said
+def without(text: str | bytes, where: str) -> None:
+    raw = text.encode() if isinstance(text, str) else text
     for canary in CANARIES:
         assert canary.encode() not in raw, (where, canary)
 
@@ -129,11 +129,11 @@ def test_calls_work_and_the_password_shows_nowhere(
     assert shown == engine.replace(f"{USER}:{QUOTED}@", "")
     known = {**os.environ, **env, "CLAW_STUDIO_DATA_DIR": studio.ready["data"], "CLAW_STUDIO_ENGINE": engine}
     for words in (["engines"], ["doctor"], ["doctor", "--json"]):
-        told = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "core.cli", *words], env=known, capture_output=True, timeout=120, check=False
         )
-        assert b"127.0.0.1" in told.stdout, told
-        without(told.stdout + told.stderr, " ".join(words))
+        assert b"127.0.0.1" in completed.stdout, completed
+        without(completed.stdout + completed.stderr, " ".join(words))
     data = Path(studio.ready["data"])
     assert studio.stop() == 0
     files = [path for path in [log, *data.rglob("*")] if path.is_file()]

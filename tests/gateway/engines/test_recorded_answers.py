@@ -130,12 +130,12 @@ def chunks(exchange: dict[str, Any]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("exchange", ["chat_stream", "chat_tools_stream", "completions_stream"])
 def test_streams_tell_ids_where_the_flavour_says_so(name: str, exchange: str) -> None:
     recorded = RECORDINGS[name]["exchanges"][exchange]
-    told = [
+    texts = [
         extract_tokens(chunk, 0, recorded["dialect"]).response_ids or []
         for chunk in ({**chunk, "choices": chunk["choices"]} for chunk in chunks(recorded))
         if chunk["choices"]
     ]
-    n_ids = sum(map(len, told))
+    n_ids = sum(map(len, texts))
     if recorded["dialect"] in FLAVOURS[name].streams_ids:
         assert not recorded["refusals"]
         assert n_ids == recorded["request"]["max_tokens"]

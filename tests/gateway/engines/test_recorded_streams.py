@@ -90,18 +90,18 @@ def test_vllm_in_every_dialect(replay, dialect):
     words = text_of(server.exchange)
     if dialect == "chat":
         chunks = gateway.sdk().chat.completions.create(model="m", messages=HI, stream=True)
-        said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     elif dialect == "responses":
         *_, last = gateway.sdk().responses.create(model="m", input="Say hi", stream=True)
         assert last.type == "response.incomplete"
-        said = last.response.output_text
+        text = last.response.output_text
     else:
         client = anthropic.Anthropic(base_url=gateway.root, api_key="x", max_retries=0)
         with client.messages.stream(model="m", max_tokens=6, messages=HI) as events:
             answer = events.get_final_message()
-        said = answer.content[0].text
+        text = answer.content[0].text
         assert (answer.usage.input_tokens, answer.usage.output_tokens, answer.stop_reason) == (12, 6, "max_tokens")
-    assert said == words
+    assert text == words
     assert load_tokenizer().decode(check(gateway, "chat", 6)) == words
     assert gateway.engines.status()[0]["findings"]["flavour"] == "vllm"
 

@@ -50,19 +50,19 @@ def gateway(make_gateway, servers):
 
 
 def answered_by(gateway: Any) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    engines: dict[str, set[str]] = {}
     for record in gateway.records():
-        found.setdefault(record["identity"]["trajectory_uid"], set()).add(record["engine"])
-    return found
+        engines.setdefault(record["identity"]["trajectory_uid"], set()).add(record["engine"])
+    return engines
 
 
 def test_a_trajectory_stays_with_one_engine_and_all_engines_work(gateway, servers):
     for turn in range(3):
         for number in range(15):
             assert gateway.chat(prefix=f"/t{number}/p", stream=turn == 2).status_code == 200
-    found = answered_by(gateway)
-    assert all(len(engines) == 1 for engines in found.values())
-    assert set.union(*found.values()) == {"a", "b", "c"}
+    by_group = answered_by(gateway)
+    assert all(len(engines) == 1 for engines in by_group.values())
+    assert set.union(*by_group.values()) == {"a", "b", "c"}
     assert sum(len(server.seen) for server in servers) == 45
 
 
@@ -451,8 +451,8 @@ def test_engines_of_the_settings(tmp_path):
     )
     engines = EngineSet()
     add_configured_engines(engines, settings, LocalEngineHost(settings))
-    told = [(one["name"], one["base_url"], one["replica_of"], one["concurrency"]) for one in engines.status()]
-    assert told == [
+    listed = [(one["name"], one["base_url"], one["replica_of"], one["concurrency"]) for one in engines.status()]
+    assert listed == [
         ("engine", "http://a:1/v1", None, 4),
         ("engine-2", "http://b:2/v1", "engine", 4),
         ("judge", "openai/x", None, None),

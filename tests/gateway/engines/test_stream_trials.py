@@ -62,8 +62,8 @@ class Ollama(Upstream):
         return StreamingResponse(self.events(LOSSES.get(self.loses, lambda them: them)(chunks)), media_type=EVENTS)
 
     def entry(self, word: str) -> dict[str, Any]:
-        told = {"token": word, "logprob": -0.5, "bytes": list(word.encode()), "top_logprobs": []}
-        return {**told, "id": 7} if self.tells_ids else told
+        entry = {"token": word, "logprob": -0.5, "bytes": list(word.encode()), "top_logprobs": []}
+        return {**entry, "id": 7} if self.tells_ids else entry
 
     def whole(self, kind: str, calls: list[Any], logprobs: bool) -> dict[str, Any]:
         words = re.findall(r"\S+|\s+", SAID[kind])
@@ -217,7 +217,7 @@ def test_every_dialect_sees_the_first_word_before_the_last_is_said(make_gateway,
         with client.messages.stream(model="qwen3:0.6b", max_tokens=99, messages=WEATHER, tools=[tool]) as stream:
             times += [time.monotonic() for _ in stream]
             final = stream.get_final_message()
-        said = "".join(block.text for block in final.content if block.type == "text")
+        text = "".join(block.text for block in final.content if block.type == "text")
         called = [(block.name, block.input) for block in final.content if block.type == "tool_use"]
         assert (final.usage.output_tokens, final.stop_reason) == (5, "tool_use")
     elif dialect == "responses":
@@ -225,7 +225,7 @@ def test_every_dialect_sees_the_first_word_before_the_last_is_said(make_gateway,
         with gateway.sdk().responses.stream(model="qwen3:0.6b", input="weather?", tools=[tool]) as stream:
             times += [time.monotonic() for _ in stream]
             final = stream.get_final_response()
-        said = final.output_text
+        text = final.output_text
         called = [(item.name, json.loads(item.arguments)) for item in final.output if item.type == "function_call"]
         assert final.usage.output_tokens == 5
     else:
@@ -234,11 +234,11 @@ def test_every_dialect_sees_the_first_word_before_the_last_is_said(make_gateway,
         ) as stream:
             times += [time.monotonic() for _ in stream]
             final = stream.get_final_completion()
-        said = final.choices[0].message.content
+        text = final.choices[0].message.content
         functions = [call.function for call in final.choices[0].message.tool_calls]
         called = [(function.name, json.loads(function.arguments)) for function in functions]
         assert final.usage.completion_tokens == 5
-    assert (said, called) == (SAID["chat with tools"], [("get_weather", {"city": "Paris"})])
+    assert (text, called) == (SAID["chat with tools"], [("get_weather", {"city": "Paris"})])
     assert times[-1] - times[0] > 0.3
     assert gateway.records()[-1]["stream_mode"] == "relay"
 

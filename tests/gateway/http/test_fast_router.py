@@ -55,9 +55,9 @@ def test_every_path_reaches_the_endpoint_that_the_router_gives_it(routes, path, 
     scope = {"type": "http", "method": method, "path": path, "headers": [], "root_path": ""}
     routed = None
     for route in routes:
-        match, found = route.matches(scope)
+        match, child_scope = route.matches(scope)
         if match is Match.FULL:
-            routed = (route.endpoint, found["path_params"])
+            routed = (route.endpoint, child_scope["path_params"])
             break
 
     reached = []

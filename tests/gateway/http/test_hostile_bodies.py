@@ -57,8 +57,8 @@ def test_nobody_without_a_key_gets_a_body_read(service: ServeProcess, path: str)
     for _ in range(4):
         with connected(service) as sock:
             head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-            (told,) = exchange(sock, head.encode() + b"Content-Length: 4000000\r\n\r\n", quiet_s=0.5)
-            assert told[0] == 401, path
+            (response,) = exchange(sock, head.encode() + b"Content-Length: 4000000\r\n\r\n", quiet_s=0.5)
+            assert response[0] == 401, path
 
 
 def test_real_clients_see_the_limit_as_their_own_kind_of_error(service: ServeProcess) -> None:
@@ -144,8 +144,8 @@ def test_odd_json_is_a_typed_error_everywhere(service: ServeProcess, name: str) 
         kind = {"Content-Type": "application/json"}
         answer = service.http.request(method, path, content=ODD_JSON[name], headers=kind)
         assert 400 <= answer.status_code < 500, (path, answer.text[:300])
-        told = answer.json()
-        assert told.get("error") or told.get("type"), path
+        error = answer.json()
+        assert error.get("error") or error.get("type"), path
 
 
 def test_a_body_of_100_mb_is_refused_wherever_one_is_taken(service: ServeProcess) -> None:
@@ -202,8 +202,8 @@ def test_nested_metadata_up_to_the_limit_is_kept_to_the_letter(service: ServePro
     deep: Any = 1
     for _ in range(100):
         deep = {"a": deep}
-    said = {"model": "m", "messages": [{"role": "user", "content": "hi \0 there"}], "metadata": deep}
-    assert service.http.post("/deep-call/p/v1/chat/completions", json=said).status_code == 200
+    request = {"model": "m", "messages": [{"role": "user", "content": "hi \0 there"}], "metadata": deep}
+    assert service.http.post("/deep-call/p/v1/chat/completions", json=request).status_code == 200
     step = {"trajectory_uid": "deep", "step_index": 0, "response_ids": [1], "metadata": {"x": deep}}
     assert service.http.post("/api/v1/steps", json={"steps": [step]}).status_code == 200
     session = service.http.post("/api/v1/sessions", json={"metadata": {"x": deep}})
@@ -226,8 +226,8 @@ def test_three_thousand_idle_sockets(service: ServeProcess) -> None:
     took = []
     for n in range(200):
         started = time.monotonic()
-        said = {"model": "m", "messages": [{"role": "user", "content": f"{n}"}]}
-        assert service.http.post(f"/among-{n}/p/v1/chat/completions", json=said).status_code == 200
+        request = {"model": "m", "messages": [{"role": "user", "content": f"{n}"}]}
+        assert service.http.post(f"/among-{n}/p/v1/chat/completions", json=request).status_code == 200
         took.append(time.monotonic() - started)
     took.sort()
     print(f"\nbeside 3,000 idle sockets: p50 {took[100] * 1e3:.1f} ms, p99 {took[198] * 1e3:.1f} ms")

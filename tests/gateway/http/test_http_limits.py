@@ -22,12 +22,14 @@ SMALL: dict[str, Any] = {
     "idle_timeout_s": 2.0,
 }
 DIALECTS = {
-    b"/v1/chat/completions": lambda told: told["error"]["code"],
-    b"/t/p/v1/completions": lambda told: told["error"]["code"],
-    b"/v1/responses": lambda told: told["error"]["code"],
-    b"/v1/messages": lambda told: {"request_too_large": "request_too_large"}.get(told["error"]["type"], told["type"]),
-    b"/api/v1/steps": lambda told: told["type"],
-    b"/nothing": lambda told: told["type"],
+    b"/v1/chat/completions": lambda error: error["error"]["code"],
+    b"/t/p/v1/completions": lambda error: error["error"]["code"],
+    b"/v1/responses": lambda error: error["error"]["code"],
+    b"/v1/messages": lambda error: {"request_too_large": "request_too_large"}.get(
+        error["error"]["type"], error["type"]
+    ),
+    b"/api/v1/steps": lambda error: error["type"],
+    b"/nothing": lambda error: error["type"],
 }
 
 
@@ -46,11 +48,11 @@ def endless(sock: socket.socket, piece: bytes, most: int) -> int:
 @pytest.mark.parametrize("path", DIALECTS)
 def test_a_body_over_the_limit_is_refused_by_what_it_says_of_itself(path: bytes) -> None:
     with Served(**SMALL) as served:
-        told = served.send(
+        responses = served.send(
             b"POST " + path + b" HTTP/1.1\r\n" + HOST + b"Content-Length: 1610612736\r\n\r\n" + b"x" * 9999
         )
-    assert [answer[0] for answer in told] == [413]
-    assert DIALECTS[path](json.loads(told[0][2])) == "request_too_large"
+    assert [answer[0] for answer in responses] == [413]
+    assert DIALECTS[path](json.loads(responses[0][2])) == "request_too_large"
     assert served.refused == ["request_too_large"] and not served.asked.requests
 
 
@@ -58,9 +60,9 @@ def test_a_body_over_the_limit_is_refused_when_it_says_nothing_of_itself() -> No
     with Served(**SMALL) as served, served.connect() as sock:
         sock.sendall(b"POST /api/v1/steps HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n")
         endless(sock, b"10000\r\n" + b"x" * 65536 + b"\r\n", 6 * MB)
-        told = exchange(sock)
-        assert [answer[0] for answer in told] == [413]
-        assert json.loads(told[0][2])["field"] == "body"
+        responses = exchange(sock)
+        assert [answer[0] for answer in responses] == [413]
+        assert json.loads(responses[0][2])["field"] == "body"
         wait_until(lambda: served.asked.n_gone == 1)
         assert not served.asked.requests
 
@@ -74,16 +76,16 @@ def test_headers_have_an_end(piece: bytes) -> None:
     with Served(**SMALL) as served, served.connect() as sock:
         sock.sendall(b"GET /v1/models HTTP/1.1\r\n" + HOST + b"X-A: ")
         taken = endless(sock, piece, 3 * MB)
-        told = exchange(sock)
-    assert [answer[0] for answer in told] == [431]
-    assert json.loads(told[0][2])["error"]["code"] == "headers_too_large"
+        responses = exchange(sock)
+    assert [answer[0] for answer in responses] == [431]
+    assert json.loads(responses[0][2])["error"]["code"] == "headers_too_large"
     assert taken and not served.asked.requests
 
 
 def test_a_target_without_end_is_refused() -> None:
     with Served(**SMALL) as served:
-        told = served.send(b"GET /" + b"a" * (3 * MB) + b" HTTP/1.1\r\n" + HOST + b"\r\n")
-    assert [answer[0] for answer in told] == [431]
+        responses = served.send(b"GET /" + b"a" * (3 * MB) + b" HTTP/1.1\r\n" + HOST + b"\r\n")
+    assert [answer[0] for answer in responses] == [431]
 
 
 @pytest.mark.parametrize(
@@ -95,16 +97,16 @@ def test_a_body_of_framing_alone_is_refused(piece: bytes) -> None:
     with Served(**SMALL) as served, served.connect() as sock:
         sock.sendall(b"POST /x HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n")
         endless(sock, piece, 3 * MB)
-        told = exchange(sock)
-    assert [answer[0] for answer in told] == [400] and not served.asked.requests
+        responses = exchange(sock)
+    assert [answer[0] for answer in responses] == [400] and not served.asked.requests
 
 
 def test_a_trailer_without_end_is_refused() -> None:
     with Served(**SMALL) as served, served.connect() as sock:
         sock.sendall(b"POST /x HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX-T: ")
         endless(sock, b"a" * 65536, 3 * MB)
-        told = exchange(sock)
-    assert [answer[0] for answer in told] == [400] and not served.asked.requests
+        responses = exchange(sock)
+    assert [answer[0] for answer in responses] == [400] and not served.asked.requests
 
 
 def dripped(served: Served, first: bytes, drop: bytes) -> tuple[list[Answer], float]:
@@ -112,24 +114,24 @@ def dripped(served: Served, first: bytes, drop: bytes) -> tuple[list[Answer], fl
     started = time.monotonic()
     with served.connect() as sock:
         sock.sendall(first)
-        told: list[Answer] = []
-        while not told and time.monotonic() - started < 20:
-            told = exchange(sock, drop, quiet_s=0.2, n=0)
-    return told, time.monotonic() - started
+        responses: list[Answer] = []
+        while not responses and time.monotonic() - started < 20:
+            responses = exchange(sock, drop, quiet_s=0.2, n=0)
+    return responses, time.monotonic() - started
 
 
 def test_slow_senders_are_told_and_closed() -> None:
     body = b"POST /v1/messages HTTP/1.1\r\n" + HOST + b"Content-Length: 100000\r\n\r\n"
     with Served(**SMALL) as served:
-        told, _ = dripped(served, b"POST /v1/messages HTTP/1.1\r\n" + HOST + b"X-A: ", b"a")
-        assert [answer[0] for answer in told] == [408] and "(closed)" in told[0][1]
-        assert json.loads(told[0][2])["type"] == "error"
-        told, _ = dripped(served, body, b"a")
-        assert [answer[0] for answer in told] == [408]
-        assert "body did not come" in json.loads(told[0][2])["error"]["message"]
+        responses, _ = dripped(served, b"POST /v1/messages HTTP/1.1\r\n" + HOST + b"X-A: ", b"a")
+        assert [answer[0] for answer in responses] == [408] and "(closed)" in responses[0][1]
+        assert json.loads(responses[0][2])["type"] == "error"
+        responses, _ = dripped(served, body, b"a")
+        assert [answer[0] for answer in responses] == [408]
+        assert "body did not come" in json.loads(responses[0][2])["error"]["message"]
         chunked = body.replace(b"Content-Length: 100000", b"Transfer-Encoding: chunked")
-        told, _ = dripped(served, chunked, b"1\r\na\r\n")
-        assert [answer[0] for answer in told] == [408]
+        responses, _ = dripped(served, chunked, b"1\r\na\r\n")
+        assert [answer[0] for answer in responses] == [408]
         assert served.refused == ["request_timeout"] * 3 and not served.asked.requests
         wait_until(lambda: served.asked.n_gone == 2)
 
@@ -148,8 +150,8 @@ def test_idle_and_silent_connections_are_closed_and_used_ones_are_not() -> None:
     with Served(**SMALL) as served, served.connect() as silent, served.connect() as kept, served.connect() as used:
         assert [answer[0] for answer in exchange(kept, b"GET /1 HTTP/1.1\r\n" + HOST + b"\r\n", quiet_s=0.1)] == [200]
         for n in range(12):
-            (told,) = exchange(used, b"GET /%d HTTP/1.1\r\n" % n + HOST + b"\r\n", quiet_s=0.4)
-            assert told[0] == 200
+            (response,) = exchange(used, b"GET /%d HTTP/1.1\r\n" % n + HOST + b"\r\n", quiet_s=0.4)
+            assert response[0] == 200
         for sock in (silent, kept):
             sock.settimeout(10)
             assert sock.recv(10) == b""
@@ -198,9 +200,9 @@ def test_where_all_places_are_in_use_callers_are_told_to_come_again() -> None:
         for sock in busy:
             sock.sendall(head + b"Content-Length: 5\r\n\r\nab")
         time.sleep(1.2)
-        (told,) = served.send(head + b"Content-Length: 2\r\n\r\n{}")
-        assert told[0] == 503 and told[1]["retry-after"] == "1"
-        assert json.loads(told[2])["error"]["code"] == "overloaded"
+        (response,) = served.send(head + b"Content-Length: 2\r\n\r\n{}")
+        assert response[0] == 503 and response[1]["retry-after"] == "1"
+        assert json.loads(response[2])["error"]["code"] == "overloaded"
         for sock in busy:
             assert exchange(sock, b"cde", quiet_s=0.3)[0][0] == 200
             sock.close()

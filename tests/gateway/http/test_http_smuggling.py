@@ -116,54 +116,54 @@ def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Served, Asked]]:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_has_two_readings_has_none(pair: tuple[Served, Asked], name: str) -> None:
-    served, asked = pair
+    served, requests = pair
     status, sent = REFUSED[name]
-    asked.requests.clear()
-    told = served.send(sent + NEXT)
-    assert [answer[0] for answer in told] == [status], name
-    assert "(closed)" in told[0][1] and told[0][1]["connection"] == "close"
-    assert told[0][1]["content-type"] == "application/json"
-    assert asked.requests == []
+    requests.requests.clear()
+    responses = served.send(sent + NEXT)
+    assert [answer[0] for answer in responses] == [status], name
+    assert "(closed)" in responses[0][1] and responses[0][1]["connection"] == "close"
+    assert responses[0][1]["content-type"] == "application/json"
+    assert requests.requests == []
 
 
 @pytest.mark.parametrize("name", SERVED)
 def test_what_has_one_reading_is_served_and_what_follows_is_another_request(
     pair: tuple[Served, Asked], name: str
 ) -> None:
-    served, asked = pair
+    served, requests = pair
     sent, body = SERVED[name]
-    asked.requests.clear()
-    asked.headers.clear()
-    told = served.send(sent + NEXT)
-    assert [answer[0] for answer in told] == [200, 200]
-    assert asked.requests == [("POST", "/first", body), ("GET", "/smuggled", b"")]
-    names = [name for name, _ in asked.headers[0]]
+    requests.requests.clear()
+    requests.headers.clear()
+    responses = served.send(sent + NEXT)
+    assert [answer[0] for answer in responses] == [200, 200]
+    assert requests.requests == [("POST", "/first", body), ("GET", "/smuggled", b"")]
+    names = [name for name, _ in requests.headers[0]]
     # A header that came behind the body was seen by nobody who let the request in.
     assert b"authorization" not in names and names.count(b"host") == 1
 
 
 def test_every_pipelined_request_has_its_answer_in_its_turn(pair: tuple[Served, Asked]) -> None:
-    served, asked = pair
-    asked.requests.clear()
+    served, requests = pair
+    requests.requests.clear()
     sent = [b"POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n%02d" % (n, n) for n in range(40)]
-    told = served.send(b"".join(sent))
-    assert [answer[2] for answer in told] == [b"/%d" % n for n in range(40)]
-    assert asked.requests == [("POST", f"/{n}", b"%02d" % n) for n in range(40)]
+    responses = served.send(b"".join(sent))
+    assert [answer[2] for answer in responses] == [b"/%d" % n for n in range(40)]
+    assert requests.requests == [("POST", f"/{n}", b"%02d" % n) for n in range(40)]
 
 
 def test_a_refusal_waits_for_the_answers_before_it(pair: tuple[Served, Asked]) -> None:
     served, _ = pair
-    told = served.send(
+    responses = served.send(
         b"GET /a HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\nGET /c HTTP/1.1\r\nX : y\r\n\r\n"
     )
-    assert [answer[0] for answer in told] == [200, 200, 400]
+    assert [answer[0] for answer in responses] == [200, 200, 400]
 
 
 def test_very_many_pipelined_requests_are_not_queued_without_end() -> None:
     with Served() as served:
-        told = served.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 3000)
-    statuses = [answer[0] for answer in told]
-    assert statuses[-1] == 503 and told[-1][1]["retry-after"] == "1"
+        responses = served.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 3000)
+    statuses = [answer[0] for answer in responses]
+    assert statuses[-1] == 503 and responses[-1][1]["retry-after"] == "1"
     assert set(statuses[:-1]) == {200} and len(statuses) < 200
     assert served.refused == ["overloaded"]
 
@@ -172,8 +172,8 @@ def test_very_many_offers_of_another_protocol_are_declined_one_by_one() -> None:
     offer = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
     with Served() as served:
         # Each of them is read again, and none of them inside of another one.
-        told = served.send(offer * 90)
-    assert {answer[0] for answer in told} == {200}
+        responses = served.send(offer * 90)
+    assert {answer[0] for answer in responses} == {200}
 
 
 PARTS = [
@@ -240,19 +240,19 @@ def test_our_requests_are_the_ones_that_h11_reads(fuzzed: Served, sent: bytes) -
     theirs, refused = by_h11(sent)
     with fuzzed.connect() as sock:
         port = sock.getsockname()[1]
-        told = exchange(sock, sent, quiet_s=0.1, n=0)
+        responses = exchange(sock, sent, quiet_s=0.1, n=0)
         deadline = time.monotonic() + 10
-        while len(fuzzed.asked_by(port)) < len(theirs) and not (told and told[-1][0] >= 400):
+        while len(fuzzed.asked_by(port)) < len(theirs) and not (responses and responses[-1][0] >= 400):
             # Busy, or of another opinion.
-            assert time.monotonic() < deadline, (sent, told, theirs)
-            told += exchange(sock, quiet_s=0.2, n=0)
+            assert time.monotonic() < deadline, (sent, responses, theirs)
+            responses += exchange(sock, quiet_s=0.2, n=0)
     ours = fuzzed.asked_by(port)
     if "Host" in refused:
         # Requests for no host or for two are whole ones; who answers for which is the border's matter (421).
         ours = ours[: len(theirs)]
-    closed_by_us = bool(told) and told[-1][0] >= 400
-    assert ours == theirs[: len(ours)], (sent, told)
+    closed_by_us = bool(responses) and responses[-1][0] >= 400
+    assert ours == theirs[: len(ours)], (sent, responses)
     assert len(ours) == len(theirs) or closed_by_us
     if refused and "Host" not in refused and len(ours) == len(theirs):
         # What h11 refuses is no request here either: refused as well, or waited for.
-        assert len([answer for answer in told if answer[0] == 200]) == len(ours)
+        assert len([answer for answer in responses if answer[0] == 200]) == len(ours)

@@ -73,8 +73,8 @@ class Served:
 
     def asked_by(self, port: int) -> list[Request]:
         """The requests of the connection from a port."""
-        asked = self.asked
-        return [one for one, whose in zip(asked.requests, asked.ports, strict=False) if whose == port]
+        recorder = self.asked
+        return [one for one, whose in zip(recorder.requests, recorder.ports, strict=False) if whose == port]
 
     def connect(self, timeout_s: float = 20.0) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s)
@@ -107,15 +107,15 @@ def exchange(
         closed = False
     except ConnectionError:
         closed = True
-    found = answers(received)
-    if closed and found:
-        found[-1][1]["(closed)"] = "yes"
-    return found
+    responses = answers(received)
+    if closed and responses:
+        responses[-1][1]["(closed)"] = "yes"
+    return responses
 
 
 def answers(received: bytes) -> list[Answer]:
     """Whole answers, read by h11."""
-    found = []
+    responses = []
     while received.startswith(b"HTTP/"):
         reader = h11.Connection(h11.CLIENT)
         reader.send(h11.Request(method="POST", target="/", headers=[("Host", "a"), ("Content-Length", "0")]))
@@ -132,10 +132,10 @@ def answers(received: bytes) -> list[Answer]:
             elif isinstance(event, h11.EndOfMessage):
                 break
             elif event in (h11.NEED_DATA, h11.PAUSED):
-                return found
-        found.append((status, headers, body))
+                return responses
+        responses.append((status, headers, body))
         received = reader.trailing_data[0]
-    return found
+    return responses
 
 
 def by_h11(sent: bytes) -> tuple[list[Request], str]:
@@ -152,14 +152,14 @@ def by_h11(sent: bytes) -> tuple[list[Request], str]:
         try:
             while not isinstance(event := reader.next_event(), h11.EndOfMessage):
                 if isinstance(event, h11.Request):
-                    asked = event
+                    request = event
                 elif isinstance(event, h11.Data):
                     body += event.data
                 else:
                     return requests, ""
         except h11.RemoteProtocolError as error:
             return requests, str(error)
-        requests.append((asked.method.decode("latin-1"), asked.target.decode("latin-1"), body))
+        requests.append((request.method.decode("latin-1"), request.target.decode("latin-1"), body))
         reader.send(h11.Response(status_code=200, headers=[("Content-Length", "0")]))
         reader.send(h11.EndOfMessage())
         if reader.our_state is not h11.DONE:

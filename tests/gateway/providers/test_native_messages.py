@@ -89,8 +89,8 @@ def test_the_providers_own_stream_goes_on_as_it_is(gateway, upstream, claude, sd
     else:
         body = {**BODY, "stream": True}
         raw = gateway.http.post("/v1/messages", json=body, headers={"x-api-key": KEY}).text
-        told = [json.loads(line[6:]) for line in raw.splitlines() if line.startswith("data: ")]
-        assert told == WIRES["anthropic"][1]
+        sent_events = [json.loads(line[6:]) for line in raw.splitlines() if line.startswith("data: ")]
+        assert sent_events == WIRES["anthropic"][1]
     (record,) = gateway.records()
     assert record["response"] == ANTHROPIC
     assert (record["stream_mode"], record["engine_dialect"], record["error"]) == ("relay", "messages", None)
@@ -98,8 +98,8 @@ def test_the_providers_own_stream_goes_on_as_it_is(gateway, upstream, claude, sd
 
 @pytest.mark.parametrize("n_sent", [1, 12])
 def test_a_message_that_breaks_off_is_no_answer(gateway, upstream, claude, n_sent):
-    said = 'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}\n\n'
-    for end, match in (("", "in the middle"), (said, "Overloaded")):
+    event = 'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}\n\n'
+    for end, match in (("", "in the middle"), (event, "Overloaded")):
         upstream.reply = provider("anthropic", n_sent=n_sent, end=end)
         with pytest.raises(anthropic.APIStatusError, match=match), claude.messages.stream(**BODY) as events:
             events.get_final_message()
@@ -129,12 +129,12 @@ def test_what_is_stored_is_canonical():
 
 
 def test_the_providers_error_is_the_agents(gateway, upstream, claude):
-    said = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
-    upstream.reply = lambda request: JSONResponse(said, status_code=529, headers={"Retry-After": "3"})
+    error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+    upstream.reply = lambda request: JSONResponse(error, status_code=529, headers={"Retry-After": "3"})
     with pytest.raises(anthropic.APIStatusError) as caught:
         claude.messages.create(**BODY)
     assert caught.value.status_code == 529
-    assert caught.value.body == said
+    assert caught.value.body == error
     assert caught.value.response.headers["retry-after"] == "3"
     assert gateway.records()[0]["error"]["message"] == "Overloaded"
 

@@ -101,8 +101,8 @@ def test_a_provider_without_end_costs_bounded_memory(make_gateway: Any, endless:
             got = gateway.http.post("/v1/chat/completions", json=body, timeout=60)
             if got.status_code == 200 and not stream:
                 raise AssertionError(f"{model}: {got.text[:300]}")
-            told = json.loads(got.text.strip().splitlines()[-1].removeprefix("data: "))
-            assert told["error"]["message"] and told["error"]["type"], got.text[:300]
+            error = json.loads(got.text.strip().splitlines()[-1].removeprefix("data: "))
+            assert error["error"]["message"] and error["error"]["type"], got.text[:300]
     # The first call of a provider loads its code.
     assert most_memory(os.getpid()) - before < 150 * MIB
     assert endless.sent < 16 * MIB

@@ -124,9 +124,9 @@ def usage_of(record: dict[str, Any]) -> dict[str, Any]:
 def test_the_step_is_the_whole_answers(hosted, upstream, wire, n):
     gateway = hosted(wire)
     upstream.reply = provider(wire)
-    asked = {"tools": TOOLS, **({"n": n} if n > 1 else {})}
-    gateway.chat(**asked)
-    answer = gateway.chat(**asked, stream=True, stream_options={"include_usage": True})
+    request = {"tools": TOOLS, **({"n": n} if n > 1 else {})}
+    gateway.chat(**request)
+    answer = gateway.chat(**request, stream=True, stream_options={"include_usage": True})
     assert answer.text.endswith("data: [DONE]\n\n")
     whole, streamed = gateway.records()
     assert (whole["stream_mode"], streamed["stream_mode"]) == ("none", "relay")

@@ -64,11 +64,11 @@ def test_tools_reach_the_provider_as_they_are(gateway, upstream, choice):
         {"id": name, "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}} for name in ("c1", "c2")
     ]
     upstream.reply = chat_answer(None, tool_calls=calls)
-    asked = {"tools": [TOOL], "tool_choice": choice, "parallel_tool_calls": True}
-    answer = gateway.chat(headers=OWN, **asked)
+    request = {"tools": [TOOL], "tool_choice": choice, "parallel_tool_calls": True}
+    answer = gateway.chat(headers=OWN, **request)
     assert answer.status_code == 200, answer.text
     assert [call["id"] for call in answer.json()["choices"][0]["message"]["tool_calls"]] == ["c1", "c2"]
-    assert {name: upstream.last.body[name] for name in asked} == asked
+    assert {name: upstream.last.body[name] for name in request} == request
     assert "mcp" not in str(upstream.last.body)
 
 

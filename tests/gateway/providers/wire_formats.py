@@ -14,8 +14,8 @@ CALLS = (("f", {"x": 1}), ("g", {}))
 
 
 def _entries(*texts: str) -> dict[str, Any]:
-    told = [{"token": text, "logprob": -0.25, "bytes": list(text.encode()), "top_logprobs": []} for text in texts]
-    return {"content": told, "refusal": None}
+    entries = [{"token": text, "logprob": -0.25, "bytes": list(text.encode()), "top_logprobs": []} for text in texts]
+    return {"content": entries, "refusal": None}
 
 
 def _openai_calls() -> list[dict[str, Any]]:

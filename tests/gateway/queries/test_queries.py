@@ -41,9 +41,9 @@ def test_embeddings_and_the_tokenizer_are_the_engines_and_not_recorded(make_gate
 @pytest.mark.parametrize("place", ["", "/v1", "/t/p", "/t/p/v1"])
 def test_the_engines_tokenizer_and_health_are_where_clients_look(scripted, process, place: str) -> None:
     engine = script(process)
-    told = scripted.http.post(f"{place}/tokenize", json={"prompt": "hello there"})
-    assert told.json() == engine.post("/tokenize", json={"prompt": "hello there"}).json()
-    back = scripted.http.post(f"{place}/detokenize", json={"tokens": told.json()["tokens"]})
+    tokenized = scripted.http.post(f"{place}/tokenize", json={"prompt": "hello there"})
+    assert tokenized.json() == engine.post("/tokenize", json={"prompt": "hello there"}).json()
+    back = scripted.http.post(f"{place}/detokenize", json={"tokens": tokenized.json()["tokens"]})
     assert back.json() == {"prompt": "hello there"}
     assert scripted.http.get("/health").json() == {"status": "ok"}
     assert scripted.http.post(f"{place}/tokenize", json={"prompt": 1}).status_code == 400

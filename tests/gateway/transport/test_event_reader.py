@@ -16,7 +16,7 @@ lines = st.one_of(
     st.sampled_from(["", "", "", "data", "data:", "data:x", "data:  two", ": no", "event: name", "id: 3", "junk", ":"]),
 )  # fmt: skip
 streams = st.lists(st.tuples(lines, st.sampled_from(["\n", "\r\n", "\r"])), max_size=20).map(
-    lambda told: "".join(line + end for line, end in told)
+    lambda lines: "".join(line + end for line, end in lines)
 )
 
 
@@ -42,17 +42,17 @@ def test_cut_anywhere_the_events_are_the_same(text: str, mark: str, data: st.Dat
     # A CR at the very end may be half of a CR LF: the book knows, a reader does not yet, and it makes no difference.
     places = range(len(raw) + 1)
     cuts = list(places) if data is None else sorted(data.draw(st.sets(st.sampled_from(places), max_size=8)))
-    reader, found = EventReader(), []
+    reader, events = EventReader(), []
     for start, end in zip([0, *cuts], [*cuts, len(raw)], strict=True):
-        found += reader.feed(raw[start:end])
-    assert [event.decode() for event in found] == by_the_book(mark + text)
+        events += reader.feed(raw[start:end])
+    assert [event.decode() for event in events] == by_the_book(mark + text)
 
 
 def test_byte_by_byte() -> None:
     reader = EventReader()
     raw = "\ufeffdata: grüße\r\n\r\ndata: a\ndata: b\n\n".encode()
-    found = [event for place in range(len(raw)) for event in reader.feed(raw[place : place + 1])]
-    assert found == ["grüße".encode(), b"a\nb"]
+    events = [event for place in range(len(raw)) for event in reader.feed(raw[place : place + 1])]
+    assert events == ["grüße".encode(), b"a\nb"]
 
 
 def test_an_event_without_end_is_refused() -> None:

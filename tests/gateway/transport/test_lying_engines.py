@@ -32,8 +32,8 @@ NUMBERS = itertools.count()
 
 def answer(words: str) -> bytes:
     choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": words}}
-    told = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
-    return json.dumps(told).encode()
+    completion = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    return json.dumps(completion).encode()
 
 
 def plain(body: bytes, *headers: bytes, status: bytes = b"200 OK", length: bytes | None = None) -> bytes:
@@ -45,8 +45,8 @@ def plain(body: bytes, *headers: bytes, status: bytes = b"200 OK", length: bytes
 def chunked(body: bytes, size: bytes = b"%x", end: bytes = b"0\r\n\r\n", headers: tuple[bytes, ...] = ()) -> bytes:
     coding = () if any(b"transfer" in one.lower() for one in headers) else (b"Transfer-Encoding: chunked",)
     head = b"\r\n".join([b"HTTP/1.1 200 OK", b"Content-Type: application/json", *headers, *coding, b"", b""])
-    told = size % len(body) if b"%" in size else size
-    return head + told + b"\r\n" + body + b"\r\n" + end
+    declared = size % len(body) if b"%" in size else size
+    return head + declared + b"\r\n" + body + b"\r\n" + end
 
 
 def forged() -> bytes:
@@ -145,21 +145,21 @@ class Handler(socketserver.StreamRequestHandler):
             while (header := self.rfile.readline().strip().lower()) and header:
                 if header.startswith(b"content-length:"):
                     length = int(header.partition(b":")[2])
-            asked = json.loads(self.rfile.read(length) or b"{}")
+            request = json.loads(self.rfile.read(length) or b"{}")
             if path != "/v1/chat/completions":
                 self.wfile.write(plain(b"{}", status=b"404 Not Found"))
                 continue
             if last:
                 server.used_again.append(last)
-            words = asked["messages"][0]["content"]
+            words = request["messages"][0]["content"]
             name = words.partition("lie:")[2]
             if name in ENDLESS:
                 self.go_on(ENDLESS[name](answer(words)))
                 return
             last = name
-            said = LIES[name](answer(words)) if name in LIES else plain(answer(words))
-            server.said[words] = said
-            self.wfile.write(said)
+            response = LIES[name](answer(words)) if name in LIES else plain(answer(words))
+            server.said[words] = response
+            self.wfile.write(response)
             if name == "late":
                 time.sleep(0.2)
                 self.wfile.write(forged())
@@ -237,12 +237,12 @@ def honest(gateway: Any) -> None:
     assert got.json()["choices"][0]["message"]["content"] == words
 
 
-def by_h11(said: bytes, *, closed: bool) -> tuple[bytes | None, bytes]:
+def by_h11(received: bytes, *, closed: bool) -> tuple[bytes | None, bytes]:
     """The body that h11 reads, None where it reads none, and the bytes behind it."""
     reader = h11.Connection(h11.CLIENT)
     reader.send(h11.Request(method="POST", target="/", headers=[("Host", "a"), ("Content-Length", "0")]))
     reader.send(h11.EndOfMessage())
-    reader.receive_data(said)
+    reader.receive_data(received)
     if closed:
         reader.receive_data(b"")
     body = b""
@@ -292,10 +292,10 @@ def test_an_answer_that_waits_to_be_received_is_nobodys() -> None:
         client = HttpClient()
         try:
             async with await client.request("POST", url, body=b"{}") as first:
-                told = [await first.read()]
+                bodies = [await first.read()]
             time.sleep(0.3)  # noqa: ASYNC251
             async with await client.request("POST", url, body=b"{}") as second:
-                return [*told, await second.read()]
+                return [*bodies, await second.read()]
         finally:
             client.close()
 
@@ -320,10 +320,10 @@ def test_an_answer_that_waits_to_be_received_is_nobodys() -> None:
 
 
 def test_answers_without_end_end_in_typed_errors_beside_callers_who_notice_nothing(told: Any) -> None:
-    found: dict[tuple[str, bool], Any] = {}
+    results: dict[tuple[str, bool], Any] = {}
 
     def suffer(lie: str, stream: bool) -> None:
-        found[lie, stream] = ask(told, lie, stream=stream)[0]
+        results[lie, stream] = ask(told, lie, stream=stream)[0]
 
     lies = [threading.Thread(target=suffer, args=(lie, stream)) for lie in ENDLESS for stream in (False, True)]
     for each in lies:
@@ -333,8 +333,8 @@ def test_answers_without_end_end_in_typed_errors_beside_callers_who_notice_nothi
         honest(told)
         n += 1
     assert n > 20
-    assert len(found) == 2 * len(ENDLESS)
-    for (lie, stream), got in found.items():
+    assert len(results) == 2 * len(ENDLESS)
+    for (lie, stream), got in results.items():
         if got.status_code == 200:
             # A stream that has begun can say it in its last event only.
             last = re.findall(r"^data: (\{.*\})$", got.text, re.M)[-1]

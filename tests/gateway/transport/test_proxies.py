@@ -172,8 +172,8 @@ def test_what_a_proxy_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
                 monkeypatch.setenv("ALL_PROXY", f"127.0.0.1:{proxy.port}")
                 with pytest.raises(ConnectError, match=f"the proxy 127.0.0.1:{proxy.port} refused .* 407"):
                     await get("https://engine.test/")
-            for said in (b"", b"\0" * 100_000, b"nothing\r\n\r\n"):
-                async with RealProxy(peer, refuses=said) as proxy:
+            for reply in (b"", b"\0" * 100_000, b"nothing\r\n\r\n"):
+                async with RealProxy(peer, refuses=reply) as proxy:
                     monkeypatch.setenv("ALL_PROXY", f"127.0.0.1:{proxy.port}")
                     with pytest.raises(ConnectError, match="proxy"):
                         await get("https://engine.test/")
@@ -234,8 +234,8 @@ def test_this_machine_is_asked_directly(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_who_needs_no_proxy(no: str, host: str, port: int, direct: bool) -> None:
-    found = Proxies({"all": "http://proxy.test:3128", "no": no}).to(host, port, False)
-    assert found == (None if direct else Proxy("proxy.test", 3128))
+    proxy = Proxies({"all": "http://proxy.test:3128", "no": no}).to(host, port, False)
+    assert proxy == (None if direct else Proxy("proxy.test", 3128))
 
 
 def test_each_scheme_has_its_own() -> None:

@@ -1,11 +1,11 @@
-"""AReaL: a list of tensor dicts ``[1, L]``, as its workflows return them.
+"""Exports to AReaL: a list of tensor dicts ``[1, L]``, as its workflows return them.
 
 ``input_ids, loss_mask, versions, turn_ids`` int32, ``attention_mask`` bool, ``logprobs`` float32 (0 on context),
-``rewards`` float32 ``[1]``. Versions are those of the step that sampled each token, -1 on context, as AReaL's own
-workflows write them.
+``rewards`` float32 ``[1]``. ``versions`` has the policy version of the step that sampled each token, -1 on context, as
+in AReaL's workflows.
 
-AReaL normalises rewards over groups of a fixed number of rows. With ``credit=plan`` ``rewards`` are the plan's
-advantages, which AReaL passes on to each sampled token under the settings that the manifest names.
+AReaL normalises rewards over groups of a fixed number of rows. With ``credit=plan``, ``rewards`` are the plan's
+advantages. AReaL uses them unchanged for each sampled token with the settings that the manifest lists.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ PLANNED = (
 
 
 def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
-    """What AReaL makes of it otherwise than the plan."""
+    """Differences between the plan and AReaL's training."""
     common = [*bare_rows(plan), *one_temperature(plan, "gconfig.temperature")]
     if uses_planned_credit(settings):
         return [
@@ -120,7 +120,7 @@ def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
 
 
 def load_command(name: str) -> str:
-    """Loads the file with torch, without running anything in it."""
+    """A command that loads the file with torch, without running code in it."""
     return f"python -c \"import torch; print(len(torch.load('{name}', weights_only=True)))\""
 
 

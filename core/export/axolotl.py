@@ -1,4 +1,4 @@
-"""Axolotl: JSON lines of ``input_ids``, ``attention_mask`` and ``labels``, for a dataset with an empty ``type:``."""
+"""Exports to Axolotl: JSON lines with ``input_ids``, ``attention_mask`` and ``labels``; the dataset type is empty."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def _lines(rows: Rows) -> Line:
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
-    """Stream the lines."""
+    """Write the file, line by line."""
     return write_lines(plan, source, sink, settings, progress, _lines)
 
 
 def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:
-    """Its longest sequence, its last batch, and its loss over several processes.
+    """Differences in the longest sequence, the last batch, and the loss over several processes.
 
-    It sets transformers' ``average_tokens_across_devices`` to false, so each process divides by the tokens of its own.
+    Axolotl sets transformers' ``average_tokens_across_devices`` to false: each process divides by its number of tokens.
     """
     flag = f"sequence_len: {longest_row(plan)}, excess_length_strategy: raise"
     cut = Difference("Axolotl drops rows that are longer than its sequence_len", flag)
@@ -56,7 +56,7 @@ def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]
 
 
 def load_command(name: str) -> str:
-    """Loads the file with ``datasets``, as Axolotl does."""
+    """A command that loads the file with ``datasets``, as Axolotl does."""
     return (
         'python -c "from datasets import load_dataset; '
         f"print(load_dataset('json', data_files='{name}', split='train'))\""

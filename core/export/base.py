@@ -1,6 +1,6 @@
-"""The base of exporters, and the one function that writes every format to disk.
+"""The base of exporters, and the function that writes every format to disk.
 
-A file is written under a temporary name, synced, and renamed. A killed export leaves nothing under the final
+A file is written under a temporary name, synced, and renamed. An interrupted export leaves no file under the final
 name. The manifest is written last, so a file with a manifest is complete.
 """
 
@@ -37,22 +37,22 @@ MANIFEST_VERSION = 2
 TOKENIZER_SAMPLE = 64
 SAMPLE_TOKENS = 300_000
 WRITTEN_BY_PEOPLE = ("dataset_version", "view", "recipe", "funnel", "excluded")
-"""Parts of a manifest that hold names and conditions which people wrote."""
+"""Parts of a manifest with text written by people, which is redacted."""
 PACKAGES = ("claw-studio", "numpy", "pyarrow", "duckdb")
 
 Progress = Callable[[int, int], None]
-"""Called with (steps written, steps in all). Raising from it cancels the export; no file is left."""
+"""Called with (steps written, total steps). Raising from it cancels the export; no file is left."""
 
 
 class ExportSource(TokenReader, Protocol):
-    """What exporters read: ``pool.training``, or a dataset version."""
+    """The data source of exporters: ``pool.training``, or a dataset version."""
 
     def credit_fields(self, step_uids: Any, fields: Sequence[str]) -> pa.Table:
         """Facts of these steps by column (``core.pool.query.creditfields``), one row per step in the order given."""
         ...
 
     def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
-        """A trajectory with its steps in order, messages and tools included."""
+        """A trajectory with its steps in order, including messages and tools."""
         ...
 
 
@@ -61,36 +61,36 @@ class ExportPool(Protocol):
 
     @property
     def training(self) -> ExportSource:
-        """Tokens and texts as they are stored."""
+        """Tokens and texts as stored, without a version's redaction."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One way in which the trainer departs from the plan, and the setting that prevents it.
+    """A difference between the plan and what a trainer does with its export, and the setting that prevents it.
 
     Attributes:
-        what: one line, for people: what differs, and for how many rows or groups where that is known.
-        flag: the trainer's setting, or the recipe's or format's option, that makes it as the plan says; None: nothing.
+        what: description in one line, with the number of rows or groups if known.
+        flag: the setting of the trainer, recipe or format that prevents it; None if there is none.
     """
 
     what: str
     flag: str | None = None
 
     def to_json(self) -> dict[str, str | None]:
-        """JSON values."""
+        """The difference as JSON."""
         return {"what": self.what, "flag": self.flag}
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What an exporter put into the file.
+    """Counts of a written file.
 
     Attributes:
         n_rows: rows of the file.
-        n_tokens: token ids in it, context included.
-        n_loss_tokens: tokens that a loss counts.
-        differences: what only the written rows tell of how the trainer departs from the plan.
+        n_tokens: token ids in it, including context.
+        n_loss_tokens: tokens that are in the loss.
+        differences: differences from the plan that are known only after the rows are written.
     """
 
     n_rows: int
@@ -100,16 +100,16 @@ class Written:
 
 
 MERGE: Mapping[str, tuple[str, ...]] = {"merge": ("step", "trajectory")}
-"""The option of formats made of training rows (``core.batch.rows``): one row per step, or as few as exact ids allow."""
+"""Option of formats with training rows (``core.batch.rows``): one row per step, or merged where token ids match."""
 
 
 def merged(settings: Mapping[str, str]) -> bool:
-    """Whether ``MERGE`` is trajectory."""
+    """Whether the option ``merge`` is ``trajectory``."""
     return settings["merge"] == "trajectory"
 
 
 def loader(program: str) -> Mapping[str, Callable[[str], bytes]]:
-    """``beside`` for a program of ``core/export/loaders``."""
+    """The ``beside`` attribute for a program of ``core/export/loaders``."""
     return {program: lambda _: (resources.files("core.export") / "loaders" / program).read_bytes()}
 
 
@@ -118,7 +118,7 @@ Differences = Callable[[Plan, Mapping[str, str]], Sequence[Difference]]
 
 
 def no_differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:
-    """Nothing that differs."""
+    """No differences."""
     return ()
 
 
@@ -130,16 +130,16 @@ class Exporter:
         name: its name in calls.
         title: its name on pages.
         description: its trainer and its content.
-        suffix: of the file name.
-        write: puts the plan into a sink, streaming.
-        load_command: a shell command that loads the file, given its name, run in its folder.
-        choices: options and their allowed values, the first one the default.
-        beside: files that go beside the export, such as the program that loads it: name -> content, given the
-            export's file name.
-        texts: whether it is made of messages, so that steps without token ids can be in it.
-        masks_tokens: whether it can leave single sampled tokens out of the loss; False refuses redacted versions.
-        differences: what the trainer does otherwise than the plan, by the plan and the checked options, without reading
-            a token; pages show it before the export, the manifest lists it with what ``Written`` adds.
+        suffix: file name extension.
+        write: streams the plan to a sink.
+        load_command: returns a shell command that loads the file, to be run in its folder.
+        choices: options and their allowed values; the first is the default.
+        beside: additional files, such as the program that loads the export: name -> function from the export's file
+            name to the content.
+        texts: whether it has messages instead of token ids, so that steps without ids can be exported.
+        masks_tokens: whether it can exclude single sampled tokens from the loss. If not, redacted versions are refused.
+        differences: differences between the plan and the trainer, from the plan and the checked options, without
+            reading tokens. Pages show them before the export; the manifest lists them with those of ``Written``.
     """
 
     name: str
@@ -155,7 +155,7 @@ class Exporter:
     differences: Differences = no_differences
 
     def settings(self, given: Mapping[str, Any]) -> dict[str, str]:
-        """The options, checked and completed. InvalidInput names the invalid option."""
+        """Check options and add defaults. InvalidInput names the invalid option."""
         for name, value in given.items():
             if name not in self.choices:
                 known = ", ".join(self.choices) or "none"
@@ -190,10 +190,10 @@ def run_export(
     clock: Callable[[], float] = time.time,
     options: Mapping[str, Any],
 ) -> ExportResult:
-    """Write one plan in one format: data file, then manifest. What a former export finished is not written again.
+    """Write a plan in one format: data file, then manifest. An existing complete export of the plan is returned.
 
     Raises:
-        InvalidInput: an empty plan, a wrong option, or a folder that can't be written.
+        InvalidInput: the plan is empty, an option is invalid, or the folder can't be written.
     """
     settings, source = exporter.settings(options), source_of(plan, pool)
     reading = source if exporter.masks_tokens else _WithoutMasks(source, exporter.name)
@@ -201,14 +201,14 @@ def run_export(
         worst = max(plan.excluded, key=lambda reason: reason.n_steps, default=None)
         hint = "no step matches view and channel" if worst is None else f"{worst.n_steps} steps: {worst.label}"
         if worst is not None and worst.reason == "no_tokens" and exporter.texts:
-            hint += "; for their texts alone, name 'none' among the recipe's token_sources"
-        raise InvalidInput("the plan holds no step", field="view", hint=hint)
+            hint += "; to export only texts, add 'none' to the recipe's token_sources"
+        raise InvalidInput("the plan has no steps", field="view", hint=hint)
     n_without = int((plan.steps["n_response_tokens"].to_numpy() == 0).sum())
     if n_without and not exporter.texts:
         raise InvalidInput(
-            f"{n_without} steps have no token ids, and {exporter.name} is made of ids",
+            f"{n_without} steps have no token ids, which {exporter.name} needs",
             field="recipe.token_sources",
-            hint="take 'none' out of the recipe's token_sources, or choose a format of texts",
+            hint="remove 'none' from the recipe's token_sources, or choose a text format",
         )
     marks = [settings[name] for name, values in exporter.choices.items() if settings[name] != values[0]]
     path = out_dir / ("-".join([exporter.name, *marks, plan.hash[:12]]) + exporter.suffix)
@@ -254,7 +254,7 @@ def run_export(
 
 
 def _without_hits(value: Any, rules: Redaction) -> Any:
-    """JSON with the hits in its texts replaced; numbers are counts."""
+    """JSON with redaction applied to its texts and keys; numbers are counts and unchanged."""
     if isinstance(value, str):
         return rules.clean(value)
     if isinstance(value, dict):
@@ -290,7 +290,7 @@ class _WithoutMasks:
 
 
 def _finished(path: Path, manifest_path: Path, plan: Plan) -> ExportResult | None:
-    """An export of this very plan that is whole already: facts never change, so writing it again gives the same."""
+    """The existing complete export of the same plan, if any. Facts never change, so a new one would be identical."""
     try:
         manifest = orjson.loads(manifest_path.read_bytes())
         same = manifest["plan"]["hash"] == plan.hash and manifest["manifest_version"] == MANIFEST_VERSION
@@ -305,14 +305,14 @@ def _finished(path: Path, manifest_path: Path, plan: Plan) -> ExportResult | Non
 
 
 def source_of(plan: Plan, pool: ExportPool) -> ExportSource:
-    """Where a plan's tokens and texts come from: of a version the version, which alone knows what is redacted."""
+    """The source of a plan's tokens and texts. For a dataset version it is the version, which applies redaction."""
     return pool.training if plan.dataset_version is None else plan.reader
 
 
 def estimate_bytes(exporter: Exporter, plan: Plan, pool: ExportPool, options: Mapping[str, Any]) -> int | None:
-    """About how big the file will be: the first trajectories written to nowhere, scaled by tokens.
+    """Estimated file size in bytes: the first trajectories are written to a null sink, and scaled by tokens.
 
-    None when a part of the plan can't be written alone (pairs).
+    None if a part of the plan can't be written alone (pairs).
     """
     if plan.pairs is not None or not len(plan.steps):
         return None
@@ -327,7 +327,7 @@ def estimate_bytes(exporter: Exporter, plan: Plan, pool: ExportPool, options: Ma
 def tokenizers_of(plan: Plan, source: ExportSource) -> dict[str, Any]:
     """Distinct tokenizer hashes of the plan's steps, from at most ``TOKENIZER_SAMPLE`` evenly spread trajectories.
 
-    ``hashes`` holds None when a step doesn't know its tokenizer; ``n_trajectories_read`` says how many were read.
+    ``hashes`` contains None if a step's tokenizer is unknown; ``n_trajectories_read`` is the sample's size.
     """
     n = len(plan.trajectories)
     chosen = np.arange(0, n, -(-n // TOKENIZER_SAMPLE))
@@ -338,24 +338,24 @@ def tokenizers_of(plan: Plan, source: ExportSource) -> dict[str, Any]:
 
 
 def _no_progress(done: int, total: int) -> None:
-    """The default progress: does nothing."""
+    """The default progress callback: does nothing."""
 
 
 @contextmanager
 def _named(what: str, folder: Path) -> Iterator[None]:
-    """Turns OSErrors into errors of the named folder, or of its disk."""
+    """Convert OSError to NoRoom if the disk is full, else to InvalidInput; both name the folder."""
     try:
         yield
     except OSError as error:
         refused = NoRoom if is_full(error) else InvalidInput
         raise refused(
-            f"can't {what} {folder}: {error.strerror or error}", field="out", hint="name another folder, or free room"
+            f"can't {what} {folder}: {error.strerror or error}", field="out", hint="name another folder or free space"
         ) from error
 
 
 @contextmanager
 def atomic(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears under ``path`` whole or not at all."""
+    """Write a file atomically: it appears under ``path`` only when complete."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:

@@ -1,4 +1,4 @@
-"""Streams training rows or conversations to JSON lines."""
+"""Shared code of JSON-lines formats: streams training rows or conversations, and describes common differences."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Line = Callable[[int], Mapping[str, Any]]
 """Number of the row -> its object: JSON values and ``JsonList``."""
 
 Lines = tuple[list[Mapping[str, Any]], dict[str, str]]
-"""(objects, step uid -> why it is in none of them, or in none's loss)."""
+"""(JSON objects, step uid -> reason if the step is in no object or in no loss)."""
 
 
 def write_lines(
@@ -82,7 +82,7 @@ UNPREDICTED = Difference(
 
 
 def n_unpredicted(rows: Rows) -> int:
-    """How many rows begin with a token in the loss."""
+    """Number of rows whose first token is in the loss."""
     return int(rows.loss[rows.offsets[:-1]].sum())
 
 
@@ -93,9 +93,9 @@ def write_conversations(
     progress: Progress,
     lines: Callable[[list[dict[str, Any]]], Lines],
 ) -> Written:
-    """Stream the lines that ``lines`` makes of each trajectory's chosen steps, messages included.
+    """Write the lines that ``lines`` returns for the planned steps of each trajectory, which include messages.
 
-    A step with a reason is in no loss; the manifest tells how many have it.
+    The manifest lists the reasons for steps that are in no loss, with their counts.
     """
     n_rows = done = n_silent = 0
     reasons: Counter[str] = Counter()
@@ -116,7 +116,7 @@ def write_conversations(
 
 
 def not_as_text(step: Mapping[str, Any]) -> str | None:
-    """Why no format of texts can train on a step; None where it can."""
+    """The reason why text formats can't train on a step; None if they can."""
     if step["messages"] is None or step["response_message"] is None:
         return "their texts are unknown"
     if step.get("response_mask") is not None:
@@ -125,9 +125,9 @@ def not_as_text(step: Mapping[str, Any]) -> str | None:
 
 
 def known(values: NDArray[np.float32], what: str, hint: str) -> NDArray[np.float32]:
-    """``values``, all known. InvalidInput otherwise: the format can't express unknown, and 0 would be wrong."""
+    """Check that all values are known. InvalidInput if not: the format has no unknown, and 0 would be wrong."""
     if np.isnan(values).any():
-        raise InvalidInput(f"{what} of a step are unknown, and the format can't say so", field="recipe", hint=hint)
+        raise InvalidInput(f"{what} of a step are unknown, and the format needs them", field="recipe", hint=hint)
     return values
 
 
@@ -151,7 +151,7 @@ def finish_reasons(plan: Plan, source: ExportSource, step: NDArray[np.int64]) ->
 
 
 def repeated(trainer: str, batch_size: str) -> Difference:
-    """What Accelerate does in several processes, which deals the rows of ``trainer`` to them."""
+    """The difference for trainers that distribute rows with Accelerate, which repeats rows to fill the last batch."""
     return Difference(
         f"In several processes {trainer} trains on rows of the first batch again to fill the last one",
         f"processes × {batch_size} that divide the manifest's n_rows",
@@ -159,7 +159,7 @@ def repeated(trainer: str, batch_size: str) -> Difference:
 
 
 def longest_row(plan: Plan) -> int:
-    """Tokens of the longest row, merged or not: a merged row is as long as the last step in it."""
+    """Tokens of the longest row. A merged row is as long as its last step, so merging does not change it."""
     return int(plan.lengths.max(initial=0))
 
 
@@ -171,7 +171,7 @@ def temperatures_of(plan: Plan) -> NDArray[np.float64]:
 
 
 def temperature_differences(plan: Plan, flag: str) -> list[Difference]:
-    """What a trainer does that divides all logits by one temperature: a difference where the steps' is not one and 1.
+    """Differences for trainers with a single temperature, unless all steps were sampled at 1.
 
     ``flag``: the trainer's setting, with ``{}`` for the value.
     """
@@ -194,6 +194,6 @@ def of_last_step(plan: Plan, rows: Rows, name: str) -> list[Any]:
 
 
 def loss_ranges(loss: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Where runs of loss begin and end: int64 [k, 2], half open."""
+    """Start and end of each run of tokens in the loss: int64 [k, 2], half open."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], loss, [False]]).astype(np.int8)))
     return edges.reshape(-1, 2).astype(np.int64)

@@ -1,8 +1,8 @@
-"""LLaMA-Factory: conversations in its ``sharegpt`` formatting, and the ``dataset_info.json`` that names them.
+"""Exports to LLaMA-Factory: conversations in its ``sharegpt`` formatting, and the ``dataset_info.json`` for them.
 
-One line per chosen step, whose answer is the last message: train with ``mask_history: true``, or answers that were not
-chosen are trained on as well. It encodes texts itself, so ids are not in it. Its ``openai`` formatting is not used: it
-loses text next to tool calls, encodes their arguments twice and adds a line to system prompts.
+There is one line per planned step, whose answer is the last message. Train with ``mask_history: true``; otherwise
+earlier answers are trained on as well. LLaMA-Factory encodes texts, so the file has no token ids. Its ``openai``
+formatting is not used: it loses text next to tool calls, encodes arguments twice and adds a line to system prompts.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ TAGS = {
 THOUGHT = ("<think>\n", "\n</think>\n\n")
 CALLS = ("<tool_call>", "</tool_call>")
 NEXT_RESULT = "\n</tool_response>\n<tool_response>\n"
-"""How LLaMA-Factory marks thoughts, calls beside a text, and where one result of several ends."""
+"""LLaMA-Factory's markers of reasoning, of tool calls after a text, and between several tool results."""
 
 
 class _NotExpressible(Exception):
-    """Why its formatting can't express a conversation."""
+    """LLaMA-Factory's formatting can't express a conversation; the message is the reason."""
 
 
 def text_of(content: Any) -> str:
-    """A message's content as text; _NotExpressible where a part is none."""
+    """A message's content as text. Raises _NotExpressible if a part is not text."""
     if content is None or isinstance(content, str):
         return content or ""
     texts = [part.get("text") if isinstance(part, dict) else None for part in content]
@@ -51,7 +51,7 @@ def text_of(content: Any) -> str:
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Name and arguments; LLaMA-Factory encodes the arguments itself, so they are no text here."""
+    """A tool call's name and arguments. Arguments are an object, since LLaMA-Factory serializes them."""
     function = call.get("function") or {}
     arguments = function.get("arguments")
     if isinstance(arguments, str):
@@ -75,7 +75,7 @@ def _answer(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A conversation as its formatting wants it: perhaps a system prompt, then question and answer in turn."""
+    """Convert messages: an optional system prompt, then questions and answers in alternation."""
     made: list[dict[str, Any]] = []
     for message in messages:
         role = "system" if message.get("role") == "developer" else message.get("role")
@@ -93,7 +93,7 @@ def _messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
-    """A function with the fields that its templates read."""
+    """A function schema with the fields that LLaMA-Factory's templates need."""
     parameters = {"type": "object", "properties": {}, **(function.get("parameters") or {})}
     return {"description": "", **function, "parameters": parameters}
 
@@ -117,10 +117,10 @@ def _lines(steps: list[dict[str, Any]]) -> Lines:
 
 
 def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:
-    """What follows from there being texts only, and from its defaults."""
+    """Differences due to text-only data and LLaMA-Factory's defaults."""
     longest = longest_row(plan)
     return (
-        Difference("LLaMA-Factory encodes the texts anew, with its own template; ids may differ from those captured"),
+        Difference("LLaMA-Factory encodes the texts with its template; ids may differ from the captured ones"),
         Difference("Earlier answers of a conversation are trained on again", "mask_history: true"),
         Difference("Longer conversations are cut", f"cutoff_len: {longest} or more"),
         repeated("LLaMA-Factory", "per_device_train_batch_size"),
@@ -128,12 +128,12 @@ def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
-    """Stream the lines, a trajectory at a time."""
+    """Write the file, one trajectory at a time."""
     return write_conversations(plan, source, sink, progress, _lines)
 
 
 def dataset_info(name: str) -> bytes:
-    """The registry file that LLaMA-Factory's ``dataset_dir`` holds."""
+    """The content of ``dataset_info.json`` for LLaMA-Factory's ``dataset_dir``."""
     info = {
         DATASET: {
             "file_name": name,
@@ -146,7 +146,7 @@ def dataset_info(name: str) -> bytes:
 
 
 def load_command(name: str) -> str:
-    """Reads the file with ``datasets``, as LLaMA-Factory does."""
+    """A command that loads the file with ``datasets``, as LLaMA-Factory does."""
     return (
         'python -c "from datasets import load_dataset; '
         f"print(load_dataset('json', data_files='{name}', split='train'))\""

@@ -1,9 +1,9 @@
-"""OpenRLHF: what its agent executors return, one JSON line per trajectory, and the executor that replays them.
+"""Exports to OpenRLHF: results of agent executors, one JSON line per trajectory, and an executor that replays them.
 
-Fields of a line are those that its samples generator reads: ``observation_tokens`` (the whole row), ``action_ranges``
-(sampled tokens, half open), ``rollout_log_probs`` (0 on context), ``reward``, ``scores``, ``prompt``, ``label``. It
-computes advantages itself, from the rewards of as many rows for every prompt, so uneven groups and trajectories of
-several rows are refused.
+A line has the fields that OpenRLHF's samples generator reads: ``observation_tokens`` (the whole row), ``action_ranges``
+(sampled tokens, half open), ``rollout_log_probs`` (0 on context), ``reward``, ``scores``, ``prompt``, ``label``.
+OpenRLHF computes advantages from the rewards of an equal number of rows per prompt. Groups of different sizes and
+trajectories with several rows are therefore refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from core.export.sampled import Coded, Responses
 from core.export.sink import Sink
 
 ESTIMATORS = {"grpo": "group_norm", "rloo": "rloo", "dr_grpo": "dr_grpo"}
-"""Algorithm -> the estimator of OpenRLHF that gives the same advantages."""
+"""Algorithm -> OpenRLHF's estimator with the same advantages."""
 
 
 def _refuse_uneven(plan: Plan) -> None:
@@ -60,7 +60,7 @@ def _refuse_broken(plan: Plan, rows: Rows) -> None:
 
 
 def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:
-    """Its own advantages, lengths and temperature."""
+    """Differences in advantages, lengths and temperature."""
     longest = longest_row(plan)
     same = ESTIMATORS.get(plan.recipe.algorithm)
     flag = f"--algo.advantage.estimator {same}" if same else "recipe.algorithm: grpo, rloo or dr_grpo"
@@ -72,7 +72,7 @@ def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
-    """Stream the lines. InvalidInput for what OpenRLHF can't compare."""
+    """Write the file, line by line. InvalidInput if OpenRLHF can't compare the rows."""
     _refuse_uneven(plan)
 
     def lines(rows: Rows) -> Line:
@@ -106,7 +106,7 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
 
 
 def load_command(name: str) -> str:
-    """Writes the prompts that belong to the file, with the program beside it."""
+    """A command that writes the file's prompts, with the program beside it."""
     return f"python openrlhf_replay.py {name} prompts.jsonl  # needs OpenRLHF; usage: head openrlhf_replay.py"
 
 

@@ -177,7 +177,7 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
             progress(rows.done, len(plan.steps))
         open_batch.write_to(write_out)
         if merged(settings):
-            # A msgpack array begins with its length.
+            # A msgpack array starts with its length.
             sink.write(struct.pack(">BI", 0xDD, n_batches + 1))
             spool.seek(0)
             while piece := spool.read(COPY_BYTES):

@@ -1,10 +1,10 @@
-"""rLLM: one episode per line, for ``Episode.from_dict``: trajectories of steps with ids, log-probs and advantages.
+"""Exports to rLLM: one episode per line, for ``Episode.from_dict``: steps with ids, log-probs and advantages.
 
-An episode's id is ``{task}:{rollout}``, and rLLM groups by what stands before the first colon: in the task it is
-written ``%3A``, so that ``math:7`` and ``math:8`` stay two groups.
+An episode's id is ``{task}:{rollout}``. rLLM groups by the part before the first colon, so colons in the task are
+written ``%3A``: ``math:7`` and ``math:8`` stay separate groups.
 
-Ids and log-probs stand in a step twice: rLLM's Tinker backend reads the step's own, its verl backend those of
-``model_output``, and leaves a step without one out of the batch.
+A step contains ids and log-probs twice: rLLM's Tinker backend reads those of the step, its verl backend those of
+``model_output``. The verl backend leaves out steps without ``model_output``.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _steps(
                 "weight_version": row["policy_version"],
             },
             "info": {"step_uid": row["step_uid"]},
-            # rLLM knows no unscored step; the trajectory's reward is what its estimators read.
+            # rLLM has no unscored steps; its estimators use the trajectory's reward.
             "reward": 0.0 if row["reward"] is None else row["reward"],
             "done": step["is_last"],
             "mc_return": 0.0 if row["return"] is None else row["return"],
@@ -157,7 +157,7 @@ def _columns(plan: Plan, low: int, high: int) -> list[dict[str, Any]]:
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
-    """Stream the lines, one trajectory each."""
+    """Write the file, one trajectory per line."""
     n_rows = n_unknown = n_bare = 0
     n_in_group: Counter[int] = Counter()
     for part in training_rows(plan, source, merge=False):
@@ -203,7 +203,7 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
 
 
 def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
-    """What rLLM makes of it otherwise than the plan."""
+    """Differences between the plan and rLLM's training."""
     common = [PAD_IS_HIDDEN, *bare_rows(plan), *one_temperature(plan, "the sampling parameters' temperature")]
     if plan.level is None:
         return common
@@ -212,7 +212,7 @@ def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
 
 
 def load_command(name: str) -> str:
-    """Reads the lines as rLLM does, in an environment that has it."""
+    """A command that reads the lines with rLLM, which must be installed."""
     return (
         'python -c "import json; from rllm.types import Episode; '
         f"print(sum(1 for line in open('{name}') if Episode.from_dict(json.loads(line))))\""

@@ -1,12 +1,12 @@
-"""slime: samples for ``--load-debug-rollout-data path_{rollout_id}.pt``, in place of generating.
+"""Exports to slime: samples for ``--load-debug-rollout-data path_{rollout_id}.pt``, used instead of generating.
 
-Rows of one trajectory share ``rollout_id``, so slime's loss reducer counts the trajectory once. Unknown log-probs are
-left out for the whole file: slime takes them from all samples or from none. ``weight_versions`` are those of a row's
-steps, in order.
+Rows of one trajectory have the same ``rollout_id``, so slime's loss reducer counts the trajectory once. If any
+log-probs are unknown, the file has none: slime needs them for all samples or for none. ``weight_versions`` are those of
+a row's steps, in order.
 
-slime normalises rewards over fixed groups, and over the whole batch where groups differ in size. With ``credit=plan``
-``reward`` is ``{"advantage": ..., "reward": ...}``, which slime reads under ``--reward-key advantage`` and refuses
-without it.
+slime normalises rewards over groups of a fixed size, or over the whole batch if groups differ in size. With
+``credit=plan``, ``reward`` is ``{"advantage": ..., "reward": ...}``: slime reads it with ``--reward-key advantage`` and
+refuses it otherwise.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _opcodes(samples: list[_Sample], *, with_logprobs: bool) -> Iterator[Piece]:
 
 
 def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
-    """What slime makes of it otherwise than the plan."""
+    """Differences between the plan and slime's training."""
     n = len(plan.trajectories)
     whole = Difference(
         "slime updates once for each global-batch-size of trajectories, and drops those that are over",
@@ -119,17 +119,15 @@ def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
     )
     common = [whole, *bare_rows(plan), *one_temperature(plan, "--rollout-temperature")]
     if uses_planned_credit(settings):
-        what = (
-            "slime refuses the file unless it is told where the plan's advantages stand, and to leave them as they are"
-        )
+        what = "slime refuses the file unless its settings name the key of the advantages and turn normalisation off"
         return [Difference(what, PLANNED), *common]
     sizes = counts_of(plan)
     if not sizes["uniform"]:
         common.append(
             Difference("groups differ in size, so slime normalises rewards over the whole batch", "credit=plan")
         )
-    several = "slime counts a row as a sample: a trajectory of several rows votes that often in its group"
-    return [*common, Difference(several, "credit=plan, or merge=trajectory where it gives one row each")]
+    several = "slime counts each row as a sample: a trajectory of several rows counts several times in its group"
+    return [*common, Difference(several, "credit=plan, or merge=trajectory if it gives one row each")]
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
@@ -147,12 +145,12 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
     file = TorchFile(sink)
     file.record("data.pkl", _opcodes(samples, with_logprobs=not unknown))
     file.finish()
-    why = "slime's off-policy correction has nothing to go by (--use-tis must be off)"
+    why = "slime's off-policy correction is not possible (--use-tis must be off)"
     return Written(len(samples), n_tokens, n_loss, unknown_logprobs(unknown, why))
 
 
 def load_command(name: str) -> str:
-    """Loads the file as slime does."""
+    """A command that loads the file as slime does."""
     return (
         f"python -c \"import torch; print(len(torch.load('{name}', weights_only=False)['samples']))\""
         "  # then train.py --load-debug-rollout-data PATH_{rollout_id}.pt; a pickle: open only files you made"

@@ -1,4 +1,4 @@
-"""Tinker: datums shifted to next-token form, one JSON line each, and the small program that builds them.
+"""Exports to Tinker: datums in next-token form, one JSON line each, and a small program that builds them.
 
 For a row of L tokens, ``input_tokens`` are its first L - 1; ``target_tokens``, ``logprobs``, ``advantages`` and
 ``mask`` its last L - 1, as ``tinker_cookbook`` lays out trajectories.
@@ -44,12 +44,12 @@ def _lines(rows: Rows) -> Line:
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
-    """Stream the lines."""
+    """Write the file, line by line."""
     return write_lines(plan, source, sink, settings, progress, _lines)
 
 
 def load_command(name: str) -> str:
-    """Builds the datums with the program beside the file."""
+    """A command that builds the datums with the program beside the file."""
     return f"python -c \"import tinker_datums; print(sum(1 for _ in tinker_datums.datums('{name}')))\"  # needs tinker"
 
 

@@ -1,7 +1,8 @@
-"""Replay an exported batch in OpenRLHF: an agent executor that hands out captured rollouts in place of generating.
+"""Replays an exported batch in OpenRLHF: an agent executor that returns captured rollouts instead of generating.
 
-This file stands beside the export and needs OpenRLHF only. Set ``CLAW_REPLAY`` to the exported file, point the agent
-function's path at this one, and train on the prompts that this writes, with as many samples per prompt as it prints::
+This file is written beside the export and needs only OpenRLHF. Set ``CLAW_REPLAY`` to the exported file, and the agent
+function's path to this file. Train on the prompts that this program writes, with the samples per prompt that it
+prints::
 
     python openrlhf_replay.py openrlhf-....jsonl prompts.jsonl
 """
@@ -36,15 +37,15 @@ class Replay:
         self.n_samples = max(map(len, self.rows.values()), default=0)
 
     def write_prompts(self, path: str) -> None:
-        """The prompts to train on: uids of groups, under OpenRLHF's key ``input``."""
+        """Write the prompts to train on: uids of groups, under OpenRLHF's key ``input``."""
         Path(path).write_text("".join(json.dumps({"input": uid}) + "\n" for uid in self.rows), encoding="utf-8")
 
 
 class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
-    """What OpenRLHF calls for each sample of a prompt. One call for all samples of a prompt takes each row once.
+    """The executor that OpenRLHF calls for each sample of a prompt. The samples of a prompt take each row once.
 
     Raises:
-        ValueError: another number of samples than the group has rows, or a row that OpenRLHF would cut.
+        ValueError: the number of samples differs from the group's rows, or OpenRLHF would cut a row.
     """
 
     def __init__(self) -> None:
@@ -54,11 +55,11 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
     async def execute(
         self, prompt: str, label: Any, sampling_params: Any, max_length: int, *_: Any, **__: Any
     ) -> dict[str, Any]:
-        """The captured rollout in the shape of a generated one."""
+        """The captured rollout in the format of a generated one."""
         rows = self.replay.rows[prompt]
         number = self._n_requested[prompt]
         self._n_requested[prompt] += 1
-        # All samples of a prompt are asked for at once, so here they have all begun.
+        # OpenRLHF requests all samples of a prompt at once, so after this all of them have started.
         await asyncio.sleep(0)
         if self._n_requested[prompt] != len(rows):
             n_requested = self._n_requested[prompt]

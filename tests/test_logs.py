@@ -80,9 +80,9 @@ def test_nothing_in_a_line_steers_a_terminal_or_looks_like_a_line(
 
 OTHERS = """
 import logging, sys, threading
-from core.logs import set_up, spell_everywhere
+from core.logs import set_up, escape_all_handlers
 set_up(logging.WARNING, "text")
-spell_everywhere()
+escape_all_handlers()
 own = logging.getLogger("another library's")
 own.propagate = False
 own.addHandler(logging.StreamHandler())

@@ -23,7 +23,7 @@ from core.types import TokenSource
 
 from .strategies import answers, pieces, streamed, texts
 
-RECORDED = Path(__file__).parent.parent / "gateway" / "recorded"
+RECORDED = Path(__file__).parent.parent / "gateway" / "engines" / "recorded"
 
 
 def chunks_of(stream: bytes, cuts: list[int]) -> list[dict[str, Any]]:

@@ -85,7 +85,7 @@ def test_each_rank_reads_its_share_and_together_they_read_all(filled, tmp_path):
     assert abs(len(shares[0]) - len(shares[1])) <= 1
     assert sorted(shares[0] + shares[1]) == sorted(whole)
     assert [shares[rank].pop(0) for rank in made.layout.to_json()["row_ranks"]] == whole
-    with pytest.raises(InvalidInput, match="dealt to 2"):
+    with pytest.raises(InvalidInput, match="the file has 2 ranks"):
         next(read_rows(path, rank=2))
 
 

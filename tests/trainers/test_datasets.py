@@ -109,7 +109,7 @@ def test_openrlhf_refuses_what_it_cannot_compare(pool, tmp_path):
         export(plan(pool, math, parse_recipe({"algorithm": "grpo"})), pool, "openrlhf", tmp_path)
     one = View(filters={"prompt_uid": "code:1"})
     result = export(plan(pool, one, parse_recipe({"algorithm": "grpo"})), pool, "openrlhf", tmp_path)
-    for options, words in (({"n_samples": 3, "max_len": 64}, "3 samples of prompt 'code:1' were asked for"),
+    for options, words in (({"n_samples": 3, "max_len": 64}, "3 samples of prompt 'code:1' were requested"),
                         ({"n_samples": 2, "max_len": 5}, "would be cut at 5")):  # fmt: skip
         with pytest.raises(AssertionError, match=words):
             run("openrlhf", result.path, estimator="rloo", **options)

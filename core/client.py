@@ -168,7 +168,7 @@ class StudioClient:
         self.call("POST", path, {"reward": reward_of(reward), "outcome": outcome}, repeat=True)
 
     def complete_many(self, rewards: Mapping[str, float | None]) -> None:
-        """Close trajectories, uid -> reward, by one request with one wait for the disk: all of them or none."""
+        """Complete trajectories, uid -> reward, by one request. One that is unknown refuses all."""
         completions = [{"trajectory_uid": uid, "reward": reward_of(reward)} for uid, reward in rewards.items()]
         self.call("POST", "/api/v1/trajectories/complete", {"completions": completions}, repeat=True)
 

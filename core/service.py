@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 
 from core.api import ApiDeps, create_api
 from core.api.annotationqueue import AnnotationQueue
-from core.api.handling import EXCEPTION_HANDLERS
+from core.api.handling import CATCH_UP_S, EXCEPTION_HANDLERS
 from core.api.openapi import open_paths
 from core.api.produce import mint_session
 from core.api.train import apply_report, end_unfinished_sync
@@ -272,7 +272,7 @@ class Service:
             stats=self.stats,
             engines=self.engines,
             leases=self.leases,
-            annotations=AnnotationQueue(self.pool.labels, self.ingest),
+            annotations=AnnotationQueue(self.pool.labels, lambda: self.ingest.catch_up(CATCH_UP_S)),
             base_url=lambda: self.base_url,
             clock=self.clock,
             new_uid=lambda: uuid.uuid4().hex,

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from core.errors import StudioError
-from core.ingest import Ingest
 from core.pool.labels import Labels
 from core.types import Annotation
 
 MAX_REQUESTS: Final = 256
-CATCH_UP_S: Final = 5.0
-"""Longest wait for a target that was captured a moment ago, seconds."""
 
 
 class _Request:
@@ -32,11 +29,11 @@ class AnnotationQueue:
 
     Args:
         labels: where annotations go.
-        ingest: asked to catch up when a target is not in the pool yet.
+        catch_up: brings what is in the journal into the pool; called if a target is not in the pool yet.
     """
 
-    def __init__(self, labels: Labels, ingest: Ingest) -> None:
-        self._labels, self._ingest = labels, ingest
+    def __init__(self, labels: Labels, catch_up: Callable[[], object]) -> None:
+        self._labels, self._catch_up = labels, catch_up
         self._guard = threading.Lock()
         self._writing = threading.Lock()
         self._waiting: list[_Request] = []
@@ -65,7 +62,7 @@ class AnnotationQueue:
         try:
             uids = self._labels.annotate_each([request.annotations for request in batch], label="api")
         except StudioError:
-            self._ingest.catch_up(CATCH_UP_S)
+            self._catch_up()
             for request in batch:
                 try:
                     (request.action_uid,) = self._labels.annotate_each([request.annotations], label="api")

@@ -24,7 +24,7 @@ routes = Router()
 _BY: Final = ("channel", "source", "agent", "model", "engine", "identity_source")
 
 
-@routes("GET", "/metrics", STR, media=("text/plain",), at_root=Role.ADMIN)
+@routes("GET", "/metrics", STR, media=("text/plain",), at_root=Role.ADMIN, reads_pool=False)
 def metrics(call: Call) -> Response:
     """Prometheus metrics."""
     return Response(generate_latest(Metrics(call.deps)), media_type=CONTENT_TYPE_PLAIN_0_0_4)

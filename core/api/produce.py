@@ -7,7 +7,8 @@ written to the pool and its opinions log.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from core.api import wire
@@ -16,6 +17,7 @@ from core.api.routing import Router
 from core.api.schemas import BOOL, INT, NUM_OR_NULL, STR, TEXT_OR_NULL, array, obj
 from core.errors import Conflict, InvalidInput, NotFound
 from core.gateway.access.keys import KeyLimits, key_id
+from core.journal import Position
 from core.records import complete_record, register_record, session_record, steps_record
 from core.scrub import scrub_metadata, scrub_step
 
@@ -141,6 +143,14 @@ def complete_trajectory(
     deps: ApiDeps, trajectory_uid: str, body: wire.CompleteIn, *, prompt_uid: str | None = None
 ) -> dict[str, Any]:
     """Complete a trajectory; returns when this is on disk. Its steps may not be in the pool yet."""
+    deps.ingest.expect([_journal_completion(deps, trajectory_uid, body, prompt_uid).result()])
+    return {"trajectory_uid": trajectory_uid, "complete": True, "reward": body.reward}
+
+
+def _journal_completion(
+    deps: ApiDeps, trajectory_uid: str, body: wire.CompleteIn, prompt_uid: str | None = None
+) -> Future[Position]:
+    """Queue a completion's record; the future is done when it is on disk."""
     record = complete_record(
         at=deps.clock(),
         trajectory_uid=trajectory_uid,
@@ -149,8 +159,7 @@ def complete_trajectory(
         reward=body.reward,
         outcome=body.outcome,
     )
-    deps.ingest.expect([deps.journal.append(record).result()])
-    return {"trajectory_uid": trajectory_uid, "complete": True, "reward": body.reward}
+    return deps.journal.append(record)
 
 
 @routes(
@@ -166,7 +175,7 @@ def complete(call: Call, body: wire.CompleteIn) -> Any:
     Returns when this is on disk; later requests see it. An unknown trajectory is refused.
     """
     uid = call.path["uid"]
-    _refuse_unknown(call.deps, {"uid": uid})
+    _refuse_unknown(call.deps, [uid], lambda _: "uid")
     return complete_trajectory(call.deps, uid, body)
 
 
@@ -183,41 +192,25 @@ def complete_many(call: Call, body: wire.CompletionsIn) -> Any:
 
     Like one call for each, but with a single disk sync. If one trajectory is unknown, all are refused.
     """
-    deps, at = call.deps, call.deps.clock()
-    _refuse_unknown(
-        deps,
-        {f"completions.{number}.trajectory_uid": one.trajectory_uid for number, one in enumerate(body.completions)},
-    )
-    stored = [
-        deps.journal.append(
-            complete_record(
-                at=at,
-                trajectory_uid=one.trajectory_uid,
-                prompt_uid=None,
-                channel=one.channel,
-                reward=one.reward,
-                outcome=one.outcome,
-            )
-        )
-        for one in body.completions
-    ]
+    deps, completions = call.deps, body.completions
+    _refuse_unknown(deps, [one.trajectory_uid for one in completions], "completions.{}.trajectory_uid".format)
+    stored = [_journal_completion(deps, one.trajectory_uid, one) for one in completions]
     deps.ingest.expect([future.result() for future in stored])
     return {"completed": len(stored)}
 
 
-def _refuse_unknown(deps: ApiDeps, uids: Mapping[str, str]) -> None:
-    """Raise NotFound for the first trajectory without steps and session keys. ``uids``: request field -> uid."""
-
-    def unknown() -> Iterator[str]:
-        for field, uid in uids.items():
-            if not deps.keys.knows_trajectory(uid) and not deps.pool.trajectories.knows(uid):
-                yield field
-
-    # Its first call may not be in the pool yet.
-    if next(unknown(), None) is not None:
+def _refuse_unknown(deps: ApiDeps, uids: Sequence[str], field: Callable[[int], str]) -> None:
+    """Raise NotFound for the first trajectory without steps and session keys; ``field`` names its place in the body."""
+    left = [uid for uid in uids if not deps.keys.knows_trajectory(uid)]
+    known = deps.pool.trajectories.known(left) if left else set()
+    if len(known) < len(set(left)):
+        # The first call of a trajectory may not be in the pool yet.
         deps.ingest.catch_up(CATCH_UP_S)
-    for field in unknown():
-        raise NotFound(f"no trajectory {uids[field]!r}", field=field, hint="POST /api/v1/sessions creates one")
+        known = deps.pool.trajectories.known(left)
+    unknown = set(left) - known
+    for number, uid in enumerate(uids):
+        if uid in unknown:
+            raise NotFound(f"no trajectory {uid!r}", field=field(number), hint="POST /api/v1/sessions creates one")
 
 
 def register_trajectory(

@@ -166,7 +166,15 @@ def stats(call: Call) -> Any:
     }
 
 
-@routes("GET", "/healthz", obj(ok=BOOL, problems=array(OBJ)), statuses=(503,), same_at=(503,), at_root=Role.OPEN)
+@routes(
+    "GET",
+    "/healthz",
+    obj(ok=BOOL, problems=array(OBJ)),
+    statuses=(503,),
+    same_at=(503,),
+    at_root=Role.OPEN,
+    reads_pool=False,
+)
 def healthz(call: Call) -> Any:
     """Whether calls are captured and ingested; 503 if not."""
     problems = call.deps.problems()
@@ -182,7 +190,7 @@ def healthz(call: Call) -> Any:
     return json_response(body, 503 if any(one["stops"] for one in problems) else 200)
 
 
-@routes("GET", "/readyz", obj(ready=BOOL), statuses=(503,), same_at=(503,), at_root=Role.OPEN)
+@routes("GET", "/readyz", obj(ready=BOOL), statuses=(503,), same_at=(503,), at_root=Role.OPEN, reads_pool=False)
 def readyz(call: Call) -> Any:
     """Whether calls are accepted."""
     syncing, failure = call.deps.policy.syncing, call.deps.journal.error

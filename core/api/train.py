@@ -78,7 +78,7 @@ def value_models(call: Call) -> Any:
     return {"models": call.deps.pool.values.models()}
 
 
-@routes("POST", "/policy", POLICY)
+@routes("POST", "/policy", POLICY, reads_pool=False)
 def report_policy(call: Call, body: wire.PolicyIn) -> Any:
     """Report the policy's version or a weight sync.
 
@@ -97,7 +97,7 @@ def apply_report(deps: ApiDeps, body: wire.PolicyIn) -> None:
     deps.policy.apply(body.event.value, body.version, at=now, metadata=body.metadata)
 
 
-@routes("DELETE", "/policy/sync", POLICY, statuses=(409,))
+@routes("DELETE", "/policy/sync", POLICY, statuses=(409,), reads_pool=False)
 def end_sync(call: Call) -> Any:
     """End an unfinished weight sync: the version before it stays active.
 
@@ -126,7 +126,7 @@ def end_unfinished_sync(deps: ApiDeps) -> None:
         deps.policy.end_sync()
 
 
-@routes("GET", "/policy", POLICY)
+@routes("GET", "/policy", POLICY, reads_pool=False)
 def policy_state(call: Call) -> Any:
     """The policy's version, the current weight sync, and the history."""
     policy = call.deps.policy

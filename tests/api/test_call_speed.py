@@ -47,6 +47,9 @@ def test_a_completion_needs_no_ingest_and_the_next_read_waits_for_it(studio: Ser
             answer = http.post(f"/trajectories/{uid}/complete", json={"reward": 1.0}, timeout=5)
             assert answer.status_code == 200, answer.text
         assert not studio.ingest.settled
+        # Monitors and weight syncs read nothing that was completed, and must not wait for it.
+        for path in ("/healthz", "/readyz", "/metrics", "/policy"):
+            assert http.get(path, timeout=4).status_code == 200
     assert http.get(f"/trajectories/{uids[1]}").json()["complete"]
 
 

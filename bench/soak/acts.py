@@ -258,7 +258,11 @@ class Acts:
         return len(uids) - n_known
 
     async def anonymous(self) -> dict[str, int]:
-        """Of the open conversations that never said who they are: how many were taken apart, or for one another."""
+        """Of the open conversations without identity: how many were split, or joined with others.
+
+        ``split_after_retention`` counts those with a pause so long that retention may have deleted their first part:
+        what follows is a trajectory of its own then, also when the first part is restored.
+        """
         owner: dict[str, str] = {}
         cursor: dict[str, str] = {}
         while True:
@@ -272,11 +276,18 @@ class Acts:
         talks = [one for one in self.traffic.free if one.dialect != "completions"]
         agents = [one.steps for one in talks if one.identity == "anonymous" and one.steps]
         names = [{owner[uid] for uid in steps if uid in owner} for steps in agents]
-        taken = Counter(name for own in names for name in own)
+        n_agents = Counter(name for own in names for name in own)
+        answered_at = dict(self.traffic.all_answered)
+        split = [steps for steps, own in zip(agents, names, strict=True) if len(own) > 1]
+        n_paused = sum(
+            any(answered_at[later] - answered_at[earlier] > RESTS_S for earlier, later in itertools.pairwise(steps))
+            for steps in split
+        )
         return {
             "agents": len(agents),
-            "split": sum(len(own) > 1 for own in names),
-            "joined": sum(n > 1 for n in taken.values()),
+            "split": len(split) - n_paused,
+            "split_after_retention": n_paused,
+            "joined": sum(n > 1 for n in n_agents.values()),
         }
 
     def _view(self, uid: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from cachetools import LRUCache
 
-from core.ingest.opentrajectories import MAX_OPEN, OpenTrajectories
+from core.ingest.opentrajectories import MAX_ANSWERS, MAX_OPEN, OpenTrajectories
 from core.linking import (
     Call,
     Continuation,
@@ -246,12 +246,16 @@ class Linker:
         return self._open
 
     def _note_earlier(self, trajectory_uids: list[str]) -> None:
-        """They are open; of their calls the answers are remembered."""
+        """They are open; of their calls the answers are remembered, each with the message before it."""
         opened = self._opened()
         for uid in trajectory_uids:
             opened.touch(uid)
-        answers = self._stored.answers(trajectory_uids)
-        opened.note_answers((uid, self._hasher.hashes(answer)[1]) for uid, answer in answers)
+        normal = self._normal_hash
+        answers = self._stored.answers(trajectory_uids, MAX_ANSWERS)
+        opened.note_answers((uid, last and normal(last), normal(answer)) for uid, last, answer in answers)
+
+    def _normal_hash(self, message: Mapping[str, Any]) -> int:
+        return self._hasher.hashes(message)[1]
 
     def _traced(self, metadata: Mapping[str, Any], call: Call) -> str | None:
         """The open trajectory of the same trace, or of the same connection where the call is a harness's own.

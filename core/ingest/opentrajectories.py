@@ -48,13 +48,18 @@ class _Recent:
 
 
 class OpenTrajectories:
-    """The open trajectories and, by hash, their answers and the prompts that were answered."""
+    """The open trajectories and, by hash, their answers and the prompts that were answered.
+
+    Many agents may give the same answers ("Let me look."), so an answer is looked up together with the message before
+    it as well.
+    """
 
     def __init__(self, *, max_open: int = MAX_OPEN, max_answers: int = MAX_ANSWERS) -> None:
         self._max_open = max_open
         # Read from the latest on, in the order of use, which cachetools.LRUCache does not tell.
         self._open: OrderedDict[str, None] = OrderedDict()
         self._answers = _Recent(max_answers)
+        self._replies = _Recent(max_answers)
         self._prompts = _Recent(max_answers)
 
     def __contains__(self, uid: object) -> bool:
@@ -83,12 +88,22 @@ class OpenTrajectories:
         if call.answer is None or call.talk is None:
             return
         self._answers.add(call.answer, uid)
+        if call.talk.size:
+            self._replies.add(_reply(int(call.talk[-1]), call.answer), uid)
         self._prompts.add(_keys(call)[-1], uid)
 
-    def note_answers(self, answers: Iterable[tuple[str, int]]) -> None:
-        """The same from (uid, answer's hash), for trajectories whose calls were not reloaded."""
-        for uid, answer in answers:
+    def note_answers(self, answers: Iterable[tuple[str, int | None, int]]) -> None:
+        """The same for trajectories whose calls were not reloaded.
+
+        Args:
+            answers: (trajectory, hash of the prompt's last message if known, hash of the answer).
+        """
+        for uid, last, answer in answers:
             self._answers.add(answer, uid)
+            if last is not None:
+                self._replies.add(_reply(last, answer), uid)
+                # The hash of the whole prompt is not known.
+                self._prompts.add(last, uid)
 
     def candidates(self, call: Call) -> Iterator[list[str]]:
         """Trajectories that the call may continue, the likeliest first.
@@ -97,13 +112,21 @@ class OpenTrajectories:
         """
         if call.talk is None or "assistant" not in call.talk_roles:
             return
-        keys = _keys(call)
+        keys, talk = _keys(call), [None, *call.talk.tolist()]
+        # The message of ``place`` is ``talk[place + 1]``, the one before it ``talk[place]``.
         places = [place for place, role in enumerate(call.talk_roles) if role == "assistant"][::-1]
-        by_answer = (self._answers.get(int(call.talk[place])) for place in places)
-        by_prompt = (self._prompts.get(keys[place]) for place in places)
+        by_answer = (
+            (self._replies.get(_reply(talk[place], talk[place + 1])), self._answers.get(talk[place + 1]))
+            for place in places
+        )
+        by_prompt = ((self._prompts.get(keys[place]), self._prompts.get(talk[place])) for place in places)
         for names in chain(by_answer, by_prompt):
-            if open_uids := [uid for uid in names if uid in self._open]:
+            if open_uids := [uid for uid in dict.fromkeys(chain(*names)) if uid in self._open]:
                 yield open_uids
+
+
+def _reply(last: int | None, answer: int) -> int:
+    return hash((last, answer))
 
 
 def _keys(call: Call) -> list[int]:

@@ -83,18 +83,27 @@ class Trajectories:
             ).fetchall()
         return [row[0] for row in reversed(uids)]
 
-    def answers(self, trajectory_uids: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
-        """(trajectory, answer) of the steps of these trajectories that have one, in order of arrival."""
+    def answers(
+        self, trajectory_uids: Sequence[str], limit: int
+    ) -> list[tuple[str, dict[str, Any] | None, dict[str, Any]]]:
+        """(trajectory, last message of the prompt, answer) of steps of these trajectories, in order of arrival.
+
+        Steps without an answer are left out, and so are all but the latest ``limit``. The message is None for a step
+        whose whole prompt was sent before.
+        """
         if not trajectory_uids:
             return []
         with self._db.read() as cursor:
             answers = cursor.execute(
-                "SELECT t.trajectory_uid, m.body FROM steps s JOIN trajectories t USING (trajectory_id)"
-                " JOIN step_messages said USING (step_id) JOIN messages m ON m.message_id = said.response_message_id"
-                " WHERE t.trajectory_uid IN (SELECT unnest(?::VARCHAR[])) ORDER BY s.step_id",
-                [list(trajectory_uids)],
+                "SELECT t.trajectory_uid, asked.body, answered.body"
+                " FROM steps s JOIN trajectories t USING (trajectory_id)"
+                " JOIN step_messages m USING (step_id)"
+                " JOIN messages answered ON answered.message_id = m.response_message_id"
+                " LEFT JOIN messages asked ON asked.message_id = m.new_message_ids[-1]"
+                " WHERE t.trajectory_uid IN (SELECT unnest(?::VARCHAR[])) ORDER BY s.step_id DESC LIMIT ?",
+                [list(trajectory_uids), limit],
             ).fetchall()
-        return [(uid, decode(body)) for uid, body in answers]
+        return [(uid, None if asked is None else decode(asked), decode(answer)) for uid, asked, answer in answers[::-1]]
 
     def spent(self, trajectory_uid: str) -> tuple[int, int]:
         """Calls of a trajectory and their tokens, prompt and response."""

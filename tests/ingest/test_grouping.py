@@ -233,15 +233,29 @@ def test_thousands_of_open_trajectories_of_unknown_identity(bench: Bench, monkey
     assert all(linked[f"{number}.late"] == linked[f"{number}.0"] for number in (0, 1, n // 2, n - 1))
 
 
+def test_hundreds_of_open_trajectories_with_the_same_answers_survive_a_restart(bench: Bench) -> None:
+    """Their tasks differ, their answers do not: after a start, the answers alone name too many candidates."""
+    n, turns = 300, 3
+    talks = [[SYSTEM, user(f"task {number}")] for number in range(n)]
+    for turn in range(turns):
+        calls = [call(f"{i}.{turn}", talk, "Let me look.", at=1e9 + turn, ids=False) for i, talk in enumerate(talks)]
+        bench.feed(*calls)
+        bench.restart()
+        for i, talk in enumerate(talks):
+            talk += [said("Let me look."), user(f"seen {turn} of {i}")]
+    expected = {frozenset(f"{number}.{turn}" for turn in range(turns)) for number in range(n)}
+    assert partition(owners(bench)) == expected
+
+
 def test_memory_of_open_trajectories_is_bounded() -> None:
     opened = opentrajectories.OpenTrajectories(max_open=10, max_answers=20)
     for number in range(1000):
         opened.touch(f"t{number}")
-        opened.note_answers([(f"t{number}", number), (f"t{number}", -1)])
+        opened.note_answers([(f"t{number}", number, number), (f"t{number}", None, -1)])
     assert len(opened) == 10
-    answers = opened._answers
-    assert len(answers._young) + len(answers._old) <= 40
-    assert len(answers.get(-1)) == opentrajectories.MAX_ALIKE
+    for index in (opened._answers, opened._replies, opened._prompts):
+        assert len(index._young) + len(index._old) <= 40
+    assert len(opened._answers.get(-1)) == opentrajectories.MAX_ALIKE
 
 
 def test_links_survive_a_batch_that_is_bigger_than_memory(bench: Bench) -> None:

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from cachetools import LRUCache
@@ -92,7 +93,7 @@ class Linker:
             if not draft.trajectory_uid:
                 call = self._call(draft)
                 self._calls[draft.step_uid] = draft, call
-                known.update(next(self._opened().candidates(call), ()))
+                known.update(*(uids for _, uids in islice(self._opened().candidates(call), 1)))
         self._load(sorted(uid for uid in known if uid not in self._trajectories))
 
     def stored(self) -> None:
@@ -190,7 +191,7 @@ class Linker:
     def _infer(self, call: Call, metadata: Mapping[str, Any]) -> tuple[str | None, str | None]:
         """(the open trajectory that this call continues, why that is not certain)."""
         opened = self._opened()
-        for uids in opened.candidates(call):
+        for enough, uids in opened.candidates(call):
             candidates: list[tuple[str, Continuation]] = []
             for uid in uids:
                 links = self._links(uid)
@@ -201,6 +202,8 @@ class Linker:
                     candidates.append((uid, continued))
             if candidates:
                 best = max(map(_fit, candidates))
+                if best[0] < enough:
+                    continue
                 return self._one_of([one for one in candidates if _fit(one) == best], call, metadata)
         return None, None
 
@@ -250,12 +253,11 @@ class Linker:
         opened = self._opened()
         for uid in trajectory_uids:
             opened.touch(uid)
-        normal = self._normal_hash
-        answers = self._stored.answers(trajectory_uids, MAX_ANSWERS)
-        opened.note_answers((uid, last and normal(last), normal(answer)) for uid, last, answer in answers)
-
-    def _normal_hash(self, message: Mapping[str, Any]) -> int:
-        return self._hasher.hashes(message)[1]
+        hashes = self._hasher.hashes
+        opened.note_answers(
+            (uid, None if last is None else hashes(last)[1], hashes(answer)[1])
+            for uid, last, answer in self._stored.answers(trajectory_uids, MAX_ANSWERS)
+        )
 
     def _traced(self, metadata: Mapping[str, Any], call: Call) -> str | None:
         """The open trajectory of the same trace, or of the same connection where the call is a harness's own.

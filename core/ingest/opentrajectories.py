@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import islice
 
 from core.linking import Call
 
@@ -105,24 +105,31 @@ class OpenTrajectories:
                 # The hash of the whole prompt is not known.
                 self._prompts.add(last, uid)
 
-    def candidates(self, call: Call) -> Iterator[list[str]]:
-        """Trajectories that the call may continue, the likeliest first.
+    def candidates(self, call: Call) -> Iterator[tuple[int, list[str]]]:
+        """(n, trajectories that the call may continue), the likeliest first.
 
-        Those whose answers it holds, the last one's first; then those whose prompt is followed by another answer.
+        First those whose answers it holds, the last answer's first; then those whose prompt is followed by another
+        answer. No later trajectory shares more than ``n`` leading messages with the call, so if one of these shares
+        ``n``, the later ones need not be examined.
         """
         if call.talk is None or "assistant" not in call.talk_roles:
             return
         keys, talk = _keys(call), [None, *call.talk.tolist()]
         # The message of ``place`` is ``talk[place + 1]``, the one before it ``talk[place]``.
         places = [place for place, role in enumerate(call.talk_roles) if role == "assistant"][::-1]
-        by_answer = (
-            (self._replies.get(_reply(talk[place], talk[place + 1])), self._answers.get(talk[place + 1]))
-            for place in places
-        )
-        by_prompt = ((self._prompts.get(keys[place]), self._prompts.get(talk[place])) for place in places)
-        for names in chain(by_answer, by_prompt):
-            if open_uids := [uid for uid in dict.fromkeys(chain(*names)) if uid in self._open]:
-                yield open_uids
+        for place in places:
+            replied = self._still_open(self._replies.get(_reply(talk[place], talk[place + 1])))
+            if replied:
+                yield place + 1, replied
+            if answered := self._still_open((*replied, *self._answers.get(talk[place + 1]))):
+                yield 0, answered
+        for place in places:
+            names = (*self._prompts.get(keys[place]), *self._prompts.get(talk[place]))
+            if prompted := self._still_open(names):
+                yield 0, prompted
+
+    def _still_open(self, names: Iterable[str]) -> list[str]:
+        return [uid for uid in dict.fromkeys(names) if uid in self._open]
 
 
 def _reply(last: int | None, answer: int) -> int:

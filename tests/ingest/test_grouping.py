@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from core.batch.plan import plan
 from core.batch.recipe import parse_recipe
 from core.ingest import opentrajectories
+from core.linking import Call, Continuation, TrajectoryLinks, continuation
 from core.records import complete_record, register_record
 from core.types import View
 from tests.effort import settings
@@ -209,10 +210,10 @@ def test_thousands_of_open_trajectories_of_unknown_identity(bench: Bench, monkey
     looked: list[int] = []
     original = opentrajectories.OpenTrajectories.candidates
 
-    def spied(self: Any, call: Any) -> Iterator[list[str]]:
-        for uids in original(self, call):
+    def spied(self: Any, call: Any) -> Iterator[tuple[int, list[str]]]:
+        for n, uids in original(self, call):
             looked.append(len(uids))
-            yield uids
+            yield n, uids
 
     monkeypatch.setattr(opentrajectories.OpenTrajectories, "candidates", spied)
     n, turns = 1200, 3
@@ -233,8 +234,17 @@ def test_thousands_of_open_trajectories_of_unknown_identity(bench: Bench, monkey
     assert all(linked[f"{number}.late"] == linked[f"{number}.0"] for number in (0, 1, n // 2, n - 1))
 
 
-def test_hundreds_of_open_trajectories_with_the_same_answers_survive_a_restart(bench: Bench) -> None:
-    """Their tasks differ, their answers do not: after a start, the answers alone name too many candidates."""
+def test_hundreds_of_open_trajectories_with_the_same_answers_survive_a_restart(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their tasks differ, their answers do not: the answers alone name too many candidates."""
+    examined: list[str] = []
+
+    def spied(links: TrajectoryLinks, call: Call) -> Continuation | None:
+        examined.append(call.step_uid)
+        return continuation(links, call)
+
+    monkeypatch.setattr("core.ingest.linker.continuation", spied)
     n, turns = 300, 3
     talks = [[SYSTEM, user(f"task {number}")] for number in range(n)]
     for turn in range(turns):
@@ -245,6 +255,7 @@ def test_hundreds_of_open_trajectories_with_the_same_answers_survive_a_restart(b
             talk += [said("Let me look."), user(f"seen {turn} of {i}")]
     expected = {frozenset(f"{number}.{turn}" for turn in range(turns)) for number in range(n)}
     assert partition(owners(bench)) == expected
+    assert len(examined) == n * (turns - 1)
 
 
 def test_memory_of_open_trajectories_is_bounded() -> None:

@@ -91,7 +91,7 @@ def serve(
     set_up(logging.INFO if verbose else logging.WARNING, settings.log_format)
     wait_for_end = await_end()
 
-    from core.gateway.http.collector import settle_memory
+    from core.garbage import settle_memory
     from core.service import Service
 
     service = Service.open(settings)

@@ -17,7 +17,7 @@ from pathlib import Path
 import streamlit as st
 from starlette.middleware import Middleware
 
-from core.gateway.http.collector import freeze_objects
+from core.garbage import freeze_objects
 from core.logs import escape_all_handlers, set_up
 from studio import lifecycle
 from studio.access import AccessMiddleware

@@ -14,12 +14,12 @@ from pathlib import Path
 from starlette.applications import Starlette
 
 from core.config import Settings
+from core.garbage import settle_memory
 from core.gateway.access.ledger import Ledger
 from core.gateway.app import GatewayDeps, create_gateway
 from core.gateway.calls.identity import KeyStore
 from core.gateway.calls.policy import PolicyState
 from core.gateway.engines.registry import EngineSet
-from core.gateway.http.collector import settle_memory
 from core.gateway.http.fast_router import FastRouter
 from core.gateway.http.server import GatewayServer
 from core.gateway.telemetry.stats import GatewayStats

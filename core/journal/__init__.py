@@ -1,6 +1,7 @@
 """The journal: a durable append-only log of captured calls, in segments with one writer each and many readers."""
 
 from core.journal.layout import MAGIC, SUFFIX, head_bytes
+from core.journal.pending import Position
 from core.journal.reader import (
     Gap,
     JournalItem,
@@ -17,7 +18,7 @@ from core.journal.reader import (
 )
 from core.journal.salvage import Damage, quarantine_bytes, quarantined_damages
 from core.journal.thinning import THIN, thin
-from core.journal.writer import Journal, Position
+from core.journal.writer import Journal
 
 __all__ = [
     "MAGIC",

@@ -18,8 +18,9 @@ from typing import IO, NamedTuple
 from core.errors import JournalError
 from core.journal import layout
 from core.journal.layout import number_of, writer_of
+from core.journal.lock import is_held
 from core.journal.salvage import Damage, RecordPlace, damage_between, find_salt, places, places_1
-from core.journal.writer import is_held, sign
+from core.journal.writer import sign
 
 _READ_BUFFER = 1 << 20
 _NEAR_BYTES = 64 << 10

@@ -11,43 +11,29 @@ the next append starts a new segment, so an offset that was read is never used t
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import hmac
 import logging
 import os
 import re
 import threading
-import time
 import zlib
 from collections.abc import Iterable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import NamedTuple
 
 from core.durable import check_place, sync_folder
-from core.errors import AlreadyOwned, JournalError
+from core.errors import JournalError
 from core.journal import layout
 from core.journal.layout import FRAME_BYTES, MAX_PAYLOAD_BYTES, number_of, writer_of
+from core.journal.lock import hold
+from core.journal.pending import AsyncWaiter, Pending, Position, answer, take
 
-_MAX_BATCH_BYTES = 32 << 20
-_HOLD_S = 1.0
-"""Seconds to retry: a reader may hold the lock for a moment to check for a writer."""
 PROBE_BYTES = 64 << 10
 
 # macOS has no fdatasync; fsync gives the same guarantee at a higher cost.
 _sync = getattr(os, "fdatasync", os.fsync)
 
 _log = logging.getLogger(__name__)
-
-Position = tuple[str, int]
-_AsyncWaiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Position]"]
-
-
-class _Pending(NamedTuple):
-    payload: bytes
-    crc: int
-    waiter: Future[Position] | _AsyncWaiter
 
 
 class Journal:
@@ -80,13 +66,13 @@ class Journal:
         self._salt = b""
         self._key = 0
         self._mark = ""
-        self._waiting: list[_Pending] = []
+        self._waiting: list[Pending] = []
         self._closed = False
         self._wake = threading.Condition(threading.Lock())
         self._synced = threading.Event()
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            self._lock_fd = _hold(directory / f"{writer}.lock")
+            self._lock_fd = hold(directory / f"{writer}.lock")
             self._folder = layout.make_folder_id(directory)
             self._number, self._before, self.n_bytes = self._find_own(used)
         except OSError as error:
@@ -200,7 +186,7 @@ class Journal:
         self._abandon()
         os.close(self._lock_fd)
 
-    def _enqueue(self, payload: bytes, waiter: Future[Position] | _AsyncWaiter) -> JournalError | None:
+    def _enqueue(self, payload: bytes, waiter: Future[Position] | AsyncWaiter) -> JournalError | None:
         if len(payload) > MAX_PAYLOAD_BYTES:
             return JournalError(f"a record of {len(payload)} bytes is over the limit of {MAX_PAYLOAD_BYTES}")
         # Computed here and not in the writer's thread, which avoids one thread switch per record.
@@ -208,7 +194,7 @@ class Journal:
         with self._wake:
             if self._closed:
                 return JournalError("the journal is closed", hint="the service is shutting down")
-            self._waiting.append(_Pending(payload, crc, waiter))
+            self._waiting.append(Pending(payload, crc, waiter))
             if not isinstance(waiter, tuple):
                 self._wake.notify()
             elif len(self._waiting) == 1:
@@ -233,7 +219,7 @@ class Journal:
                     self._wake.wait()
                 if not self._waiting:
                     return
-                batch, self._waiting = _take(self._waiting)
+                batch, self._waiting = take(self._waiting)
             try:
                 positions = self._commit(batch)
             except Exception as error:
@@ -242,18 +228,18 @@ class Journal:
                 failure = _journal_error(self.directory, error)
                 self.error = failure.message
                 self._cut()
-                _answer(batch, None, failure)
+                answer(batch, None, failure)
             except BaseException as error:
                 # The thread ends; appends that wait for this batch fail first.
                 self.error = f"the journal's writer ended: {error!r}"
-                _answer(batch, None, JournalError(self.error))
+                answer(batch, None, JournalError(self.error))
                 raise
             else:
                 self.error = None
-                _answer(batch, positions, None)
+                answer(batch, positions, None)
                 self._synced.set()
 
-    def _commit(self, batch: list[_Pending]) -> list[Position]:
+    def _commit(self, batch: list[Pending]) -> list[Position]:
         if self._fd < 0 or self._size >= self.segment_bytes:
             self._roll()
         segment, salt, key = self._segment, self._salt, self._key
@@ -347,80 +333,10 @@ def sign(folder: bytes, mark: str, uid: str) -> str:
     return hmac.digest(folder, f"{mark}/{uid}".encode(), "sha256").hex()[:16]
 
 
-def _take(waiting: list[_Pending]) -> tuple[list[_Pending], list[_Pending]]:
-    """Split off one batch: at least one record, and then up to ``_MAX_BATCH_BYTES``."""
-    n_bytes = 0
-    for index, pending in enumerate(waiting):
-        n_bytes += len(pending.payload)
-        if index and n_bytes > _MAX_BATCH_BYTES:
-            return waiting[:index], waiting[index:]
-    return waiting, []
-
-
-def _answer(batch: list[_Pending], positions: list[Position] | None, failure: JournalError | None) -> None:
-    """Resolve every waiter; the waiters of one event loop are woken together, by one system call."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Position], Position | None]]] = {}
-    for index, (_, _, waiter) in enumerate(batch):
-        position = positions[index] if positions is not None else None
-        if isinstance(waiter, tuple):
-            by_loop.setdefault(waiter[0], []).append((waiter[1], position))
-        elif position is not None:
-            waiter.set_result(position)
-        else:
-            waiter.set_exception(failure)
-    for loop, results in by_loop.items():
-        # The loop has ended: no caller is waiting.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(_resolve, results, failure)
-
-
-def _resolve(results: list[tuple[asyncio.Future[Position], Position | None]], failure: JournalError | None) -> None:
-    for future, position in results:
-        if future.done():
-            continue
-        if position is not None:
-            future.set_result(position)
-        elif failure is not None:
-            future.set_exception(failure)
-
-
 def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
-
-
-def is_held(directory: Path, writer: str) -> bool:
-    """Whether some process writes under this name now."""
-    try:
-        fd = os.open(directory / f"{writer}.lock", os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
-
-
-def _hold(path: Path) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + _HOLD_S
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() < deadline:
-                time.sleep(0.02)
-                continue
-            os.close(fd)
-            raise AlreadyOwned(
-                f"another process writes the journal as {path.stem!r} in {path.parent}",
-                hint="stop it, or use another data folder",
-            ) from error
-        return fd
 
 
 def _journal_error(directory: Path, error: Exception) -> JournalError:

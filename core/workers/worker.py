@@ -22,6 +22,7 @@ from starlette.routing import Mount
 from core.config import Settings
 from core.engine_host import add_configured_engines, bounds_of, timeouts_of
 from core.errors import EngineError, StudioError
+from core.garbage import settle_memory
 from core.gateway.access.admission import Admission
 from core.gateway.access.hosts import Hosts
 from core.gateway.app import GatewayDeps, create_gateway
@@ -29,7 +30,6 @@ from core.gateway.calls.identity import KeyStore
 from core.gateway.calls.policy import PolicyState
 from core.gateway.engines.registry import EngineSet
 from core.gateway.http.asgi import Receive, Scope, Send
-from core.gateway.http.collector import settle_memory
 from core.gateway.http.fast_router import FastRouter
 from core.gateway.http.limits import ServerLimits, raise_descriptor_limit
 from core.gateway.http.server import GatewayServer

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from core.errors import EngineError
-from core.gateway.http.collector import freeze_objects
+from core.garbage import freeze_objects
 
 _SWITCH_S: Final = 0.0005
 """Thread switch interval during the import, seconds. With Python's default of 5 ms each step of a call would wait so

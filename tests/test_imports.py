@@ -20,6 +20,7 @@ LEVELS: list[set[str]] = [
         "core.logs",
         "core.scrub",
         "core.durable",
+        "core.garbage",
         "core.printable",
     },
     {

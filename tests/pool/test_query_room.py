@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +40,11 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
     pool.close()
 
 
+def free_bytes(disk: Path) -> int:
+    room = os.statvfs(disk)
+    return room.f_bavail * room.f_frsize
+
+
 TOKENS = "SELECT sum(len(prompt_suffix)) FROM step_tokens"
 TWICE = f"SELECT ({TOKENS}) + (SELECT count(DISTINCT metadata) FROM steps)"
 """The metadata of a step has 5 kB."""
@@ -61,12 +67,14 @@ def test_a_copy_takes_no_more_than_its_share_of_a_small_disk(tmp_path: Path) -> 
     try:
         pool = filled(disk)
         assert pool.sql.run(TOKENS).table.num_rows == 1
-        room = os.statvfs(disk)
-        (disk / "ballast").write_bytes(b"x" * (room.f_bavail * room.f_frsize - 6 * (1 << 20)))
+        # The worker closes the first copy, of about 5 MiB, a moment after its answer.
+        deadline = time.monotonic() + 30
+        while free_bytes(disk) < 26 << 20 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        (disk / "ballast").write_bytes(b"x" * (free_bytes(disk) - (6 << 20)))
         with pytest.raises(NoRoom, match=r"has only [56] MiB free"):
             pool.sql.run(TOKENS)
-        after = os.statvfs(disk)
-        assert after.f_bavail * after.f_frsize > 5 * (1 << 20), "something of the copy was left"
+        assert free_bytes(disk) > 5 << 20, "something of the copy was left"
         assert pool.sql.run("SELECT count(*) FROM steps").table.column(0).to_pylist() == [N]
         (disk / "ballast").unlink()
         assert pool.sql.run(TOKENS).table.column(0).to_pylist() == [N * WIDE]

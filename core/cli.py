@@ -146,7 +146,7 @@ def connect(settings: Settings) -> Iterator[StudioClient]:
 
 
 @contextmanager
-def own(data: Path | None) -> Iterator[Path]:
+def locked_folder(data: Path | None) -> Iterator[Path]:
     """Lock the data folder while the block runs. Raises AlreadyOwned if a service owns it."""
     from core.owner import OwnerLock
 
@@ -295,7 +295,7 @@ def doctor(
 
     settings = read_settings(data_dir=data)
     if rebuild or renew_log:
-        with own(data):
+        with locked_folder(data):
             if rebuild:
                 _rebuild(settings, json_)
             else:
@@ -360,7 +360,7 @@ def command_line() -> typer.Typer:
     """``app`` with the commands of other modules."""
     app.add_typer(keys_app, name="keys")
     add_to(app, lambda data: connect(read_settings(data_dir=data)))
-    add_upkeep_to(app, lambda data: connect(read_settings(data_dir=data)), own)
+    add_upkeep_to(app, lambda data: connect(read_settings(data_dir=data)), locked_folder)
     return app
 
 

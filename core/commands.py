@@ -23,7 +23,7 @@ DataOption = Annotated[Path | None, typer.Option("--data", help="Data folder: jo
 ViewOption = Annotated[str | None, typer.Option(help="Name of a saved view; other conditions narrow it")]
 Connect = Callable[[Path | None], AbstractContextManager[StudioClient]]
 """A client of the service that owns this data folder."""
-Own = Callable[[Path | None], AbstractContextManager[Path]]
+LockedFolder = Callable[[Path | None], AbstractContextManager[Path]]
 """Locks the data folder while the block runs."""
 AUTHOR = "cli"
 
@@ -92,10 +92,10 @@ def add_to(app: typer.Typer, connect: Connect) -> None:
             "note": note,
         }
         if redact or pattern:
-            own = [one.partition("=") for one in pattern or ()]
+            own_patterns = [one.partition("=") for one in pattern or ()]
             body["redaction"] = {
                 "rules": [rule.strip() for rule in redact.split(",") if rule.strip()],
-                "patterns": {rule: text for rule, _, text in own},
+                "patterns": {rule: text for rule, _, text in own_patterns},
                 "action": "drop" if drop else "mask",
             }
         with connect(data) as client:
@@ -138,7 +138,7 @@ def add_to(app: typer.Typer, connect: Connect) -> None:
             print_json(client.call("POST", f"/api/v1/datasets/{quote(name, safe='')}/export", body))
 
 
-def add_upkeep_to(app: typer.Typer, connect: Connect, own: Own) -> None:
+def add_upkeep_to(app: typer.Typer, connect: Connect, locked_folder: LockedFolder) -> None:
     """Register the commands for maintenance of the data folder."""
 
     @app.command()
@@ -167,7 +167,7 @@ def add_upkeep_to(app: typer.Typer, connect: Connect, own: Own) -> None:
         """Restore a backup into a data folder without pool and journal."""
         from core.backup import restore as restore_folder
 
-        with own(data) as data_dir:
+        with locked_folder(data) as data_dir:
             manifest = restore_folder(source, data_dir)
         print_json({"data": str(data_dir), "n_steps": manifest["n_steps"], "created_at": manifest["created_at"]})
 

@@ -19,8 +19,8 @@ def sync_folder(path: Path) -> None:
 def check_place(handle: int, path: Path) -> None:
     """OSError if the open file is not what stands at ``path``: it, or a folder above it, was removed or replaced."""
     try:
-        there, own = path.stat(), os.fstat(handle)
-        same = (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
+        current, opened = path.stat(), os.fstat(handle)
+        same = (current.st_dev, current.st_ino) == (opened.st_dev, opened.st_ino)
     except FileNotFoundError:
         same = False
     if not same:

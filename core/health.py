@@ -42,7 +42,7 @@ class Health:
         self._n_ingested = -1
         self._moved_at = time.monotonic()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Write a test record if the journal has an error or the disk is nearly full. Call it often."""
         now = time.monotonic()
         if now - self._probed_at < PROBE_EVERY_S:

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, Final
 
-_STEERING: Final = re.compile(
+_CONTROL: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 """C0 and C1 controls, line and paragraph separators, bidirectional marks, lone surrogates."""
@@ -15,12 +15,12 @@ _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 def printable(text: str) -> str:
     """The text as one line, with such characters escaped as ``\\n``, ``\\x1b`` or ``\\u202e``."""
-    return _STEERING.sub(_spelt, text)
+    return _CONTROL.sub(_spelt, text)
 
 
 def as_json(text: str) -> str:
     """JSON text with such characters escaped as ``\\u001b``."""
-    return _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def print_json(value: Any) -> None:

@@ -36,7 +36,7 @@ COUNTED = (
 
 def restore_missing_opinions(pool: Pool, ingest: Ingest, trash: Path) -> None:
     """At startup: if the opinions log has records that the pool lacks, read the journal to its end and replay them."""
-    if not pool.recovery.behind:
+    if not pool.recovery.log_is_ahead:
         return
     while ingest.run_once():
         pass

@@ -168,7 +168,7 @@ class RecordedEnvironment:
         """Step the environment with the sampled action, and record the sample with the reward."""
         if self.rollout is None:
             raise Conflict("no episode is in progress", field="step", hint="call reset() first")
-        observation, reward, terminated, truncated, info = _five(self.env.step(sampled.action))
+        observation, reward, terminated, truncated, info = _gymnasium_result(self.env.step(sampled.action))
         self.rollout.step(
             prompt_ids=sampled.prompt_ids,
             response_ids=sampled.response_ids,
@@ -202,7 +202,7 @@ class RecordedEnvironment:
             rollout.complete()
 
 
-def _five(result: Any) -> tuple[Any, float | None, bool, bool, Any]:
+def _gymnasium_result(result: Any) -> tuple[Any, float | None, bool, bool, Any]:
     """Gymnasium's five values; also accepts the older API's four."""
     if len(result) == 4:
         observation, reward, done, info = result

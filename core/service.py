@@ -188,7 +188,7 @@ class Service:
         # With workers this server receives only what they forward.
         app = self._app()
         self.server = (
-            GatewayServer(app, limits=limits.behind(settings.gateways), refused=self.stats.refused)
+            GatewayServer(app, limits=limits.with_workers(settings.gateways), refused=self.stats.refused)
             if several
             else GatewayServer(
                 app,
@@ -213,12 +213,12 @@ class Service:
 
         compaction = Compaction(self.pool.recovery.compact_log)
 
-        def also() -> None:
-            self._health.look()
+        def check_and_clean() -> None:
+            self._health.check()
             sweep()
             compaction()
 
-        self.supervisor.start(also)
+        self.supervisor.start(check_and_clean)
         opened.callback(self.supervisor.stop)
         # Otherwise the gateway would wait for those requests.
         opened.callback(self.pool.sql.stop)

@@ -55,7 +55,7 @@ class Supervisor:
         if self._thread is not None:
             self._thread.join()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check every part once and restart what has ended."""
         with self._lock:
             if self._stopping.is_set():
@@ -76,7 +76,7 @@ class Supervisor:
 
     def problems(self) -> list[str]:
         """Parts that have ended, one line each: not running yet, or restarted in the last minute."""
-        self.look()
+        self.check()
         now = time.monotonic()
         problems = []
         for name, part in self._parts.items():
@@ -92,7 +92,7 @@ class Supervisor:
     def _run(self) -> None:
         while not self._stopping.wait(self._every_s):
             try:
-                self.look()
+                self.check()
                 self._also()
             except Exception:
                 log.exception("a check of the supervisor failed; it continues")

@@ -67,11 +67,11 @@ class Batch:
         Raises:
             Conflict: the lease has expired.
         """
-        self._trainer.say(self, "ack", {**known(update=update), **_measured(metrics, step_metrics)})
+        self._trainer.finish_batch(self, "ack", {**known(update=update), **_measured(metrics, step_metrics)})
 
     def release(self, reason: str | None = None) -> None:
         """Release the batch, so that its groups can be fetched again."""
-        self._trainer.say(self, "release", known(reason=reason))
+        self._trainer.finish_batch(self, "release", known(reason=reason))
 
     def measure(
         self,
@@ -161,7 +161,7 @@ class Trainer:
 
         def fetch_ahead() -> None:
             while room.acquire() and not ended.is_set() and not self._stop.is_set():
-                got = self._patient(patience_s, ended)
+                got = self._wait_for_batch(patience_s, ended)
                 ahead.put(got)
                 if not isinstance(got, Batch):
                     return
@@ -186,7 +186,7 @@ class Trainer:
                 if isinstance(left, Batch):
                     self._give_back(left)
 
-    def say(self, batch: Batch, word: str, body: Mapping[str, Any]) -> None:
+    def finish_batch(self, batch: Batch, word: str, body: Mapping[str, Any]) -> None:
         """``ack`` or ``release`` a batch of this consumer."""
         path = f"/api/v1/batches/{quote(batch.uid, safe='')}/{word}"
         with self._lock:
@@ -211,7 +211,7 @@ class Trainer:
         with contextlib.suppress(Conflict):
             batch.release("fetched ahead and not used")
 
-    def _patient(self, patience_s: float | None, ended: threading.Event) -> Batch | StudioError | None:
+    def _wait_for_batch(self, patience_s: float | None, ended: threading.Event) -> Batch | StudioError | None:
         waited = 0.0
         while not ended.is_set() and not self._stop.is_set():
             now = WAIT_S if patience_s is None else min(WAIT_S, patience_s - waited)

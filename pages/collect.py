@@ -22,7 +22,7 @@ SHOWN = (
     "created_at", "agent", "model", "channel", "status", "call_kind", "transition",
     "n_prompt_tokens", "n_response_tokens", "latency_s", "token_source", "identity_source", "preview",
 )  # fmt: skip
-NARROW = ("channel", "source")
+FILTERS = ("channel", "source")
 N_FEEDBACK = 8
 FEEDBACK_CHARS = 120
 ENGINE_TONE: dict[bool | None, Tone] = {True: "good", False: "bad", None: ""}
@@ -78,18 +78,18 @@ def traffic() -> None:
 
 def newest_view() -> View:
     """The filters of the newest calls."""
-    chosen = {name: st.session_state.get(name) for name in NARROW}
+    chosen = {name: st.session_state.get(name) for name in FILTERS}
     return View({name: value for name, value in chosen.items() if value is not None})
 
 
 def controls() -> bool:
     """The controls above the newest calls. Returns whether the table updates automatically."""
-    facets = state.service().pool.stats.facets(View(), NARROW)
+    facets = state.service().pool.stats.facets(View(), FILTERS)
     with st.container(horizontal=True, vertical_alignment="center", key="newest-head"):
         kit.section("Newest calls", f"the last {N_NEWEST}; click one to inspect it")
         with st.container(width=215, key="demo-control"):
             demo_control()
-        for name in NARROW:
+        for name in FILTERS:
             options = [str(value) for value, _ in facets[name] if value is not None]
             if (wanted := state.query(name)) is not None and wanted not in options:
                 options.append(wanted)

@@ -255,8 +255,8 @@ def preview(action: Action, view: View, ready: bool) -> None:
 def affected(action: Action, view: View) -> None:
     """Counts of everything that the label affects, not only of the rows on this page."""
     name = f"{action.target}_uid"
-    own = view if action.uids is None else View({name: list(action.uids)})
-    counts = state.service().pool.stats.reach(own, action.target)
+    target_view = view if action.uids is None else View({name: list(action.uids)})
+    counts = state.service().pool.stats.reach(target_view, action.target)
     kit.figures(
         [
             kit.Figure("Affects groups", kit.count(counts["n_groups"])),

@@ -49,6 +49,6 @@ def _ask(key: str, address: str) -> None:
     if is_studio_key(given.strip(), key):
         st.session_state[ADMITTED] = hash_key(key)
         st.rerun()
-    lifecycle.wrong_keys.wrong(address, hash_key(given))
+    lifecycle.wrong_keys.count_failure(address, hash_key(given))
     lifecycle.count_refusal("unauthorized")
     st.error("This is not the admin key.")

@@ -26,8 +26,8 @@ def write(name: str, value: Any) -> None:
     path = _path()
     with _lock:
         kept = _read(path)
-        own = {**kept.get(state.author(), {}), name: value}
-        kept[state.author()] = {key: one for key, one in own.items() if one is not None}
+        preferences = {**kept.get(state.author(), {}), name: value}
+        kept[state.author()] = {key: one for key, one in preferences.items() if one is not None}
         fresh = path.with_suffix(".part")
         fresh.write_text(json.dumps(kept, indent=1, sort_keys=True), encoding="utf-8")
         fresh.replace(path)

@@ -137,7 +137,7 @@ def test_a_backup_of_a_studio_that_is_written_reads_on(studio: Studio, tmp_path:
             assert steps == original[: len(steps)]
         again.send("new")
         again.catch_up()
-        assert again.pool.trajectories.knows("new")
+        assert again.pool.trajectories.exists("new")
         again.close()
 
 
@@ -267,7 +267,7 @@ def test_retention_spares_versions_leases_and_what_is_new(studio: Studio) -> Non
     version = version_plan(pool, "v1").steps.to_pylist()
     whole = pool.trajectories.get("a0")
     assert pool.retention.apply(Retention(consumed=1), author="ann")["n_trajectories"] == 1
-    assert not pool.trajectories.knows("b0")
+    assert not pool.trajectories.exists("b0")
     assert pool.retention.apply(rule, author="ann")["n_trajectories"] == 2
     assert sorted(pool.trajectories.uids()) == ["a0", "c0", "d0"]
     assert pool.retention.apply(rule, author="ann")["n_trajectories"] == 0

@@ -35,9 +35,9 @@ from core.api.schemas import (
     TIME,
     TOTALS,
     array,
+    bounded_integer,
     obj,
     or_null,
-    whole,
 )
 from core.backup import backup
 from core.batch.datasets import freeze_version, version_plan
@@ -176,7 +176,7 @@ def verify(call: Call) -> Any:
     "GET",
     "/datasets/{name}/diff",
     obj(a=STR, b=STR, counts=OBJ, changes=array(OBJ), truncated=BOOL),
-    query={"to": STR, "limit": whole(1, 100_000)},
+    query={"to": STR, "limit": bounded_integer(1, 100_000)},
     statuses=(404,),
 )
 def diff(call: Call) -> Any:
@@ -300,7 +300,7 @@ def agreement(call: Call) -> Any:
     "GET",
     "/disagreements",
     obj(disagreements=array(obj(step_uid=TEXT_OR_NULL, trajectory_uid=STR, opinions=array(OBJ)))),
-    query={"kind": KIND, "level": LEVEL, "limit": LIMIT, "offset": whole(0, 10**9)},
+    query={"kind": KIND, "level": LEVEL, "limit": LIMIT, "offset": bounded_integer(0, 10**9)},
 )
 def disagreements(call: Call) -> Any:
     """Items that reviewers label differently, newest first."""

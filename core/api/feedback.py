@@ -22,7 +22,7 @@ from core.types import FeedbackKind
 routes = Router()
 
 MAX_TEXT_CHARS = 1_000_000
-UP = {"up": 1.0, "down": 0.0}
+THUMBS = {"up": 1.0, "down": 0.0}
 EXAMPLE = {
     "feedback": [
         {"feedback_uid": "msg-17-thumb", "response_id": "chatcmpl-abc", "kind": "thumbs", "value": "up"},
@@ -96,7 +96,7 @@ class FeedbackIn(FeedbackTarget):
         if kind == FeedbackKind.THUMBS:
             if isinstance(value, bool):
                 self.value = "up" if value else "down"
-            elif value not in UP:
+            elif value not in THUMBS:
                 raise ValueError("thumbs are up or down, or null to withdraw them")
         elif kind == FeedbackKind.SCORE:
             if isinstance(value, bool) or not isinstance(value, float):
@@ -109,7 +109,7 @@ class FeedbackIn(FeedbackTarget):
         """The entry of the journal record."""
         reward = None
         if self.kind == FeedbackKind.THUMBS and isinstance(self.value, str):
-            reward = UP[self.value]
+            reward = THUMBS[self.value]
         elif self.kind == FeedbackKind.SCORE and isinstance(self.value, float):
             reward = self.value
             if self.scale is not None:

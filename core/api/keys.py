@@ -6,7 +6,7 @@ from typing import Any
 
 from core.api.handling import CATCH_UP_S, Call
 from core.api.routing import Router
-from core.api.schemas import INT, SESSION, STR, array, obj, whole
+from core.api.schemas import INT, SESSION, STR, array, bounded_integer, obj
 from core.gateway.access.keys import key_id
 from core.records import revoke_record
 
@@ -17,7 +17,7 @@ routes = Router()
     "GET",
     "/sessions",
     obj(sessions=array(SESSION), n_sessions=INT),
-    query={"trajectory_uid": STR, "limit": whole(1, 10_000)},
+    query={"trajectory_uid": STR, "limit": bounded_integer(1, 10_000)},
 )
 def list_keys(call: Call) -> Any:
     """Session keys by id, newest first.

@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse
 from core.api import batches, clawr1, data, feedback, keys, metrics, produce, read, recipes, train, views
 from core.api.handling import Call
 from core.api.routing import Operation, Router
-from core.api.schemas import ANY, BOOL, INT, OBJ, STR, Schema, array, obj, whole
+from core.api.schemas import ANY, BOOL, INT, OBJ, STR, Schema, array, bounded_integer, obj
 from core.gateway.access.roles import Role
 
 SERVED: Final = tuple(
@@ -99,7 +99,7 @@ CAPTURE: Final = (
     Operation(
         "GET", "/responses/{response_id}/input_items", "capture", "The input of an earlier response",
         obj(data=array(OBJ), has_more=BOOL), statuses=(400, 404),
-        query={"limit": whole(1, 100), "order": {"enum": ["asc", "desc"]}, "after": STR},
+        query={"limit": bounded_integer(1, 100), "order": {"enum": ["asc", "desc"]}, "after": STR},
     ),
     _passed_on("/embeddings", "Embeddings"),
     _passed_on("/tokenize", "Tokenize a text"),

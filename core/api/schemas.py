@@ -37,12 +37,12 @@ def obj(**properties: Schema) -> Schema:
     return {"type": "object", "properties": properties, "required": sorted(properties)}
 
 
-def whole(low: int, high: int) -> Schema:
+def bounded_integer(low: int, high: int) -> Schema:
     """The schema of a bounded integer in the query string."""
     return {"type": "integer", "minimum": low, "maximum": high}
 
 
-LIMIT: Final = whole(1, 1000)
+LIMIT: Final = bounded_integer(1, 1000)
 STEP_ROW: Final = obj(
     step_uid=STR, trajectory_uid=STR, prompt_uid=STR, step_index=INT, channel=STR, source=STR, agent=TEXT_OR_NULL,
     model=TEXT_OR_NULL, policy_version=INT_OR_NULL, token_source=STR, transition=TEXT_OR_NULL, call_kind=STR,

@@ -220,7 +220,7 @@ class Target(WireModel):
     trajectory_uid: Uid | None = None
 
     @model_validator(mode="after")
-    def _one(self) -> Target:
+    def _check_one_target(self) -> Target:
         if (self.step_uid is None) == (self.trajectory_uid is None):
             raise ValueError("name exactly one of step_uid and trajectory_uid")
         return self

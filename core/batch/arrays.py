@@ -75,10 +75,10 @@ def step_table(plan: Plan, reader: TokenReader, low: int, high: int) -> pa.Table
     counted = np.ones(len(response), np.int8) if sequences.masked is None else ~sequences.masked[response]
     dropped = np.bincount(np.repeat(np.arange(high - low), n_response), counted == 0, minlength=high - low) > 0
     columns: dict[str, Any] = {
-        "prompt_ids": lists(prompt, n_prompt, pa.int32(), known=n_response > 0),
-        "response_ids": lists(sequences.ids[response], n_response, pa.int32(), known=n_response > 0),
-        "response_logprobs": lists(scores, n_response, pa.float32(), known=known),
-        "response_mask": lists(counted.astype(np.int8), n_response, pa.int8(), known=dropped),
+        "prompt_ids": list_column(prompt, n_prompt, pa.int32(), known=n_response > 0),
+        "response_ids": list_column(sequences.ids[response], n_response, pa.int32(), known=n_response > 0),
+        "response_logprobs": list_column(scores, n_response, pa.float32(), known=known),
+        "response_mask": list_column(counted.astype(np.int8), n_response, pa.int8(), known=dropped),
     }
     for field in SCHEMA:
         if field.name not in columns:
@@ -87,7 +87,9 @@ def step_table(plan: Plan, reader: TokenReader, low: int, high: int) -> pa.Table
     return pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
-def lists(values: NDArray[Any], lengths: Ints, kind: pa.DataType, *, known: NDArray[np.bool_] | None = None) -> Any:
+def list_column(
+    values: NDArray[Any], lengths: Ints, kind: pa.DataType, *, known: NDArray[np.bool_] | None = None
+) -> Any:
     """A flat array cut into a list column; NaN becomes null, and lists that aren't ``known`` become null.
 
     Args:

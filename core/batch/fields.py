@@ -76,11 +76,11 @@ def baselines(candidates: Candidates, alive: Ints, fields: StepFields) -> tuple[
     m, n_groups = len(candidates.group), len(candidates.prompt_uids)
     greedy = np.zeros(m, dtype=np.bool_)
     baseline = np.full(m, np.nan)
-    flags, own = fields.greedy(alive), fields.numbers(alive, "baseline")
-    assert flags is not None and own is not None
+    flags, step_baselines = fields.greedy(alive), fields.numbers(alive, "baseline")
+    assert flags is not None and step_baselines is not None
     greedy[candidates.trajectory[alive[flags]]] = True
-    known = alive[~np.isnan(own)][::-1]
-    baseline[candidates.trajectory[known]] = own[~np.isnan(own)][::-1]
+    known = alive[~np.isnan(step_baselines)][::-1]
+    baseline[candidates.trajectory[known]] = step_baselines[~np.isnan(step_baselines)][::-1]
     reward = candidates.numbers("trajectory_reward")[candidates.first]
     counted = np.flatnonzero(greedy & ~np.isnan(reward))
     n = np.bincount(candidates.group[counted], minlength=n_groups)

@@ -131,7 +131,7 @@ class Leases:
             if wanted.request_id is not None:
                 earlier = self.pool.batches.of_request(wanted.consumer, wanted.request_id)
                 if earlier is not None and earlier["state"] in ("leased", "acked"):
-                    return self._again(earlier)
+                    return self._renewed_lease(earlier)
             chosen = self.choose(wanted)
             made = self.preview(wanted, chosen)
             least = 1 if wanted.partial else made.recipe.batch_size or 1
@@ -150,8 +150,8 @@ class Leases:
         if wanted.dataset is None:
             return self._recipe(wanted)
         if wanted.recipe is None and wanted.recipe_name is None:
-            own = self.pool.versions.get(wanted.dataset)["recipe"]
-            return RecipeChoice(parse_recipe({**own, "dataset": wanted.dataset}))
+            version_recipe = self.pool.versions.get(wanted.dataset)["recipe"]
+            return RecipeChoice(parse_recipe({**version_recipe, "dataset": wanted.dataset}))
         chosen = self._recipe(wanted)
         return replace(chosen, recipe=chosen.recipe.model_copy(update={"dataset": wanted.dataset}))
 
@@ -171,7 +171,7 @@ class Leases:
         """The plan of a batch as it was leased. NotFound when there is no such batch."""
         return deserialize_plan(self.pool.batches.plan(batch_uid), self.pool)
 
-    def _again(self, batch: dict[str, Any]) -> LeasedBatch:
+    def _renewed_lease(self, batch: dict[str, Any]) -> LeasedBatch:
         made = self.plan_of(batch["batch_uid"])
         chosen = RecipeChoice(made.recipe, batch["recipe_name"], batch["recipe_version"])
         return LeasedBatch(batch, made, chosen, repeated=True)

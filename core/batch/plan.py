@@ -25,10 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from core.batch.candidates import candidates
-from core.batch.choose import Chooser, pair_table, tables
 from core.batch.funnel import Funnel, quoted
 from core.batch.recipe import Recipe
 from core.batch.result import Plan, PlanGroup, PlanTrajectory
+from core.batch.selector import TrajectorySelector, pair_table, tables
 from core.batch.source import PlanPool, PlanSource
 from core.batch.versions import VersionSource
 from core.credit.types import Bools
@@ -79,14 +79,16 @@ def _plan_of_version(source: VersionSource, view: View, recipe: Recipe, in_use: 
         )
     plain = recipe.model_copy(update={"dataset": None})
     made = _plan(source, source.view, plain, in_use)
-    return replace(made, recipe=recipe, hash=source.hash_of(made.hash), dataset_version=source.about())
+    return replace(made, recipe=recipe, hash=source.hash_of(made.hash), dataset_version=source.plan_reference())
 
 
 def count_plan(pool: PlanPool, view: View, recipe: Recipe) -> dict[str, int]:
     """``plan(…).counts`` without advantages, tables or a hash: a sixth of the work on a large pool. Raises as plan."""
     if recipe.dataset is not None:
         return plan(pool, view, recipe).counts
-    funnel = _left(pool.training, view if recipe.view is None else narrowed(view, recipe.view), recipe, None).funnel
+    funnel = _remaining(
+        pool.training, view if recipe.view is None else narrowed(view, recipe.view), recipe, None
+    ).funnel
     n_prompt, n_response = (
         funnel.candidates.numbers(name)[funnel.alive] for name in ("n_prompt_tokens", "n_response_tokens")
     )
@@ -105,12 +107,12 @@ class _Remaining:
     """What no reason took out, the policy version that staleness counted from, and which step lacks what."""
 
     funnel: Funnel
-    chooser: Chooser
+    selector: TrajectorySelector
     version: int | None
     lacks: list[str]
 
 
-def _left(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | None) -> _Remaining:
+def _remaining(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | None) -> _Remaining:
     rows = source.plan_rows(view, channel=recipe.channel)
     if recipe.rewards is not None:
         rows = _with_rewards(rows, source.trajectory_rewards(recipe.rewards, channel=recipe.channel))
@@ -126,17 +128,17 @@ def _left(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | Non
         named = recipe.policy_version
         version = source.version_in_force(recipe.channel) if named is None else named
         _drop_stale(funnel, version, recipe.max_staleness)
-    chooser = Chooser(funnel, recipe)
-    lacks = chooser.drop_missing_fields(source)
-    chooser.drop_unselected()
-    chooser.drop_by_size()
-    return _Remaining(funnel, chooser, version, lacks)
+    selector = TrajectorySelector(funnel, recipe)
+    lacks = selector.drop_missing_fields(source)
+    selector.drop_unselected()
+    selector.drop_by_size()
+    return _Remaining(funnel, selector, version, lacks)
 
 
 def _plan(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | None) -> Plan:
-    left = _left(source, view, recipe, in_use)
+    left = _remaining(source, view, recipe, in_use)
     funnel = left.funnel
-    batch, rows, chosen = left.chooser.batch()
+    batch, rows, chosen = left.selector.batch()
     credit = recipe.estimator.advantages(recipe.options, batch)
     steps, trajectories = tables(funnel, rows, chosen, batch, credit, recipe)
     request = {

@@ -97,7 +97,7 @@ class Redacted:
         }
 
 
-BESIDE = ("metadata", "sampling", "error", "finish_reason")
+TEXT_FIELDS = ("metadata", "sampling", "error", "finish_reason")
 """Fields of a step that exports contain as text, and that its tokens don't contain."""
 IDENTIFIERS = ("prompt_uid", "trajectory_uid", "step_uid", "model", "agent")
 """Columns of members whose values are names. A name can't be masked: a hit in it drops the step."""
@@ -145,8 +145,8 @@ def redact(
         progress(n_clean, len(wanted))
     for done, owner in enumerate((owner for owner in wanted if owner in suspects), n_clean + 1):
         uids = wanted[owner] - named.keys()
-        whole = [step for step in source.trajectory(owner)["steps"] if step["step_uid"] in uids]
-        _trajectory(redacted, whole, rules, known)
+        selected = [step for step in source.trajectory(owner)["steps"] if step["step_uid"] in uids]
+        _trajectory(redacted, selected, rules, known)
         if progress is not None:
             progress(done, len(wanted))
     return redacted
@@ -186,8 +186,8 @@ def _suspects(
     def hit_over(first: str, second: str) -> bool:
         return any(over_border(rules.plain_hits, json.loads(first), json.loads(second)))
 
-    suspects = screening.trajectories_saying(owners, hit, may=rules.stored_needle)
-    suspects |= screening.trajectories_saying_over(
+    suspects = screening.trajectories_with_hit(owners, hit, may=rules.stored_needle)
+    suspects |= screening.trajectories_with_border_hit(
         [one for one in owners if one not in suspects], hit_over, may=rules.needle
     )
     spelled = _spelled_hashes(known)
@@ -244,12 +244,16 @@ def _trajectory(
     texts = [known[step["tokenizer_hash"]] for step in steps]
     ids = [_ids(step, text) for step, text in zip(steps, texts, strict=True)]
     runs = _runs(steps, ids, texts, rules, anyway=any(one.counts for one in hits_of_steps))
-    missing = [_unlocated(step, one, own) for step, one, own in zip(steps, hits_of_steps, runs, strict=True)]
+    missing = [
+        _unlocated(step, one, step_runs) for step, one, step_runs in zip(steps, hits_of_steps, runs, strict=True)
+    ]
     literals = {item for one in missing for item in one if len(item[1]) >= MIN_LITERAL}
     if literals:
         # In all steps, so that those which share tokens mask the same ones.
         runs = _runs(steps, ids, texts, replace(rules, literals=tuple(sorted(literals))), anyway=True)
-        missing = [_unlocated(step, one, own) for step, one, own in zip(steps, hits_of_steps, runs, strict=True)]
+        missing = [
+            _unlocated(step, one, step_runs) for step, one, step_runs in zip(steps, hits_of_steps, runs, strict=True)
+        ]
     for i, step in enumerate(steps):
         uid, spelled = step["step_uid"], ids[i] is not None
         has_ids = step["prompt_ids"] is not None or step["response_ids"] is not None
@@ -294,9 +298,9 @@ def _runs(
     same tokens of what they share.
     """
     runs: list[list[Hit]] = []
-    for step, text, own in zip(steps, texts, ids, strict=True):
+    for step, text, token_ids in zip(steps, texts, ids, strict=True):
         first = _n_prompt(step)
-        pieces = [] if text is None or own is None else _spelled(own[first:], text)
+        pieces = [] if text is None or token_ids is None else _spelled(token_ids[first:], text)
         hits = rules.token_runs(pieces)
         runs.append([hit._replace(begin=first + hit.begin, end=first + hit.end) for hit in hits])
     anyway = anyway or any(runs)
@@ -305,21 +309,23 @@ def _runs(
         children.setdefault(step["parent_step_uid"] or "", []).append(i)
     done: set[int] = set()
     for i in reversed(range(len(steps))):
-        own, text = ids[i], texts[i]
-        if own is None or text is None or not (anyway or steps[i]["messages"] is None):
+        token_ids, text = ids[i], texts[i]
+        if token_ids is None or text is None or not (anyway or steps[i]["messages"] is None):
             continue
         longer = (j for j in children.get(steps[i]["step_uid"], ()) if j in done and texts[j] is text)
-        child = next((j for j in longer if _begins(ids[j], own)), None)
+        child = next((j for j in longer if _begins(ids[j], token_ids)), None)
         if child is None:
-            runs[i] += rules.token_runs(_spelled(own, text))
+            runs[i] += rules.token_runs(_spelled(token_ids, text))
         else:
-            runs[i] += [hit._replace(end=min(hit.end, len(own))) for hit in runs[child] if hit.begin < len(own)]
+            runs[i] += [
+                hit._replace(end=min(hit.end, len(token_ids))) for hit in runs[child] if hit.begin < len(token_ids)
+            ]
         done.add(i)
     return runs
 
 
-def _begins(longer: NDArray[np.int64] | None, own: NDArray[np.int64]) -> bool:
-    return longer is not None and len(longer) >= len(own) and bool(np.array_equal(longer[: len(own)], own))
+def _begins(longer: NDArray[np.int64] | None, prefix: NDArray[np.int64]) -> bool:
+    return longer is not None and len(longer) >= len(prefix) and bool(np.array_equal(longer[: len(prefix)], prefix))
 
 
 def _spelled(ids: NDArray[np.int64], text: TokenText) -> list[bytes]:
@@ -401,11 +407,14 @@ def _text_hits(step: Mapping[str, Any], rules: Redaction, seen: dict[tuple[int, 
         add_hits(hits.context, tool)
     if step["response_message"] is not None:
         add_hits(hits.answer, step["response_message"])
-    for name in BESIDE:
+    for name in TEXT_FIELDS:
         if step.get(name):
             add_hits(hits.other, step[name])
-    whole = [*(step["messages"] or ()), *([] if step["response_message"] is None else [step["response_message"]])]
-    for first, second in pairwise(whole):
+    conversation = [
+        *(step["messages"] or ()),
+        *([] if step["response_message"] is None else [step["response_message"]]),
+    ]
+    for first, second in pairwise(conversation):
         pair = (id(first), id(second), -1)
         if pair not in seen:
             seen[pair] = HitSummary()

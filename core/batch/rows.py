@@ -99,12 +99,12 @@ def training_rows(plan: Plan, reader: TokenReader, *, merge: bool) -> Iterator[R
         trajectory, group = (steps[name].to_numpy().astype(np.int64) for name in ("trajectory", "group"))
         per_token = _flat(steps["token_advantages"]) if token_level else None
         advantage = steps["advantage"].cast(pa.float64()).to_numpy().astype(np.float32)
-        laid = _lay(sequences, _merged(sequences, trajectory)) if merge else _each(sequences)
-        first, last = laid.first, laid.last
-        loss, logprobs, advantages = _scores(sequences, laid, advantage, per_token)
+        layout = _span_rows(sequences, _merged(sequences, trajectory)) if merge else _step_rows(sequences)
+        first, last = layout.first, layout.last
+        loss, logprobs, advantages = _scores(sequences, layout, advantage, per_token)
         yield Rows(
-            ids=laid.ids,
-            offsets=laid.offsets,
+            ids=layout.ids,
+            offsets=layout.offsets,
             loss=loss,
             logprobs=logprobs,
             advantages=advantages,
@@ -113,11 +113,11 @@ def training_rows(plan: Plan, reader: TokenReader, *, merge: bool) -> Iterator[R
             last_step=last + low,
             trajectory=trajectory[last],
             group=group[last],
-            steps=laid.steps + low,
-            begins=laid.begins,
-            n_response=laid.n_response,
-            parent=laid.parent,
-            n_shared=laid.n_shared,
+            steps=layout.steps + low,
+            begins=layout.begins,
+            n_response=layout.n_response,
+            parent=layout.parent,
+            n_shared=layout.n_shared,
             done=high,
         )
 
@@ -131,7 +131,7 @@ class _Span:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Laid:
+class _RowLayout:
     """Where rows stand: fields as in ``Rows``, steps numbered as the sequences."""
 
     ids: Int32
@@ -169,13 +169,13 @@ def _merged_trajectory(sequences: Sequences, low: int, high: int) -> list[_Span]
     return rows
 
 
-def _each(sequences: Sequences) -> _Laid:
+def _step_rows(sequences: Sequences) -> _RowLayout:
     """A row for each sequence, where it stands."""
     every = np.arange(len(sequences), dtype=np.int64)
     none = np.full(len(sequences), -1, dtype=np.int64)
     before = none if sequences.parent is None else np.where(sequences.parent < every, sequences.parent, -1)
     n_shared = np.zeros_like(every) if sequences.n_shared is None else np.where(before >= 0, sequences.n_shared, 0)
-    return _Laid(
+    return _RowLayout(
         ids=sequences.ids,
         offsets=sequences.offsets,
         first=every,
@@ -188,7 +188,7 @@ def _each(sequences: Sequences) -> _Laid:
     )
 
 
-def _lay(sequences: Sequences, spans: list[_Span]) -> _Laid:
+def _span_rows(sequences: Sequences, spans: list[_Span]) -> _RowLayout:
     """A row for each span."""
     chosen = np.array([span.sequence for span in spans], dtype=np.int64)
     lengths = sequences.lengths[chosen]
@@ -197,7 +197,7 @@ def _lay(sequences: Sequences, spans: list[_Span]) -> _Laid:
     steps = np.array([i for span in spans for i in span.steps], dtype=np.int64)
     row = np.repeat(np.arange(len(spans)), counts)
     first, last = (np.array([span.steps[k] for span in spans], dtype=np.int64) for k in (0, -1))
-    return _Laid(
+    return _RowLayout(
         ids=sequences.ids[ragged_index(sequences.offsets[:-1][chosen], lengths)],
         offsets=offsets,
         first=first,
@@ -211,21 +211,21 @@ def _lay(sequences: Sequences, spans: list[_Span]) -> _Laid:
 
 
 def _scores(
-    sequences: Sequences, laid: _Laid, advantage: Float32, per_token: Float32 | None
+    sequences: Sequences, layout: _RowLayout, advantage: Float32, per_token: Float32 | None
 ) -> tuple[Bools, Float32, Float32]:
     """``Rows.loss``, ``Rows.logprobs`` and ``Rows.advantages``."""
-    at = ragged_index(laid.begins, laid.n_response)
-    source = ragged_index(sequences.offsets[:-1][laid.steps] + sequences.n_prompt[laid.steps], laid.n_response)
-    loss = np.zeros(len(laid.ids), dtype=np.bool_)
+    at = ragged_index(layout.begins, layout.n_response)
+    source = ragged_index(sequences.offsets[:-1][layout.steps] + sequences.n_prompt[layout.steps], layout.n_response)
+    loss = np.zeros(len(layout.ids), dtype=np.bool_)
     loss[at] = True if sequences.masked is None else ~sequences.masked[source]
-    logprobs, advantages = (np.full(len(laid.ids), np.nan, dtype=np.float32) for _ in range(2))
+    logprobs, advantages = (np.full(len(layout.ids), np.nan, dtype=np.float32) for _ in range(2))
     if sequences.logprobs is not None:
         logprobs[at] = sequences.logprobs[source]
     if per_token is None:
-        advantages[at] = np.repeat(advantage[laid.steps], laid.n_response)
+        advantages[at] = np.repeat(advantage[layout.steps], layout.n_response)
     else:
         first = np.cumsum(sequences.n_response) - sequences.n_response
-        advantages[at] = per_token[ragged_index(first[laid.steps], laid.n_response)]
+        advantages[at] = per_token[ragged_index(first[layout.steps], layout.n_response)]
     if sequences.masked is not None:
         advantages[at[sequences.masked[source]]] = np.nan
     return loss, logprobs, advantages

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from core.batch.redact import BESIDE
+from core.batch.redact import TEXT_FIELDS
 from core.batch.source import PlanPool
 from core.errors import InvalidInput
 from core.pool.redaction.cleaning import clean_conversation
@@ -40,7 +40,7 @@ class VersionSource:
         """The view that was frozen."""
         return View(self.head["view"]["filters"], self.head["view"]["where"])
 
-    def about(self) -> dict[str, Any]:
+    def plan_reference(self) -> dict[str, Any]:
         """The plan's reference to its dataset version."""
         keys = ("name", "version_uid", "content_hash", "parent", "author", "created_at", "provenance", "redaction")
         about = {**{key: self.head[key] for key in keys}, "has_masks": self.has_masks}
@@ -131,7 +131,7 @@ class VersionSource:
         """The step redacted. ``known``: by identity, what steps of one trajectory share is cleaned once."""
         assert self.redaction is not None
         rules = self.redaction
-        texts = (*BESIDE, "tools", "tags", "preview", "prompt_preview")
+        texts = (*TEXT_FIELDS, "tools", "tags", "preview", "prompt_preview")
         made = {**step, **{name: rules.clean(step[name]) for name in texts if name in step}}
         if "messages" in step:
             made["messages"], made["response_message"] = clean_conversation(
@@ -149,9 +149,11 @@ def _masked_tokens(step: Mapping[str, Any], starts: list[int], ends: list[int], 
     masked = np.zeros(n_prompt + n_response, dtype=np.bool_)
     for start, end in zip(starts, ends, strict=True):
         masked[start:end] = True
-    own = step["response_mask"]
+    response_mask = step["response_mask"]
     return {
-        "response_mask": (~masked[n_prompt:]).astype(np.uint8) if own is None else np.where(masked[n_prompt:], 0, own),
+        "response_mask": (~masked[n_prompt:]).astype(np.uint8)
+        if response_mask is None
+        else np.where(masked[n_prompt:], 0, response_mask),
         "prompt_ids": None if prompt is None else np.where(masked[:n_prompt], np.int32(mask_id), prompt),
         "response_ids": None if response is None else np.where(masked[n_prompt:], np.int32(mask_id), response),
         "response_logprobs": logprobs
@@ -167,7 +169,7 @@ def _still_shared(sequences: Sequences, ids: np.ndarray) -> np.ndarray | None:
     shared = sequences.n_shared.copy()
     for i, (parent, n) in enumerate(zip(sequences.parent.tolist(), sequences.n_shared.tolist(), strict=True)):
         if parent >= 0 and n:
-            own, other = int(sequences.offsets[i]), int(sequences.offsets[parent])
-            differs = np.flatnonzero(ids[own : own + n] != ids[other : other + n])
+            start, parent_start = int(sequences.offsets[i]), int(sequences.offsets[parent])
+            differs = np.flatnonzero(ids[start : start + n] != ids[parent_start : parent_start + n])
             shared[i] = differs[0] if len(differs) else n
     return shared

@@ -118,9 +118,9 @@ def credit_of(
     credits = []
     same = SamePool(pool)
     for name in algorithms:
-        own: dict[str, Any] = {} if name == recipe.algorithm else {"options": {}}
+        defaults: dict[str, Any] = {} if name == recipe.algorithm else {"options": {}}
         try:
-            wanted = parse_recipe({**recipe.to_json(), "algorithm": name, "batch_size": None, **own})
+            wanted = parse_recipe({**recipe.to_json(), "algorithm": name, "batch_size": None, **defaults})
             made = plan(same, view, wanted)
         except InvalidInput as error:
             credits.append(TrajectoryCredit(name, error=error.message))

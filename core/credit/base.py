@@ -26,7 +26,7 @@ class Option:
         minimum: smallest number, inclusive.
         maximum: greatest number, inclusive.
         optional: None is allowed.
-        whole: the number must be an integer.
+        integer: the number must be an integer.
     """
 
     default: Any
@@ -35,7 +35,7 @@ class Option:
     minimum: float | None = None
     maximum: float | None = None
     optional: bool = False
-    whole: bool = False
+    integer: bool = False
 
     def check(self, name: str, value: Any) -> Any:
         """Check a value and return it. InvalidInput names the option."""
@@ -48,13 +48,13 @@ class Option:
             return value
         if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
             raise InvalidInput(f"{name} is {value!r}, not a number", field=where)
-        if self.whole and value != int(value):
+        if self.integer and value != int(value):
             raise InvalidInput(f"{name} is {value}, not a whole number", field=where)
         if self.minimum is not None and value < self.minimum:
             raise InvalidInput(f"{name} is {value}", field=where, hint=f"at least {self.minimum:g}")
         if self.maximum is not None and value > self.maximum:
             raise InvalidInput(f"{name} is {value}", field=where, hint=f"at most {self.maximum:g}")
-        return int(value) if self.whole else float(value)
+        return int(value) if self.integer else float(value)
 
 
 CLIP = Option(None, "Clip advantages to ±clip; none (default, verl): no clipping", minimum=0, optional=True)

@@ -42,7 +42,7 @@ class UnitChain:
     lengths: Ints
     before: Ints | None = None
 
-    def followed(self, k: int) -> Bools:
+    def has_successor(self, k: int) -> Bools:
         """Whether each of k units has a successor: bool [k]."""
         result = np.zeros(k, dtype=np.bool_)
         if self.before is not None:
@@ -55,7 +55,7 @@ class UnitChain:
     def next(self, values: Floats) -> Floats:
         """Mean of the values of each unit's successors, 0 without any: float64 as ``values``."""
         if self.before is None:
-            return following(values, self.starts, self.lengths)
+            return next_values(values, self.starts, self.lengths)
         on = np.flatnonzero(self.before >= 0)
         n = np.bincount(self.before[on], minlength=len(values))
         total = np.bincount(self.before[on], weights=values[on], minlength=len(values))
@@ -125,12 +125,12 @@ def step_rewards(batch: CreditInput) -> Floats:
     A step has its recorded reward, or 0. R minus the rewards of all steps of the trajectory is the outcome reward. It
     is added to the last step; in a trajectory that forks, to the last step of each branch.
     """
-    own = np.where(np.isnan(batch.step_reward), 0.0, batch.step_reward)
-    here = np.bincount(batch.step_trajectory, weights=own, minlength=len(batch.reward))
-    total = here if batch.steps_reward is None else batch.steps_reward
-    ends = ~step_flow(batch).followed(len(own))
-    own[ends] += (batch.reward - total)[batch.step_trajectory[ends]]
-    return own
+    rewards = np.where(np.isnan(batch.step_reward), 0.0, batch.step_reward)
+    step_sums = np.bincount(batch.step_trajectory, weights=rewards, minlength=len(batch.reward))
+    total = step_sums if batch.steps_reward is None else batch.steps_reward
+    ends = ~step_flow(batch).has_successor(len(rewards))
+    rewards[ends] += (batch.reward - total)[batch.step_trajectory[ends]]
+    return rewards
 
 
 def discounted(values: Floats, starts: Ints, lengths: Ints, factor: float) -> Floats:
@@ -150,7 +150,7 @@ def discounted(values: Floats, starts: Ints, lengths: Ints, factor: float) -> Fl
     return result
 
 
-def following(values: Floats, starts: Ints, lengths: Ints) -> Floats:
+def next_values(values: Floats, starts: Ints, lengths: Ints) -> Floats:
     """The next value within each segment, 0 after its last: float64 as ``values``."""
     result = np.zeros(len(values))
     result[:-1] = values[1:]

@@ -69,7 +69,7 @@ ESTIMATOR = Estimator(
             choices=("best_worst", "all"),
         ),
         "margin": Option(0.0, "Rewards of a pair must differ by more than this", minimum=0),
-        "max_pairs": Option(None, "Most pairs per group, widest margin first", minimum=1, optional=True, whole=True),
+        "max_pairs": Option(None, "Most pairs per group, widest margin first", minimum=1, optional=True, integer=True),
     },
     select=select,
     pairs=pairs,

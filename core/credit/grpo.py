@@ -33,7 +33,7 @@ DDOF = Option(
     1,
     "Delta degrees of freedom of the std: 1 (verl, default) or 0 (ClawGym II)",
     minimum=0,
-    whole=True,
+    integer=True,
 )
 STD = Option(
     "group",

@@ -44,7 +44,7 @@ ESTIMATOR = Estimator(
     needs=needs,
     options={
         "min_reward": Option(None, "Minimum reward; none: also keep unscored trajectories", optional=True),
-        "best_of": Option(None, "Most trajectories kept per prompt group", optional=True, minimum=1, whole=True),
+        "best_of": Option(None, "Most trajectories kept per prompt group", optional=True, minimum=1, integer=True),
     },
     select=select,
 )

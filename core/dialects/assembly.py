@@ -12,7 +12,7 @@ import orjson
 
 from core.dialects.base import Json
 
-_ONCE: Final = frozenset({"id", "created", "model", "prompt_token_ids"})
+_FIRST_VALUE: Final = frozenset({"id", "created", "model", "prompt_token_ids"})
 """Fields whose first value counts; of other fields that do not grow, the last value counts."""
 _OBJECTS: Final = {"chat.completion.chunk": "chat.completion"}
 _GROWING: Final = frozenset({"token_ids", "response_token_ids"})
@@ -55,12 +55,12 @@ class Assembly:
         """Whether every choice has a ``finish_reason``."""
         return self.begun and all(choice.finish_reason is not None for choice in self._choices.values())
 
-    def whole(self) -> Json:
+    def full_answer(self) -> Json:
         """The answer so far, in the shape of a whole answer."""
         head = dict(self._head)
         if "object" in head:
             head["object"] = _OBJECTS.get(str(head["object"]), head["object"])
-        choices = [self._choices[index].whole() for index in sorted(self._choices)]
+        choices = [self._choices[index].full_choice() for index in sorted(self._choices)]
         # The answer has one __verbose, which belongs to a single choice.
         if self._verbose_tokens is not None and len(choices) == 1:
             self._verbose["tokens"] = self._verbose_tokens
@@ -118,7 +118,7 @@ class _Choice:
             elif name != "index":
                 _keep(self._rest, name, value)
 
-    def whole(self) -> Json:
+    def full_choice(self) -> Json:
         content: Json = {}
         if self._message is not None:
             content["message"] = self._whole_message(self._message)
@@ -134,7 +134,7 @@ class _Choice:
         }
 
     def chunk(self) -> Json:
-        choice = self.whole()
+        choice = self.full_choice()
         message = choice.pop("message", None)
         if message is not None:
             calls = [{"index": index, **_joined(call)} for index, call in sorted(self._calls.items())]
@@ -166,21 +166,21 @@ class _Choice:
     def _whole_message(self, message: Json) -> Json:
         texts = {name: "".join(pieces) for name, pieces in self._texts.items()}
         content = texts.pop("content", "")
-        whole: Json = {"role": message.get("role") or "assistant"}
+        full_message: Json = {"role": message.get("role") or "assistant"}
         filled = {name: text for name, text in texts.items() if text}
-        rest = {name: value for name, value in message.items() if name not in whole}
+        rest = {name: value for name, value in message.items() if name not in full_message}
         if self._legacy:
             rest["function_call"] = _joined(self._legacy)["function"]
         # Missing content is null beside other fields, as in whole answers.
         bare = bool(self._calls or filled or rest)
-        whole["content"] = content or (None if bare else "")
-        whole |= {**filled, **rest}
+        full_message["content"] = content or (None if bare else "")
+        full_message |= {**filled, **rest}
         if self._calls:
-            whole["tool_calls"] = [_joined(self._calls[index]) for index in sorted(self._calls)]
-        for holder in (whole, whole.get(_FIELDS_OF_PROVIDERS)):
+            full_message["tool_calls"] = [_joined(self._calls[index]) for index in sorted(self._calls)]
+        for holder in (full_message, full_message.get(_FIELDS_OF_PROVIDERS)):
             if isinstance(holder, dict) and isinstance(pieces := holder.get(_THINKING), list):
                 holder[_THINKING] = _thinking(pieces)
-        return whole
+        return full_message
 
     def _call(self, call: Json, piece: Json) -> None:
         for name, value in piece.items():
@@ -209,7 +209,7 @@ class _Choice:
 
 
 def _keep(held: Json, name: str, value: Any) -> None:
-    if held.get(name) is None or (value is not None and name not in _ONCE):
+    if held.get(name) is None or (value is not None and name not in _FIRST_VALUE):
         held[name] = value
 
 

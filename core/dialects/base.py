@@ -73,7 +73,7 @@ class Translation(Protocol):
         """The id in the agent's response; None if it is the engine's own."""
         ...
 
-    def whole(self, answer: Mapping[str, Any]) -> Json:
+    def full_answer(self, answer: Mapping[str, Any]) -> Json:
         """A chat answer in the agent's dialect."""
         ...
 

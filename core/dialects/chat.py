@@ -40,7 +40,7 @@ class PlainTranslation:
         self.engine_request = body
         self._stream = stream
 
-    def whole(self, answer: Mapping[str, Any]) -> Json:
+    def full_answer(self, answer: Mapping[str, Any]) -> Json:
         """The answer itself."""
         return dict(answer)
 
@@ -89,7 +89,7 @@ class CompletionsTranslation(PlainTranslation):
         if self._echoes:
             self.engine_request = {name: value for name, value in body.items() if name != "echo"}
 
-    def whole(self, answer: Mapping[str, Any]) -> Json:
+    def full_answer(self, answer: Mapping[str, Any]) -> Json:
         """The answer, with the prompt prepended if requested."""
         if not self._echoes:
             return dict(answer)
@@ -101,7 +101,7 @@ class CompletionsTranslation(PlainTranslation):
 
     def stream(self, answer: Mapping[str, Any]) -> bytes:
         """The chunks of a whole answer."""
-        return super().stream(self.whole(answer))
+        return super().stream(self.full_answer(answer))
 
     def relay(self) -> PlainRelay:
         """For an engine that streams."""

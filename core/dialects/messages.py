@@ -43,7 +43,7 @@ class MessagesTranslation:
         self._step_uid = ids.step_uid
         self._call_prefix = f"toolu_{ids.step_uid}"
 
-    def whole(self, answer: Mapping[str, Any]) -> Json:
+    def full_answer(self, answer: Mapping[str, Any]) -> Json:
         """A ``message`` object."""
         choice, message = first_choice(answer)
         content: list[Json] = []

@@ -45,9 +45,12 @@ class MessageAssembly:
         """Whether it has a ``stop_reason``."""
         return self._message is not None and self._message.get("stop_reason") is not None
 
-    def whole(self) -> Json:
+    def full_answer(self) -> Json:
         """The message so far."""
-        return {**(self._message or {}), "content": [self._blocks[index].whole() for index in sorted(self._blocks)]}
+        return {
+            **(self._message or {}),
+            "content": [self._blocks[index].content() for index in sorted(self._blocks)],
+        }
 
 
 class _Block:
@@ -72,7 +75,7 @@ class _Block:
             elif value is not None:
                 self._rest[name] = value
 
-    def whole(self) -> Json:
+    def content(self) -> Json:
         block = {**self._started, **self._rest}
         for name, pieces in self._texts.items():
             text = "".join(pieces)

@@ -24,7 +24,7 @@ class ResponsesTranslation:
         self._items = ResponseItems(body, ids, tools)
         self.response_id = self._items.response_id
 
-    def whole(self, answer: Mapping[str, Any]) -> Json:
+    def full_answer(self, answer: Mapping[str, Any]) -> Json:
         """A ``response`` object."""
         items = self._items
         choice, message = first_choice(answer)

@@ -86,11 +86,11 @@ def pad(plan: Plan, reader: TokenReader, *, merge: bool) -> Padded:
         n_before += len(rows)
         if np.isnan(columns["logprobs"][-1]).any():
             unknown.append(rows)
-    whole = {
+    joined = {
         name: np.concatenate(columns[name])
         for name in ("n_prompt", "n_response", "share_row", "share_at", "shares", "last", "step")
     }
-    p, r = int(whole["n_prompt"].max()), int(whole["n_response"].max())
+    p, r = int(joined["n_prompt"].max()), int(joined["n_response"].max())
     if n_before * (p + r) > CELLS_MAX:
         raise InvalidInput(
             f"{n_before} rows padded to {p + r} tokens are too many for this format",
@@ -99,17 +99,17 @@ def pad(plan: Plan, reader: TokenReader, *, merge: bool) -> Padded:
         )
     assigned = not any(np.isnan(values).any() for values in columns["advantages"])
     return Padded(
-        n_prompt=whole["n_prompt"],
-        n_response=whole["n_response"],
+        n_prompt=joined["n_prompt"],
+        n_response=joined["n_response"],
         prompts=columns["prompts"],
         responses=columns["responses"],
         loss=columns["loss"],
         logprobs=None if unknown else columns["logprobs"],
         advantages=columns["advantages"] if assigned else None,
-        share_at=whole["share_row"] * r + whole["share_at"],
-        shares=None if np.isnan(whole["shares"]).any() else whole["shares"],
-        last=whole["last"],
-        step=whole["step"],
+        share_at=joined["share_row"] * r + joined["share_at"],
+        shares=None if np.isnan(joined["shares"]).any() else joined["shares"],
+        last=joined["last"],
+        step=joined["step"],
         unknown=unknown_logprobs(unknown, "verl computes them all anew, and corrects nothing for who sampled"),
     )
 

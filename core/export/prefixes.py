@@ -25,18 +25,18 @@ class EncodedIds:
         self._parent, self._n_shared = rows.parent.tolist(), rows.n_shared.tolist()
         self._lengths = rows.lengths.tolist()
         n_own = rows.lengths - rows.n_shared
-        own, ends = encode(rows.ids[ragged_index(rows.offsets[:-1] + rows.n_shared, n_own)])
+        suffixes, ends = encode(rows.ids[ragged_index(rows.offsets[:-1] + rows.n_shared, n_own)])
         self._ends = np.concatenate([np.zeros(1, dtype=np.int64), ends])
         self._first_own = (np.cumsum(n_own) - n_own).tolist()
-        self._lay(own)
+        self._copy_rows(suffixes)
 
-    def _lay(self, own: np.ndarray) -> None:
+    def _copy_rows(self, suffixes: np.ndarray) -> None:
         """Copy each row's bytes together: what it shares from the row before, then its own."""
         borders = self._ends[np.append(self._first_own, len(self._ends) - 1)].tolist()
         self._shared: list[int] = []
         self._begins = [0]
         for i, (begin, end) in enumerate(pairwise(borders)):
-            self._shared.append(self.at(self._parent[i], self._n_shared[i]) if self._n_shared[i] else 0)
+            self._shared.append(self.n_bytes(self._parent[i], self._n_shared[i]) if self._n_shared[i] else 0)
             self._begins.append(self._begins[-1] + self._shared[i] + end - begin)
         out = np.empty(self._begins[-1], dtype=np.uint8)
         for i, (begin, end) in enumerate(pairwise(borders)):
@@ -44,19 +44,19 @@ class EncodedIds:
             if n_shared:
                 above = self._begins[self._parent[i]]
                 out[at : at + n_shared] = out[above : above + n_shared]
-            out[at + n_shared : self._begins[i + 1]] = own[begin:end]
+            out[at + n_shared : self._begins[i + 1]] = suffixes[begin:end]
         self._bytes = out.data
 
-    def at(self, i: int, n: int) -> int:
+    def n_bytes(self, i: int, n: int) -> int:
         """Bytes of the first ``n`` tokens of row ``i``."""
         while n < self._n_shared[i]:
             i = self._parent[i]
-        own = self._first_own[i]
-        return int(self._shared[i] + self._ends[own + n - self._n_shared[i]] - self._ends[own])
+        first_own = self._first_own[i]
+        return int(self._shared[i] + self._ends[first_own + n - self._n_shared[i]] - self._ends[first_own])
 
     def part(self, i: int, begin: int = 0, end: int | None = None) -> memoryview:
         """Bytes of tokens ``[begin, end)`` of row ``i``, by default to its end."""
         first = self._begins[i]
-        low = first + self.at(i, begin) if begin else first
-        high = self._begins[i + 1] if end is None or end == self._lengths[i] else first + self.at(i, end)
+        low = first + self.n_bytes(i, begin) if begin else first
+        high = self._begins[i + 1] if end is None or end == self._lengths[i] else first + self.n_bytes(i, end)
         return self._bytes[low:high]

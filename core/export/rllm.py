@@ -107,9 +107,9 @@ def _json_list(pieces: Sequence[Piece]) -> orjson.Fragment:
 def _steps(
     source: ExportSource, trajectory_uid: str, steps: list[tuple[int, dict[str, Any]]], numbers: _Numbers
 ) -> Iterator[dict[str, Any]]:
-    whole = {step["step_uid"]: step for step in source.trajectory(trajectory_uid)["steps"]}
+    steps_by_uid = {step["step_uid"]: step for step in source.trajectory(trajectory_uid)["steps"]}
     for i, row in steps:
-        step = whole[row["step_uid"]]
+        step = steps_by_uid[row["step_uid"]]
         answer = step["response_message"] or {}
         messages = [*(step["messages"] or []), *([answer] if answer else [])]
         prompt_ids, response_ids, logprobs = numbers.prompt_ids(i), numbers.response_ids(i), numbers.logprobs(i)

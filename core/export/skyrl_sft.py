@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from core.batch.arrays import lists
+from core.batch.arrays import list_column
 from core.batch.plan import Plan
 from core.batch.rows import training_rows
 from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Written, merged
@@ -24,7 +24,10 @@ SCHEMA = pa.schema({"input_ids": pa.list_(pa.int32()), "loss_mask": pa.list_(pa.
 
 def _groups(plan: Plan, source: ExportSource, merge: bool) -> Iterator[tuple[int, pa.Table, Written]]:
     for rows in map(with_context, training_rows(plan, source, merge=merge)):
-        columns = [lists(rows.ids, rows.lengths, pa.int32()), lists(rows.loss.astype(np.int8), rows.lengths, pa.int8())]
+        columns = [
+            list_column(rows.ids, rows.lengths, pa.int32()),
+            list_column(rows.loss.astype(np.int8), rows.lengths, pa.int8()),
+        ]
         yield rows.done, pa.table(columns, schema=SCHEMA), Written(len(rows), len(rows.ids), int(rows.loss.sum()))
 
 

@@ -113,11 +113,11 @@ def _opcodes(samples: list[_Sample], *, with_logprobs: bool) -> Iterator[Piece]:
 def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
     """Differences between the plan and slime's training."""
     n = len(plan.trajectories)
-    whole = Difference(
+    steps = Difference(
         "slime updates once for each global-batch-size of trajectories, and drops those that are over",
         f"--global-batch-size {n} --use-dynamic-batch-size",
     )
-    common = [whole, *bare_rows(plan), *one_temperature(plan, "--rollout-temperature")]
+    common = [steps, *bare_rows(plan), *one_temperature(plan, "--rollout-temperature")]
     if uses_planned_credit(settings):
         what = "slime refuses the file unless its settings name the key of the advantages and turn normalisation off"
         return [Difference(what, PLANNED), *common]

@@ -64,13 +64,13 @@ def _groups(plan: Plan, source: ExportSource) -> Iterator[tuple[int, pa.Table, W
         )
         n_tokens = int(n_response.sum())
         columns = dict(zip(table.column_names, table.columns, strict=True))
-        ones = arrays.lists(np.ones(n_tokens, dtype=np.int8), n_response, pa.int8())
+        ones = arrays.list_column(np.ones(n_tokens, dtype=np.int8), n_response, pa.int8())
         columns["response_mask"] = pc.coalesce(columns["response_mask"].combine_chunks(), ones)
         n_loss = pc.sum(columns["response_mask"].flatten()).as_py() or 0
         columns |= _details(source, table["trajectory_uid"].to_pylist(), table["step_uid"].to_pylist())
         done += len(table)
-        whole = pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
-        yield done, whole, Written(len(table), int(n_prompt.sum()) + n_tokens, n_loss)
+        complete = pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+        yield done, complete, Written(len(table), int(n_prompt.sum()) + n_tokens, n_loss)
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, Any], progress: Progress) -> Written:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from core.batch.arrays import lists
+from core.batch.arrays import list_column
 from core.batch.plan import Plan
 from core.batch.rows import Rows, training_rows
 from core.errors import InvalidInput
@@ -60,11 +60,11 @@ def row_table(plan: Plan, rows: Rows) -> pa.Table:
     columns = [
         steps["prompt_uid"],
         steps["trajectory_uid"],
-        lists(rows.ids[prompt], n_prompt, pa.int32()),
-        lists(rows.ids[completion], n_completion, pa.int32()),
-        lists(mask.astype(np.int8), n_completion, pa.int8()),
-        lists(logprobs, n_completion, pa.float32()),
-        lists(advantages, n_completion, pa.float32()),
+        list_column(rows.ids[prompt], n_prompt, pa.int32()),
+        list_column(rows.ids[completion], n_completion, pa.int32()),
+        list_column(mask.astype(np.int8), n_completion, pa.int8()),
+        list_column(logprobs, n_completion, pa.float32()),
+        list_column(advantages, n_completion, pa.float32()),
         steps["trajectory_reward"],
     ]
     return pa.table(columns, schema=SCHEMA)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from core.batch.arrays import lists
+from core.batch.arrays import list_column
 from core.batch.plan import Plan
 from core.batch.rows import training_rows
 from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Written, merged
@@ -26,7 +26,7 @@ SCHEMA = pa.schema({"input_ids": pa.list_(pa.int32()), "labels": pa.list_(pa.int
 def _groups(plan: Plan, source: ExportSource, merge: bool) -> Iterator[tuple[int, pa.Table, Written]]:
     for rows in training_rows(plan, source, merge=merge):
         labels = np.where(rows.loss, rows.ids, np.int32(IGNORE))
-        columns = [lists(values, rows.lengths, pa.int32()) for values in (rows.ids, labels)]
+        columns = [list_column(values, rows.lengths, pa.int32()) for values in (rows.ids, labels)]
         n_first = n_unpredicted(rows)
         differences = (UNPREDICTED,) if n_first else ()
         n_loss = int(rows.loss.sum()) - n_first

@@ -21,7 +21,7 @@ def read(path: Path) -> Iterator[ReadResult]:
     return by_session(path, _trace, _generation)
 
 
-def _either(record: Mapping[str, Any], camel: str, snake: str) -> Any:
+def _field(record: Mapping[str, Any], camel: str, snake: str) -> Any:
     """A field in either spelling: ``traceId`` in API responses, ``trace_id`` in bulk exports."""
     value = record.get(camel)
     return record.get(snake) if value is None else value
@@ -30,36 +30,36 @@ def _either(record: Mapping[str, Any], camel: str, snake: str) -> Any:
 def _trace(record: Mapping[str, Any]) -> str | None:
     if record.get("type") != "GENERATION":
         return ""
-    trace_id = _either(record, "traceId", "trace_id") or record.get("id")
+    trace_id = _field(record, "traceId", "trace_id") or record.get("id")
     return trace_id if isinstance(trace_id, str) else None
 
 
 def _generation(record: Mapping[str, Any], trace: str, index: int, last: bool) -> ConvertedRecord:
     if not trace:
         return ConvertedRecord("", [])
-    messages, tools = _prompt(_loose(record.get("input")))
-    started = _seconds(_either(record, "startTime", "start_time"))
-    ended = _seconds(_either(record, "endTime", "end_time"))
+    messages, tools = _prompt(_parse_embedded_json(record.get("input")))
+    started = _seconds(_field(record, "startTime", "start_time"))
+    ended = _seconds(_field(record, "endTime", "end_time"))
     failed = record.get("level") == "ERROR"
-    parameters = _loose(_either(record, "modelParameters", "model_parameters"))
-    session = _either(record, "sessionId", "session_id")
+    parameters = _parse_embedded_json(_field(record, "modelParameters", "model_parameters"))
+    session = _field(record, "sessionId", "session_id")
     common = {
         "trajectory_uid": trace,
         "created_at": started,
         "latency_s": None if started is None or ended is None else max(0.0, ended - started),
-        "model": _either(record, "model", "providedModelName"),
+        "model": _field(record, "model", "providedModelName"),
         "messages": messages,
         "tools": tools,
         "sampling": parameters if isinstance(parameters, dict) and parameters else None,
         "status": "error" if failed else None,
-        "error": (_either(record, "statusMessage", "status_message") or "failed") if failed else None,
+        "error": (_field(record, "statusMessage", "status_message") or "failed") if failed else None,
         "metadata": {
             "observation_id": record.get("id"),
             **({"session_id": session} if session else {}),
             **({"name": record["name"]} if record.get("name") else {}),
         },
     }
-    answers = [None] if failed else _answers(_loose(record.get("output")))
+    answers = [None] if failed else _answers(_parse_embedded_json(record.get("output")))
     steps = [
         {**common, "response_message": answer, "step_index": index + k, "is_last": last and k == len(answers) - 1}
         for k, answer in enumerate(answers)
@@ -67,7 +67,7 @@ def _generation(record: Mapping[str, Any], trace: str, index: int, last: bool) -
     return ConvertedRecord("", [finished(step, NAME) for step in steps])
 
 
-def _loose(value: Any) -> Any:
+def _parse_embedded_json(value: Any) -> Any:
     """Parse a text that looks like JSON, as some exports contain it; other values are unchanged."""
     if isinstance(value, str) and value[:1] in ("{", "["):
         try:

@@ -35,10 +35,10 @@ MAX_TRACES = 4096
 """The number of traces, and of connections, whose trajectory is cached."""
 MAX_RELOADED = 64
 """How many open trajectories of inferred identity are read back whole after a restart; of the others the answers."""
-TWINS = "several attempts gave the same answers, and nothing tells which of them this call goes on from"
+EQUAL_ATTEMPTS = "several attempts gave the same answers, and nothing tells which of them this call goes on from"
 _CAPTURED = frozenset({Source.BLACKBOX, Source.SERVICE})
-WEAK = "it repeats an answer of this trajectory, but neither its beginning nor its connection"
-BELOW = "the step that it goes on from is uncertain"
+WEAK_EVIDENCE = "it repeats an answer of this trajectory, but neither its beginning nor its connection"
+UNCERTAIN_PARENT = "the step that it goes on from is uncertain"
 
 
 class Linker:
@@ -80,7 +80,7 @@ class Linker:
         if self._open is not None and back:
             self._note_earlier([uid for uid in self._stored.open_inferred(MAX_OPEN) if uid in back])
 
-    def announce(self, drafts: Sequence[Step]) -> None:
+    def preload(self, drafts: Sequence[Step]) -> None:
         """Read back the trajectories that a batch will need, many with one query.
 
         After a start, when thousands are open, each of them would be read alone otherwise.
@@ -96,7 +96,7 @@ class Linker:
                 known.update(*(uids for _, uids in islice(self._opened().candidates(call), 1)))
         self._load(sorted(uid for uid in known if uid not in self._trajectories))
 
-    def stored(self) -> None:
+    def batch_committed(self) -> None:
         """The batch is committed: its trajectories can be evicted, since they can be reloaded from the pool."""
         self._pinned.clear()
         self._calls.clear()
@@ -125,7 +125,7 @@ class Linker:
         if not trajectory_uid:
             known_uid, doubt = self._infer(call, draft.metadata)
             known_uid = known_uid or self._traced(draft.metadata, call)
-            trajectory_uid = known_uid or self._begin(f"inferred-{draft.step_uid}")
+            trajectory_uid = known_uid or self._mark_new(f"inferred-{draft.step_uid}")
             identity_source = IdentitySource.INFERRED
         elif sibling_of is not None:
             identity_source = sibling_of.identity_source
@@ -204,10 +204,10 @@ class Linker:
                 best = max(map(_fit, candidates))
                 if best[0] < enough:
                     continue
-                return self._one_of([one for one in candidates if _fit(one) == best], call, metadata)
+                return self._choose([one for one in candidates if _fit(one) == best], call, metadata)
         return None, None
 
-    def _one_of(
+    def _choose(
         self, alike: list[tuple[str, Continuation]], call: Call, metadata: Mapping[str, Any]
     ) -> tuple[str, str | None]:
         """Of trajectories that fit equally well the one that something speaks for, and the doubt that is left."""
@@ -228,10 +228,10 @@ class Linker:
         # The attempt that has waited longest. If all attempts are equal so far, the choice makes no difference.
         uid, chosen = min(left, key=lambda pair: pair[1].node.finished_at)
         if chosen.node.uncertain:
-            return uid, BELOW
+            return uid, UNCERTAIN_PARENT
         if chosen.weak and not chosen.by_ids and call.connection != chosen.node.connection:
-            return uid, WEAK
-        return uid, TWINS if len(left) > 1 or doubted else None
+            return uid, WEAK_EVIDENCE
+        return uid, EQUAL_ATTEMPTS if len(left) > 1 or doubted else None
 
     def _opened(self) -> OpenTrajectories:
         """The open trajectories; those of the pool are read at first use."""
@@ -267,11 +267,11 @@ class Linker:
         uid = self._traces.get(str(metadata.get("trace_id")))
         if uid is None and is_side_task(call) and not call.has_tools:
             uid = self._traces.get(call.connection or "")
-            if uid is None or uid not in self._opened() or not self._beside(call, uid):
+            if uid is None or uid not in self._opened() or not self._begins_attempt(call, uid):
                 uid = self._quoted(call)
         return uid if uid is not None and uid in self._opened() else None
 
-    def _beside(self, call: Call, trajectory_uid: str) -> bool:
+    def _begins_attempt(self, call: Call, trajectory_uid: str) -> bool:
         """Whether the call is none of the trajectory's own work: that begins the next attempt on the connection."""
         nodes = self._links(trajectory_uid).nodes
         return all(node.kind != CallKind.MAIN or node.system != call.system for node in nodes)
@@ -304,7 +304,7 @@ class Linker:
             if isinstance(trace, str):
                 self._traces[trace] = trajectory_uid
 
-    def _begin(self, trajectory_uid: str) -> str:
+    def _mark_new(self, trajectory_uid: str) -> str:
         self._new.add(trajectory_uid)
         return trajectory_uid
 
@@ -322,7 +322,7 @@ class Linker:
         """Read the links of trajectories back from the pool; those that it does not have stay unknown."""
         if not trajectory_uids:
             return
-        for trajectory in self._stored.several(trajectory_uids):
+        for trajectory in self._stored.get_many(trajectory_uids):
             uid, links = trajectory["trajectory_uid"], TrajectoryLinks()
             if not trajectory["complete"]:
                 links.policy_version = _version(trajectory["metadata"])

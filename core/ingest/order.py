@@ -27,7 +27,7 @@ def read_in_order(reader: JournalReader, after: Mapping[str, int], *, now: float
         after: as in ``JournalReader.read``.
         now: UTC seconds, taken before this call; younger records are read by the next call.
     """
-    writers = [_peeked(items) for items in reader.read(after)]
+    writers = [_unless_empty(items) for items in reader.read(after)]
     unread = [items for items in writers if items is not None]
     if len(unread) <= 1:
         for items in unread:
@@ -43,7 +43,7 @@ def time_of(item: JournalItem) -> float | None:
     return float(match[1]) if match is not None else None
 
 
-def _peeked(items: Iterator[JournalItem]) -> Iterator[JournalItem] | None:
+def _unless_empty(items: Iterator[JournalItem]) -> Iterator[JournalItem] | None:
     """The same items; None when there are none."""
     first = next(items, None)
     return None if first is None else chain([first], items)

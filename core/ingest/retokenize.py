@@ -82,9 +82,9 @@ def encode(tokenizer: ChatTokenizer, step: Step) -> tuple[list[int], list[int]]:
         return tokenizer.encode(prompt), tokenizer.encode(str(step.response_message.get("content") or ""))
     prompt_text = tokenizer.render(messages, step.tools)
     answer = {"role": "assistant", **_template_message(step.response_message)}
-    whole = tokenizer.render([*messages, answer], step.tools, add_generation_prompt=False)
-    if whole.startswith(prompt_text):
-        response = tokenizer.encode(whole[len(prompt_text) :])
+    rendered = tokenizer.render([*messages, answer], step.tools, add_generation_prompt=False)
+    if rendered.startswith(prompt_text):
+        response = tokenizer.encode(rendered[len(prompt_text) :])
     else:
         # A template that renders an answer in history otherwise than where it is generated.
         response = tokenizer.encode(str(answer.get("content") or ""))

@@ -277,7 +277,7 @@ class Ingest:
             if parsed is not None:
                 drafted.append((kind, parsed))
         self._forget_deleted()
-        self._linker.announce([step for kind, parsed in drafted if kind in _STEPS for step in parsed])
+        self._linker.preload([step for kind, parsed in drafted if kind in _STEPS for step in parsed])
         for kind, parsed in drafted:
             if kind == "steps":
                 batch.steps.extend(self._linker.place(step) for step in parsed)
@@ -298,7 +298,7 @@ class Ingest:
             else:
                 batch.policy_events.append(parsed)
         self._append(batch)
-        self._linker.stored()
+        self._linker.batch_committed()
 
     def _place_choices(self, choices: Sequence[Step], batch: Batch) -> None:
         """The choices of one call are siblings, those of each of its prompts."""

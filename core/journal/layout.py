@@ -201,17 +201,17 @@ def make_folder_id(directory: Path) -> bytes:
     if (written := _written_id(path)) is not None:
         return written
     fresh = _id_in_segments(directory) or os.urandom(FOLDER_BYTES)
-    own = directory / f".{FOLDER_FILE}.{os.getpid()}.{threading.get_ident()}"
-    own.write_bytes(fresh + _U32.pack(zlib.crc32(fresh)))
+    temporary = directory / f".{FOLDER_FILE}.{os.getpid()}.{threading.get_ident()}"
+    temporary.write_bytes(fresh + _U32.pack(zlib.crc32(fresh)))
     try:
         # If several writers start at once, all use the id that was written first.
-        os.link(own, path)
+        os.link(temporary, path)
     except FileExistsError:
         if (kept := _written_id(path)) is not None:
             return kept
-        own.replace(path)
+        temporary.replace(path)
     finally:
-        own.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return fresh
 
 

@@ -28,7 +28,7 @@ def is_held(directory: Path, writer: str) -> bool:
     return False
 
 
-def hold(path: Path) -> int:
+def hold_lock(path: Path) -> int:
     """Take the lock; returns its descriptor. AlreadyOwned if another process has it."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + _HOLD_S

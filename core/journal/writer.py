@@ -25,7 +25,7 @@ from core.durable import check_place, sync_folder
 from core.errors import JournalError
 from core.journal import layout
 from core.journal.layout import FRAME_BYTES, MAX_PAYLOAD_BYTES, number_of, writer_of
-from core.journal.lock import hold
+from core.journal.lock import hold_lock
 from core.journal.pending import AsyncWaiter, Pending, Position, answer, take
 
 PROBE_BYTES = 64 << 10
@@ -72,9 +72,9 @@ class Journal:
         self._synced = threading.Event()
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            self._lock_fd = hold(directory / f"{writer}.lock")
+            self._lock_fd = hold_lock(directory / f"{writer}.lock")
             self._folder = layout.make_folder_id(directory)
-            self._number, self._before, self.n_bytes = self._find_own(used)
+            self._number, self._before, self.n_bytes = self._find_segments(used)
         except OSError as error:
             raise _journal_error(directory, error) from error
         self._mark = f"{writer}.{self._number + 1}.0"
@@ -227,7 +227,7 @@ class Journal:
                     _log.exception("the journal's writer failed")
                 failure = _journal_error(self.directory, error)
                 self.error = failure.message
-                self._cut()
+                self._truncate()
                 answer(batch, None, failure)
             except BaseException as error:
                 # The thread ends; appends that wait for this batch fail first.
@@ -286,7 +286,7 @@ class Journal:
             self._fd = -1
             self._before = self._number, self._size
 
-    def _cut(self) -> None:
+    def _truncate(self) -> None:
         """Truncate the failed batch; the next batch starts a new segment."""
         if self._fd < 0:
             return
@@ -306,15 +306,15 @@ class Journal:
         finally:
             self._abandon()
 
-    def _find_own(self, used: Iterable[str]) -> tuple[int, tuple[int, int], int]:
+    def _find_segments(self, used: Iterable[str]) -> tuple[int, tuple[int, int], int]:
         """The highest number in use, the last own segment's number and end (0 if not known), bytes of all own ones."""
-        own = [name for name in layout.segments(self.directory) if writer_of(name) == self.writer]
-        sizes = [(self.directory / name).stat().st_size for name in own]
+        own_segments = [name for name in layout.segments(self.directory) if writer_of(name) == self.writer]
+        sizes = [(self.directory / name).stat().st_size for name in own_segments]
         before = 0, 0
-        if own and _ends_whole(self.directory / own[-1], sizes[-1]):
-            before = number_of(own[-1]), sizes[-1]
+        if own_segments and _ends_whole(self.directory / own_segments[-1], sizes[-1]):
+            before = number_of(own_segments[-1]), sizes[-1]
         taken = [name for name in used if layout.is_segment_name(name) and writer_of(name) == self.writer]
-        return max(map(number_of, [*own, *taken]), default=0), before, sum(sizes)
+        return max(map(number_of, [*own_segments, *taken]), default=0), before, sum(sizes)
 
 
 def _ends_whole(path: Path, size: int) -> bool:

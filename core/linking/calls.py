@@ -23,9 +23,9 @@ _SYSTEM_ROLES = frozenset({"system", "developer"})
 _FINGERPRINT_CHARS = 48
 _MIN_QUOTED = 24
 _MIN_CALLS = 8
-_DRAWN = re.compile(r"(?=[0-9A-Za-z]*[0-9])(?=[0-9A-Za-z]*[A-Za-z])[0-9A-Za-z]{8}")
+_RANDOM_ID = re.compile(r"(?=[0-9A-Za-z]*[0-9])(?=[0-9A-Za-z]*[A-Za-z])[0-9A-Za-z]{8}")
 """Call ids that differ from one answer to the next; a name with a counter may not."""
-_NOW = re.compile(
+_CURRENT_TIME = re.compile(
     r"""((?:today|current|now|date|time|it\ is)[^\n]{0,40}?)
     (?:\d{4}-\d\d?-\d\d?(?:[T ]+\d\d?:\d\d(?::\d\d(?:\.\d+)?)?)?
       | \d\d?[/.]\d\d?[/.]\d{2,4}
@@ -110,7 +110,7 @@ def without_date(message: Mapping[str, Any]) -> Mapping[str, Any]:
         return message
     if isinstance(content, list):
         content = _normal_content(content)
-    return {**message, "content": _NOW.sub(r"\1", content)} if isinstance(content, str) else message
+    return {**message, "content": _CURRENT_TIME.sub(r"\1", content)} if isinstance(content, str) else message
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def fingerprint_answer(message: Mapping[str, Any]) -> AnswerFingerprint:
         end=letters[-_FINGERPRINT_CHARS:],
         text=_alnum(_content_text(message))[:_FINGERPRINT_CHARS],
         calls=tuple((_alnum(str(c[0])), _alnum(str(c[1]))[:_FINGERPRINT_CHARS]) for c in normal if isinstance(c, list)),
-        ids=tuple(uid for call in calls if isinstance(uid := call.get("id"), str) and _DRAWN.search(uid)),
+        ids=tuple(uid for call in calls if isinstance(uid := call.get("id"), str) and _RANDOM_ID.search(uid)),
     )
 
 
@@ -315,7 +315,9 @@ class MessageHasher:
                 n_system += 1
             exact = np.array([pair[0] for pair in pairs], np.uint64)
             talk = np.array([pair[1] for pair in pairs[n_system:]], np.uint64)
-            system = hash(tuple(self._timeless(m, p) for m, p in zip(messages[:n_system], pairs, strict=False)))
+            system = hash(
+                tuple(self._hash_without_time(m, p) for m, p in zip(messages[:n_system], pairs, strict=False))
+            )
             roles = tuple(str(message.get("role")) for message in messages[n_system:])
         answer = None if response_message is None else self.hashes(response_message)
         return Call(
@@ -341,7 +343,7 @@ class MessageHasher:
             uncertain=uncertain,
         )
 
-    def _timeless(self, message: Mapping[str, Any], known: tuple[int, int]) -> int:
+    def _hash_without_time(self, message: Mapping[str, Any], known: tuple[int, int]) -> int:
         """The normalised hash of a system message without its date and time, remembered by the exact one."""
         key = known[0] ^ _TIMELESS
         digest = self._normal.get(key)

@@ -43,9 +43,9 @@ class TokenForest:
 
     def add(self, node: int, tokens: Int32, matches: Mapping[int, int]) -> None:
         """Add a node whose prompt has these ``matches``."""
-        whole = [other for other, n in matches.items() if n == self.lengths[other]]
-        if whole:
-            longest = max(whole, key=lambda other: (self.lengths[other], other))
+        contained = [other for other, n in matches.items() if n == self.lengths[other]]
+        if contained:
+            longest = max(contained, key=lambda other: (self.lengths[other], other))
             self.below[node] = longest
             self.tips.pop(longest, None)
         self.tips[node] = tokens

@@ -219,10 +219,10 @@ class TrajectoryLinks:
         longest = max(matches.values(), default=0)
         named = {index for index, n in matches.items() if n == longest}
         for index in range(len(self.nodes) - 1, -1, -1):
-            own = self.nodes[index].exact
-            if own is not None and call.exact is not None and (own.size >= most or index in named):
-                if own is not seen:
-                    seen, shared = own, shared_prefix(own, call.exact)
+            earlier = self.nodes[index].exact
+            if earlier is not None and call.exact is not None and (earlier.size >= most or index in named):
+                if earlier is not seen:
+                    seen, shared = earlier, shared_prefix(earlier, call.exact)
                 exact[index] = shared
                 most = max(most, shared)
         if matches:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from core.errors import InvalidInput, NotFound
 from core.pool.state.adoption import adopted, set_newest_rewards
-from core.pool.state.derive import judge
+from core.pool.state.derive import derive_group_state
 from core.pool.state.rewardrules import rule_sql
 from core.pool.state.rewardsources import SOURCE_REWARDS
 from core.pool.state.workspace import Workspace
@@ -198,7 +198,7 @@ class RewardPolicies:
             work.groups_of_scope()
             work.live_in_scope()
             work.trajectory_opinions()
-            judge(work)
+            derive_group_state(work)
         return self.adopted(channel)
 
     def adopted(self, channel: str) -> dict[str, Any] | None:

@@ -105,7 +105,7 @@ class Steps:
             bookkeeping.store_positions(cursor, positions or {})
             refresh(cursor, owners.values())
             labelled: set[int] = set()
-            if self._recovery.behind:
+            if self._recovery.log_is_ahead:
                 self._recovery.hold(cursor, feedback)
             else:
                 arrived = feedback_targets((item.step for item in fresh), owners)
@@ -152,7 +152,7 @@ class Steps:
         with self._db.read() as cursor:
             return sequences(cursor, step_uids)
 
-    def life(self, step_uid: str) -> dict[str, float | None]:
+    def stage_times(self, step_uid: str) -> dict[str, float | None]:
         """When a step reached each of ``life.STAGES``, UTC seconds; None: not yet, or unknown. NotFound as ``get``."""
         with self._db.read() as cursor:
             return read_lifecycle(cursor, step_uid)

@@ -35,7 +35,7 @@ class Trajectories:
         with self._db.read() as cursor:
             return read_trajectory(cursor, trajectory_uid, tokens=tokens)
 
-    def several(self, trajectory_uids: Sequence[str]) -> Iterator[dict[str, Any]]:
+    def get_many(self, trajectory_uids: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Trajectories as ``get`` gives them, in the order given, many with one query.
 
         Uids that do not exist are left out. What is held at once is bounded by ``MOST_AT_ONCE`` and ``MOST_TOKENS``.
@@ -64,7 +64,7 @@ class Trajectories:
         """Trajectories with at least one step of the view."""
         return self._cache.ask(reads.count_trajectories, view)
 
-    def knows(self, trajectory_uid: str) -> bool:
+    def exists(self, trajectory_uid: str) -> bool:
         """True when the trajectory has a step or was registered or completed."""
         return bool(self.known([trajectory_uid]))
 

@@ -46,7 +46,7 @@ class Emission:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class PromptToken:
     """One prompt token with its raw log-prob in nats. It is None for the first token, which has no context."""
 
     token_id: int
@@ -69,7 +69,7 @@ class Choice:
     parser: MessageParser
     emissions: list[Emission] = field(default_factory=list)
     text_length: int = 0
-    read: Sequence[Read] = ()
+    read: Sequence[PromptToken] = ()
 
     @property
     def ids(self) -> list[int]:
@@ -121,7 +121,7 @@ class Answer:
         """The response's id."""
         return str(self._head["id"])
 
-    def opening(self) -> list[bytes]:
+    def opening_events(self) -> list[bytes]:
         """First events of a stream: the role, and the prompt ids if requested."""
         if not self._chat:
             return []
@@ -163,7 +163,7 @@ class Answer:
             events.append(self._event([body], {}))
         return events
 
-    def closing(self) -> list[bytes]:
+    def closing_events(self) -> list[bytes]:
         """Last events of a stream: usage if requested, and ``[DONE]``."""
         usage = [self._event([], {"usage": self.usage})] if self.call.include_usage else []
         return [*usage, DONE]
@@ -183,7 +183,7 @@ class Answer:
             "total_tokens": n_prompt + n_completion,
         }
 
-    def whole(self) -> dict[str, Any]:
+    def full_body(self) -> dict[str, Any]:
         """The complete body, for a call that does not stream."""
         body = {**self._head, "choices": [self._whole_choice(c) for c in self.choices], "usage": self.usage}
         if self._chat:
@@ -252,13 +252,15 @@ class Answer:
             ]
         }
 
-    def _text_logprobs(self, emissions: Sequence[Emission], offset: int, read: Sequence[Read] = ()) -> dict[str, Any]:
+    def _text_logprobs(
+        self, emissions: Sequence[Emission], offset: int, read: Sequence[PromptToken] = ()
+    ) -> dict[str, Any]:
         """Log-prob entries of prompt tokens and sampled tokens. ``offset``: where the first emission's text starts."""
         offsets = self._prompt_offsets(read)
         for e in emissions:
             offsets.append(offset)
             offset += len(e.text)
-        entries: list[Read | Emission] = [*read, *emissions]
+        entries: list[PromptToken | Emission] = [*read, *emissions]
         return {
             "text_offset": offsets,
             "token_logprobs": [None if e.logprob is None else max(e.logprob, LOWEST_LOGPROB) for e in entries],
@@ -269,7 +271,7 @@ class Answer:
     def _top(self, token_id: int, logprob: float, top: Sequence[tuple[int, float]]) -> dict[str, float]:
         return {self._token(i): max(lp, LOWEST_LOGPROB) for i, lp in (*top, (token_id, logprob))}
 
-    def _prompt_offsets(self, read: Sequence[Read]) -> list[int]:
+    def _prompt_offsets(self, read: Sequence[PromptToken]) -> list[int]:
         """Start of each token in the text of an echoed prompt, in characters; part of a character starts with it."""
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         offsets, length = [], 0

@@ -21,7 +21,7 @@ from typing import IO, Any
 import orjson
 
 from core.errors import EngineError, InvalidInput
-from core.serving.answers import Emission, Read
+from core.serving.answers import Emission, PromptToken
 from core.serving.grammar import Guide, Guides
 from core.serving.parsing import StopScanner
 from core.serving.protocol import Sampling
@@ -64,7 +64,7 @@ class SequenceState:
         scores_prompt: bool = False,
     ) -> None:
         self.guide = guide
-        self.read: list[Read] | None = [] if scores_prompt else None
+        self.read: list[PromptToken] | None = [] if scores_prompt else None
         self.request_id = request_id
         self.index = index
         self.prompt_ids = tuple(prompt_ids)
@@ -310,11 +310,11 @@ class Engine:
         if known is None or len(known) == len(prompt):
             return
         if not known:
-            known.append(Read(prompt[0], None))
+            known.append(PromptToken(prompt[0], None))
         for start in range(0, len(part), SCORED_AT_ONCE):
             logprobs_TV = self._model.logits(states_T[start : start + SCORED_AT_ONCE]).log_softmax(-1)
             for row_V, token_id in zip(logprobs_TV, prompt[len(known) :], strict=False):
-                known.append(Read(token_id, float(row_V[token_id]), _best(row_V, sequence.n_top_logprobs)))
+                known.append(PromptToken(token_id, float(row_V[token_id]), _best(row_V, sequence.n_top_logprobs)))
 
     def _sample(self, ready: list[tuple[SequenceState, int]], logits_BV: Any) -> None:
         """Draw one token for each sequence from its row; log-probs are those of the unmodified logits."""

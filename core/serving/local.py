@@ -113,20 +113,20 @@ class LocalServer:
             async for index, emissions in tokens:
                 answer.feed(index, emissions)
         self._remember(answer)
-        return httpd.json_response(answer.whole())
+        return httpd.json_response(answer.full_body())
 
     async def _stream(
         self, request: web.BaseRequest, answer: Answer, tokens: AsyncIterator[tuple[int, list[Emission]]]
     ) -> web.StreamResponse:
         response = await httpd.open_stream(request)
         try:
-            for event in answer.opening():
+            for event in answer.opening_events():
                 await response.write(event)
             async for index, emissions in tokens:
                 for event in answer.feed(index, emissions):
                     await response.write(event)
             self._remember(answer)
-            for event in answer.closing():
+            for event in answer.closing_events():
                 await response.write(event)
         except EngineError as error:
             await response.write(answer.error_event(error_body(error)[1]))

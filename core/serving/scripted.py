@@ -25,7 +25,7 @@ from aiohttp import web
 
 from core.errors import EngineError, InvalidInput, StudioError
 from core.serving import httpd
-from core.serving.answers import Answer, Choice, Emission, Read
+from core.serving.answers import Answer, Choice, Emission, PromptToken
 from core.serving.common_routes import common_routes
 from core.serving.faults import BODY, split_fault
 from core.serving.grammar import Guides
@@ -142,7 +142,7 @@ class ScriptedEngine:
         payload = self._fast.get(key)
         if payload is None:
             answer, events = self._compose(route, body, match, {})
-            payload = b"".join(events) if answer.call.stream else orjson.dumps(answer.whole())
+            payload = b"".join(events) if answer.call.stream else orjson.dumps(answer.full_body())
             self._fast[key] = payload
         kind = "text/event-stream" if body.get("stream") else "application/json"
         return web.Response(body=payload, content_type=kind)
@@ -158,7 +158,7 @@ class ScriptedEngine:
         check_context(call, self.script.context_length)
         digest = hashlib.blake2b(repr((call.prompts, self.script.seed)).encode(), digest_size=8).hexdigest()
         answer = self._new_answer(call, match, digest, row)
-        events = answer.opening() if call.stream else []
+        events = answer.opening_events() if call.stream else []
         for choice in answer.choices:
             if call.scores_prompt:
                 choice.read = self._read(call.prompts[choice.prompt], call.n_top_logprobs)
@@ -169,7 +169,7 @@ class ScriptedEngine:
         for choice in answer.choices:
             self._spellings.sampled(choice.parser.tool_calls)
         if call.stream:
-            events += answer.closing()
+            events += answer.closing_events()
         row["prompt_ids"] = call.prompts[0]
         row["choices"] = [
             {
@@ -240,23 +240,23 @@ class ScriptedEngine:
         pieces[-1] += detokenizer.close()
         emissions = []
         for position, (token_id, text) in enumerate(zip(ids, pieces, strict=True)):
-            own = scripted_logprob(seed, position, token_id)
-            emissions.append(Emission(token_id, own, self._others(token_id, own, n_top), text))
+            logprob = scripted_logprob(seed, position, token_id)
+            emissions.append(Emission(token_id, logprob, self._top_tokens(token_id, logprob, n_top), text))
         ended = "stop" if ids[-1] in self.tokenizer.end_ids else "length"
         emissions[-1] = _ended(emissions[-1], ended, None)
         return tuple(emissions)
 
-    def _read(self, prompt: Sequence[int], n_top: int) -> list[Read]:
+    def _read(self, prompt: Sequence[int], n_top: int) -> list[PromptToken]:
         """The prompt's tokens with scripted log-probs."""
-        own = [scripted_logprob(self.script.seed, position, token) for position, token in enumerate(prompt)]
-        rest = zip(prompt[1:], own[1:], strict=True)
+        logprobs = [scripted_logprob(self.script.seed, position, token) for position, token in enumerate(prompt)]
+        rest = zip(prompt[1:], logprobs[1:], strict=True)
         return [
-            Read(prompt[0], None),
-            *(Read(token, value, self._others(token, value, n_top)) for token, value in rest),
+            PromptToken(prompt[0], None),
+            *(PromptToken(token, value, self._top_tokens(token, value, n_top)) for token, value in rest),
         ]
 
-    def _others(self, token_id: int, own: float, n_top: int) -> tuple[tuple[int, float], ...]:
-        return tuple(((token_id + k) % self.tokenizer.n_vocab, own - k) for k in range(n_top))
+    def _top_tokens(self, token_id: int, logprob: float, n_top: int) -> tuple[tuple[int, float], ...]:
+        return tuple(((token_id + k) % self.tokenizer.n_vocab, logprob - k) for k in range(n_top))
 
     def _reply_ids(self, reply: Reply) -> list[int]:
         if reply.n_tokens is not None:
@@ -291,7 +291,7 @@ class ScriptedEngine:
         return httpd.json_response(body, status, headers)
 
     async def _send_whole(self, request: web.BaseRequest, answer: Answer, fault: str) -> web.StreamResponse:
-        body = answer.whole()
+        body = answer.full_body()
         if fault in BODY:
             body = orjson.loads(orjson.dumps(body))
             BODY[fault](body)
@@ -310,7 +310,7 @@ class ScriptedEngine:
     ) -> web.StreamResponse:
         delay_s = argument if fault == "slow_stream" else match.rule.chunk_delay_s
         if fault in BODY:
-            events = [_spoiled(event, fault) for event in events]
+            events = [_with_fault(event, fault) for event in events]
         if fault == "garbage":
             events = [b"data: {not json\n\n", *events[-1:]]
         if fault == "no_done":
@@ -353,7 +353,7 @@ def _stopped(emissions: Sequence[Emission], stops: Sequence[str]) -> Sequence[Em
     return kept
 
 
-def _spoiled(event: bytes, fault: str) -> bytes:
+def _with_fault(event: bytes, fault: str) -> bytes:
     payload = event.removeprefix(b"data: ").strip()
     if payload == b"[DONE]":
         return event

@@ -27,7 +27,7 @@ class Spellings:
         """Remember the tool calls of one answer (OpenAI's format)."""
         for call in calls:
             text = call["function"]["arguments"]
-            meant = _meant(call["function"]["name"], text)
+            meant = _call_key(call["function"]["name"], text)
             if meant is not None:
                 for key in ((call["id"], meant), ("", meant)):
                     self._texts[key] = text
@@ -44,14 +44,14 @@ class Spellings:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict):
             return call
-        meant = _meant(function.get("name"), function.get("arguments"))
+        meant = _call_key(function.get("name"), function.get("arguments"))
         if meant is None:
             return call
         text = self._texts.get((str(call.get("id")), meant), self._texts.get(("", meant)))
         return call if text is None else {**call, "function": {**function, "arguments": text}}
 
 
-def _meant(name: Any, arguments: Any) -> str | None:
+def _call_key(name: Any, arguments: Any) -> str | None:
     """A key of name and arguments that ignores formatting; None if the arguments are not a JSON object."""
     try:
         value = json.loads(arguments) if isinstance(arguments, str) else arguments

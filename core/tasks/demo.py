@@ -124,13 +124,13 @@ class DemoRun:
 
     def _run(self) -> None:
         with ThreadPoolExecutor(self._max_parallel, thread_name_prefix="demo-rollout") as pool:
-            futures: list[Future[None]] = [pool.submit(self._one, task, k) for task, k in self._jobs]
+            futures: list[Future[None]] = [pool.submit(self._run_one, task, k) for task, k in self._jobs]
             for future in futures:
                 error = future.exception()
                 if error is not None:
                     self._fail(f"{type(error).__name__}: {error}")
 
-    def _one(self, task: Task, k: int) -> None:
+    def _run_one(self, task: Task, k: int) -> None:
         if self._stopping.is_set():
             return
         try:

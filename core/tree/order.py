@@ -134,8 +134,8 @@ def _tips(sequences: Sequences, index: Int64) -> Int64:
     position = np.full(len(sequences), -1, dtype=np.int64)
     position[index] = np.arange(len(index))
     parent = sequences.parent[index]
-    whole = (parent >= 0) & (sequences.n_shared[index] == sequences.lengths[parent])
-    child = np.flatnonzero(whole)
+    extends = (parent >= 0) & (sequences.n_shared[index] == sequences.lengths[parent])
+    child = np.flatnonzero(extends)
     above = position[parent[child]]
     heir = np.arange(len(index))
     heir[above[above >= 0]] = child[above >= 0]

@@ -204,7 +204,7 @@ class Fleet:
     def _begin(self, name: str) -> dict[str, Any]:
         return {
             "do": "begin",
-            "settings": _share(self._settings).model_dump(mode="json"),
+            "settings": _worker_settings(self._settings).model_dump(mode="json"),
             "writer": name,
             "used": [segment for segment in self._used() if segment.startswith(f"{name}-")],
             "port": self.port,
@@ -321,7 +321,7 @@ class Fleet:
                     return
 
 
-def _share(settings: Settings) -> Settings:
+def _worker_settings(settings: Settings) -> Settings:
     """Settings of one worker: limits of concurrent calls are divided by the number of workers."""
 
     def part(limit: int | None) -> int | None:

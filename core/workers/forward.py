@@ -29,7 +29,7 @@ HOP_BY_HOP: Final = frozenset(
     {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "content-length"}
 )
 """Headers that apply to one connection only."""
-DROPPED: Final = HOP_BY_HOP | {WORKER_HEADER, "expect"}
+DROPPED_HEADERS: Final = HOP_BY_HOP | {WORKER_HEADER, "expect"}
 """Request headers that are not forwarded: clients must not set the worker header, and the body is already read."""
 
 
@@ -70,7 +70,7 @@ class Forwarder:
         headers = [
             (name.decode("latin-1"), value.decode("latin-1"))
             for name, value in scope["headers"]
-            if name.decode("latin-1") not in DROPPED
+            if name.decode("latin-1") not in DROPPED_HEADERS
         ]
         sender = scope.get("client")
         headers.append((WORKER_HEADER, f"{self._token} {sender[0] if sender else ''}"))

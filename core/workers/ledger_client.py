@@ -41,7 +41,7 @@ class LedgerClient(Ledger):
         """Report the tokens of a finished call."""
         self._send({"spent": key_sha256, "n_tokens": n_tokens})
 
-    def answered(self, message: Mapping[str, Any]) -> None:
+    def handle_answer(self, message: Mapping[str, Any]) -> None:
         """Handle the owner's reply."""
         waiting = self._waiting.get(message["id"])
         if waiting is not None:

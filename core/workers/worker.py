@@ -68,7 +68,7 @@ class EngineClient:
             raise EngineError(str(answer.get("error")))
         return str(answer["base_url"])
 
-    def answered(self, answer: Mapping[str, Any]) -> None:
+    def handle_answer(self, answer: Mapping[str, Any]) -> None:
         """Handle the owner's reply."""
         self._answers.put(answer)
 
@@ -159,9 +159,9 @@ class Worker:
         elif action == "engine":
             self.engines.add(**message["engine"])
         elif action == "may":
-            self.ledger.answered(message)
+            self.ledger.handle_answer(message)
         elif action == "local_engine":
-            self.local.answered(message)
+            self.local.handle_answer(message)
         if "n" in message:
             self._send({"ack": message["n"]})
 
@@ -179,9 +179,9 @@ class Worker:
         last = False
         while not last:
             last = self._done.wait(REPORT_EVERY_S)
-            news = self.stats.news()
-            if news is not None:
-                self._send({"news": news})
+            changes = self.stats.changes()
+            if changes is not None:
+                self._send({"changes": changes})
             if time.monotonic() - looked_at >= ENGINES_EVERY_S or last:
                 looked_at = time.monotonic()
                 if not last:

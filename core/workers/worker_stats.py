@@ -36,7 +36,7 @@ class WorkerStats(GatewayStats):
         with self._report_lock:
             self._unreported_refusals[reason] += n
 
-    def news(self) -> dict[str, Any] | None:
+    def changes(self) -> dict[str, Any] | None:
         """Changes since the last call of this method, for ``GatewayStats.absorb``; None if there are none."""
         with self._report_lock:
             unreported, self._unreported = self._unreported, []

@@ -71,20 +71,20 @@ def stacked(rows: Sequence[dict[str, Any]], *, noun: str, parts: Sequence[str | 
     chart = theme.figure(height=height)
     apart = len(parts) > 1
     for place, part in enumerate(parts):
-        own = [row for row in rows if row["part"] == part]
-        if not own:
+        part_rows = [row for row in rows if row["part"] == part]
+        if not part_rows:
             continue
         name = "unknown" if part is None else theme.escape(part)
         prefix = f"{name}: " if apart else ""
         chart.add_trace(
             go.Bar(
-                x=[(row["low"] + row["high"]) / 2 for row in own],
-                y=[row["n_steps"] for row in own],
-                width=[(row["high"] - row["low"]) * 0.94 for row in own],
+                x=[(row["low"] + row["high"]) / 2 for row in part_rows],
+                y=[row["n_steps"] for row in part_rows],
+                width=[(row["high"] - row["low"]) * 0.94 for row in part_rows],
                 name=name,
                 # If it is the only part, it is all rows, not the unknown ones.
                 marker={"color": theme.MUTED if part is None and apart else theme.SERIES[place % len(theme.SERIES)]},
-                customdata=[(row["low"], row["high"]) for row in own],
+                customdata=[(row["low"], row["high"]) for row in part_rows],
                 hovertemplate=f"{prefix}%{{y:,}} {noun}<br>{HOVER_BIN}<extra></extra>",
             )
         )

@@ -23,14 +23,14 @@ def value_histogram(
     chart = theme.figure(height=height)
     if len(known):
         low, high = float(known.min()), float(known.max())
-        whole = counted and high - low < bins
-        if whole:
+        integers = counted and high - low < bins
+        if integers:
             bins, low, high = int(high - low) + 1, low - 0.5, high + 0.5
         elif low == high:
             low, high = low - 0.5, high + 0.5
         counts, edges = np.histogram(known, bins=bins, range=(low, high))
-        lows = edges[:-1] + 0.5 if whole else edges[:-1]
-        between = "%{customdata[0]:d}" if whole else "%{customdata[0]:.3g} to %{customdata[1]:.3g}"
+        lows = edges[:-1] + 0.5 if integers else edges[:-1]
+        between = "%{customdata[0]:d}" if integers else "%{customdata[0]:.3g} to %{customdata[1]:.3g}"
         chart.add_bar(
             x=(edges[:-1] + edges[1:]) / 2,
             y=counts,

@@ -148,9 +148,9 @@ def _toggle(view: View, key: str) -> None:
 def facet_rows(view: View) -> list[dict[str, Any]]:
     """Facets for the component. Counts of a facet ignore its own filter, so that its other values stay visible."""
     pool = state.service().pool
-    own = [name for name in FACETS if name in view.filters]
-    counted = pool.stats.facets(view, [name for name in FACETS if name not in own])
-    for name in own:
+    filtered = [name for name in FACETS if name in view.filters]
+    counted = pool.stats.facets(view, [name for name in FACETS if name not in filtered])
+    for name in filtered:
         counted |= pool.stats.facets(with_filter(view, name, None), [name])
     rows = []
     for name, label in FACETS.items():

@@ -83,15 +83,15 @@ def bytes_text(value: int | None) -> str:
     return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
-def percent(part: float | None, whole: float | None = 1.0) -> str:
+def percent(part: float | None, total: float | None = 1.0) -> str:
     """``part`` as a percentage of ``whole``; the dash when ``whole`` is 0 or unknown.
 
     >>> percent(0.314), percent(1, 3), percent(1, 0)
     ('31.4 %', '33.3 %', '—')
     """
-    if not _known(part) or not _known(whole) or not whole:
+    if not _known(part) or not _known(total) or not total:
         return DASH
-    share = 100 * part / whole
+    share = 100 * part / total
     return f"{share:.0f} %" if share in (0.0, 100.0) else f"{share:.1f} %"
 
 

@@ -37,12 +37,12 @@ def _align(place: int, numeric: Sequence[int], wide: Sequence[int]) -> str:
 def bars(items: Iterable[tuple[str, int]], *, total: int | None = None, tones: dict[str, Tone] | None = None) -> None:
     """Horizontal bars of counts with their share of ``total`` (default: their sum), in the order given."""
     pairs = list(items)
-    whole = sum(n for _, n in pairs) if total is None else total
+    denominator = sum(n for _, n in pairs) if total is None else total
     top = max((n for _, n in pairs), default=0)
     cells = []
     for label, n in pairs:
         width = 100 * n / top if top else 0
-        share = f"{100 * n / whole:.1f} %" if whole else "—"
+        share = f"{100 * n / denominator:.1f} %" if denominator else "—"
         tone = (tones or {}).get(label, "")
         cells.append(
             f'<div class="k" title="{escape(label)}">{escape(label)}</div>'

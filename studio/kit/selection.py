@@ -15,8 +15,8 @@ def selected_uids(level: str) -> set[str]:
     if key not in st.session_state:
         # Pages spell the level in the URL differently: "trajectories" or "trajectory", "steps" or "step".
         named = state.query("level", "trajectory") or ""
-        own = named[:4] == level[:4]
-        st.session_state[key] = set(st.query_params.get_all("picked")) if own else set()
+        of_level = named[:4] == level[:4]
+        st.session_state[key] = set(st.query_params.get_all("picked")) if of_level else set()
     kept: set[str] = st.session_state[key]
     return kept
 

@@ -168,7 +168,7 @@ def test_a_chain_is_a_tree_without_branches(parts, gamma):
     chain, tree = UnitChain(starts, lengths), UnitChain(starts, lengths, before)
     assert tree.discounted(flat, gamma) == pytest.approx(chain.discounted(flat, gamma), abs=1e-12)
     assert tree.next(flat) == pytest.approx(chain.next(flat), abs=1e-12)
-    assert tree.followed(len(flat)).tolist() == chain.followed(len(flat)).tolist()
+    assert tree.has_successor(len(flat)).tolist() == chain.has_successor(len(flat)).tolist()
     assert depths(before).tolist() == [k for n in lengths for k in range(n)]
 
 

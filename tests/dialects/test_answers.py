@@ -28,7 +28,7 @@ RESPONSES_BODIES: list[dict[str, Any]] = [
 def test_messages_streams_add_up_to_the_whole_message(case: Any) -> None:
     answer, chunks = case
     translation = MESSAGES.open(MESSAGES_BODY, NAMES, ())
-    whole = whole_message(translation.whole(answer))
+    whole = whole_message(translation.full_answer(answer))
     assert message_of(translation.stream(answer)) == whole
     relay = translation.relay()
     relayed = b"".join([*(relay.feed(chunk) for chunk in chunks), relay.finish()])
@@ -39,7 +39,7 @@ def test_messages_streams_add_up_to_the_whole_message(case: Any) -> None:
 def test_responses_streams_add_up_to_the_whole_response(case: Any, body: dict[str, Any]) -> None:
     answer, chunks = case
     translation = RESPONSES.open(body, NAMES, ())
-    whole = Response.model_validate(translation.whole(answer)).model_dump()
+    whole = Response.model_validate(translation.full_answer(answer)).model_dump()
     assert response_of(translation.stream(answer)) == whole
     relay = translation.relay()
     relayed = b"".join([*(relay.feed(chunk) for chunk in chunks), relay.finish()])
@@ -54,7 +54,7 @@ def test_an_answer_sent_back_is_the_message_that_the_engine_gave(answer: Any) ->
     for call in message.get("tool_calls", ()):
         # No arguments at all is the empty object.
         call["function"]["arguments"] = call["function"]["arguments"].strip() or "{}"
-    got = MESSAGES.open(MESSAGES_BODY, NAMES, ()).whole(answer)
+    got = MESSAGES.open(MESSAGES_BODY, NAMES, ()).full_answer(answer)
     history = [*MESSAGES_BODY["messages"], {"role": "assistant", "content": got["content"]}]
     back = MESSAGES.open({**MESSAGES_BODY, "messages": history}, NAMES, ()).engine_request["messages"][1]
     # Arguments that are JSON are compared as JSON, texts without the blanks around them.
@@ -62,7 +62,7 @@ def test_an_answer_sent_back_is_the_message_that_the_engine_gave(answer: Any) ->
     thinking = message.get("reasoning") or message.get("reasoning_content")
     assert back.get("reasoning_content") == thinking
     for body in RESPONSES_BODIES:
-        output = RESPONSES.open(body, NAMES, ()).whole(answer)["output"]
+        output = RESPONSES.open(body, NAMES, ()).full_answer(answer)["output"]
         translation = RESPONSES.open(
             {**body, "input": [{"role": "user", "content": "hi"}, *output]}, NAMES, ()
         ).engine_request
@@ -93,27 +93,27 @@ def chat(message: dict[str, Any], **choice: Any) -> dict[str, Any]:
     ],
 )
 def test_reasons_to_stop(choice: dict[str, Any], reason: str, sequence: str | None) -> None:
-    got = MESSAGES.open(MESSAGES_BODY, NAMES, ()).whole(chat({"content": "x"}, **choice))
+    got = MESSAGES.open(MESSAGES_BODY, NAMES, ()).full_answer(chat({"content": "x"}, **choice))
     assert (got["stop_reason"], got["stop_sequence"]) == (reason, sequence)
 
 
 def test_tools_called_with_finish_reason_stop_are_tool_use() -> None:
     calls = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
-    assert MESSAGES.open(MESSAGES_BODY, NAMES, ()).whole(chat({"tool_calls": calls}))["stop_reason"] == "tool_use"
+    assert MESSAGES.open(MESSAGES_BODY, NAMES, ()).full_answer(chat({"tool_calls": calls}))["stop_reason"] == "tool_use"
 
 
 def test_calls_without_ids_get_one_of_their_own() -> None:
     calls = [{"type": "function", "function": {"name": name, "arguments": "{}"}} for name in ("f", "g")]
     answer = chat({"tool_calls": calls})
-    ids = [block["id"] for block in MESSAGES.open(MESSAGES_BODY, NAMES, ()).whole(answer)["content"]]
+    ids = [block["id"] for block in MESSAGES.open(MESSAGES_BODY, NAMES, ()).full_answer(answer)["content"]]
     assert len(set(ids)) == 2
-    output = RESPONSES.open(RESPONSES_BODIES[0], NAMES, ()).whole(answer)["output"]
+    output = RESPONSES.open(RESPONSES_BODIES[0], NAMES, ()).full_answer(answer)["output"]
     assert len({item["call_id"] for item in output}) == 2
 
 
 def test_a_legacy_function_call_is_a_tool_call() -> None:
     answer = chat({"function_call": {"name": "f", "arguments": '{"a": 1}'}}, finish_reason="function_call")
-    (block,) = MESSAGES.open(MESSAGES_BODY, NAMES, ()).whole(answer)["content"]
+    (block,) = MESSAGES.open(MESSAGES_BODY, NAMES, ()).full_answer(answer)["content"]
     assert (block["name"], block["input"]) == ("f", {"a": 1})
 
 
@@ -123,9 +123,9 @@ def test_what_cached_tokens_are_taken_from() -> None:
         "prompt_tokens": 10, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 8},
         "completion_tokens_details": {"reasoning_tokens": 3},
     }  # fmt: skip
-    usage = MESSAGES.open(MESSAGES_BODY, NAMES, ()).whole(answer)["usage"]
+    usage = MESSAGES.open(MESSAGES_BODY, NAMES, ()).full_answer(answer)["usage"]
     assert (usage["input_tokens"], usage["cache_read_input_tokens"], usage["output_tokens"]) == (2, 8, 4)
-    usage = RESPONSES.open(RESPONSES_BODIES[0], NAMES, ()).whole(answer)["usage"]
+    usage = RESPONSES.open(RESPONSES_BODIES[0], NAMES, ()).full_answer(answer)["usage"]
     assert usage["input_tokens_details"]["cached_tokens"] == 8
     assert usage["output_tokens_details"]["reasoning_tokens"] == 3
     assert usage["total_tokens"] == 14
@@ -137,10 +137,10 @@ def test_log_probs_of_the_text_for_who_includes_them() -> None:
     body = {**RESPONSES_BODIES[0], "include": ["message.output_text.logprobs"], "top_logprobs": 2}
     translation = RESPONSES.open(body, NAMES, ())
     assert (translation.engine_request["logprobs"], translation.engine_request["top_logprobs"]) == (True, 2)
-    assert translation.whole(answer)["output"][0]["content"][0]["logprobs"] == entries
+    assert translation.full_answer(answer)["output"][0]["content"][0]["logprobs"] == entries
     assert response_of(translation.stream(answer))["output"][0]["content"][0]["logprobs"][0]["logprob"] == -0.5
     plain = RESPONSES.open(RESPONSES_BODIES[0], NAMES, ())
-    assert plain.whole(answer)["output"][0]["content"][0]["logprobs"] == []
+    assert plain.full_answer(answer)["output"][0]["content"][0]["logprobs"] == []
 
 
 @settings(max_examples=30)
@@ -175,4 +175,4 @@ def test_everything_is_json_that_strict_clients_read() -> None:
     answer = chat({"content": "\u2028 \x7f \U0001f600"})
     stream = MESSAGES.open(MESSAGES_BODY, NAMES, ()).stream(answer)
     assert "\u2028 \x7f \U0001f600" in message_of(stream)["content"][0]["text"]
-    assert orjson.loads(orjson.dumps(MESSAGES.open(MESSAGES_BODY, NAMES, ()).whole(answer)))
+    assert orjson.loads(orjson.dumps(MESSAGES.open(MESSAGES_BODY, NAMES, ()).full_answer(answer)))

@@ -75,18 +75,18 @@ def test_a_stream_made_from_an_answer_is_that_answer(answer: dict[str, Any], dat
     cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)), max_size=6)))
     assembly = assembled(chunks_of(stream, cuts))
     assert assembly.ended
-    assert normal(assembly.whole()) == normal(answer)
+    assert normal(assembly.full_answer()) == normal(answer)
 
 
 @given(streamed(), st.data())
 def test_an_engines_chunks_are_the_answer_and_so_are_groups_of_them(case: Any, data: st.DataObject) -> None:
     answer, chunks = case
     before = copy.deepcopy(chunks)
-    assert normal(assembled(chunks).whole()) == normal(answer)
+    assert normal(assembled(chunks).full_answer()) == normal(answer)
     assert chunks == before
     cuts = sorted(data.draw(st.sets(st.integers(0, len(chunks)), max_size=4)) | {0, len(chunks)})
     groups = [assembled(chunks[start:end]).chunk() for start, end in pairwise(cuts)]
-    assert normal(assembled(groups).whole()) == normal(answer)
+    assert normal(assembled(groups).full_answer()) == normal(answer)
     assert chunks == before
 
 
@@ -133,7 +133,7 @@ def test_completions(told: list[tuple[str, list[int]]], data: st.DataObject) -> 
     request = {"prompt": "x", "stream_options": {"include_usage": True}}
     stream = COMPLETIONS.open(request, ResponseIds("s"), ()).stream(copy.deepcopy(answer))
     cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)), max_size=6)))
-    assert normal(assembled(chunks_of(stream, cuts)).whole()) == normal(answer)
+    assert normal(assembled(chunks_of(stream, cuts)).full_answer()) == normal(answer)
 
 
 @given(texts.filter(bool), st.data())
@@ -142,13 +142,16 @@ def test_a_legacy_call_and_a_call_that_repeats_its_name(arguments: str, data: st
     legacy = [
         {"choices": [{"index": 0, "delta": {"function_call": {"name": "f", "arguments": part}}}]} for part in parts
     ]
-    assert assembled(legacy).whole()["choices"][0]["message"]["function_call"] == {"name": "f", "arguments": arguments}
+    assert assembled(legacy).full_answer()["choices"][0]["message"]["function_call"] == {
+        "name": "f",
+        "arguments": arguments,
+    }
     call = {"index": 0, "id": "c", "type": "function"}
     calls = [
         {"choices": [{"delta": {"tool_calls": [{**call, "function": {"name": "f", "arguments": part}}]}}]}
         for part in parts
     ]
-    assert assembled(calls).whole()["choices"][0]["message"]["tool_calls"] == [
+    assert assembled(calls).full_answer()["choices"][0]["message"]["tool_calls"] == [
         {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
     ]
 
@@ -177,7 +180,7 @@ def test_real_streams_tell_what_real_whole_answers_tell(engine: str, exchange: s
     stream, whole = recorded[exchange], recorded[exchange.removesuffix("_stream")]["response"]
     assembly = assembled(chunks_of(stream["stream"].encode(), []))
     assert assembly.ended
-    answer = assembly.whole()
+    answer = assembly.full_answer()
     assert answer["object"] == whole["object"]
     assert set(answer["choices"][0]) <= {*whole["choices"][0], "matched_stop"}
     tokens = extract_tokens(answer, 0, stream["dialect"])

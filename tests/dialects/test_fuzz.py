@@ -69,7 +69,7 @@ def test_bodies(dialect: str, body: dict[str, Any]) -> None:
     request = orjson.loads(orjson.dumps(translation.engine_request))
     if dialect in ("messages", "responses"):
         assert all(isinstance(message["role"], str) for message in request["messages"])
-        orjson.dumps(translation.whole(ANSWER))
+        orjson.dumps(translation.full_answer(ANSWER))
         assert parse(translation.stream(ANSWER))
 
 
@@ -80,7 +80,7 @@ def test_answers(dialect: str, answer: dict[str, Any], message: dict[str, Any]) 
     translation = opened(dialect, {"model": "m", "input": "x", "messages": []})
     assert translation is not None
     answer = {**answer, "choices": [{**message, "message": message, "delta": message}]}
-    orjson.dumps(translation.whole(answer))
+    orjson.dumps(translation.full_answer(answer))
     assert parse(translation.stream(answer))
     relay = translation.relay()
     assert parse(relay.feed(answer) + relay.feed({"choices": message}) + relay.finish())

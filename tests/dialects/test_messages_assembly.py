@@ -70,7 +70,7 @@ def test_the_whole_is_the_message_and_what_the_sdk_makes_of_it(message, size):
     events = cut(events_of(native_stream("messages", message)), size)
     assembly = assembled(events)
     assert assembly.ended
-    assert assembly.whole() == message
+    assert assembly.full_answer() == message
     snapshot, unparsed = None, {}
     for event in events:
         parsed = EVENT.validate_python(event)
@@ -97,7 +97,7 @@ def test_a_slow_agent_gets_the_same_message(message, size, data):
     assert b"message_delta" not in sent
     sent += box.rest()
     sent_events = events_of(sent)
-    assert assembled(sent_events).whole() == message
+    assert assembled(sent_events).full_answer() == message
     assert [event["type"] for event in sent_events].count("message_stop") == 1
 
 
@@ -121,7 +121,7 @@ def test_what_is_not_known_is_kept():
     ended = {"stop_reason": "max_tokens", "container": {"id": "c"}}
     assembly.feed({"type": "message_delta", "delta": ended, "usage": {"output_tokens": 2}, "context_management": {}})
     assert assembly.ended
-    whole = assembly.whole()
+    whole = assembly.full_answer()
     assert whole["content"] == [
         {"type": "text", "text": "ab", "citations": [{"n": 1}, {"n": 2}]},
         {"type": "new", "data": "xy", "facts": {"k": 1}},

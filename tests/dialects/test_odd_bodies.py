@@ -106,7 +106,7 @@ def test_a_body_with_something_odd_in_it_is_translated_or_refused_by_name(dialec
             translation = DIALECTS[dialect].open(body, ResponseIds("s" * 32, 1.0, "w0.1.8"), ())
             orjson.dumps(translation.engine_request)
             if dialect != "completions":
-                orjson.dumps(translation.whole(deepcopy(ANSWER)))
+                orjson.dumps(translation.full_answer(deepcopy(ANSWER)))
                 translation.stream(deepcopy(ANSWER))
             n_translated += 1
         except BadRequest as error:
@@ -143,6 +143,6 @@ def test_chunks_with_something_odd_in_them_still_make_an_answer() -> None:
         try:
             for one in body["chunks"]:
                 assembly.feed(one)
-            orjson.dumps([assembly.whole(), assembly.chunk()])
+            orjson.dumps([assembly.full_answer(), assembly.chunk()])
         except Exception as error:
             raise AssertionError(f"{odd!r} at {at}") from error

@@ -295,7 +295,7 @@ def test_responses_tools_and_their_calls_both_ways() -> None:
         for n, (name, text) in enumerate(spelled)
     ]
     choice = {"index": 0, "message": {"content": None, "tool_calls": calls}, "finish_reason": "tool_calls"}
-    output = translation.whole({"choices": [choice]})["output"]
+    output = translation.full_answer({"choices": [choice]})["output"]
     assert [item["type"] for item in output] == [
         "function_call", "custom_tool_call", "local_shell_call", "function_call", "function_call",
     ]  # fmt: skip
@@ -317,7 +317,7 @@ def test_a_custom_call_that_is_not_in_its_form_is_given_as_it_is() -> None:
     tools = [{"type": "custom", "name": "apply_patch"}]
     translation = RESPONSES.open({"model": "m", "input": "x", "tools": tools}, NAMES, ())
     call = {"id": "a", "type": "function", "function": {"name": "apply_patch", "arguments": "*** Begin"}}
-    (item,) = translation.whole({"choices": [{"message": {"tool_calls": [call]}}]})["output"]
+    (item,) = translation.full_answer({"choices": [{"message": {"tool_calls": [call]}}]})["output"]
     assert item["input"] == "*** Begin"
 
 

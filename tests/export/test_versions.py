@@ -552,11 +552,11 @@ class GivenSteps:
     def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:
         return {"steps": [{**_fields(step), "metadata": {}} for step in self.given]}
 
-    def trajectories_saying(self, trajectory_uids: Any, hit: Any, *, may: str | None) -> set[str]:
+    def trajectories_with_hit(self, trajectory_uids: Any, hit: Any, *, may: str | None) -> set[str]:
         texts = [text for step in self.given for text in [*(step.messages or ()), step.response_message]]
         return {"t"} if any(hit(json.dumps(text)) for text in texts) else set()
 
-    def trajectories_saying_over(self, trajectory_uids: Any, hit: Any, *, may: str | None) -> set[str]:
+    def trajectories_with_border_hit(self, trajectory_uids: Any, hit: Any, *, may: str | None) -> set[str]:
         whole = [[json.dumps(m) for m in (*(step.messages or ()), step.response_message)] for step in self.given]
         return {"t"} if any(hit(a, b) for texts in whole for a, b in pairwise(texts)) else set()
 

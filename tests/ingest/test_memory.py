@@ -24,7 +24,7 @@ class NoTrajectories:
     def known(self, uids: list[str]) -> set[str]:
         return set()
 
-    def several(self, uids: list[str]) -> list[dict[str, object]]:
+    def get_many(self, uids: list[str]) -> list[dict[str, object]]:
         return []
 
     def open_inferred(self, limit: int) -> list[str]:
@@ -68,10 +68,10 @@ def test_what_is_kept_of_a_trajectory_is_what_is_counted(n_messages: int, n_char
     def read(payloads: list[bytes]) -> None:
         for number, payload in enumerate(payloads):
             _, drafts = _read_record(Record("w0-00000001.seg", number, number + 1, payload), reader)
-            linker.announce(drafts)
+            linker.preload(drafts)
             for draft in drafts:
                 linker.place(draft)
-            linker.stored()
+            linker.batch_committed()
 
     read(records[:10])
     counted = -(reader._held + linker._held)

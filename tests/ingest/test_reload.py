@@ -76,7 +76,7 @@ def test_several_are_each_as_if_read_alone_in_the_order_asked(
     bench = Bench(tmp_path)
     bench.feed(*(record for n in range(7) for record in rollout(f"a{n}", turns=n + 1, task=f"task {n // 2}")))
     wanted_uids = ["a5", "nobody", "a0", "a6", "a3"]
-    several = list(bench.pool.trajectories.several(wanted_uids))
+    several = list(bench.pool.trajectories.get_many(wanted_uids))
     assert [one["trajectory_uid"] for one in several] == ["a5", "a0", "a6", "a3"]
     for one in several:
         alone = bench.pool.trajectories.get(one["trajectory_uid"])

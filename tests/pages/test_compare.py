@@ -121,7 +121,7 @@ def test_the_raw_record_is_whole_and_the_life_is_on_the_facts(filled, open_page)
     assert sent["name"] == "long-step.json"
     page = open_page("inspect", step="traj-0-0-s1", tab="facts")
     assert page.failures == []
-    reached = {stage for stage, moment in filled.pool.steps.life("traj-0-0-s1").items() if moment is not None}
+    reached = {stage for stage, moment in filled.pool.steps.stage_times("traj-0-0-s1").items() if moment is not None}
     assert {"generated", "ingested", "scored", "completed", "ready"} <= reached
     for stage in reached:
         assert f"<i></i><b>{stage}</b><span>—" not in page.html

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from core.errors import InvalidInput, PoolError
 from core.pool import Pool
-from core.pool.store.database import among, migrations
+from core.pool.store.database import in_list, migrations
 from core.types import Annotation, Step, View
 from tests.effort import settings
 
@@ -115,7 +115,7 @@ def test_rows_among_numbers_are_those(numbers: list[int], max_bound: int) -> Non
     stored = [*range(0, 50, 2), None]
     with duckdb.connect() as connection:
         connection.execute("CREATE TABLE held AS SELECT unnest(?::BIGINT[]) AS number", [stored])
-        with among(connection, "number", numbers, max_bound=max_bound) as (condition, bound):
+        with in_list(connection, "number", numbers, max_bound=max_bound) as (condition, bound):
             rows = connection.execute(f"SELECT number FROM held WHERE {condition} ORDER BY ALL", bound).fetchall()
     assert [row[0] for row in rows] == sorted(set(numbers) & set(range(0, 50, 2)))
 

@@ -43,34 +43,34 @@ def test_a_life_that_goes_as_planned(curated_pool):
     pool, clock = curated_pool
     wanted: dict[str, float | None] = dict.fromkeys(STAGES)
     wanted |= {"generated": START - 60, "captured": START - 57.5, "ingested": START}
-    assert pool.steps.life("s") == wanted
+    assert pool.steps.stage_times("s") == wanted
     clock.now += 10
     pool.steps.append([], completions=[{"trajectory_uid": "t"}])
     wanted["completed"] = clock.now
-    assert pool.steps.life("s") == wanted
+    assert pool.steps.stage_times("s") == wanted
     clock.now += 10
     say(pool, clock, "reward", 1.0, trajectory_uid="t")
     wanted |= {"scored": clock.now, "ready": clock.now}
-    assert pool.steps.life("s") == wanted
+    assert pool.steps.stage_times("s") == wanted
     clock.now += 10
     say(pool, clock, "quality", "good", step_uid="s")
     wanted["curated"] = clock.now
-    assert pool.steps.life("s") == wanted
+    assert pool.steps.stage_times("s") == wanted
 
 
 def test_what_was_undone_counts_for_nothing(curated_pool):
     pool, clock = curated_pool
     pool.steps.append([], completions=[{"trajectory_uid": "t"}])
     action = say(pool, clock, "reward", 1.0, trajectory_uid="t")
-    assert pool.steps.life("s")["ready"] is not None
+    assert pool.steps.stage_times("s")["ready"] is not None
     pool.labels.undo(action)
-    assert pool.steps.life("s")["scored"] is None and pool.steps.life("s")["ready"] is None
+    assert pool.steps.stage_times("s")["scored"] is None and pool.steps.stage_times("s")["ready"] is None
     clock.now += 5
     off = say(pool, clock, "trainable", False, step_uid="s")
     pool.labels.redo(action)
-    assert pool.steps.life("s")["ready"] is None and pool.steps.life("s")["curated"] == clock.now
+    assert pool.steps.stage_times("s")["ready"] is None and pool.steps.stage_times("s")["curated"] == clock.now
     pool.labels.undo(off)
-    assert pool.steps.life("s")["ready"] == START and pool.steps.life("s")["curated"] is None
+    assert pool.steps.stage_times("s")["ready"] == START and pool.steps.stage_times("s")["curated"] is None
 
 
 def test_a_reward_that_came_with_the_completion_counts_from_then(curated_pool):
@@ -79,9 +79,9 @@ def test_a_reward_that_came_with_the_completion_counts_from_then(curated_pool):
     pool.steps.append([], completions=[{"trajectory_uid": "t", "reward": 0.5}])
     clock.now += 7
     say(pool, clock, "reward", 1.0, trajectory_uid="t")
-    assert pool.steps.life("s")["scored"] == START + 7
+    assert pool.steps.stage_times("s")["scored"] == START + 7
 
 
 def test_nobodys_life(curated_pool):
     with pytest.raises(NotFound):
-        curated_pool[0].steps.life("nobody")
+        curated_pool[0].steps.stage_times("nobody")

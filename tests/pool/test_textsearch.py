@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from core.pool import Pool
 from core.pool.cache.cache import FEW_STEPS
 from core.pool.query.facets import count_by_sql
-from core.pool.query.textsearch import HOLDS, MAX_ANSWERS, TextSearch, pattern_of
-from core.pool.query.trigrambloom import LONGEST, WINDOW, TrigramBloom, hashes_of
+from core.pool.query.textsearch import HOLDS_TEXT, MAX_ANSWERS, TextSearch, pattern_of
+from core.pool.query.trigrambloom import MAX_SEARCHED, WINDOW, TrigramBloom, hashes_of
 from core.pool.upkeep.retention import Retention
 from core.types import Annotation, Step, View
 from tests.effort import settings
@@ -97,7 +97,7 @@ def held(bodies: list[str], text: str) -> list[int]:
     """Places of the bodies that DuckDB's own match finds it in."""
     with duckdb.connect() as connection:
         connection.register("bodies", pa.table({"place": range(len(bodies)), "body": bodies}))
-        sql = f"SELECT place FROM bodies WHERE {HOLDS.format(body='body')}"
+        sql = f"SELECT place FROM bodies WHERE {HOLDS_TEXT.format(body='body')}"
         return [row[0] for row in connection.execute(sql, [pattern_of(text)]).fetchall()]
 
 
@@ -122,9 +122,11 @@ def test_windows_name_every_message_a_text_stands_in() -> None:
     signs = TrigramBloom.of(ids, pa.chunked_array([bodies[:50], bodies[50:]]))
     everything = "".join(bodies)
     cuts = [rng.randrange(len(everything) - 400) for _ in range(150)]
-    cuts += [k * WINDOW - back for k in range(1, len(everything) // WINDOW) for back in (0, 1, 2, 3, LONGEST - 1, 200)]
+    cuts += [
+        k * WINDOW - back for k in range(1, len(everything) // WINDOW) for back in (0, 1, 2, 3, MAX_SEARCHED - 1, 200)
+    ]
     for cut in cuts:
-        text = everything[cut : cut + rng.choice([3, 4, 6, 30, LONGEST, LONGEST + 1, 390])]
+        text = everything[cut : cut + rng.choice([3, 4, 6, 30, MAX_SEARCHED, MAX_SEARCHED + 1, 390])]
         windows = signs.windows(hashes_of(text.upper()))
         named = {int(i) for k in windows for i in ids if signs.firsts[k] <= i <= signs.firsts[k + 1]}
         assert {int(i) for i, body in zip(ids, bodies, strict=True) if text in body} <= named

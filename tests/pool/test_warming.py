@@ -14,7 +14,7 @@ import pytest
 
 from core.pool import Pool
 from core.pool.cache.cache import FEW_STEPS, LOG_BYTES
-from core.pool.cache.columncache import AHEAD, FIRST, MAX_WRITES_BEHIND, SORTED, VALUES, ColumnCache, _read
+from core.pool.cache.columncache import FIRST, MAX_WRITES_BEHIND, READ_AHEAD_ORDER, SORTED, VALUES, ColumnCache, _read
 from core.pool.cache.readahead import CacheWarmer
 from core.pool.query.facets import count_by_sql
 from core.pool.query.listing import list_steps, touch_rows
@@ -54,9 +54,9 @@ def test_what_was_read_ahead_while_others_wrote_is_what_is_there(seed: int) -> N
         database.happens = lambda: rng.choice(happenings)() if rng.random() < 0.6 else None
         pool.cache.columns.read_ahead(lambda: False)
         database.happens = None
-        assert set(pool.cache.columns._columns) == set(AHEAD) == VALUES
+        assert set(pool.cache.columns._columns) == set(READ_AHEAD_ORDER) == VALUES
         for _ in range(3):
-            for name in AHEAD:
+            for name in READ_AHEAD_ORDER:
                 with pool.cache.columns.reading(View(), facets=True, columns=[name]) as moment:
                     grown, fresh = moment.columns[name], _read(moment.cursor, name)
                     assert fresh is not None and moment.facets is not None
@@ -127,10 +127,10 @@ def test_a_thread_warms_a_big_pool_and_ends_before_it_closes() -> None:
     warming = CacheWarmer(pool.cache.warm, every_s=0.01)
     warming.start()
     deadline = time.monotonic() + 60
-    while len(pool.cache.columns._columns) < len(AHEAD) and time.monotonic() < deadline:
+    while len(pool.cache.columns._columns) < len(READ_AHEAD_ORDER) and time.monotonic() < deadline:
         time.sleep(0.01)
     warming.stop()
-    assert set(pool.cache.columns._columns) == set(AHEAD)
+    assert set(pool.cache.columns._columns) == set(READ_AHEAD_ORDER)
     assert not [thread for thread in threading.enumerate() if thread.name == "pool-warming"]
     pool.close()
 

@@ -63,7 +63,7 @@ async def look(base_url: str) -> tuple[Probe, dict[str, Any]]:
 def ask(client: httpx.Client, flavour: Flavour, model: str, dialect: str, body: dict[str, Any]) -> dict[str, Any]:
     """One exchange, asked like the gateway asks: for everything, then for less."""
     refusals: list[dict[str, Any]] = []
-    for level in flavour.asks(dialect):
+    for level in flavour.field_sets(dialect):
         request, added = add_fields({"model": model, **body}, level)
         response = client.post(PATHS[dialect], json=request)
         refused = response.status_code in (400, 422)

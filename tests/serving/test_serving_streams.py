@@ -36,7 +36,7 @@ def streamed(client: Client, path: str, body: dict[str, Any], seed: int = 0) -> 
     for event in events:
         assembly.feed(orjson.loads(event))
     assert assembly.ended
-    return assembly.whole()
+    return assembly.full_answer()
 
 
 def bare(answer: dict[str, Any]) -> dict[str, Any]:

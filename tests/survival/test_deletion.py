@@ -171,7 +171,7 @@ def test_a_token_stands_for_what_was_previewed_once_and_for_a_while(folder: Fold
         pool.retention.apply(OLD, author="a", confirm=late)
     with pytest.raises(Conflict):
         pool.retention.apply(OLD, author="a", confirm="guessed")
-    assert pool.trajectories.knows("d1")
+    assert pool.trajectories.exists("d1")
     assert pool.retention.apply(OLD, author="a", confirm=pool.retention.preview(OLD)["confirm"])["n_trajectories"] == 2
 
 

@@ -86,7 +86,7 @@ def test_a_lost_write_ahead_log_comes_back_at_the_next_start(folder: Folder, tmp
     shutil.copyfile(older, path)
     Path(f"{path}.wal").unlink(missing_ok=True)
     folder.open()
-    assert not folder.pool.recovery.behind
+    assert not folder.pool.recovery.log_is_ahead
     folder.close()
     assert different(tables(path), was) == {}
     folder.open()

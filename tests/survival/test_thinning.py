@@ -96,7 +96,7 @@ def test_what_must_outlive_a_deleted_call_is_there_after_the_trash_is_gone(folde
     assert different(made_anew(folder), was) == {}
     folder.send("e1")
     folder.catch_up()
-    assert folder.pool.trajectories.knows("e1")
+    assert folder.pool.trajectories.exists("e1")
 
 
 def test_a_restored_run_brings_its_whole_segments_back_even_after_a_second_run(folder: Folder) -> None:

@@ -54,8 +54,8 @@ def test_workers_counts_add_up_to_what_one_process_counts(calls):
     workers = [WorkerStats(clock=lambda: 105.0) for _ in range(3)]
 
     def tell(number: int) -> None:
-        if (news := workers[number].news()) is not None:
-            owner.absorb(f"g{number}", news)
+        if (changes := workers[number].changes()) is not None:
+            owner.absorb(f"g{number}", changes)
 
     for event, dropped, number, tells in calls:
         for stats in (alone, workers[number]):
@@ -72,7 +72,7 @@ def test_workers_counts_add_up_to_what_one_process_counts(calls):
     assert {k: v for k, v in one.items() if k not in order} == {k: v for k, v in several.items() if k not in order}
     key = repr
     assert sorted(one["recent"], key=key) == sorted(several["recent"], key=key)
-    assert all(worker.news() is None for worker in workers)
+    assert all(worker.changes() is None for worker in workers)
     owner.absorb("g0", {"in_flight": 0})
     assert owner.snapshot()["n_in_flight"] == 0
 

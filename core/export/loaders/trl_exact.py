@@ -38,11 +38,11 @@ class _Masking:
         return batch
 
     @staticmethod
-    def _mask(whole: Any, examples: list[dict[str, Any]], columns: list[tuple[str, str]]) -> None:
+    def _mask(tokenized: Any, examples: list[dict[str, Any]], columns: list[tuple[str, str]]) -> None:
         import torch
 
         rows = [(example["prompt_ids"], example[ids], example[mask]) for ids, mask in columns for example in examples]
-        for at, (prompt, answer, mask) in zip(whole, rows, strict=True):
+        for at, (prompt, answer, mask) in zip(tokenized, rows, strict=True):
             end = len(prompt) + len(answer)
             if end > len(at):
                 raise ValueError(f"a row of {end} tokens would be cut: set max_length=None")

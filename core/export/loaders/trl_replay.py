@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import RepeatSampler, pad
 
-NOTHING = {"prompt_ids": [0], "completion_ids": [0], "completion_mask": [0], "logprobs": [0.0], "advantages": [0.0]}
+EMPTY_ROW = {"prompt_ids": [0], "completion_ids": [0], "completion_mask": [0], "logprobs": [0.0], "advantages": [0.0]}
 """A row to fill batches: none of its tokens is in the loss."""
 
 
@@ -46,7 +46,7 @@ class Replay:
 
     def row(self, prompt: str) -> dict[str, Any]:
         """The row for a prompt of the data set."""
-        return NOTHING if int(prompt) < 0 else self.rows[int(prompt)]
+        return EMPTY_ROW if int(prompt) < 0 else self.rows[int(prompt)]
 
     def rollout(self, prompts: list[str], trainer: Any) -> dict[str, Any]:
         """TRL's ``rollout_func``: returns the captured tokens of these rows."""
@@ -103,6 +103,6 @@ class ReplayTrainer(GRPOTrainer):
         import torch
 
         values = pad([torch.tensor(row[name], dtype=torch.float32) for row in rows], padding_side="right")
-        whole = torch.zeros(output["completion_ids"].shape, dtype=torch.float32)
-        whole[:, : values.shape[1]] = values
-        return whole.to(output["completion_ids"].device)
+        padded = torch.zeros(output["completion_ids"].shape, dtype=torch.float32)
+        padded[:, : values.shape[1]] = values
+        return padded.to(output["completion_ids"].device)

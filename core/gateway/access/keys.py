@@ -21,7 +21,7 @@ KEY_PREFIX: Final = "cs-"
 KEY_ID_CHARS: Final = 16
 # Records begin with their kind, so call records are skipped without parsing.
 _SESSION, _REVOKE = b'{"kind":"session"', b'{"kind":"revoke"'
-_OURS = re.compile(r"cs-[A-Za-z0-9_-]{43}")
+_GENERATED_KEY = re.compile(r"cs-[A-Za-z0-9_-]{43}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ def authorize(
         bound = keys.resolve(key)
         if bound is not None:
             binding = binding or bound
-        elif _OURS.fullmatch(key) and not is_studio_key(key, api_key):
+        elif _GENERATED_KEY.fullmatch(key) and not is_studio_key(key, api_key):
             raise Unauthorized(
                 "this session key was revoked, has expired or was never given out",
                 field="authorization",
@@ -269,7 +269,7 @@ def authorize(
             if any(is_studio_key(key, api_key) for key in others):
                 return None
             for key in others:
-                wrong_keys.wrong(address, hash_key(key))
+                wrong_keys.count_failure(address, hash_key(key))
     if binding is None:
         raise Unauthorized(
             "this call needs a key",

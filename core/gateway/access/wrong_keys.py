@@ -43,7 +43,7 @@ class WrongKeys:
             wait_s = min(tried.values()) + WINDOW_S - self._clock()
         raise TooManyAttempts("too many different wrong keys came from this address", retry_after_s=max(1.0, wait_s))
 
-    def wrong(self, address: str, key_sha256: str) -> None:
+    def count_failure(self, address: str, key_sha256: str) -> None:
         """Count a wrong key of the address."""
         with self._lock:
             network = _network(address)

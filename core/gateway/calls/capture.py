@@ -140,7 +140,7 @@ class Capture:
             answer.added or self._dialect.translates or call.translation.engine_request is not call.request
         ):
             strip_fields(answer.body, answer.added)
-            body = orjson.dumps(call.translation.whole(answer.body))
+            body = orjson.dumps(call.translation.full_answer(answer.body))
         else:
             body = answer.raw
         await send_whole(send, answer.status, body, [JSON, *_retry_after(answer), *call.reply_headers()])
@@ -155,7 +155,7 @@ class Capture:
         started = False
         try:
             while True:
-                waited = await _within(self._deps.keepalive_s, outbox.news)
+                waited = await _wait_for(self._deps.keepalive_s, outbox.news)
                 if work.done():
                     break
                 events = outbox.take() if waited else self._dialect.wire.keep_alive
@@ -259,7 +259,7 @@ async def _watch(call: Exchange, receive: Receive) -> None:
     call.client_disconnected = True
 
 
-async def _within(seconds: float, event: asyncio.Event) -> bool:
+async def _wait_for(seconds: float, event: asyncio.Event) -> bool:
     """Wait for an event; False on timeout."""
     try:
         async with asyncio.timeout(seconds):

@@ -36,12 +36,12 @@ def tool_call_text(message: Mapping[str, Any]) -> Json:
 
 
 class _ToolsInText(PlainTranslation):
-    def whole(self, answer: Mapping[str, Any]) -> Json:
+    def full_answer(self, answer: Mapping[str, Any]) -> Json:
         choices = [{**choice, "message": tool_call_text(choice.get("message") or {})} for choice in answer["choices"]]
         return {**answer, "choices": choices}
 
     def stream(self, answer: Mapping[str, Any]) -> bytes:
-        return super().stream(self.whole(answer))
+        return super().stream(self.full_answer(answer))
 
 
 def _open(body: Mapping[str, Any], ids: ResponseIds, earlier: Sequence[Json]) -> PlainTranslation:

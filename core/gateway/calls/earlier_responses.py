@@ -109,7 +109,7 @@ def response_of(record: Mapping[str, Any]) -> Json:
     assert match is not None
     ids = ResponseIds(match["step_uid"], record["started_at"], match["mark"])
     translation = RESPONSES.open(record["request"], ids, record.get("input_items") or ())
-    return translation.whole(record["response"])
+    return translation.full_answer(record["response"])
 
 
 def _expand_input(directory: Path, previous: Any, items: list[Json], within: str | None) -> list[Json]:

@@ -196,7 +196,7 @@ class PolicyState:
             SyncInProgress: the sync did not end within ``max_wait_s`` seconds.
         """
         if self._sync is not None and (left := self._left_s()):
-            await self._hold(max_wait_s, left)
+            await self._wait_for_release(max_wait_s, left)
         self.n_in_flight += 1
         return self.version
 
@@ -210,7 +210,7 @@ class PolicyState:
         sync = self._sync
         return sync.version if sync is not None and self.version is not None and not self.syncing else self.version
 
-    async def _hold(self, max_wait_s: float, left_s: float) -> None:
+    async def _wait_for_release(self, max_wait_s: float, left_s: float) -> None:
         released = asyncio.Event()
         with self._lock:
             if self._sync is None:

@@ -82,7 +82,7 @@ async def _answer(
 ) -> tuple[EngineAnswer | None, StudioError | None]:
     """The assembled answer and the failure; chunks that can't be assembled are a failure."""
     try:
-        body = assembly.whole() if assembly.begun else None
+        body = assembly.full_answer() if assembly.begun else None
         return await stream.answer(body, failure.message if failure is not None else None), failure
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         # The call is recorded even if its answer can't be assembled.

@@ -98,9 +98,9 @@ class ConcurrencyLimit:
                 self.n_inside -= 1
                 return
             loop, place = self._line.popleft()
-        loop.call_soon_threadsafe(_give, place)
+        loop.call_soon_threadsafe(_admit, place)
 
 
-def _give(place: asyncio.Future[None]) -> None:
+def _admit(place: asyncio.Future[None]) -> None:
     if not place.done():
         place.set_result(None)

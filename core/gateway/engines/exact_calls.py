@@ -121,15 +121,15 @@ class ExactCalls:
         """
         flavour, dialect, path = self._probe.flavour, call.dialect.name, f"/v1/{call.dialect.path}"
         echo = body.get("echo") is True
-        asks = asks_of_call(flavour.asks(dialect), echo=echo and flavour is not CLAW_STUDIO)
+        asks = asks_of_call(flavour.field_sets(dialect), echo=echo and flavour is not CLAW_STUDIO)
         kind = stream_kind(dialect, body)
-        own = self._streams.relays(flavour, self._probe.version, kind)
+        native_stream = self._streams.relays(flavour, self._probe.version, kind)
         # Streams of engines without ids, as tested by stream_trials.
-        is_trial = not own and self._streams.mode == AUTO and self._trials.relays(model, kind)
-        stream = deadline is not None and (own or (is_trial and n_choices(call.body) == 1))
+        is_trial = not native_stream and self._streams.mode == AUTO and self._trials.relays(model, kind)
+        stream = deadline is not None and (native_stream or (is_trial and n_choices(call.body) == 1))
         options = {"stream": True, "stream_options": _with_usage(call.body)} if stream else {}
         # A stream may accept fewer extra fields, so streams are remembered separately.
-        where = f"{dialect} stream" if stream and own else f"{dialect} echo" if echo else dialect
+        where = f"{dialect} stream" if stream and native_stream else f"{dialect} echo" if echo else dialect
         for level in range(min(self._fallback.level(where, model), len(asks) - 1), len(asks)):
             request, added = add_fields(body, asks[level])
             attempt = _Attempt(call, model, where, kind, asks, level, added, dropped, is_trial)
@@ -155,7 +155,7 @@ class ExactCalls:
                 return self._refused(status, raw, model, added, retry_after)
             answer, raw = parse_body(raw, prompt_ids="prompt_token_ids" not in answer_fields_of(added))
             answered = await self._answer(attempt, check_answer(answer), raw)
-            if deadline is not None and not own and self._streams.mode == AUTO:
+            if deadline is not None and not native_stream and self._streams.mode == AUTO:
                 self._trials.start_trial(model, kind, answered.body, partial(self._send_trial, call, asks[level]))
             return answered
         raise AssertionError("the last ask adds nothing")

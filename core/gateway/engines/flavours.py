@@ -56,7 +56,7 @@ class Flavour:
     count: tuple[str, str] = ("/tokenize", "count")
     continues: bool = False
 
-    def asks(self, dialect: str) -> Sequence[Ask]:
+    def field_sets(self, dialect: str) -> Sequence[Ask]:
         """The sets of extra fields for one dialect, fullest first."""
         return self.completions if dialect == "completions" else self.chat
 

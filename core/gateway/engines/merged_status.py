@@ -19,21 +19,21 @@ def merge_statuses(by_process: Sequence[Sequence[Status]]) -> list[Status]:
     for statuses in by_process:
         for status in statuses:
             by_name.setdefault(status["name"], []).append(status)
-    return [_one(statuses) for statuses in by_name.values()]
+    return [_merge_engine(statuses) for statuses in by_name.values()]
 
 
-def _one(statuses: Sequence[Status]) -> Status:
+def _merge_engine(statuses: Sequence[Status]) -> Status:
     first = statuses[0]
-    whole = {**first, **{name: sum(one.get(name) or 0 for one in statuses) for name in _SUMS}}
+    merged = {**first, **{name: sum(one.get(name) or 0 for one in statuses) for name in _SUMS}}
     verdicts = [one["ok"] for one in statuses if one["ok"] is not None]
-    whole["ok"] = all(verdicts) if verdicts else None
-    whole["error"] = next((one["error"] for one in statuses if one["error"] and one["ok"] is False), None)
-    whole["base_url"] = next((one["base_url"] for one in statuses if one["base_url"]), None)
+    merged["ok"] = all(verdicts) if verdicts else None
+    merged["error"] = next((one["error"] for one in statuses if one["error"] and one["ok"] is False), None)
+    merged["base_url"] = next((one["base_url"] for one in statuses if one["base_url"]), None)
     # The process that owns the pool calls no engine itself, so the process with the most findings is shown.
     known = max(statuses, key=lambda one: (len(one["findings"]), one["n_calls"]))
-    whole["findings"], whole["streaming"] = known["findings"], known["streaming"]
+    merged["findings"], merged["streaming"] = known["findings"], known["streaming"]
     if "healthy" in first:
         callers = [one for one in statuses if one["n_calls"]] or statuses
-        whole["healthy"] = all(one["healthy"] for one in callers)
-        whole["checked_at"] = max((one["checked_at"] for one in statuses if one["checked_at"]), default=None)
-    return whole
+        merged["healthy"] = all(one["healthy"] for one in callers)
+        merged["checked_at"] = max((one["checked_at"] for one in statuses if one["checked_at"]), default=None)
+    return merged

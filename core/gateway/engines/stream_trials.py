@@ -34,7 +34,7 @@ _MAX_MODELS: Final = 200
 
 _STREAM: Final = {"stream": True, "stream_options": {"include_usage": True}}
 _SHORT: Final = {"max_tokens": 16, "temperature": 0}
-_WEATHER: Final = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+_WEATHER_SCHEMA: Final = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 _QUESTIONS: Final[Mapping[str, Json]] = {
     "chat": {**_SHORT, "messages": [{"role": "user", "content": "Say hi"}]},
     "completions": {**_SHORT, "prompt": "Once upon"},
@@ -43,7 +43,7 @@ _QUESTIONS: Final[Mapping[str, Json]] = {
         # Some models reason before they call.
         "max_tokens": 512,
         "messages": [{"role": "user", "content": "What is the weather in Paris? Call the tool."}],
-        "tools": [{"type": "function", "function": {"name": "get_weather", "parameters": _WEATHER}}],
+        "tools": [{"type": "function", "function": {"name": "get_weather", "parameters": _WEATHER_SCHEMA}}],
         "tool_choice": "required",
     },
 }
@@ -138,7 +138,7 @@ class StreamTrials:
                     assembly.feed(chunk)
         if not assembly.ended:
             raise EngineError("its stream has no end")
-        return check_answer(assembly.whole())
+        return check_answer(assembly.full_answer())
 
 
 async def _nothing(body: Json | None, failure: str | None) -> None:

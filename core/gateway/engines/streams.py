@@ -95,7 +95,7 @@ class HttpStream(EngineStream):
                 if failure is not None:
                     raise failure
                 if done:
-                    await self._linger()
+                    await self._drain()
                     return
         finally:
             self.close()
@@ -111,7 +111,7 @@ class HttpStream(EngineStream):
         except HttpError as error:
             raise EngineError(f"engine {self._name!r} broke off in the middle of its answer: {error}") from error
 
-    async def _linger(self) -> None:
+    async def _drain(self) -> None:
         with contextlib.suppress(TimeoutError, HttpError):
             async with asyncio.timeout(_LINGER_S):
                 while await self._response.readany():

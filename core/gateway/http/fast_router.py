@@ -43,7 +43,7 @@ class FastRouter:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one call."""
         if scope["type"] == "http" and _DOUBLED in scope["path"]:
-            scope = _undoubled(scope)
+            scope = _single_prefix(scope)
         if scope["type"] == "http" and (path := matched_path(scope)) != scope["path"]:
             scope = {**scope, "path": path}
         if scope["type"] == "http" and scope["method"] == "POST":
@@ -82,7 +82,7 @@ def decode_slashes(params: Mapping[str, str]) -> dict[str, str]:
     return {name: value.replace(_SLASH, "/") if isinstance(value, str) else value for name, value in params.items()}
 
 
-def _undoubled(scope: Scope) -> Scope:
+def _single_prefix(scope: Scope) -> Scope:
     """``/v1/v1/...`` as ``/v1/...``, also under a trajectory's prefix: some clients append ``/v1`` to a URL that has
     one.
     """

@@ -44,7 +44,7 @@ class ServerLimits:
             max_connections=settings.max_connections,
         )
 
-    def behind(self, n_workers: int) -> Self:
+    def with_workers(self, n_workers: int) -> Self:
         """Limits of the owner's server behind ``n_workers`` gateway workers.
 
         It accepts whatever workers accepted, keeps connections open longer than they do, and adds no limit of its own.

@@ -10,7 +10,7 @@ from core.gateway.http.limits import BODIES_AT_ONCE, ServerLimits
 
 MIN_AGE_S: Final = 1.0
 """A connection idle for less is likely to be reused at once, so it is not closed to make room."""
-SPARE: Final = 16
+SPARE_CONNECTIONS: Final = 16
 """Connections above the limit, besides an eighth of it, that still get an error response."""
 
 
@@ -67,27 +67,27 @@ class OpenConnections:
             if now - since >= MIN_AGE_S:
                 self.closed(longest)
                 longest.make_room()
-        return len(self._open) <= self.most + self.most // 8 + SPARE
+        return len(self._open) <= self.most + self.most // 8 + SPARE_CONNECTIONS
 
     def closed(self, connection: AgentConnection) -> None:
         """Forget a closed connection."""
         self._open.discard(connection)
         self._waiting.pop(connection, None)
 
-    def waits(self, connection: AgentConnection, now: float) -> None:
+    def mark_idle(self, connection: AgentConnection, now: float) -> None:
         """Note that the connection waits for the head of its next request; it may be closed to make room."""
         self._waiting.pop(connection, None)
         if connection in self._open:
             self._waiting[connection] = now
 
-    def busy(self, connection: AgentConnection) -> None:
+    def mark_busy(self, connection: AgentConnection) -> None:
         """Note that the connection has a request."""
         self._waiting.pop(connection, None)
 
     def _watch(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self.limits.check_every_s, self._look)
+        self._timer = asyncio.get_running_loop().call_later(self.limits.check_every_s, self._check_all)
 
-    def _look(self) -> None:
+    def _check_all(self) -> None:
         self._timer = None
         now = asyncio.get_running_loop().time()
         for connection in list(self._open):

@@ -25,7 +25,7 @@ from core.gateway.http.open_connections import OpenConnections
 MIN_BYTES_PER_S: Final = 4096
 """A body that arrives at least this fast does not time out."""
 MAX_PIPELINED: Final = 100
-SMALL: Final = 1 << 20
+SMALL_BODY: Final = 1 << 20
 """Smaller bodies are accepted even when request bodies fill their memory limit."""
 LINGER_S: Final = 5.0
 """How long data from a refused client is read and dropped, seconds. Closing with unread data could lose the response.
@@ -142,7 +142,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._codings = []
         self._host_header = None
         if not self._n_open:
-            self._connections.waits(self, self._since)
+            self._connections.mark_idle(self, self._since)
 
     def on_url(self, url: bytes) -> None:
         """A piece of the target."""
@@ -175,7 +175,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._reading, self._since = _BODY, self.loop.time()
         self._raw_bytes = self._quiet_bytes = 0
         self._begun = True
-        self._connections.busy(self)
+        self._connections.mark_busy(self)
         self._n_open += 1
         super().on_headers_complete()
 
@@ -184,7 +184,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._body_bytes += len(body)
         if self._body_bytes > self._limits.max_body_bytes:
             raise _Refused(self._long_body())
-        if self._body_bytes > SMALL and self._connections.memory_full:
+        if self._body_bytes > SMALL_BODY and self._connections.memory_full:
             raise _Refused(self._overloaded())
         if not self.cycle.response_complete:
             self._held += len(body)
@@ -198,7 +198,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
         self._reading, self._since = _IDLE, self.loop.time()
         if not self._n_open:
-            self._connections.waits(self, self._since)
+            self._connections.mark_idle(self, self._since)
 
     # Called by responses.
 
@@ -218,7 +218,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._start_asgi_task(*self.pipeline.pop())
         elif self._reading != _BODY:
             self._since = self.loop.time()
-            self._connections.waits(self, self._since)
+            self._connections.mark_idle(self, self._since)
 
     # Called by the table of connections.
 
@@ -289,7 +289,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._declared > self._limits.max_body_bytes:
             raise _Refused(self._long_body())
         late = self._above_limit and self._connections.full
-        if late or self._n_open > MAX_PIPELINED or (self._declared > SMALL and self._connections.memory_full):
+        if late or self._n_open > MAX_PIPELINED or (self._declared > SMALL_BODY and self._connections.memory_full):
             raise _Refused(self._overloaded())
         self._above_limit = False
 
@@ -302,16 +302,16 @@ class HttpProtocol(HttpToolsProtocol):
     def _refuse(self, error: StudioError) -> None:
         """Send an error after all earlier responses, and serve no more requests on this connection."""
         self._connections.refused(error.type)
-        own = self._reading == _BODY
-        if own and self.cycle.response_complete:
+        in_body = self._reading == _BODY
+        if in_body and self.cycle.response_complete:
             # The request is already answered.
             self._drop_rest()
             return
-        if own and self.cycle.response_started:
+        if in_body and self.cycle.response_started:
             # A response in progress can't be followed by an error response.
             self.transport.abort()
             return
-        if own:
+        if in_body:
             # The application sees a disconnect.
             if self.pipeline and self.pipeline[0][0] is self.cycle:
                 self.pipeline.popleft()

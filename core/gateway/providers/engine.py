@@ -23,7 +23,7 @@ from core.gateway.engines.base import BUSY, Engine, EngineOptions
 from core.gateway.engines.capabilities import AUTO, KINDS, RELAY, WHOLE
 from core.gateway.engines.streams import StreamDeadline
 from core.gateway.providers.anthropic import ask_anthropic, speaks_natively
-from core.gateway.providers.fields import FIELDS, Sent, SentFields
+from core.gateway.providers.fields import FIELDS, FieldExaminer, FieldUse
 from core.gateway.providers.litellm_import import LiteLLM
 from core.gateway.providers.read_counter import ReadCounter
 from core.gateway.providers.stream import ProviderStream, is_stream, opened, provider_failure, retry_after
@@ -74,7 +74,7 @@ class ProviderEngine(Engine):
         self._api_base = api_base
         self._streaming = options.streaming
         self._returns_ids: bool | None = None
-        self._sent = SentFields()
+        self._sent = FieldExaminer()
 
     @property
     def address(self) -> str | None:
@@ -218,7 +218,7 @@ class ProviderEngine(Engine):
         from_environment = [value for name, value in os.environ.items() if name.endswith(_KEY_NAMES)]
         return [*super().secrets(), *from_environment]
 
-    def _arguments(self, litellm: Any, call: EngineCall, model: str) -> tuple[dict[str, Any], list[str], Sent]:
+    def _arguments(self, litellm: Any, call: EngineCall, model: str) -> tuple[dict[str, Any], list[str], FieldUse]:
         fields = FIELDS[call.dialect.name]
         prefill = call.native_dialect == "messages" and CONTINUE.items() <= call.body.items()
         supported = set(litellm.get_supported_openai_params(model=model) or ())
@@ -234,8 +234,8 @@ class ProviderEngine(Engine):
             added = [*added, *more]
         known = {key: value for key, value in body.items() if key in fields}
         extra = {key: value for key, value in body.items() if key not in fields and key not in _NOT_SENT}
-        own = {key: value for key, value in known.items() if key not in added}
-        sent = self._sent.look(litellm, model, call.dialect.name, own)
+        agent_fields = {key: value for key, value in known.items() if key not in added}
+        sent = self._sent.examine(litellm, model, call.dialect.name, agent_fields)
         if prefill:
             sent = replace(sent, dropped=[*sent.dropped, PREFILL])
         arguments = {**known, "model": model, "timeout": self.timeouts.total, **_NO_DETOURS}

@@ -31,7 +31,7 @@ _MAX_REMEMBERED: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class FieldUse:
     """What LiteLLM does with a request's fields.
 
     Attributes:
@@ -45,13 +45,13 @@ class Sent:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-class SentFields:
+class FieldExaminer:
     """Finds out what LiteLLM sends, by comparing its output with and without each field."""
 
     def __init__(self) -> None:
-        self._known: LRUCache[bytes, Sent] = LRUCache(_MAX_REMEMBERED)
+        self._known: LRUCache[bytes, FieldUse] = LRUCache(_MAX_REMEMBERED)
 
-    def look(self, litellm: Any, model: str, dialect: str, arguments: Mapping[str, Any]) -> Sent:
+    def examine(self, litellm: Any, model: str, dialect: str, arguments: Mapping[str, Any]) -> FieldUse:
         """What LiteLLM does with these fields.
 
         Args:
@@ -67,10 +67,10 @@ class SentFields:
         return sent
 
 
-def _compare(litellm: Any, model: str, dialect: str, requested: Mapping[str, Any]) -> Sent:
+def _compare(litellm: Any, model: str, dialect: str, requested: Mapping[str, Any]) -> FieldUse:
     unsupported = _unsupported(litellm, model, requested)
     if dialect != "chat":
-        return Sent(unsupported, {})
+        return FieldUse(unsupported, {})
     try:
         plain, provider, *_ = litellm.get_llm_provider(model=model)
 
@@ -86,9 +86,9 @@ def _compare(litellm: Any, model: str, dialect: str, requested: Mapping[str, Any
         }
     except Exception:
         # LiteLLM raises errors of any type for fields it refuses; the call itself reports the reason.
-        return Sent(unsupported, {})
+        return FieldUse(unsupported, {})
     renamed = {name: others for name, others in sorted(because.items()) if others and name not in others}
-    return Sent(sorted(name for name, others in because.items() if not others), renamed, everything["extra_body"])
+    return FieldUse(sorted(name for name, others in because.items() if not others), renamed, everything["extra_body"])
 
 
 def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

@@ -31,14 +31,14 @@ class _Counted(httpx.AsyncByteStream):
                 continue
             piece = came
             while piece:
-                plain = self._tried(self._unpacker.inflate, piece)
+                plain = self._unpack(self._unpacker.inflate, piece)
                 self._counter.add(len(plain))
                 yield plain
-                piece = self._unpacker.waiting
+                piece = self._unpacker.pending_input
         if self._unpacker is not None:
-            self._tried(self._unpacker.end)
+            self._unpack(self._unpacker.end)
 
-    def _tried(self, unpack: Callable[..., Any], *given: bytes) -> Any:
+    def _unpack(self, unpack: Callable[..., Any], *given: bytes) -> Any:
         try:
             return unpack(*given)
         except ValueError as error:

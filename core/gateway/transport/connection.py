@@ -114,7 +114,7 @@ class EngineConnection(asyncio.Protocol):
         while not self._head:
             if self._error is not None:
                 raise self._error
-            await self._news()
+            await self._wait_for_data()
         return self._status, self._headers
 
     async def take(self) -> bytes:
@@ -124,7 +124,7 @@ class EngineConnection(asyncio.Protocol):
                 return b""
             if self._error is not None:
                 raise self._error
-            await self._news()
+            await self._wait_for_data()
         pieces, self._pieces, self._n_waiting = self._pieces, [], 0
         if self._paused:
             self._paused = False
@@ -152,7 +152,7 @@ class EngineConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    async def _news(self) -> None:
+    async def _wait_for_data(self) -> None:
         self._waiter = self._loop.create_future()
         try:
             await self._waiter

@@ -30,7 +30,7 @@ class Inflater:
         self._begun = False
 
     @property
-    def waiting(self) -> bytes:
+    def pending_input(self) -> bytes:
         """Input that is not decompressed yet; pass it to ``inflate`` again."""
         tail: bytes = self._decoder.unconsumed_tail
         return tail

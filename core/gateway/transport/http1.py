@@ -18,7 +18,7 @@ from cachetools import LRUCache
 
 from core.gateway.transport.connection import Bounds, ConnectError, EngineConnection, HttpError
 from core.gateway.transport.decompression import Inflater, inflater
-from core.gateway.transport.proxies import Proxies, Proxy, trusted
+from core.gateway.transport.proxies import Proxies, Proxy, tls_context
 from core.gateway.transport.request import Origin, Target, read_url, request_bytes
 from core.gateway.transport.tunnel import tunnel
 
@@ -101,7 +101,7 @@ class HttpClient:
         connect = partial(asyncio.get_running_loop().create_connection, lambda: connection)
         try:
             if tls and self._tls is None:
-                self._tls = trusted()
+                self._tls = tls_context()
             async with asyncio.timeout(timeout_s):
                 if proxy is None:
                     await connect(host, port, ssl=self._tls if tls else None)
@@ -111,9 +111,9 @@ class HttpClient:
                 else:
                     await connect(proxy.host, proxy.port)
         except TimeoutError as error:
-            raise ConnectError(f"no connection{_through(proxy)} within {timeout_s:g} s") from error
+            raise ConnectError(f"no connection{_proxy_note(proxy)} within {timeout_s:g} s") from error
         except OSError as error:
-            raise ConnectError(_reason(error) + _through(proxy)) from error
+            raise ConnectError(_reason(error) + _proxy_note(proxy)) from error
         return connection
 
     def _target(self, method: str, url: str) -> Target:
@@ -141,7 +141,7 @@ class HttpClient:
             return
         self._idle.setdefault(connection.origin, deque()).append(connection)
         if self._sweeping is None:
-            self._sweeping = asyncio.get_running_loop().call_later(self._keepalive_s, self._sweep)
+            self._sweeping = asyncio.get_running_loop().call_later(self._keepalive_s, self._close_idle)
 
     def stop_reuse(self, origin: Origin) -> None:
         """Stop reusing connections to this origin, because one caller could get the response to another."""
@@ -149,7 +149,7 @@ class HttpClient:
         for connection in self._idle.pop(origin, ()):
             connection.close()
 
-    def _sweep(self) -> None:
+    def _close_idle(self) -> None:
         """Close connections that were idle for too long."""
         self._sweeping = None
         loop = asyncio.get_running_loop()
@@ -160,7 +160,7 @@ class HttpClient:
             if not idle:
                 del self._idle[origin]
         if self._idle:
-            self._sweeping = loop.call_later(self._keepalive_s / 2, self._sweep)
+            self._sweeping = loop.call_later(self._keepalive_s / 2, self._close_idle)
 
 
 class HttpAnswer:
@@ -216,7 +216,7 @@ class HttpAnswer:
         return piece
 
     async def _inflated(self, inflater: Inflater) -> bytes:
-        while piece := inflater.waiting or await self._connection.take():
+        while piece := inflater.pending_input or await self._connection.take():
             try:
                 plain = inflater.inflate(piece)
             except ValueError as error:
@@ -248,7 +248,7 @@ class HttpAnswer:
         self.release()
 
 
-def _through(proxy: Proxy | None) -> str:
+def _proxy_note(proxy: Proxy | None) -> str:
     return "" if proxy is None else f" (through the proxy {proxy.host}:{proxy.port})"
 
 

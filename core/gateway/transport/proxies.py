@@ -73,7 +73,7 @@ class Proxies:
         """As the environment says."""
         return cls(getproxies_environment())
 
-    def to(self, host: str, port: int, tls: bool) -> Proxy | None:
+    def proxy_for(self, host: str, port: int, tls: bool) -> Proxy | None:
         """The proxy to a server; None where it is asked directly, as every server on this machine is.
 
         Raises:
@@ -112,7 +112,7 @@ def _exempts(entry: str, name: str, address: IPv4Address | IPv6Address | None, p
     return bool(above) and (name == above or name.endswith(f".{above}"))
 
 
-def trusted() -> ssl.SSLContext:
+def tls_context() -> ssl.SSLContext:
     """What certificates of servers are checked against. Raises OSError where the environment names no such file."""
     if not (os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR")):
         for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):

@@ -42,7 +42,7 @@ def read_url(method: str, url: str, proxies: Proxies | None = None) -> Target:
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     if " " in path or " " in host:
         raise ValueError(f"{url!r} is no http address")
-    proxy = None if proxies is None else proxies.to(host, port, tls)
+    proxy = None if proxies is None else proxies.proxy_for(host, port, tls)
     authority = named + (f":{parts.port}" if parts.port else "")
     own = {
         "host": f"Host: {authority}\r\n",

@@ -24,7 +24,7 @@ from core.pool.query.viewreader import ViewReader
 from core.pool.query.views import compile_view, source_sql
 from core.pool.state.policyversion import versions_in_force
 from core.pool.store.changes import MAX_KEPT_WRITES
-from core.pool.store.database import Cursor, Database, among, arrow
+from core.pool.store.database import Cursor, Database, arrow, in_list
 from core.types import View
 
 IN_SETS = frozenset(name for names in SETS for name in names if STEP_COLUMNS[name].kind != "list")
@@ -41,15 +41,15 @@ MAX_BYTES = 128 << 20
 MAX_VIEW_BYTES = 32 << 20
 """Bytes for the step ids of views."""
 FIRST = ("created_at", "trajectory_reward", "reward", "latency_s", "n_tokens", "difficulty", "n_steps", "step_index")
-AHEAD = (*FIRST, *sorted(VALUES.difference(FIRST)))
+READ_AHEAD_ORDER = (*FIRST, *sorted(VALUES.difference(FIRST)))
 """Columns in the order in which they are read ahead, as long as they fit."""
 MAX_WRITES_BEHIND = MAX_KEPT_WRITES // 4
 """Writes after which an unused column is brought up to date: before their change sets are forgotten."""
 MAX_EXACT_INTEGER = 2.0**53
 """From here on, float64 does not hold every whole number."""
 MAX_TOUCHED_SHARE = 0.2
-FEW = 100
-"""If more than this share of the trajectories, and more than ``FEW``, changed, a column is read again: quicker."""
+FEW_TRAJECTORIES = 100
+"""If more trajectories than this share and than ``FEW_TRAJECTORIES`` changed, the column is read again: faster."""
 
 
 @dataclass(slots=True)
@@ -185,8 +185,8 @@ class ColumnCache:
         Args:
             stop: called before each part; True ends it.
         """
-        for name in (None, *AHEAD):
-            if stop() or not self._made(name):
+        for name in (None, *READ_AHEAD_ORDER):
+            if stop() or not self._cache_column(name):
                 break
         with self._lock:
             behind = [
@@ -199,7 +199,7 @@ class ColumnCache:
             with self.reading(View(), facets=True, columns=[name]):
                 pass
 
-    def _made(self, name: str | None) -> bool:
+    def _cache_column(self, name: str | None) -> bool:
         """Read a column, or the facet index (None), if it is missing; False when there is no room for it."""
         with ExitStack() as stack:
             # As in ``reading``, but the column is read outside the lock. Others may meanwhile read a newer one.
@@ -300,7 +300,11 @@ class _ChangedSince:
         if touched is None:
             return None
         changed = self._groups.all_changed_by(self.cursor, touched)
-        return changed if changed.size <= MAX_TOUCHED_SHARE * self._groups.of.size or changed.size <= FEW else None
+        return (
+            changed
+            if changed.size <= MAX_TOUCHED_SHARE * self._groups.of.size or changed.size <= FEW_TRAJECTORIES
+            else None
+        )
 
 
 def is_unfiltered(view: View) -> bool:
@@ -329,7 +333,7 @@ def _ascending(step_ids: np.ndarray) -> np.ndarray:
 
 def _with_new(cursor: Cursor, step_ids: np.ndarray, trajectory_ids: np.ndarray) -> np.ndarray:
     """These steps and those of the trajectories, ascending. (A write that deletes steps counts as changing all.)"""
-    with among(cursor, "trajectory_id", trajectory_ids) as (condition, bound):
+    with in_list(cursor, "trajectory_id", trajectory_ids) as (condition, bound):
         changed = arrow(cursor, f"SELECT step_id FROM step_state WHERE {condition}", bound)["step_id"].to_numpy()
     places = np.minimum(np.searchsorted(step_ids, changed), max(step_ids.size - 1, 0))
     new = np.sort(changed[step_ids[places] != changed] if step_ids.size else changed)
@@ -353,7 +357,7 @@ def _read(cursor: Cursor, name: str) -> np.ndarray | None:
 def _grown(cursor: Cursor, name: str, values: np.ndarray | None, trajectory_ids: np.ndarray) -> np.ndarray | None:
     if values is None:
         return None
-    with among(cursor, "s.trajectory_id", trajectory_ids) as (condition, bound):
+    with in_list(cursor, "s.trajectory_id", trajectory_ids) as (condition, bound):
         return _placed(values, arrow(cursor, _sql(name, condition), bound))
 
 

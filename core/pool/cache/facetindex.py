@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from core.pool.query.columns import FINDING_BITS, STEP_COLUMNS
 from core.pool.state.findings import names_of
-from core.pool.store.database import Cursor, among, arrow, registered
+from core.pool.store.database import Cursor, arrow, in_list, registered
 
 SETS: tuple[tuple[str, ...], ...] = (
     ("channel", "source", "agent", "model", "engine", "token_source", "identity_source", "policy_version"),
@@ -137,7 +137,7 @@ class FacetIndex:
     def grown(self, cursor: Cursor, trajectory_ids: np.ndarray) -> FacetIndex:
         """The index of the cursor's snapshot, if only these trajectories changed since this one's."""
         columns = ", ".join(f"{_hash(names)} AS h{place}" for place, names in enumerate(SETS))
-        with among(cursor, "s.trajectory_id", trajectory_ids) as (condition, bound):
+        with in_list(cursor, "s.trajectory_id", trajectory_ids) as (condition, bound):
             table = arrow(cursor, f"SELECT s.step_id, {columns} {_SOURCE} WHERE {condition}", bound)
         step_ids = table["step_id"].to_numpy()
         return FacetIndex(

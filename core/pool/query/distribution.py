@@ -12,7 +12,7 @@ from core.pool.query.views import compile_view, source_sql
 from core.pool.store.database import Cursor, arrow
 from core.types import View
 
-REACHED = ("n_groups", "n_trajectories", "n_steps", "n_tokens")
+COUNTS = ("n_groups", "n_trajectories", "n_steps", "n_tokens")
 KINDS = ("text", "boolean")
 """Kinds of columns that a distribution can be split by."""
 
@@ -35,7 +35,7 @@ def count_reach(reader: ViewReader, view: View, target: str) -> dict[str, int]:
             counts = "count(*), sum(t.n_steps), sum(t.n_prompt_tokens + t.n_response_tokens)"
         sql = f"SELECT count(DISTINCT (t.prompt_uid, t.channel)), {counts} {source}"
         sums = cursor.execute(sql, list(condition.parameters)).fetchall()[0]
-    return dict(zip(REACHED, (int(n or 0) for n in sums), strict=True))
+    return dict(zip(COUNTS, (int(n or 0) for n in sums), strict=True))
 
 
 def distribution(reader: ViewReader, view: View, column: str, by: str | None, bins: int, parts: int) -> pa.Table:

@@ -20,7 +20,7 @@ from core.pool.query.reads import explained, page
 from core.pool.query.views import compile_view, source_sql
 from core.pool.state.findings import names_of
 from core.pool.state.policyversion import versions_in_force
-from core.pool.store.database import Cursor, among, arrow
+from core.pool.store.database import Cursor, arrow, in_list
 from core.types import View
 
 Order = list[tuple[str, str, bool]]
@@ -99,14 +99,14 @@ def _read(cursor: Cursor, source: str, key: str, wanted: np.ndarray, columns: di
     """A row for each of these keys, in their order."""
     alias = source.split()[1]
     selected = ", ".join(f"{sql} AS {name}" for name, sql in columns.items())
-    with among(cursor, f"{alias}.{key}", wanted) as (condition, bound):
+    with in_list(cursor, f"{alias}.{key}", wanted) as (condition, bound):
         table = arrow(cursor, f"SELECT {alias}.{key} AS row_key, {selected} FROM {source} WHERE {condition}", bound)
     keys = table["row_key"].to_numpy()
     order = np.argsort(keys)
     return table.take(order[np.searchsorted(keys, wanted, sorter=order)])
 
 
-STRETCH = 512
+ROWS_PER_READ = 512
 """DuckDB's storage blocks have more rows than this: reading one row of each stretch loads all blocks."""
 
 
@@ -116,7 +116,7 @@ def touch_rows(cursor: Cursor, newest: int) -> None:
     cursor.execute(
         f"SELECT bit_xor(hash({columns}, s.tool_names)) FROM step_state s"
         " WHERE s.step_id > (SELECT max(step_id) - ? FROM step_state) AND s.step_id % ? = 0",
-        [newest, STRETCH],
+        [newest, ROWS_PER_READ],
     ).fetchall()
 
 

@@ -33,16 +33,16 @@ MAX_READ_SHARE = 0.4
 _NEWEST = """
 SELECT (SELECT coalesce(max(message_id), 0) FROM messages), (SELECT coalesce(max(step_id), 0) FROM step_messages)
 """
-HOLDS = "regexp_matches({body}, ?, 'i')"
+HOLDS_TEXT = "regexp_matches({body}, ?, 'i')"
 """Whether a body holds a text, for ``pattern_of`` the text: half the work of ``contains(lower(body), lower(text))``."""
 
 _MESSAGES = f"""
-SELECT message_id FROM messages WHERE message_id > ? AND message_id <= ? AND {HOLDS.format(body="body")}
+SELECT message_id FROM messages WHERE message_id > ? AND message_id <= ? AND {HOLDS_TEXT.format(body="body")}
 """
 # Materialized: otherwise DuckDB would match every message before the join with the named ones.
 _NAMED = f"""
 WITH named AS MATERIALIZED (SELECT message_id, body FROM messages SEMI JOIN named_messages USING (message_id))
-SELECT message_id FROM named WHERE {HOLDS.format(body="body")}
+SELECT message_id FROM named WHERE {HOLDS_TEXT.format(body="body")}
 """
 _BODIES = "SELECT message_id, body FROM messages WHERE message_id > ? AND message_id <= ? ORDER BY message_id"
 _NEXT = "SELECT min(message_id) FROM messages WHERE message_id > ?"

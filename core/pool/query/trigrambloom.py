@@ -21,12 +21,12 @@ WINDOW = 1 << 13
 BITS = 6144
 """Bits of a window's filter: ordinary text sets a quarter of them."""
 OVERLAP = 128
-LONGEST = OVERLAP + 3
+MAX_SEARCHED = OVERLAP + 3
 """Bytes of a searched text whose trigrams are used."""
 
-_THREE = np.uint32(0xFFFFFF)
-_SPREAD = np.uint32(0x9E3779B1)
-_HALF = np.uint32(16)
+_THREE_BYTES = np.uint32(0xFFFFFF)
+_HASH_FACTOR = np.uint32(0x9E3779B1)
+_HALF_WIDTH = np.uint32(16)
 _FOLDED = (("ſ", "s"), ("\u212a", "k"))
 """The non-ASCII letters that equal an ASCII letter when case is ignored: the long s and the Kelvin sign."""
 
@@ -86,7 +86,7 @@ def hashes_of(text: str) -> np.ndarray:
         same = len(spelled) == 1 or letter.lower() == letter == letter.upper()
         stream += spelled
         certain += bytes([same]) * len(spelled)
-    n = min(len(stream), LONGEST) - 2
+    n = min(len(stream), MAX_SEARCHED) - 2
     if n <= 0:
         return np.zeros(0, np.int64)
     hashes = _hashes(np.frombuffer(bytes(stream), np.uint8), -(-len(stream) // 4) * 4)[:n]
@@ -101,8 +101,8 @@ def _hashes(stream: np.ndarray, n: int) -> np.ndarray:
     lower[: stream.size] = stream | ((stream - np.uint8(65) < 26).astype(np.uint8) << 5)
     hashes = np.empty(n, np.uint32)
     for place in range(4):
-        threes = lower[place : place + n].view("<u4") & _THREE
-        hashes[place::4] = ((threes * _SPREAD) >> _HALF) * np.uint32(BITS) >> _HALF
+        threes = lower[place : place + n].view("<u4") & _THREE_BYTES
+        hashes[place::4] = ((threes * _HASH_FACTOR) >> _HALF_WIDTH) * np.uint32(BITS) >> _HALF_WIDTH
     return hashes
 
 

@@ -13,7 +13,7 @@ from core.pool.store.content import decode
 from core.pool.store.database import Cursor, Database, registered, rows
 from core.types import View
 
-DEEPEST = 8
+MAX_DEPTH = 8
 """The most levels of saved views that refer to saved views. Circular references are refused."""
 
 
@@ -66,7 +66,7 @@ class _Lookup:
         return View(filters, view.where)
 
     def _saved(self, name: str, above: tuple[str, ...]) -> View:
-        if name in above or len(above) >= DEEPEST:
+        if name in above or len(above) >= MAX_DEPTH:
             raise InvalidInput(
                 f"The saved view {name!r} names itself: {' → '.join([*above, name])}.", field="filters.saved_view"
             )

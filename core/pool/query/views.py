@@ -11,7 +11,7 @@ import orjson
 
 from core.errors import InvalidInput
 from core.pool.query.columns import FINDING_BITS, STEP_COLUMNS
-from core.pool.query.textsearch import HOLDS, Hits, pattern_of
+from core.pool.query.textsearch import HOLDS_TEXT, Hits, pattern_of
 from core.pool.query.where import Condition, compile_where
 from core.pool.state.findings import FINDINGS, mask
 from core.pool.state.policyversion import version_in_force_sql
@@ -96,7 +96,7 @@ def _range(name: str, value: Any) -> Condition:
     return Condition(f"({' AND '.join(parts) or 'TRUE'})", tuple(parameters), needs)
 
 
-def _moment(name: str, value: Any) -> datetime:
+def _parse_time(name: str, value: Any) -> datetime:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return timestamp(float(value))
     if isinstance(value, datetime):
@@ -121,7 +121,7 @@ def _between(name: str, value: Any) -> Condition:
     for bound, symbol in ((low, ">="), (high, "<")):
         if bound is not None:
             parts.append(f"{sql} {symbol} ?")
-            parameters.append(_moment(name, bound))
+            parameters.append(_parse_time(name, bound))
     return Condition(f"({' AND '.join(parts) or 'TRUE'})", tuple(parameters), needs)
 
 
@@ -271,7 +271,7 @@ def _text(name: str, value: Any) -> Condition:
     if not isinstance(value, str) or not value:
         raise _bad(name, "A text.")
     sql = f"""s.step_id IN (
-        WITH hit AS (SELECT message_id FROM messages WHERE {HOLDS.format(body="body")})
+        WITH hit AS (SELECT message_id FROM messages WHERE {HOLDS_TEXT.format(body="body")})
         SELECT step_id FROM (SELECT step_id, unnest(new_message_ids) AS message_id FROM step_messages)
         SEMI JOIN hit USING (message_id)
         UNION ALL

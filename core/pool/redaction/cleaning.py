@@ -51,14 +51,14 @@ class Cleaner:
             key: the JSON key of the text, if it may reveal that the value is secret.
         """
         if isinstance(value, str):
-            return self._text(value) if key is None else self._under(key, value)
+            return self._text(value) if key is None else self._clean_with_key(key, value)
         if isinstance(value, Mapping):
             return self._mapping(value)
         if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
             return self._sequence(value, key)
         if isinstance(value, int) and not isinstance(value, bool):
             text = str(value)
-            cleaned = self._text(text) if key is None else self._under(key, text)
+            cleaned = self._text(text) if key is None else self._clean_with_key(key, text)
             return value if cleaned is text else cleaned
         return value
 
@@ -72,7 +72,7 @@ class Cleaner:
             self._summary.add(hit)
         return replaced(text, hits)
 
-    def _under(self, key: str, text: str) -> str:
+    def _clean_with_key(self, key: str, text: str) -> str:
         """The text, cleaned; a rule may need its key to match, as in ``password: ...``."""
         glue = f"{key}="
         hits = self._hits(glue + text)
@@ -114,10 +114,10 @@ class Cleaner:
         if len(parts) > 1:
             texts = [value[i]["text"] for i in parts]
             hits = self._split(texts)
-            for i, text, spans in zip(parts, texts, distributed(texts, hits), strict=True):
+            for i, text, spans in zip(parts, texts, split_hits(texts, hits), strict=True):
                 if spans:
-                    own = [hit for hit in self._hits(text) if not any(_overlap(hit, span) for span in spans)]
-                    items[i] = {**items[i], "text": replaced(text, sorted([*own, *spans]))}
+                    text_hits = [hit for hit in self._hits(text) if not any(_overlap(hit, span) for span in spans)]
+                    items[i] = {**items[i], "text": replaced(text, sorted([*text_hits, *spans]))}
         return items if any(a is not b for a, b in zip(items, value, strict=True)) else value
 
     def _split(self, texts: Sequence[str]) -> list[Hit]:
@@ -171,7 +171,7 @@ def replaced(text: str, hits: Sequence[Hit]) -> str:
     return "".join([*pieces, text[at:]])
 
 
-def distributed(texts: Sequence[str], hits: Sequence[Hit]) -> list[list[Hit]]:
+def split_hits(texts: Sequence[str], hits: Sequence[Hit]) -> list[list[Hit]]:
     """Hits of the joined texts, for each text those that reach into it, in its own characters."""
     shares: list[list[Hit]] = []
     at = 0
@@ -226,7 +226,8 @@ def over_border(plain_hits: Hits, first: Any, second: Any) -> tuple[list[Hit], l
     real = [
         hit
         for hit in over
-        if hit.texts[0].endswith(_END_MARK) or not any(own.rule == hit.rule and _overlap(own, hit) for own in alone)
+        if hit.texts[0].endswith(_END_MARK)
+        or not any(inner.rule == hit.rule and _overlap(inner, hit) for inner in alone)
     ]
     ends = [hit._replace(begin=hit.begin + cut, end=border + cut) for hit in real]
     begins = [hit._replace(begin=0, end=hit.end - border) for hit in real]
@@ -251,17 +252,19 @@ def clean_conversation(
         response: the answer, or None.
         known: cleaned messages by ``id``. The caller must keep the messages alive between calls.
     """
-    whole = [*(messages or ()), *([] if response is None else [response])]
+    conversation = [*(messages or ()), *([] if response is None else [response])]
     covered: dict[int, list[Hit]] = {}
-    for i in range(len(whole) - 1):
-        for k, spans in zip((i, i + 1), over_border(rules.plain_hits, whole[i], whole[i + 1]), strict=True):
+    for i in range(len(conversation) - 1):
+        for k, spans in zip(
+            (i, i + 1), over_border(rules.plain_hits, conversation[i], conversation[i + 1]), strict=True
+        ):
             covered.setdefault(k, []).extend(spans)
     made = []
-    for k, message in enumerate(whole):
+    for k, message in enumerate(conversation):
         if covered.get(k):
             texts = texts_of_message(message)
-            shares = distributed(texts, _apart(covered[k]))
-            left = [replaced(text, own) for text, own in zip(texts, shares, strict=True)]
+            shares = split_hits(texts, _without_overlap(covered[k]))
+            left = [replaced(text, text_hits) for text, text_hits in zip(texts, shares, strict=True)]
             made.append(rules.clean(_with_texts(message, left)))
         else:
             if id(message) not in known:
@@ -273,7 +276,7 @@ def clean_conversation(
     return messages if all(a is b for a, b in zip(made, messages, strict=True)) else made, answer
 
 
-def _apart(spans: list[Hit]) -> list[Hit]:
+def _without_overlap(spans: list[Hit]) -> list[Hit]:
     kept: list[Hit] = []
     for hit in sorted(spans):
         if kept and hit.begin < kept[-1].end:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from core.errors import InvalidInput
 from core.pool.redaction.cleaning import Cleaner
 from core.pool.redaction.hits import Hit, HitSummary
-from core.pool.redaction.spellings import SIGNS, decodings
+from core.pool.redaction.spellings import ENCODED, decodings
 
 PATTERNS: dict[str, str] = {
     "private_key": r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----[\s\S]*?(?:-----END (?:[A-Z]+ )*PRIVATE KEY-----|\Z)",
@@ -104,7 +104,7 @@ class Redaction:
     @cached_property
     def stored_needle(self) -> str | None:
         """The same for texts as they are stored, where a hit may be spelled in another way."""
-        return None if self.needle is None else rf"{self.needle}|{SIGNS}|claw-media:"
+        return None if self.needle is None else rf"{self.needle}|{ENCODED}|claw-media:"
 
     @cached_property
     def _plain(self) -> re.Pattern[str] | None:
@@ -112,7 +112,7 @@ class Redaction:
 
     @cached_property
     def _signs(self) -> re.Pattern[str]:
-        return re.compile(SIGNS)
+        return re.compile(ENCODED)
 
     def plain_hits(self, text: str) -> list[Hit]:
         """Hits of the text without decoding it; they may overlap."""
@@ -168,8 +168,8 @@ class Redaction:
         Args:
             pieces: bytes of each token, [n].
         """
-        whole = b"".join(pieces)
-        text = whole.decode("utf-8", errors="surrogateescape")
+        joined = b"".join(pieces)
+        text = joined.decode("utf-8", errors="surrogateescape")
         hits = self.hits(text)
         if not hits:
             return
@@ -225,12 +225,14 @@ def parse_redaction(data: Mapping[str, Any] | None) -> Redaction | None:
                 f"No rule {name!r}.", field="redaction.rules", hint=f"secrets, {', '.join(PATTERNS)}; or own patterns."
             )
         rules |= {one: PATTERNS[one] for one in (SECRETS if name == "secrets" else (name,))}
-    own = data.get("patterns") or {}
-    if not isinstance(own, Mapping) or not all(isinstance(text, str) for text in (*own.values(), *rules.values())):
+    own_patterns = data.get("patterns") or {}
+    if not isinstance(own_patterns, Mapping) or not all(
+        isinstance(text, str) for text in (*own_patterns.values(), *rules.values())
+    ):
         raise InvalidInput("patterns is an object of name and pattern.", field="redaction.patterns")
     action, unreadable = data.get("action", "mask"), data.get("unreadable", "drop")
     if action not in ("mask", "drop"):
         raise InvalidInput("action is mask or drop.", field="redaction.action")
     if unreadable not in ("keep", "drop"):
         raise InvalidInput("unreadable is keep or drop.", field="redaction.unreadable")
-    return Redaction({**rules, **own}, action, unreadable)
+    return Redaction({**rules, **own_patterns}, action, unreadable)

@@ -29,14 +29,14 @@ SELECT message_id, replace(content_hash::VARCHAR, '-', ''), body FROM messages
 WHERE message_id > $after AND message_id <= $upto AND ($may::VARCHAR IS NULL OR regexp_matches(body, $may))
     AND message_id IN (SELECT message_id FROM screened_messages)
 """
-_SAYING = """
+_TRAJECTORIES_WITH_HIT = """
 SELECT DISTINCT trajectory_uid FROM (
     SELECT trajectory_id, unnest(new_message_ids) AS message_id FROM step_messages
     UNION ALL SELECT trajectory_id, response_message_id FROM step_messages
     UNION ALL SELECT trajectory_id, tools_id FROM step_messages
 ) SEMI JOIN hit_messages USING (message_id) JOIN screened USING (trajectory_id)
 """
-_BESIDE = """
+_OTHER_TEXTS = """
 SELECT DISTINCT trajectory_uid, text FROM (
     SELECT trajectory_uid,
         unnest([metadata, sampling, to_json(error)::VARCHAR, to_json(finish_reason)::VARCHAR]) AS text
@@ -61,7 +61,7 @@ WITH chains AS (
 SELECT DISTINCT trajectory_uid, pair[1] AS first_id, pair[2] AS second_id
 FROM (SELECT trajectory_uid, unnest(list_zip(chain[:-2], chain[2:])) AS pair FROM chains)
 """
-_OVER = """
+_BORDER_BODIES = """
 SELECT p.first_id, p.second_id, any_value(a.body), any_value(b.body)
 FROM screened_pairs p JOIN messages a ON a.message_id = p.first_id JOIN messages b ON b.message_id = p.second_id
 WHERE p.first_id > $after AND p.first_id <= $upto AND (
@@ -93,7 +93,7 @@ class Screening:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def trajectories_saying(self, trajectory_uids: Sequence[str], hit: Hit, *, may: str | None) -> set[str]:
+    def trajectories_with_hit(self, trajectory_uids: Sequence[str], hit: Hit, *, may: str | None) -> set[str]:
         """The trajectories with a hit in their messages, tools, metadata or sampling.
 
         Args:
@@ -109,18 +109,18 @@ class Screening:
                 bound = {"after": after, "upto": after + MESSAGES_AT_ONCE, "may": may}
                 bodies = restore_media(cursor, cursor.execute(_BODIES, bound).fetchall())
                 message_ids += [number for number, body in bodies.items() if hit(body)]
-            uids = {uid for uid, text in cursor.execute(_BESIDE, {"may": may}).fetchall() if hit(text)}
+            uids = {uid for uid, text in cursor.execute(_OTHER_TEXTS, {"may": may}).fetchall() if hit(text)}
             with registered(cursor, hit_messages=pa.table({"message_id": pa.array(message_ids, pa.int64())})):
-                return uids | {uid for (uid,) in cursor.execute(_SAYING).fetchall()}
+                return uids | {uid for (uid,) in cursor.execute(_TRAJECTORIES_WITH_HIT).fetchall()}
 
-    def trajectories_saying_over(
+    def trajectories_with_border_hit(
         self, trajectory_uids: Sequence[str], hit: Callable[[str, str], bool], *, may: str | None
     ) -> set[str]:
         """Those of these trajectories in which ``hit`` finds something over the border of two messages.
 
         Args:
             hit: called with each distinct pair of consecutive bodies.
-            may: as in ``trajectories_saying``, of the text around the border.
+            may: as in ``trajectories_with_hit``, of the text around the border.
         """
         with self._screened(trajectory_uids) as cursor:
             cursor.execute(_PAIRS)
@@ -128,7 +128,7 @@ class Screening:
             id_pairs: list[tuple[int, int]] = []
             for after in range(0, newest, MESSAGES_AT_ONCE):
                 bound = {"after": after, "upto": after + MESSAGES_AT_ONCE, "may": may, "border": AT_BORDER}
-                rows = cursor.execute(_OVER, bound).fetchall()
+                rows = cursor.execute(_BORDER_BODIES, bound).fetchall()
                 id_pairs += [(first, second) for first, second, *bodies in rows if hit(*bodies)]
             pairs = pa.table(
                 {

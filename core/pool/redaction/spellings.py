@@ -36,7 +36,7 @@ _HEX = re.compile(r"[0-9a-fA-F]{24,}")
 _READABLE = re.compile(rb"(?:[\x20-\x7e\t\r\n]|[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}){12,}")
 _STANDARD = str.maketrans("-_", "+/")
 
-SIGNS = r"%[0-7c-fC-F][0-9A-Fa-f]|&[#A-Za-z]|[A-Za-z0-9+/_-]{16}|\\[ux/]|" + _NO_WIDTH.pattern
+ENCODED = r"%[0-7c-fC-F][0-9A-Fa-f]|&[#A-Za-z]|[A-Za-z0-9+/_-]{16}|\\[ux/]|" + _NO_WIDTH.pattern
 """What every text with another spelling holds: a regular expression for Python and RE2."""
 
 

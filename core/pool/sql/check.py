@@ -51,7 +51,7 @@ Tables = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class TableRead:
     """The columns and rows of one table that a query needs.
 
     Attributes:
@@ -66,7 +66,7 @@ class Read:
     limit: int | None = None
 
 
-def check(cursor: Cursor, text: str, tables: Tables, hidden: Iterable[str], limit: int) -> list[Read]:
+def check(cursor: Cursor, text: str, tables: Tables, hidden: Iterable[str], limit: int) -> list[TableRead]:
     """The tables, columns and rows that the query reads for at most ``limit`` rows of its result.
 
     Raises:
@@ -154,7 +154,7 @@ def _functions(cursor: Cursor) -> tuple[frozenset[str], frozenset[str]]:
 # What is read --------------------------------------------------------------------------------------------------
 
 
-def _reads(tree: dict[str, Any], tables: Tables, limit: int, scalars: frozenset[str]) -> list[Read]:
+def _reads(tree: dict[str, Any], tables: Tables, limit: int, scalars: frozenset[str]) -> list[TableRead]:
     bases = [node for node, _ in _walk(tree) if node.get("type") == "BASE_TABLE"]
     used = {node["table_name"].lower() for node in bases} & tables.keys()
     names = used | {str(node.get("alias", "")).lower() for node in bases}
@@ -169,7 +169,7 @@ def _reads(tree: dict[str, Any], tables: Tables, limit: int, scalars: frozenset[
         keep = _keep(top, columns) if single else ()
         max_rows = _limit(top, limit, scalars) if single and not top.get("where_clause") else None
         # A table whose rows are only counted needs a column too.
-        reads.append(Read(table, needed or (min(columns, key=lambda name: len(columns[name])),), keep, max_rows))
+        reads.append(TableRead(table, needed or (min(columns, key=lambda name: len(columns[name])),), keep, max_rows))
     return reads
 
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from core.errors import InvalidInput
 from core.pool.query.columns import STEP_COLUMNS
-from core.pool.sql.runner import QueryRunner, Room, write_table
+from core.pool.sql.runner import CopyBudget, QueryRunner, write_table
 from core.pool.store.database import Database, migrations, rows
 
 MAX_ROWS = 10_000
@@ -90,12 +90,12 @@ class Console:
 
         def hand_over(reads: Sequence[Any], check: Callable[[], None]) -> list[tuple[str, IO[bytes]]]:
             files: list[tuple[str, IO[bytes]]] = []
-            room = Room(None if self._db.path == ":memory:" else Path(self._db.path).parent)
+            budget = CopyBudget(None if self._db.path == ":memory:" else Path(self._db.path).parent)
             try:
                 # All of one moment: that at which the query is known to be one.
                 with self._db.read() as cursor:
                     for read in reads:
-                        files.append((read[0], write_table(cursor, read, tables[read[0]], room, check)))
+                        files.append((read[0], write_table(cursor, read, tables[read[0]], budget, check)))
             except BaseException:
                 for _, file in files:
                     file.close()

@@ -116,7 +116,7 @@ class Worker:
         answer = _checked_answer(self._receive(limits))
         if not 0 <= answer["n_bytes"] <= 2 * MAX_BYTES:
             raise Stopped("Stopped: its answer is too large.")
-        body = self._exactly(answer["n_bytes"], limits)
+        body = self._receive_exactly(answer["n_bytes"], limits)
         return pa.ipc.open_stream(pa.py_buffer(body)).read_all(), bool(answer["truncated"])
 
     def _check(self, limits: _Limits) -> None:
@@ -147,13 +147,13 @@ class Worker:
             self._sock.setblocking(False)
 
     def _receive(self, limits: _Limits) -> dict[str, Any]:
-        n_bytes = LENGTH.unpack(self._exactly(LENGTH.size, limits))[0]
+        n_bytes = LENGTH.unpack(self._receive_exactly(LENGTH.size, limits))[0]
         if n_bytes > MAX_MESSAGE:
             raise Stopped("Stopped: its answer is too large.")
-        message: dict[str, Any] = json.loads(bytes(self._exactly(n_bytes, limits)))
+        message: dict[str, Any] = json.loads(bytes(self._receive_exactly(n_bytes, limits)))
         return message
 
-    def _exactly(self, n_bytes: int, limits: _Limits) -> bytearray:
+    def _receive_exactly(self, n_bytes: int, limits: _Limits) -> bytearray:
         held = bytearray(n_bytes)
         view, at = memoryview(held), 0
         while at < n_bytes:
@@ -199,11 +199,11 @@ class QueryRunner:
     def warm(self) -> None:
         """Begin to start a process, unless there is one, so that the next query need not wait for it."""
         with self._lock:
-            self._bury()
+            self._reap()
             if not self._idle and not self._busy and not self._stopping.is_set():
                 self._idle.append(Worker())
 
-    def _bury(self) -> None:
+    def _reap(self) -> None:
         for worker in [worker for worker in self._idle if not worker.alive]:
             self._idle.remove(worker)
             worker.kill()
@@ -220,7 +220,7 @@ class QueryRunner:
             raise Conflict(f"{AT_ONCE} queries are running already.", field="sql", hint="Wait for one of them to end.")
         try:
             with self._lock:
-                self._bury()
+                self._reap()
                 worker = self._idle.pop() if self._idle else Worker()
                 self._busy.add(worker)
             fit = False
@@ -254,7 +254,7 @@ class QueryRunner:
             worker.kill()
 
 
-class Room:
+class CopyBudget:
     """How much one query's copies may still take: ``MAX_READ``, and a share of what the disk had free.
 
     Args:
@@ -289,14 +289,14 @@ class Room:
 
 
 def write_table(
-    cursor: Cursor, read: Sequence[Any], known: Mapping[str, str], room: Room, check: Callable[[], None]
+    cursor: Cursor, read: Sequence[Any], known: Mapping[str, str], budget: CopyBudget, check: Callable[[], None]
 ) -> IO[bytes]:
     """Write the rows that a query reads of one table to an unnamed Arrow file, which is gone when the process ends.
 
     Args:
         read: table, columns, ``(column, comparison, constant)`` that rows fulfil, and most rows or None.
         known: the table's columns with their types; what is not among them is not read.
-        room: what the query's files may still take, and where they are.
+        budget: what the query's files may still take, and where they are.
 
     Raises:
         InvalidInput: more bytes than a query may read.
@@ -312,12 +312,12 @@ def write_table(
     sql = f'SELECT {", ".join(f"{chr(34)}{name}{chr(34)}" for name in columns)} FROM main."{table}" WHERE {where}'
     relation = cursor.sql(sql, params=[value for _, _, value in keep])
     reader = (relation if limit is None else relation.limit(limit)).to_arrow_reader(EXPORT_ROWS)
-    file: IO[bytes] = tempfile.TemporaryFile(dir=room.folder)  # noqa: SIM115 (who asked closes it)
+    file: IO[bytes] = tempfile.TemporaryFile(dir=budget.folder)  # noqa: SIM115 (who asked closes it)
     try:
         with pa.ipc.new_file(file, reader.schema) as writer:
             for batch in reader:
                 check()
-                room.take(batch.nbytes, table)
+                budget.take(batch.nbytes, table)
                 writer.write_batch(batch)
         file.flush()
     except OSError as error:

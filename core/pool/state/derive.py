@@ -226,7 +226,7 @@ def update_steps(columns: Iterable[str]) -> str:
     return f"UPDATE step_state s SET {assignments} FROM effective e WHERE s.step_id = e.step_id AND ({changed})"
 
 
-def judge(work: Workspace) -> None:
+def derive_group_state(work: Workspace) -> None:
     """What takes a trajectory's opinions or its group to see: difficulty, equal rewards, suspected reward hacking.
 
     Reads ``scope``, ``regrouped``, ``live`` and ``trajectory_opinions``. Adopted reward policies are applied first.
@@ -270,7 +270,7 @@ def refresh(cursor: Cursor, trajectory_ids: Iterable[int] | None) -> None:
     work.groups_of_scope(also_effective=True)
     cursor.execute("DELETE FROM trajectory_state WHERE trajectory_id IN (SELECT trajectory_id FROM scope)")
     cursor.execute("INSERT INTO trajectory_state BY NAME SELECT * FROM effective_trajectories")
-    judge(work)
+    derive_group_state(work)
 
 
 def rebuild(cursor: Cursor) -> None:

@@ -109,7 +109,7 @@ class FeedbackWriter:
         """Read the waiting targets again, for instance after a transaction was rolled back."""
         self._waiting = None
 
-    def waiting(self, cursor: Cursor) -> set[Target]:
+    def awaited_targets(self, cursor: Cursor) -> set[Target]:
         """Targets that feedback is waiting for."""
         return set(self._targets(cursor))
 
@@ -136,7 +136,7 @@ class FeedbackWriter:
         if not items and not due:
             return set()
         waiting -= due
-        states, changed = self._words(cursor, items, take_id)
+        states, changed = self._store_revisions(cursor, items, take_id)
         for uid, waited, state in _waiting_for(cursor, due):
             if not changed.get(uid):
                 changed[uid] = waited
@@ -149,7 +149,7 @@ class FeedbackWriter:
             _store_state(cursor, uid, states[uid])
         return touched
 
-    def _words(
+    def _store_revisions(
         self, cursor: Cursor, items: Sequence[Mapping[str, Any]], take_id: Take
     ) -> tuple[dict[str, _State], dict[str, Mapping[str, Any]]]:
         """Store new revisions: (state by uid, the revision now in force by uid, empty where an older one remains)."""

@@ -150,7 +150,7 @@ def _malformed(call: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] | Non
     if not isinstance(name, str) or not name:
         return True
     if tools:
-        offered = {_offered(tool) for tool in tools if isinstance(tool, Mapping)}
+        offered = {_tool_name(tool) for tool in tools if isinstance(tool, Mapping)}
         if offered != {None} and name not in offered:
             return True
     if "custom" in call:
@@ -166,7 +166,7 @@ def _malformed(call: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] | Non
     return not (arguments is None or isinstance(arguments, Mapping))
 
 
-def _offered(tool: Mapping[str, Any]) -> Any:
+def _tool_name(tool: Mapping[str, Any]) -> Any:
     """A tool's name; of a built-in one its type is the name."""
     return _function(tool).get("name") or tool.get("name") or tool.get("type")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.pool.state.derive import judge, update_steps
+from core.pool.state.derive import derive_group_state, update_steps
 from core.pool.state.sharedsql import trainable_sql
 from core.pool.state.workspace import Workspace
 from core.pool.store.database import Cursor
@@ -56,7 +56,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
 }
 """Kind of opinion -> the columns it changes; others (corrections) change none."""
 
-_JUDGED = frozenset({"reward", "correct"})
+_GROUP_KINDS = frozenset({"reward", "correct"})
 """Kinds whose values are derived together for a trajectory or its group."""
 
 _OF_STEPS = frozenset({"reward", "trainable"})
@@ -74,10 +74,10 @@ def relabel(cursor: Cursor, action_ids: Sequence[int]) -> None:
     columns = {name for kind in kinds for name in _COLUMNS.get(kind, ())}
     if not columns:
         return
-    of_trajectories = any(whole or kind in _OF_STEPS for kind, whole, _ in touched)
+    of_trajectories = any(of_trajectory or kind in _OF_STEPS for kind, of_trajectory, _ in touched)
     of_steps = any(step or kind == "trainable" for kind, _, step in touched)
     work.scope_to_touched()
-    work.live_of_targets(kinds | _JUDGED if kinds & _JUDGED else kinds)
+    work.live_of_targets(kinds | _GROUP_KINDS if kinds & _GROUP_KINDS else kinds)
     if of_trajectories:
         work.trajectory_opinions()
     if of_steps:
@@ -88,9 +88,9 @@ def relabel(cursor: Cursor, action_ids: Sequence[int]) -> None:
         return
     work.fill("effective_trajectories", _TRAJECTORIES)
     cursor.execute(_update_trajectories(sorted(columns)))
-    if kinds & _JUDGED:
+    if kinds & _GROUP_KINDS:
         work.groups_of_scope()
-        judge(work)
+        derive_group_state(work)
 
 
 def _effective_steps(columns: set[str]) -> str:

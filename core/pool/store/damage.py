@@ -11,7 +11,7 @@ import duckdb
 
 from core.errors import NoRoom, PoolDamaged, PoolError
 
-MEND = "Stop the studio and run `claw-studio doctor --rebuild`: journal and opinions log make the file anew."
+REPAIR_HINT = "Stop the studio and run `claw-studio doctor --rebuild`: journal and opinions log make the file anew."
 RESTART = "Free some room on its disk and start the studio again."
 
 _BROKEN = (
@@ -19,7 +19,7 @@ _BROKEN = (
     "could not read enough bytes", "deserializ", "wal file", "internal error", "malformed", "block id",
     "failed to load", "replaying",
 )  # fmt: skip
-_ELSEWHERE = ("could not set lock", "conflicting lock")
+_LOCKED = ("could not set lock", "conflicting lock")
 _NEWER = ("version number", "newer version of duckdb", "storage version")
 _FULL = ("no space left", "disk quota", "input/output error", "file too large", "out of memory")
 _NO_ROOM = ("no space left", "disk quota")
@@ -30,7 +30,7 @@ def opening_failed(path: str, error: BaseException) -> PoolError:
     """The StudioError for a failure to open the file."""
     message = str(error)
     low = message.lower()
-    if any(word in low for word in _ELSEWHERE):
+    if any(word in low for word in _LOCKED):
         return PoolError(
             f"The pool could not be opened: {message}", field="data_dir", hint="Is another studio using this folder?"
         )
@@ -44,9 +44,9 @@ def opening_failed(path: str, error: BaseException) -> PoolError:
         return PoolError(
             f"The pool could not be opened: {message}",
             field="data_dir",
-            hint=f"If a newer claw-studio wrote it, update this one. If it is damaged: {MEND}",
+            hint=f"If a newer claw-studio wrote it, update this one. If it is damaged: {REPAIR_HINT}",
         )
-    return PoolDamaged(f"The pool's file {path} is damaged: {message}", field="data_dir", hint=MEND)
+    return PoolDamaged(f"The pool's file {path} is damaged: {message}", field="data_dir", hint=REPAIR_HINT)
 
 
 def writing_failed(error: duckdb.Error) -> PoolError:
@@ -83,7 +83,9 @@ def damage_error(path: str, message: str) -> PoolDamaged:
     """The error that readers and writers get from then on."""
     full = any(word in message.lower() for word in _FULL)
     what = "can't be used any more" if full else "is damaged"
-    return PoolDamaged(f"The pool's file {path} {what}: {message}", field="data_dir", hint=RESTART if full else MEND)
+    return PoolDamaged(
+        f"The pool's file {path} {what}: {message}", field="data_dir", hint=RESTART if full else REPAIR_HINT
+    )
 
 
 def check_length(cursor: Any, path: str) -> None:
@@ -98,7 +100,7 @@ def check_length(cursor: Any, path: str) -> None:
     expected_size = _HEADERS_BYTES + int(sizes[0][0]) * int(sizes[0][1])
     if there < expected_size:
         raise PoolDamaged(
-            f"The pool's file {path} is cut short: {there} of {expected_size} bytes", field="data_dir", hint=MEND
+            f"The pool's file {path} is cut short: {there} of {expected_size} bytes", field="data_dir", hint=REPAIR_HINT
         )
 
 

@@ -391,7 +391,7 @@ MAX_BOUND_NUMBERS = 1000
 
 
 @contextmanager
-def among(
+def in_list(
     cursor: Cursor, column: str, numbers: Collection[int] | np.ndarray, *, max_bound: int = MAX_BOUND_NUMBERS
 ) -> Iterator[tuple[str, list[Any]]]:
     """The condition that a column is one of these numbers, and its bound values; to be used inside the block.

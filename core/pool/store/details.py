@@ -10,8 +10,8 @@ from typing import Any
 from core.errors import NotFound
 from core.pool.state.findings import names_of
 from core.pool.store.content import decode
-from core.pool.store.database import Cursor, among, rows
-from core.pool.store.restore import links_of, token_parts, whole_messages, whole_tokens, with_ancestors
+from core.pool.store.database import Cursor, in_list, rows
+from core.pool.store.restore import links_of, restored_tokens, token_parts, whole_messages, with_ancestors
 
 _STATE = """
 SELECT
@@ -54,10 +54,10 @@ def _step_rows(
     ``parent_step_uid`` is set if the parent is among them.
     """
     with ExitStack() as stack:
-        condition, bound = stack.enter_context(among(cursor, "trajectory_id", trajectory_ids))
+        condition, bound = stack.enter_context(in_list(cursor, "trajectory_id", trajectory_ids))
         owners = {row.pop("trajectory_id"): row for row in rows(cursor, _OWNER.format(condition=condition), bound)}
         if step_ids is not None:
-            of_steps, more = stack.enter_context(among(cursor, "step_id", step_ids))
+            of_steps, more = stack.enter_context(in_list(cursor, "step_id", step_ids))
             condition, bound = f"{condition} AND {of_steps}", [*bound, *more]
         steps = rows(cursor, _STATE.format(condition=condition), bound)
         facts = rows(cursor, _FACTS.format(condition=condition), bound)
@@ -79,7 +79,7 @@ def _fill(cursor: Cursor, trajectory_ids: Collection[int], chosen: list[dict[str
     links = links_of(cursor, trajectory_ids)
     wanted = [row["step_id"] for row in chosen]
     ordered = with_ancestors(links, wanted)
-    tokens = whole_tokens(links, ordered, token_parts(cursor, ordered))
+    tokens = restored_tokens(links, ordered, token_parts(cursor, ordered))
     messages = whole_messages(cursor, links, ordered, wanted)
     for row in chosen:
         step_id = row["step_id"]

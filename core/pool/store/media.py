@@ -56,15 +56,15 @@ def restore_media(cursor: Cursor, bodies: Iterable[tuple[int, str, str]]) -> dic
     Args:
         bodies: (message id, its content hash as 32 hex digits, stored body).
     """
-    whole: dict[int, str] = {}
+    restored: dict[int, str] = {}
     named: dict[int, tuple[str, str]] = {}
     for number, digest, body in bodies:
-        whole[number] = body
+        restored[number] = body
         if "claw-media:" in body:
             named[number] = (digest, body)
     hashes = {name for _, body in named.values() for name in _NAME.findall(body)}
     if not hashes:
-        return whole
+        return restored
     with registered(cursor, wanted_media=pa.table({"content_hash": pa.array(sorted(hashes), pa.string())})):
         urls = dict(
             cursor.execute(
@@ -76,5 +76,5 @@ def restore_media(cursor: Cursor, bodies: Iterable[tuple[int, str, str]]) -> dic
         filled = _NAME.sub(lambda match: f'"{urls[match[1]]}"' if match[1] in urls else match[0], body)
         # A message may contain such a name itself: the stored hash shows which of the two was sent.
         if content_hash(filled.encode("utf-8")).hex() == digest:
-            whole[number] = filled
-    return whole
+            restored[number] = filled
+    return restored

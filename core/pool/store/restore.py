@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from core.errors import NotFound, PoolError
 from core.pool.store.content import decode
-from core.pool.store.database import Cursor, among, arrow, registered
+from core.pool.store.database import Cursor, arrow, in_list, registered
 from core.pool.store.media import restore_media
 from core.tree.sequences import Sequences
 
@@ -38,7 +38,7 @@ class StepTokens(NamedTuple):
 
 def links_of(cursor: Cursor, trajectory_ids: Iterable[int]) -> dict[int, Link]:
     """Every step of these trajectories by id, in order of arrival."""
-    with among(cursor, "trajectory_id", set(trajectory_ids)) as (condition, bound):
+    with in_list(cursor, "trajectory_id", set(trajectory_ids)) as (condition, bound):
         links = cursor.execute(
             "SELECT step_id, parent_step_id, n_shared_tokens, n_shared_messages FROM steps"
             f" WHERE {condition} ORDER BY step_id",
@@ -76,7 +76,7 @@ def token_parts(cursor: Cursor, step_ids: Sequence[int]) -> dict[int, StepTokens
     """The stored tokens of each step: (prompt suffix, response, logprobs), by one query."""
     if not step_ids:
         return {}
-    with among(cursor, "step_id", step_ids) as (condition, bound):
+    with in_list(cursor, "step_id", step_ids) as (condition, bound):
         table = arrow(
             cursor,
             "SELECT step_id, prompt_suffix, response_ids, response_logprobs, response_mask FROM step_tokens"
@@ -93,17 +93,17 @@ def token_parts(cursor: Cursor, step_ids: Sequence[int]) -> dict[int, StepTokens
     return {step_id: StepTokens(*parts) for step_id, *parts in zip(ids, *columns, strict=True)}
 
 
-def whole_tokens(
+def restored_tokens(
     links: Mapping[int, Link], ordered: Sequence[int], parts: Mapping[int, StepTokens]
 ) -> dict[int, StepTokens]:
     """Full prompts of ``ordered`` (ancestors included, parents first)."""
-    whole: dict[int, StepTokens] = {}
+    tokens: dict[int, StepTokens] = {}
     for step_id in ordered:
-        link, own = links[step_id], parts[step_id]
-        prompt, n_shared = own.prompt, link.n_shared_tokens
+        link, part = links[step_id], parts[step_id]
+        prompt, n_shared = part.prompt, link.n_shared_tokens
         if prompt is not None and n_shared:
             parent = (
-                whole[link.parent_step_id] if link.parent_step_id is not None else StepTokens(None, None, None, None)
+                tokens[link.parent_step_id] if link.parent_step_id is not None else StepTokens(None, None, None, None)
             )
             own_prompt, prompt = prompt, np.empty(n_shared + prompt.size, np.int32)
             at = 0
@@ -115,8 +115,8 @@ def whole_tokens(
             if at != n_shared:
                 raise PoolError(f"Step {step_id} leans on {n_shared} tokens of which {at} exist.")
             prompt[n_shared:] = own_prompt
-        whole[step_id] = StepTokens(prompt, own.response, own.logprobs, own.mask)
-    return whole
+        tokens[step_id] = StepTokens(prompt, part.response, part.logprobs, part.mask)
+    return tokens
 
 
 class StepMessages(NamedTuple):
@@ -133,7 +133,7 @@ def whole_messages(
     """Messages, answer and tools of the ``wanted`` steps; ``ordered`` holds them and their ancestors."""
     if not ordered:
         return {}
-    with among(cursor, "step_id", ordered) as (condition, bound):
+    with in_list(cursor, "step_id", ordered) as (condition, bound):
         message_rows = cursor.execute(
             f"SELECT step_id, new_message_ids, response_message_id, tools_id FROM step_messages WHERE {condition}",
             bound,
@@ -171,7 +171,7 @@ def whole_messages(
 def _bodies(cursor: Cursor, message_ids: set[int]) -> dict[int, Any]:
     if not message_ids:
         return {}
-    with among(cursor, "message_id", message_ids) as (condition, bound):
+    with in_list(cursor, "message_id", message_ids) as (condition, bound):
         stored = cursor.execute(
             f"SELECT message_id, replace(content_hash::VARCHAR, '-', ''), body FROM messages WHERE {condition}",
             bound,
@@ -201,20 +201,22 @@ def sequences(cursor: Cursor, step_uids: Sequence[str]) -> Sequences:
     offsets = np.zeros(len(chosen) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     logprobs = masked = None
-    own = [parts[step_id] for step_id in chosen]
-    if any(part.logprobs is not None for part in own):
+    chosen_parts = [parts[step_id] for step_id in chosen]
+    if any(part.logprobs is not None for part in chosen_parts):
         logprobs = np.full(offsets[-1], np.nan, np.float32)
-        for part, end, n_response in zip(own, offsets[1:].tolist(), (lengths - n_prompt).tolist(), strict=True):
+        for part, end, n_response in zip(
+            chosen_parts, offsets[1:].tolist(), (lengths - n_prompt).tolist(), strict=True
+        ):
             if part.logprobs is not None and part.logprobs.size == n_response:
                 logprobs[end - n_response : end] = part.logprobs
-    if any(part.mask is not None for part in own):
+    if any(part.mask is not None for part in chosen_parts):
         masked = np.zeros(offsets[-1], np.bool_)
-        for part, end in zip(own, offsets[1:].tolist(), strict=True):
+        for part, end in zip(chosen_parts, offsets[1:].tolist(), strict=True):
             if part.mask is not None:
                 masked[end - part.mask.size : end] = part.mask == 0
     parent, n_shared = _deltas(links, parts, chosen)
     return Sequences(
-        ids=_laid(links, parts, chosen, offsets),
+        ids=_joined_ids(links, parts, chosen, offsets),
         offsets=offsets,
         n_prompt=n_prompt,
         logprobs=logprobs,
@@ -235,21 +237,21 @@ def _lengths(
     n_prompt: dict[int, int] = {}
     n_whole: dict[int, int] = {}
     for step_id in ordered:
-        link, own = links[step_id], parts[step_id]
-        n_prompt[step_id] = 0 if own.prompt is None else own.prompt.size
-        if own.prompt is not None and link.n_shared_tokens:
+        link, part = links[step_id], parts[step_id]
+        n_prompt[step_id] = 0 if part.prompt is None else part.prompt.size
+        if part.prompt is not None and link.n_shared_tokens:
             above = 0 if link.parent_step_id is None else n_whole[link.parent_step_id]
             if above < link.n_shared_tokens:
                 raise PoolError(f"Step {step_id} leans on {link.n_shared_tokens} tokens of which {above} exist.")
             n_prompt[step_id] += link.n_shared_tokens
-        n_whole[step_id] = n_prompt[step_id] + (0 if own.response is None else own.response.size)
+        n_whole[step_id] = n_prompt[step_id] + (0 if part.response is None else part.response.size)
     return (
         np.fromiter((n_prompt[step_id] for step_id in chosen), np.int64, len(chosen)),
         np.fromiter((n_whole[step_id] for step_id in chosen), np.int64, len(chosen)),
     )
 
 
-def _laid(
+def _joined_ids(
     links: Mapping[int, Link], parts: Mapping[int, StepTokens], chosen: Sequence[int], offsets: np.ndarray
 ) -> np.ndarray:
     """Prompts and responses of ``chosen`` one after another, int32; each token is copied once.
@@ -266,11 +268,11 @@ def _laid(
             if step_id in begin_of:
                 ids[at : at + n] = ids[begin_of[step_id] : begin_of[step_id] + n]
                 break
-            link, own = links[step_id], parts[step_id]
-            n_shared = 0 if own.prompt is None else link.n_shared_tokens
+            link, part = links[step_id], parts[step_id]
+            n_shared = 0 if part.prompt is None else link.n_shared_tokens
             if n > n_shared:
                 place = at + n_shared
-                for piece in (own.prompt, own.response):
+                for piece in (part.prompt, part.response):
                     if piece is not None:
                         stop = min(at + n, place + piece.size)
                         ids[place:stop] = piece[: stop - place]

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from core.errors import OpinionsError, PoolDamaged, StudioError
-from core.pool.store.damage import MEND
+from core.pool.store.damage import REPAIR_HINT
 from core.pool.store.database import Cursor, Database
 from core.pool.upkeep.deletion import DELETING
 from core.pool.upkeep.loggedtables import snapshot
@@ -70,7 +70,7 @@ def compact(db: Database) -> int | None:
             looking.close()
             _check(fresh, n_written)
             with db.lock:
-                if db.log is before and _bring(before, mark, last, fresh):
+                if db.log is before and _copy_changes(before, mark, last, fresh):
                     with db.write() as writing:
                         note_position(writing, fresh, replaces=before.generation)
                     fresh.begun_bytes = fresh.n_bytes
@@ -105,7 +105,7 @@ def _check(fresh: OpinionLog, n_written: Counter[str]) -> None:
         )
 
 
-def _bring(before: OpinionLog, mark: str, last: int, fresh: OpinionLog) -> bool:
+def _copy_changes(before: OpinionLog, mark: str, last: int, fresh: OpinionLog) -> bool:
     """Add the changes since the snapshot; False if one is a deletion or restoration, whose rows are in neither log."""
     entries = [entry for entry in read_tail(before.directory, mark) if entry.n > last]
     voided = before.unvoided | {entry.voids for entry in entries if entry.kind == "void"}
@@ -125,27 +125,27 @@ def note_position(cursor: Cursor, kept: OpinionLog, *, replaces: str | None = No
     cursor.execute("INSERT INTO opinions_position VALUES (?, ?, ?)", [kept.generation, mark, n])
 
 
-def remove_interrupted_compaction(directory: Path, own: str) -> None:
+def remove_interrupted_compaction(directory: Path, current: str) -> None:
     """At a start: remove what an interrupted compaction left, beside the log that the file goes on with.
 
     PoolDamaged where the file is older than the newest log, which has gone on in place of the file's own.
     """
-    there = generations(directory)
-    for name in there:
-        if name <= own:
+    starts = generations(directory)
+    for name in starts:
+        if name <= current:
             continue
         begun = log_start(directory, name)
-        if begun is not None and (begun.went_on or own not in there):
+        if begun is not None and (begun.went_on or current not in starts):
             raise PoolDamaged(
                 "The pool's file is older than its opinions log, which was begun anew since.",
                 field="data_dir",
-                hint=MEND,
+                hint=REPAIR_HINT,
             )
         # Bytes that are no records are not ours.
         if begun is not None or next(read_generation(directory, name), None) is not None:
             remove_generation(directory, name)
-    older = [name for name in there if name < own]
-    if older and (mine := log_start(directory, own)) is not None and mine.replaces in older:
+    older = [name for name in starts if name < current]
+    if older and (mine := log_start(directory, current)) is not None and mine.replaces in older:
         remove_generation(directory, mine.replaces)
 
 

@@ -33,7 +33,7 @@ class LoggedTable:
         optional: rows whose trajectory is unknown are kept, with NULL.
         key: a row replaces the one that has the same value in this column; None: rows are only added.
         changed: condition of the rows that a transaction changed.
-        whole: each change logs all rows of the table, which are few.
+        all_rows: each change logs all rows of the table, which are few.
         chunk: rows of one record of a snapshot.
     """
 
@@ -42,7 +42,7 @@ class LoggedTable:
     optional: bool = False
     key: str | None = None
     changed: str = f"x.rowid >= {_ADDED}"
-    whole: bool = False
+    all_rows: bool = False
     chunk: int = 200_000
 
 
@@ -52,7 +52,7 @@ LOGGED: dict[str, LoggedTable] = {
     "annotations": LoggedTable(owner=True, step=True),
     "feedback": LoggedTable(),
     "feedback_state": LoggedTable(owner=True, step=True, optional=True, key="feedback_uid"),
-    "saved_views": LoggedTable(whole=True),
+    "saved_views": LoggedTable(all_rows=True),
     "recipe_versions": LoggedTable(),
     "active_recipes": LoggedTable(),
     "reward_policies": LoggedTable(),
@@ -119,8 +119,8 @@ def changes(cursor: Any, written: set[str]) -> Parts:
     for name, logged in LOGGED.items():
         if name not in written:
             continue
-        table = _read(cursor, name, "TRUE" if logged.whole else logged.changed)
-        if len(table) or logged.whole:
+        table = _read(cursor, name, "TRUE" if logged.all_rows else logged.changed)
+        if len(table) or logged.all_rows:
             parts.append((name, table))
     return parts
 
@@ -157,7 +157,7 @@ def insert_logged_rows(cursor: Any, name: str, table: pa.Table) -> int:
     table = table.append_column("row_in_log", pa.array(range(len(table)), pa.int64()))
     cursor.register("logged_rows", table)
     try:
-        if logged.whole:
+        if logged.all_rows:
             cursor.execute(f"DELETE FROM {name}")
         elif logged.key is not None:
             cursor.execute(f"DELETE FROM {name} WHERE {logged.key} IN (SELECT {logged.key} FROM logged_rows)")

@@ -27,7 +27,7 @@ from core.errors import PoolDamaged
 from core.journal import SUFFIX
 from core.pool.state.derive import refresh
 from core.pool.state.feedback_writer import digest_of
-from core.pool.store.damage import MEND, check_length, opening_failed, read_all
+from core.pool.store.damage import REPAIR_HINT, check_length, opening_failed, read_all
 from core.pool.store.database import Cursor, Database, registered, rows
 from core.pool.store.file import PoolFile
 from core.pool.store.writer import Writer
@@ -69,7 +69,7 @@ class Recovery:
         self._forgotten: Deletions | None = None
 
     @property
-    def behind(self) -> bool:
+    def log_is_ahead(self) -> bool:
         """The log holds more than the file: read the journal to its end, then ``recover``."""
         return self._holding
 
@@ -238,7 +238,7 @@ class Recovery:
         with self._writer.writing() as cursor:
             held = [orjson.loads(body) for (body,) in cursor.execute("SELECT body FROM held_feedback").fetchall()]
             fresh = _not_taken(cursor, held)
-            due = self._writer.feedback.waiting(cursor)
+            due = self._writer.feedback.awaited_targets(cursor)
             touched = self._writer.feedback.take(cursor, fresh, due, take_id=self._writer.take, now=self._db.clock())
             cursor.execute("DELETE FROM held_feedback")
             refresh(cursor, touched)
@@ -272,7 +272,7 @@ def _apply(cursor: Cursor, entry: Entry, replay: Replay, trash: Path | None, ski
                     raise PoolDamaged(
                         f"The pool's file is older than the restoration of run {run_uid!r}.",
                         field="data_dir",
-                        hint=MEND,
+                        hint=REPAIR_HINT,
                     )
                 reinsert_trashed_run(cursor, trash / run_uid)
 
@@ -348,5 +348,5 @@ def check_recoverable(path: Path, journal_dir: Path, opinions: Path) -> None:
         raise PoolDamaged(
             f"The pool's file {path} is gone, but journal and opinions log hold {n_bytes} bytes.",
             field="data_dir",
-            hint=MEND,
+            hint=REPAIR_HINT,
         )

@@ -87,13 +87,13 @@ SELECT *, NOT (in_version OR leased OR recent) AS may_go,
     ), 0) AS n_bytes_before
 FROM rule
 """
-_GOES = "may_go AND ($excess::DOUBLE IS NULL OR n_bytes_before < $excess)"
+_TO_DELETE = "may_go AND ($excess::DOUBLE IS NULL OR n_bytes_before < $excess)"
 _PREVIEW = f"""
-SELECT count(*) FILTER ({_GOES}) AS n_trajectories,
-    coalesce(sum(n_steps) FILTER ({_GOES}), 0)::BIGINT AS n_steps,
-    coalesce(sum(n_unique_tokens) FILTER ({_GOES}), 0)::BIGINT AS n_tokens,
-    coalesce(sum(n_bytes) FILTER ({_GOES}), 0)::BIGINT AS n_bytes,
-    min(ended_at) FILTER ({_GOES}) AS oldest, max(ended_at) FILTER ({_GOES}) AS newest,
+SELECT count(*) FILTER ({_TO_DELETE}) AS n_trajectories,
+    coalesce(sum(n_steps) FILTER ({_TO_DELETE}), 0)::BIGINT AS n_steps,
+    coalesce(sum(n_unique_tokens) FILTER ({_TO_DELETE}), 0)::BIGINT AS n_tokens,
+    coalesce(sum(n_bytes) FILTER ({_TO_DELETE}), 0)::BIGINT AS n_bytes,
+    min(ended_at) FILTER ({_TO_DELETE}) AS oldest, max(ended_at) FILTER ({_TO_DELETE}) AS newest,
     count(*) FILTER (in_version) AS n_kept_in_version, count(*) FILTER (leased) AS n_kept_leased,
     count(*) FILTER (recent) AS n_kept_recent
 FROM leaving
@@ -131,9 +131,9 @@ class RetentionRuns:
         ``confirm`` is what ``apply`` wants to hear: it stands for these very trajectories, for a while.
         """
         with self._db.read() as cursor:
-            counts = self._leaving(cursor, rule)
+            counts = self._deletable(cursor, rule)
             cursor.execute(
-                f"CREATE OR REPLACE TEMP TABLE gone AS SELECT * FROM leaving WHERE {_GOES}",
+                f"CREATE OR REPLACE TEMP TABLE gone AS SELECT * FROM leaving WHERE {_TO_DELETE}",
                 {"excess": self._excess(rule)},
             )
             return {**counts, **self.confirmations.issue(_digest(cursor, rule))}
@@ -154,9 +154,9 @@ class RetentionRuns:
         trash = None if self.trash is None else self.trash / run_uid
         try:
             with self._writer.writing() as cursor:
-                counts = self._leaving(cursor, rule)
+                counts = self._deletable(cursor, rule)
                 cursor.execute(
-                    f"CREATE OR REPLACE TEMP TABLE gone AS SELECT * FROM leaving WHERE {_GOES}",
+                    f"CREATE OR REPLACE TEMP TABLE gone AS SELECT * FROM leaving WHERE {_TO_DELETE}",
                     {"excess": self._excess(rule)},
                 )
                 if confirm is not None:
@@ -240,7 +240,7 @@ class RetentionRuns:
     def _excess(self, rule: Retention) -> float | None:
         return None if rule.max_bytes is None else max(0.0, float(self._file.n_bytes - rule.max_bytes))
 
-    def _leaving(self, cursor: Cursor, rule: Retention) -> dict[str, Any]:
+    def _deletable(self, cursor: Cursor, rule: Retention) -> dict[str, Any]:
         now = self._db.clock()
         cursor.execute(
             _CANDIDATES,

@@ -22,7 +22,7 @@ from core.errors import NoRoom, NotFound, PoolError, is_full
 from core.pool.store.database import Cursor, registered
 from core.pool.upkeep.deletion import OF_TRAJECTORIES
 
-NOTE = "run.json"
+RUN_FILE = "run.json"
 ROWS = "rows"
 SEGMENTS = "journal"
 Uptime = tuple[str, float]
@@ -73,7 +73,7 @@ def write_trashed_run(cursor: Cursor, folder: Path, run_uid: str, note: Mapping[
         messages = _keep(cursor, folder, "messages", _MESSAGES)
         with registered(cursor, trashed_messages=messages):
             _keep(cursor, folder, "media", _MEDIA)
-        _write(folder / NOTE, orjson.dumps(dict(note)))
+        _write(folder / RUN_FILE, orjson.dumps(dict(note)))
         sync_folder(folder / ROWS)
         sync_folder(folder)
         sync_folder(folder.parent)
@@ -90,7 +90,7 @@ def reinsert_trashed_run(cursor: Cursor, folder: Path) -> list[int]:
 
     A step whose uid came again meanwhile stays as it is now. NotFound when the trash does not hold the run.
     """
-    if not (folder / NOTE).is_file():
+    if not (folder / RUN_FILE).is_file():
         raise NotFound(f"The trash holds no run {folder.name!r}.", field="run_uid", hint="Its time may be over.")
     try:
         kept = {path.stem: _read(path) for path in sorted((folder / ROWS).iterdir())}
@@ -157,7 +157,7 @@ def _insert(cursor: Cursor, name: str, columns: list[str]) -> None:
 def read_note(folder: Path) -> dict[str, Any] | None:
     """The note in a run's folder; None if the run was interrupted."""
     try:
-        note = orjson.loads((folder / NOTE).read_bytes())
+        note = orjson.loads((folder / RUN_FILE).read_bytes())
     except (OSError, ValueError):
         return None
     return note if isinstance(note, dict) else None

@@ -62,7 +62,7 @@ def freeze_form(view: View, recipe: Recipe, n_steps: int) -> None:
             "Look for", list(PATTERNS), placeholder="nothing", help=f"Secrets: {', '.join(SECRETS)}", key="freeze-rules"
         )
         left, middle, right = st.columns([4, 3, 3])
-        own = left.text_input("Own pattern (regex)", placeholder=r"ACME-\d+")
+        own_pattern = left.text_input("Own pattern (regex)", placeholder=r"ACME-\d+")
         action = middle.selectbox("A step with a match", list(ACTIONS), format_func=ACTIONS.__getitem__)
         unreadable = right.selectbox(
             "A step whose text is unknown",
@@ -75,9 +75,9 @@ def freeze_form(view: View, recipe: Recipe, n_steps: int) -> None:
         rules_json: dict[str, Any] = {"action": action, "unreadable": unreadable}
         if rules:
             rules_json["rules"] = rules
-        if own.strip():
-            rules_json["patterns"] = {"own": own.strip()}
-        freeze(name, view, recipe, parent, note, parse_redaction(rules_json if rules or own.strip() else None))
+        if own_pattern.strip():
+            rules_json["patterns"] = {"own": own_pattern.strip()}
+        freeze(name, view, recipe, parent, note, parse_redaction(rules_json if rules or own_pattern.strip() else None))
 
 
 def freeze(name: str, view: View, recipe: Recipe, parent: str | None, note: str, redaction: Redaction | None) -> None:

@@ -108,7 +108,10 @@ def steps_of(pool: Pool, trajectory_uids: Sequence[str]) -> dict[str, list[dict[
     by_trajectory: dict[str, list[dict[str, Any]]] = {uid: [] for uid in trajectory_uids}
     for row in rows:
         by_trajectory[row["trajectory_uid"]].append(row)
-    return {uid: [row for row in own if row["call_kind"] == "main"] or own for uid, own in by_trajectory.items()}
+    return {
+        uid: [row for row in trajectory_rows if row["call_kind"] == "main"] or trajectory_rows
+        for uid, trajectory_rows in by_trajectory.items()
+    }
 
 
 def sibling_rows(

@@ -71,7 +71,7 @@ def trajectory_pair(pool: Pool, uids: Sequence[str]) -> None:
     for member in members:
         plan, _ = group_plan(str(member["prompt_uid"]), str(member["channel"]))
         advantages |= {row["trajectory_uid"]: row["advantage"] for row in plan.trajectories.to_pylist()}
-    pair = [own[min(place, len(own) - 1)] for own in (one, other)]
+    pair = [rollout[min(place, len(rollout) - 1)] for rollout in (one, other)]
     rows = sibling_rows(pool, members, steps, uids[0], advantages)
     for row, shown in zip(rows, pair, strict=True):
         for cell in row["cells"]:
@@ -79,7 +79,9 @@ def trajectory_pair(pool: Pool, uids: Sequence[str]) -> None:
     clicked = components.siblings(rows=rows, key=components.mount_key("pair", *uids), height=200, acts=False)
     if clicked is not None:
         if clicked["what"] == "step":
-            places = [n for own in (one, other) for n, step in enumerate(own) if step["step_uid"] == clicked["uid"]]
+            places = [
+                n for rollout in (one, other) for n, step in enumerate(rollout) if step["step_uid"] == clicked["uid"]
+            ]
             state.set_query(place=places[0])
         elif clicked["what"] == "trajectory":
             state.set_query(compare=None, place=None, trajectory=clicked["uid"], step=None)
@@ -92,7 +94,9 @@ def trajectory_pair(pool: Pool, uids: Sequence[str]) -> None:
         if st.button("", icon=":material/keyboard_arrow_down:", key="next", shortcut="J", disabled=place == last):
             state.set_query(place=place + 1)
             st.rerun()
-    side_by_side(*(pool.steps.get(own[place]["step_uid"]) if place < len(own) else None for own in (one, other)))
+    side_by_side(
+        *(pool.steps.get(rollout[place]["step_uid"]) if place < len(rollout) else None for rollout in (one, other))
+    )
 
 
 def side_by_side(one: Row | None, other: Row | None) -> None:

@@ -117,7 +117,7 @@ def show_facts(step: Mapping[str, Any]) -> None:
 def stage_times(step: Mapping[str, Any]) -> None:
     """When the step reached each stage, with the time since the previous one."""
     service = state.service()
-    at = service.pool.steps.life(str(step["step_uid"]))
+    at = service.pool.steps.stage_times(str(step["step_uid"]))
     cells = []
     before: float | None = None
     for stage, doc in STAGES.items():

@@ -208,8 +208,8 @@ def other_opinions(annotations: list[dict[str, Any]], target: Target) -> None:
     authors = list(dict.fromkeys(row["author"] for row in annotations))
     opinions = []
     for author in authors:
-        own = [row for row in annotations if row["author"] == author]
-        row: Mapping[str, Any] | None = latest(own, target, AnnotationKind.QUALITY)
+        author_rows = [row for row in annotations if row["author"] == author]
+        row: Mapping[str, Any] | None = latest(author_rows, target, AnnotationKind.QUALITY)
         if row is not None and row["value"] is not None:
             opinions.append(f"{kit.escape(author)} says <b>{kit.escape(row['value'])}</b>")
     if opinions:

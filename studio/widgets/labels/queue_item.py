@@ -105,13 +105,13 @@ def _step(pool: Pool, uid: str) -> ReviewItem:
 
 
 def _trajectory(pool: Pool, uid: str) -> ReviewItem:
-    whole = pool.trajectories.get(uid, tokens=False)
-    last = _last_main_step(whole["steps"])
+    trajectory = pool.trajectories.get(uid, tokens=False)
+    last = _last_main_step(trajectory["steps"])
     facts = [
-        kit.Figure("Steps", kit.count(whole["n_steps"]), sub="complete" if whole["complete"] else "open"),
-        kit.Figure("Reward", kit.number(whole["reward"]), sub=str(whole.get("outcome") or "")),
-        kit.Figure("Tokens, once", kit.compact(whole["n_unique_tokens"])),
-        kit.Figure("Agent", str(whole.get("agent") or kit.DASH), sub=str(whole.get("prompt_uid") or "")),
+        kit.Figure("Steps", kit.count(trajectory["n_steps"]), sub="complete" if trajectory["complete"] else "open"),
+        kit.Figure("Reward", kit.number(trajectory["reward"]), sub=str(trajectory.get("outcome") or "")),
+        kit.Figure("Tokens, once", kit.compact(trajectory["n_unique_tokens"])),
+        kit.Figure("Agent", str(trajectory.get("agent") or kit.DASH), sub=str(trajectory.get("prompt_uid") or "")),
     ]
     entries = conversation(pool.steps.get(last)) if last else []
     return ReviewItem("trajectory", uid, uid, (), facts, [("", entries)])

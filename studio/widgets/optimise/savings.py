@@ -58,8 +58,8 @@ def _agents(plan: Plan) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     known = sorted(str(agent) for agent, _ in counted if agent is not None)
     number = np.full(len(uids), len(known))
     for place, agent in enumerate(known):
-        own = pool.training.plan_rows(View({"agent": agent}), channel=channel)["step_uid"]
-        number[pc.is_in(uids, value_set=own.combine_chunks()).to_numpy(zero_copy_only=False)] = place
+        step_uids = pool.training.plan_rows(View({"agent": agent}), channel=channel)["step_uid"]
+        number[pc.is_in(uids, value_set=step_uids.combine_chunks()).to_numpy(zero_copy_only=False)] = place
     used, number = np.unique(number, return_inverse=True)
     rest = "unknown" if len(counted) < MAX_VALUES else "others, and unknown"
     return np.array([*known, rest])[used], number

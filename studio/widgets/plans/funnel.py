@@ -16,7 +16,7 @@ def funnel_table(plan: Plan, captured: tuple[int, int, int] | None = None) -> No
     ``captured``: groups, trajectories and steps of all channels, shown as a first row.
     """
     start = plan.remaining[0]
-    whole = start[3] if captured is None else captured[2]
+    n_total = start[3] if captured is None else captured[2]
     kit.section(
         "Funnel", f"{kit.count(start[3])} candidate steps of channel {plan.recipe.channel}; each is excluded once"
     )
@@ -26,11 +26,11 @@ def funnel_table(plan: Plan, captured: tuple[int, int, int] | None = None) -> No
     for cell, text in zip(head, ("Reason", "Groups", "Trajectories", "Steps", "Steps left", ""), strict=True):
         cell.caption(text)
     if captured is not None:
-        funnel_row(widths, "Captured, all channels", *captured, captured[2], whole)
-    funnel_row(widths, "Candidates", start[1], start[2], start[3], start[3], whole)
+        funnel_row(widths, "Captured, all channels", *captured, captured[2], n_total)
+    funnel_row(widths, "Candidates", start[1], start[2], start[3], start[3], n_total)
     for item in plan.excluded:
         remaining = left[item.reason][3]
-        cells = funnel_row(widths, item.label, -item.n_groups, -item.n_trajectories, -item.n_steps, remaining, whole)
+        cells = funnel_row(widths, item.label, -item.n_groups, -item.n_trajectories, -item.n_steps, remaining, n_total)
         if cells[5].button("Rows", key=f"rows-{item.reason}", help=f"The {kit.count(item.n_steps)} steps in Inspect"):
             state.goto("inspect", level="steps", **state.view_to_query(item.view))
         if item.view_is_partial:
@@ -40,7 +40,7 @@ def funnel_table(plan: Plan, captured: tuple[int, int, int] | None = None) -> No
                 )
             )
     counts = plan.remaining[-1]
-    funnel_row(widths, "Ready: in the plan", counts[1], counts[2], counts[3], counts[3], whole, strong=True)
+    funnel_row(widths, "Ready: in the plan", counts[1], counts[2], counts[3], counts[3], n_total, strong=True)
 
 
 def funnel_row(
@@ -50,7 +50,7 @@ def funnel_row(
     trajectories: int,
     steps: int,
     left: int,
-    whole: int,
+    n_total: int,
     strong: bool = False,
 ) -> list[Any]:
     """Draw one stage: its counts, and a bar of what is left."""
@@ -60,7 +60,7 @@ def funnel_row(
     for cell, value in zip(cells[1:4], (groups, trajectories, steps), strict=True):
         text = kit.count(value).replace("-", "−") if value else "0"
         cell.html(f'<span style="font-weight:{weight};font-variant-numeric:tabular-nums">{text}</span>')
-    share = 100 * left / whole if whole else 0
+    share = 100 * left / n_total if n_total else 0
     cells[4].html(
         '<div class="cs-bars" style="grid-template-columns:1fr auto"><div class="track">'
         f'<i style="width:{share:.2f}%"></i></div><div class="n">{kit.count(left)}</div></div>'

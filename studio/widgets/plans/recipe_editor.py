@@ -151,7 +151,7 @@ def _options(options: Mapping[str, Option], given: Mapping[str, Any]) -> dict[st
                 help=option.description,
                 format="%.6g",
             )
-            if option.whole and picked is not None:
+            if option.integer and picked is not None:
                 picked = int(picked)
         if picked != option.default and (picked is not None or option.optional):
             chosen[name] = picked

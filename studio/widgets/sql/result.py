@@ -51,8 +51,8 @@ def chart_figure(table: pa.Table, x: str, y: str, part: str | None, kind: str) -
     for row in rows:
         groups.setdefault(row[part] if part else None, []).append(row)
     figure = theme.figure(height=420, showlegend=part is not None)
-    for place, (name, own) in enumerate(groups.items()):
-        xs, ys = [axis_value(row[x]) for row in own], [row[y] for row in own]
+    for place, (name, group_rows) in enumerate(groups.items()):
+        xs, ys = [axis_value(row[x]) for row in group_rows], [row[y] for row in group_rows]
         look: dict[str, Any] = {"x": xs, "y": ys, "name": theme.escape(name)}
         colour = theme.SERIES[place % len(theme.SERIES)]
         if kind == "bar":

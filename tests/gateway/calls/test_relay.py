@@ -333,7 +333,7 @@ def test_what_waits_takes_no_more_than_the_answer():
     raw = outbox.take()
     assert len(raw) < sum(map(len, words)) + 300
     assembly.feed(json.loads(raw[6:]))
-    assert assembly.whole()["choices"][0]["message"]["content"] == "".join(words)
+    assert assembly.full_answer()["choices"][0]["message"]["content"] == "".join(words)
 
 
 def chunk(delta: dict[str, Any], ids: list[int], finish: str | None = None) -> dict[str, Any]:

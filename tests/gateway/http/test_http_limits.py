@@ -14,7 +14,7 @@ from tests.gateway.http.wire import Answer, Asked, Served, exchange, wait_until
 
 MB = 1 << 20
 HOST = b"Host: 127.0.0.1\r\n"
-SMALL: dict[str, Any] = {
+SMALL_BODY: dict[str, Any] = {
     "max_body_bytes": 2 * MB,
     "max_header_bytes": 8 << 10,
     "header_timeout_s": 1.0,
@@ -47,7 +47,7 @@ def endless(sock: socket.socket, piece: bytes, most: int) -> int:
 
 @pytest.mark.parametrize("path", DIALECTS)
 def test_a_body_over_the_limit_is_refused_by_what_it_says_of_itself(path: bytes) -> None:
-    with Served(**SMALL) as served:
+    with Served(**SMALL_BODY) as served:
         responses = served.send(
             b"POST " + path + b" HTTP/1.1\r\n" + HOST + b"Content-Length: 1610612736\r\n\r\n" + b"x" * 9999
         )
@@ -57,7 +57,7 @@ def test_a_body_over_the_limit_is_refused_by_what_it_says_of_itself(path: bytes)
 
 
 def test_a_body_over_the_limit_is_refused_when_it_says_nothing_of_itself() -> None:
-    with Served(**SMALL) as served, served.connect() as sock:
+    with Served(**SMALL_BODY) as served, served.connect() as sock:
         sock.sendall(b"POST /api/v1/steps HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n")
         endless(sock, b"10000\r\n" + b"x" * 65536 + b"\r\n", 6 * MB)
         responses = exchange(sock)
@@ -73,7 +73,7 @@ def test_a_body_over_the_limit_is_refused_when_it_says_nothing_of_itself() -> No
     ids=["many", "one", "long names"],
 )
 def test_headers_have_an_end(piece: bytes) -> None:
-    with Served(**SMALL) as served, served.connect() as sock:
+    with Served(**SMALL_BODY) as served, served.connect() as sock:
         sock.sendall(b"GET /v1/models HTTP/1.1\r\n" + HOST + b"X-A: ")
         taken = endless(sock, piece, 3 * MB)
         responses = exchange(sock)
@@ -83,7 +83,7 @@ def test_headers_have_an_end(piece: bytes) -> None:
 
 
 def test_a_target_without_end_is_refused() -> None:
-    with Served(**SMALL) as served:
+    with Served(**SMALL_BODY) as served:
         responses = served.send(b"GET /" + b"a" * (3 * MB) + b" HTTP/1.1\r\n" + HOST + b"\r\n")
     assert [answer[0] for answer in responses] == [431]
 
@@ -94,7 +94,7 @@ def test_a_target_without_end_is_refused() -> None:
     ids=["size", "ext", "exts"],
 )
 def test_a_body_of_framing_alone_is_refused(piece: bytes) -> None:
-    with Served(**SMALL) as served, served.connect() as sock:
+    with Served(**SMALL_BODY) as served, served.connect() as sock:
         sock.sendall(b"POST /x HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n")
         endless(sock, piece, 3 * MB)
         responses = exchange(sock)
@@ -102,7 +102,7 @@ def test_a_body_of_framing_alone_is_refused(piece: bytes) -> None:
 
 
 def test_a_trailer_without_end_is_refused() -> None:
-    with Served(**SMALL) as served, served.connect() as sock:
+    with Served(**SMALL_BODY) as served, served.connect() as sock:
         sock.sendall(b"POST /x HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX-T: ")
         endless(sock, b"a" * 65536, 3 * MB)
         responses = exchange(sock)
@@ -122,7 +122,7 @@ def dripped(served: Served, first: bytes, drop: bytes) -> tuple[list[Answer], fl
 
 def test_slow_senders_are_told_and_closed() -> None:
     body = b"POST /v1/messages HTTP/1.1\r\n" + HOST + b"Content-Length: 100000\r\n\r\n"
-    with Served(**SMALL) as served:
+    with Served(**SMALL_BODY) as served:
         responses, _ = dripped(served, b"POST /v1/messages HTTP/1.1\r\n" + HOST + b"X-A: ", b"a")
         assert [answer[0] for answer in responses] == [408] and "(closed)" in responses[0][1]
         assert json.loads(responses[0][2])["type"] == "error"
@@ -137,7 +137,7 @@ def test_slow_senders_are_told_and_closed() -> None:
 
 
 def test_a_slow_body_that_keeps_its_pace_is_waited_for() -> None:
-    with Served(**SMALL) as served, served.connect() as sock:
+    with Served(**SMALL_BODY) as served, served.connect() as sock:
         sock.sendall(b"POST /x HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % (20 * 4096))
         # Twice the time that a body without a pace gets, at eight times the least pace.
         for _ in range(20):
@@ -147,7 +147,7 @@ def test_a_slow_body_that_keeps_its_pace_is_waited_for() -> None:
 
 
 def test_idle_and_silent_connections_are_closed_and_used_ones_are_not() -> None:
-    with Served(**SMALL) as served, served.connect() as silent, served.connect() as kept, served.connect() as used:
+    with Served(**SMALL_BODY) as served, served.connect() as silent, served.connect() as kept, served.connect() as used:
         assert [answer[0] for answer in exchange(kept, b"GET /1 HTTP/1.1\r\n" + HOST + b"\r\n", quiet_s=0.1)] == [200]
         for n in range(12):
             (response,) = exchange(used, b"GET /%d HTTP/1.1\r\n" % n + HOST + b"\r\n", quiet_s=0.4)
@@ -171,7 +171,7 @@ def test_who_takes_nothing_of_its_answer_is_cut_off() -> None:
             n_sent += 1
         await send({"type": "http.response.body", "body": b""})
 
-    with Served(pours, **SMALL) as served, served.connect() as sock:
+    with Served(pours, **SMALL_BODY) as served, served.connect() as sock:
         sock.sendall(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
         # An application that writes to nobody comes to its end at once.
         wait_until(lambda: n_sent == 10_000)

@@ -234,12 +234,12 @@ def test_this_machine_is_asked_directly(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_who_needs_no_proxy(no: str, host: str, port: int, direct: bool) -> None:
-    proxy = Proxies({"all": "http://proxy.test:3128", "no": no}).to(host, port, False)
+    proxy = Proxies({"all": "http://proxy.test:3128", "no": no}).proxy_for(host, port, False)
     assert proxy == (None if direct else Proxy("proxy.test", 3128))
 
 
 def test_each_scheme_has_its_own() -> None:
     proxies = Proxies({"http": "a.test", "https": "http://b.test:1"})
-    assert proxies.to("engine.test", 80, False) == Proxy("a.test", 80)
-    assert proxies.to("engine.test", 443, True) == Proxy("b.test", 1)
-    assert Proxies({"http": "a.test"}).to("engine.test", 443, True) is None
+    assert proxies.proxy_for("engine.test", 80, False) == Proxy("a.test", 80)
+    assert proxies.proxy_for("engine.test", 443, True) == Proxy("b.test", 1)
+    assert Proxies({"http": "a.test"}).proxy_for("engine.test", 443, True) is None

@@ -23,7 +23,7 @@ from core.credit.types import MESSAGES_MAX, Floats, Ints
 
 
 @dataclass(slots=True, eq=False)
-class Chooser:
+class TrajectorySelector:
     """Takes trajectories out of a funnel until those of the plan are left."""
 
     funnel: Funnel
@@ -215,10 +215,10 @@ def tables(
     first = np.searchsorted(trajectory, np.arange(len(chosen)))
     n_steps = np.diff(np.append(first, len(trajectory)))
 
-    def whole(name: str) -> Ints:
+    def tokens_of(name: str) -> Ints:
         return pc.fill_null(rows[name].cast(pa.int64()), 0).to_numpy()  # type: ignore[no-any-return]
 
-    n_prompt, n_response = whole("n_prompt_tokens"), whole("n_response_tokens")
+    n_prompt, n_response = tokens_of("n_prompt_tokens"), tokens_of("n_response_tokens")
     versions = rows["policy_version"].cast(pa.float64()).to_numpy()
 
     def per_trajectory(values: Any, how: np.ufunc) -> Any:

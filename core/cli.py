@@ -38,9 +38,9 @@ def read_settings(**overrides: Any) -> Settings:
     """Settings from the environment and studio.toml, overridden by command-line options."""
     from pydantic import ValidationError
 
-    given = {name: value for name, value in overrides.items() if value is not None}
+    settings = {name: value for name, value in overrides.items() if value is not None}
     try:
-        return Settings(**given)
+        return Settings(**settings)
     except ValidationError as err:
         first = err.errors(include_url=False)[0]
         raise InvalidInput(first["msg"], field=".".join(map(str, first["loc"]))) from err

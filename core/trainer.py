@@ -182,9 +182,9 @@ class Trainer:
             room.release()
             thread.join(WAIT_S + 10)
             while not ahead.empty():
-                left = ahead.get()
-                if isinstance(left, Batch):
-                    self._give_back(left)
+                item = ahead.get()
+                if isinstance(item, Batch):
+                    self._give_back(item)
 
     def finish_batch(self, batch: Batch, word: str, body: Mapping[str, Any]) -> None:
         """``ack`` or ``release`` a batch of this consumer."""

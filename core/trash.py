@@ -185,10 +185,10 @@ def restore_run(pool: Pool, journal_dir: Path, trash_dir: Path, run_uid: str, *,
         # Segments first: segments without steps do no harm, but steps without segments could not be rebuilt.
         segments = []
         for path in sorted((trash_dir / run_uid / SEGMENTS).glob("*" + SUFFIX)):
-            there = journal_dir / path.name
+            target = journal_dir / path.name
             # A later run may have moved a thinned copy to its trash; the larger copy of a segment is more complete.
-            if not there.exists() or there.stat().st_size < path.stat().st_size:
-                path.replace(there)
+            if not target.exists() or target.stat().st_size < path.stat().st_size:
+                path.replace(target)
                 segments.append(path.name)
         sync_folder(journal_dir)
         n = pool.retention.restore(run_uid, author=author)

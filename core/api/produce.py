@@ -201,13 +201,13 @@ def complete_many(call: Call, body: wire.CompletionsIn) -> Any:
 
 def _refuse_unknown(deps: ApiDeps, uids: Sequence[str], field: Callable[[int], str]) -> None:
     """Raise NotFound for the first trajectory without steps and session keys; ``field`` names its place in the body."""
-    left = [uid for uid in uids if not deps.keys.knows_trajectory(uid)]
-    known = deps.pool.trajectories.known(left) if left else set()
-    if len(known) < len(set(left)):
+    unregistered = [uid for uid in uids if not deps.keys.knows_trajectory(uid)]
+    known = deps.pool.trajectories.known(unregistered) if unregistered else set()
+    if len(known) < len(set(unregistered)):
         # The first call of a trajectory may not be in the pool yet.
         deps.ingest.catch_up(CATCH_UP_S)
-        known = deps.pool.trajectories.known(left)
-    unknown = set(left) - known
+        known = deps.pool.trajectories.known(unregistered)
+    unknown = set(unregistered) - known
     for number, uid in enumerate(uids):
         if uid in unknown:
             raise NotFound(f"no trajectory {uid!r}", field=field(number), hint="POST /api/v1/sessions creates one")

@@ -36,18 +36,18 @@ LATEST = 4_102_444_800.0
 """2100-01-01 in seconds. Later times are refused: they are likely milliseconds."""
 
 
-def _folder(given: object) -> Path:
+def _folder(value: object) -> Path:
     """Check the path of a folder on the service's machine. Raises ValueError."""
-    if not isinstance(given, str) or not given:
+    if not isinstance(value, str) or not value:
         raise ValueError("it is not the path of a folder")
-    if "\0" in given:
+    if "\0" in value:
         raise ValueError("a path can't contain NUL")
-    path = Path(given)
+    path = Path(value)
     if not path.is_absolute():
         raise ValueError("it must be absolute: the service has another working directory")
     if ".." in path.parts:
         raise ValueError("it must not contain '..'")
-    if len(given.encode()) > PATH_MAX_BYTES or any(len(part.encode()) > NAME_MAX_BYTES for part in path.parts):
+    if len(value.encode()) > PATH_MAX_BYTES or any(len(part.encode()) > NAME_MAX_BYTES for part in path.parts):
         raise ValueError(f"it is too long: at most {NAME_MAX_BYTES} bytes per name, {PATH_MAX_BYTES} in total")
     return path
 

@@ -136,29 +136,29 @@ def _remaining(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array 
 
 
 def _plan(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | None) -> Plan:
-    left = _remaining(source, view, recipe, in_use)
-    funnel = left.funnel
-    batch, rows, chosen = left.selector.batch()
+    remaining = _remaining(source, view, recipe, in_use)
+    funnel = remaining.funnel
+    batch, rows, chosen = remaining.selector.batch()
     credit = recipe.estimator.advantages(recipe.options, batch)
     steps, trajectories = tables(funnel, rows, chosen, batch, credit, recipe)
     request = {
         "view": {"filters": dict(view.filters), "where": view.where},
         "recipe": recipe.to_json(),
-        "policy_version": left.version,
+        "policy_version": remaining.version,
     }
     content = source.credit_fields(steps["step_uid"].combine_chunks(), ["content"])
     return Plan(
         view=view,
         recipe=recipe,
         hash=_content_hash(request, steps, funnel.candidates.rows.take(pa.array(rows)), content),
-        policy_version=left.version,
+        policy_version=remaining.version,
         steps=steps,
         trajectories=trajectories,
         excluded=funnel.excluded,
         remaining=funnel.remaining,
         reader=source,
         level=None if credit is None else credit.level,
-        lacks=left.lacks,
+        lacks=remaining.lacks,
         pairs=None if recipe.estimator.pairs is None else pair_table(recipe, batch),
     )
 

@@ -225,10 +225,10 @@ def _without_hit(
         pc.invert(pc.is_in(steps["trajectory_uid"], pa.array(sorted(suspects), pa.string()))),
     )
     unread = pc.and_(steps["has_ids"], pc.invert(pc.is_in(steps["tokenizer_hash"], _spelled_hashes(known))))
-    left = steps.filter(pc.and_(mine, unread))
-    redacted.n_unread_tokens += len(left)
+    unread_steps = steps.filter(pc.and_(mine, unread))
+    redacted.n_unread_tokens += len(unread_steps)
     if rules.unreadable == "drop":
-        silent = left.filter(pc.invert(left["has_text"]))["step_uid"].to_pylist()
+        silent = unread_steps.filter(pc.invert(unread_steps["has_text"]))["step_uid"].to_pylist()
         redacted.dropped |= dict.fromkeys(silent, "unreadable")
 
 

@@ -57,11 +57,11 @@ class TrajectorySelector:
             return messages
         alive = np.flatnonzero(funnel.alive)
         uids = candidates.rows["step_uid"].take(pa.array(alive)).combine_chunks()
-        given = source.credit_fields(uids, needs.fields)
+        fields = source.credit_fields(uids, needs.fields)
         if self.recipe.value_model is not None and "value" in needs.fields:
-            place = given.column_names.index("value")
-            given = given.set_column(place, "value", source.step_values(uids, self.recipe.value_model))
-        self.fields = StepFields(alive, given, needs.fields)
+            place = fields.column_names.index("value")
+            fields = fields.set_column(place, "value", source.step_values(uids, self.recipe.value_model))
+        self.fields = StepFields(alive, fields, needs.fields)
         if "baseline" in needs.fields:
             self.baseline, greedy = baselines(candidates, alive, self.fields)
             funnel.drop_trajectories("baseline", greedy)
@@ -104,9 +104,9 @@ class TrajectorySelector:
             batch, _, chosen = self.batch()
             self._keep("no_spread", chosen, has_spread(batch))
         if recipe.batch_size is not None:
-            left = np.flatnonzero(self._sizes() > 0)
-            place = np.full(len(funnel.candidates.prompt_uids), len(left))
-            place[left[np.argsort(self._rank()[left], kind="stable")]] = np.arange(len(left))
+            remaining = np.flatnonzero(self._sizes() > 0)
+            place = np.full(len(funnel.candidates.prompt_uids), len(remaining))
+            place[remaining[np.argsort(self._rank()[remaining], kind="stable")]] = np.arange(len(remaining))
             funnel.drop_trajectories("over_batch", place[group] >= recipe.batch_size)
 
     def batch(self) -> tuple[CreditInput, Ints, Ints]:
@@ -147,18 +147,18 @@ class TrajectorySelector:
 
     def _sizes(self) -> Ints:
         """Trajectories left in each group: int64 [g]."""
-        left = self.funnel.candidates.group[self.funnel.alive_trajectories()]
-        return np.bincount(left, minlength=len(self.funnel.candidates.prompt_uids)).astype(np.int64)
+        group = self.funnel.candidates.group[self.funnel.alive_trajectories()]
+        return np.bincount(group, minlength=len(self.funnel.candidates.prompt_uids)).astype(np.int64)
 
     def _place_in_group(self) -> Ints:
         """Place of each trajectory left among those of its group: int64 [m]; by arrival, or best, worst, best, ..."""
-        left = self.funnel.alive_trajectories()
+        alive = self.funnel.alive_trajectories()
         group, sizes = self.funnel.candidates.group, self._sizes()
         first = np.cumsum(sizes) - sizes
-        before: Ints = np.cumsum(left) - left
+        before: Ints = np.cumsum(alive) - alive
         place: Ints = before - first[group]
         if self.recipe.balance == "spread":
-            index = np.flatnonzero(left)
+            index = np.flatnonzero(alive)
             order = index[np.lexsort((index, -self.score[index], group[index]))]
             from_best = np.arange(len(order)) - first[group[order]]
             from_worst = sizes[group[order]] - 1 - from_best
@@ -173,8 +173,8 @@ class TrajectorySelector:
             return -place
         if self.recipe.order == "fifo":
             return place
-        left = np.flatnonzero(self.funnel.alive_trajectories())
-        owner, score = self.funnel.candidates.group[left], np.nan_to_num(self.score[left])
+        alive = np.flatnonzero(self.funnel.alive_trajectories())
+        owner, score = self.funnel.candidates.group[alive], np.nan_to_num(self.score[alive])
         n = np.maximum(np.bincount(owner, minlength=g), 1)
         mean = np.bincount(owner, weights=score, minlength=g) / n
         if self.recipe.order == "difficulty":

@@ -91,10 +91,10 @@ class Estimator:
         """The estimator's options and the shared ones."""
         return {**self.options, **({} if self.compute is None else {"clip": CLIP})}
 
-    def settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The given options, checked, with defaults for the others. InvalidInput names the invalid option."""
+    def settings(self, requested: Mapping[str, Any]) -> dict[str, Any]:
+        """The requested options, checked, with defaults for the others. InvalidInput names the invalid option."""
         options = self.all_options
-        for name in given:
+        for name in requested:
             if name not in options:
                 raise InvalidInput(
                     f"{self.name} has no option {name!r}",
@@ -102,7 +102,7 @@ class Estimator:
                     hint=f"its options: {', '.join(options) or 'none'}",
                 )
         return {
-            name: option.check(name, given[name]) if name in given else option.default
+            name: option.check(name, requested[name]) if name in requested else option.default
             for name, option in options.items()
         }
 
@@ -122,13 +122,13 @@ class Estimator:
             )
         return messages
 
-    def advantages(self, given: Mapping[str, Any], batch: CreditInput) -> Credit | None:
+    def advantages(self, options: Mapping[str, Any], batch: CreditInput) -> Credit | None:
         """Check options and needs, then estimate; None for supervised use.
 
         Raises:
             InvalidInput: an option is unknown or invalid, or the batch does not meet the needs (the first 5 are shown).
         """
-        settings = self.settings(given)
+        settings = self.settings(options)
         lacks = self.lacks(settings, batch)
         if lacks:
             more = f" and {len(lacks) - 5} more" if len(lacks) > 5 else ""

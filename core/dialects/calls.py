@@ -65,12 +65,12 @@ class ToolCalls:
             # The first value counts; engines may repeat it.
             call.name = call.name or name
         for key in ("arguments", "input"):
-            given = function.get(key)
-            if isinstance(given, str):
-                call.arguments += given
-            elif isinstance(given, dict):
+            arguments = function.get(key)
+            if isinstance(arguments, str):
+                call.arguments += arguments
+            elif isinstance(arguments, dict):
                 # Some engines send arguments as an object.
-                call.arguments += orjson.dumps(given).decode()
+                call.arguments += orjson.dumps(arguments).decode()
 
 
 def parsed_arguments(arguments: str) -> Json | None:

@@ -131,8 +131,10 @@ class MessagesRelay:
         """Tool calls, stop reason, usage, end."""
         out = [*self._start(None), *self._close()]
         for call in self._calls.all():
-            given = _input(call)
-            spelled = call.arguments if RAW_ARGUMENTS not in given and call.arguments.strip() else json.dumps(given)
+            arguments = _input(call)
+            spelled = (
+                call.arguments if RAW_ARGUMENTS not in arguments and call.arguments.strip() else json.dumps(arguments)
+            )
             out += [
                 _event(
                     "content_block_start",
@@ -248,8 +250,8 @@ def _event(kind: str, **body: Any) -> bytes:
 
 def _input(call: ToolCall) -> Json:
     """A call's input. Arguments that are no JSON object are wrapped as text and restored when they return."""
-    given = parsed_arguments(call.arguments)
-    return {RAW_ARGUMENTS: call.arguments} if given is None else given
+    arguments = parsed_arguments(call.arguments)
+    return {RAW_ARGUMENTS: call.arguments} if arguments is None else arguments
 
 
 def _stop(choice: Mapping[str, Any], called: bool, refused: bool) -> tuple[str, str | None]:

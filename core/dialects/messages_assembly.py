@@ -81,9 +81,9 @@ class _Block:
             text = "".join(pieces)
             if name == _PARTIAL:
                 if text.strip():
-                    given = parsed_arguments(text)
+                    arguments = parsed_arguments(text)
                     # Cut off: kept as the partial text.
-                    block["input"] = {RAW_ARGUMENTS: text} if given is None else given
+                    block["input"] = {RAW_ARGUMENTS: text} if arguments is None else arguments
             else:
                 begun = block.get(name)
                 block[name] = begun + text if isinstance(begun, str) else text

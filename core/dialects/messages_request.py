@@ -132,12 +132,16 @@ def _assistant(blocks: Sequence[Json], where: str, dropped: Dropped) -> Json:
 
 
 def _call(block: Json, where: str) -> Json:
-    given = block.get("input")
-    if isinstance(given, dict) and given.keys() == {RAW_ARGUMENTS} and isinstance(given[RAW_ARGUMENTS], str):
-        arguments = given[RAW_ARGUMENTS]
+    tool_input = block.get("input")
+    if (
+        isinstance(tool_input, dict)
+        and tool_input.keys() == {RAW_ARGUMENTS}
+        and isinstance(tool_input[RAW_ARGUMENTS], str)
+    ):
+        arguments = tool_input[RAW_ARGUMENTS]
     else:
         # Serialised like models and chat templates do, so that the call has its sampled tokens again.
-        arguments = json.dumps(given if given is not None else {}, ensure_ascii=False)
+        arguments = json.dumps(tool_input if tool_input is not None else {}, ensure_ascii=False)
     return {
         "id": text_of(block.get("id"), f"{where}.content.id"),
         "type": "function",

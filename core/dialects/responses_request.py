@@ -72,12 +72,12 @@ def to_chat(body: Mapping[str, Any], names: ToolNames, items: Sequence[Json] = (
 
 def input_items(body: Mapping[str, Any]) -> list[Json]:
     """The items of a request; a text is one user message."""
-    given = body.get("input")
-    if given is None:
+    items = body.get("input")
+    if items is None:
         return []
-    if isinstance(given, str):
-        return [{"type": "message", "role": "user", "content": given}]
-    return objects(given, "input")
+    if isinstance(items, str):
+        return [{"type": "message", "role": "user", "content": items}]
+    return objects(items, "input")
 
 
 def items_to_chat(items: Sequence[Json]) -> list[Json]:

@@ -88,8 +88,8 @@ class ToolNames:
         tool = self._tools.get(call.name) or _Tool("function", call.name)
         space: Json = {} if tool.namespace is None else {"namespace": tool.namespace}
         if tool.kind == "custom":
-            given = parsed_arguments(call.arguments)
-            text = given.get(CUSTOM_INPUT) if given is not None else None
+            fields = parsed_arguments(call.arguments)
+            text = fields.get(CUSTOM_INPUT) if fields is not None else None
             return {
                 "id": f"ctc_{item_id}",
                 "type": "custom_tool_call",
@@ -123,8 +123,8 @@ class ToolNames:
         if kind == "local_shell_call":
             action = item.get("action")
             action = action if isinstance(action, dict) else {}
-            given = {key: action[key] for key in ("command", "working_directory", "timeout_ms") if action.get(key)}
-            name, arguments = LOCAL_SHELL, json.dumps(given, ensure_ascii=False)
+            fields = {key: action[key] for key in ("command", "working_directory", "timeout_ms") if action.get(key)}
+            name, arguments = LOCAL_SHELL, json.dumps(fields, ensure_ascii=False)
         elif kind == "custom_tool_call":
             name = self.flat_name(text_of(item.get("name"), "input.name"), item.get("namespace"))
             arguments = json.dumps({CUSTOM_INPUT: text_of(item.get("input"), "input.input")}, ensure_ascii=False)
@@ -173,9 +173,9 @@ def _custom_description(tool: Json) -> str:
 
 
 def _shell_action(arguments: str) -> Json | None:
-    given = parsed_arguments(arguments)
-    command = given.get("command") if given is not None else None
-    if given is None or not isinstance(command, list) or not all(isinstance(word, str) for word in command):
+    fields = parsed_arguments(arguments)
+    command = fields.get("command") if fields is not None else None
+    if fields is None or not isinstance(command, list) or not all(isinstance(word, str) for word in command):
         return None
-    options = {key: given[key] for key in ("working_directory", "timeout_ms") if given.get(key)}
+    options = {key: fields[key] for key in ("working_directory", "timeout_ms") if fields.get(key)}
     return {"type": "exec", "command": command, "env": {}, **options}

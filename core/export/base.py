@@ -154,9 +154,9 @@ class Exporter:
     masks_tokens: bool = True
     differences: Differences = no_differences
 
-    def settings(self, given: Mapping[str, Any]) -> dict[str, str]:
+    def settings(self, requested: Mapping[str, Any]) -> dict[str, str]:
         """Check options and add defaults. InvalidInput names the invalid option."""
-        for name, value in given.items():
+        for name, value in requested.items():
             if name not in self.choices:
                 known = ", ".join(self.choices) or "none"
                 raise InvalidInput(
@@ -166,7 +166,7 @@ class Exporter:
                 raise InvalidInput(
                     f"{name} is {value!r}", field=f"options.{name}", hint=f"one of {', '.join(self.choices[name])}"
                 )
-        return {name: str(given.get(name, values[0])) for name, values in self.choices.items()}
+        return {name: str(requested.get(name, values[0])) for name, values in self.choices.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,10 +91,10 @@ def with_context(rows: Rows) -> Rows:
         return rows
     loss = rows.loss.copy()
     loss[rows.offsets[:-1][bare]] = False
-    left = np.add.reduceat(loss, rows.offsets[:-1])
-    if (left == 0).any():
+    n_loss = np.add.reduceat(loss, rows.offsets[:-1])
+    if (n_loss == 0).any():
         raise InvalidInput(
-            f"{int((left == 0).sum())} rows have neither a prompt nor a second token, so no token can be trained on",
+            f"{int((n_loss == 0).sum())} rows have neither a prompt nor a second token, so no token can be trained on",
             field="view",
             hint="where: n_prompt_tokens > 0",
         )

@@ -119,7 +119,7 @@ def check_answer(answer: Any) -> dict[str, Any]:
         choices = answer.get("choices")
         if isinstance(choices, list) and choices and all(isinstance(choice, dict) for choice in choices):
             if any(map(_is_deep, choices)):
-                raise EngineError(f"what the engine said is nested more than {MAX_DEPTH} deep")
+                raise EngineError(f"the engine's answer is nested more than {MAX_DEPTH} deep")
             return answer
         if isinstance(answer.get("error"), dict):
             raise EngineError(f"the engine answered with an error: {answer['error'].get('message')}")

@@ -77,34 +77,34 @@ def _parse_embedded_json(value: Any) -> Any:
     return value
 
 
-def _prompt(given: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
+def _prompt(value: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
     """Messages and tools, in any of the forms that Langfuse's integrations write."""
-    if isinstance(given, Mapping) and "messages" in given:
-        return objects(given["messages"], "input.messages") or [], objects(given.get("tools"), "input.tools")
-    if isinstance(given, Mapping) and "role" in given:
-        return [dict(given)], None
-    if isinstance(given, str):
-        return [{"role": "user", "content": given}], None
-    messages = objects(given, "input")
+    if isinstance(value, Mapping) and "messages" in value:
+        return objects(value["messages"], "input.messages") or [], objects(value.get("tools"), "input.tools")
+    if isinstance(value, Mapping) and "role" in value:
+        return [dict(value)], None
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}], None
+    messages = objects(value, "input")
     if not messages:
         raise InvalidInput("a generation needs its input: messages, or a text", field="input")
     return messages, None
 
 
-def _answers(given: Any) -> list[dict[str, Any]]:
+def _answers(output: Any) -> list[dict[str, Any]]:
     """All choices of a call; the integrations write a list if there are several."""
-    if isinstance(given, Mapping) and isinstance(given.get("choices"), list):
-        given = [choice.get("message") if isinstance(choice, Mapping) else None for choice in given["choices"]]
-    return [_answer(one) for one in given] if isinstance(given, list) and given else [_answer(given)]
+    if isinstance(output, Mapping) and isinstance(output.get("choices"), list):
+        output = [choice.get("message") if isinstance(choice, Mapping) else None for choice in output["choices"]]
+    return [_answer(one) for one in output] if isinstance(output, list) and output else [_answer(output)]
 
 
-def _answer(given: Any) -> dict[str, Any]:
-    if isinstance(given, str):
-        return {"role": "assistant", "content": given}
-    if isinstance(given, Mapping) and ("content" in given or "tool_calls" in given):
-        if given.get("role", "assistant") != "assistant":
-            raise InvalidInput(f"a message of role {given['role']!r} is not an answer", field="output")
-        return {"role": "assistant", **given}
+def _answer(output: Any) -> dict[str, Any]:
+    if isinstance(output, str):
+        return {"role": "assistant", "content": output}
+    if isinstance(output, Mapping) and ("content" in output or "tool_calls" in output):
+        if output.get("role", "assistant") != "assistant":
+            raise InvalidInput(f"a message of role {output['role']!r} is not an answer", field="output")
+        return {"role": "assistant", **output}
     raise InvalidInput("a generation needs its output: a message, or a text", field="output")
 
 

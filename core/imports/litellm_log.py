@@ -28,8 +28,10 @@ def _call(record: Mapping[str, Any], session: str, index: int, last: bool) -> Co
     messages = objects(record.get("messages"), "messages")
     if messages is None:
         raise InvalidInput("the log has no messages: message logging was turned off in LiteLLM", field="messages")
-    given = record.get("model_parameters") or {}
-    parameters = {name: value for name, value in given.items() if name not in ("tools", "extra_body", "api_key")}
+    model_parameters = record.get("model_parameters") or {}
+    parameters = {
+        name: value for name, value in model_parameters.items() if name not in ("tools", "extra_body", "api_key")
+    }
     response = record.get("response")
     failed = record.get("status") == "failure" or not isinstance(response, Mapping)
     started, ended = number(record, "startTime"), number(record, "endTime")
@@ -39,7 +41,7 @@ def _call(record: Mapping[str, Any], session: str, index: int, last: bool) -> Co
         "latency_s": None if started is None or ended is None else max(0.0, ended - started),
         "model": text(record, "model"),
         "messages": messages,
-        "tools": objects(given.get("tools"), "model_parameters.tools"),
+        "tools": objects(model_parameters.get("tools"), "model_parameters.tools"),
         "sampling": parameters or None,
         "metadata": {name: record[name] for name in KEPT if record.get(name)},
     }

@@ -132,20 +132,20 @@ def _against_journal(
                 continue
             step = replace(retokenizer.fill(step), trajectory_uid=one.trajectory_uid)
             if producer_content_hash(step) != one.content_hash:
-                report.note(one.step_uid, f"its record at {segment}:{offset} says something else than the pool")
+                report.note(one.step_uid, f"its record at {segment}:{offset} differs from the pool")
 
 
 def _records_at(journal_dir: Path, segment: str, offsets: Sequence[int]) -> Iterator[tuple[int, Record | None]]:
     """The record at each offset, ascending; None where there is no whole record. Reads the segment once."""
-    left = deque(offsets)
-    for record in read_segment(journal_dir, segment, left[0] if left else 0):
-        while left and left[0] < record.offset:
-            yield left.popleft(), None
-        if left and left[0] == record.offset:
-            yield left.popleft(), record
-        if not left:
+    remaining = deque(offsets)
+    for record in read_segment(journal_dir, segment, remaining[0] if remaining else 0):
+        while remaining and remaining[0] < record.offset:
+            yield remaining.popleft(), None
+        if remaining and remaining[0] == record.offset:
+            yield remaining.popleft(), record
+        if not remaining:
             return
-    for offset in left:
+    for offset in remaining:
         yield offset, None
 
 

@@ -34,11 +34,11 @@ MAX_BYTES = 32 << 20
 MAX_TRACES = 4096
 """The number of traces, and of connections, whose trajectory is cached."""
 MAX_RELOADED = 64
-"""How many open trajectories of inferred identity are read back whole after a restart; of the others the answers."""
-EQUAL_ATTEMPTS = "several attempts gave the same answers, and nothing tells which of them this call goes on from"
+"""Open trajectories of inferred identity that are read back in full after a restart. Of others, only the answers."""
+EQUAL_ATTEMPTS = "several attempts gave the same answers, and it is unknown which of them this call continues"
 _CAPTURED = frozenset({Source.BLACKBOX, Source.SERVICE})
-WEAK_EVIDENCE = "it repeats an answer of this trajectory, but neither its beginning nor its connection"
-UNCERTAIN_PARENT = "the step that it goes on from is uncertain"
+WEAK_EVIDENCE = "it repeats an answer of this trajectory, but has another beginning and another connection"
+UNCERTAIN_PARENT = "the step that it continues is uncertain"
 
 
 class Linker:
@@ -48,7 +48,7 @@ class Linker:
         self._stored = trajectories
         self._max_bytes = max_bytes
         self._hasher = MessageHasher()
-        # What the batch in hand pinned must stay, and entries grow where they are: no case for cachetools.LRUCache.
+        # cachetools.LRUCache does not fit: entries of the current batch are pinned, and entries grow in place.
         self._trajectories: OrderedDict[str, TrajectoryLinks] = OrderedDict()
         self._open: OpenTrajectories | None = None
         self._traces: LRUCache[str, str] = LRUCache(MAX_TRACES)
@@ -68,9 +68,9 @@ class Linker:
         self._calls.clear()
 
     def drop(self, gone: Set[str], back: Set[str]) -> None:
-        """Drop what is cached of trajectories that were deleted, or put back; the latter are open again.
+        """Drop the cached links of trajectories that were deleted or restored. Restored ones are open again.
 
-        Of all others nothing has to be read again: thousands may be open.
+        Other trajectories stay cached, since thousands may be open.
         """
         for uid in gone | back:
             if (known := self._trajectories.pop(uid, None)) is not None:
@@ -81,9 +81,9 @@ class Linker:
             self._note_earlier([uid for uid in self._stored.open_inferred(MAX_OPEN) if uid in back])
 
     def preload(self, drafts: Sequence[Step]) -> None:
-        """Read back the trajectories that a batch will need, many with one query.
+        """Read back the trajectories that a batch needs, many per query.
 
-        After a start, when thousands are open, each of them would be read alone otherwise.
+        Otherwise each would be read by its own query after a start, when thousands are open.
         """
         named = {draft.trajectory_uid for draft in drafts}
         unknown = {uid for uid in named if uid and uid not in self._trajectories}
@@ -93,7 +93,7 @@ class Linker:
             if not draft.trajectory_uid:
                 call = self._call(draft)
                 self._calls[draft.step_uid] = draft, call
-                known.update(*(uids for _, uids in islice(self._opened().candidates(call), 1)))
+                known.update(*(uids for _, uids in islice(self._open_trajectories().candidates(call), 1)))
         self._load(sorted(uid for uid in known if uid not in self._trajectories))
 
     def batch_committed(self) -> None:
@@ -103,7 +103,7 @@ class Linker:
         self._evict()
 
     def close(self, trajectory_uid: str) -> None:
-        """The trajectory is complete: no call of unknown identity joins it, and no registration holds any more."""
+        """The trajectory is complete: no call of unknown identity joins it, and its registration ends."""
         if self._open is not None:
             self._open.close(trajectory_uid)
         if trajectory_uid in self._trajectories:
@@ -124,7 +124,7 @@ class Linker:
         doubt: str | None = None
         if not trajectory_uid:
             known_uid, doubt = self._infer(call, draft.metadata)
-            known_uid = known_uid or self._traced(draft.metadata, call)
+            known_uid = known_uid or self._by_trace(draft.metadata, call)
             trajectory_uid = known_uid or self._mark_new(f"inferred-{draft.step_uid}")
             identity_source = IdentitySource.INFERRED
         elif sibling_of is not None:
@@ -190,7 +190,7 @@ class Linker:
 
     def _infer(self, call: Call, metadata: Mapping[str, Any]) -> tuple[str | None, str | None]:
         """(the open trajectory that this call continues, why that is not certain)."""
-        opened = self._opened()
+        opened = self._open_trajectories()
         for enough, uids in opened.candidates(call):
             candidates: list[tuple[str, Continuation]] = []
             for uid in uids:
@@ -208,49 +208,49 @@ class Linker:
         return None, None
 
     def _choose(
-        self, alike: list[tuple[str, Continuation]], call: Call, metadata: Mapping[str, Any]
+        self, candidates: list[tuple[str, Continuation]], call: Call, metadata: Mapping[str, Any]
     ) -> tuple[str, str | None]:
-        """Of trajectories that fit equally well the one that something speaks for, and the doubt that is left."""
-        drawn = [(uid, one) for uid, one in alike if one.by_ids]
-        # One answer's own call ids are proof, whatever else is the same.
-        alike = drawn or alike
-        doubted = len(drawn) != 1 and any(one.node.uncertain_child for _, one in alike)
-        trace, left = metadata.get("trace_id"), alike
+        """The most likely of trajectories that fit equally well, and why it is not certain (None if it is)."""
+        with_ids = [(uid, continued) for uid, continued in candidates if continued.by_ids]
+        # The random call ids of an answer are proof.
+        candidates = with_ids or candidates
+        is_doubtful = len(with_ids) != 1 and any(continued.node.uncertain_child for _, continued in candidates)
+        trace, remaining = metadata.get("trace_id"), candidates
         for fits in (
-            lambda uid, one: one.node.system == call.system,
+            lambda uid, continued: continued.node.system == call.system,
             # A call can't continue an answer that was not complete when it began.
-            lambda uid, one: one.node.finished_at <= call.started_at,
-            lambda uid, one: trace is not None and self._traces.get(str(trace)) == uid,
-            lambda uid, one: call.connection is not None and one.node.connection == call.connection,
-            lambda uid, one: not one.node.continued,
+            lambda uid, continued: continued.node.finished_at <= call.started_at,
+            lambda uid, continued: trace is not None and self._traces.get(str(trace)) == uid,
+            lambda uid, continued: call.connection is not None and continued.node.connection == call.connection,
+            lambda uid, continued: not continued.node.continued,
         ):
-            left = [(uid, one) for uid, one in left if fits(uid, one)] or left
-        # The attempt that has waited longest. If all attempts are equal so far, the choice makes no difference.
-        uid, chosen = min(left, key=lambda pair: pair[1].node.finished_at)
+            remaining = [(uid, continued) for uid, continued in remaining if fits(uid, continued)] or remaining
+        # The attempt that finished first. If all attempts are equal so far, the choice makes no difference.
+        uid, chosen = min(remaining, key=lambda pair: pair[1].node.finished_at)
         if chosen.node.uncertain:
             return uid, UNCERTAIN_PARENT
         if chosen.weak and not chosen.by_ids and call.connection != chosen.node.connection:
             return uid, WEAK_EVIDENCE
-        return uid, EQUAL_ATTEMPTS if len(left) > 1 or doubted else None
+        return uid, EQUAL_ATTEMPTS if len(remaining) > 1 or is_doubtful else None
 
-    def _opened(self) -> OpenTrajectories:
+    def _open_trajectories(self) -> OpenTrajectories:
         """The open trajectories; those of the pool are read at first use."""
         if self._open is None:
             opened = self._open = OpenTrajectories()
             uids = self._stored.open_inferred(MAX_OPEN)
-            whole = uids[-MAX_RELOADED:]
+            latest = uids[-MAX_RELOADED:]
             self._note_earlier(uids[:-MAX_RELOADED])
-            for uid in whole:
+            for uid in latest:
                 opened.touch(uid)
-            for uid in whole:
+            for uid in latest:
                 if (known := self._trajectories.pop(uid, None)) is not None:
                     self._held -= known.n_bytes
-            self._load(whole)
+            self._load(latest)
         return self._open
 
     def _note_earlier(self, trajectory_uids: list[str]) -> None:
-        """They are open; of their calls the answers are remembered, each with the message before it."""
-        opened = self._opened()
+        """Mark trajectories as open and remember only their answers, each with the message before it."""
+        opened = self._open_trajectories()
         for uid in trajectory_uids:
             opened.touch(uid)
         hashes = self._hasher.hashes
@@ -259,28 +259,28 @@ class Linker:
             for uid, last, answer in self._stored.answers(trajectory_uids, MAX_ANSWERS)
         )
 
-    def _traced(self, metadata: Mapping[str, Any], call: Call) -> str | None:
-        """The open trajectory of the same trace, or of the same connection where the call is a harness's own.
+    def _by_trace(self, metadata: Mapping[str, Any], call: Call) -> str | None:
+        """The open trajectory of the same trace, or of the same connection if the call is a harness's side task.
 
-        Side calls of one turn share nothing else with it. Of a harness's own calls the text may tell it.
+        A side call shares no messages with its trajectory, but it may quote one of its answers.
         """
         uid = self._traces.get(str(metadata.get("trace_id")))
         if uid is None and is_side_task(call) and not call.has_tools:
             uid = self._traces.get(call.connection or "")
-            if uid is None or uid not in self._opened() or not self._begins_attempt(call, uid):
-                uid = self._quoted(call)
-        return uid if uid is not None and uid in self._opened() else None
+            if uid is None or uid not in self._open_trajectories() or not self._is_side_call_of(call, uid):
+                uid = self._by_quote(call)
+        return uid if uid is not None and uid in self._open_trajectories() else None
 
-    def _begins_attempt(self, call: Call, trajectory_uid: str) -> bool:
-        """Whether the call is none of the trajectory's own work: that begins the next attempt on the connection."""
+    def _is_side_call_of(self, call: Call, trajectory_uid: str) -> bool:
+        """Whether no main call of the trajectory has this system prompt. If one has, the call begins the next attempt."""
         nodes = self._links(trajectory_uid).nodes
         return all(node.kind != CallKind.MAIN or node.system != call.system for node in nodes)
 
-    def _quoted(self, call: Call) -> str | None:
-        """The one recent trajectory whose answer a harness's call quotes."""
+    def _by_quote(self, call: Call) -> str | None:
+        """The recent trajectory whose answer a harness's call quotes; None if there are several or none."""
         letters = letters_of(call.messages)
         quoted: dict[str, int] = {}
-        for uid in self._opened().latest(MAX_RELOADED):
+        for uid in self._open_trajectories().latest(MAX_RELOADED):
             for node in self._links(uid).nodes:
                 work = node.kind == CallKind.MAIN and node.system != call.system
                 if work and node.answer_fingerprint is not None and quotes_answer(letters, node.answer_fingerprint):
@@ -289,12 +289,12 @@ class Linker:
 
     @staticmethod
     def _opens_side_task(draft: Step, call: Call, identity_source: str) -> bool:
-        """Whether a call without earlier calls is a harness's own. A call with an explicit trajectory is not."""
+        """Whether a trajectory's first call is a harness's side task. A call with an explicit trajectory is not."""
         concluded = identity_source in (IdentitySource.INFERRED, IdentitySource.HARNESS)
         return concluded and draft.source in _CAPTURED and call.call_kind == CallKind.MAIN and opens_side_task(call)
 
     def _remember_open(self, trajectory_uid: str, call: Call) -> None:
-        opened = self._opened()
+        opened = self._open_trajectories()
         opened.touch(trajectory_uid)
         opened.note(trajectory_uid, call)
 
@@ -381,7 +381,7 @@ class Linker:
 
 
 def _fit(candidate: tuple[str, Continuation]) -> tuple[int, bool, int]:
-    return candidate[1].m, candidate[1].holds, candidate[1].answer_match
+    return candidate[1].m, candidate[1].has_answer, candidate[1].answer_match
 
 
 def _version(metadata: Any) -> int | None:

@@ -85,11 +85,11 @@ class OpenTrajectories:
 
     def note(self, uid: str, call: Call) -> None:
         """Remember a call of an open trajectory by its answer and its prompt."""
-        if call.answer is None or call.talk is None:
+        if call.answer is None or call.dialogue is None:
             return
         self._answers.add(call.answer, uid)
-        if call.talk.size:
-            self._replies.add(_reply(int(call.talk[-1]), call.answer), uid)
+        if call.dialogue.size:
+            self._replies.add(_reply(int(call.dialogue[-1]), call.answer), uid)
         self._prompts.add(_keys(call)[-1], uid)
 
     def note_answers(self, answers: Iterable[tuple[str, int | None, int]]) -> None:
@@ -112,19 +112,19 @@ class OpenTrajectories:
         answer. No later trajectory shares more than ``n`` leading messages with the call, so if one of these shares
         ``n``, the later ones need not be examined.
         """
-        if call.talk is None or "assistant" not in call.talk_roles:
+        if call.dialogue is None or "assistant" not in call.dialogue_roles:
             return
-        keys, talk = _keys(call), [None, *call.talk.tolist()]
-        # The message of ``place`` is ``talk[place + 1]``, the one before it ``talk[place]``.
-        places = [place for place, role in enumerate(call.talk_roles) if role == "assistant"][::-1]
+        keys, dialogue = _keys(call), [None, *call.dialogue.tolist()]
+        # The message of ``place`` is ``dialogue[place + 1]``, the one before it ``dialogue[place]``.
+        places = [place for place, role in enumerate(call.dialogue_roles) if role == "assistant"][::-1]
         for place in places:
-            replied = self._still_open(self._replies.get(_reply(talk[place], talk[place + 1])))
+            replied = self._still_open(self._replies.get(_reply(dialogue[place], dialogue[place + 1])))
             if replied:
                 yield place + 1, replied
-            if answered := self._still_open((*replied, *self._answers.get(talk[place + 1]))):
+            if answered := self._still_open((*replied, *self._answers.get(dialogue[place + 1]))):
                 yield 0, answered
         for place in places:
-            names = (*self._prompts.get(keys[place]), *self._prompts.get(talk[place]))
+            names = (*self._prompts.get(keys[place]), *self._prompts.get(dialogue[place]))
             if prompted := self._still_open(names):
                 yield 0, prompted
 
@@ -138,8 +138,8 @@ def _reply(last: int | None, answer: int) -> int:
 
 def _keys(call: Call) -> list[int]:
     """One key for each number of leading messages: 0, 1, ... all."""
-    assert call.talk is not None
+    assert call.dialogue is not None
     keys = [0]
-    for message in call.talk.tolist():
+    for message in call.dialogue.tolist():
         keys.append(hash((keys[-1], message)))
     return keys

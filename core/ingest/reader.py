@@ -127,18 +127,18 @@ def _parse(payload: bytes, begin: int, last: _CacheEntry) -> tuple[dict[str, Any
     entry = _CacheEntry()
     cuts: list[tuple[int, int, int]] = []
     n_known = 0
-    before, talk = _find_list(payload, _MESSAGES, begin)
+    before, messages_at = _find_list(payload, _MESSAGES, begin)
     behind = begin
-    if talk >= 0:
-        n_known, shared = _known_messages(payload, talk, last)
+    if messages_at >= 0:
+        n_known, shared = _known_messages(payload, messages_at, last)
         if n_known:
-            cuts.append((talk, talk + shared, _MARK))
-        fresh, behind = _message_ends(payload, talk + shared)
-        ends = fresh - talk if last.ends is None else np.concatenate([last.ends[:n_known], fresh - talk])
+            cuts.append((messages_at, messages_at + shared, _MARK))
+        fresh, behind = _message_ends(payload, messages_at + shared)
+        ends = fresh - messages_at if last.ends is None else np.concatenate([last.ends[:n_known], fresh - messages_at])
         entry.ends = ends
-        entry.text = payload[talk : talk + int(ends[-1])] if len(ends) else b""
+        entry.text = payload[messages_at : messages_at + int(ends[-1])] if len(ends) else b""
     _, tools = _find_list(payload, _TOOLS, behind)
-    if tools < 0 and talk >= 0:
+    if tools < 0 and messages_at >= 0:
         _, tools = _find_list(payload, _TOOLS, begin, before)
     if tools >= 0:
         if last.tools_text and payload.startswith(last.tools_text, tools):
@@ -161,7 +161,7 @@ def _parse(payload: bytes, begin: int, last: _CacheEntry) -> tuple[dict[str, Any
     record = parse(_without(payload, cuts))
     request = record.get("request")
     request = request if isinstance(request, dict) else {}
-    if talk >= 0:
+    if messages_at >= 0:
         messages = request.get("messages")
         if not isinstance(messages, list) or (n_known and (not messages or messages[0] != _MARK)):
             raise ValueError("the first messages of the record are not the request's")
@@ -183,7 +183,7 @@ def _parse(payload: bytes, begin: int, last: _CacheEntry) -> tuple[dict[str, Any
         if isinstance(ids, list) and len(ids) == 1 and ids[0] in arrays:
             holder["prompt_token_ids"] = arrays.pop(ids[0])
     if arrays:
-        raise ValueError("prompt ids where no engine tells them")
+        raise ValueError("prompt ids in a place where no engine writes them")
     return record, entry
 
 
@@ -254,12 +254,12 @@ def _ids(text: bytes, last: _CacheEntry) -> Int32:
     return np.concatenate([last.ids[:n], ids]) if last.ids is not None and n else ids
 
 
-def _shared_bytes(left: bytes, right: bytes) -> int:
+def _shared_bytes(one: bytes, other: bytes) -> int:
     """Length of the common prefix."""
-    n = min(len(left), len(right))
-    if left[:n] == right[:n]:
+    n = min(len(one), len(other))
+    if one[:n] == other[:n]:
         return n
-    return int((np.frombuffer(left, np.uint8, n) != np.frombuffer(right, np.uint8, n)).argmax())
+    return int((np.frombuffer(one, np.uint8, n) != np.frombuffer(other, np.uint8, n)).argmax())
 
 
 def _holders(response: Any) -> Iterator[dict[str, Any]]:

@@ -154,8 +154,8 @@ class Ingest:
         deadline = time.monotonic() + timeout_s
         begun_before = self._n_rounds
         try:
-            while (left := deadline - time.monotonic()) > 0:
-                if not self._lock.acquire(timeout=left):
+            while (remaining_s := deadline - time.monotonic()) > 0:
+                if not self._lock.acquire(timeout=remaining_s):
                     return False
                 try:
                     if self._whole_round > begun_before:

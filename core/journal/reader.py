@@ -83,11 +83,11 @@ class JournalReader:
         Another folder's segments may have the names of this one's, whose positions must not move meanwhile.
         """
         try:
-            there = self._dir.stat()
+            status = self._dir.stat()
         except FileNotFoundError:
             place = None
         else:
-            place = there.st_dev, there.st_ino
+            place = status.st_dev, status.st_ino
         self._place = self._place or place
         if place != self._place:
             raise JournalError(

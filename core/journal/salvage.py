@@ -131,10 +131,10 @@ def quarantine_bytes(directory: Path, damage: Damage) -> Path:
         if damage.end > damage.begin:
             with (directory / damage.segment).open("rb") as file:
                 file.seek(damage.begin)
-                left = damage.end - damage.begin
-                while left and (chunk := file.read(min(left, _CHUNK))):
+                n_left = damage.end - damage.begin
+                while n_left and (chunk := file.read(min(n_left, _CHUNK))):
                     out.write(chunk)
-                    left -= len(chunk)
+                    n_left -= len(chunk)
     partial.replace(path)
     return path
 

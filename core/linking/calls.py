@@ -93,7 +93,7 @@ def _normal_call(call: Any) -> Any:
 
 
 def normal_message(message: Mapping[str, Any]) -> list[Any]:
-    """What of a message stays the same when an agent sends it again."""
+    """The parts of a message that stay the same when an agent sends it again."""
     calls = message.get("tool_calls")
     return [
         message.get("role"),
@@ -121,7 +121,7 @@ class AnswerFingerprint:
         begin, end: the first and the last letters of its text and calls.
         text: the first letters of its text.
         calls: name and first letters of the arguments of every call.
-        ids: the ids of its calls that look drawn at random, as sent.
+        ids: the ids of its calls that look random, as sent.
     """
 
     begin: str
@@ -161,10 +161,10 @@ def _letters(message: Mapping[str, Any]) -> str:
 
 
 def rewriting_score(message: Mapping[str, Any], answer: AnswerFingerprint) -> int:
-    """How well a message is this answer, rewritten; 0: it is not.
+    """How well a message matches this answer, which a client may have rewritten: 0 to 3.
 
-    1: its beginning or its end is still there. 2: both are. 3: its text, and the names and arguments of all its calls,
-    or their ids, which some clients write into the text.
+    0: no match. 1: it contains the answer's beginning or end. 2: both. 3: the answer's text, and the names and
+    arguments of all its calls, or the ids of the calls, which some clients write into the text.
     """
     letters = _letters(message)
     parts = (answer.text, *chain.from_iterable(answer.calls))
@@ -186,7 +186,7 @@ def contains_call_ids(message: Mapping[str, Any], answer: AnswerFingerprint) -> 
 
 
 def quotes_answer(letters: str, answer: AnswerFingerprint) -> bool:
-    """Whether letters hold an answer that is long enough to be known again."""
+    """Whether the letters contain the answer, if it is long enough to be recognised."""
     return len(answer.begin) >= _MIN_QUOTED and answer.begin in letters and answer.end in letters
 
 
@@ -195,7 +195,7 @@ def letters_of(messages: Sequence[Mapping[str, Any]]) -> str:
     return "".join(map(_letters, messages))
 
 
-def _short(body: bytes) -> int:
+def _short_hash(body: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(body, digest_size=8).digest(), "little")
 
 
@@ -207,7 +207,7 @@ def task_prompt_uid(
     Args:
         messages: of the call.
         prompt_ids: its token ids, for calls without messages.
-        n_prompt: how many of the messages stand before the first answer that was sampled in its trajectory: system
+        n_prompt: the number of messages before the first answer that was sampled in its trajectory: system
             prompt, examples, primers, the task. None: all of them.
     """
     prompt = [normal_message(without_date(message)) for message in (messages or ())[:n_prompt]]
@@ -226,15 +226,15 @@ class Call:
     prompt: Int32 | None
     response: Int32 | None
     exact: UInt64 | None
-    """Hash of every message as sent, the answer not among them."""
+    """Hash of every message as sent, without the answer."""
     exact_answer: int | None
     system: int
     """Hash of the leading system messages."""
-    talk: UInt64 | None
+    dialogue: UInt64 | None
     """Normalised hash of every message after them."""
     answer: int | None
     """Normalised hash of the answer."""
-    talk_roles: tuple[str, ...]
+    dialogue_roles: tuple[str, ...]
     has_tools: bool
     source: str
     status: str
@@ -248,12 +248,12 @@ class Call:
     finished_at: float = 0.0
     connection: str | None = None
     uncertain: bool = False
-    """Its place was marked uncertain. Only known for calls that are read back."""
+    """Its place was marked uncertain. Set only for calls that are read back from the pool."""
 
     @property
     def n_system(self) -> int:
         """Leading system messages."""
-        return len(self.messages) - len(self.talk_roles)
+        return len(self.messages) - len(self.dialogue_roles)
 
     @property
     def n_prompt(self) -> int:
@@ -261,11 +261,11 @@ class Call:
         return 0 if self.prompt is None else int(self.prompt.size)
 
 
-_TIMELESS = 0x5A5A5A5A5A5A5A5A
+_WITHOUT_TIME = 0x5A5A5A5A5A5A5A5A
 
 
 class MessageHasher:
-    """Exact and normalised hashes of messages; the normalised one is remembered by the exact one."""
+    """Exact and normalised hashes of messages; normalised hashes are cached by exact hash."""
 
     def __init__(self, limit: int = 50_000) -> None:
         self._normal: LRUCache[int, int] = LRUCache(limit)
@@ -282,7 +282,7 @@ class MessageHasher:
         exact = int.from_bytes(hashed(message)[1][:8], "little")
         normal = self._normal.get(exact)
         if normal is None:
-            normal = self._normal[exact] = _short(canonical(normal_message(message)))
+            normal = self._normal[exact] = _short_hash(canonical(normal_message(message)))
         return exact, normal
 
     def call(
@@ -305,7 +305,7 @@ class MessageHasher:
     ) -> Call:
         """Hash the messages of one call; the rest as in ``Call``."""
         exact: UInt64 | None = None
-        talk: UInt64 | None = None
+        dialogue: UInt64 | None = None
         system = 0
         roles: tuple[str, ...] = ()
         if messages is not None:
@@ -314,7 +314,7 @@ class MessageHasher:
             while n_system < len(messages) and messages[n_system].get("role") in _SYSTEM_ROLES:
                 n_system += 1
             exact = np.array([pair[0] for pair in pairs], np.uint64)
-            talk = np.array([pair[1] for pair in pairs[n_system:]], np.uint64)
+            dialogue = np.array([pair[1] for pair in pairs[n_system:]], np.uint64)
             system = hash(
                 tuple(self._hash_without_time(m, p) for m, p in zip(messages[:n_system], pairs, strict=False))
             )
@@ -327,9 +327,9 @@ class MessageHasher:
             exact=exact,
             exact_answer=None if answer is None else answer[0],
             system=system,
-            talk=talk,
+            dialogue=dialogue,
             answer=None if answer is None else answer[1],
-            talk_roles=roles,
+            dialogue_roles=roles,
             has_tools=bool(tools),
             source=source,
             status=status,
@@ -344,9 +344,9 @@ class MessageHasher:
         )
 
     def _hash_without_time(self, message: Mapping[str, Any], known: tuple[int, int]) -> int:
-        """The normalised hash of a system message without its date and time, remembered by the exact one."""
-        key = known[0] ^ _TIMELESS
+        """The normalised hash of a system message without its date and time, cached by its exact hash."""
+        key = known[0] ^ _WITHOUT_TIME
         digest = self._normal.get(key)
         if digest is None:
-            digest = self._normal[key] = _short(canonical(normal_message(without_date(message))))
+            digest = self._normal[key] = _short_hash(canonical(normal_message(without_date(message))))
         return digest

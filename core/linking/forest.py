@@ -23,35 +23,35 @@ def shared_prefix(left: NDArray[Any], right: NDArray[Any]) -> int:
 
 @dataclass
 class TokenForest:
-    """Full sequences (prompt, then response) by node, kept only for the tips that nothing extends whole."""
+    """Full sequences (prompt, then response) by node, stored only for leaves, which no other sequence extends."""
 
-    tips: dict[int, Int32] = field(default_factory=dict)
+    leaves: dict[int, Int32] = field(default_factory=dict)
     lengths: dict[int, int] = field(default_factory=dict)
-    below: dict[int, int] = field(default_factory=dict)
+    prefix_of: dict[int, int] = field(default_factory=dict)
     """Node -> the longest other node that is a prefix of it."""
 
     def matches(self, prompt: Int32) -> dict[int, int]:
-        """Shared leading tokens of ``prompt`` with every node."""
+        """Number of leading tokens that ``prompt`` shares with each node."""
         lengths: dict[int, int] = {}
-        for tip, tokens in self.tips.items():
+        for leaf, tokens in self.leaves.items():
             n = shared_prefix(tokens, prompt)
-            node: int | None = tip
+            node: int | None = leaf
             while node is not None:
                 lengths[node] = max(lengths.get(node, 0), min(n, self.lengths[node]))
-                node = self.below.get(node)
+                node = self.prefix_of.get(node)
         return lengths
 
     def add(self, node: int, tokens: Int32, matches: Mapping[int, int]) -> None:
-        """Add a node whose prompt has these ``matches``."""
+        """Add a node; ``matches`` is the result of ``matches`` for its prompt."""
         contained = [other for other, n in matches.items() if n == self.lengths[other]]
         if contained:
             longest = max(contained, key=lambda other: (self.lengths[other], other))
-            self.below[node] = longest
-            self.tips.pop(longest, None)
-        self.tips[node] = tokens
+            self.prefix_of[node] = longest
+            self.leaves.pop(longest, None)
+        self.leaves[node] = tokens
         self.lengths[node] = int(tokens.size)
 
     @property
     def n_bytes(self) -> int:
-        """Memory held by the tips."""
-        return sum(tokens.nbytes for tokens in self.tips.values())
+        """Memory of the leaves, bytes."""
+        return sum(tokens.nbytes for tokens in self.leaves.values())

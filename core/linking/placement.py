@@ -13,7 +13,7 @@ from core.pool.store.content import message_text
 from core.types import CallKind, Source, StepStatus, Transition
 
 MIN_UNRELATED_TOKENS = 64
-"""Fewer shared leading tokens between calls that share no message are template, not kinship."""
+"""Fewer shared leading tokens between calls that share no message come from the chat template."""
 COMPACTED_RATIO = 0.6
 """A call was compacted if its context is shorter than this fraction of the one before it."""
 NODE_BYTES = 1400
@@ -34,16 +34,16 @@ class Node:
     n_prompt: int
     n_tokens: int | None
     exact: UInt64 | None
-    talk: UInt64 | None
-    n_talk: int
+    dialogue: UInt64 | None
+    n_dialogue: int
     answer: int | None
     system: int
     has_tools: bool
     kind: str
     n_head: int
-    """Messages of ``talk`` before the first answer that was sampled here: examples, primers, the task."""
+    """Messages of ``dialogue`` before the first answer sampled in this trajectory: examples, primers, the task."""
     n_past: int
-    """Messages of the prompt up to the last assistant's; what follows is new, and may be replaced by the next call."""
+    """Messages of the prompt up to the last assistant's. Those after it are new; the next call may replace them."""
     last: int | None
     """The hash of the prompt's last message."""
     answer_fingerprint: AnswerFingerprint | None
@@ -57,7 +57,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The result: how a step hangs in its trajectory."""
+    """The result: the place of a step in its trajectory."""
 
     step_index: int
     parent_step_uid: str | None
@@ -77,7 +77,7 @@ class TrajectoryLinks:
         self.prompt_uid: str | None = None
         self.policy_version: int | None = None
         """The version that a registration stamps on the trajectory's calls."""
-        self._refused: dict[int, int] = {}
+        self._failed: dict[int, int] = {}
         self._answers: set[int] = set()
         self.has_tools = False
         self._n_bytes = TRAJECTORY_BYTES
@@ -85,24 +85,27 @@ class TrajectoryLinks:
 
     @property
     def n_bytes(self) -> int:
-        """Memory held, near enough to bound it by."""
+        """Approximate memory, bytes."""
         return self.forest.n_bytes + self._n_bytes
 
-    def best_talk(self, call: Call) -> tuple[Node | None, int]:
-        """The earlier call that shares most messages, answer included; of equals one used up whole, else the latest."""
-        if call.talk is None:
+    def most_shared(self, call: Call) -> tuple[Node | None, int]:
+        """The earlier call that shares most messages, its answer included, and their number.
+
+        Of equals, a call whose messages are all shared is preferred, then the latest.
+        """
+        if call.dialogue is None:
             return None, 0
         best: Node | None = None
         score = (0, False)
         seen: UInt64 | None = None
         # The latest first: it usually shares most, and shorter ones can then be skipped.
         for node in reversed(self.nodes):
-            if node.talk is None or node.talk is seen or node.talk.size < score[0]:
+            if node.dialogue is None or node.dialogue is seen or node.dialogue.size < score[0]:
                 continue
-            seen = node.talk
-            m = shared_prefix(node.talk, call.talk)
-            if m and (m, m == node.talk.size) > score:
-                best, score = node, (m, m == node.talk.size)
+            seen = node.dialogue
+            m = shared_prefix(node.dialogue, call.dialogue)
+            if m and (m, m == node.dialogue.size) > score:
+                best, score = node, (m, m == node.dialogue.size)
         return best, score[0]
 
     def place(self, call: Call, *, step_index: int | None = None, sibling: bool = False) -> Link:
@@ -110,8 +113,8 @@ class TrajectoryLinks:
 
         Args:
             call: the call.
-            step_index: its place as the producer numbered it; None counts on.
-            sibling: a further choice of the call before it: the same prompt, and no retry.
+            step_index: its index as the producer numbered it; None: the next one.
+            sibling: it is a further choice of the previous call, with the same prompt, and no retry.
         """
         known = self.by_uid.get(call.step_uid)
         if known is not None:
@@ -119,7 +122,7 @@ class TrajectoryLinks:
             if link is not None:
                 return link
         matches = {} if call.prompt is None else self.forest.matches(call.prompt)
-        node, m = self.best_talk(call)
+        node, m = self.most_shared(call)
         head = self.n_head(call, node, m)
         parent, n_tokens, n_messages = self._parent(call, matches)
         transition, kind = self._name(call, matches, parent, node, m)
@@ -136,24 +139,24 @@ class TrajectoryLinks:
 
         Args:
             call: the call.
-            node, m: as ``best_talk`` gives them.
+            node, m: as ``most_shared`` gives them.
         """
-        if call.talk is None:
+        if call.dialogue is None:
             return 0
         if node is not None and (m > node.n_head or answer_match(node, call, m)):
             return node.n_head
-        if self._answers.isdisjoint(call.talk.tolist()):
-            return int(call.talk.size)
+        if self._answers.isdisjoint(call.dialogue.tolist()):
+            return int(call.dialogue.size)
         places = (sampled_at(other, call, shared_messages(other, call)) for other in self.nodes)
-        return min((place for place in places if place is not None), default=int(call.talk.size))
+        return min((place for place in places if place is not None), default=int(call.dialogue.size))
 
     def _note_failure(self, call: Call) -> None:
         """Count failed calls of one prompt, and the calls that have replaced them since."""
         key = _request_key(call)
         if call.status not in _USABLE:
-            self._refused[key] = self._refused.get(key, 0) + 1
-        elif self._refused.get(key):
-            self._refused[key] -= 1
+            self._failed[key] = self._failed.get(key, 0) + 1
+        elif self._failed.get(key):
+            self._failed[key] -= 1
 
     def remember(
         self, call: Call, link: Link, matches: Mapping[int, int] | None = None, head: int | None = None
@@ -165,18 +168,21 @@ class TrajectoryLinks:
         usable = call.status in _USABLE
         if head is None:
             self._note_failure(call)
-            head = self.n_head(call, *self.best_talk(call))
+            head = self.n_head(call, *self.most_shared(call))
         tokens = None
         if usable and call.prompt is not None:
             if matches is None:
                 matches = self.forest.matches(call.prompt)
             tokens = call.prompt if call.response is None else np.concatenate([call.prompt, call.response])
             self.forest.add(number, tokens, matches)
-        exact = _with(call.exact, call.exact_answer) if usable else None
-        talk = _with(call.talk, call.answer) if usable else None
+        exact = _append_answer(call.exact, call.exact_answer) if usable else None
+        dialogue = _append_answer(call.dialogue, call.answer) if usable else None
         if self.nodes:
             # Retried calls have the same messages: they share one array.
-            exact, talk = _same(self.nodes[-1].exact, exact), _same(self.nodes[-1].talk, talk)
+            exact, dialogue = (
+                _reuse_if_equal(self.nodes[-1].exact, exact),
+                _reuse_if_equal(self.nodes[-1].dialogue, dialogue),
+            )
         self.nodes.append(
             Node(
                 step_uid=call.step_uid,
@@ -184,15 +190,15 @@ class TrajectoryLinks:
                 n_prompt=call.n_prompt,
                 n_tokens=None if tokens is None else int(tokens.size),
                 exact=exact,
-                talk=talk,
-                n_talk=0 if call.talk is None else int(call.talk.size),
+                dialogue=dialogue,
+                n_dialogue=0 if call.dialogue is None else int(call.dialogue.size),
                 answer=call.answer,
                 system=call.system,
                 has_tools=call.has_tools,
                 kind=link.call_kind,
                 n_head=head,
-                n_past=max((n for n, role in enumerate(call.talk_roles, 1) if role == "assistant"), default=0),
-                last=None if call.talk is None or not call.talk.size else int(call.talk[-1]),
+                n_past=max((n for n, role in enumerate(call.dialogue_roles, 1) if role == "assistant"), default=0),
+                last=None if call.dialogue is None or not call.dialogue.size else int(call.dialogue[-1]),
                 answer_fingerprint=call.answer_fingerprint if usable else None,
                 finished_at=call.finished_at,
                 connection=call.connection,
@@ -203,7 +209,7 @@ class TrajectoryLinks:
         if usable and call.answer is not None:
             self._answers.add(call.answer)
         self.has_tools |= call.has_tools
-        self._n_bytes += NODE_BYTES + sum(hashes.nbytes for hashes in (exact, talk) if hashes is not None)
+        self._n_bytes += NODE_BYTES + sum(hashes.nbytes for hashes in (exact, dialogue) if hashes is not None)
         if link.transition in (Transition.EXTENDS, Transition.REALIGNED, Transition.TAIL_REPLACED):
             at = self.by_uid.get(link.parent_step_uid or "")
             if at is not None:
@@ -211,7 +217,7 @@ class TrajectoryLinks:
                 self.nodes[at].uncertain_child |= call.uncertain
 
     def _parent(self, call: Call, matches: Mapping[int, int]) -> tuple[Node | None, int, int]:
-        """The step to store this one against: most shared tokens, else most shared messages as sent."""
+        """The step that this one is stored as a delta of: most shared tokens, else most shared messages as sent."""
         exact: dict[int, int] = {}
         most = shared = 0
         seen: UInt64 | None = None
@@ -226,44 +232,48 @@ class TrajectoryLinks:
                 exact[index] = shared
                 most = max(most, shared)
         if matches:
-            talks = self._talks(named, call)
-            best = max(named, key=lambda i: (exact.get(i, 0), talks[i], longest == self.forest.lengths[i], -i))
+            n_shared_by_node = self._shared_dialogues(named, call)
+            best = max(
+                named, key=lambda i: (exact.get(i, 0), n_shared_by_node[i], longest == self.forest.lengths[i], -i)
+            )
             node = self.nodes[best]
-            related = talks[best] > 0 or exact.get(best, 0) > 0 or call.talk is None or node.talk is None
+            related = (
+                n_shared_by_node[best] > 0 or exact.get(best, 0) > 0 or call.dialogue is None or node.dialogue is None
+            )
             if longest and (related or longest >= MIN_UNRELATED_TOKENS):
                 return node, longest, exact.get(best, 0)
         n_messages = max(exact.values(), default=0)
         if n_messages == 0:
             return None, 0, 0
         closest = [index for index, n_shared in exact.items() if n_shared == n_messages]
-        talks = self._talks(closest, call)
-        best = max(closest, key=lambda i: (matches.get(i, 0), talks[i], -i))
+        n_shared_by_node = self._shared_dialogues(closest, call)
+        best = max(closest, key=lambda i: (matches.get(i, 0), n_shared_by_node[i], -i))
         return self.nodes[best], matches.get(best, 0), n_messages
 
-    def _talks(self, indices: Iterable[int], call: Call) -> dict[int, int]:
-        """``_talk`` of these nodes, computed once for each array."""
+    def _shared_dialogues(self, indices: Iterable[int], call: Call) -> dict[int, int]:
+        """``_shared_dialogue`` of these nodes, computed once for each array."""
         known: dict[int, int] = {}
         arrays = {}
         for index in indices:
-            array = id(self.nodes[index].talk)
+            array = id(self.nodes[index].dialogue)
             if array not in known:
-                known[array] = self._talk(index, call)
+                known[array] = self._shared_dialogue(index, call)
             arrays[index] = known[array]
         return arrays
 
-    def _talk(self, index: int, call: Call) -> int:
-        talk = self.nodes[index].talk
-        return 0 if talk is None or call.talk is None else shared_prefix(talk, call.talk)
+    def _shared_dialogue(self, index: int, call: Call) -> int:
+        dialogue = self.nodes[index].dialogue
+        return 0 if dialogue is None or call.dialogue is None else shared_prefix(dialogue, call.dialogue)
 
     def _name(
         self, call: Call, matches: Mapping[int, int], parent: Node | None, node: Node | None, m: int
     ) -> tuple[str | None, str]:
         """(transition, call kind)."""
-        earlier = [n for n in self.nodes if n.talk is not None or n.n_tokens is not None]
+        earlier = [n for n in self.nodes if n.dialogue is not None or n.n_tokens is not None]
         observed = call.source in _OBSERVED
         if not earlier:
             return None, call.call_kind
-        if call.talk is None or all(n.talk is None for n in earlier):
+        if call.dialogue is None or all(n.dialogue is None for n in earlier):
             return self._name_by_tokens(call, matches, parent), call.call_kind
         if node is None or (node.system != call.system and not _continues(node, call, m)):
             mains = [n for n in earlier if n.kind == CallKind.MAIN]
@@ -296,7 +306,7 @@ class TrajectoryLinks:
             if kinds <= {CallKind.SUBAGENT, CallKind.RETRY} and call.has_tools:
                 # Another sub-agent of a kind that is already running.
                 return Transition.FORKED, CallKind.SUBAGENT
-            shorter = call.talk is not None and call.talk.size < latest.n_talk
+            shorter = call.dialogue is not None and call.dialogue.size < latest.n_dialogue
             return (Transition.COMPACTED if shorter else Transition.FORKED), CallKind.MAIN
         if call.has_tools and latest.has_tools:
             return Transition.FORKED, CallKind.SUBAGENT
@@ -305,23 +315,23 @@ class TrajectoryLinks:
 
     def _name_related(self, call: Call, matches: Mapping[int, int], node: Node, m: int) -> tuple[str, str]:
         """The call repeats the first ``m`` messages of ``node`` (its answer counted)."""
-        assert call.talk is not None
-        n_new, n_old = int(call.talk.size), node.n_talk
+        assert call.dialogue is not None
+        n_new, n_old = int(call.dialogue.size), node.n_dialogue
         kind = node.kind if node.kind in (CallKind.SUBAGENT, CallKind.AUXILIARY) else CallKind.MAIN
         if kind == CallKind.AUXILIARY and call.has_tools:
             kind = CallKind.MAIN
         if m == n_old == n_new and node.system == call.system:
-            # Asked again after an answer: one more sample. Only a client's SDK that tries again had not got the answer,
-            # unless another call of this prompt had failed, which this one replaces.
-            again = call.retry_count > 0 and not self._refused.get(_request_key(call))
-            return Transition.FORKED, CallKind.RETRY if again else kind
+            # The same prompt after an answer is one more sample. It is a retry if the client's SDK counts it as one,
+            # unless a call of this prompt failed that it replaces.
+            is_retry = call.retry_count > 0 and not self._failed.get(_request_key(call))
+            return Transition.FORKED, CallKind.RETRY if is_retry else kind
         if m < n_old and n_old - m > 2 and n_new < n_old * COMPACTED_RATIO:
             return Transition.COMPACTED, kind
         if node.continued or n_new <= m:
             return Transition.FORKED, kind
-        if m > n_old or (m == n_old and call.talk_roles[m] == "assistant"):
-            at = self.by_uid[node.step_uid]
-            if m > n_old and (at not in matches or matches[at] == node.n_tokens):
+        if m > n_old or (m == n_old and call.dialogue_roles[m] == "assistant"):
+            index = self.by_uid[node.step_uid]
+            if m > n_old and (index not in matches or matches[index] == node.n_tokens):
                 return Transition.EXTENDS, kind
             return Transition.REALIGNED, kind
         return Transition.TAIL_REPLACED, kind
@@ -340,12 +350,12 @@ class TrajectoryLinks:
         return Transition.TAIL_REPLACED
 
 
-def _same(before: UInt64 | None, hashes: UInt64 | None) -> UInt64 | None:
+def _reuse_if_equal(before: UInt64 | None, hashes: UInt64 | None) -> UInt64 | None:
     """The earlier array if it is equal, so that both share memory."""
     return before if before is not None and hashes is not None and np.array_equal(before, hashes) else hashes
 
 
-def _with(hashes: UInt64 | None, answer: int | None) -> UInt64 | None:
+def _append_answer(hashes: UInt64 | None, answer: int | None) -> UInt64 | None:
     if hashes is None or answer is None:
         return hashes
     return np.append(hashes, np.uint64(answer))
@@ -360,7 +370,7 @@ def is_side_task(call: Call) -> bool:
 
 def opens_side_task(call: Call) -> bool:
     """Whether a first call without tools is a harness's own, by the first words of its system prompt."""
-    if call.has_tools or not call.n_system or "assistant" in call.talk_roles:
+    if call.has_tools or not call.n_system or "assistant" in call.dialogue_roles:
         return False
     return OPENING_SIDE_TASK.search(message_text(call.messages[0])[:400]) is not None
 
@@ -371,44 +381,48 @@ def _is_subagent(call: Call) -> bool:
 
 
 def _request_key(call: Call) -> int:
-    return hash((call.system, None if call.talk is None else call.talk.tobytes()))
+    return hash((call.system, None if call.dialogue is None else call.dialogue.tobytes()))
 
 
 def shared_messages(node: Node, call: Call) -> int:
-    """How many leading messages of the talk both have, the node's answer counted."""
-    return 0 if node.talk is None or call.talk is None else shared_prefix(node.talk, call.talk)
+    """Number of leading dialogue messages that both share, the node's answer included."""
+    return 0 if node.dialogue is None or call.dialogue is None else shared_prefix(node.dialogue, call.dialogue)
 
 
 def sampled_at(node: Node, call: Call, m: int) -> int | None:
-    """Where the call's talk holds the answer of ``node``, of which it shares ``m`` messages; None when it does not.
+    """Index of the answer of ``node`` in the call's dialogue; None if absent. ``m``: the messages that they share.
 
-    The same words alone are no proof, since examples hold answers too: what was shared must end there (the rest of
-    the prompt was replaced), or the message before it must be the one that was answered.
+    Equal text is not enough, since examples contain answers too. Either the shared messages end there (the rest of the
+    prompt was replaced), or the message before it is the last one of the node's prompt.
     """
-    if node.answer is None or node.talk is None or call.talk is None:
+    if node.answer is None or node.dialogue is None or call.dialogue is None:
         return None
-    if m > node.n_talk:
-        return node.n_talk
-    for place in np.flatnonzero(call.talk[m:] == np.uint64(node.answer)) + m:
-        if (place == m >= node.n_past) or (place > 0 and node.last == int(call.talk[place - 1])):
+    if m > node.n_dialogue:
+        return node.n_dialogue
+    for place in np.flatnonzero(call.dialogue[m:] == np.uint64(node.answer)) + m:
+        if (place == m >= node.n_past) or (place > 0 and node.last == int(call.dialogue[place - 1])):
             return int(place)
     return None
 
 
 def _continues(node: Node, call: Call, m: int) -> bool:
-    """Whether the call continues ``node``: it contains an answer sampled here, or another one in its place."""
-    if call.talk is None:
+    """Whether the call continues ``node``: it contains an answer sampled in this trajectory, or another in its place."""
+    if call.dialogue is None:
         return False
     return m > node.n_head or sampled_at(node, call, m) is not None or _rewritten(node, call, m)
 
 
 def _rewritten(node: Node, call: Call, m: int) -> bool:
-    """Whether the whole prompt is followed by another answer."""
-    return call.talk is not None and m == node.n_talk < call.talk.size and call.talk_roles[m] == "assistant"
+    """Whether the call repeats the node's full prompt, followed by another answer."""
+    return (
+        call.dialogue is not None
+        and m == node.n_dialogue < call.dialogue.size
+        and call.dialogue_roles[m] == "assistant"
+    )
 
 
 def answer_match(node: Node, call: Call, m: int) -> int:
-    """How well the message after the whole prompt matches the rewritten answer (``rewriting_score``); 0: not at all."""
+    """How well the message after the full prompt matches the answer (``rewriting_score``); 0: not at all."""
     if node.answer_fingerprint is None or not _rewritten(node, call, m):
         return 0
     return rewriting_score(call.messages[call.n_system + m], node.answer_fingerprint)

@@ -85,8 +85,8 @@ class Agreement:
             ).fetchall()
         labels = sorted({label for row in pairs for label in row[:2]})
         matrix = [[0] * len(labels) for _ in labels]
-        for left, right, n in pairs:
-            matrix[labels.index(left)][labels.index(right)] = n
+        for label_a, label_b, n in pairs:
+            matrix[labels.index(label_a)][labels.index(label_b)] = n
         n = sum(map(sum, matrix))
         agreed = sum(matrix[i][i] for i in range(len(labels)))
         return {

@@ -103,7 +103,10 @@ class Trajectories:
                 " WHERE t.trajectory_uid IN (SELECT unnest(?::VARCHAR[])) ORDER BY s.step_id DESC LIMIT ?",
                 [list(trajectory_uids), limit],
             ).fetchall()
-        return [(uid, None if asked is None else decode(asked), decode(answer)) for uid, asked, answer in answers[::-1]]
+        return [
+            (uid, None if question is None else decode(question), decode(answer))
+            for uid, question, answer in answers[::-1]
+        ]
 
     def spent(self, trajectory_uid: str) -> tuple[int, int]:
         """Calls of a trajectory and their tokens, prompt and response."""

@@ -27,9 +27,9 @@ class Spellings:
         """Remember the tool calls of one answer (OpenAI's format)."""
         for call in calls:
             text = call["function"]["arguments"]
-            meant = _call_key(call["function"]["name"], text)
-            if meant is not None:
-                for key in ((call["id"], meant), ("", meant)):
+            call_key = _call_key(call["function"]["name"], text)
+            if call_key is not None:
+                for key in ((call["id"], call_key), ("", call_key)):
                     self._texts[key] = text
 
     def respelled(self, messages: Sequence[Json]) -> Sequence[Json]:
@@ -44,10 +44,10 @@ class Spellings:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict):
             return call
-        meant = _call_key(function.get("name"), function.get("arguments"))
-        if meant is None:
+        key = _call_key(function.get("name"), function.get("arguments"))
+        if key is None:
             return call
-        text = self._texts.get((str(call.get("id")), meant), self._texts.get(("", meant)))
+        text = self._texts.get((str(call.get("id")), key), self._texts.get(("", key)))
         return call if text is None else {**call, "function": {**function, "arguments": text}}
 
 

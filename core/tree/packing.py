@@ -98,8 +98,8 @@ def pack(sequences: Sequences, groups: Int64, token_budget: int) -> Packing:
         group_parts, too_long = group_parts_of(sequences, index, group, token_budget)
         parts += group_parts
         over.append(too_long)
-    left = np.sort(np.concatenate(over)) if over else np.zeros(0, dtype=np.int64)
-    return Packing(token_budget, first_fit_decreasing(parts, token_budget), left)
+    oversized = np.sort(np.concatenate(over)) if over else np.zeros(0, dtype=np.int64)
+    return Packing(token_budget, first_fit_decreasing(parts, token_budget), oversized)
 
 
 def group_parts_of(sequences: Sequences, index: Int64, group: int, token_budget: int) -> tuple[list[Part], Int64]:

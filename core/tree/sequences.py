@@ -123,9 +123,9 @@ class Sequences:
             parts += [prompt, response]
             n_prompt[i], lengths[i] = len(prompt), len(prompt) + len(response)
             row = np.full(int(lengths[i]), np.nan, dtype=np.float32)
-            given = None if logprobs is None else logprobs[i]
-            if given is not None:
-                values = np.asarray(given, dtype=np.float32)
+            step_logprobs = None if logprobs is None else logprobs[i]
+            if step_logprobs is not None:
+                values = np.asarray(step_logprobs, dtype=np.float32)
                 if len(values) != len(response):
                     raise InvalidInput(
                         f"step {uids[i]}: {len(response)} response tokens but {len(values)} log-probs",
@@ -133,7 +133,7 @@ class Sequences:
                     )
                 row[len(prompt) :] = values
             scores.append(row)
-        known = logprobs is not None and any(given is not None for given in logprobs)
+        known = logprobs is not None and any(step_logprobs is not None for step_logprobs in logprobs)
         return cls(
             ids=np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32),
             offsets=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)]),

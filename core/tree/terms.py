@@ -145,10 +145,10 @@ def _advantages(
         if tokens is None
         else ("token_advantages", tokens, token, int(sequences.n_response.sum()))
     )
-    given = np.asarray(values, dtype=np.float32)
-    if given.shape != (n,):
-        raise InvalidInput(f"{given.shape} {field} where {n} are needed", field=field)
-    return given[index]
+    array = np.asarray(values, dtype=np.float32)
+    if array.shape != (n,):
+        raise InvalidInput(f"{array.shape} {field} where {n} are needed", field=field)
+    return array[index]
 
 
 def occurrence_sum(terms: LossTerms) -> LossTerms:

@@ -56,7 +56,7 @@ def test_a_review_by_keys_alone(desk, watch, tmp_path):
 
 def test_picks_outlive_paging_opening_and_filtering_then_compare(desk, watch):
     page = watch(f"{desk.url}/inspect?level=steps").page
-    picked = page.locator(".st-key-pick-bar .cs-said b")
+    picked = page.locator(".st-key-pick-bar .cs-note b")
     expect(page.get_by_text(re.compile(r"1–50 of \d+ steps"))).to_be_visible()
     click_cell(page, 0, 16)
     expect(picked).to_have_text("1")

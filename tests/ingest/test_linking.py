@@ -273,7 +273,7 @@ def test_the_best_match_is_found_without_looking_at_all(data: st.DataObject) -> 
         status="ok",
         call_kind="main",
     )
-    node, m = talk.links.best_talk(call)
+    node, m = talk.links.most_shared(call)
     shared = [prefix([*map(ord, one)], [*map(ord, prompt)]) for one in messages]
     wanted = max((n, n == len(one), place) for place, (n, one) in enumerate(zip(shared, messages, strict=True)))
     assert m == wanted[0]

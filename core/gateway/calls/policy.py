@@ -195,8 +195,8 @@ class PolicyState:
         Raises:
             SyncInProgress: the sync did not end within ``max_wait_s`` seconds.
         """
-        if self._sync is not None and (left := self._left_s()):
-            await self._wait_for_release(max_wait_s, left)
+        if self._sync is not None and (remaining_s := self._left_s()):
+            await self._wait_for_release(max_wait_s, remaining_s)
         self.n_in_flight += 1
         return self.version
 

@@ -95,15 +95,15 @@ class EngineStream(ABC):
                 not ended in time.
         """
 
-    def when_closed(self, left: Callable[[], None]) -> None:
+    def when_closed(self, callback: Callable[[], None]) -> None:
         """Set a callback for the end of the stream."""
-        self._left = left
+        self._left = callback
 
     def close(self) -> None:
         """Close the stream. May be called twice."""
-        left, self._left = self._left, None
-        if left is not None:
-            left()
+        callback, self._left = self._left, None
+        if callback is not None:
+            callback()
 
     async def answer(self, body: dict[str, Any] | None, failure: str | None = None) -> EngineAnswer | None:
         """The whole answer; also updates what is known of the engine.

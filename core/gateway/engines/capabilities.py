@@ -114,12 +114,12 @@ def lost_tokens(answer: Mapping[str, Any], dialect: str) -> str | None:
     choices = [extract_tokens(answer, index, dialect) for index in range(len(answer["choices"]))]
     ids = [tokens.response_ids for tokens in choices]
     if None in ids:
-        return "its stream told no ids"
+        return "its stream has no ids"
     usage = answer.get("usage")
     n_tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
     n_ids = sum(len(known) for known in ids if known is not None)
     if isinstance(n_tokens, int) and n_tokens != n_ids:
-        return f"its stream told {n_ids} ids of {n_tokens} tokens"
+        return f"its stream has {n_ids} ids for {n_tokens} tokens"
     return next((tokens.mismatch for tokens in choices if tokens.mismatch is not None), None)
 
 

@@ -211,5 +211,5 @@ class EngineSet:
 
     def status(self) -> list[dict[str, Any]]:
         """``{name, kind, base_url, models, ok, error, n_calls, n_errors, findings, default}`` of each."""
-        here = [{**engine.status(), "default": engine is self.default} for engine in self.engines()]
-        return merge_statuses([here, *self.elsewhere()]) if self.elsewhere is not None else here
+        statuses = [{**engine.status(), "default": engine is self.default} for engine in self.engines()]
+        return merge_statuses([statuses, *self.elsewhere()]) if self.elsewhere is not None else statuses

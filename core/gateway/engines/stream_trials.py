@@ -84,11 +84,11 @@ class StreamTrials:
     def check_stream(self, model: str, kind: str, answer: Json) -> None:
         """Check a relayed stream; if it lacks something, whole answers are used from then on."""
         if not has_no_ids(answer, kind):
-            self._reasons[model, kind] = "it tells ids by now"
+            self._reasons[model, kind] = "it returns ids now"
         elif None in _counts(answer):
-            self._reasons[model, kind] = "its stream told no usage"
+            self._reasons[model, kind] = "its stream has no usage"
         elif (model, kind) in self._with_logprobs and not _entries(answer["choices"][0]):
-            self._reasons[model, kind] = "its stream told no log-probs"
+            self._reasons[model, kind] = "its stream has no log-probs"
 
     def forget(self) -> None:
         """Forget everything; the engine was restarted."""
@@ -104,19 +104,19 @@ class StreamTrials:
         question = {"model": model, **_QUESTIONS[kind]}
         try:
             async with asyncio.timeout(TRIAL_TIMEOUT_S):
-                whole = await self._whole(await send(question))
-                streamed = await self._streamed(await send({**question, **_STREAM}))
-            self._reasons[model, kind] = difference(whole, streamed, kind)
-            if _entries(whole["choices"][0]):
+                full = await self._read_answer(await send(question))
+                streamed = await self._read_stream(await send({**question, **_STREAM}))
+            self._reasons[model, kind] = difference(full, streamed, kind)
+            if _entries(full["choices"][0]):
                 self._with_logprobs.add((model, kind))
         except TimeoutError:
             self._reasons[model, kind] = "no answer when it was tried out"
         except (EngineError, HttpError) as error:
             self._reasons[model, kind] = f"when it was tried out: {error}"
         except (AttributeError, KeyError, TypeError) as error:
-            self._reasons[model, kind] = f"its answers are of an odd shape: {error}"
+            self._reasons[model, kind] = f"its answers have an unexpected shape: {error}"
 
-    async def _whole(self, response: HttpAnswer) -> Json:
+    async def _read_answer(self, response: HttpAnswer) -> Json:
         async with response:
             raw = await response.read()
         body = maybe_json(raw)
@@ -124,9 +124,9 @@ class StreamTrials:
             raise EngineError(f"status {response.status}, {error_message(body, raw)}")
         return check_answer(body)
 
-    async def _streamed(self, response: HttpAnswer) -> Json:
+    async def _read_stream(self, response: HttpAnswer) -> Json:
         if response.status != 200 or response.content_type != "text/event-stream":
-            await self._whole(response)
+            await self._read_answer(response)
             raise EngineError("it does not stream")
         deadline = asyncio.get_running_loop().time() + TRIAL_TIMEOUT_S
         stream_deadline = StreamDeadline(self._name, deadline, self._timeouts)
@@ -151,20 +151,20 @@ def has_no_ids(answer: Json, kind: str) -> bool:
     return tokens.response_ids is None and tokens.prompt_ids is None and prompt_text(answer) is None
 
 
-def difference(whole: Json, streamed: Json, kind: str) -> str | None:
+def difference(full: Json, streamed: Json, kind: str) -> str | None:
     """How a stream differs from the whole answer to the same request; None if it does not."""
-    if not (has_no_ids(whole, kind) and has_no_ids(streamed, kind)):
-        return "it tells ids"
-    if None in _counts(streamed) or _counts(whole) != _counts(streamed):
-        return "its stream counts other tokens"
-    if len(whole["choices"]) != 1 or len(streamed["choices"]) != 1:
-        return "its stream tells another number of choices"
-    one, other = whole["choices"][0], streamed["choices"][0]
+    if not (has_no_ids(full, kind) and has_no_ids(streamed, kind)):
+        return "it returns ids"
+    if None in _counts(streamed) or _counts(full) != _counts(streamed):
+        return "its stream has other token counts"
+    if len(full["choices"]) != 1 or len(streamed["choices"]) != 1:
+        return "its stream has another number of choices"
+    one, other = full["choices"][0], streamed["choices"][0]
     if kind == TOOLS and not _calls(one):
         return "it called no tool when it was tried out"
     for what, part_of in _COMPARED.items():
         if part_of(one) != part_of(other):
-            return f"its stream tells {what}"
+            return f"its stream has {what}"
     return None
 
 
@@ -200,9 +200,9 @@ def _entries(choice: Json) -> list[Any]:
 
 _COMPARED: Final[Mapping[str, Callable[[Json], Any]]] = {
     "other words": _texts,
-    "tool calls differently": _calls,
+    "other tool calls": _calls,
     "other log-probs": _entries,
-    "another reason to end": lambda choice: choice.get("finish_reason"),
+    "another finish reason": lambda choice: choice.get("finish_reason"),
 }
 
 

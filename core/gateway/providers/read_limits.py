@@ -38,9 +38,9 @@ class _Counted(httpx.AsyncByteStream):
         if self._unpacker is not None:
             self._unpack(self._unpacker.end)
 
-    def _unpack(self, unpack: Callable[..., Any], *given: bytes) -> Any:
+    def _unpack(self, unpack: Callable[..., Any], *args: bytes) -> Any:
         try:
-            return unpack(*given)
+            return unpack(*args)
         except ValueError as error:
             self._counter.fail(str(error))
 

@@ -69,8 +69,8 @@ class ListInputItems(_StoredEndpoint):
     async def answer(self, http_request: HttpRequest) -> Any:
         """A page: ``limit``, ``order`` and ``after`` as in OpenAI's API."""
         response_id, record = await self.find(http_request)
-        given = record.get("input_items") or input_items(record["request"])
-        items = [_item(item, f"{response_id.removeprefix('resp_')}_in{number}") for number, item in enumerate(given)]
+        inputs = record.get("input_items") or input_items(record["request"])
+        items = [_item(item, f"{response_id.removeprefix('resp_')}_in{number}") for number, item in enumerate(inputs)]
         order = http_request.query.get("order", "desc")
         if order not in ("asc", "desc"):
             raise BadRequest("order must be asc or desc", field="order")

@@ -22,7 +22,7 @@ class Target:
 
     origin: Origin
     line: str
-    own: Mapping[str, str]
+    defaults: Mapping[str, str]
     proxy: Proxy | None = None
 
 
@@ -44,7 +44,7 @@ def read_url(method: str, url: str, proxies: Proxies | None = None) -> Target:
         raise ValueError(f"{url!r} is no http address")
     proxy = None if proxies is None else proxies.proxy_for(host, port, tls)
     authority = named + (f":{parts.port}" if parts.port else "")
-    own = {
+    headers = {
         "host": f"Host: {authority}\r\n",
         "accept": "Accept: */*\r\n",
         # Bodies are recorded as received, so compression is not requested.
@@ -55,8 +55,8 @@ def read_url(method: str, url: str, proxies: Proxies | None = None) -> Target:
     if proxy is not None and not tls:
         path = f"http://{authority}{path}"
         if proxy.authorization is not None:
-            own["proxy-authorization"] = f"Proxy-Authorization: {proxy.authorization}\r\n"
-    return Target((host, port, tls), f"{method} {path} HTTP/1.1\r\n", own, proxy)
+            headers["proxy-authorization"] = f"Proxy-Authorization: {proxy.authorization}\r\n"
+    return Target((host, port, tls), f"{method} {path} HTTP/1.1\r\n", headers, proxy)
 
 
 def _login(parts: SplitResult) -> dict[str, str]:
@@ -71,11 +71,11 @@ def request_bytes(
 ) -> bytes:
     """The whole request. Raises ValueError for an invalid header."""
     pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
-    given = {name.lower() for name, _ in pairs}
-    own = [line for name, line in target.own.items() if name not in given]
+    names = {name.lower() for name, _ in pairs}
+    defaults = [line for name, line in target.defaults.items() if name not in names]
     lines = [f"{name}: {value}\r\n" for name, value in pairs]
-    text = "".join([target.line, *own, *lines])
-    n_lines = 1 + len(own) + len(lines)
+    text = "".join([target.line, *defaults, *lines])
+    n_lines = 1 + len(defaults) + len(lines)
     if text.count("\n") != n_lines or text.count("\r") != n_lines or "\0" in text:
         raise ValueError("a header holds a line break")
     if body or method not in ("GET", "HEAD"):

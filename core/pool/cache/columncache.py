@@ -326,9 +326,9 @@ def _ascending(step_ids: np.ndarray) -> np.ndarray:
     top = int(step_ids.max()) + 1
     if top > 4 * step_ids.size:
         return np.sort(step_ids)
-    there = np.zeros(top, np.bool_)
-    there[step_ids] = True
-    return np.flatnonzero(there)
+    present = np.zeros(top, np.bool_)
+    present[step_ids] = True
+    return np.flatnonzero(present)
 
 
 def _with_new(cursor: Cursor, step_ids: np.ndarray, trajectory_ids: np.ndarray) -> np.ndarray:

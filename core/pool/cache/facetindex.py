@@ -56,8 +56,8 @@ class _Column:
         is_list = STEP_COLUMNS[name].kind == "list"
         numbers = {value: number for number, value in enumerate(self.values)}
         combination, value = [], []
-        for place, here in enumerate(of_combination, first):
-            for each in here if is_list else (here,):
+        for place, values in enumerate(of_combination, first):
+            for each in values if is_list else (values,):
                 combination.append(place)
                 value.append(numbers.setdefault(each, len(numbers)))
         return _Column(

@@ -28,8 +28,8 @@ def count_facets(snapshot: ReadSnapshot, columns: Sequence[str], limit: int) -> 
     if snapshot.facets is not None:
         everything = is_unfiltered(snapshot.view)
         facets = snapshot.facets.counts(None if everything else snapshot.step_ids(), columns, limit)
-    left = [name for name in columns if name not in facets]
-    facets |= count_by_sql(snapshot.cursor, snapshot.view, left, limit)
+    remaining = [name for name in columns if name not in facets]
+    facets |= count_by_sql(snapshot.cursor, snapshot.view, remaining, limit)
     return {name: facets[name] for name in columns}
 
 

@@ -106,12 +106,12 @@ class _StepMessages:
     def steps_with(self, messages: np.ndarray, after: int) -> np.ndarray:
         """int64, ascending: steps after this one that added one of these messages."""
         begin = int(np.searchsorted(self.steps, after, side="right"))
-        here = self.messages[begin:]
-        if not here.size or not messages.size:
+        messages_after = self.messages[begin:]
+        if not messages_after.size or not messages.size:
             return np.zeros(0, np.int64)
-        is_hit = np.zeros(max(int(here.max()), int(messages.max())) + 1, bool)
+        is_hit = np.zeros(max(int(messages_after.max()), int(messages.max())) + 1, bool)
         is_hit[messages] = True
-        return np.unique(self.steps[begin:][is_hit[here]]).astype(np.int64)
+        return np.unique(self.steps[begin:][is_hit[messages_after]]).astype(np.int64)
 
 
 class TextSearch:
@@ -143,8 +143,8 @@ class TextSearch:
                 upto = cursor.execute(_NEXT, [upto]).fetchall()[0][0]
                 messages = arrow(cursor, _BODIES, [upto - 1, upto])
             bloom = TrigramBloom.of(messages["message_id"].to_numpy(), messages["body"])
-            here = AT_ONCE * messages.num_rows // max(1, messages["body"].nbytes)
-            self._messages_at_once = min(max(here, 64), 1 << 16, 2 * self._messages_at_once)
+            n_messages = AT_ONCE * messages.num_rows // max(1, messages["body"].nbytes)
+            self._messages_at_once = min(max(n_messages, 64), 1 << 16, 2 * self._messages_at_once)
             self._blooms = (*self._blooms, bloom)
             return True
 

@@ -142,8 +142,8 @@ class Cleaner:
         if not made.isascii() and _HALF_PAIR.search(made):
             made = json.dumps(cleaned)
         # A duplicate key is read once.
-        left = [hit for hit in self._hits(made) if not any("[redacted:" in part for part in hit.texts)]
-        return self._replaced(made, left) if left else made
+        hits = [hit for hit in self._hits(made) if not any("[redacted:" in part for part in hit.texts)]
+        return self._replaced(made, hits) if hits else made
 
 
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
@@ -200,9 +200,9 @@ def texts_of_message(message: Any) -> list[str]:
 def _with_texts(message: Mapping[str, Any], texts: Sequence[str]) -> dict[str, Any]:
     if isinstance(message["content"], str):
         return {**message, "content": texts[0]}
-    left = iter(texts)
+    remaining = iter(texts)
     parts = [
-        {**part, "text": next(left)} if isinstance(part, Mapping) and isinstance(part.get("text"), str) else part
+        {**part, "text": next(remaining)} if isinstance(part, Mapping) and isinstance(part.get("text"), str) else part
         for part in message["content"]
     ]
     return {**message, "content": parts}
@@ -264,8 +264,8 @@ def clean_conversation(
         if covered.get(k):
             texts = texts_of_message(message)
             shares = split_hits(texts, _without_overlap(covered[k]))
-            left = [replaced(text, text_hits) for text, text_hits in zip(texts, shares, strict=True)]
-            made.append(rules.clean(_with_texts(message, left)))
+            cleaned = [replaced(text, text_hits) for text, text_hits in zip(texts, shares, strict=True)]
+            made.append(rules.clean(_with_texts(message, cleaned)))
         else:
             if id(message) not in known:
                 known[id(message)] = rules.clean(message)

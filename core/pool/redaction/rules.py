@@ -217,9 +217,9 @@ def parse_redaction(data: Mapping[str, Any] | None) -> Redaction | None:
             field=f"redaction.{sorted(unknown)[0]}",
             hint="Fields: rules, patterns, action, unreadable.",
         )
-    given = data.get("rules") or ()
-    rules: dict[str, str] = dict(given) if isinstance(given, Mapping) else {}
-    for name in () if isinstance(given, Mapping) else given:
+    selected = data.get("rules") or ()
+    rules: dict[str, str] = dict(selected) if isinstance(selected, Mapping) else {}
+    for name in () if isinstance(selected, Mapping) else selected:
         if name != "secrets" and name not in PATTERNS:
             raise InvalidInput(
                 f"No rule {name!r}.", field="redaction.rules", hint=f"secrets, {', '.join(PATTERNS)}; or own patterns."

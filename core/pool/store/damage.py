@@ -96,11 +96,13 @@ def check_length(cursor: Any, path: str) -> None:
     sizes = cursor.execute("SELECT block_size, used_blocks FROM pragma_database_size()").fetchall()
     if not sizes or not sizes[0][0]:
         return
-    there = Path(path).stat().st_size
+    n_bytes = Path(path).stat().st_size
     expected_size = _HEADERS_BYTES + int(sizes[0][0]) * int(sizes[0][1])
-    if there < expected_size:
+    if n_bytes < expected_size:
         raise PoolDamaged(
-            f"The pool's file {path} is cut short: {there} of {expected_size} bytes", field="data_dir", hint=REPAIR_HINT
+            f"The pool's file {path} is cut short: {n_bytes} of {expected_size} bytes",
+            field="data_dir",
+            hint=REPAIR_HINT,
         )
 
 

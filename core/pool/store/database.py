@@ -135,8 +135,8 @@ class Database:
                     damage.make_private(file)
                 if settled:
                     damage.check_length(self._connection, self.path)
-                there = Path(self.path).stat()
-                self._place = there.st_dev, there.st_ino
+                status = Path(self.path).stat()
+                self._place = status.st_dev, status.st_ino
             migrate(self._connection, clock)
             self._lists = ListColumns(self._connection)
             counts = self._connection.execute("SELECT count(*) FROM opinions_position").fetchall()
@@ -313,10 +313,10 @@ class Database:
         if self._place is None:
             return True
         try:
-            there = Path(self.path).stat()
+            status = Path(self.path).stat()
         except OSError:
             return False
-        return (there.st_dev, there.st_ino) == self._place
+        return (status.st_dev, status.st_ino) == self._place
 
     @property
     def log_bytes(self) -> int:

@@ -84,10 +84,10 @@ class PoolFile:
 def copy_file(source: Path, target: Path, n_bytes: int | None = None) -> None:
     """Copy one file, or its first bytes, for its owner alone, and sync it."""
     handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    left = source.stat().st_size if n_bytes is None else n_bytes
+    n_left = source.stat().st_size if n_bytes is None else n_bytes
     with source.open("rb") as reading, os.fdopen(handle, "wb") as writing:
-        while left > 0 and (piece := reading.read(min(left, COPY_BYTES))):
+        while n_left > 0 and (piece := reading.read(min(n_left, COPY_BYTES))):
             writing.write(piece)
-            left -= len(piece)
+            n_left -= len(piece)
         writing.flush()
         os.fsync(writing.fileno())

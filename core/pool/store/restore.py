@@ -113,7 +113,7 @@ def restored_tokens(
                     prompt[at:stop] = piece[: stop - at]
                     at = stop
             if at != n_shared:
-                raise PoolError(f"Step {step_id} leans on {n_shared} tokens of which {at} exist.")
+                raise PoolError(f"Step {step_id} shares {n_shared} tokens with its parent, which has {at}.")
             prompt[n_shared:] = own_prompt
         tokens[step_id] = StepTokens(prompt, part.response, part.logprobs, part.mask)
     return tokens
@@ -242,7 +242,9 @@ def _lengths(
         if part.prompt is not None and link.n_shared_tokens:
             above = 0 if link.parent_step_id is None else n_whole[link.parent_step_id]
             if above < link.n_shared_tokens:
-                raise PoolError(f"Step {step_id} leans on {link.n_shared_tokens} tokens of which {above} exist.")
+                raise PoolError(
+                    f"Step {step_id} shares {link.n_shared_tokens} tokens with its parent, which has {above}."
+                )
             n_prompt[step_id] += link.n_shared_tokens
         n_whole[step_id] = n_prompt[step_id] + (0 if part.response is None else part.response.size)
     return (

@@ -78,7 +78,7 @@ class Integrity:
         for step in steps:
             expected = hashes.pop(step["step_uid"], None)
             if expected != producer_content_hash(_producer_step(step)):
-                yield step["step_uid"], "what is stored is not what its hash says"
+                yield step["step_uid"], "its content does not match its hash"
         for uid in hashes:
             yield uid, "has no state: claw-studio can rebuild it"
 

@@ -138,7 +138,7 @@ def snapshot(cursor: Any) -> Iterator[tuple[str, pa.Table]]:
 def _read(cursor: Any, name: str, condition: str) -> pa.Table:
     logged = LOGGED[name]
     columns, joins = "x.*", ""
-    dropped = [f"{kind}_id" for kind, there in (("trajectory", logged.owner), ("step", logged.step)) if there]
+    dropped = [f"{kind}_id" for kind, selected in (("trajectory", logged.owner), ("step", logged.step)) if selected]
     if dropped:
         columns = f"x.* EXCLUDE ({', '.join(dropped)})"
     if logged.owner:
@@ -161,20 +161,20 @@ def insert_logged_rows(cursor: Any, name: str, table: pa.Table) -> int:
             cursor.execute(f"DELETE FROM {name}")
         elif logged.key is not None:
             cursor.execute(f"DELETE FROM {name} WHERE {logged.key} IN (SELECT {logged.key} FROM logged_rows)")
-        names, columns, joins, here = ["row_in_log"], "", "", "TRUE"
+        names, columns, joins, exists = ["row_in_log"], "", "", "TRUE"
         if logged.owner:
             names.append("trajectory_uid")
             columns += ", owner.trajectory_id"
             joins += " LEFT JOIN trajectories owner ON owner.trajectory_uid = x.trajectory_uid"
-            here += " AND (x.trajectory_uid IS NULL OR owner.trajectory_id IS NOT NULL)"
+            exists += " AND (x.trajectory_uid IS NULL OR owner.trajectory_id IS NOT NULL)"
         if logged.step:
             names.append("step_uid")
             columns += ", fact.step_id"
             joins += " LEFT JOIN steps fact ON fact.step_uid = x.step_uid"
-            here += " AND (x.step_uid IS NULL OR fact.step_id IS NOT NULL)"
+            exists += " AND (x.step_uid IS NULL OR fact.step_id IS NOT NULL)"
         n = cursor.execute(
             f"INSERT INTO {name} BY NAME SELECT x.* EXCLUDE ({', '.join(names)}){columns} FROM logged_rows x{joins}"
-            f" WHERE {'TRUE' if logged.optional else here} ORDER BY x.row_in_log"
+            f" WHERE {'TRUE' if logged.optional else exists} ORDER BY x.row_in_log"
         ).fetchall()[0][0]
     finally:
         cursor.unregister("logged_rows")

@@ -57,7 +57,7 @@ def freeze_form(view: View, recipe: Recipe, n_steps: int) -> None:
         name = first.text_input("Name", placeholder="sales-agents-v1")
         parent = second.selectbox("Follows", [None, *names], format_func=lambda one: one or "nothing")
         note = third.text_input("Note", placeholder="purpose")
-        st.html('<div class="cs-said">Redaction: text to remove. Tokens stay aligned; matches are counted.</div>')
+        st.html('<div class="cs-note">Redaction: text to remove. Tokens stay aligned; matches are counted.</div>')
         rules = st.multiselect(
             "Look for", list(PATTERNS), placeholder="nothing", help=f"Secrets: {', '.join(SECRETS)}", key="freeze-rules"
         )

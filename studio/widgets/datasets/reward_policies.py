@@ -24,7 +24,7 @@ def rewards_tab() -> None:
         channel = st.selectbox("Channel", channels, key="policy-channel")
         adopted = pool.rewards.adopted(channel)
         st.html(
-            '<div class="cs-said">In effect: <b>'
+            '<div class="cs-note">In effect: <b>'
             + (kit.escape(f"{adopted['name']} v{adopted['version']}") if adopted else "the newest reward")
             + "</b></div>"
         )

@@ -165,7 +165,7 @@ def title(spec: data_tables.TableSpec, name: str) -> str:
 def selection_bar(view: View, level: str, info: Level, picked: set[str]) -> None:
     """Actions on the selected rows of all pages."""
     filter_name = "prompt_uid" if level == "groups" else f"{info.pick}_uid"
-    st.html(f'<div class="cs-said"><b>{len(picked):,}</b> selected</div>', width="content")
+    st.html(f'<div class="cs-note"><b>{len(picked):,}</b> selected</div>', width="content")
     two = len(picked) == 2
     if level != "groups" and st.button("Compare", key="pick-compare", disabled=not two, help="Two, side by side"):
         state.set_query(compare=sorted(picked), page=None)

@@ -85,4 +85,4 @@ def disagreement_list(view: View, kind: str, level: str, authors: list[str]) -> 
                 icon=":material/rate_review:",
             ):
                 state.goto("curate", tab="review", level=level, order="disagreeing", item=uid)
-            st.html(f'<div class="cs-said">{values}</div>', width="content")
+            st.html(f'<div class="cs-note">{values}</div>', width="content")

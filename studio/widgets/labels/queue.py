@@ -213,7 +213,7 @@ def other_opinions(annotations: list[dict[str, Any]], target: Target) -> None:
         if row is not None and row["value"] is not None:
             opinions.append(f"{kit.escape(author)} says <b>{kit.escape(row['value'])}</b>")
     if opinions:
-        st.html(f'<div class="cs-said">{" · ".join(opinions)}</div>')
+        st.html(f'<div class="cs-note">{" · ".join(opinions)}</div>')
 
 
 def quick_tags(target: Target, current: list[str]) -> None:

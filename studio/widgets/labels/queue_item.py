@@ -61,7 +61,7 @@ def draw_item(item: ReviewItem) -> None:
             if start + place < len(item.columns):
                 title, entries = item.columns[start + place]
                 with column:
-                    st.html(f'<div class="cs-said">{title}</div>')
+                    st.html(f'<div class="cs-note">{title}</div>')
                     components.messages_view(uid=f"{item.uid}-{title}", entries=entries, key=f"review-{start + place}")
 
 

@@ -84,7 +84,7 @@ def as_view(table: pa.Table) -> None:
     view = View({key: uids})
     pool = state.service().pool
     n_steps = kit.count(pool.steps.count(view))
-    st.html(f'<div class="cs-said"><b>{len(uids):,}</b> {KEYS[key]} by {key}, {n_steps} steps</div>')
+    st.html(f'<div class="cs-note"><b>{len(uids):,}</b> {KEYS[key]} by {key}, {n_steps} steps</div>')
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         short = len(uids) <= LINK_MAX
         if st.button(

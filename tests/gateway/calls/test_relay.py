@@ -441,7 +441,7 @@ def test_a_stream_that_lost_tokens_was_the_last_one(make_gateway, upstream):
     assert [record["stream_mode"] for record in (first, second)] == ["relay", "whole"]
     assert "usage says 3" in extract_tokens(first["response"], 0, "chat").mismatch
     assert extract_tokens(second["response"], 0, "chat").mismatch is None
-    assert streams_now(gateway)["chat"] == "whole: its stream told 2 ids of 3 tokens"
+    assert streams_now(gateway)["chat"] == "whole: its stream has 2 ids for 3 tokens"
 
 
 def test_the_scripted_engine_loses_ids_of_tool_calls_once(gateway):
@@ -455,7 +455,7 @@ def test_the_scripted_engine_loses_ids_of_tool_calls_once(gateway):
         "mode": "auto", "chat": "relay", "completions": "relay",
         "chat with tools": streams_now(gateway)["chat with tools"],
     }  # fmt: skip
-    assert streams_now(gateway)["chat with tools"].startswith("whole: its stream told")
+    assert streams_now(gateway)["chat with tools"].startswith("whole: its stream has")
 
 
 def test_how_streams_are_made_in_a_line():

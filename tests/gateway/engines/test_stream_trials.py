@@ -288,7 +288,7 @@ def test_a_stream_that_gets_worse_was_the_last_one(make_gateway, ollama):
         assert tried(gateway, "chat") == "relay"
         ollama.loses = loses
         ask(gateway, "chat")
-        assert streams_now(gateway)["chat"] == f"whole: its stream told {why}"
+        assert streams_now(gateway)["chat"] == f"whole: its stream has {why}"
         ask(gateway, "chat")
         assert [record["stream_mode"] for record in gateway.records()][-2:] == ["relay", "whole"]
 

@@ -272,7 +272,7 @@ class Linker:
         return uid if uid is not None and uid in self._open_trajectories() else None
 
     def _is_side_call_of(self, call: Call, trajectory_uid: str) -> bool:
-        """Whether no main call of the trajectory has this system prompt. If one has, the call begins the next attempt."""
+        """Whether no main call of the trajectory has this system prompt. Else it begins the next attempt."""
         nodes = self._links(trajectory_uid).nodes
         return all(node.kind != CallKind.MAIN or node.system != call.system for node in nodes)
 

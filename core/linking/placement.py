@@ -406,7 +406,7 @@ def sampled_at(node: Node, call: Call, m: int) -> int | None:
 
 
 def _continues(node: Node, call: Call, m: int) -> bool:
-    """Whether the call continues ``node``: it contains an answer sampled in this trajectory, or another in its place."""
+    """Whether the call continues ``node``: it contains an answer sampled in this trajectory or its replacement."""
     if call.dialogue is None:
         return False
     return m > node.n_head or sampled_at(node, call, m) is not None or _rewritten(node, call, m)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from core.errors import Conflict, InvalidInput, NotFound
-from core.pool.store.changes import NOTHING
+from core.pool.store.changes import NO_CHANGES
 from core.pool.store.content import canonical, decode
 from core.pool.store.database import Cursor, Database, arrow, registered, rows, seconds, timestamp
 from core.pool.upkeep.opinionlog import read_plan
@@ -59,7 +59,7 @@ class Batches:
         with self._db.read() as cursor:
             if not cursor.execute(f"SELECT count(*) FROM batches WHERE {due}", [now]).fetchone()[0]:
                 return []
-        with self._db.write(NOTHING) as cursor:
+        with self._db.write(NO_CHANGES) as cursor:
             expired = cursor.execute(
                 f"UPDATE batches SET state = 'expired', finished_at = ? WHERE {due} RETURNING batch_uid", [now, now]
             ).fetchall()
@@ -94,7 +94,7 @@ class Batches:
         """
         uid = batch["batch_uid"]
         row = {name: timestamp(value) if name in _TIMES else value for name, value in batch.items()}
-        with self._db.write(NOTHING) as cursor:
+        with self._db.write(NO_CHANGES) as cursor:
             if (log := self._db.log) is not None:
                 parts = {PLACE: log.keep_plan(uid, parts).encode()}
             cursor.execute(
@@ -107,7 +107,7 @@ class Batches:
 
     def renew(self, batch_uid: str, expires_at: float, *, consumer: str | None = None) -> dict[str, Any]:
         """Move a running lease's end. NotFound, or Conflict when it runs no more or is another consumer's."""
-        with self._db.write(NOTHING) as cursor:
+        with self._db.write(NO_CHANGES) as cursor:
             batch = _owned(cursor, batch_uid, consumer)
             if batch["state"] != "leased":
                 raise _wrong_state(batch, "renewed")
@@ -131,7 +131,7 @@ class Batches:
             Conflict: another consumer's batch, or one whose state doesn't allow it.
             InvalidInput: a metric of a step that the batch doesn't hold.
         """
-        with self._db.write(NOTHING) as cursor:
+        with self._db.write(NO_CHANGES) as cursor:
             batch = _owned(cursor, batch_uid, consumer)
             if batch["state"] == state:
                 return batch
@@ -206,7 +206,7 @@ class Batches:
 
         NotFound for an unknown batch, InvalidInput for a step that the batch doesn't hold; nothing is stored then.
         """
-        with self._db.write(NOTHING) as cursor:
+        with self._db.write(NO_CHANGES) as cursor:
             _batch(cursor, batch_uid)
             return _insert_metrics(cursor, batch_uid, update, metrics, steps, timestamp(self._db.clock()))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from core.errors import InvalidInput, NotFound
-from core.pool.store.changes import NOTHING
+from core.pool.store.changes import NO_CHANGES
 from core.pool.store.content import canonical, decode
 from core.pool.store.database import Cursor, Database, rows, seconds, timestamp
 
@@ -27,7 +27,7 @@ class Recipes:
         if not name:
             raise InvalidInput("A name is needed.", field="name")
         body = canonical(dict(recipe)).decode("utf-8")
-        with self._db.write(NOTHING) as cursor:
+        with self._db.write(NO_CHANGES) as cursor:
             newest = cursor.execute(
                 "SELECT version, recipe FROM recipe_versions WHERE name = ? ORDER BY version DESC LIMIT 1", [name]
             ).fetchone()
@@ -60,7 +60,7 @@ class Recipes:
         self, channel: str, name: str | None, version: int | None = None, *, author: str = "api"
     ) -> dict[str, Any] | None:
         """A channel's next fetches use this recipe; without a version its newest at that time; no name: none."""
-        with self._db.write(NOTHING) as cursor:
+        with self._db.write(NO_CHANGES) as cursor:
             recipe = None if name is None else _version(cursor, name, version)
             cursor.execute(
                 "INSERT INTO active_recipes VALUES (?, ?, ?, ?, ?)",

@@ -13,7 +13,7 @@ from core.pool.state.derive import derive_group_state
 from core.pool.state.rewardrules import rule_sql
 from core.pool.state.rewardsources import SOURCE_REWARDS
 from core.pool.state.workspace import Workspace
-from core.pool.store.changes import NOTHING
+from core.pool.store.changes import NO_CHANGES
 from core.pool.store.content import canonical, decode
 from core.pool.store.database import Cursor, Database, arrow, rows, seconds, timestamp
 from core.rewards.policy import RewardPolicy, parse_policy
@@ -78,7 +78,7 @@ class RewardPolicies:
         if not name or "@" in name:
             raise InvalidInput("A name without @ is needed.", field="name")
         body = canonical(parse_policy(policy).to_json()).decode("utf-8")
-        with self._db.write(NOTHING) as cursor:
+        with self._db.write(NO_CHANGES) as cursor:
             newest = cursor.execute(
                 "SELECT version, policy FROM reward_policies WHERE name = ? ORDER BY version DESC", [name]
             ).fetchall()

@@ -7,7 +7,7 @@ from typing import Any
 from core.errors import InvalidInput, NotFound
 from core.pool.query.viewreader import ViewReader, saved_view
 from core.pool.query.views import check_view
-from core.pool.store.changes import NOTHING
+from core.pool.store.changes import NO_CHANGES
 from core.pool.store.content import canonical, decode
 from core.pool.store.database import Database, rows, seconds, timestamp
 from core.types import View
@@ -29,7 +29,7 @@ class SavedViews:
         """Save a view under a name, replacing an older one. NotFound when it refers to an unknown saved view."""
         name = _name(name)
         check_view(view)
-        with self._db.write(NOTHING) as cursor:
+        with self._db.write(NO_CHANGES) as cursor:
             cursor.execute(
                 "INSERT OR REPLACE INTO saved_views VALUES (?, ?, ?, ?)",
                 [name, canonical(dict(view.filters)).decode("utf-8"), view.where, timestamp(self._db.clock())],
@@ -57,7 +57,7 @@ class SavedViews:
 
     def delete(self, name: str) -> None:
         """Forget a saved view. NotFound when there is none of this name."""
-        with self._db.write(NOTHING) as cursor:
+        with self._db.write(NO_CHANGES) as cursor:
             n = cursor.execute("DELETE FROM saved_views WHERE name = ?", [name]).fetchone()[0]
             if not n:
                 raise NotFound(f"No saved view {name!r}.", field="name")

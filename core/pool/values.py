@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from core.errors import NotFound
-from core.pool.store.changes import NOTHING
+from core.pool.store.changes import NO_CHANGES
 from core.pool.store.database import Database, arrow, registered, rows, timestamp
 
 _VALUES = """
@@ -31,7 +31,7 @@ class Values:
         NotFound names a step that does not exist; nothing is stored then. A later value of the same critic counts.
         """
         table = values.select(["step_uid", "value"])
-        with self._db.write(NOTHING) as cursor, registered(cursor, new_values=table):
+        with self._db.write(NO_CHANGES) as cursor, registered(cursor, new_values=table):
             unknown = cursor.execute(
                 "SELECT step_uid FROM new_values WHERE step_uid NOT IN (SELECT step_uid FROM steps) LIMIT 1"
             ).fetchall()

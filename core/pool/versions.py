@@ -24,7 +24,7 @@ from core.pool.rewards import RewardPolicies, Spec
 from core.pool.state.rewardrules import rule_sql
 from core.pool.state.rewardsources import SOURCE_REWARDS
 from core.pool.store.bookkeeping import list_policy_events
-from core.pool.store.changes import NOTHING
+from core.pool.store.changes import NO_CHANGES
 from core.pool.store.content import canonical, decode
 from core.pool.store.database import Cursor, Database, arrow, registered, rows, seconds, timestamp
 from core.pool.store.tablehash import update_hash
@@ -169,7 +169,7 @@ class Versions:
         members = _with_masks(members)
         view: View = head["view"]
         uid = f"ds-{uuid.uuid4().hex}"
-        with self._db.write(NOTHING) as cursor:
+        with self._db.write(NO_CHANGES) as cursor:
             if cursor.execute("SELECT count(*) FROM dataset_versions WHERE name = ?", [name]).fetchall()[0][0]:
                 raise Conflict(f"There is a dataset version {name!r} already.", field="name", hint="Choose another.")
             parent = None if head.get("parent") is None else _head(cursor, head["parent"])["version_uid"]

@@ -110,7 +110,7 @@ class Fleet:
         self._threads: dict[str, threading.Thread] = {}
         self._n_sent = 0
         self._stopping = threading.Event()
-        self._news = threading.Condition()
+        self._state_changed = threading.Condition()
 
     def start(self) -> int:
         """Start all workers and wait until each accepts calls.
@@ -133,10 +133,10 @@ class Fleet:
         )
         self.revive()
         deadline = time.monotonic() + START_TIMEOUT_S
-        with self._news:
+        with self._state_changed:
             while len(ready := [p for p in self._processes.values() if p.ready]) < len(self.names):
                 failed = next((p.failure for p in self._processes.values() if p.failure), None)
-                if failed is not None or not self._news.wait(max(0.0, deadline - time.monotonic())):
+                if failed is not None or not self._state_changed.wait(max(0.0, deadline - time.monotonic())):
                     break
         if len(ready) < len(self.names):
             self.stop()
@@ -158,7 +158,7 @@ class Fleet:
 
     def problems(self) -> list[str]:
         """One line for each worker that can't write its journal or does not accept calls."""
-        with self._news:
+        with self._state_changed:
             away = [name for name in self.names if name not in self._processes or not self._processes[name].ready]
         problems = [f"gateway process {name} does not accept calls" for name in away if not self._stopping.is_set()]
         return problems + [f"gateway process {name}: {error}" for name, error in dict(self._journal_errors).items()]
@@ -166,7 +166,7 @@ class Fleet:
     def add_engine(self, name: str, base_url: str, *, models: Sequence[str]) -> None:
         """Add an engine to every worker, including those that start later."""
         engine = {"name": name, "base_url": base_url, "models": list(models)}
-        with self._news:
+        with self._state_changed:
             self._engines = [one for one in self._engines if one["name"] != name] + [engine]
         self._broadcast({"do": "engine", "engine": engine})
 
@@ -176,13 +176,13 @@ class Fleet:
 
     def pids(self) -> dict[str, int]:
         """Process ids of the workers that accept calls."""
-        with self._news:
+        with self._state_changed:
             return {name: process.popen.pid for name, process in self._processes.items() if process.ready}
 
     def stop(self) -> None:
         """Stop all workers after their calls in flight. May be called twice."""
         self._stopping.set()
-        with self._news:
+        with self._state_changed:
             processes = list(self._processes.values())
         for process in processes:
             process.sender.send({"do": "stop"})
@@ -222,7 +222,7 @@ class Fleet:
         """Start a worker, read its messages, and restart it when it has ended."""
         failures = 0
         while True:
-            with self._news:
+            with self._state_changed:
                 if self._stopping.is_set():
                     return
                 # Under the lock, so that the worker gets every later change.
@@ -233,11 +233,11 @@ class Fleet:
                 continue
             self._listen(process)
             code = process.popen.wait()
-            with self._news:
+            with self._state_changed:
                 was_ready, process.ready = process.ready, False
                 if not was_ready and process.failure is None:
                     process.failure = f"it ended with code {code}"
-                self._news.notify_all()
+                self._state_changed.notify_all()
             self._stats.absorb(name, {"in_flight": 0})
             self._journal_errors.pop(name, None)
             self._on_journalled()
@@ -279,11 +279,11 @@ class Fleet:
                 elif "want" in message:
                     threading.Thread(target=self._lend_engine, args=(process,), daemon=True).start()
                 else:
-                    with self._news:
+                    with self._state_changed:
                         process.ready = process.ready or "ready" in message
                         process.acked = max(process.acked, message.get("ack", 0))
                         process.failure = message.get("failed", process.failure)
-                        self._news.notify_all()
+                        self._state_changed.notify_all()
 
     def _may_call(self, process: _Process, message: Mapping[str, Any]) -> None:
         binding = self._keys.binding(message["key"])
@@ -308,7 +308,7 @@ class Fleet:
 
     def _broadcast(self, message: Mapping[str, Any]) -> None:
         """Send a change to all workers and wait until each has applied it."""
-        with self._news:
+        with self._state_changed:
             self._n_sent += 1
             number = self._n_sent
             processes = list(self._processes.values())
@@ -316,7 +316,7 @@ class Fleet:
                 process.sender.send({**message, "n": number})
             deadline = time.monotonic() + ACK_TIMEOUT_S
             while late := [p.name for p in processes if p.ready and p.acked < number]:
-                if not self._news.wait(max(0.0, deadline - time.monotonic())):
+                if not self._state_changed.wait(max(0.0, deadline - time.monotonic())):
                     log.error("gateway processes %s did not apply %r in time", ", ".join(late), message["do"])
                     return
 

@@ -19,7 +19,7 @@ from core.pool.query.columns import STEP_COLUMNS
 from core.pool.query.facets import count_by_sql
 from core.pool.query.histogram import by_sql
 from core.pool.query.views import compile_view, source_sql
-from core.pool.store.changes import MAX_KEPT_WRITES, NOTHING, Changes, ChangeSet
+from core.pool.store.changes import MAX_KEPT_WRITES, NO_CHANGES, Changes, ChangeSet
 from core.pool.store.database import rows
 from core.types import Annotation, PolicyEvent, Step, View
 
@@ -57,11 +57,11 @@ def test_writes_are_remembered_by_what_they_touched() -> None:
     changes = Changes()
     one, two = ChangeSet(frozenset({1})), ChangeSet(actions=frozenset({7}))
     changes.add(1, one)
-    changes.add(2, NOTHING)
+    changes.add(2, NO_CHANGES)
     changes.add(3, two)
-    assert changes.since(0) == one | two and changes.since(1) == two and changes.since(3) == NOTHING
+    assert changes.since(0) == one | two and changes.since(1) == two and changes.since(3) == NO_CHANGES
     changes.add(4, None)
-    assert changes.since(3) is None and changes.since(4) == NOTHING
+    assert changes.since(3) is None and changes.since(4) == NO_CHANGES
     assert changes.any_since(3) and not changes.any_since(4) and not Changes().any_since(0)
     for number in range(5, 5 + MAX_KEPT_WRITES):
         changes.add(number, one)

@@ -88,13 +88,13 @@ import sys, time
 from pathlib import Path
 from core.pool import Pool
 from core.pool.sql import runner
-take = runner.Room.take
+take = runner.CopyBudget.take
 def slow(self, n_bytes, table):
     take(self, n_bytes, table)
     print("copying", flush=True)
     self.taken = getattr(self, "taken", 0) + 1
     if self.taken == 3: time.sleep(600)
-runner.Room.take, runner.EXPORT_ROWS = slow, 8
+runner.CopyBudget.take, runner.EXPORT_ROWS = slow, 8
 Pool.open(Path(sys.argv[1]), memory="500MB").sql.run(sys.argv[2], timeout_s=120)
 """
 

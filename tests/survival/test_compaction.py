@@ -110,13 +110,13 @@ def test_a_kill_at_any_point_loses_nothing(tmp_path: Path, monkeypatch: pytest.M
 
         monkeypatch.setattr(owner, name, acted)
 
-    bring = compaction._bring
+    bring = compaction._copy_changes
 
     def meanwhile(*args: Any) -> bool:
         folder.pool.labels.undo(folder.label("tag", "meanwhile", trajectory_uid="a1"))
         return bring(*args)
 
-    monkeypatch.setattr(compaction, "_bring", meanwhile)
+    monkeypatch.setattr(compaction, "_copy_changes", meanwhile)
     around(journal_writer, "_sync")
     around(RecordingCursor, "execute", lambda _, sql, *__: sql == "COMMIT")
     around(Path, "unlink", lambda path, **_: path.suffix in (".seg", ".lock"))
@@ -180,17 +180,17 @@ def test_a_deletion_meanwhile_leaves_the_log_as_it_is(folder: Folder, monkeypatc
     folder.send("d1")
     folder.catch_up()
     folder.now += 30 * DAY
-    bring = compaction._bring
+    bring = compaction._copy_changes
 
     def meanwhile(*args: Any) -> bool:
         folder.pool.retention.apply(Retention(older_than_days=5), author="ann")
         return bring(*args)
 
     before = generations(folder.settings.opinions_dir)
-    monkeypatch.setattr(compaction, "_bring", meanwhile)
+    monkeypatch.setattr(compaction, "_copy_changes", meanwhile)
     assert folder.pool.recovery.compact_log() is None
     assert generations(folder.settings.opinions_dir) == before
-    monkeypatch.setattr(compaction, "_bring", bring)
+    monkeypatch.setattr(compaction, "_copy_changes", bring)
     assert folder.pool.recovery.compact_log() is not None
     was = closed_tables(folder)
     assert different(made_anew(folder), was) == {}

@@ -72,8 +72,8 @@ def test_a_deletion_leaves_what_is_known_of_other_trajectories(folder: Folder, m
     folder.send("d3", created_at=folder.now)
     folder.catch_up()
     read: list[str] = []
-    several = Trajectories.several
-    monkeypatch.setattr(Trajectories, "several", lambda part, uids: read.extend(uids) or several(part, uids))
+    get_many = Trajectories.get_many
+    monkeypatch.setattr(Trajectories, "get_many", lambda part, uids: read.extend(uids) or get_many(part, uids))
     for rule, n_gone in ((Retention(older_than_days=300), 0), (OLD, 3)):
         went = folder.pool.retention.apply(rule, author="ann")
         assert went["n_trajectories"] == n_gone

@@ -16,7 +16,7 @@ import pytest
 from core import trash
 from core.config import Settings
 from core.pool.upkeep.retention import Retention
-from core.pool.upkeep.trashedruns import NOTE, uptime
+from core.pool.upkeep.trashedruns import RUN_FILE, uptime
 from core.service import Service
 from core.trash import TrashSweep
 from tests.conftest import eventually
@@ -63,7 +63,7 @@ def test_the_trash_is_swept_at_a_start_and_while_the_studio_runs(
 
 def of_an_earlier_start(settings: Settings, run: str) -> None:
     """As if the machine had been started anew since the run."""
-    note = settings.trash_dir / run / NOTE
+    note = settings.trash_dir / run / RUN_FILE
     note.write_text(json.dumps({**json.loads(note.read_bytes()), "up": ["an earlier start", 5.0]}))
 
 
@@ -104,7 +104,7 @@ def test_after_a_start_of_the_machine_the_sweep_waits_for_its_clock_to_settle(
 
 def test_a_day_has_to_pass_by_both_clocks(deleted: tuple[Settings, str, float]) -> None:
     settings, run, at = deleted
-    boot, up = json.loads((settings.trash_dir / run / NOTE).read_bytes())["up"]
+    boot, up = json.loads((settings.trash_dir / run / RUN_FILE).read_bytes())["up"]
 
     def swept(days: float, up_days: float) -> bool:
         TrashSweep(settings.trash_dir, days=1, clock=lambda: at + days * DAY, up=lambda: (boot, up + up_days * DAY))

@@ -27,7 +27,7 @@ class EngineAnswer:
             of the translated call.
         facts: what is known of the engine: ``flavour``, ``version``, ``logprobs`` (``raw`` or ``processed``);
             ``prompt_ids`` if the engine encoded its rendered prompt again; ``renamed_fields``, see
-            ``core.gateway.providers.fields.Sent``.
+            ``core.gateway.providers.fields.FieldUse``.
     """
 
     status: int
@@ -84,7 +84,7 @@ class EngineStream(ABC):
         self.added = added
         self.engine_dialect = engine_dialect
         self._finish = finish
-        self._left: Callable[[], None] | None = None
+        self._on_close: Callable[[], None] | None = None
 
     @abstractmethod
     def batches(self) -> AsyncGenerator[list[dict[str, Any]]]:
@@ -97,11 +97,11 @@ class EngineStream(ABC):
 
     def when_closed(self, callback: Callable[[], None]) -> None:
         """Set a callback for the end of the stream."""
-        self._left = callback
+        self._on_close = callback
 
     def close(self) -> None:
         """Close the stream. May be called twice."""
-        callback, self._left = self._left, None
+        callback, self._on_close = self._on_close, None
         if callback is not None:
             callback()
 

@@ -33,7 +33,7 @@ class ChangeSet:
         return bool(self.trajectories or self.actions)
 
 
-NOTHING = ChangeSet()
+NO_CHANGES = ChangeSet()
 
 
 class Changes:
@@ -61,7 +61,7 @@ class Changes:
         with self._lock:
             if number < self._forgotten:
                 return None
-            together = NOTHING
+            together = NO_CHANGES
             for each, touched in reversed(self._writes):
                 if each <= number:
                     break

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from core.errors import InvalidInput, PoolError
 from core.pool.store import damage
-from core.pool.store.changes import NOTHING, Changes, ChangeSet
+from core.pool.store.changes import NO_CHANGES, Changes, ChangeSet
 from core.pool.store.readcommitlock import ListColumns, LockedCursor
 from core.pool.upkeep.loggedtables import LOGGED, RecordingCursor, changes
 from core.pool.upkeep.opinionlog import OpinionLog
@@ -251,7 +251,7 @@ class Database:
 
     def touch(self, *, trajectories: Iterable[int] = (), actions: Iterable[int] = ()) -> None:
         """Declare, inside ``write``, changed trajectories and actions; all calls together must be complete."""
-        self._touched = (self._touched or NOTHING) | ChangeSet(frozenset(trajectories), frozenset(actions))
+        self._touched = (self._touched or NO_CHANGES) | ChangeSet(frozenset(trajectories), frozenset(actions))
 
     @contextmanager
     def dry_run(self) -> Iterator[Cursor]:

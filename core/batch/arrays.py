@@ -18,7 +18,7 @@ from core.credit.types import Ints
 from core.tree.sequences import ragged_index
 
 CHUNK_TOKENS = 4_000_000
-"""Tokens per table: some tens of MB while it is made."""
+"""Tokens per table; building one takes some tens of MB."""
 
 SCHEMA = pa.schema(
     {
@@ -44,7 +44,7 @@ SCHEMA = pa.schema(
 )
 """``group`` and ``trajectory`` count from 0 within the plan. ``advantage`` is null where it differs by token:
 ``token_advantages`` then has one value per response token, and is null otherwise. ``response_mask`` is 0 on sampled
-tokens that no loss may count, such as redacted ones; null: all may be in it."""
+tokens that no loss may count, such as redacted ones; null: all may be in the loss."""
 
 TOKEN_COLUMNS = ("prompt_ids", "response_ids", "response_logprobs", "response_mask")
 

@@ -50,7 +50,7 @@ def freeze_version(
     templates: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Freeze the steps of a view in the recipe's channel under a name; all of one moment, or nothing.
+    """Freeze the steps of a view in the recipe's channel under a name; from one snapshot, completely or not at all.
 
     Args:
         pool: the pool.
@@ -58,7 +58,7 @@ def freeze_version(
         view, recipe: what to freeze, and the default recipe of its plans.
         author, note: stored with the version.
         parent: name of the version that this one follows.
-        redaction: what must not be in it.
+        redaction: what is removed from it.
         texts: how token ids are spelled, for redaction.
         templates: tokenizer hash -> hash of the chat template that goes with it, where known.
         progress: called while redaction goes through the trajectories.
@@ -71,7 +71,7 @@ def freeze_version(
     if recipe.view is not None:
         view, recipe = narrowed(view, recipe.view), recipe.model_copy(update={"view": None})
     if recipe.rewards is not None:
-        # The name of a policy may get a new version later: the present rule is frozen.
+        # A policy of this name may get a new version later, so its present rule is frozen.
         recipe = recipe.model_copy(update={"rewards": pool.rewards.resolve(recipe.rewards)})
     snapshot = pool.versions.snapshot(view, channel=recipe.channel, value_model=recipe.value_model)
     members, redaction_head = snapshot.rows, None

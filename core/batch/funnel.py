@@ -55,7 +55,7 @@ class Excluded:
     Attributes:
         reason: key of ``REASONS``.
         label: its description for pages.
-        n_groups, n_trajectories, n_steps: what left the plan here.
+        n_groups, n_trajectories, n_steps: how many are excluded for it.
         view: finds the ``n_steps`` rows.
         view_is_partial: the view names only the first ``MAX_VIEW_UIDS`` trajectories.
     """
@@ -83,13 +83,13 @@ class Excluded:
 
 @dataclass(slots=True, eq=False)
 class Funnel:
-    """Which candidates are still in, and what has left so far.
+    """The remaining candidates, and those excluded so far.
 
     Attributes:
         candidates: the candidate steps.
         base: view of the candidates; reasons add their condition to it.
         alive: bool [n_steps].
-        excluded: reasons that took something out.
+        excluded: reasons that excluded something.
         remaining: (reason, groups, trajectories, steps) left after each stage, "candidates" first.
     """
 
@@ -102,7 +102,7 @@ class Funnel:
 
     @classmethod
     def start(cls, candidates: Candidates, view: View, channel: str) -> Funnel:
-        """Everything in."""
+        """A funnel that excludes nothing yet."""
         if "channel" in view.filters:
             base = View(view.filters, all_of([view.where, f"channel = {quoted(channel)}"]))
         else:
@@ -112,18 +112,18 @@ class Funnel:
         return funnel
 
     def counts(self) -> tuple[int, int, int]:
-        """Groups, trajectories and steps still in."""
+        """Remaining groups, trajectories and steps."""
         trajectories = self.alive_trajectories()
         groups = np.unique(self.candidates.group[trajectories])
         return len(groups), int(trajectories.sum()), int(self.alive.sum())
 
     def alive_trajectories(self) -> Bools:
-        """bool [n_trajectories], those with a step still in."""
+        """bool [n_trajectories], those with a remaining step."""
         n = np.bincount(self.candidates.trajectory[self.alive], minlength=len(self.candidates.group))
         return n > 0
 
     def drop_steps(self, reason: str, out: Bools, condition: str, otherwise: str) -> None:
-        """Take steps out.
+        """Exclude steps.
 
         Args:
             reason: key of ``REASONS``.
@@ -147,7 +147,7 @@ class Funnel:
             self._passed.append(f"NOT {among}")
 
     def drop_trajectories(self, reason: str, out: Bools) -> None:
-        """Take whole trajectories out: bool [n_trajectories]."""
+        """Exclude trajectories: bool [n_trajectories]."""
         leaving = out & self.alive_trajectories()
         uids = self.candidates.trajectory_uids.filter(pa.array(leaving))
         filters = {**self.base.filters, "trajectory_uid": uids[:MAX_VIEW_UIDS].to_pylist()}

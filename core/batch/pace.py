@@ -11,7 +11,7 @@ from core.types import PolicyEvent, PolicyEventKind
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """One exchange of weights: from its start to its finish, seconds since the epoch; ``finished_at`` None: running."""
+    """One weight sync: its start and finish, seconds since the epoch; ``finished_at`` None: running."""
 
     version: int
     started_at: float

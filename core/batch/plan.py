@@ -42,14 +42,14 @@ __all__ = ["Plan", "PlanGroup", "PlanPool", "PlanSource", "PlanTrajectory", "cou
 
 
 def plan(pool: PlanPool, view: View, recipe: Recipe, *, in_use: pa.Array | None = None) -> Plan:
-    """Choose, exclude, assign credit.
+    """Exclude and choose candidates, then assign credit.
 
     Args:
         pool: the pool.
-        view: which steps are candidates; of a recipe's saved view, those of them that it also has.
-        recipe: algorithm, channel, sizes, freshness, budget. One that names a dataset version is about that, as it was
-            frozen, and the view is empty.
-        in_use: string [k], trajectories that other batches hold or used up; they leave as ``in_use``.
+        view: which steps are candidates; if the recipe names a saved view, steps must be in both.
+        recipe: algorithm, channel, sizes, freshness, budget. If it names a dataset version,
+            the candidates are the frozen ones, and the view is empty.
+        in_use: string [k], trajectories of other batches, leased or consumed; they are excluded as ``in_use``.
 
     Raises:
         InvalidInput: a filter, expression, algorithm or option that doesn't exist; names the field.
@@ -61,7 +61,7 @@ def plan(pool: PlanPool, view: View, recipe: Recipe, *, in_use: pa.Array | None 
 
 
 def narrowed(view: View, name: str) -> View:
-    """Those steps of a view that a saved view also has."""
+    """The view restricted to the steps of a saved view."""
     named = view.filters.get("saved_view")
     names = [named] if isinstance(named, str) else list(named or ())
     if name in names:
@@ -104,7 +104,7 @@ def count_plan(pool: PlanPool, view: View, recipe: Recipe) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Remaining:
-    """What no reason took out, the policy version that staleness counted from, and which step lacks what."""
+    """The remaining candidates, the policy version that staleness counts from, and messages about missing fields."""
 
     funnel: Funnel
     selector: TrajectorySelector

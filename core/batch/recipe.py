@@ -1,4 +1,4 @@
-"""The recipe: an algorithm and its settings, checked at the border and frozen."""
+"""The recipe: an algorithm and its settings, validated and immutable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from core.types import EXACT_TOKEN_SOURCES, TokenSource
 
 
 class Recipe(BaseModel):
-    """What to make of a view. Make one from outside data with ``parse_recipe``: its errors name the field."""
+    """How a plan is made from a view. ``parse_recipe`` makes one from external data; its errors name the field."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,10 +1,10 @@
 """Redacts a selection: decides which steps are dropped and which tokens are masked, and counts the hits.
 
 Each message is searched once per trajectory. Responses are always also searched in the text of their tokens, since an
-engine's parser may have removed part of what was sampled. Prompts are searched so if a message has a hit, or if no
-messages are known. A match in a text that the patterns don't find in the tokens (a chat template may write arguments
-in another way) is searched there as literal text. A step with a hit that can't be located in its tokens is dropped,
-whatever the rules say, because it is unknown which tokens to mask.
+engine's parser may have removed part of what was sampled. Tokens of prompts are searched if a message has a hit, or if
+the messages are unknown. A match in a text that the patterns don't find in the tokens (a chat template may write
+arguments in another way) is searched in the tokens as literal text. A step with a hit that can't be located in its
+tokens is dropped, whatever the rules' action is, because it is unknown which tokens to mask.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class TokenText:
 
 
 TokenTexts = Callable[[str | None], TokenText | None]
-"""Tokenizer hash -> its spelling, None where it is not at hand."""
+"""Tokenizer hash -> its vocabulary; None if it is not available."""
 
 
 def no_texts(tokenizer_hash: str | None) -> TokenText | None:
-    """No tokenizer is at hand."""
+    """No tokenizer is available."""
     return None
 
 
@@ -69,7 +69,7 @@ def texts_of(directory: Path | None) -> TokenTexts:
 
 @dataclass(slots=True)
 class Redacted:
-    """What going through gave.
+    """The result of a redaction.
 
     Attributes:
         dropped: step uid -> why: ``hit``, ``unreadable``, ``unlocated`` (a hit that is not found in the tokens),
@@ -87,7 +87,7 @@ class Redacted:
     n_unread_tokens: int = 0
 
     def report(self) -> dict[str, Any]:
-        """For the manifest: counts by rule and by what became of the steps."""
+        """For the manifest: counts by rule and by outcome of the steps."""
         return {
             "n_steps_with_hit": dict(sorted(self.n_steps.items())),
             "n_steps_dropped": dict(sorted(Counter(self.dropped.values()).items())),
@@ -98,7 +98,7 @@ class Redacted:
 
 
 TEXT_FIELDS = ("metadata", "sampling", "error", "finish_reason")
-"""Fields of a step that exports contain as text, and that its tokens don't contain."""
+"""Text fields of a step that exports contain, but its tokens do not."""
 IDENTIFIERS = ("prompt_uid", "trajectory_uid", "step_uid", "model", "agent")
 """Columns of members whose values are names. A name can't be masked: a hit in it drops the step."""
 _MINTED = "^(?:[a-z]{1,8}[-_])?[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}$"
@@ -115,14 +115,14 @@ def redact(
     texts: TokenTexts,
     progress: Progress | None = None,
 ) -> Redacted:
-    """Go through the members' trajectories: all at once for those without a hit, then one by one the others.
+    """Redact the members' trajectories: those without a hit together, then the others one by one.
 
     Args:
-        source: whole trajectories are read from it.
-        screening: finds those that may hold a hit.
+        source: complete trajectories are read from it.
+        screening: finds trajectories that may have a hit.
         members: at least step_uid and trajectory_uid.
         rules: the redaction rules.
-        texts: how ids are spelled.
+        texts: the tokenizers' vocabularies.
         progress: called after each trajectory; an exception from it stops the redaction.
     """
     redacted = Redacted()
@@ -219,7 +219,7 @@ def _without_hit(
     rules: Redaction,
     known: Mapping[str | None, TokenText | None],
 ) -> None:
-    """Count the members of trajectories without a hit whose tokens can't be spelled; those without a text may go."""
+    """Count members without a hit whose tokens can't be decoded; without a text they may be dropped."""
     mine = pc.and_(
         pc.is_in(steps["step_uid"], members.combine_chunks()),
         pc.invert(pc.is_in(steps["trajectory_uid"], pa.array(sorted(suspects), pa.string()))),
@@ -249,7 +249,7 @@ def _trajectory(
     ]
     literals = {item for one in missing for item in one if len(item[1]) >= MIN_LITERAL}
     if literals:
-        # In all steps, so that those which share tokens mask the same ones.
+        # Search all steps, so that steps which share tokens mask the same ones.
         runs = _runs(steps, ids, texts, replace(rules, literals=tuple(sorted(literals))), anyway=True)
         missing = [
             _unlocated(step, one, step_runs) for step, one, step_runs in zip(steps, hits_of_steps, runs, strict=True)
@@ -275,7 +275,7 @@ def _trajectory(
 
 
 def _unlocated(step: Mapping[str, Any], hits: StepHits, runs: Iterable[Hit]) -> list[tuple[str, str]]:
-    """Matches in the step's texts that no run of its tokens covers; parts without tokens are not expected."""
+    """Matches in the step's texts that no run of its tokens covers; parts without tokens are left out."""
     wanted = {} if step["prompt_ids"] is None else hits.context.matches
     if step["response_ids"] is not None:
         wanted = wanted | hits.answer.matches
@@ -293,9 +293,9 @@ def _runs(
 ) -> list[list[Hit]]:
     """Runs of tokens with a hit in each step, counted from its prompt's first token.
 
-    Of answers always; of prompts where a hit is known (``anyway``, or in an answer), or there is no message. A step
-    that a later one goes on from is not spelled again: what is found in the longer one holds for it, so both mask the
-    same tokens of what they share.
+    Answers are always searched. Prompts are searched if a hit is known (``anyway``, or in an answer), or if there are
+    no messages. If a later step extends a step, only the later one is decoded: its hits count for both, so both mask the
+    same tokens.
     """
     runs: list[list[Hit]] = []
     for step, text, token_ids in zip(steps, texts, ids, strict=True):
@@ -365,7 +365,7 @@ def _n_prompt(step: Mapping[str, Any]) -> int:
 
 
 def _ids(step: Mapping[str, Any], text: TokenText | None) -> NDArray[np.int64] | None:
-    """Prompt and response, int64 [n]; None when they can't all be spelled, or there are none."""
+    """Prompt and response, int64 [n]; None when some can't be decoded, or there are none."""
     parts = [step[name] for name in ("prompt_ids", "response_ids") if step[name] is not None]
     if text is None or not parts:
         return None
@@ -396,7 +396,7 @@ def _text_hits(step: Mapping[str, Any], rules: Redaction, seen: dict[tuple[int, 
     def add_hits(summary: HitSummary, part: Any) -> None:
         key = (id(part), summary is hits.answer)
         if key not in seen:
-            # Chat templates leave the reasoning of earlier turns out.
+            # Chat templates omit the reasoning of earlier turns.
             seen[key] = HitSummary(with_reasoning=summary is hits.answer)
             rules.clean(part, seen[key])
         summary.include(seen[key])

@@ -90,7 +90,7 @@ class Plan:
 
     @property
     def uid(self) -> str:
-        """A short name, the begin of the hash."""
+        """A short name: the first digits of the hash."""
         return f"plan-{self.hash[:16]}"
 
     @cached_property
@@ -108,16 +108,16 @@ class Plan:
 
     @property
     def layout(self) -> PlanLayout:
-        """Packed rows under the recipe's token budget; the first time every token of the plan is read, once."""
+        """Packed rows under the recipe's token budget; the first access reads all tokens of the plan."""
         return self.pack()
 
     @property
     def is_packed(self) -> bool:
-        """Whether ``layout`` is there already."""
+        """Whether ``layout`` is computed already."""
         return "_layout" in self.__dict__
 
     def pack(self, progress: Callable[[int, int], None] | None = None) -> PlanLayout:
-        """``layout``; ``progress`` is called with (tokens read, tokens in all), its exception stops the packing."""
+        """``layout``; ``progress`` is called with (tokens read, tokens in all); an exception stops the packing."""
         if not self.is_packed:
             group = self.steps["group"].to_numpy().astype(np.int64)
             recipe = self.recipe
@@ -208,7 +208,7 @@ class Plan:
         return groups
 
     def first_groups(self, first: int, n: int) -> list[PlanGroup]:
-        """``groups[first : first + n]`` without making the others."""
+        """``groups[first : first + n]`` without creating the others."""
         group = self.trajectories["group"].to_numpy()
         return self.part(np.flatnonzero((group >= first) & (group < first + n)).tolist()).groups
 

@@ -34,7 +34,7 @@ class Rows:
     Attributes:
         ids: int32 [m], all rows one after another.
         offsets: int64 [r + 1], row i is ``ids[offsets[i]:offsets[i + 1]]``.
-        loss: bool [m], True on the sampled tokens of chosen steps, but for redacted ones.
+        loss: bool [m], True on the sampled tokens of chosen steps, except redacted ones.
         logprobs: float32 [m], log μ(token) in nats where ``loss``; NaN elsewhere and where unknown.
         advantages: float32 [m], where ``loss``; NaN elsewhere and where unassigned.
         n_prompt: int64 [r], tokens before the first with loss.
@@ -80,7 +80,7 @@ class Rows:
         return row_of_step
 
     def by_token(self, values: NDArray[Any], context: Any) -> NDArray[Any]:
-        """[m], of a value per place in the plan that of the step which sampled each token; ``context`` elsewhere."""
+        """Spread one value per step of the plan to its sampled tokens: [m]; ``context`` elsewhere."""
         out = np.full(len(self.ids), context, dtype=values.dtype)
         out[ragged_index(self.begins, self.n_response)] = np.repeat(values[self.steps], self.n_response)
         return out
@@ -91,7 +91,7 @@ class Rows:
 
 
 def training_rows(plan: Plan, reader: TokenReader, *, merge: bool) -> Iterator[Rows]:
-    """The plan's rows in plan order, a bounded number of tokens at a time; never a part of a trajectory."""
+    """The plan's rows in plan order, a bounded number of tokens at a time; trajectories are not split."""
     token_level = "token_advantages" in plan.steps.column_names
     for low, high in trajectory_ranges(plan):
         steps = plan.steps.slice(low, high - low)
@@ -132,7 +132,7 @@ class _Span:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RowLayout:
-    """Where rows stand: fields as in ``Rows``, steps numbered as the sequences."""
+    """The layout of rows: fields as in ``Rows``, steps numbered as the sequences."""
 
     ids: Int32
     offsets: Ints
@@ -151,7 +151,7 @@ def _merged(sequences: Sequences, trajectory: Ints) -> list[_Span]:
 
 
 def _merged_trajectory(sequences: Sequences, low: int, high: int) -> list[_Span]:
-    """Rows of one trajectory's steps ``[low, high)``; of several rows that a step continues, the longest."""
+    """Rows of one trajectory's steps ``[low, high)``. A step that continues several rows extends the longest."""
     rows: list[_Span] = []
     for i in range(low, high):
         ids, n_prompt = sequences.sequence(i), int(sequences.n_prompt[i])
@@ -170,7 +170,7 @@ def _merged_trajectory(sequences: Sequences, low: int, high: int) -> list[_Span]
 
 
 def _step_rows(sequences: Sequences) -> _RowLayout:
-    """A row for each sequence, where it stands."""
+    """A row for each sequence, without copying."""
     every = np.arange(len(sequences), dtype=np.int64)
     none = np.full(len(sequences), -1, dtype=np.int64)
     before = none if sequences.parent is None else np.where(sequences.parent < every, sequences.parent, -1)

@@ -1,4 +1,4 @@
-"""Chooses a plan's steps among the ready candidates: needs, selection, group sizes, order; and makes its tables."""
+"""Chooses a plan's steps among the ready candidates: needs, selection, group sizes, order; builds its tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from core.credit.types import MESSAGES_MAX, Floats, Ints
 
 @dataclass(slots=True, eq=False)
 class TrajectorySelector:
-    """Takes trajectories out of a funnel until those of the plan are left."""
+    """Excludes trajectories in a funnel until only those of the plan remain."""
 
     funnel: Funnel
     recipe: Recipe
@@ -92,7 +92,7 @@ class TrajectorySelector:
             self._keep("rejected", chosen, select(self.recipe.settings, batch))
 
     def drop_by_size(self) -> None:
-        """Small groups, surplus rollouts, flat groups, surplus groups."""
+        """Drop small groups, surplus rollouts, flat groups and surplus groups."""
         funnel, recipe = self.funnel, self.recipe
         group = funnel.candidates.group
         wanted = recipe.n_rollouts if recipe.min_rollouts is None else recipe.min_rollouts
@@ -146,12 +146,12 @@ class TrajectorySelector:
         self.funnel.drop_trajectories(reason, out)
 
     def _sizes(self) -> Ints:
-        """Trajectories left in each group: int64 [g]."""
+        """Remaining trajectories of each group: int64 [g]."""
         group = self.funnel.candidates.group[self.funnel.alive_trajectories()]
         return np.bincount(group, minlength=len(self.funnel.candidates.prompt_uids)).astype(np.int64)
 
     def _place_in_group(self) -> Ints:
-        """Place of each trajectory left among those of its group: int64 [m]; by arrival, or best, worst, best, ..."""
+        """Place of each remaining trajectory in its group: int64 [m]; by arrival, or best, worst, second best, ..."""
         alive = self.funnel.alive_trajectories()
         group, sizes = self.funnel.candidates.group, self._sizes()
         first = np.cumsum(sizes) - sizes
@@ -166,7 +166,7 @@ class TrajectorySelector:
         return place
 
     def _rank(self) -> Floats:
-        """What groups are ordered by, least first: float64 [g]."""
+        """Sort key of the groups, least first: float64 [g]."""
         g = len(self.funnel.candidates.prompt_uids)
         place = np.arange(g, dtype=np.float64)
         if self.recipe.order == "newest":
@@ -192,7 +192,7 @@ def _renumbered(before: Ints, rows: Ints) -> Ints:
 
 
 class _Texts(Sequence[str]):
-    """An Arrow text array read as a sequence: messages name few uids, so none is converted ahead."""
+    """An Arrow text array read as a sequence: messages name few uids, so uids are converted at access."""
 
     def __init__(self, array: pa.StringArray) -> None:
         self.array = array

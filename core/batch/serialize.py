@@ -1,4 +1,4 @@
-"""A plan serialized to bytes and back, so that a leased plan stays the same whatever is labelled later."""
+"""A plan serialized to bytes and back, so that later labels do not change a leased plan."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class PlanSource(TokenReader, Protocol):
         ...
 
     def step_values(self, step_uids: Any, model: str) -> pa.Array:
-        """A critic's stored values of these steps, float64 [n], null where it gave none."""
+        """A critic's stored values of these steps, float64 [n], null where it has none."""
         ...
 
     def trajectory(self, trajectory_uid: str, *, tokens: bool = True) -> dict[str, Any]:

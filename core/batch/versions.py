@@ -70,11 +70,11 @@ class VersionSource:
         return self._versions.rows(self.name)
 
     def credit_fields(self, step_uids: Any, fields: Sequence[str]) -> pa.Table:
-        """Facts, which never change."""
+        """Facts of the pool, which never change."""
         return self._facts.credit_fields(step_uids, fields)
 
     def version_in_force(self, channel: str) -> int | None:
-        """As it was: the last that was reported when it was frozen, else the newest that its members show."""
+        """The version at the time of freezing: the last reported one, else the newest of its members."""
         reported = reported_version(self._versions.policy_events(self.name))
         newest: int | None = self.head["provenance"]["policy_version_max"]
         return newest if reported is None else reported
@@ -84,7 +84,7 @@ class VersionSource:
         return self._versions.rewards(self.name, policy)
 
     def step_values(self, step_uids: Any, model: str) -> pa.Array:
-        """As they were."""
+        """The values at the time of freezing."""
         return self._versions.values(self.name, step_uids, model)
 
     def sequences(self, step_uids: Sequence[str]) -> Sequences:
@@ -128,7 +128,7 @@ class VersionSource:
         return {**trajectory, "channel": self.head["channel"], "steps": steps}
 
     def _clean(self, step: dict[str, Any], known: dict[int, Any]) -> dict[str, Any]:
-        """The step redacted. ``known``: by identity, what steps of one trajectory share is cleaned once."""
+        """The step redacted. ``known``: cleaned parts by identity, so that shared parts are cleaned once."""
         assert self.redaction is not None
         rules = self.redaction
         texts = (*TEXT_FIELDS, "tools", "tags", "preview", "prompt_preview")

@@ -26,7 +26,7 @@ class _SameRows:
         self._rows: dict[str, pa.Table] = {}
 
     def plan_rows(self, view: View, *, channel: str) -> pa.Table:
-        """As they were at first."""
+        """The rows that were read first."""
         key = f"{dict(view.filters)!r} {view.where!r} {channel!r}"
         if key not in self._rows:
             self._rows[key] = self._source.plan_rows(view, channel=channel)
@@ -111,9 +111,9 @@ class TrajectoryCredit:
 def credit_of(
     pool: PlanPool, view: View, recipe: Recipe, algorithms: Sequence[str], trajectory_uid: str
 ) -> list[TrajectoryCredit]:
-    """The same trajectory under several estimators, each with its default options but the recipe's own.
+    """The same trajectory under several estimators, with default options; the recipe's estimator keeps its own.
 
-    Groups are compared as each plan has them, so batch sizes don't count here.
+    ``batch_size`` is ignored, so that the trajectory's group is in each plan.
     """
     credits = []
     same = SamePool(pool)

@@ -1,6 +1,6 @@
-"""Assembles the chunks of a chat or completions stream to the whole answer.
+"""Assembles the chunks of a chat or completions stream into the full answer.
 
-Nothing is added: ids and log-probs missing in a chunk are missing in the answer, and their number shows it.
+Nothing is added: ids and log-probs that a chunk lacks are missing in the answer, so the counts differ.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Assembly:
         return self.begun and all(choice.finish_reason is not None for choice in self._choices.values())
 
     def full_answer(self) -> Json:
-        """The answer so far, in the shape of a whole answer."""
+        """The answer so far, in the shape of an answer that was not streamed."""
         head = dict(self._head)
         if "object" in head:
             head["object"] = _OBJECTS.get(str(head["object"]), head["object"])
@@ -171,7 +171,7 @@ class _Choice:
         rest = {name: value for name, value in message.items() if name not in full_message}
         if self._legacy:
             rest["function_call"] = _joined(self._legacy)["function"]
-        # Missing content is null beside other fields, as in whole answers.
+        # Missing content is null if there are other fields, as in answers that are not streamed.
         bare = bool(self._calls or filled or rest)
         full_message["content"] = content or (None if bare else "")
         full_message |= {**filled, **rest}
@@ -192,7 +192,7 @@ class _Choice:
                 call[name] = call.get(name) or value
 
     def _entries(self, logprobs: Any) -> None:
-        """Log-probs of chat are entries, of completions parallel lists; both grow."""
+        """Log-probs of chat are entries, those of completions parallel lists; both are concatenated."""
         if not isinstance(logprobs, dict):
             return
         if self._logprobs is None:
@@ -214,7 +214,7 @@ def _keep(held: Json, name: str, value: Any) -> None:
 
 
 def _grown(held: Any, value: Any) -> Any:
-    """Lists grow, also within an object; of other values the last one counts."""
+    """Lists are concatenated, also within an object; of other values the last one counts."""
     if isinstance(value, list):
         return [*held, *value] if isinstance(held, list) else list(value)
     if isinstance(value, dict):

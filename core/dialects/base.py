@@ -25,7 +25,7 @@ class BadRequest(InvalidInput):
 
 @dataclass(frozen=True, slots=True)
 class ResponseIds:
-    """What the ids of one response and its items are built from.
+    """The parts of the ids of one response and its items.
 
     Attributes:
         step_uid: uid of the call's step.
@@ -51,7 +51,7 @@ class Relay(Protocol):
         ...
 
     def fail(self, error: StudioError) -> bytes:
-        """The last events of a stream that broke off, also before the first ``feed``."""
+        """The last events of an interrupted stream, also before the first ``feed``."""
         ...
 
 

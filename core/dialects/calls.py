@@ -1,4 +1,4 @@
-"""Tool calls and usage of chat answers, whole or streamed."""
+"""Tool calls and usage of chat answers, streamed or not."""
 
 from __future__ import annotations
 

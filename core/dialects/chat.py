@@ -1,7 +1,7 @@
 """OpenAI chat and completions. Engines use the same APIs, so only event streams are built here.
 
-An engine's own stream can lose ids and log-probs, above all with tools. So an answer may be requested whole, made
-durable, and streamed to the agent from here.
+An engine's own stream can lose ids and log-probs, above all with tools. So the gateway may request an answer without
+streaming, record it, and stream it to the agent from here.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class PlainRelay:
 class CompletionsTranslation(PlainTranslation):
     """A completions call.
 
-    ``echo`` is done here, because engines drop the prompt if token ids are requested as well. It is left to the engine
+    ``echo`` is implemented here, because engines drop the prompt if token ids are requested as well. The engine does it
     if the prompt's log-probs are requested or the prompt is a list of ids.
     """
 
@@ -219,7 +219,7 @@ def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     content = message.get("content")
     extras = {key: value for key, value in message.items() if key not in _WHOLE_ONLY and value is not None}
     yield {"role": message.get("role") or "assistant", "content": None if content is None else "", **extras}
-    # Engines name reasoning one way or the other; the agent gets the engine's name.
+    # Engines use one of two names for reasoning; the agent gets the engine's name.
     reasoning = {key: message[key] for key in ("reasoning", "reasoning_content") if message.get(key)}
     if reasoning:
         yield reasoning
@@ -256,7 +256,7 @@ def _with_system(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def with_both_reasonings(messages: Any) -> Any:
-    """Messages whose reasoning has both field names: vLLM reads only ``reasoning``, others ``reasoning_content``.
+    """Messages with reasoning under both field names: vLLM reads only ``reasoning``, others ``reasoning_content``.
 
     An engine drops the unknown field silently, and the next prompt would differ from what was sampled.
     """

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 MAX_DEPTH = 180
-"""Most levels of nesting of a value. The body that contains it adds a few; 200 are allowed in all."""
+"""Maximum nesting of a value. The body that contains it adds a few; 200 are allowed in all."""
 _LONG_NUMBER = re.compile(r"\d{19}")
 
 

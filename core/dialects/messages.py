@@ -249,7 +249,7 @@ def _event(kind: str, **body: Any) -> bytes:
 
 
 def _input(call: ToolCall) -> Json:
-    """A call's input. Arguments that are no JSON object are wrapped as text and restored when they return."""
+    """A call's input. Arguments that are not a JSON object are wrapped as text, and unwrapped in later requests."""
     arguments = parsed_arguments(call.arguments)
     return {RAW_ARGUMENTS: call.arguments} if arguments is None else arguments
 

@@ -1,4 +1,4 @@
-"""Assembles the events of a Messages stream to the whole message."""
+"""Assembles the events of a Messages stream into the full message."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class _Block:
             if name == _PARTIAL:
                 if text.strip():
                     arguments = parsed_arguments(text)
-                    # Cut off: kept as the partial text.
+                    # An interrupted call: its arguments are kept as partial text.
                     block["input"] = {RAW_ARGUMENTS: text} if arguments is None else arguments
             else:
                 begun = block.get(name)

@@ -1,8 +1,8 @@
 """Anthropic Messages requests as OpenAI chat requests.
 
 What chat can't express is dropped and listed: server tools, cited documents by address, redacted thinking. Cache marks
-and Claude Code's billing line are no content and leave no trace, so that requests which differ in nothing else share
-their prefix.
+and Claude Code's billing line are removed without a note, so that requests which differ only in them share their
+prefix.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 from core.dialects.base import BadRequest, Dropped, Json, chat_request, objects, plain_content, text_of
 
 RAW_ARGUMENTS: Final = "raw_arguments"
-"""Key of a tool input that holds arguments which are no JSON object."""
+"""Key of a tool input whose arguments are not a JSON object."""
 BILLING_HEADER: Final = "x-anthropic-billing-header"
 IMAGE_MARK: Final = "[image]"
 """Replaces an image in a tool message; the image follows in a user message."""
@@ -34,7 +34,7 @@ _NOT_CHAT: Final = frozenset(
 )  # fmt: skip
 """Fields of the Messages API without an equivalent in chat. Unknown fields are passed to the engine."""
 _EFFORTS: Final = {"max": "high", "xhigh": "high"}
-"""Efforts that chat engines don't know -> the nearest known one."""
+"""Reasoning efforts that chat engines don't accept -> the nearest accepted one."""
 
 
 def to_chat(body: Mapping[str, Any]) -> tuple[Json, list[str]]:
@@ -140,7 +140,7 @@ def _call(block: Json, where: str) -> Json:
     ):
         arguments = tool_input[RAW_ARGUMENTS]
     else:
-        # Serialised like models and chat templates do, so that the call has its sampled tokens again.
+        # Serialised as models and chat templates do, so that the call has the same tokens as when it was sampled.
         arguments = json.dumps(tool_input if tool_input is not None else {}, ensure_ascii=False)
     return {
         "id": text_of(block.get("id"), f"{where}.content.id"),

@@ -24,8 +24,8 @@ _ECHOED: Final = (
 class ResponseItems:
     """Builds one response and its items, for whole answers and for streams.
 
-    The ids of a response and of its items end alike, in the step's uid and a journal position, so each of them leads
-    to the call's record.
+    The ids of a response and of its items all end with the step's uid and a journal position, so the call's record is
+    found by any of them.
 
     Args:
         body: the agent's request.

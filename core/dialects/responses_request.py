@@ -36,7 +36,7 @@ def to_chat(body: Mapping[str, Any], names: ToolNames, items: Sequence[Json] = (
 
     Args:
         names: empty; filled with the tool of each chat function.
-        items: the full input where it is more than ``body`` has (``previous_response_id``, item references).
+        items: the full input if ``body`` has only a part of it (``previous_response_id``, item references).
 
     Raises:
         BadRequest: an invalid field.
@@ -171,7 +171,7 @@ class _Conversation:
                 if text:
                     break
         if not text and not item.get("encrypted_content"):
-            # An id that is not known here.
+            # An id that this gateway did not issue.
             self._dropped.add("input.reasoning")
         if text:
             answer = self._open(_is_over)

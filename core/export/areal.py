@@ -86,7 +86,7 @@ def _samples(plan: Plan, rows: Rows, rewards: NDArray[np.float32], tensors: Tens
 
 
 def _turns(rows: Rows, responses: Responses) -> NDArray[np.int64]:
-    """For each sampled token the number of its run of loss in its row, int64 [s]; 0 without loss."""
+    """The number of each sampled token's run of loss within its row, int64 [s]; 0 without loss."""
     at, loss = responses.at, rows.loss[responses.at]
     row = np.repeat(rows.row_of_step, rows.n_response)
     goes_on = np.zeros(len(at), dtype=np.bool_)

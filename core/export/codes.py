@@ -1,6 +1,6 @@
-"""Numbers as bytes of JSON, msgpack and pickle, encoded a whole array at a time.
+"""Encodes arrays of numbers as JSON, msgpack and pickle.
 
-Integers are of varying width; their encoders return all bytes and where each number ends::
+Integers have varying widths, so their encoders return all bytes and the end of each number::
 
     json_ints([7, 300])  ->  b"7,300,", [2, 6]
 """
@@ -24,15 +24,15 @@ Encoder = Callable[[NDArray[Any]], tuple[Bytes, Ends]]
 
 COMMA = ord(",")
 BLOCK = 1 << 15
-"""Integers encoded at once: the arrays between stay in the processor's cache."""
+"""Integers encoded at once, so that intermediate arrays stay in the processor's cache."""
 
 
 def json_numbers(values: NDArray[Any]) -> tuple[Bytes, Ends]:
-    """JSON numbers, each with a comma behind it; floats as orjson writes them, shortest for their own width."""
+    """JSON numbers, each followed by a comma; floats in the shortest form for their width, as orjson writes them."""
     text = np.frombuffer(orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY), dtype=np.uint8)
     if not len(values):
         return text[:0], np.zeros(0, dtype=np.int64)
-    # Without the bracket that opens; the one that closes stands where the last comma goes.
+    # Drop the opening bracket and replace the closing one with the last comma.
     body = text[1:].copy()
     body[-1] = COMMA
     return body, np.flatnonzero(body == COMMA) + 1
@@ -89,7 +89,7 @@ def _tagged(tag: int, values: NDArray[Any]) -> Bytes:
 def _packed(
     values: NDArray[Any], words: Callable[[NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]]
 ) -> tuple[Bytes, Ends]:
-    """Of each number's word the first bytes, little-endian, one after another; ``words``: -> words, widths."""
+    """The first bytes of each number's little-endian word, concatenated; ``words`` gives words and widths."""
     parts, widths = [np.zeros(0, dtype=np.uint8)], [np.zeros(0, dtype=np.int64)]
     for at in range(0, len(values), BLOCK):
         made, width = words(values[at : at + BLOCK].astype(np.int64))

@@ -19,7 +19,7 @@ from core.export.sink import Piece, Sink
 from core.export.torch_file import pickled
 
 Code = list[Piece]
-"""Opcodes that push one value."""
+"""Opcodes that push one value onto the pickle's stack."""
 
 Scores = tuple[NDArray[np.int64], NDArray[np.float32]]
 """Places in the flat matrix [B × R], and the values there."""
@@ -53,13 +53,13 @@ def _tensor(array: Code) -> Code:
 
 
 class _Memo:
-    """Values that are pushed again without being made again."""
+    """Values that are built once and pushed several times."""
 
     def __init__(self) -> None:
         self._n = 0
 
     def keep(self, code: Code) -> tuple[Code, Code]:
-        """``code`` that also remembers its value, and the code that pushes that."""
+        """``code`` that also stores its value in the memo, and the code that pushes it from there."""
         place = bytes([self._n])
         self._n += 1
         return [*code, pickle.BINPUT + place], [pickle.BINGET + place]
@@ -129,10 +129,10 @@ def write_data_proto(
     """A pickle of a ``DataProto``.
 
     Args:
-        sink: where to.
+        sink: the output.
         padded: the rows.
         scores: ``rm_scores``; None: the plan's advantages.
-        beside: arrays beside the tensors, [B].
+        beside: non-tensor arrays, [B].
         meta: meta information.
     """
     sink.write(pickle.PROTO + b"\x04" + b"cverl.protocol\nDataProto.from_dict\n" + pickle.EMPTY_DICT + pickle.MARK)

@@ -23,7 +23,7 @@ from core.export.sink import Piece, Sink
 
 @dataclass(frozen=True, slots=True)
 class JsonList:
-    """A JSON list as pieces of text, a comma behind each number."""
+    """A JSON list in pieces of text, with a comma after each number."""
 
     pieces: Sequence[Piece]
 
@@ -64,7 +64,7 @@ def _write_object(sink: Sink, values: Mapping[str, Any]) -> None:
             sink.write(b"[")
             for piece in value.pieces[:-1]:
                 sink.write(piece)
-            # The last number has no comma behind it.
+            # Remove the comma after the last number.
             sink.write(value.pieces[-1][:-1] if value.pieces else b"")
             sink.write(b"]")
         else:
@@ -73,7 +73,7 @@ def _write_object(sink: Sink, values: Mapping[str, Any]) -> None:
 
 
 ZERO = b"0.0,"
-"""Of context, in JSON."""
+"""The value on context, in JSON."""
 
 UNPREDICTED = Difference(
     "The first sampled token of a row without a prompt is in no loss: nothing predicts it",

@@ -106,7 +106,7 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
 
 
 def load_command(name: str) -> str:
-    """A command that writes the file's prompts, with the program beside it."""
+    """A command that writes the file's prompts, and the program that is written with it."""
     return f"python openrlhf_replay.py {name} prompts.jsonl  # needs OpenRLHF; usage: head openrlhf_replay.py"
 
 

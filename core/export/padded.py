@@ -1,8 +1,8 @@
 """Rows for padded matrices, the layout of verl and its descendants: prompts padded left, responses right.
 
 Shapes: B rows, P the longest prompt, R the longest response. A row's prompt ends before its first sampled token;
-what tools said between sampled tokens belongs to the response, with mask 0. What stands in the matrices is kept flat,
-row by row: they are made when a file is loaded (``core.export.data_proto``).
+tool results between sampled tokens belong to the response, with mask 0. The values are kept flat, row by row; the
+matrices are built when a file is loaded (``core.export.data_proto``).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Padded:
 
     @property
     def last_at(self) -> NDArray[np.int64]:
-        """Place of each row's last sampled token in the flat matrix [B × R]: int64 [B]."""
+        """Index of each row's last sampled token in the flat matrix [B × R]: int64 [B]."""
         return np.arange(len(self.last)) * self.widths[1] + self.last
 
 

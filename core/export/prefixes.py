@@ -1,6 +1,6 @@
-"""Token ids of training rows as bytes of a format: what a row shares with an earlier one is encoded once and copied.
+"""Encodes token ids of training rows. Tokens that a row shares with an earlier row are encoded once and copied.
 
-A step's prompt holds the steps before it, so of a trajectory's rows nearly all tokens stand in the row before::
+A step's prompt contains the steps before it, so a row shares nearly all tokens with the row before it::
 
     rows      [5 6 7]   [5 6 7 8 9]        the second shares 3 tokens with the first
     encoded    5 6 7           8 9
@@ -31,7 +31,7 @@ class EncodedIds:
         self._copy_rows(suffixes)
 
     def _copy_rows(self, suffixes: np.ndarray) -> None:
-        """Copy each row's bytes together: what it shares from the row before, then its own."""
+        """Build each row's bytes: those shared with its parent row, then its new ones."""
         borders = self._ends[np.append(self._first_own, len(self._ends) - 1)].tolist()
         self._shared: list[int] = []
         self._begins = [0]
@@ -48,7 +48,7 @@ class EncodedIds:
         self._bytes = out.data
 
     def n_bytes(self, i: int, n: int) -> int:
-        """Bytes of the first ``n`` tokens of row ``i``."""
+        """Number of bytes of the first ``n`` tokens of row ``i``."""
         while n < self._n_shared[i]:
             i = self._parent[i]
         first_own = self._first_own[i]

@@ -1,6 +1,6 @@
 """Exports to prime-rl: micro-batches for its file transport, ``{output_dir}/rollouts/step_{n}/rank_0.bin``.
 
-Rows are packed next-fit under the recipe's token budget; a row that is longer stands alone. Each micro-batch is a
+Rows are packed next-fit under the recipe's token budget; a longer row gets its own micro-batch. Each micro-batch is a
 msgpack array in the order of prime-rl's ``MicroBatch`` fields. Temperatures are per token, those of the captured
 requests; prime-rl divides logits by them, so a step at 0 or at an unknown temperature is refused.
 
@@ -72,7 +72,7 @@ class _MicroBatch:
 
 
 def _array_of(n: int) -> bytes:
-    """How a msgpack array of ``n`` values begins."""
+    """The header of a msgpack array of ``n`` values."""
     if n < 1 << 4:
         return bytes([0x90 | n])
     return struct.pack(">BH", 0xDC, n) if n < 1 << 16 else struct.pack(">BI", 0xDD, n)
@@ -147,7 +147,7 @@ class _Encoder:
             )
 
     def _of_tokens(self, rows: Rows, i: int, steps: slice) -> list[Piece]:
-        """Temperatures: a sampled token's own; of context the next sampled token's, whose logits stand there."""
+        """Temperatures: a sampled token's own; context has the next sampled token's."""
         at, pieces = int(rows.offsets[i]), list[Piece]()
         ends = rows.begins[steps] + rows.n_response[steps]
         for step, end in zip(rows.steps[steps].tolist(), ends.tolist(), strict=True):
@@ -157,7 +157,7 @@ class _Encoder:
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
-    """Write the micro-batches behind their number; where rows are merged, that is known at the end, and they spool."""
+    """Write the number of micro-batches, then these. If rows are merged, they are spooled until the number is known."""
     budget, encoder = plan.recipe.token_budget, _Encoder(plan)
     n_rows = n_tokens = n_loss = n_batches = n_first = 0
     with tempfile.TemporaryFile() as spool:

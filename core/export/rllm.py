@@ -53,12 +53,12 @@ COLUMNS = (
 
 
 class _Numbers:
-    """The JSON lists of some rows, a step each."""
+    """The JSON lists of some rows; each row is a step."""
 
     def __init__(self, plan: Plan, rows: Rows) -> None:
         responses = self._responses = Responses(rows)
         lengths = rows.lengths
-        # Without a prompt the first token is the prompt: something stands before each sampled token.
+        # A sampled token needs context, so in a row without a prompt the first token is the prompt.
         self.n_prompt: list[int] = np.maximum(rows.n_prompt, 1).tolist()
         self.lengths: list[int] = lengths.tolist()
         single = np.flatnonzero((rows.n_prompt == 0) & (lengths < 2))
@@ -77,7 +77,7 @@ class _Numbers:
         )
 
     def prompt_ids(self, i: int) -> orjson.Fragment:
-        """All that stands before the sampled tokens."""
+        """The tokens before the sampled ones."""
         return _json_list([self._ids.part(i, 0, self.n_prompt[i])])
 
     def response_ids(self, i: int) -> orjson.Fragment:
@@ -85,16 +85,16 @@ class _Numbers:
         return _json_list([self._ids.part(i, self.n_prompt[i])])
 
     def logprobs(self, i: int) -> orjson.Fragment:
-        """Of the sampled tokens; empty if all are unknown."""
+        """Log-probs of the sampled tokens; empty if all are unknown."""
         return _json_list(self._responses.pieces(i, self._logprobs, self.n_prompt[i]) if self.known[i] else [])
 
     def advantages(self, i: int) -> orjson.Fragment:
-        """Of the sampled tokens."""
+        """Advantages of the sampled tokens."""
         return _json_list(self._responses.pieces(i, self._advantages, self.n_prompt[i]))
 
 
 def _firsts(rows: Rows) -> NDArray[np.int64]:
-    """Place of each row's first sampled token among all sampled ones; a row is a step, and none is without."""
+    """Index of each row's first token among all sampled tokens. A row is a step and has at least one."""
     firsts: NDArray[np.int64] = np.cumsum(rows.n_response) - rows.n_response
     return firsts
 

@@ -1,7 +1,7 @@
-"""Numbers of training rows by token as bytes of a format: only those of sampled tokens are encoded.
+"""Encodes per-token numbers of training rows; only those of sampled tokens are encoded one by one.
 
-A log-prob, an advantage or a label has one constant on all context, which is most of an agent's row; its bytes are
-written from one buffer again and again::
+Log-probs, advantages and labels have one constant on context, which is most of an agent's row. Its bytes are written
+repeatedly from one buffer::
 
     row       c c c s s c     c: context, s: sampled
     log-probs 0 0 0 a b 0
@@ -21,7 +21,7 @@ from core.tree.sequences import ragged_index
 
 
 class Repeated:
-    """A constant's bytes, any number of times."""
+    """The bytes of a constant, repeated."""
 
     def __init__(self, code: bytes) -> None:
         self._code, self._bytes = code, memoryview(code * 4096)
@@ -35,7 +35,7 @@ class Repeated:
 
 
 class Coded:
-    """Encoded numbers of all sampled tokens of some rows, and the code of the constant that stands on context."""
+    """Encoded numbers of all sampled tokens of some rows, and the encoded constant for context."""
 
     def __init__(self, data: Bytes, ends: Ends, context: bytes) -> None:
         self.data, self.context = np.ascontiguousarray(data).data, Repeated(context)
@@ -48,7 +48,7 @@ class Coded:
 
 
 class Responses:
-    """Where the responses stand in some rows.
+    """The positions of responses in some rows.
 
     Attributes:
         at: int64 [s], places of all sampled tokens in the rows' flat arrays, in the order of ``Coded``.

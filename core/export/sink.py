@@ -1,4 +1,4 @@
-"""A file whose bytes are hashed and written by a thread of its own, while the next ones are encoded."""
+"""A file whose bytes are hashed and written by a separate thread while the next ones are encoded."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import BinaryIO
 
 BATCH_BYTES = 4 << 20
-"""Bytes handed to the thread at once."""
+"""Bytes per batch for the thread."""
 BATCHES_WAITING = 3
-"""Batches that may wait for the thread: an encoder that is faster than the disk is held up here."""
+"""Batches that may wait for the thread; then ``write`` blocks, if the encoder is faster than the disk."""
 
 Piece = bytes | memoryview
 
@@ -19,8 +19,8 @@ Piece = bytes | memoryview
 class Sink:
     """A binary file that is hashed as it is written.
 
-    A ``memoryview`` of bytes is kept until it is on its way, so the memory behind it must not change before.
-    Use it as a context manager: leaving it ends the thread, and an error leaves what waits unwritten.
+    A ``memoryview`` is kept until it is written, so its memory must not change before.
+    Use it as a context manager: leaving it ends the thread; after an error, waiting batches are not written.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -41,13 +41,13 @@ class Sink:
         if kind is None:
             self.drain()
         elif self._thread is not None:
-            # Whatever the thread raises now is less than the error that is on its way.
+            # The first error is raised; a later one of the thread is ignored.
             self._error = error
         self._end()
 
     def write(self, data: Piece) -> int:
         """Append. OSError: an earlier piece could not be written."""
-        # A view that owns nothing, as C++ libraries hand them out, is gone when the call returns.
+        # Copied, because a view from a C++ library is valid only during the call.
         owned = isinstance(data, bytes) or (isinstance(data, memoryview) and data.obj is not None)
         self._pieces.append(data if owned else bytes(data))
         n = len(data)
@@ -101,7 +101,7 @@ class Sink:
 
     def _run(self) -> None:
         while (batch := self._batches.get()) is not None:
-            # After an error batches are taken and dropped, so that the writer never waits for room.
+            # After an error batches are dropped, so that the writer never blocks.
             if self._error is None:
                 try:
                     self._store(batch)

@@ -47,7 +47,7 @@ PLANNED = "--reward-key advantage --disable-rewards-normalization --advantage-es
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """A sample as slime names its fields; its long lists as opcodes."""
+    """A sample with slime's field names; long lists are opcodes."""
 
     fields: dict[str, Any]
     tokens: list[Piece]
@@ -131,7 +131,7 @@ def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
-    """Collect all samples, encoded: whether any is without log-probs decides over all; then one pickle of them."""
+    """Encode all samples, then write one pickle. If one sample lacks log-probs, all are written without."""
     samples: list[_Sample] = []
     n_tokens = n_loss = 0
     unknown: list[Rows] = []

@@ -49,7 +49,7 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
 
 
 def load_command(name: str) -> str:
-    """A command that builds the datums with the program beside the file."""
+    """A command that builds the datums with the program that is written with the file."""
     return f"python -c \"import tinker_datums; print(sum(1 for _ in tinker_datums.datums('{name}')))\"  # needs tinker"
 
 

@@ -1,7 +1,7 @@
 """The container of ``torch.save``, streamed: a zip archive of stored records, a pickle and the tensors' storages.
 
-Each record begins at a multiple of 64 bytes, so that ``torch.load(mmap=True)`` can map it. Sizes stand behind a record
-and in the directory, in 64 bits, so a record may be streamed and be of any size. The same records give the same bytes.
+Each record begins at a multiple of 64 bytes, so that ``torch.load(mmap=True)`` can map it. Sizes follow a record and
+are in the directory, in 64 bits, so a record can be streamed and have any size. The same records give the same bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from core.export.sink import Piece, Sink
 
 ALIGNMENT = 64
 _STREAMED = 1 << 3
-"""Flag of a record whose sizes stand behind it."""
+"""Flag of a record whose sizes follow it."""
 _ZIP64 = 45
 """Version of zip that a reader must know."""
 _IN_64_BITS, _IN_64_BITS_SHORT = 0xFFFFFFFF, 0xFFFF
@@ -27,7 +27,7 @@ _JAN_1980 = 0x21
 
 
 class TorchFile:
-    """Records in the making."""
+    """Writes the records."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -66,7 +66,7 @@ class TorchFile:
         )
 
     def finish(self) -> None:
-        """Append what a reader of this container asks for, and the directory."""
+        """Append the records that readers of this container require, and the directory."""
         for name, value in (
             (".format_version", b"1"),
             (".storage_alignment", b"%d" % ALIGNMENT),
@@ -98,7 +98,7 @@ def pickled(value: Any, protocol: int = 2) -> bytes:
 
 
 class Tensors:
-    """Tensors of a file, each with a storage of its own, and the opcodes that make them when the file is loaded."""
+    """Tensors of a file, each with its own storage, and the opcodes that make them when the file is loaded."""
 
     def __init__(self, file: TorchFile) -> None:
         self._file = file

@@ -109,7 +109,7 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
 
 
 def load_command(name: str) -> str:
-    """A command that reads the file with the program beside it."""
+    """A command that reads the file with the program that is written with it."""
     return f"python -c \"import trl_replay; print(trl_replay.Replay('{name}').prompts())\"  # usage: head trl_replay.py"
 
 

@@ -101,7 +101,7 @@ def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
-    """Collect all rows, then write: how wide the matrices are is known at the end."""
+    """Collect all rows, then write, because the width of the matrices is known at the end."""
     padded = pad(plan, source, merge=merged(settings))
     beside = labels(plan, padded.step, stepwise=settings["rewards"] == "step")
     write_data_proto(sink, padded, scores(plan, padded, settings), beside, {"plan": plan.hash, "timing": {}})

@@ -188,7 +188,7 @@ def concatenate(trees: Sequence[PackedTree], *, pad_to: int | None = None, pad_i
 
     Args:
         trees: rows without padding, over disjoint members of one source.
-        pad_to: length of the row; the rest is padding that sees and is seen by nothing but itself.
+        pad_to: length of the row; the rest is padding; each padding token sees only itself.
         pad_id: token id of the padding.
 
     Raises:

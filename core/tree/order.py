@@ -144,7 +144,9 @@ def _tips(sequences: Sequences, index: Int64) -> Int64:
         if np.array_equal(further, heir):
             return heir
         heir = further
-    return np.where(heir[heir] == heir, heir, np.arange(len(index)))  # equal sequences in a ring lead themselves
+    return np.where(
+        heir[heir] == heir, heir, np.arange(len(index))
+    )  # equal sequences that form a ring are their own tips
 
 
 def _first_rank_sharing(lcp: Int64, rank: Int64, length: Int64) -> Int64:

@@ -107,7 +107,7 @@ def chosen_tab(plan: Plan) -> None:
         excluded_tab(plan)
         return
     first = (min(page_from_query(), -(-plan.n_groups // GROUP_ROWS)) - 1) * GROUP_ROWS
-    here = plan.first_groups(first, GROUP_ROWS)
+    shown_groups = plan.first_groups(first, GROUP_ROWS)
     groups = [
         {
             "prompt_uid": group.prompt_uid,
@@ -117,7 +117,7 @@ def chosen_tab(plan: Plan) -> None:
             "reward": mean([one.reward for one in group.trajectories]),
             "rewards": [one.reward for one in group.trajectories if one.reward is not None],
         }
-        for group in here
+        for group in shown_groups
     ]
     left, right = st.columns([4.5, 5], gap="small")
     config = st.column_config
@@ -146,13 +146,13 @@ def chosen_tab(plan: Plan) -> None:
     cells = event["selection"]["cells"]
     only = groups[cells[0][0]]["prompt_uid"] if cells else None
     matching = [
-        (group, one) for group in here if only is None or group.prompt_uid == only for one in group.trajectories
+        (group, one) for group in shown_groups if only is None or group.prompt_uid == only for one in group.trajectories
     ]
     shown = matching[:TRAJECTORY_ROWS]
     if only:
         subtitle = f"of {only}"
     else:
-        of = "all groups" if len(here) == plan.n_groups else f"these {kit.count(len(here))} groups"
+        of = "all groups" if len(shown_groups) == plan.n_groups else f"these {kit.count(len(shown_groups))} groups"
         cut = f"first {kit.count(len(shown))} of {kit.count(len(matching))} " if len(shown) < len(matching) else ""
         subtitle = f"{cut}of {of}; click a group to narrow, a row to open"
     with right:

@@ -115,11 +115,11 @@ def picker(plan: Plan) -> str:
             return one
         return f"Packed row {index} · {row_tokens[index]:,} tokens"
 
-    def there(one: str | None) -> bool:
+    def is_shown(one: str | None) -> bool:
         return one is not None and (one in number or title(one) != one)
 
     requested = state.query("show")
-    current = requested if requested is not None and there(requested) else names[0]
+    current = requested if requested is not None and is_shown(requested) else names[0]
     listed = names[:LISTED] + [f"{ROW}{index}" for index in range(len(row_tokens))][:LISTED]
     cut = len(names) > LISTED or len(row_tokens) > LISTED
     options = list(dict.fromkeys([current, *listed] if current not in listed else listed))
@@ -137,7 +137,7 @@ def picker(plan: Plan) -> str:
     )
     index = row_number(chosen or current)
     wanted = (chosen or current).strip() if index is None else f"{ROW}{index}"
-    if not there(wanted):
+    if not is_shown(wanted):
         st.caption(f":orange[No group or row {kit.escape_markdown(wanted)} in this plan.]")
         return current
     if wanted != current:

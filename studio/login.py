@@ -35,10 +35,10 @@ def admitted() -> bool:
 def _ask(key: str, address: str) -> None:
     with st.form("admin-key", width=420):
         st.markdown("**Admin key**")
-        given = st.text_input("Admin key", type="password", label_visibility="collapsed", autocomplete="off")
+        entered = st.text_input("Admin key", type="password", label_visibility="collapsed", autocomplete="off")
         sent = st.form_submit_button("Open the studio", type="primary")
     st.caption("The value of `CLAW_STUDIO_API_KEY`. It is kept until this browser tab is closed or reloaded.")
-    if not sent or not given:
+    if not sent or not entered:
         return
     try:
         lifecycle.wrong_keys.check(address)
@@ -46,9 +46,9 @@ def _ask(key: str, address: str) -> None:
         lifecycle.count_refusal(error.type)
         st.error(f"{error.message}: {error.hint}.")
         return
-    if is_studio_key(given.strip(), key):
+    if is_studio_key(entered.strip(), key):
         st.session_state[ADMITTED] = hash_key(key)
         st.rerun()
-    lifecycle.wrong_keys.count_failure(address, hash_key(given))
+    lifecycle.wrong_keys.count_failure(address, hash_key(entered))
     lifecycle.count_refusal("unauthorized")
     st.error("This is not the admin key.")

@@ -294,8 +294,8 @@ def _runs(
     """Runs of tokens with a hit in each step, counted from its prompt's first token.
 
     Answers are always searched. Prompts are searched if a hit is known (``anyway``, or in an answer), or if there are
-    no messages. If a later step extends a step, only the later one is decoded: its hits count for both, so both mask the
-    same tokens.
+    no messages. If a later step extends a step, only the later one is decoded: its hits count for both, so both mask
+    the same tokens.
     """
     runs: list[list[Hit]] = []
     for step, text, token_ids in zip(steps, texts, ids, strict=True):

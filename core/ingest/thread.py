@@ -323,15 +323,15 @@ class Ingest:
         if not self._pool.recovery.forgets_any:
             return parsed
 
-        def there(name: str, uid: str) -> bool:
+        def is_kept(name: str, uid: str) -> bool:
             return not self._pool.recovery.forgets(name, uid, record.segment, record.offset)
 
         if kind in _STEPS:
-            return [step for step in parsed if there("step", step.step_uid)] or None
+            return [step for step in parsed if is_kept("step", step.step_uid)] or None
         if kind == "feedback":
-            return [item for item in parsed if there("feedback", item["feedback_uid"])] or None
+            return [item for item in parsed if is_kept("feedback", item["feedback_uid"])] or None
         if kind in ("complete", "register"):
-            return parsed if there("trajectory", parsed["trajectory_uid"]) else None
+            return parsed if is_kept("trajectory", parsed["trajectory_uid"]) else None
         return parsed
 
     def _append(self, batch: Batch) -> None:

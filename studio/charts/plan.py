@@ -18,8 +18,8 @@ def value_histogram(
 
     ``counted``: the values are integers, so each has its own bar when there are few.
     """
-    given = np.array(values, dtype=np.float64)
-    known = given[~np.isnan(given)]
+    array = np.array(values, dtype=np.float64)
+    known = array[~np.isnan(array)]
     chart = theme.figure(height=height)
     if len(known):
         low, high = float(known.min()), float(known.max())
@@ -73,12 +73,12 @@ def group_strip(
     names = list(dict.fromkeys(groups))
     place = {name: index for index, name in enumerate(names, first)}
     kept = [i for i, reward in enumerate(rewards) if reward is not None]
-    alike: dict[tuple[str, float | None], list[int]] = {}
+    tied_members: dict[tuple[str, float | None], list[int]] = {}
     for i in kept:
-        alike.setdefault((groups[i], rewards[i]), []).append(i)
-    beside = {
+        tied_members.setdefault((groups[i], rewards[i]), []).append(i)
+    offset = {
         i: 0.0 if len(tied) == 1 else 0.7 * at / (len(tied) - 1) - 0.35
-        for tied in alike.values()
+        for tied in tied_members.values()
         for at, i in enumerate(tied)
     }
     known = [abs(value) for value in advantages if value is not None]
@@ -86,7 +86,7 @@ def group_strip(
     shades = [advantages[i] if advantages[i] is not None else 0.0 for i in kept]
     chart = theme.figure(
         go.Scatter(
-            x=[place[groups[i]] + beside[i] for i in kept],
+            x=[place[groups[i]] + offset[i] for i in kept],
             y=[rewards[i] for i in kept],
             mode="markers",
             marker={
@@ -139,9 +139,9 @@ def group_density(group: Ints, rewards: Floats, advantages: Floats, *, height: i
     shape = (CELLS[1], -(-n_groups // each) or 1)
     counts, sums, n_given = np.zeros(shape, np.int64), np.zeros(shape), np.zeros(shape, np.int64)
     np.add.at(counts, (row, column), 1)
-    given = ~np.isnan(advantages[known])
-    np.add.at(sums, (row[given], column[given]), advantages[known][given])
-    np.add.at(n_given, (row[given], column[given]), 1)
+    assigned = ~np.isnan(advantages[known])
+    np.add.at(sums, (row[assigned], column[assigned]), advantages[known][assigned])
+    np.add.at(n_given, (row[assigned], column[assigned]), 1)
     means = np.where(n_given > 0, sums / np.maximum(n_given, 1), np.nan)
     firsts = np.arange(shape[1]) * each
     lasts = np.minimum(firsts + each, n_groups) - 1

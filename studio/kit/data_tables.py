@@ -206,17 +206,17 @@ def selectable_table(
     ``key`` must change with page and filter: Streamlit remembers selected positions, not rows.
     """
     frame = to_frame(rows)
-    here = [str(uid) for uid in frame[spec.uid]]
+    uids = [str(uid) for uid in frame[spec.uid]]
     mount = f"{key}-mount"
     if mount not in st.session_state or key not in st.session_state:
         # The table is mounted for the first time: its check boxes start with the current selection.
-        st.session_state[mount] = [place for place, uid in enumerate(here) if uid in picked]
+        st.session_state[mount] = [place for place, uid in enumerate(uids) if uid in picked]
     event = st.dataframe(
         frame,
         hide_index=True,
         column_order=spec.columns,
         column_config=dict(spec.config),
-        on_select="rerun" if opened is None else lambda: _open(key, here, opened),
+        on_select="rerun" if opened is None else lambda: _open(key, uids, opened),
         selection_mode="multi-row" if opened is None else ["multi-row", "single-cell"],
         selection_default={"selection": {"rows": st.session_state[mount]}},
         placeholder="",
@@ -224,11 +224,11 @@ def selectable_table(
         height=min(height, HEADER_HEIGHT + ROW_HEIGHT * max(len(frame), 1)),
         key=key,
     )
-    chosen = {here[place] for place in event["selection"]["rows"] if place < len(here)}
-    return (picked - set(here)) | chosen
+    chosen = {uids[place] for place in event["selection"]["rows"] if place < len(uids)}
+    return (picked - set(uids)) | chosen
 
 
-def _open(key: str, here: Sequence[str], opened: Callable[[str], None]) -> None:
+def _open(key: str, uids: Sequence[str], opened: Callable[[str], None]) -> None:
     cells = st.session_state[key]["selection"].get("cells") or []
-    if cells and cells[0][0] < len(here):
-        opened(here[cells[0][0]])
+    if cells and cells[0][0] < len(uids):
+        opened(uids[cells[0][0]])

@@ -167,18 +167,18 @@ class Unreliable:
             self.n_connections += 1
             with inside, socket.create_connection(("127.0.0.1", self.port)) as outside:
                 while True:
-                    request = whole(inside)
+                    request = read_message(inside)
                     if not request:
                         break
                     outside.sendall(request)
-                    answer = whole(outside)
+                    answer = read_message(outside)
                     if self.left > 0:
                         self.left -= 1
                         break
                     inside.sendall(answer)
 
 
-def whole(connection: socket.socket) -> bytes:
+def read_message(connection: socket.socket) -> bytes:
     """One message with its body; empty when the other end has closed."""
     message = b""
     while b"\r\n\r\n" not in message:

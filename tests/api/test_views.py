@@ -56,17 +56,17 @@ def test_a_saved_view_is_meant_by_its_name(saved: Studio, client: StudioClient) 
     assert [row["step_uid"] for row in client.steps(view="mine", prompt_uid="va")] == ["va-0.1", "va-1.1"]
     assert "mine" in [row["name"] for row in http.get("/api/v1/views").json()["views"]]
 
-    meant = http.post("/api/v1/plans", json={"view": MEANT, "recipe": GRPO}).json()
-    assert sorted(chosen(meant)) == sorted(listed)
+    expected = http.post("/api/v1/plans", json={"view": MEANT, "recipe": GRPO}).json()
+    assert sorted(chosen(expected)) == sorted(listed)
     ways: list[dict[str, Any]] = [
         {"view": "mine", "recipe": GRPO},
         {"view": {"filters": {"saved_view": "mine"}}, "recipe": GRPO},
         {"recipe": {**GRPO, "view": "mine"}},
     ]
     for body in ways:
-        assert chosen(http.post("/api/v1/plans", json=body).json()) == chosen(meant), body
+        assert chosen(http.post("/api/v1/plans", json=body).json()) == chosen(expected), body
     fetched = http.post("/api/v1/batches/fetch", json={"consumer": "v", "view": "mine", "recipe": GRPO, "shared": True})
-    assert [step["step_uid"] for step in fetched.json()["steps"]] == chosen(meant)
+    assert [step["step_uid"] for step in fetched.json()["steps"]] == chosen(expected)
     with pytest.raises(NotFound, match="nobody"):
         client.call("POST", "/api/v1/plans", {"view": "nobody"})
     assert http.get("/api/v1/steps", params={"view": "nobody"}).status_code == 404

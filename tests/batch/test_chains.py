@@ -210,7 +210,7 @@ FORKED: dict[str, tuple[list[Step], list[int]]] = {
 
 
 @pytest.mark.parametrize("name", FORKED)
-def test_what_goes_on_from_what(pool, name):
+def test_predecessors(pool, name):
     """By the critic: step_gae with γ = λ = 1 and no whitening tells for each step which values follow it."""
     steps, before = FORKED[name]
     add(pool, *steps, reward=1.0)

@@ -184,7 +184,7 @@ def test_each_run_is_a_trajectory_and_each_task_a_group(run: Run) -> None:
     assert [[step["step_index"] for step in steps] for steps in by_run] == [[0, 1, 2]] * 3
 
 
-def test_each_call_is_a_main_one_and_goes_on_from_the_one_before(run: Run) -> None:
+def test_each_call_is_main_and_continues_the_previous_one(run: Run) -> None:
     assert {step["call_kind"] for step in run.steps} == {"main"}
     assert all(step["trainable"] for step in run.steps)
     for start in (0, 3, 6):

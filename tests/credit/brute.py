@@ -138,12 +138,12 @@ def gigpo(groups, gamma=0.95, w=1.0, mode="mean_std_norm", similarity=None):
         clusters: list[tuple[str, list[int]]] = []
         for k, (_, _, anchor) in enumerate(rows):
             for first, members in clusters:
-                alike = (
+                equal = (
                     anchor == first
                     if similarity is None
                     else (SequenceMatcher(None, anchor, first).ratio() >= similarity)
                 )
-                if alike:
+                if equal:
                     members.append(k)
                     break
             else:

@@ -67,7 +67,7 @@ def batch_of_trees(data):
 
 @given(groups, factor, factor)
 @EVERY
-def test_step_gae_runs_along_what_goes_on_from_what(data, gamma, lam):
+def test_step_gae_follows_the_predecessors(data, gamma, lam):
     everyone, batch = batch_of_trees(data)
     credit = get("step_gae").advantages({"gamma": gamma, "lam": lam, "whiten": "none"}, batch)
     expected = [
@@ -79,7 +79,7 @@ def test_step_gae_runs_along_what_goes_on_from_what(data, gamma, lam):
 
 @given(groups, factor, factor)
 @EVERY
-def test_token_gae_runs_along_what_goes_on_from_what(data, gamma, lam):
+def test_token_gae_follows_the_predecessors(data, gamma, lam):
     everyone, batch = batch_of_trees(data)
     credit = get("token_gae").advantages({"gamma": gamma, "lam": lam, "whiten": "none"}, batch)
     expected = [
@@ -141,7 +141,7 @@ def test_three_trees_by_hand(before, rewards, total, values, expected):
 
 @given(groups, factor)
 @EVERY
-def test_returns_run_along_what_goes_on_from_what(data, gamma):
+def test_returns_follow_the_predecessors(data, gamma):
     everyone, batch = batch_of_trees(data)
     returns = [g for t in everyone for g in brute.tree_returns(t.rewards, t.before, gamma)]
     plain = get("turn_discount").advantages({"discount": gamma, "baseline": "none"}, batch)

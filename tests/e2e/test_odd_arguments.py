@@ -115,7 +115,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
         upstream.stop()
 
 
-def test_every_call_is_kept_and_goes_on(made: Made) -> None:
+def test_every_call_is_stored_and_linked(made: Made) -> None:
     stats = made.service.pool.stats.totals()
     assert (stats["n_steps"], stats["n_ingest_errors"]) == (4 * len(ODD), 0)
     for name, dialect in made.sent_again:

@@ -35,7 +35,7 @@ def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-def said(text: str) -> dict[str, Any]:
+def assistant(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
@@ -61,8 +61,8 @@ def partition(names: dict[str, str]) -> set[frozenset[str]]:
 @pytest.mark.parametrize("known", [False, True])
 def test_examples_and_primers_join_neither_attempts_nor_tasks(bench: Bench, known: bool) -> None:
     """Two tasks behind the same few-shot turns, as dspy sends them, and behind the primer of Qwen Code."""
-    shots = [user("2 + 2"), said("4"), user("3 + 3"), said("6")]
-    primer = [user("This is the context. Today's date is ..."), said("Got it. Thanks for the context!")]
+    shots = [user("2 + 2"), assistant("4"), user("3 + 3"), assistant("6")]
+    primer = [user("This is the context. Today's date is ..."), assistant("Got it. Thanks for the context!")]
     for kind, before in (("shots", shots), ("primer", primer)):
         for task in ("a", "b"):
             for attempt in ("0", "1"):
@@ -70,7 +70,7 @@ def test_examples_and_primers_join_neither_attempts_nor_tasks(bench: Bench, know
                 talk = [SYSTEM, *before, user(f"task {task}")]
                 uid = name if known else None
                 bench.feed(call(f"{name}.1", talk, f"answer of {name}", tools=TOOLS, trajectory_uid=uid))
-                talk = [*talk, said(f"answer of {name}"), user("go on")]
+                talk = [*talk, assistant(f"answer of {name}"), user("go on")]
                 bench.feed(call(f"{name}.2", talk, "done", tools=TOOLS, trajectory_uid=uid, at=1e9 + 9))
     uids = list(owners(bench))
     assert partition(owners(bench)) == partition({uid: uid.split(".")[0] for uid in uids})
@@ -112,7 +112,7 @@ def attempts(n: int, *, connections: bool = False, overlap: bool = False) -> lis
             call(f"{number}.1", [SYSTEM, user("task")], "look around", tools=TOOLS, at=at),
             call(
                 f"{number}.2",
-                [SYSTEM, user("task"), said("look around"), user(f"seen {number}")],
+                [SYSTEM, user("task"), assistant("look around"), user(f"seen {number}")],
                 "done",
                 tools=TOOLS,
                 at=at + 0.51 if overlap else at + 100,
@@ -173,7 +173,7 @@ def test_drawn_call_ids_tell_attempts_apart(bench: Bench, as_text: bool) -> None
     for n, uid in reversed(list(enumerate(ids))):
         made = called(uid, "a.txt")
         calls = [{"id": uid, "type": "function", "function": {"name": "read_file", "arguments": {"path": "a.txt"}}}]
-        back = said(f"I look.\nCalling tools:\n{calls}") if as_text else made
+        back = assistant(f"I look.\nCalling tools:\n{calls}") if as_text else made
         bench.feed(call(f"{n}.2", [SYSTEM, user("task"), back, user("seen")], "done", tools=TOOLS, at=1e9 + 50 + n))
     assert partition(owners(bench)) == {frozenset({f"{n}.1", f"{n}.2"}) for n in range(3)}
     rows = bench.pool.steps.page(limit=None).to_pylist()
@@ -221,7 +221,7 @@ def test_thousands_of_open_trajectories_of_unknown_identity(bench: Bench, monkey
     for turn in range(turns):
         for number, talk in enumerate(talks):
             bench.journal.append(call(f"{number}.{turn}", talk, f"answer {number} {turn}", at=1e9 + turn, ids=False))
-            talk += [said(f"answer {number} {turn}"), user(f"seen {turn}")]
+            talk += [assistant(f"answer {number} {turn}"), user(f"seen {turn}")]
     bench.feed()
     assert partition(owners(bench)) == {frozenset(f"{number}.{turn}" for turn in range(turns)) for number in range(n)}
     assert max(looked) == 1
@@ -252,7 +252,7 @@ def test_hundreds_of_open_trajectories_with_the_same_answers_survive_a_restart(
         bench.feed(*calls)
         bench.restart()
         for i, talk in enumerate(talks):
-            talk += [said("Let me look."), user(f"seen {turn} of {i}")]
+            talk += [assistant("Let me look."), user(f"seen {turn} of {i}")]
     expected = {frozenset(f"{number}.{turn}" for turn in range(turns)) for number in range(n)}
     assert partition(owners(bench)) == expected
     assert len(examined) == n * (turns - 1)
@@ -277,7 +277,7 @@ def test_links_survive_a_batch_that_is_bigger_than_memory(bench: Bench) -> None:
     for turn in range(3):
         for name, talk in talks.items():
             records.append(call(f"{name}{turn}", talk, f"answer {name}{turn}", at=1e9 + turn))
-            talk += [said(f"answer {name}{turn}"), user("go on")]
+            talk += [assistant(f"answer {name}{turn}"), user("go on")]
     bench.feed(*records)
     assert partition(owners(bench)) == {frozenset(f"{name}{turn}" for turn in range(3)) for name in "abc"}
     assert len(bench.ingest._linker._trajectories) == 1
@@ -325,7 +325,7 @@ def test_against_a_linker_that_knows(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 4))
     agents: list[dict[str, Any]] = []
     for number in range(n):
-        shots = [one for q, a in data.draw(SHOTS) for one in (user(q), said(a))]
+        shots = [one for q, a in data.draw(SHOTS) for one in (user(q), assistant(a))]
         agents.append(
             {"talk": [SYSTEM, *shots, user(data.draw(st.sampled_from(["q1", "q2", "task"])))], "name": number}
         )
@@ -352,7 +352,7 @@ def test_against_a_linker_that_knows(data: st.DataObject) -> None:
             continue
         truth[uid] = agent["name"]
         agent["last"] = list(agent["talk"]) if not again else None
-        agent["talk"] = [*agent["talk"], said(answer), user(data.draw(st.sampled_from(["q1", "go on"])))]
+        agent["talk"] = [*agent["talk"], assistant(answer), user(data.draw(st.sampled_from(["q1", "go on"])))]
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder))
         try:

@@ -100,7 +100,7 @@ def test_tail_replaced(talk: Talk) -> None:
     assert (link.transition, link.parent_step_uid, link.n_shared_messages) == ("tail_replaced", "s0", 2)
 
 
-def test_forked_when_something_goes_on_from_there_already(talk: Talk) -> None:
+def test_forked_when_another_step_continues_the_parent(talk: Talk) -> None:
     link = talk.say([SYSTEM, u("q"), a("one"), u("other")], "three")
     assert (link.transition, link.call_kind, link.n_shared_messages) == ("forked", "main", 3)
 

@@ -81,18 +81,18 @@ def ask(http: httpx.Client, uid: str, messages: list[dict[str, Any]]) -> None:
     assert answer.status_code == 200, answer.text[:500]
 
 
-def whole(studio: ServeProcess, uid: str, asked: list[list[dict[str, Any]]]) -> None:
+def check_all_steps(studio: ServeProcess, uid: str, requests: list[list[dict[str, Any]]]) -> None:
     """Every step is there, in order, with the ids that the engine told, over HTTP and in an export."""
     http = studio.http
     http.timeout = httpx.Timeout(300)
-    eventually(lambda: http.get("/api/v1/stats").json()["n_steps"] >= len(asked), timeout_s=300)
+    eventually(lambda: http.get("/api/v1/stats").json()["n_steps"] >= len(requests), timeout_s=300)
     assert http.post(f"/api/v1/trajectories/{uid}/complete", json={"reward": 1.0}).status_code == 200
-    wanted = [ids_of(messages) for messages in asked]
+    wanted = [ids_of(messages) for messages in requests]
     steps = http.get(f"/api/v1/trajectories/{uid}").json()["steps"]
-    assert [step["step_index"] for step in steps] == list(range(len(asked)))
+    assert [step["step_index"] for step in steps] == list(range(len(requests)))
     assert all(step["prompt_ids"] == ids for step, ids in zip(steps, wanted, strict=True))
-    assert all(step["messages"] == messages for step, messages in zip(steps, asked, strict=True))
-    assert [step["transition"] for step in steps[1:]] == ["extends"] * (len(asked) - 1)
+    assert all(step["messages"] == messages for step, messages in zip(steps, requests, strict=True))
+    assert [step["transition"] for step in steps[1:]] == ["extends"] * (len(requests) - 1)
     recipe = {"algorithm": "sft", "token_budget": 2 * LONG}
     body = {"view": {"where": f"prompt_uid = '{uid}'"}, "recipe": recipe, "format": "steps_parquet"}
     done = http.post("/api/v1/exports", json=body)
@@ -124,8 +124,8 @@ def test_two_million_tokens_come_back_id_by_id(engine: str, serve: Callable[...,
     walk(serve(engine), "long", list(conversation(2, f"long {LONG}")))
 
 
-def walk(studio: ServeProcess, uid: str, asked: list[list[dict[str, Any]]]) -> None:
-    for messages in asked:
+def walk(studio: ServeProcess, uid: str, requests: list[list[dict[str, Any]]]) -> None:
+    for messages in requests:
         ask(studio.http, uid, messages)
-    whole(studio, uid, asked)
+    check_all_steps(studio, uid, requests)
     assert studio.stop() == 0

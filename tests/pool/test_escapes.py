@@ -147,7 +147,7 @@ def held(answer: httpx.Response, began: float) -> None:
         assert len(answer.content) < 200 << 20
 
 
-def asked(studio: ServeProcess, text: str) -> httpx.Response:
+def post_sql(studio: ServeProcess, text: str) -> httpx.Response:
     return studio.http.post("/api/v1/sql", json={"sql": text, "timeout_s": 1.0, "limit": 1000}, timeout=120)
 
 
@@ -159,7 +159,7 @@ def test_no_way_out(studio: ServeProcess, folder: Path) -> None:
     before, answered = listed(folder), []
     for text in OUTSIDE:
         began = time.monotonic()
-        answer = asked(studio, filled(text, folder))
+        answer = post_sql(studio, filled(text, folder))
         held(answer, began)
         if answer.status_code != 422:
             answered.append(text[:100])
@@ -171,7 +171,7 @@ def test_no_way_out(studio: ServeProcess, folder: Path) -> None:
 def test_no_query_takes_more_than_its_share(studio: ServeProcess, folder: Path, text: str) -> None:
     before = listed(folder)
     began = time.monotonic()
-    answer = asked(studio, text)
+    answer = post_sql(studio, text)
     held(answer, began)
     if answer.status_code == 200:
         assert len(answer.json()["rows"]) <= 1000

@@ -109,20 +109,20 @@ def test_answers_follow_every_write() -> None:
     pool = Pool.open(":memory:", clock=lambda: NOW)
     view = View({"quality": "good"})
 
-    def asked() -> tuple[int, list, int]:
+    def facet_counts() -> tuple[int, list, int]:
         facets = pool.stats.facets(View(), ["quality"])["quality"]
         return pool.steps.count(view), facets, pool.stats.totals()["n_annotations"]
 
-    assert asked() == (0, [], 0)
+    assert facet_counts() == (0, [], 0)
     pool.steps.append([Step("s", "t", "p", 0, NOW)])
-    assert asked() == (0, [(None, 1)], 0)
+    assert facet_counts() == (0, [(None, 1)], 0)
     action = pool.labels.annotate([Annotation("quality", "good", "a", "h", NOW, step_uid="s")])
     for _ in range(2):
-        assert asked() == (1, [("good", 1)], 1)
+        assert facet_counts() == (1, [("good", 1)], 1)
     pool.stats.facets(View(), ["quality"])["quality"].clear()  # what a caller does to its answer is its own
-    assert asked() == (1, [("good", 1)], 1)
+    assert facet_counts() == (1, [("good", 1)], 1)
     pool.labels.undo(action)
-    assert asked() == (0, [(None, 1)], 1)
+    assert facet_counts() == (0, [(None, 1)], 1)
     pool.close()
 
 

@@ -67,10 +67,10 @@ def test_a_saved_view_answers_as_what_it_says(pool: Pool, question: str) -> None
 
 
 def test_bulk_labels_take_a_saved_view(pool: Pool) -> None:
-    meant = set(pool.steps.page(MEANT, limit=None)["step_uid"].to_pylist())
+    expected = set(pool.steps.page(MEANT, limit=None)["step_uid"].to_pylist())
     _, n = pool.labels.annotate_view(NAMED, "step", "tag", "x", author="kim", source="human")
-    assert n == len(meant) > 0
-    assert set(pool.steps.page(View({"tags": "x"}), limit=None)["step_uid"].to_pylist()) == meant
+    assert n == len(expected) > 0
+    assert set(pool.steps.page(View({"tags": "x"}), limit=None)["step_uid"].to_pylist()) == expected
 
 
 def test_saved_views_name_each_other_but_not_themselves(pool: Pool) -> None:

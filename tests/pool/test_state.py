@@ -56,7 +56,7 @@ class Reference:
     def notes(self, **target: str) -> int:
         return sum(a.kind == "note" for a in self.opinions(**target))
 
-    def said(self, uid: str, name: str) -> Any:
+    def latest_value(self, uid: str, name: str) -> Any:
         values = [e[name] for _, e in self.events if e["trajectory_uid"] == uid and e.get(name) is not None]
         return values[-1] if values else None
 
@@ -89,7 +89,7 @@ class Reference:
         rewards = [r for r in map(self.step_reward, family) if r is not None]
         reward = self.latest("reward", trajectory_uid=uid)
         if reward is None:
-            reward = self.said(uid, "reward")
+            reward = self.latest_value(uid, "reward")
         if reward is None and rewards:
             reward = sum(rewards)
         trainable = self.latest("trainable", trajectory_uid=uid)
@@ -101,9 +101,9 @@ class Reference:
             "tags": self.tags(trajectory_uid=uid),
             "n_notes": self.notes(trajectory_uid=uid),
             "complete": self.complete(uid),
-            "outcome": self.said(uid, "outcome"),
-            "channel": self.said(uid, "channel") or (family[0].channel if family else "train"),
-            "prompt_uid": self.said(uid, "prompt_uid") or (first.prompt_uid if first else None),
+            "outcome": self.latest_value(uid, "outcome"),
+            "channel": self.latest_value(uid, "channel") or (family[0].channel if family else "train"),
+            "prompt_uid": self.latest_value(uid, "prompt_uid") or (first.prompt_uid if first else None),
             "n_steps": len(family),
             "correct": self.latest("correct", trajectory_uid=uid),
         }

@@ -148,8 +148,8 @@ def test_a_talk_of_whole_and_streamed_turns_is_one_exact_chain(
         assert step["stream_mode"] == (("relay" if kind == "vllm" else "whole") if turn % 2 else "none")
         prompt = step["prompt_ids"].tolist()
         # Gibberish is not always encoded again as it was sampled; then the chain is realigned, and says so.
-        goes_on = prompt[: len(before)] == before
-        assert step["transition"] == (("extends" if goes_on else "realigned") if turn else None)
+        extends = prompt[: len(before)] == before
+        assert step["transition"] == (("extends" if extends else "realigned") if turn else None)
         before = [*prompt, *step["response_ids"].tolist()]
         assert step["n_response_tokens"] == len(step["response_logprobs"]) > 0
         assert tokenizer.decode(step["response_ids"].tolist()).strip() == text.strip()

@@ -41,12 +41,12 @@ def recorded(record_path: Path) -> Callable[[str], list[dict[str, Any]]]:
     def read(request_id: str, n: int = 1) -> list[dict[str, Any]]:
         """The request's ``n`` choices; the engine writes them after its answer has left."""
 
-        def found() -> list[dict[str, Any]] | None:
+        def rows_of_request() -> list[dict[str, Any]] | None:
             lines = [json.loads(line) for line in record_path.read_text().splitlines()]
             rows = [line for line in lines if line["request_id"] == request_id]
             return rows if len(rows) >= n else None
 
-        return sorted(eventually(found), key=lambda line: line["choice_index"])
+        return sorted(eventually(rows_of_request), key=lambda line: line["choice_index"])
 
     return read
 

@@ -22,7 +22,7 @@ from .folder import Folder, different, say_everything, tables
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Folder, bytes, dict[str, list[str]]]]:
+def full_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Folder, bytes, dict[str, list[str]]]]:
     """A folder with everything said in it, closed; the file's bytes and its tables."""
     folder = Folder(tmp_path_factory.mktemp("flips") / "data")
     say_everything(folder)
@@ -35,9 +35,9 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Folder, byt
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), header=st.booleans())
 def test_a_flipped_bit_changes_nothing_or_is_told(
-    where: float, bit: int, header: bool, said: tuple[Folder, bytes, dict[str, list[str]]]
+    where: float, bit: int, header: bool, full_folder: tuple[Folder, bytes, dict[str, list[str]]]
 ) -> None:
-    folder, whole, was = said
+    folder, whole, was = full_folder
     path = folder.settings.pool_path
     hurt = bytearray(whole)
     hurt[int(where * (12288 if header else len(hurt)))] ^= 1 << bit

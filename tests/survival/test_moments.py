@@ -78,7 +78,7 @@ def writers(tmp_path: Path) -> Iterator[tuple[Folder, list[Writer]]]:
         one.thread.join()
 
 
-def said(folder: Folder, name: str) -> list[str]:
+def writes_of(folder: Folder, name: str) -> list[str]:
     """What a folder holds of one writer, in its order."""
     with folder.pool._db.read() as cursor:
         steps = {uid for (uid,) in cursor.execute("SELECT step_uid FROM steps").fetchall()}
@@ -119,7 +119,7 @@ def test_a_backup_that_is_made_while_all_go_on_is_of_one_moment(
     for k, (before, after) in enumerate(times):
         again = reopened(tmp_path / f"b{k}", tmp_path / f"restored{k}", folder)
         for at, one in enumerate(made):
-            stored = said(again, one.name)
+            stored = writes_of(again, one.name)
             assert stored == (["s", "l"] * (one.n + 1))[: len(stored)], "a beginning of what was said"
             assert 2 * before[at] <= len(stored) <= 2 * (after[at] + 1), "of a time while the backup was made"
             in_backup = [r for r in read_records(tmp_path / f"b{k}" / "journal", {}) if r.segment.startswith(one.name)]
@@ -159,7 +159,7 @@ def test_retention_while_all_go_on_takes_what_it_names_and_nothing_else(
     assert gone == 6
     assert folder.pool.steps.count() == sum(one.n for one in made)
     for one in made:
-        assert said(folder, one.name) == ["s", "l"] * one.n
+        assert writes_of(folder, one.name) == ["s", "l"] * one.n
     assert list(damages(data.journal_dir)) == []
     assert deep_check(folder.pool, data.journal_dir).ok
     again = reopened(tmp_path / "b2", tmp_path / "restored", folder)

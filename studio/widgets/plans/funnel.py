@@ -49,7 +49,7 @@ def funnel_row(
     groups: int,
     trajectories: int,
     steps: int,
-    left: int,
+    n_left: int,
     n_total: int,
     strong: bool = False,
 ) -> list[Any]:
@@ -60,9 +60,9 @@ def funnel_row(
     for cell, value in zip(cells[1:4], (groups, trajectories, steps), strict=True):
         text = kit.count(value).replace("-", "−") if value else "0"
         cell.html(f'<span style="font-weight:{weight};font-variant-numeric:tabular-nums">{text}</span>')
-    share = 100 * left / n_total if n_total else 0
+    share = 100 * n_left / n_total if n_total else 0
     cells[4].html(
         '<div class="cs-bars" style="grid-template-columns:1fr auto"><div class="track">'
-        f'<i style="width:{share:.2f}%"></i></div><div class="n">{kit.count(left)}</div></div>'
+        f'<i style="width:{share:.2f}%"></i></div><div class="n">{kit.count(n_left)}</div></div>'
     )
     return cells

@@ -28,9 +28,9 @@ def recipe_editor(recipe: Recipe, channels: Sequence[str], base: Recipe | None =
     )
     estimator = REGISTRY[edited["algorithm"]]
     st.caption(f"`{estimator.formula}`")
-    given = recipe.options if edited["algorithm"] == recipe.algorithm else {}
+    options = recipe.options if edited["algorithm"] == recipe.algorithm else {}
     with st.expander(f"{estimator.title} options") if estimator.options else nullcontext():
-        edited["options"] = _options(estimator.options, given)
+        edited["options"] = _options(estimator.options, options)
     edited |= _data_source(recipe)
     known = list(dict.fromkeys([recipe.channel, *channels]))
     edited["channel"] = st.selectbox("Channel", known, index=known.index(recipe.channel), help=_doc("channel"))
@@ -137,10 +137,10 @@ def _order_and_limits(recipe: Recipe) -> dict[str, Any]:
     return edited
 
 
-def _options(options: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
+def _options(options: Mapping[str, Option], values: Mapping[str, Any]) -> dict[str, Any]:
     chosen: dict[str, Any] = {}
     for name, option in options.items():
-        value = given.get(name, option.default)
+        value = values.get(name, option.default)
         if option.choices is not None:
             picked = st.selectbox(name, option.choices, index=option.choices.index(value), help=option.description)
         else:

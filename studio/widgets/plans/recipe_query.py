@@ -27,12 +27,12 @@ def query_fields() -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        given = json.loads(text)
+        fields = json.loads(text)
     except ValueError as error:
         raise InvalidInput("The recipe in the URL is not JSON.", field=PARAM) from error
-    if not isinstance(given, dict):
+    if not isinstance(fields, dict):
         raise InvalidInput("The recipe in the URL is not an object.", field=PARAM)
-    return given
+    return fields
 
 
 def safe_recipe() -> Recipe:
@@ -61,8 +61,8 @@ def recipe_to_query(recipe: Recipe, base: Recipe | None = None) -> str | None:
     """The fields that differ from ``base`` (default: the default recipe) as JSON; None when none does."""
     # Compared with all options filled in: an omitted option equals its default.
     base_fields, wanted = (base or Recipe()).to_json(), recipe.to_json()
-    given = recipe.model_dump(mode="json")
-    changed = {name: value for name, value in given.items() if wanted.get(name) != base_fields.get(name)}
+    fields = recipe.model_dump(mode="json")
+    changed = {name: value for name, value in fields.items() if wanted.get(name) != base_fields.get(name)}
     return json.dumps(changed, sort_keys=True, separators=(",", ":")) if changed else None
 
 

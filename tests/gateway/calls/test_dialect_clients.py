@@ -81,7 +81,7 @@ def gpt(gateway) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def said(text: str) -> list[Any]:
+def user_message(text: str) -> list[Any]:
     return [{"role": "user", "content": text}]
 
 
@@ -113,7 +113,7 @@ def ask_claude(client: anthropic.Anthropic, stream: bool, **body: Any) -> anthro
 def test_a_messages_tool_loop(gateway, engine, claude, mode):
     stream = mode != "none"
     tools = [{"name": "add", "description": "Adds.", "input_schema": ADD}]
-    messages = said("What is 2 + 3, and 20 + 30?")
+    messages = user_message("What is 2 + 3, and 20 + 30?")
     answer = ask_claude(claude, stream, system="Be exact.", messages=messages, tools=tools)
     assert [block.type for block in answer.content] == ["thinking", "text", "tool_use", "tool_use"]
     assert answer.content[0].thinking.strip() == "Sum it."
@@ -142,13 +142,13 @@ def test_a_messages_tool_loop(gateway, engine, claude, mode):
 
 
 def test_a_messages_stream_is_kept_alive_by_pings(gateway):
-    body = {"model": "m", "max_tokens": 9, "messages": said("slowly"), "stream": True}
+    body = {"model": "m", "max_tokens": 9, "messages": user_message("slowly"), "stream": True}
     with gateway.http.stream("POST", "/v1/messages?beta=true", json=body) as response:
         lines = [line for line in response.iter_lines() if line.startswith("event: ")]
     assert lines[:2] == ["event: ping", "event: ping"]
     assert lines[-1] == "event: message_stop"
     with anthropic.Anthropic(base_url=gateway.root, api_key="x", max_retries=0) as client:
-        assert ask_claude(client, True, messages=said("slowly")).content[0].text == "here"
+        assert ask_claude(client, True, messages=user_message("slowly")).content[0].text == "here"
 
 
 @every_mode
@@ -156,7 +156,12 @@ def test_malformed_arguments_arrive_and_come_back(gateway, claude, engine, mode)
     stream = mode != "none"
     tools = [{"name": "add", "input_schema": ADD}]
     y = {"role": "assistant", "content": "y"}
-    answer = ask_claude(claude, stream, messages=[*said("x"), y, *said("z"), y, *said("broken call")], tools=tools)
+    answer = ask_claude(
+        claude,
+        stream,
+        messages=[*user_message("x"), y, *user_message("z"), y, *user_message("broken call")],
+        tools=tools,
+    )
     called = gateway.records()[0]["response"]["choices"][0]["message"].get("tool_calls")
     if called is None:  # the engine's parser left the text as it was
         assert "{broken" in answer.content[0].text
@@ -180,7 +185,7 @@ def test_messages_failures(make_gateway, process, engine, fault, status, kind, m
     gateway.engines.add("scripted", process.base_url, streaming="auto" if mode == "none" else mode)
     claude = anthropic.Anthropic(base_url=gateway.root, api_key="unused", max_retries=0)
     with pytest.raises(status) as caught:
-        ask_claude(claude, stream, messages=said(f"fault {fault}."))
+        ask_claude(claude, stream, messages=user_message(f"fault {fault}."))
     assert caught.value.body["type"] == "error"
     assert caught.value.body["error"]["type"] == kind
     (record,) = gateway.records()
@@ -196,7 +201,7 @@ def test_messages_that_do_not_fit_get_400_and_no_record(gateway, claude):
 
 def test_failures_inside_opened_streams(gateway, claude, gpt):
     with pytest.raises(anthropic.APIStatusError) as caught:
-        ask_claude(claude, True, messages=said("fault disconnect."))
+        ask_claude(claude, True, messages=user_message("fault disconnect."))
     assert caught.value.body["error"]["type"] == "api_error"
     events = list(gpt.responses.create(model="m", input="fault disconnect.", stream=True))
     assert [event.type for event in events] == ["response.created", "response.in_progress", "response.failed"]
@@ -206,7 +211,7 @@ def test_failures_inside_opened_streams(gateway, claude, gpt):
 
 
 def test_tokens_are_counted_by_the_engine(gateway, claude):
-    body: dict[str, Any] = {"system": "Be brief.", "messages": said("How long is this?"),
+    body: dict[str, Any] = {"system": "Be brief.", "messages": user_message("How long is this?"),
                             "tools": [{"name": "add", "input_schema": ADD}]}  # fmt: skip
     counted = claude.messages.count_tokens(model="m", **body).input_tokens
     assert counted == ask_claude(claude, False, **body).usage.input_tokens
@@ -222,7 +227,7 @@ def test_input_tokens_of_a_response_are_counted(gateway, gpt):
 
 def test_tokens_are_estimated_where_nobody_counts(make_gateway, upstream):
     gateway = make_gateway(upstream)
-    body = {"model": "m", "messages": said("x" * 400)}
+    body = {"model": "m", "messages": user_message("x" * 400)}
     answer = gateway.http.post("/v1/messages/count_tokens", json=body).json()
     assert answer["estimated"] is True
     assert 100 <= answer["input_tokens"] <= 130
@@ -233,12 +238,12 @@ def test_an_answer_limit_beyond_the_models_context_is_none(gateway, claude, engi
     """Claude Code asks for 128,000 tokens of whatever stands behind the gateway."""
     engine.put("/__script", json={**SCRIPT, "context_length": 1000}).raise_for_status()
     for max_tokens in (128_000, 998):
-        answer = ask_claude(claude, True, max_tokens=max_tokens, messages=said("x"))
+        answer = ask_claude(claude, True, max_tokens=max_tokens, messages=user_message("x"))
         assert answer.content[0].text == "plain answer"
     assert [record["dropped_fields"] for record in gateway.records()] == [["max_tokens"]] * 2
     assert "max_tokens" in gateway.records()[0]["request"]
     with pytest.raises(anthropic.BadRequestError) as caught:
-        ask_claude(claude, False, messages=said("word " * 1000))
+        ask_claude(claude, False, messages=user_message("word " * 1000))
     assert caught.value.body["error"]["message"].startswith("prompt is too long")
 
 
@@ -393,7 +398,7 @@ def test_structured_answers_are_asked_for_and_parsed(make_gateway, upstream):
     assert response_format["type"] == "json_schema"
     assert set(response_format["json_schema"]["schema"]["properties"]) == {"x", "y"}
     claude = anthropic.Anthropic(base_url=gateway.root, api_key="x", max_retries=0)
-    answer = claude.messages.parse(model="m", max_tokens=9, messages=said("a point"), output_format=Point)
+    answer = claude.messages.parse(model="m", max_tokens=9, messages=user_message("a point"), output_format=Point)
     assert answer.parsed_output == Point(x=1, y=2)
     assert set(upstream.last.body["response_format"]["json_schema"]["schema"]["properties"]) == {"x", "y"}
 
@@ -420,7 +425,7 @@ def test_custom_tools_and_images_reach_the_engine_and_calls_come_back(make_gatew
 @pytest.mark.parametrize("path", ["messages", "responses"])
 def test_the_agents_engine_fields_pass_and_what_it_did_not_ask_for_stays_hidden(make_gateway, upstream, path):
     gateway = make_gateway(upstream)
-    prompt = {"messages": said("x"), "max_tokens": 9} if path == "messages" else {"input": "x"}
+    prompt = {"messages": user_message("x"), "max_tokens": 9} if path == "messages" else {"input": "x"}
     body = {"model": "m", **prompt, "min_p": 0.1, "chat_template_kwargs": {"enable_thinking": False}}
     answer = gateway.http.post(f"/v1/{path}", json=body)
     assert upstream.last.body["min_p"] == 0.1
@@ -434,7 +439,7 @@ def test_unauthorized_in_each_shape(make_gateway, upstream):
     gateway = make_gateway(upstream, api_key="secret-key-of-the-gateway")
     with pytest.raises(anthropic.AuthenticationError):
         anthropic.Anthropic(base_url=gateway.root, api_key="no", max_retries=0).messages.create(
-            model="m", max_tokens=9, messages=said("x")
+            model="m", max_tokens=9, messages=user_message("x")
         )
     with pytest.raises(openai.AuthenticationError):
         gateway.sdk("no").responses.create(model="m", input="x")

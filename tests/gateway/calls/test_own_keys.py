@@ -23,7 +23,7 @@ def chunk(text: str | None, **more: Any) -> dict[str, Any]:
     return {"id": "c", "choices": [{"index": 0, "delta": delta, "token_ids": [1, 2], **more}]}
 
 
-def said(chunks: list[dict[str, Any]]) -> str:
+def joined_text(chunks: list[dict[str, Any]]) -> str:
     return "".join(choice["delta"].get("content") or "" for one in chunks for choice in one["choices"])
 
 
@@ -47,12 +47,12 @@ def test_no_cut_of_a_stream_lets_a_key_through(pieces: list[str], cuts: list[int
     for first in range(0, len(came), at_once):
         going += guard.feed(came[first : first + at_once])
         for key in (KEY, OTHER):
-            assert key not in said(going)
+            assert key not in joined_text(going)
     going += guard.rest()
     expected = text
     for key in usable_secrets([KEY, OTHER]):
         expected = expected.replace(key, "[secret]")
-    assert said(going) == expected
+    assert joined_text(going) == expected
     assert guard.cut == (expected != text)
     if not guard.cut:
         assert going == [chunk(part) for part in parts], "what holds no key goes on as it came"

@@ -79,7 +79,7 @@ def body_of(dialect: str, text: str, **more: Any) -> tuple[str, dict[str, Any]]:
     return f"/v1/{path}", {"model": "m", "stream": True, **make(text), **more}
 
 
-def told(gateway: Any, dialect: str, text: str, **more: Any) -> list[tuple[float, str]]:
+def timed_events(gateway: Any, dialect: str, text: str, **more: Any) -> list[tuple[float, str]]:
     """(when, data) of each event, seconds since the request."""
     path, body = body_of(dialect, text, **more)
     start = time.monotonic()
@@ -94,7 +94,7 @@ def stop_reason(dialect: str, events: list[tuple[float, str]]) -> list[str]:
 
 @every_dialect
 def test_words_come_as_they_are_sampled_and_the_record_is_exact(gateway, dialect):
-    events = told(gateway, dialect, "slowly")
+    events = timed_events(gateway, dialect, "slowly")
     first, last = events[0][0], events[-1][0]
     # Tokens are 0.04 s apart: who waits for all of them sees nothing until the end.
     assert last - first > 0.2
@@ -116,7 +116,7 @@ def test_words_come_as_they_are_sampled_and_the_record_is_exact(gateway, dialect
 def test_the_record_is_the_answer_in_one_piece(gateway, process):
     body = {"model": "scripted-1", "messages": HI, "return_token_ids": True, "logprobs": True}
     whole = httpx.post(f"{process.base_url}/chat/completions", json=body, timeout=120).json()
-    told(gateway, "chat", "hi")
+    timed_events(gateway, "chat", "hi")
     streamed = gateway.records()[0]["response"]
     for answer in (whole, streamed):
         del answer["id"], answer["created"]
@@ -152,7 +152,7 @@ def test_the_end_of_an_answer_waits_for_the_disk(make_gateway, process, dialect)
 
 def last_event(gateway: Any, dialect: str, text: str) -> tuple[list[Any], Any]:
     """The events that came, parsed, and the last one of them."""
-    events = [json.loads(data) for _, data in told(gateway, dialect, text) if data != "[DONE]"]
+    events = [json.loads(data) for _, data in timed_events(gateway, dialect, text) if data != "[DONE]"]
     return events, events[-1]
 
 
@@ -179,7 +179,7 @@ def test_best_effort_goes_on_and_counts(make_gateway, process):
     gateway = make_gateway(capture="best_effort")
     gateway.engines.add("scripted", process.base_url)
     gateway.journal.close()
-    assert stop_reason("chat", told(gateway, "chat", "slowly"))
+    assert stop_reason("chat", timed_events(gateway, "chat", "slowly"))
     assert gateway.stats.snapshot()["n_dropped"] == 1
 
 
@@ -214,7 +214,7 @@ def test_an_engine_that_begins_with_nonsense_keeps_its_status(gateway, fault):
 
 
 def test_a_stream_without_its_end_mark_is_whole_when_the_answer_is(gateway):
-    events = told(gateway, "chat", "fault no_done.")
+    events = timed_events(gateway, "chat", "fault no_done.")
     assert events[-1][1] == "[DONE]"
     assert gateway.records()[0]["error"] is None
 
@@ -447,7 +447,7 @@ def test_a_stream_that_lost_tokens_was_the_last_one(make_gateway, upstream):
 def test_the_scripted_engine_loses_ids_of_tool_calls_once(gateway):
     tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
     for _ in range(2):
-        told(gateway, "chat", "fault stream_lost_ids.", tools=tools)
+        timed_events(gateway, "chat", "fault stream_lost_ids.", tools=tools)
     first, second = gateway.records()
     assert extract_tokens(first["response"], 0, "chat").mismatch
     assert extract_tokens(second["response"], 0, "chat").mismatch is None

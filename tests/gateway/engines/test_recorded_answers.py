@@ -29,7 +29,7 @@ def choices() -> list[Any]:
     ]
 
 
-def said(choice: dict[str, Any]) -> str:
+def text_of(choice: dict[str, Any]) -> str:
     """What the choice says in text, where it holds all of it."""
     return choice["text"] if "text" in choice else choice["message"]["content"]
 
@@ -69,7 +69,7 @@ def test_ids_and_log_probs_are_the_answer_s(name: str, exchange: str, index: int
     if not text.startswith("<tool_call>"):
         # llama.cpp takes white space off the ends of what a chat says; the ids still have it.
         ends = str.strip if name == "llamacpp" else str
-        assert ends(text) == ends(said(choice))
+        assert ends(text) == ends(text_of(choice))
     elif choice["finish_reason"] == "tool_calls":
         (call,) = choice["message"]["tool_calls"]
         assert json.loads(text.removeprefix("<tool_call>").removesuffix("</tool_call>"))["name"] == "get_weather"

@@ -91,7 +91,7 @@ def test_the_first_word_comes_before_the_last_is_said(hosted, upstream, wire, di
     assert (record["stream_mode"], record["http_status"], record["error"]) == ("relay", 200, None)
 
 
-def told(message: Any) -> dict[str, Any]:
+def comparable(message: Any) -> dict[str, Any]:
     """A message without what says nothing and what LiteLLM makes up: call ids where a provider has none."""
     calls = [
         {"id": call["id"] if call["id"] in ("call_f", "call_g") else None, "function": call["function"]}
@@ -106,7 +106,7 @@ def told(message: Any) -> dict[str, Any]:
 
 def steps(record: dict[str, Any]) -> list[Any]:
     return [
-        (step.status, step.finish_reason, told(step.response_message), step.token_source, step.mismatch,
+        (step.status, step.finish_reason, comparable(step.response_message), step.token_source, step.mismatch,
          step.response_logprobs is not None and list(step.response_logprobs), step.messages, step.tools)
         for step in drafts_of_call(record, "s", 0)
     ]  # fmt: skip

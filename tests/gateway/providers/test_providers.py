@@ -88,13 +88,13 @@ def test_a_field_reaches_the_provider_or_is_told_to_be_left_out_or_renamed(make_
     gateway = make_gateway(timeout_s=60.0)
     gateway.engines.add("hosted", model, kind="litellm", api_base=upstream.base_url, api_key="k" * 20)
 
-    def told() -> tuple[list[str], dict[str, list[str]]]:
+    def dropped_and_renamed() -> tuple[list[str], dict[str, list[str]]]:
         record = gateway.records()[-1]
         return record["dropped_fields"], (record.get("engine_facts") or {}).get("renamed_fields", {})
 
     for name, value in FIELDS.items():
         assert gateway.chat(**{name: value}).status_code == 200
-        dropped, renamed = told()
+        dropped, renamed = dropped_and_renamed()
         if name in upstream.last.body:
             assert (dropped, renamed) == ([], {})
         elif renamed:
@@ -103,7 +103,7 @@ def test_a_field_reaches_the_provider_or_is_told_to_be_left_out_or_renamed(make_
         else:
             assert dropped == [name]
     gateway.chat(**FIELDS)
-    dropped, renamed = told()
+    dropped, renamed = dropped_and_renamed()
     assert {*dropped, *renamed} == FIELDS.keys() - upstream.last.body.keys()
     assert {name for names in renamed.values() for name in names} <= upstream.last.body.keys()
 

@@ -37,7 +37,7 @@ async def bomb() -> AsyncIterator[bytes]:
     yield head.encode() + squeezed
 
 
-async def asked(answer: Callable[[], AsyncIterator[bytes]], read: Callable, bounds: Bounds) -> int:
+async def n_bytes_sent(answer: Callable[[], AsyncIterator[bytes]], read: Callable, bounds: Bounds) -> int:
     """Bytes that the engine got rid of."""
     sent = 0
 
@@ -72,7 +72,7 @@ def test_a_head_without_end_is_refused(answer: Callable[[], AsyncIterator[bytes]
         raise AssertionError("there was no head")
 
     with pytest.raises(HttpError, match=f"its headers are over {HEAD} bytes"):
-        asyncio.run(asked(answer, read, Bounds(head=HEAD)))
+        asyncio.run(n_bytes_sent(answer, read, Bounds(head=HEAD)))
 
 
 def test_a_bomb_is_inflated_a_bounded_piece_at_a_time() -> None:
@@ -83,7 +83,7 @@ def test_a_bomb_is_inflated_a_bounded_piece_at_a_time() -> None:
         while piece := await got.readany():
             longest, total = max(longest, len(piece)), total + len(piece)
 
-    asyncio.run(asked(bomb, read, Bounds()))
+    asyncio.run(n_bytes_sent(bomb, read, Bounds()))
     assert total == PLAIN + 1
     assert longest <= 1 << 20
 
@@ -93,4 +93,4 @@ def test_a_body_that_is_too_long_is_refused() -> None:
         await got.read()
 
     with pytest.raises(HttpError, match="its answer is over"):
-        asyncio.run(asked(bomb, read, Bounds(answer=1 << 21)))
+        asyncio.run(n_bytes_sent(bomb, read, Bounds(answer=1 << 21)))

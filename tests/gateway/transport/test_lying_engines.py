@@ -214,7 +214,7 @@ def liar() -> Iterator[Liar]:
 
 
 @pytest.fixture
-def told(make_gateway: Any, liar: Liar) -> Any:
+def lying_gateway(make_gateway: Any, liar: Liar) -> Any:
     """A gateway whose engine lies."""
     gateway = make_gateway(
         timeouts=Timeouts(total=4.0, connect=4.0), bounds=Bounds(answer=1 << 20, head=100_000, aside=1 << 20)
@@ -258,8 +258,8 @@ def by_h11(received: bytes, *, closed: bool) -> tuple[bytes | None, bytes]:
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lie_is_an_error_or_what_another_reader_reads(told: Any, liar: Liar, lie: str) -> None:
-    got, words = ask(told, lie)
+def test_a_lie_is_an_error_or_what_another_reader_reads(lying_gateway: Any, liar: Liar, lie: str) -> None:
+    got, words = ask(lying_gateway, lie)
     assert STOLEN not in got.text
     body, behind = by_h11(liar.said[words], closed=False)
     if got.status_code == 200:
@@ -268,19 +268,19 @@ def test_a_lie_is_an_error_or_what_another_reader_reads(told: Any, liar: Liar, l
     else:
         assert got.status_code in (502, 504), got.text
         assert got.json()["error"]["message"] and got.json()["error"]["type"]
-    honest(told)
-    honest(told)
+    honest(lying_gateway)
+    honest(lying_gateway)
     if got.status_code != 200 or behind:
         assert lie not in liar.used_again
 
 
-def test_an_answer_that_nobody_asked_for_is_nobodys(told: Any, liar: Liar) -> None:
+def test_an_answer_that_nobody_asked_for_is_nobodys(lying_gateway: Any, liar: Liar) -> None:
     """It comes on a connection that is kept for the next caller."""
-    got, words = ask(told, "late")
+    got, words = ask(lying_gateway, "late")
     assert got.json()["choices"][0]["message"]["content"] == words
     time.sleep(0.4)
     for _ in range(3):
-        honest(told)
+        honest(lying_gateway)
     assert "late" not in liar.used_again
     assert liar.used_again == [], "an engine that has done so is given a connection for each call"
 
@@ -319,18 +319,18 @@ def test_an_answer_that_waits_to_be_received_is_nobodys() -> None:
         assert asyncio.run(two(f"http://127.0.0.1:{server.getsockname()[1]}/")) == [b"1", b"1"]
 
 
-def test_answers_without_end_end_in_typed_errors_beside_callers_who_notice_nothing(told: Any) -> None:
+def test_answers_without_end_end_in_typed_errors_beside_callers_who_notice_nothing(lying_gateway: Any) -> None:
     results: dict[tuple[str, bool], Any] = {}
 
     def suffer(lie: str, stream: bool) -> None:
-        results[lie, stream] = ask(told, lie, stream=stream)[0]
+        results[lie, stream] = ask(lying_gateway, lie, stream=stream)[0]
 
     lies = [threading.Thread(target=suffer, args=(lie, stream)) for lie in ENDLESS for stream in (False, True)]
     for each in lies:
         each.start()
     n = 0
     while any(each.is_alive() for each in lies):
-        honest(told)
+        honest(lying_gateway)
         n += 1
     assert n > 20
     assert len(results) == 2 * len(ENDLESS)

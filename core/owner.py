@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import AlreadyOwned, PoolError
+from core.journal.lock import take
 
 LOCK_NAME = "owner.lock"
 NOTE_NAME = "owner.json"
@@ -33,14 +34,9 @@ class OwnerLock:
             directory.mkdir(parents=True, exist_ok=True)
             fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as err:
-            raise PoolError(
-                f"{directory} can't be used: {err.strerror}",
-                field="data_dir",
-                hint="make it writable for this user, or set CLAW_STUDIO_DATA_DIR to another folder",
-            ) from err
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as err:
+            raise _unusable(directory, err) from err
+        # `running_service` of another process may hold the lock for a moment.
+        if not take(fd):
             os.close(fd)
             note = _read(directory) or {}
             at = f" at {note['base_url']}" if "base_url" in note else ""
@@ -48,7 +44,13 @@ class OwnerLock:
                 f"{directory} already has an owner: process {note.get('pid', 'unknown')}{at}",
                 field="data_dir",
                 hint="use that service, stop it, or choose another folder with CLAW_STUDIO_DATA_DIR",
-            ) from err
+            )
+        try:
+            # A killed owner leaves its note. Another program may have its port by now, and clients send their key there.
+            (directory / NOTE_NAME).unlink(missing_ok=True)
+        except OSError as err:
+            os.close(fd)
+            raise _unusable(directory, err) from err
         return cls(directory, fd)
 
     def announce(self, base_url: str, *, pages_address: str | None = None) -> None:
@@ -74,6 +76,14 @@ def running_service(directory: Path) -> dict[str, Any] | None:
         except BlockingIOError:
             return _read(directory)
     return None
+
+
+def _unusable(directory: Path, error: OSError) -> PoolError:
+    return PoolError(
+        f"{directory} can't be used: {error.strerror}",
+        field="data_dir",
+        hint="make it writable for this user, or set CLAW_STUDIO_DATA_DIR to another folder",
+    )
 
 
 def _read(directory: Path) -> dict[str, Any] | None:

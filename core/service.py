@@ -214,6 +214,8 @@ class Service:
         compaction = Compaction(self.pool.recovery.compact_log)
 
         def check_and_clean() -> None:
+            if self.fleet is not None:
+                self.fleet.look()
             self._health.check()
             sweep()
             compaction()

@@ -30,6 +30,11 @@ START_TIMEOUT_S: Final = 90.0
 ACK_TIMEOUT_S: Final = 5.0
 STOP_TIMEOUT_S: Final = 30.0
 BACKOFF_S: Final = (0.1, 0.5, 2.0, 10.0)
+SILENT_LOOKS: Final = 20
+"""Looks without a sign of life, half a second each, after which a worker is reported. A worker gives one each second.
+"""
+HUNG_LOOKS: Final = 240
+"""Looks after which a silent worker is killed and restarted."""
 STEADY_S: Final = 30.0
 """A worker that ran longer than this is restarted at once, seconds."""
 
@@ -45,6 +50,7 @@ class _Process:
         self.acked = 0
         self.failure: str | None = None
         self.ready = False
+        self.n_missed = 0
         self.popen = subprocess.Popen(
             [sys.executable, "-m", "core.workers.worker"],
             stdin=subprocess.PIPE,
@@ -156,11 +162,26 @@ class Fleet:
                 self._threads[name] = thread
                 thread.start()
 
+    def look(self) -> None:
+        """Count the looks since each worker's last sign of life, and kill one that hangs. Call it twice a second.
+
+        Looks are counted, not seconds: while this process is stopped, it can't hear a worker.
+        """
+        with self._state_changed:
+            running = [process for process in self._processes.values() if process.ready]
+        for process in running:
+            process.n_missed += 1
+            if process.n_missed == HUNG_LOOKS:
+                log.error("gateway process %s (%d) hangs; it is killed", process.name, process.popen.pid)
+                process.popen.kill()
+
     def problems(self) -> list[str]:
-        """One line for each worker that can't write its journal or does not accept calls."""
+        """One line for each worker that can't write its journal, hangs, or does not accept calls."""
         with self._state_changed:
             away = [name for name in self.names if name not in self._processes or not self._processes[name].ready]
+            silent = [p for p in self._processes.values() if p.ready and p.n_missed >= SILENT_LOOKS]
         problems = [f"gateway process {name} does not accept calls" for name in away if not self._stopping.is_set()]
+        problems += [f"gateway process {p.name} ({p.popen.pid}) is stopped or hangs" for p in silent]
         return problems + [f"gateway process {name}: {error}" for name, error in dict(self._journal_errors).items()]
 
     def add_engine(self, name: str, base_url: str, *, models: Sequence[str]) -> None:
@@ -265,6 +286,10 @@ class Fleet:
                 if "news" in message:
                     self._stats.absorb(process.name, message["news"])
                     self._on_journalled()
+                elif "beat" in message:
+                    process.n_missed = 0
+                elif "fence" in message:
+                    process.sender.send({"do": "fence", "fence": message["fence"]})
                 elif "engines" in message:
                     self._engine_status[process.name] = message["engines"]
                 elif "journal_error" in message:

@@ -23,14 +23,15 @@ from core.config import Settings
 from core.engine_host import add_configured_engines, bounds_of, timeouts_of
 from core.errors import EngineError, StudioError
 from core.garbage import settle_memory
-from core.gateway.access.admission import Admission
+from core.gateway.access.admission import Admission, Asgi
 from core.gateway.access.hosts import Hosts
 from core.gateway.app import GatewayDeps, create_gateway
 from core.gateway.calls.identity import KeyStore
 from core.gateway.calls.policy import PolicyState
 from core.gateway.engines.registry import EngineSet
-from core.gateway.http.asgi import Receive, Scope, Send
-from core.gateway.http.fast_router import FastRouter
+from core.gateway.http.asgi import Receive, Scope, Send, send_whole
+from core.gateway.http.error_shapes import refusal
+from core.gateway.http.fast_router import FastRouter, matched_path
 from core.gateway.http.limits import ServerLimits, raise_descriptor_limit
 from core.gateway.http.server import GatewayServer
 from core.gateway.telemetry.call_log import log_call
@@ -39,6 +40,7 @@ from core.gateway.transport.http1 import HttpClient
 from core.journal import Journal
 from core.logs import set_up
 from core.types import PolicyEvent
+from core.workers.fence import Fence, OwnerSilent
 from core.workers.forward import Forwarder
 from core.workers.ledger_client import LedgerClient
 from core.workers.pipe import Sender, messages
@@ -73,6 +75,36 @@ class EngineClient:
         self._answers.put(answer)
 
 
+class _FencedPolicy(PolicyState):
+    """The policy's state in a worker: no call begins with a version that the owner may have replaced meanwhile."""
+
+    def __init__(self, fence: Fence, *, sync_timeout_s: float) -> None:
+        super().__init__(sync_timeout_s=sync_timeout_s)
+        self._fence = fence
+
+    async def start(self, max_wait_s: float) -> int | None:
+        await self._fence.passed()
+        return await super().start(max_wait_s)
+
+
+class _Fenced:
+    """ASGI middleware: a request waits until the fence is open, or gets 503."""
+
+    def __init__(self, app: Asgi, fence: Fence) -> None:
+        self._app = app
+        self._fence = fence
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                await self._fence.passed()
+            except OwnerSilent as error:
+                body, headers = refusal(matched_path(scope), scope["headers"], error)
+                await send_whole(send, error.http_status, body, headers)
+                return
+        await self._app(scope, receive, send)
+
+
 class Worker:
     """A gateway without a pool.
 
@@ -94,7 +126,8 @@ class Worker:
         )
         self.keys = KeyStore()
         self.keys.load(begin["keys"])
-        self.policy = PolicyState(sync_timeout_s=settings.policy_sync_timeout_s)
+        self.fence = Fence(send)
+        self.policy = _FencedPolicy(self.fence, sync_timeout_s=settings.policy_sync_timeout_s)
         self.policy.restore(PolicyEvent(**event) for event in begin["policy"])
         self.policy.resume_sync(begin["sync"])
         self.stats = WorkerStats(clock=time.time)
@@ -130,7 +163,7 @@ class Worker:
         )
         raise_descriptor_limit()
         self.server = GatewayServer(
-            app,
+            _Fenced(app, self.fence),
             host=settings.host,
             port=begin["port"],
             shared=True,
@@ -158,6 +191,8 @@ class Worker:
             self.policy.end_sync()
         elif action == "engine":
             self.engines.add(**message["engine"])
+        elif action == "fence":
+            self.fence.answered(message["fence"])
         elif action == "may":
             self.ledger.handle_answer(message)
         elif action == "local_engine":
@@ -179,17 +214,23 @@ class Worker:
         last = False
         while not last:
             last = self._done.wait(REPORT_EVERY_S)
+            self.fence.tick()
             changes = self.stats.changes()
             if changes is not None:
                 self._send({"changes": changes})
             if time.monotonic() - looked_at >= ENGINES_EVERY_S or last:
                 looked_at = time.monotonic()
                 if not last:
+                    # Sent by the event loop, so that the owner notices one that hangs.
+                    self.server.call_soon(self._beat)
                     self._look_after()
                 for name, value in (("engines", self.engines.status()), ("journal_error", self.journal.error)):
                     if last_sent[name] != value:
                         last_sent[name] = value
                         self._send({name: value})
+
+    def _beat(self) -> None:
+        self._send({"beat": True})
 
     def _look_after(self) -> None:
         """Revive the journal writer. If the server's thread has ended, exit, so that the owner restarts the worker."""

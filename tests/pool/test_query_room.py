@@ -118,3 +118,28 @@ def test_a_kill_in_the_middle_of_a_copy_leaves_no_file(tmp_path: Path) -> None:
         assert any(name.endswith("(deleted)") for name in unnamed)
         process.kill()
     assert {path.name for path in tmp_path.iterdir()} - there <= {"pool.duckdb.wal"}
+
+
+MANY_DESCRIPTORS = """
+import os, resource, sys
+from pathlib import Path
+from core.pool import Pool
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
+pool = Pool.open(Path(sys.argv[1]) / "pool.duckdb", memory="200MB")
+held = [os.open("/dev/null", os.O_RDONLY) for _ in range(1500)]
+print(pool.sql.run("SELECT count(*) FROM steps").table.column(0).to_pylist())
+pool.close()
+"""
+
+
+def test_a_process_with_many_connections_answers_queries(tmp_path: Path) -> None:
+    """Descriptors over 1023 are what ``select(2)`` can't wait for."""
+    done = subprocess.run(
+        [sys.executable, "-c", MANY_DESCRIPTORS, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout == "[0]\n", done.stderr[-2000:]

@@ -10,6 +10,8 @@ from core.gateway.http.limits import BODIES_AT_ONCE, ServerLimits
 
 MIN_AGE_S: Final = 1.0
 """A connection idle for less is likely to be reused at once, so it is not closed to make room."""
+PAUSE_S: Final = 1.0
+"""A check that is later than this shows that the process did not run, seconds."""
 SPARE_CONNECTIONS: Final = 16
 """Connections above the limit, besides an eighth of it, that still get an error response."""
 
@@ -23,6 +25,10 @@ class AgentConnection(Protocol):
 
     def make_room(self) -> None:
         """Close it to make room for another one."""
+        ...
+
+    def excuse(self, seconds: float) -> None:
+        """Do not count these seconds against the client."""
         ...
 
 
@@ -45,6 +51,7 @@ class OpenConnections:
         self._open: set[AgentConnection] = set()
         self._waiting: dict[AgentConnection, float] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
 
     @property
     def full(self) -> bool:
@@ -85,12 +92,18 @@ class OpenConnections:
         self._waiting.pop(connection, None)
 
     def _watch(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self.limits.check_every_s, self._check_all)
+        loop = asyncio.get_running_loop()
+        self._due = loop.time() + self.limits.check_every_s
+        self._timer = loop.call_at(self._due, self._check_all)
 
     def _check_all(self) -> None:
         self._timer = None
         now = asyncio.get_running_loop().time()
+        late = now - self._due
         for connection in list(self._open):
+            if late > PAUSE_S:
+                # What clients have sent meanwhile waits in the kernel.
+                connection.excuse(late)
             connection.check(now)
         if self._open:
             self._watch()

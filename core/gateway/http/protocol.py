@@ -246,6 +246,11 @@ class HttpProtocol(HttpToolsProtocol):
         elif now - self._since > self._limits.idle_timeout_s:
             self.transport.close()
 
+    def excuse(self, seconds: float) -> None:
+        """Do not count these seconds against the client: this process did not run."""
+        self._since += seconds
+        self._unsent_since += seconds
+
     def make_room(self) -> None:
         """Make room for another connection."""
         if self._reading == _HEAD:

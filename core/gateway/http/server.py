@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
@@ -105,6 +106,7 @@ class GatewayServer:
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def running(self) -> bool:
@@ -149,6 +151,14 @@ class GatewayServer:
             raise StudioError(f"the gateway did not start: {self._failure or 'see its log'}", field="port")
         return self.port
 
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Call it on the server's event loop; nothing happens if the loop has ended."""
+        loop = self._loop
+        if loop is not None:
+            # The loop may close meanwhile.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(callback)
+
     def revive(self) -> None:
         """Serve again on the same port if the thread has ended unexpectedly. Raises StudioError."""
         if not self.running:
@@ -173,10 +183,12 @@ class GatewayServer:
         try:
             # The runner closes the loop's async generators, and with them the engines' connections.
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                self._loop = runner.get_loop()
                 runner.run(server.serve(sockets=[sock]))
         except BaseException as error:
             self._failure = error
             log.exception("the gateway's event loop failed")
         finally:
+            self._loop = None
             started.set()
             sock.close()

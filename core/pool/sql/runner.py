@@ -128,11 +128,12 @@ class Worker:
             raise Stopped(f"Stopped: it took more than {MAX_GROWTH >> 20} MiB of memory.")
 
     def _wait(self, limits: _Limits, *, write: bool = False) -> None:
+        # `select` refuses descriptors over 1023, which a process with many connections has.
+        poll = select.poll()
+        poll.register(self._sock, select.POLLOUT if write else select.POLLIN)
         while True:
             self._check(limits)
-            wait = [self._sock]
-            readable, writable, _ = select.select([] if write else wait, wait if write else [], [], POLL_S)
-            if readable or writable:
+            if poll.poll(POLL_S * 1000):
                 return
 
     def _send(self, message: dict[str, Any], limits: _Limits, fds: list[int] | None = None) -> None:

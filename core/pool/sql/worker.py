@@ -200,8 +200,11 @@ def main() -> None:
     _database().close()
     _limit_process()
     send(sock, {"ready": os.getpid()})
+    # `select` refuses descriptors over 1023; the service passes its own number on.
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
     while True:
-        if not select.select([sock], [], [], IDLE_S)[0]:
+        if not poll.poll(IDLE_S * 1000):
             return
         try:
             request, _ = _receive(sock)

@@ -6,7 +6,9 @@ import asyncio
 import gzip
 import http.client
 import json
+import os
 import socket
+import time
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +19,9 @@ import pytest
 from starlette.applications import Starlette
 
 from core.gateway.app import create_gateway
+from core.gateway.http.asgi import MAX_MEMBERS, plain_body
 from core.gateway.http.fast_router import FastRouter
+from core.gateway.served_dialects import BadRequest
 from tests.gateway.upstream import Upstream
 
 CHAT = {"model": "policy", "messages": [{"role": "user", "content": "hi"}]}
@@ -37,6 +41,29 @@ def test_two_gzip_members_are_one_body(gateway) -> None:
     sent = gzip.compress(body[:9]) + gzip.compress(body[9:])
     answer = gateway.http.post("/v1/chat/completions", content=sent, headers={"Content-Encoding": "gzip"})
     assert answer.status_code == 200
+
+
+def test_many_gzip_members_take_no_more_time_than_their_bytes() -> None:
+    """The reference is Python's own gzip, which reads on behind a member without copying what follows."""
+    members = [gzip.compress(b"%d " % n) for n in range(MAX_MEMBERS)]
+    body = b"".join([*members[:-1], gzip.compress(os.urandom(4 << 20))])
+    started = time.process_time()
+    expected = gzip.decompress(body)
+    theirs_s = time.process_time() - started
+    started = time.process_time()
+    assert plain_body(body, "gzip", 8 << 20) == expected
+    assert time.process_time() - started < 20 * theirs_s + 1.0
+    with pytest.raises(BadRequest, match="members"):
+        plain_body(body + members[0], "gzip", 8 << 20)
+
+
+def test_a_megabyte_of_empty_gzip_members_is_refused_at_once(gateway) -> None:
+    bomb = gzip.compress(b"") * 1_000_000
+    started = time.process_time()
+    answer = gateway.http.post("/v1/chat/completions", content=bomb, headers={"Content-Encoding": "gzip"})
+    assert answer.status_code == 400 and "members" in answer.text
+    assert time.process_time() - started < 10.0
+    assert gateway.records() == []
 
 
 @pytest.mark.parametrize(

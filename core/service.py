@@ -52,6 +52,7 @@ from core.pool import Pool
 from core.pool.cache.readahead import CacheWarmer
 from core.pool.upkeep.compaction import Compaction
 from core.pool.upkeep.recovery import check_recoverable
+from core.pool.upkeep.trashedruns import uptime
 from core.rebuild import restore_missing_opinions
 from core.serving.process import EngineProcess
 from core.supervise import Supervisor
@@ -142,6 +143,7 @@ class Service:
             clock=self.clock,
             opinions=settings.opinions_dir,
             trash=settings.trash_dir,
+            elapsed=lambda: uptime()[1],
         )
         opened.callback(self.pool.close)
         self.journal = Journal(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -36,41 +37,76 @@ SELECT trajectory_uid FROM (
     WHERE b.state = 'acked' AND (NOT $shared OR b.consumer = $consumer)
 ) GROUP BY trajectory_uid HAVING $max_uses IS NOT NULL AND count(*) >= $max_uses::BIGINT
 """
+_RUNNING = """
+SELECT batch_uid, epoch(expires_at), epoch(coalesce(
+    (SELECT max(e.created_at) FROM batch_events e WHERE e.batch_uid = b.batch_uid AND e.event IN ('leased', 'renewed')),
+    leased_at
+)) FROM batches b WHERE state = 'leased'
+"""
+# By the order of the events: their times are the clock's, which may have been set back in between.
 _TAKEN_AGAIN = """
 SELECT count(*) FROM batch_steps mine
 JOIN batch_steps other USING (trajectory_uid)
 JOIN batches b ON b.batch_uid = other.batch_uid
+JOIN batch_events e ON e.batch_uid = b.batch_uid AND e.event = b.state
 WHERE mine.batch_uid = $uid AND b.batch_uid <> $uid AND b.state IN ('leased', 'acked')
-    AND (SELECT leased_at FROM batches WHERE batch_uid = $uid)
-        <= CASE b.state WHEN 'acked' THEN b.finished_at ELSE b.leased_at END
+    AND e.rowid > (SELECT coalesce(max(rowid), -1) FROM batch_events WHERE batch_uid = $uid AND event = 'leased')
 """
 
 
 class Batches:
-    """``pool.batches``: leases, and the record of consumption. Times are UTC seconds."""
+    """``pool.batches``: leases, and the record of consumption. Times are UTC seconds.
 
-    def __init__(self, database: Database) -> None:
+    A lease ends after its time has passed, not when the clock shows ``expires_at``: a clock that is set forward would
+    hand a trainer's groups to another one.
+
+    Args:
+        database: the pool's file.
+        elapsed: seconds that no setting of the clock changes; by default the database's clock.
+    """
+
+    def __init__(self, database: Database, elapsed: Callable[[], float] | None = None) -> None:
         self._db = database
+        self._elapsed = elapsed or database.clock
+        self._ends: dict[str, float] = {}
+        self._ends_lock = threading.Lock()
 
     def expire(self) -> list[str]:
         """End leases whose time is over; returns their uids."""
-        now = timestamp(self._db.clock())
-        due = "state = 'leased' AND expires_at <= ?"
         with self._db.read() as cursor:
-            if not cursor.execute(f"SELECT count(*) FROM batches WHERE {due}", [now]).fetchone()[0]:
+            if not any(left <= 0 for left in self._left_s(cursor).values()):
                 return []
+        now = timestamp(self._db.clock())
         with self._db.write(NO_CHANGES) as cursor:
-            expired = cursor.execute(
-                f"UPDATE batches SET state = 'expired', finished_at = ? WHERE {due} RETURNING batch_uid", [now, now]
-            ).fetchall()
-            for (uid,) in expired:
+            # A lease may have been renewed meanwhile.
+            expired = [uid for uid, left in self._left_s(cursor).items() if left <= 0]
+            for uid in expired:
+                cursor.execute("UPDATE batches SET state = 'expired', finished_at = ? WHERE batch_uid = ?", [now, uid])
                 _event(cursor, uid, "expired", None, now)
-        return [uid for (uid,) in expired]
+        return expired
 
     def next_expiry(self) -> float | None:
         """When the first running lease ends; None when there is none."""
         with self._db.read() as cursor:
-            return seconds(cursor.execute("SELECT min(expires_at) FROM batches WHERE state = 'leased'").fetchone()[0])
+            left = self._left_s(cursor).values()
+        return self._db.clock() + min(left) if left else None
+
+    def _left_s(self, cursor: Cursor) -> dict[str, float]:
+        """How long each running lease may still last, seconds.
+
+        A lease of an earlier run has what the clock leaves of it, and at most what it was given: the clock may have
+        been set meanwhile.
+        """
+        leased = cursor.execute(_RUNNING).fetchall()
+        now, elapsed = self._db.clock(), self._elapsed()
+        with self._ends_lock:
+            for uid, until, granted_at in leased:
+                self._ends.setdefault(uid, elapsed + min(until - now, until - granted_at))
+            return {uid: round(self._ends[uid] - elapsed, 3) for uid, *_ in leased}
+
+    def _lasts(self, batch_uid: str, lease_s: float) -> None:
+        with self._ends_lock:
+            self._ends[batch_uid] = self._elapsed() + lease_s
 
     def in_use(self, consumer: str, *, shared: bool, max_uses: int | None) -> pa.Array:
         """Trajectories that this consumer's next batch may not hold: string [n].
@@ -104,6 +140,7 @@ class Batches:
                 cursor.execute(f"INSERT INTO batch_steps SELECT ?, {', '.join(STEP_COLUMNS)} FROM batch_rows", [uid])
             cursor.executemany("INSERT INTO batch_plans VALUES (?, ?, ?)", [[uid, *part] for part in parts.items()])
             _event(cursor, uid, "leased", {"expires_at": batch["expires_at"]}, timestamp(batch["leased_at"]))
+            self._lasts(uid, batch["expires_at"] - batch["leased_at"])
 
     def renew(self, batch_uid: str, expires_at: float, *, consumer: str | None = None) -> dict[str, Any]:
         """Move a running lease's end. NotFound, or Conflict when it runs no more or is another consumer's."""
@@ -113,6 +150,7 @@ class Batches:
                 raise _wrong_state(batch, "renewed")
             cursor.execute("UPDATE batches SET expires_at = ? WHERE batch_uid = ?", [timestamp(expires_at), batch_uid])
             _event(cursor, batch_uid, "renewed", {"expires_at": expires_at}, timestamp(self._db.clock()))
+            self._lasts(batch_uid, expires_at - self._db.clock())
             return _batch(cursor, batch_uid)
 
     def finish(
@@ -152,6 +190,8 @@ class Batches:
             )
             _event(cursor, batch_uid, state, detail, now)
             _insert_metrics(cursor, batch_uid, update, metrics, steps, now)
+            with self._ends_lock:
+                self._ends.pop(batch_uid, None)
             return _batch(cursor, batch_uid)
 
     def get(self, batch_uid: str) -> dict[str, Any]:
@@ -180,12 +220,12 @@ class Batches:
         return read_plan(log.directory, batch_uid, parts[PLACE].decode())
 
     def of_request(self, consumer: str, request_id: str) -> dict[str, Any] | None:
-        """The newest batch that this request got, or None."""
+        """The batch that this request holds or has consumed, else the newest that it got, or None."""
         with self._db.read() as cursor:
             batches = rows(
                 cursor,
                 "SELECT * FROM batches WHERE consumer = ? AND request_id = ?"
-                " ORDER BY leased_at DESC, rowid DESC LIMIT 1",
+                " ORDER BY state IN ('leased', 'acked') DESC, leased_at DESC, rowid DESC LIMIT 1",
                 [consumer, request_id],
             )
         return public(batches[0]) if batches else None

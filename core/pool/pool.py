@@ -60,7 +60,9 @@ class Pool:
         cache: the caches in memory.
     """
 
-    def __init__(self, database: Database, *, trash: Path | None = None) -> None:
+    def __init__(
+        self, database: Database, *, trash: Path | None = None, elapsed: Callable[[], float] | None = None
+    ) -> None:
         self._db = database
         self._writer = writer = Writer(database)
         texts = TextSearch()
@@ -83,7 +85,7 @@ class Pool:
         self.values = Values(database)
         self.views = SavedViews(database, reader)
         self.recipes = Recipes(database)
-        self.batches = Batches(database)
+        self.batches = Batches(database, elapsed)
         self.consumption = Consumption(database)
         self.versions = Versions(database, reader, self.rewards)
         self.screening = Screening(database)
@@ -113,6 +115,7 @@ class Pool:
         clock: Callable[[], float] = time.time,
         opinions: Path | None = None,
         trash: Path | None = None,
+        elapsed: Callable[[], float] | None = None,
     ) -> Pool:
         """Open or create the file and bring its schema up to date.
 
@@ -120,12 +123,13 @@ class Pool:
             opinions: folder of the opinions log; None keeps none. Where ``recovery`` is ``behind`` it afterwards, the
                 journal has to be read to its end and ``recover`` called before anything else is written.
             trash: folder that deleted data is moved to; None: deletion is final.
+            elapsed: seconds that no setting of the clock changes, for leases; by default ``clock``.
 
         Raises:
             PoolDamaged: the file can't be read.
             PoolError: it can't be opened, migrated or written, or the log can't.
         """
-        pool = cls(Database(path, memory=memory, threads=threads, clock=clock), trash=trash)
+        pool = cls(Database(path, memory=memory, threads=threads, clock=clock), trash=trash, elapsed=elapsed)
         if opinions is not None:
             try:
                 pool.recovery.keep_log(opinions)

@@ -72,7 +72,7 @@ class Recipes:
         """The channel's active recipe version, or None."""
         with self._db.read() as cursor:
             newest = cursor.execute(
-                "SELECT name, version FROM active_recipes WHERE channel = ? ORDER BY activated_at DESC, rowid DESC"
+                "SELECT name, version FROM active_recipes WHERE channel = ? ORDER BY rowid DESC"
                 " LIMIT 1",
                 [channel],
             ).fetchone()

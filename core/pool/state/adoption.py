@@ -11,10 +11,11 @@ from core.pool.store.content import decode
 from core.pool.store.database import Cursor, rows
 from core.rewards.policy import parse_policy
 
+# By the order of the rows, which are only appended: the clock may have been set back in between.
 _ADOPTED = """
 SELECT a.channel, a.name, a.version, p.policy, a.author, a.adopted_at FROM (
     FROM adopted_reward_policies
-    QUALIFY row_number() OVER (PARTITION BY channel ORDER BY adopted_at DESC, rowid DESC) = 1
+    QUALIFY row_number() OVER (PARTITION BY channel ORDER BY rowid DESC) = 1
 ) a JOIN reward_policies p ON p.name = a.name AND p.version = a.version
 ORDER BY a.channel
 """

@@ -72,8 +72,7 @@ class Recipes:
         """The channel's active recipe version, or None."""
         with self._db.read() as cursor:
             newest = cursor.execute(
-                "SELECT name, version FROM active_recipes WHERE channel = ? ORDER BY rowid DESC"
-                " LIMIT 1",
+                "SELECT name, version FROM active_recipes WHERE channel = ? ORDER BY rowid DESC LIMIT 1",
                 [channel],
             ).fetchone()
             return None if newest is None or newest[0] is None else _version(cursor, newest[0], newest[1])

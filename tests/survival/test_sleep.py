@@ -105,9 +105,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("gateways", ["0", "2"])
-def test_a_machine_that_sleeps(
-    serve: Callable[..., ServeProcess], engine: str, tmp_path: Path, gateways: str
-) -> None:
+def test_a_machine_that_sleeps(serve: Callable[..., ServeProcess], engine: str, tmp_path: Path, gateways: str) -> None:
     machine = Machine(serve, engine, tmp_path, gateways)
     machine.finished("a", "b")
     short, long = machine.key("short", HOUR), machine.key("long", DAY)
@@ -129,13 +127,14 @@ def test_a_machine_that_sleeps(
     assert (machine.call("x", short).status_code, machine.call("x", long).status_code) == (401, 200)
     renewed = machine.http.post(f"/api/v1/batches/{asleep['batch_uid']}/renew", json={"consumer": "asleep"})
     assert renewed.status_code == 409, renewed.text
-    assert machine.http.post(
-        f"/api/v1/batches/{lasting['batch_uid']}/ack", json={"consumer": "lasting"}
-    ).status_code == 200
+    assert (
+        machine.http.post(f"/api/v1/batches/{lasting['batch_uid']}/ack", json={"consumer": "lasting"}).status_code
+        == 200
+    )
     # Nobody was handed its groups, so what was trained in the night counts.
-    assert machine.http.post(
-        f"/api/v1/batches/{asleep['batch_uid']}/ack", json={"consumer": "asleep"}
-    ).status_code == 200
+    assert (
+        machine.http.post(f"/api/v1/batches/{asleep['batch_uid']}/ack", json={"consumer": "asleep"}).status_code == 200
+    )
     eventually(machine.is_well)
     assert machine.call("after").status_code == 200
     eventually(lambda: machine.http.get("/api/v1/stats").json()["n_steps"] == 7)

@@ -24,8 +24,8 @@ import httpx
 import pytest
 
 from core.config import Settings
-from core.serving.process import EngineProcess
 from core.service import Service
+from core.serving.process import EngineProcess
 from core.workers import fleet as fleet_module
 from tests.conftest import ServeProcess, eventually
 from tests.left_out import only_in_ci
@@ -49,9 +49,7 @@ def workers(pid: int) -> list[int]:
 
 def children(pid: int) -> list[int]:
     return [
-        int(child)
-        for task in Path(f"/proc/{pid}/task").iterdir()
-        for child in (task / "children").read_text().split()
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
     ]
 
 
@@ -248,9 +246,7 @@ def test_a_worker_that_hangs_is_told_and_replaced(
 
 
 @LONG
-def test_an_owner_that_was_stopped_blames_no_worker(
-    serve: Callable[..., ServeProcess], engine: EngineProcess
-) -> None:
+def test_an_owner_that_was_stopped_blames_no_worker(serve: Callable[..., ServeProcess], engine: EngineProcess) -> None:
     """It could not hear them: their signs of life are counted by its own looks, not by the clock."""
     service = serve(str(engine.base_url), env={"CLAW_STUDIO_GATEWAYS": "2"})
     before = workers(service.process.pid)
@@ -292,9 +288,7 @@ def test_time_in_which_a_server_was_stopped_is_not_its_clients(
     assert service.stop() == 0
 
 
-def test_a_query_process_that_is_stopped_is_replaced(
-    serve: Callable[..., ServeProcess], engine: EngineProcess
-) -> None:
+def test_a_query_process_that_is_stopped_is_replaced(serve: Callable[..., ServeProcess], engine: EngineProcess) -> None:
     service = serve(str(engine.base_url))
 
     def ask() -> httpx.Response:

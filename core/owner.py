@@ -46,7 +46,7 @@ class OwnerLock:
                 hint="use that service, stop it, or choose another folder with CLAW_STUDIO_DATA_DIR",
             )
         try:
-            # A killed owner leaves its note. Its port may be another program's by now, and clients send their key there.
+            # A killed owner leaves its note. Another program may have the port now, and clients send their key to it.
             (directory / NOTE_NAME).unlink(missing_ok=True)
         except OSError as err:
             os.close(fd)

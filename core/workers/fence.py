@@ -61,7 +61,7 @@ class Fence:
                 self._send({"fence": self._n_asked})
             self._seen_at = now
 
-    def answered(self, number: int) -> None:
+    def handle_answer(self, number: int) -> None:
         """Handle the owner's answer: all messages sent before it are applied."""
         with self._lock:
             if number != self._n_asked:

@@ -192,7 +192,7 @@ class Worker:
         elif action == "engine":
             self.engines.add(**message["engine"])
         elif action == "fence":
-            self.fence.answered(message["fence"])
+            self.fence.handle_answer(message["fence"])
         elif action == "may":
             self.ledger.handle_answer(message)
         elif action == "local_engine":

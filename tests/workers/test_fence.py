@@ -48,10 +48,10 @@ def test_after_a_pause_a_call_waits_for_the_answer_to_the_last_question(first: s
         clock.now += 10
         fence.tick()
         assert sent == [{"fence": 1}, {"fence": 2}]
-        fence.answered(1)
+        fence.handle_answer(1)
         await asyncio.sleep(0.05)
         assert not held.done(), "the answer is from before the second pause"
-        fence.answered(2)
+        fence.handle_answer(2)
         await asyncio.wait_for(held, 10)
         await fence.passed()
 
@@ -65,5 +65,5 @@ def test_an_owner_that_stays_silent_is_a_typed_error(monkeypatch: pytest.MonkeyP
     clock.now += 10
     with pytest.raises(OwnerSilent):
         asyncio.run(fence.passed())
-    fence.answered(1)
+    fence.handle_answer(1)
     asyncio.run(fence.passed())

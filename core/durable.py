@@ -17,7 +17,7 @@ def sync_folder(path: Path) -> None:
 
 
 def check_place(handle: int, path: Path) -> None:
-    """OSError if the open file is not what stands at ``path``: it, or a folder above it, was removed or replaced."""
+    """OSError if the open file is not the one at ``path``: it, or a parent folder, was removed or replaced."""
     try:
         current, opened = path.stat(), os.fstat(handle)
         same = (current.st_dev, current.st_ino) == (opened.st_dev, opened.st_ino)

@@ -29,7 +29,7 @@ class ResponseItems:
 
     Args:
         body: the agent's request.
-        tools: which tool of the request each chat function stands for.
+        tools: the request's tool for each chat function.
     """
 
     def __init__(self, body: Mapping[str, Any], ids: ResponseIds, tools: ToolNames) -> None:

@@ -110,7 +110,9 @@ def pad(plan: Plan, reader: TokenReader, *, merge: bool) -> Padded:
         shares=None if np.isnan(joined["shares"]).any() else joined["shares"],
         last=joined["last"],
         step=joined["step"],
-        unknown=unknown_logprobs(unknown, "verl computes them all anew, and corrects nothing for who sampled"),
+        unknown=unknown_logprobs(
+            unknown, "verl computes all of them again, without correction for the sampling policy"
+        ),
     )
 
 

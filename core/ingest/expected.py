@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 
 class ExpectedPositions:
-    """The last record of each segment that a client was told is stored. Thread-safe."""
+    """The last record of each segment whose storage was confirmed to a client. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Validates entries of ``feedback`` records. A bad entry becomes an ingest error; the batch goes on."""
+"""Validates entries of ``feedback`` records. A bad entry becomes an ingest error; the other entries are processed."""
 
 from __future__ import annotations
 

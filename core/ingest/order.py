@@ -53,7 +53,7 @@ def _timed(items: Iterator[JournalItem], now: float) -> Iterator[tuple[float, Jo
     """Items with their times; an item without a time gets that of the item before it."""
     at = 0.0
     for one in items:
-        # A writer's order is never changed, whatever its clock does.
+        # A writer's order is never changed, even if its clock jumps.
         at = max(at, time_of(one) or 0.0)
         if now < at <= now + _SKEW_S:
             return

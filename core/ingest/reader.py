@@ -83,7 +83,7 @@ class RecordReader:
     def __init__(self, *, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._held = 0
-        # The latest one is read whatever its trajectory, and stays however large: cachetools.LRUCache has neither.
+        # Not cachetools.LRUCache: the latest entry is read for any trajectory, and stays even if it is too large.
         self._entries: OrderedDict[str, _CacheEntry] = OrderedDict()
 
     def parse(self, payload: bytes) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class JournalReader:
         if place != self._place:
             raise JournalError(
                 f"the folder {self._dir} was removed or replaced while the studio uses it",
-                hint="put it back; reading goes on by itself after that",
+                hint="put it back; reading then continues by itself",
             )
 
     def _writer(self, names: list[str], after: Mapping[str, int]) -> Iterator[JournalItem]:

@@ -54,7 +54,7 @@ def damage_between(segment: str, at: int, next_at: int, begin: int, end: int) ->
     if not n_missing and not n_bad and begin == end:
         return None
     if n_bad == 0:
-        what = f"{n_missing} bytes are missing" if n_missing else "records stand in another order than was written"
+        what = f"{n_missing} bytes are missing" if n_missing else "records are in another order than written"
     elif n_missing == n_bad:
         what = f"{n_bad} bytes are no record"
     else:

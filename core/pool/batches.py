@@ -161,8 +161,7 @@ class Batches:
 
         ``metrics`` and ``steps`` (as in ``add_metrics``) are stored in the same transaction.
 
-        An expired lease may still be acknowledged while nobody else was handed any of its trajectories: the trainer
-        was only late.
+        An expired lease may still be acknowledged if no other batch has got one of its trajectories since.
 
         Raises:
             NotFound: no such batch.

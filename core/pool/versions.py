@@ -410,7 +410,7 @@ def _first_hash(cursor: Cursor, version_id: int) -> str | None:
 
 
 def content_hash(cursor: Cursor, version_id: int) -> str:
-    """sha256 over all that a version holds, whatever the ids are that the file gave its steps."""
+    """sha256 over the content of a version; independent of the file's internal step ids."""
     digest = hashlib.sha256(b"claw-studio dataset 1")
     for sql in (_HASHED, _HASHED_REWARDS, _HASHED_VALUES):
         update_hash(digest, arrow(cursor, sql, [version_id]))

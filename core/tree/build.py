@@ -30,7 +30,7 @@ _MAX_PACKED = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedTree:
-    """The compressed prefix tree of m sequences as one packed row (several trees may stand side by side).
+    """The compressed prefix tree of m sequences as one packed row (a row may have several trees).
 
     ``members`` says which sequence of the source each of the m rows of ``run_offsets`` is; ``order``,
     ``lcp`` and ``novel_start`` are by rank in sorted order.

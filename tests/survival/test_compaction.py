@@ -1,4 +1,4 @@
-"""The opinions log begun anew: nothing is lost at any point of it, and plans stand in it once.
+"""Compaction of the opinions log: nothing is lost at any point of it, and each plan is in the log once.
 
 The references: the pool's tables row by row before and after, and the data folder as it is on disk at each moment,
 which is what a kill there leaves.

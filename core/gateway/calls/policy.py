@@ -85,7 +85,7 @@ class PolicyState:
 
     @property
     def sync_expired(self) -> bool:
-        """Whether a sync was started and not finished in time, so that calls go on without it."""
+        """Whether a sync was started and not finished in time, so that calls continue without it."""
         return self._sync is not None and not self.syncing
 
     def _left_s(self) -> float:

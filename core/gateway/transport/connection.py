@@ -49,7 +49,7 @@ UNBOUND: Final = Bounds(answer=None, head=None, aside=None)
 
 
 class ConnectionOwner(Protocol):
-    """The owner of connections, which is told their state."""
+    """The owner of connections, which is notified of their state."""
 
     bounds: Bounds
 
@@ -198,7 +198,7 @@ class EngineConnection(asyncio.Protocol):
         else:
             if self._head:
                 self._wake()
-            # The parser buffers an unfinished header, and skips what stands between pieces of a body, at any length.
+            # The parser buffers an unfinished header, and skips bytes between pieces of a body, of any length.
             self._raw_bytes += len(data)
             max_head_bytes = self._owner.bounds.head
             framing = self._raw_bytes - self._body_bytes

@@ -43,7 +43,7 @@ class Inflater:
         except zlib.error as error:
             raise ValueError(f"the body is not {self._encoding}: {error}") from error
         if self._decoder.unused_data or (self._decoder.eof and not plain):
-            raise ValueError(f"the body goes on behind the end of what is {self._encoding}")
+            raise ValueError(f"the body continues after the end of its {self._encoding} data")
         return plain
 
     def end(self) -> None:

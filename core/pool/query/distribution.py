@@ -52,7 +52,7 @@ def distribution(reader: ViewReader, view: View, column: str, by: str | None, bi
     apart = None if by is None else STEP_COLUMNS.get(by)
     if by is not None and (apart is None or apart.kind not in KINDS):
         names = ", ".join(c.name for c in STEP_COLUMNS.values() if c.kind in KINDS)
-        raise InvalidInput(f"Steps can't be told apart by {by!r}.", field="by", hint=f"Columns: {names}.")
+        raise InvalidInput(f"Steps can't be split by {by!r}.", field="by", hint=f"Columns: {names}.")
     if not 1 <= bins <= 1000:
         raise InvalidInput("bins is between 1 and 1000.", field="bins")
     with reader.reading(view) as (cursor, seen), reads.explained(view):

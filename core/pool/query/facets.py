@@ -63,7 +63,7 @@ def _plain_of_trajectory(column: Column) -> bool:
 
 
 def _count_joint(cursor: Cursor, condition: Condition, names: Sequence[str]) -> dict[str, Counter[Any]]:
-    # Hashes of 64 bits stand for the combinations: grouping by numbers is much quicker than by eight texts. That two
+    # Combinations are grouped by 64-bit hashes: grouping by numbers is much quicker than by eight texts. That two
     # of even 100,000 combinations meet in one has a chance of one in 10^9.
     sql = f"""
     WITH combination AS (

@@ -135,14 +135,14 @@ class _Renderer:
     def _all(self, nodes: list[Any], joiner: str = ", ") -> str:
         return joiner.join(self.render(node) for node in nodes)
 
-    def _count_value(self) -> None:
-        """Count what makes values. InvalidInput for too many."""
+    def _count_call(self) -> None:
+        """Count a function call. InvalidInput for too many."""
         self.n_calls += 1
         if self.n_calls > MAX_CALLS:
             raise _refuse(f"A condition has at most {MAX_CALLS} functions.")
 
     def _count_pattern(self, n_states: int) -> None:
-        """Count what patterns take. InvalidInput for too much."""
+        """Add the size of a pattern. InvalidInput for too much."""
         self.n_states += n_states
         if self.n_states > MAX_PATTERN:
             raise _refuse(f"The patterns are too long together, or repeat too much: over {MAX_PATTERN} characters.")
@@ -216,7 +216,7 @@ class _Renderer:
             word = "IN" if kind == "COMPARE_IN" else "NOT IN"
             first = self._compared(children[0])
             return f"({first} {word} ({self._all(children[1:])}))"
-        self._count_value()
+        self._count_call()
         if kind == "OPERATOR_COALESCE":
             return f"coalesce({self._all(children)})"
         if kind == "OPERATOR_NULLIF":
@@ -234,7 +234,7 @@ class _Renderer:
         if (node.get("order_bys") or {}).get("orders"):
             raise _refuse(f"{name} can't be used like this in a condition.")
         arguments = [item.get("expression", item) for item in self._arguments(node)]
-        self._count_value()
+        self._count_call()
         if name in _INFIX and node.get("is_operator"):
             if len(arguments) == 1:
                 return f"({name} {self.render(arguments[0])})"
@@ -270,7 +270,7 @@ class _Renderer:
         return list(arguments)
 
     def _case(self, node: dict[str, Any]) -> str:
-        self._count_value()
+        self._count_call()
         checks = " ".join(
             f"WHEN {self.render(check['when_expr'])} THEN {self.render(check['then_expr'])}"
             for check in node["case_checks"]
@@ -281,7 +281,7 @@ class _Renderer:
         kind = _cast_name(node)
         if kind not in _CASTS:
             raise _refuse(f"A cast to {kind} is not allowed in a condition.")
-        self._count_value()
+        self._count_call()
         word = "TRY_CAST" if node.get("try_cast") else "CAST"
         return f"{word}({self.render(node['child'])} AS {kind})"
 

@@ -1,4 +1,4 @@
-"""The change sets of the latest writes, so that caches can be updated instead of read anew."""
+"""The change sets of the latest writes, so that caches can be updated instead of read again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ChangeSet:
 
     Attributes:
         trajectories: their ``trajectory_id``.
-        actions: ``action_id`` of labels made, undone or redone: it stands for all trajectories that they label.
+        actions: ``action_id`` of labels made, undone or redone; all trajectories that they label may have changed.
     """
 
     trajectories: frozenset[int] = frozenset()

@@ -44,7 +44,7 @@ class PoolFile:
         return f"{gone} was removed or replaced while the studio uses it; put it back, or start the studio again"
 
     def copy_to(self, target: Path, folders: Sequence[Path] = ()) -> dict[str, Any]:
-        """Copy the file and its write-ahead log as they stand between two writes; writers wait, readers don't.
+        """Copy the file and its write-ahead log between two writes; writers wait, readers don't.
 
         Returns ``{files: [names beside target], positions, n_steps, sizes: {segment of folders: bytes}}``, of that very
         moment.

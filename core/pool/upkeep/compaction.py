@@ -49,10 +49,10 @@ def needs_compaction(db: Database) -> bool:
 
 
 def compact(db: Database) -> int | None:
-    """Put a new log in the place of the one in use; returns by how many bytes it is smaller.
+    """Replace the log by a new one; returns the number of bytes saved.
 
-    None where deletions went on meanwhile: the next try will do. OpinionsError when the new log can't be written or is
-    not read back as it was written; the old one stays in use then. Writers wait only for the end of it.
+    None if data was deleted meanwhile; the next call tries again. OpinionsError when the new log can't be written or is
+    not read back as it was written; the old one then stays in use. Writers wait only for the last part.
     """
     n_written: Counter[str] = Counter()
     with ExitStack() as looking:
@@ -85,7 +85,7 @@ def compact(db: Database) -> int | None:
     saved = before.n_bytes - fresh.n_bytes
     db.checkpoint()
     remove_generation(before.directory, before.generation)
-    log.info("the opinions log was begun anew: %d bytes less", saved)
+    log.info("the opinions log was compacted: %d bytes less", saved)
     return saved
 
 
@@ -126,18 +126,18 @@ def note_position(cursor: Cursor, kept: OpinionLog, *, replaces: str | None = No
 
 
 def remove_interrupted_compaction(directory: Path, current: str) -> None:
-    """At a start: remove what an interrupted compaction left, beside the log that the file goes on with.
+    """At a start: remove the files of an interrupted compaction and keep the log that the pool's file refers to.
 
-    PoolDamaged where the file is older than the newest log, which has gone on in place of the file's own.
+    PoolDamaged if the file is older than the newest log, which has replaced the log that the file refers to.
     """
     starts = generations(directory)
     for name in starts:
         if name <= current:
             continue
         begun = log_start(directory, name)
-        if begun is not None and (begun.went_on or current not in starts):
+        if begun is not None and (begun.has_records or current not in starts):
             raise PoolDamaged(
-                "The pool's file is older than its opinions log, which was begun anew since.",
+                "The pool's file is older than its opinions log, which was compacted since.",
                 field="data_dir",
                 hint=REPAIR_HINT,
             )

@@ -241,13 +241,13 @@ def newest_whole(directory: Path) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class LogStart:
-    """How a log began: which one it took the place of (or None), how many bytes its first ``begun`` stands behind,
-    and whether something came after it.
+    """The start of a log: the log that it replaced (or None), the number of bytes before its first ``begun`` record,
+    and whether records follow it.
     """
 
     replaces: str | None
     n_bytes: int
-    went_on: bool
+    has_records: bool
 
 
 def log_start(directory: Path, generation: str) -> LogStart | None:
@@ -256,10 +256,10 @@ def log_start(directory: Path, generation: str) -> LogStart | None:
     n_bytes = 0
     for entry in read_generation(directory, generation):
         if first is not None:
-            return replace(first, went_on=True)
+            return replace(first, has_records=True)
         n_bytes += entry.n_bytes
         if entry.kind == "begun":
-            first = LogStart(entry.replaces, n_bytes, went_on=False)
+            first = LogStart(entry.replaces, n_bytes, has_records=False)
     return first
 
 
@@ -287,7 +287,7 @@ def inspect(directory: Path, *, known: tuple[str, int] | None = None) -> LogRepo
     """Read a log and count its missing records.
 
     Args:
-        known: the log that the pool's file goes on with, and a record that it had for certain; None: the newest.
+        known: the log that the pool's file refers to, and a record that it surely has; None: the newest log.
     """
     if known is not None and known[0] not in generations(directory):
         known = None
@@ -301,7 +301,7 @@ def inspect(directory: Path, *, known: tuple[str, int] | None = None) -> LogRepo
 
 
 def _damaged_plans(directory: Path) -> int:
-    """Places where plans should be and are not. What stands last counts where nobody writes: the second look knows."""
+    """Number of damaged places in stored plans. Damage at the end counts if a second read finds it unchanged."""
     reader, places, n = JournalReader(directory), dict[str, int](), 0
     for item in chain.from_iterable(one for _ in range(2) for one in reader.read(places)):
         places[item.segment] = item.next_offset

@@ -124,11 +124,11 @@ class RetentionRuns:
         self._changes: tuple[tuple[list[str], list[str]], ...] = ()
 
     def preview(self, rule: Retention) -> dict[str, Any]:
-        """Counts of what the rule would delete now, and what it would spare.
+        """Counts of what the rule would delete now, and what it would keep.
 
         Returns ``{n_trajectories, n_steps, n_tokens, n_bytes, oldest, newest, n_kept_in_version, n_kept_leased,
         n_kept_recent, confirm, expires_at}``; ``n_bytes`` is an estimate by tokens, times are UTC seconds or None.
-        ``confirm`` is what ``apply`` wants to hear: it stands for these very trajectories, for a while.
+        ``confirm`` is the code that ``apply`` requires; it is valid for these trajectories until ``expires_at``.
         """
         with self._db.read() as cursor:
             counts = self._deletable(cursor, rule)
@@ -139,8 +139,7 @@ class RetentionRuns:
             return {**counts, **self.confirmations.issue(_digest(cursor, rule))}
 
     def apply(self, rule: Retention, *, author: str, confirm: str | None = None) -> dict[str, Any]:
-        """Delete what the rule names, in one transaction; returns what ``preview`` would have said, and
-        ``run_uid``.
+        """Delete what the rule names, in one transaction; returns the result of ``preview``, and ``run_uid``.
 
         Trajectories in a dataset version, leased, or newer than an hour are kept. Deleted ones are moved to the trash,
         if the pool has one, until their time is over. The file does not shrink; its free space is used again. Batches

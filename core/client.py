@@ -124,8 +124,8 @@ class StudioClient:
         ``any_prompt``, as in ``POST /api/v1/sessions``.
         """
         body = known(trajectory_uid=trajectory_uid, prompt_uid=prompt_uid, channel=channel, agent=agent)
-        made = self.call("POST", "/api/v1/sessions", {**body, **limits, "metadata": dict(metadata or {})})
-        return Session(**{name: made[name] for name in Session.__slots__})
+        fields = self.call("POST", "/api/v1/sessions", {**body, **limits, "metadata": dict(metadata or {})})
+        return Session(**{name: fields[name] for name in Session.__slots__})
 
     def revoke(self, name: str) -> list[str]:
         """Revoke the key with this ``key_id``, or all keys of a trajectory; returns the ids of keys that were valid."""
@@ -186,8 +186,8 @@ class StudioClient:
         """Append one opinion on a step or a trajectory; returns the ``action_uid`` with which it can be undone."""
         target = known(step_uid=step_uid, trajectory_uid=trajectory_uid)
         annotation = {"target": target, "kind": kind, "value": value, "author": author, "source": source, "note": note}
-        made: str = self.call("POST", "/api/v1/annotations", {"annotations": [annotation]})["action_uid"]
-        return made
+        action_uid: str = self.call("POST", "/api/v1/annotations", {"annotations": [annotation]})["action_uid"]
+        return action_uid
 
     def feedback(
         self,

@@ -195,8 +195,8 @@ def diff(call: Call) -> Any:
 )
 def plan_of(call: Call, body: VersionPlanIn) -> Any:
     """The plan of a version with its frozen recipe or another."""
-    made = version_plan(call.deps.pool, call.path["name"], body.recipe)
-    return {**made.to_json(), "dataset_version": made.dataset_version}
+    plan = version_plan(call.deps.pool, call.path["name"], body.recipe)
+    return {**plan.to_json(), "dataset_version": plan.dataset_version}
 
 
 @routes(
@@ -207,8 +207,8 @@ def plan_of(call: Call, body: VersionPlanIn) -> Any:
 )
 def export_of(call: Call, body: VersionExportIn) -> Any:
     """Write a version to files on the service's machine: the same bytes each time."""
-    made = version_plan(call.deps.pool, call.path["name"], body.recipe)
-    result = export(made, call.deps.pool, body.format, body.out or call.deps.settings.export_dir, options=body.options)
+    plan = version_plan(call.deps.pool, call.path["name"], body.recipe)
+    result = export(plan, call.deps.pool, body.format, body.out or call.deps.settings.export_dir, options=body.options)
     return {
         "path": str(result.path),
         "manifest_path": str(result.manifest_path),

@@ -67,8 +67,8 @@ def compute_values(call: Call, body: ComputeValuesIn) -> Any:
 
     The model must have a value head.
     """
-    made = plan(call.deps.pool, body.view.view(), parse_recipe({"algorithm": "sft", **body.recipe}))
-    table = value_steps(made, call.deps.pool.training, body.model_dir)
+    target_plan = plan(call.deps.pool, body.view.view(), parse_recipe({"algorithm": "sft", **body.recipe}))
+    table = value_steps(target_plan, call.deps.pool.training, body.model_dir)
     return {"model": body.name, "accepted": call.deps.pool.values.store(body.name, table)}
 
 

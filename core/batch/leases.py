@@ -133,11 +133,11 @@ class Leases:
                 if earlier is not None and earlier["state"] in ("leased", "acked"):
                     return self._renewed_lease(earlier)
             chosen = self.choose(wanted)
-            made = self.preview(wanted, chosen)
-            least = 1 if wanted.partial else made.recipe.batch_size or 1
-            if made.n_groups < least:
-                return LeasedBatch(None, made, chosen)
-            return LeasedBatch(self._lease(wanted, chosen, made), made, chosen)
+            ready_plan = self.preview(wanted, chosen)
+            least = 1 if wanted.partial else ready_plan.recipe.batch_size or 1
+            if ready_plan.n_groups < least:
+                return LeasedBatch(None, ready_plan, chosen)
+            return LeasedBatch(self._lease(wanted, chosen, ready_plan), ready_plan, chosen)
 
     def preview(self, wanted: Fetch, chosen: RecipeChoice | None = None) -> Plan:
         """The plan that a fetch would lease now; leases nothing."""
@@ -172,28 +172,28 @@ class Leases:
         return deserialize_plan(self.pool.batches.plan(batch_uid), self.pool)
 
     def _renewed_lease(self, batch: dict[str, Any]) -> LeasedBatch:
-        made = self.plan_of(batch["batch_uid"])
-        chosen = RecipeChoice(made.recipe, batch["recipe_name"], batch["recipe_version"])
-        return LeasedBatch(batch, made, chosen, repeated=True)
+        leased_plan = self.plan_of(batch["batch_uid"])
+        chosen = RecipeChoice(leased_plan.recipe, batch["recipe_name"], batch["recipe_version"])
+        return LeasedBatch(batch, leased_plan, chosen, repeated=True)
 
-    def _lease(self, wanted: Fetch, chosen: RecipeChoice, made: Plan) -> dict[str, Any]:
+    def _lease(self, wanted: Fetch, chosen: RecipeChoice, leased_plan: Plan) -> dict[str, Any]:
         now = self.clock()
         row = {
             "batch_uid": self.new_uid(),
             "consumer": wanted.consumer,
             "request_id": wanted.request_id,
-            "channel": made.recipe.channel,
+            "channel": leased_plan.recipe.channel,
             "state": "leased",
             "shared": wanted.shared,
-            "plan_hash": made.hash,
+            "plan_hash": leased_plan.hash,
             "recipe_name": chosen.name,
             "recipe_version": chosen.version,
-            "policy_version": self.policy_version(made.recipe.channel),
-            **{name: made.counts[name] for name in ("n_groups", "n_trajectories", "n_steps", "n_tokens")},
+            "policy_version": self.policy_version(leased_plan.recipe.channel),
+            **{name: leased_plan.counts[name] for name in ("n_groups", "n_trajectories", "n_steps", "n_tokens")},
             "leased_at": now,
             "expires_at": now + wanted.lease_s,
         }
-        self.pool.batches.lease(row, made.steps, serialize_plan(made))
+        self.pool.batches.lease(row, leased_plan.steps, serialize_plan(leased_plan))
         return {"finished_at": None, "update_index": None, **row}
 
     def _view(self, wanted: Fetch) -> View:

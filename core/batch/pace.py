@@ -25,19 +25,19 @@ class Sync:
 
 def syncs(events: Sequence[PolicyEvent]) -> list[Sync]:
     """Weight syncs, oldest first. A start that is followed by another start never finished; a registration is none."""
-    made: list[Sync] = []
+    weight_syncs: list[Sync] = []
     running: PolicyEvent | None = None
     for event in sorted(events, key=lambda one: one.created_at):
         if event.event == PolicyEventKind.SYNC_STARTED:
             if running is not None:
-                made.append(Sync(running.version, running.created_at, None))
+                weight_syncs.append(Sync(running.version, running.created_at, None))
             running = event
         elif event.event == PolicyEventKind.SYNC_FINISHED and running is not None:
-            made.append(Sync(event.version, running.created_at, event.created_at))
+            weight_syncs.append(Sync(event.version, running.created_at, event.created_at))
             running = None
     if running is not None:
-        made.append(Sync(running.version, running.created_at, None))
-    return made
+        weight_syncs.append(Sync(running.version, running.created_at, None))
+    return weight_syncs
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,8 +78,10 @@ def _plan_of_version(source: VersionSource, view: View, recipe: Recipe, in_use: 
             hint="Freeze the narrower view under another name.",
         )
     plain = recipe.model_copy(update={"dataset": None})
-    made = _plan(source, source.view, plain, in_use)
-    return replace(made, recipe=recipe, hash=source.hash_of(made.hash), dataset_version=source.plan_reference())
+    version_plan = _plan(source, source.view, plain, in_use)
+    return replace(
+        version_plan, recipe=recipe, hash=source.hash_of(version_plan.hash), dataset_version=source.plan_reference()
+    )
 
 
 def count_plan(pool: PlanPool, view: View, recipe: Recipe) -> dict[str, int]:

@@ -111,9 +111,9 @@ class Recipe(BaseModel):
 
     def to_json(self) -> dict[str, Any]:
         """JSON values, estimator options complete: equal recipes give equal JSON."""
-        made = {**self.model_dump(mode="json"), "options": self.settings}
+        fields = {**self.model_dump(mode="json"), "options": self.settings}
         # A recipe without these fields keeps the hash that it had before the fields existed.
-        return {name: value for name, value in made.items() if value is not None or name not in ("view", "dataset")}
+        return {name: value for name, value in fields.items() if value is not None or name not in ("view", "dataset")}
 
 
 def parse_recipe(data: Mapping[str, Any] | None) -> Recipe:

@@ -132,14 +132,14 @@ class VersionSource:
         assert self.redaction is not None
         rules = self.redaction
         texts = (*TEXT_FIELDS, "tools", "tags", "preview", "prompt_preview")
-        made = {**step, **{name: rules.clean(step[name]) for name in texts if name in step}}
+        cleaned = {**step, **{name: rules.clean(step[name]) for name in texts if name in step}}
         if "messages" in step:
-            made["messages"], made["response_message"] = clean_conversation(
+            cleaned["messages"], cleaned["response_message"] = clean_conversation(
                 rules, step["messages"], step["response_message"], known
             )
         if step["step_uid"] in self._masks and "prompt_ids" in step:
-            made |= _masked_tokens(step, *self._masks[step["step_uid"]])
-        return made
+            cleaned |= _masked_tokens(step, *self._masks[step["step_uid"]])
+        return cleaned
 
 
 def _masked_tokens(step: Mapping[str, Any], starts: list[int], ends: list[int], mask_id: int) -> dict[str, Any]:

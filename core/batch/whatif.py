@@ -121,26 +121,26 @@ def credit_of(
         defaults: dict[str, Any] = {} if name == recipe.algorithm else {"options": {}}
         try:
             wanted = parse_recipe({**recipe.to_json(), "algorithm": name, "batch_size": None, **defaults})
-            made = plan(same, view, wanted)
+            estimated = plan(same, view, wanted)
         except InvalidInput as error:
             credits.append(TrajectoryCredit(name, error=error.message))
             continue
-        credits.append(_of_plan(made, name, trajectory_uid))
+        credits.append(_of_plan(estimated, name, trajectory_uid))
     return credits
 
 
-def _of_plan(made: Plan, name: str, trajectory_uid: str) -> TrajectoryCredit:
-    uids = made.trajectories["trajectory_uid"].to_pylist()
+def _of_plan(plan: Plan, name: str, trajectory_uid: str) -> TrajectoryCredit:
+    uids = plan.trajectories["trajectory_uid"].to_pylist()
     if trajectory_uid not in uids:
-        lacks = next((text for text in made.lacks if trajectory_uid in text), None)
-        worst = max(made.excluded, key=lambda reason: reason.n_trajectories, default=None)
-        missing = made.lacks[0] if made.lacks else None if worst is None else worst.label
-        return TrajectoryCredit(name, made.level, error=lacks or missing or "the trajectory is not in its plan")
-    part = made.part([uids.index(trajectory_uid)])
+        lacks = next((text for text in plan.lacks if trajectory_uid in text), None)
+        worst = max(plan.excluded, key=lambda reason: reason.n_trajectories, default=None)
+        missing = plan.lacks[0] if plan.lacks else None if worst is None else worst.label
+        return TrajectoryCredit(name, plan.level, error=lacks or missing or "the trajectory is not in its plan")
+    part = plan.part([uids.index(trajectory_uid)])
     n_response = part.steps["n_response_tokens"].to_numpy().astype(np.int64)
     steps = part.steps["advantage"].cast("float64").to_numpy()
     if "token_advantages" in part.steps.column_names:
         tokens = part.steps["token_advantages"].combine_chunks().flatten().to_numpy().astype(np.float32)
     else:
         tokens = np.repeat(steps, n_response).astype(np.float32)
-    return TrajectoryCredit(name, made.level, steps, tokens)
+    return TrajectoryCredit(name, plan.level, steps, tokens)

@@ -77,11 +77,11 @@ def _samples(plan: Plan, rows: Rows, rewards: NDArray[np.float32], tensors: Tens
     ids, ones = rows.ids.astype("<i4", copy=False).view(np.uint8).data, Repeated(b"\x01")
     for i, at in enumerate(rows.slices()):
         n = at.stop - at.start
-        made = {"input_ids": tensors.add("Int", (1, n), [ids[4 * at.start : 4 * at.stop]])}
-        made |= {name: tensors.add(kind, (1, n), responses.pieces(i, one)) for name, (kind, one) in coded.items()}
-        made["attention_mask"] = tensors.add("Bool", (1, n), [ones.times(n)])
-        made["rewards"] = tensors.add("Float", (1,), [rewards[i : i + 1].astype("<f4").tobytes()])
-        items = b"".join(pickled(name) + tensor for name, tensor in made.items())
+        fields = {"input_ids": tensors.add("Int", (1, n), [ids[4 * at.start : 4 * at.stop]])}
+        fields |= {name: tensors.add(kind, (1, n), responses.pieces(i, one)) for name, (kind, one) in coded.items()}
+        fields["attention_mask"] = tensors.add("Bool", (1, n), [ones.times(n)])
+        fields["rewards"] = tensors.add("Float", (1,), [rewards[i : i + 1].astype("<f4").tobytes()])
+        items = b"".join(pickled(name) + tensor for name, tensor in fields.items())
         yield pickle.EMPTY_DICT + pickle.MARK + items + pickle.SETITEMS
 
 

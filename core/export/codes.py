@@ -92,7 +92,7 @@ def _packed(
     """The first bytes of each number's little-endian word, concatenated; ``words`` gives words and widths."""
     parts, widths = [np.zeros(0, dtype=np.uint8)], [np.zeros(0, dtype=np.int64)]
     for at in range(0, len(values), BLOCK):
-        made, width = words(values[at : at + BLOCK].astype(np.int64))
-        parts.append(made.astype("<i8").view(np.uint8).reshape(-1, 8)[np.arange(8) < width[:, None]])
+        encoded, width = words(values[at : at + BLOCK].astype(np.int64))
+        parts.append(encoded.astype("<i8").view(np.uint8).reshape(-1, 8)[np.arange(8) < width[:, None]])
         widths.append(width)
     return np.concatenate(parts), np.cumsum(np.concatenate(widths))

@@ -103,10 +103,10 @@ def write_conversations(
     for trajectory_uid, part in groupby(zip(owners, plan.step_uids, strict=True), key=lambda pair: pair[0]):
         chosen = {uid for _, uid in part}
         steps = [step for step in source.trajectory(trajectory_uid)["steps"] if step["step_uid"] in chosen]
-        made, without = lines(steps)
-        for line in made:
+        objects, without = lines(steps)
+        for line in objects:
             sink.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
-        n_rows += len(made)
+        n_rows += len(objects)
         reasons.update(without.values())
         n_silent += sum(step["n_response_tokens"] or 0 for step in steps if step["step_uid"] in without)
         done += len(chosen)

@@ -76,20 +76,20 @@ def _answer(message: Mapping[str, Any]) -> dict[str, Any]:
 
 def _messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Convert messages: an optional system prompt, then questions and answers in alternation."""
-    made: list[dict[str, Any]] = []
+    converted: list[dict[str, Any]] = []
     for message in messages:
         role = "system" if message.get("role") == "developer" else message.get("role")
         if role == "assistant":
-            made.append(_answer(message))
-        elif role == "tool" and made and made[-1]["role"] == "tool":
-            made[-1]["content"] += NEXT_RESULT + text_of(message.get("content"))
+            converted.append(_answer(message))
+        elif role == "tool" and converted and converted[-1]["role"] == "tool":
+            converted[-1]["content"] += NEXT_RESULT + text_of(message.get("content"))
         else:
-            made.append({"role": role, "content": text_of(message.get("content"))})
-    turns = made[1:] if made and made[0]["role"] == "system" else made
+            converted.append({"role": role, "content": text_of(message.get("content"))})
+    turns = converted[1:] if converted and converted[0]["role"] == "system" else converted
     prompt_roles, answer_roles = {"user", "tool"}, {"assistant", "function_call"}
     if any(turn["role"] not in (answer_roles if place % 2 else prompt_roles) for place, turn in enumerate(turns)):
         raise _NotExpressible("questions and answers don't take turns, and LLaMA-Factory skips such conversations")
-    return made
+    return converted
 
 
 def _tool(function: Mapping[str, Any]) -> dict[str, Any]:

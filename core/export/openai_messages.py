@@ -46,8 +46,10 @@ def conversations(steps: list[dict[str, Any]]) -> Iterator[tuple[list[dict[str, 
 
 def _lines(steps: list[dict[str, Any]]) -> Lines:
     without = {step["step_uid"]: reason for step in steps if (reason := not_as_text(step)) is not None}
-    made = [{"messages": messages, **({"tools": tools} if tools else {})} for messages, tools in conversations(steps)]
-    return list(made), without
+    objects = [
+        {"messages": messages, **({"tools": tools} if tools else {})} for messages, tools in conversations(steps)
+    ]
+    return list(objects), without
 
 
 def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]:

@@ -83,16 +83,16 @@ def _advantages(plan: Plan, places: Int64) -> dict[str, NDArray[np.float32]]:
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
     """Write the rows to temporary files, then header and arrays. InvalidInput if a step exceeds the token budget."""
-    made = plan.layout
-    if len(made.over_budget):
-        uid = plan.step_uids[int(made.over_budget[0])]
+    layout = plan.layout
+    if len(layout.over_budget):
+        uid = plan.step_uids[int(layout.over_budget[0])]
         raise InvalidInput(f"step {uid} alone is longer than a row", field="recipe.token_budget")
     n_terms = n_tokens = done = 0
     weight, uids = 0.0, []
     with ExitStack() as open_files:
         columns = {name: _Column(open_files.enter_context(tempfile.TemporaryFile())) for name in ARRAYS.values()}
-        for index, parts in enumerate(made.rows):
-            row, sequences = made.row(source, index)
+        for index, parts in enumerate(layout.rows):
+            row, sequences = layout.row(source, index)
             places = np.concatenate([part.order for part in parts]).astype(np.int64)
             terms = loss_terms(row, sequences, policy=settings["terms"], **_advantages(plan, places))
             for name in TREE:
@@ -111,11 +111,11 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
             "terms": settings["terms"],
             "denominator_weight": repr(weight),
             "denominator_steps": str(sum(uids)),
-            "token_budget": str(made.token_budget),
-            "n_ranks": str(len(made.dealt.ranks)),
+            "token_budget": str(layout.token_budget),
+            "n_ranks": str(len(layout.dealt.ranks)),
         }
-        _write_safetensors(sink, columns, made.row_ranks, orjson.dumps(plan.step_uids), head)
-    return Written(len(made.rows), n_tokens, n_terms)
+        _write_safetensors(sink, columns, layout.row_ranks, orjson.dumps(plan.step_uids), head)
+    return Written(len(layout.rows), n_tokens, n_terms)
 
 
 def _write_safetensors(

@@ -146,7 +146,7 @@ def _resolved(directory: Path, item: Json, within: str | None) -> Json:
     match = _ITEM.match(str(item.get("id")))
     record = find_response(directory, RESPONSE_PREFIX + match["tail"], within) if match is not None else None
     output = response_of(record)["output"] if record is not None else ()
-    resolved: Json | None = next((made for made in output if made["id"] == item["id"]), None)
+    resolved: Json | None = next((candidate for candidate in output if candidate["id"] == item["id"]), None)
     if resolved is None and _bare_reasoning(item):
         # The item comes from another service; the translation lists it as dropped.
         return item

@@ -123,11 +123,11 @@ class FacetIndex:
         """Read the columns from the cursor's snapshot."""
         nothing = np.zeros(0, np.int32), np.zeros(0, np.uint64), np.zeros(0, np.int64)
         empty = [_Set(*nothing, dict.fromkeys(names, _EMPTY)) for names in SETS]
-        made: list[_Set | None] = []
+        sets: list[_Set | None] = []
         for one in empty:
             hashed = arrow(cursor, f"SELECT s.step_id, {_hash(tuple(one.columns))} AS h {_SOURCE}")
-            made.append(one.with_steps(cursor, hashed["step_id"].to_numpy(), hashed["h"]))
-        return cls(made)
+            sets.append(one.with_steps(cursor, hashed["step_id"].to_numpy(), hashed["h"]))
+        return cls(sets)
 
     @property
     def n_bytes(self) -> int:

@@ -87,7 +87,7 @@ class Cleaner:
 
     def _mapping(self, value: Mapping[Any, Any]) -> Any:
         named = next((value[name] for name in ("name", "key") if isinstance(value.get(name), str)), None)
-        made: dict[Any, Any] = {}
+        cleaned_items: dict[Any, Any] = {}
         changed = False
         for key, item in value.items():
             if key == "arguments" and isinstance(item, str):
@@ -102,11 +102,11 @@ class Cleaner:
             name = self._text(key) if isinstance(key, str) and key not in _OWN_KEYS else key
             changed |= cleaned is not item or name is not key
             n = 1
-            while name is not key and (name in made or name in value):
+            while name is not key and (name in cleaned_items or name in value):
                 n += 1
                 name = f"{name.partition(' #')[0]} #{n}"
-            made[name] = cleaned
-        return made if changed else value
+            cleaned_items[name] = cleaned
+        return cleaned_items if changed else value
 
     def _sequence(self, value: Sequence[Any], key: str | None) -> Any:
         items = [self.clean(item, key) for item in value]
@@ -138,12 +138,12 @@ class Cleaner:
             cleaned = self.clean(parsed)
         except (ValueError, RecursionError):  # no JSON, or nested deeper than is read
             return self._text(text)
-        made = text if cleaned is parsed else json.dumps(cleaned, ensure_ascii=False)
-        if not made.isascii() and _HALF_PAIR.search(made):
-            made = json.dumps(cleaned)
+        serialized = text if cleaned is parsed else json.dumps(cleaned, ensure_ascii=False)
+        if not serialized.isascii() and _HALF_PAIR.search(serialized):
+            serialized = json.dumps(cleaned)
         # A duplicate key is read once.
-        hits = [hit for hit in self._hits(made) if not any("[redacted:" in part for part in hit.texts)]
-        return self._replaced(made, hits) if hits else made
+        hits = [hit for hit in self._hits(serialized) if not any("[redacted:" in part for part in hit.texts)]
+        return self._replaced(serialized, hits) if hits else serialized
 
 
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
@@ -259,21 +259,23 @@ def clean_conversation(
             (i, i + 1), over_border(rules.plain_hits, conversation[i], conversation[i + 1]), strict=True
         ):
             covered.setdefault(k, []).extend(spans)
-    made = []
+    cleaned_messages = []
     for k, message in enumerate(conversation):
         if covered.get(k):
             texts = texts_of_message(message)
             shares = split_hits(texts, _without_overlap(covered[k]))
             cleaned = [replaced(text, text_hits) for text, text_hits in zip(texts, shares, strict=True)]
-            made.append(rules.clean(_with_texts(message, cleaned)))
+            cleaned_messages.append(rules.clean(_with_texts(message, cleaned)))
         else:
             if id(message) not in known:
                 known[id(message)] = rules.clean(message)
-            made.append(known[id(message)])
-    answer = None if response is None else made.pop()
+            cleaned_messages.append(known[id(message)])
+    answer = None if response is None else cleaned_messages.pop()
     if messages is None:
         return None, answer
-    return messages if all(a is b for a, b in zip(made, messages, strict=True)) else made, answer
+    return messages if all(
+        a is b for a, b in zip(cleaned_messages, messages, strict=True)
+    ) else cleaned_messages, answer
 
 
 def _without_overlap(spans: list[Hit]) -> list[Hit]:

@@ -82,7 +82,7 @@ def _unescaped(escape: str) -> str:
     return _SHORT.get(kind, kind)
 
 
-def _substituted(text: str, what: re.Pattern[str], made: Callable[[str], str]) -> Iterator[Decoded]:
+def _substituted(text: str, what: re.Pattern[str], replacement_of: Callable[[str], str]) -> Iterator[Decoded]:
     """The text with each match replaced."""
     pieces: list[str] = []
     places: list[int] = []
@@ -92,7 +92,7 @@ def _substituted(text: str, what: re.Pattern[str], made: Callable[[str], str]) -
     at = length = 0
     for match in what.finditer(text):
         begin, end = match.span()
-        new = made(match.group())
+        new = replacement_of(match.group())
         pieces += [text[at:begin], new]
         length += begin - at
         places.append(length)

@@ -99,8 +99,8 @@ def mask_array(mask: Sequence[int] | np.ndarray | None) -> np.ndarray | None:
     """0 and 1 -> uint8 ``[n]``; None where no token is masked."""
     if mask is None:
         return None
-    made = np.asarray(mask, dtype=np.uint8)
-    return None if made.all() else made
+    array = np.asarray(mask, dtype=np.uint8)
+    return None if array.all() else array
 
 
 def uuid_text(digest: bytes) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from core.errors import NotFound
@@ -45,7 +46,7 @@ class Values:
 
     def of_steps(self, step_uids: Sequence[str] | pa.Array, model: str) -> pa.Array:
         """A critic's newest values of these steps, float64 [n], null where it gave none."""
-        wanted = pa.table({"uid": step_uids, "place": pa.array(range(len(step_uids)), pa.int64())})
+        wanted = pa.table({"uid": step_uids, "place": np.arange(len(step_uids))})
         with self._db.read() as cursor, registered(cursor, wanted_values=wanted):
             return arrow(cursor, _VALUES, [model])["value"].combine_chunks()
 

@@ -312,7 +312,7 @@ class Versions:
 
     def values(self, name: str, step_uids: Sequence[str] | pa.Array, model: str) -> pa.Array:
         """The frozen values of a critic, float64 [n]. InvalidInput for a critic that the version does not hold."""
-        wanted = pa.table({"uid": step_uids, "place": pa.array(range(len(step_uids)), pa.int64())})
+        wanted = pa.table({"uid": step_uids, "place": np.arange(len(step_uids))})
         with self._db.read() as cursor, registered(cursor, wanted_values=wanted):
             number = _head(cursor, name)["version_id"]
             held = cursor.execute(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from core.errors import InvalidInput
@@ -22,10 +23,7 @@ _FIELDS = {
     "tokenizer_hash": "f.tokenizer_hash AS tokenizer_hash",
     "link": "before.step_uid AS parent_step_uid, f.n_shared_tokens AS n_shared_tokens, f.transition AS transition,"
     " f.source AS source",
-    # Fields of producers and facts that exporters write. Notes and tags are not among them.
-    "content": "md5(row(f.content_hash, f.sampling, f.metadata, f.policy_version, f.policy_version_end, f.token_source,"
-    " f.tokenizer_hash, f.transition, f.n_shared_tokens, f.agent, f.engine, f.dialect, f.error, f.mismatch,"
-    " f.response_id, k.response_mask)::VARCHAR) AS content",
+    "content": "f.facts_hash::VARCHAR AS content",
     "logprobs": "k.response_logprobs::DOUBLE[] AS logprobs",
     "teacher_logprobs": "TRY_CAST(json_extract(f.metadata, '$.teacher_logprobs') AS DOUBLE[]) AS teacher_logprobs",
 }
@@ -33,7 +31,6 @@ _JOINS = {
     "observation": " LEFT JOIN step_messages m ON m.step_id = f.step_id"
     " LEFT JOIN messages seen ON seen.message_id = m.new_message_ids[-1]",
     "link": " LEFT JOIN steps before ON before.step_id = f.parent_step_id",
-    "content": " LEFT JOIN step_tokens k ON k.step_id = f.step_id",
     "logprobs": " LEFT JOIN step_tokens k ON k.step_id = f.step_id",
 }
 
@@ -41,13 +38,13 @@ _JOINS = {
 def credit_fields(cursor: Cursor, step_uids: Sequence[str] | pa.Array, fields: Collection[str]) -> pa.Table:
     """One row per step in the order given, a column per field, null where a step has none.
 
-    ``content`` is a hash of the step's facts. ``baseline`` also gives ``greedy``; ``link`` gives
+    ``content`` is a hash of the facts that an export contains. ``baseline`` also gives ``greedy``; ``link`` gives
     ``parent_step_uid``, ``n_shared_tokens``, ``transition`` and ``source``. Steps that don't exist give nulls.
     """
     for name in fields:
         if name not in _FIELDS:
             raise InvalidInput(f"No field {name!r}.", field="fields", hint=f"One of {', '.join(_FIELDS)}.")
-    wanted = pa.table({"uid": step_uids, "place": pa.array(range(len(step_uids)), pa.int64())})
+    wanted = pa.table({"uid": step_uids, "place": np.arange(len(step_uids))})
     return _read(cursor, wanted, list(fields))
 
 

@@ -46,6 +46,12 @@ MADE_COLUMNS = (
 )  # fmt: skip
 """Columns of ``steps`` that are made here."""
 
+FACTS_HASH = (
+    "md5(row(content_hash::UUID, sampling, metadata, policy_version, policy_version_end, token_source, tokenizer_hash,"
+    " transition, n_shared_tokens, agent, engine, dialect, error, mismatch, response_id)::VARCHAR)::UUID"
+)
+"""The hash of the facts that an export contains. Notes and tags are not among them."""
+
 _STEP_TYPES: dict[str, pa.DataType] = {
     "step_id": pa.int64(),
     "trajectory_id": pa.int64(),
@@ -329,7 +335,7 @@ def insert_steps(
         new_step_messages=message_table,
         new_findings=findings_table(ids, owners, seen),
     ):
-        cursor.execute("INSERT INTO steps BY NAME SELECT * FROM new_steps")
+        cursor.execute(f"INSERT INTO steps BY NAME SELECT *, {FACTS_HASH} AS facts_hash FROM new_steps")
         cursor.execute("INSERT INTO step_tokens BY NAME SELECT * FROM new_tokens")
         cursor.execute("INSERT INTO step_messages BY NAME SELECT * FROM new_step_messages")
         cursor.execute("INSERT INTO step_findings BY NAME SELECT * FROM new_findings")

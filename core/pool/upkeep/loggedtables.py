@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from core.pool.store.readcommitlock import inserted_tables
@@ -154,7 +155,7 @@ def _read(cursor: Any, name: str, condition: str) -> pa.Table:
 def insert_logged_rows(cursor: Any, name: str, table: pa.Table) -> int:
     """Insert rows of the log into their table; returns how many were left out because their target is missing."""
     logged = LOGGED[name]
-    table = table.append_column("row_in_log", pa.array(range(len(table)), pa.int64()))
+    table = table.append_column("row_in_log", pa.array(np.arange(len(table))))
     cursor.register("logged_rows", table)
     try:
         if logged.all_rows:

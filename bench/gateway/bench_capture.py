@@ -56,6 +56,7 @@ class Case(NamedTuple):
     size: str
     connections: int
     stream: bool
+    growing: bool = False
 
     @property
     def name(self) -> str:
@@ -110,15 +111,20 @@ def running(command: list[str], log: Path, *, cwd: Path | None = None) -> Iterat
             process.wait(10)
 
 
-def ready_port(log: Path, process: subprocess.Popen[str]) -> int:
-    """The port in the ready line of one of our own servers."""
+def ready_line(log: Path, process: subprocess.Popen[str]) -> dict[str, Any]:
+    """The JSON line that one of our own servers prints when it is ready."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
         for line in log.read_text().splitlines():
             if line.startswith('{"ready"'):
-                return int(json.loads(line)["port"])
+                return dict(json.loads(line))
         time.sleep(0.05)
     raise RuntimeError(f"no ready line: {log.read_text()[-2000:]}")
+
+
+def ready_port(log: Path, process: subprocess.Popen[str]) -> int:
+    """The port in that line."""
+    return int(ready_line(log, process)["port"])
 
 
 def wait_listening(port: int, process: subprocess.Popen[str], log: Path) -> None:
@@ -132,7 +138,7 @@ def wait_listening(port: int, process: subprocess.Popen[str], log: Path) -> None
 
 def drive(target: Target, case: Case, seconds: float) -> dict[str, Any]:
     command = [sys.executable, str(HERE / "load.py"), "drive", target.url, str(case.connections), str(seconds)]
-    command += [target.key, case.size, *(["stream"] if case.stream else [])]
+    command += [target.key, case.size, *(["stream"] if case.stream else []), *(["growing"] if case.growing else [])]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 

@@ -156,7 +156,7 @@ def percentiles(values: list[float], scale: float) -> dict[str, float]:
 
 def watched(pages: str, base: str, rounds: int, seconds: float) -> dict[str, Any]:
     """The closed loop, alternately without and with an open page."""
-    target = Target("studio", f"{base}/TRAJECTORY/p/v1", "")
+    target = Target("studio", f"{base}/TRAJECTORY-NAMED/p/v1", "")
     case = Case("small", 16, False)
     runs: dict[str, list[dict[str, Any]]] = {"nobody watches": [], "the Collect page is open": []}
     with sync_playwright() as playwright:

@@ -1,7 +1,10 @@
 """Load for gateway benchmarks: an instant upstream and a closed-loop driver, both with minimal overhead.
 
 python bench/gateway/load.py upstream PORT     # answers every POST at once, with ids and log-probs; streams if asked
-python bench/gateway/load.py drive URL CONNECTIONS SECONDS KEY SIZE [stream]   # prints one line of JSON
+python bench/gateway/load.py drive URL CONNECTIONS SECONDS KEY SIZE [stream|growing]   # prints one line of JSON
+
+By default every call sends the same body. With ``growing``, each trajectory is a conversation of its own: every call
+holds the messages before it, the answers among them, and the answer's prompt ids continue those of the call before.
 """
 
 from __future__ import annotations
@@ -30,10 +33,29 @@ SIZES = {
     "agentic": Size(request_bytes=60_000, n_messages=80, n_prompt=15_000, n_response=300),
 }
 """Agentic: 40 turns of an agent and its tools."""
-TRAJECTORY = b"TRAJECTORY"
-"""Placeholder in a URL: replaced by a new name every few calls of a connection."""
+TRAJECTORY = b"TRAJECTORY-NAMED"
+"""Placeholder in a URL and in messages: replaced by a new name of the same length every few calls of a connection."""
 CALLS_OF_ONE = 20
 CHUNKED_END = b"0\r\n\r\n"
+GROWING_TOKEN = "at "
+TURN = b"/turn-"
+"""Before the number of the turn, two digits, in the last message of a growing conversation."""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A growing conversation: turns ``first`` to ``last``. The turn in the middle has the size of ``SIZES``."""
+
+    first: int
+    last: int
+    message_bytes: int
+    tokens_per_turn: int
+
+
+GROWTHS = {
+    "small": Growth(first=0, last=9, message_bytes=740, tokens_per_turn=90),
+    "agentic": Growth(first=30, last=49, message_bytes=480, tokens_per_turn=370),
+}
 
 
 def _choice(size: Size, **content: Any) -> dict[str, Any]:
@@ -96,6 +118,37 @@ def request_body(size: Size, *, stream: bool = False) -> bytes:
     return json.dumps({"model": "bench", "messages": messages, "temperature": 1.0, "stream": stream}).encode()
 
 
+def growing_requests(name: str) -> list[bytes]:
+    """The request bodies of one conversation, turn by turn, with ``TRAJECTORY`` in its messages."""
+    growth, size = GROWTHS[name], SIZES[name]
+    text = "The quick brown fox jumps over the lazy dog. " * 20
+    placeholder = TRAJECTORY.decode()
+    messages = [{"role": "system", "content": text[: growth.message_bytes]}]
+    bodies = []
+    for turn in range(growth.last + 1):
+        head = f"{placeholder}{TURN.decode()}{turn:02d} "
+        messages.append({"role": "user", "content": (head + text)[: growth.message_bytes]})
+        if turn >= growth.first:
+            bodies.append(json.dumps({"model": "bench", "messages": messages, "temperature": 1.0}).encode())
+        messages.append({"role": "assistant", "content": GROWING_TOKEN * size.n_response})
+    return bodies
+
+
+def growing_answer(name: str, turn: int) -> bytes:
+    """The answer to a turn of a growing conversation: its prompt is the one before, its answer, and an observation."""
+    growth, size = GROWTHS[name], SIZES[name]
+    n_prompt = growth.tokens_per_turn * (turn + 1)
+    ids = [(7919 * number) % 150_000 for number in range(n_prompt + size.n_response)]
+    message = {"role": "assistant", "content": GROWING_TOKEN * size.n_response}
+    entry = {"token": GROWING_TOKEN, "logprob": -0.123456, "bytes": [97, 116, 32], "top_logprobs": []}
+    logprobs = {"content": [entry] * size.n_response}
+    choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": logprobs}
+    choice["token_ids"] = ids[n_prompt:]
+    usage = {"prompt_tokens": n_prompt, "completion_tokens": size.n_response, "total_tokens": len(ids)}
+    answer = {"id": "chatcmpl-bench", "object": "chat.completion", "created": 1_700_000_000, "model": "bench"}
+    return json.dumps({**answer, "prompt_token_ids": ids[:n_prompt], "choices": [choice], "usage": usage}).encode()
+
+
 def _response(body: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
 
@@ -111,6 +164,11 @@ class Upstream(asyncio.Protocol):
     whole: ClassVar = {name: _response(answer_body(size)) for name, size in SIZES.items()}
     streamed: ClassVar = {name: _streamed(answer_events(size)) for name, size in SIZES.items()}
     completion: ClassVar = {name: _response(completion_body(size)) for name, size in SIZES.items()}
+    growing: ClassVar = {
+        (name, turn): _response(growing_answer(name, turn))
+        for name, growth in GROWTHS.items()
+        for turn in range(growth.first, growth.last + 1)
+    }
     models = _response(b'{"object": "list", "data": [{"id": "bench", "object": "model", "owned_by": "vllm"}]}')
 
     def __init__(self) -> None:
@@ -139,6 +197,9 @@ class Upstream(asyncio.Protocol):
     def _answer(self, head: bytes, body: bytes) -> bytes:
         if head.startswith(b"get"):
             return self.models
+        if (at := body.rfind(TURN)) >= 0:
+            turn = int(body[at + len(TURN) : at + len(TURN) + 2])
+            return self.growing["small" if turn <= GROWTHS["small"].last else "agentic", turn]
         size = "agentic" if len(body) > 20_000 else "small"
         if b"/v1/completions" in head[:100]:
             return self.completion[size]
@@ -150,11 +211,11 @@ class Client(asyncio.Protocol):
     """One connection of the closed loop: the next request leaves when the last answer is in."""
 
     def __init__(
-        self, number: int, request: bytes, until: float, latencies: list[float], ended: asyncio.Future[None]
+        self, number: int, requests: list[bytes], until: float, latencies: list[float], ended: asyncio.Future[None]
     ) -> None:
         self._number = number
         self._n_sent = 0
-        self._request = request
+        self._requests = requests
         self._until = until
         self._latencies = latencies
         self._ended = ended
@@ -174,9 +235,10 @@ class Client(asyncio.Protocol):
 
     def _send(self) -> None:
         self._started = time.perf_counter()
-        name = b"t%d-%d-%d" % (int(self._until), self._number, self._n_sent // CALLS_OF_ONE)
+        trajectory, call = divmod(self._n_sent, len(self._requests))
+        name = b"t%05d%04d%06d" % (int(self._until) % 100_000, self._number, trajectory)
         self._n_sent += 1
-        self._transport.write(self._request.replace(TRAJECTORY, name, 1))
+        self._transport.write(self._requests[call].replace(TRAJECTORY, name))
 
     def data_received(self, data: bytes) -> None:
         """Take bytes as they come."""
@@ -204,15 +266,16 @@ class Client(asyncio.Protocol):
 
 
 async def drive(
-    url: str, connections: int, seconds: float, key: str, size: str, *, stream: bool = False
+    url: str, connections: int, seconds: float, key: str, size: str, *, stream: bool = False, growing: bool = False
 ) -> dict[str, Any]:
     """Requests per second, p50 and p99 in milliseconds, errors."""
     parts = urlsplit(url)
-    body = request_body(SIZES[size], stream=stream)
-    request = (
+    head = (
         f"POST {parts.path}/chat/completions HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
-        f"Authorization: Bearer {key}\r\nContent-Length: {len(body)}\r\n\r\n"
-    ).encode() + body
+        f"Authorization: Bearer {key}\r\nContent-Length: "
+    ).encode()
+    bodies = growing_requests(size) if growing else [request_body(SIZES[size], stream=stream)] * CALLS_OF_ONE
+    requests = [head + b"%d\r\n\r\n" % len(body) + body for body in bodies]
     loop = asyncio.get_running_loop()
     latencies: list[float] = []
     started = time.perf_counter()
@@ -220,7 +283,7 @@ async def drive(
     endings: list[asyncio.Future[None]] = []
     for number in range(connections):
         ended: asyncio.Future[None] = loop.create_future()
-        client = Client(number, request, started + seconds, latencies, ended)
+        client = Client(number, requests, started + seconds, latencies, ended)
         await loop.create_connection(lambda client=client: client, parts.hostname, parts.port)
         clients.append(client)
         endings.append(ended)
@@ -250,7 +313,9 @@ def main() -> None:
         uvloop.run(serve(int(sys.argv[2])))
     else:
         url, connections, seconds, key, size, *rest = sys.argv[2:]
-        measured = drive(url, int(connections), float(seconds), key, size, stream=rest == ["stream"])
+        measured = drive(
+            url, int(connections), float(seconds), key, size, stream="stream" in rest, growing="growing" in rest
+        )
         print(json.dumps(uvloop.run(measured)))
 
 

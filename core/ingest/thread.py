@@ -35,7 +35,7 @@ from core.journal import Damage, Gap, JournalItem, JournalReader, Record, quaran
 from core.pool import Pool
 from core.types import PolicyEvent, Step
 
-MAX_RECORDS = 512
+MAX_RECORDS = 2048
 MAX_BATCH_BYTES = 64 << 20
 WAIT_S = 0.5
 PAUSE_S = 0.15

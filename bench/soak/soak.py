@@ -191,14 +191,21 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=7200)
     parser.add_argument("--rate", type=float, default=8.0, help="calls a second; 0: as fast as they are answered")
     parser.add_argument("--open", type=int, default=5000, help="open trajectories")
-    parser.add_argument("--gateways", type=int, default=0)
+    parser.add_argument("--gateways", type=int, default=1)
+    parser.add_argument(
+        "--pool-memory", default="256MB", help="DuckDB's memory: a cache that is full early hides no leak"
+    )
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--room", type=float, default=ROOM_MB, help="MiB that bounded caches may still fill")
     parser.add_argument("--slack", type=float, default=1.0, help="factor on the limits that a busy machine moves")
     parser.add_argument("--write", metavar="NAME")
     options = parser.parse_args()
     load = os.getloadavg()[0]
-    os.environ |= {"CLAW_STUDIO_SEGMENT_BYTES": str(8 << 20), "CLAW_STUDIO_ENGINE_TIMEOUT_S": "20"}
+    os.environ |= {
+        "CLAW_STUDIO_SEGMENT_BYTES": str(8 << 20),
+        "CLAW_STUDIO_ENGINE_TIMEOUT_S": "20",
+        "CLAW_STUDIO_POOL_MEMORY": options.pool_memory,
+    }
     with tempfile.TemporaryDirectory() as folder, engine(Path(folder)) as url:
         data = Path(folder) / "data"
         serve = [sys.executable, "-m", "core.cli", "serve", "--data", str(data), "--port", "0", "--engine", url]

@@ -193,7 +193,7 @@ def main() -> int:
     parser.add_argument("--open", type=int, default=5000, help="open trajectories")
     parser.add_argument("--gateways", type=int, default=1)
     parser.add_argument(
-        "--pool-memory", default="256MB", help="DuckDB's memory: a cache that is full early hides no leak"
+        "--pool-memory", default="256MB", help="DuckDB's memory: small, so that its cache is full early"
     )
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--room", type=float, default=ROOM_MB, help="MiB that bounded caches may still fill")

@@ -283,8 +283,8 @@ class Fleet:
         assert process.popen.stdout is not None
         with process.popen.stdout as pipe:
             for message in messages(pipe):
-                if "news" in message:
-                    self._stats.absorb(process.name, message["news"])
+                if "changes" in message:
+                    self._stats.absorb(process.name, message["changes"])
                     self._on_journalled()
                 elif "beat" in message:
                     process.n_missed = 0

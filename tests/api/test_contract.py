@@ -389,7 +389,10 @@ def test_every_family_is_well_formed(studio: ServeProcess) -> None:
 
 def test_the_list_of_metrics_is_what_the_gateway_tells(studio: ServeProcess) -> None:
     """docs/metrics.md, row by row: name, type, labels, and the meaning that begins with Prometheus' help."""
+    n_before = studio.http.get("/api/v1/stats").json()["n_calls"]
     chat(studio, "for the counters")
+    # The gateway process reports its counters a moment after the answer.
+    eventually(lambda: studio.http.get("/api/v1/stats").json()["n_calls"] > n_before)
     answer = studio.http.get("/metrics").text
     listed = [line for line in (ROOT / "docs" / "metrics.md").read_text().splitlines() if line.startswith("| `")]
     rows = [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in listed]

@@ -97,12 +97,12 @@ class GatewayStats:
         """Call the listener for each call finished from now on, with whether its record was dropped."""
         self._listener = listener
 
-    def absorb(self, worker: str, news: Mapping[str, Any]) -> None:
-        """Add the counts of another gateway process (``WorkerStats.news``); ``{"in_flight": 0}`` once it has ended."""
-        self._in_flight_elsewhere[worker] = news["in_flight"]
-        for reason, n in news.get("refused", {}).items():
+    def absorb(self, worker: str, changes: Mapping[str, Any]) -> None:
+        """Add the counts of another gateway process (``WorkerStats.changes``); ``{"in_flight": 0}`` once it has ended."""
+        self._in_flight_elsewhere[worker] = changes["in_flight"]
+        for reason, n in changes.get("refused", {}).items():
             self.refused(reason, n)
-        for values, dropped in news.get("calls", ()):
+        for values, dropped in changes.get("calls", ()):
             self._count(CallEvent(*values), dropped)
 
     def _count(self, event: CallEvent, dropped: bool) -> None:

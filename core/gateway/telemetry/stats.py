@@ -98,7 +98,7 @@ class GatewayStats:
         self._listener = listener
 
     def absorb(self, worker: str, changes: Mapping[str, Any]) -> None:
-        """Add the counts of another gateway process (``WorkerStats.changes``); ``{"in_flight": 0}`` once it has ended."""
+        """Add another gateway process's counts (``WorkerStats.changes``); ``{"in_flight": 0}`` once it has ended."""
         self._in_flight_elsewhere[worker] = changes["in_flight"]
         for reason, n in changes.get("refused", {}).items():
             self.refused(reason, n)

@@ -160,6 +160,9 @@ def test_guessing_is_rate_limited_and_counted(engine: str, serve: Callable[..., 
     assert {ask("the same wrong one").status_code for _ in range(3 * MAX_WRONG)} == {401}
     assert {ask("cs-" + "x" * 43).status_code for _ in range(3)} == {401}, "an unknown key of our own form"
     assert ask(ADMIN).status_code == 200
+    # Of both kinds of wrong key; a gateway process reports its counters a moment later.
+    line = f'claw_refused_total{{reason="unauthorized"}} {3 * MAX_WRONG + 3}.0'
+    eventually(lambda: line in ask(ADMIN, "/metrics").text.splitlines())
     codes = [ask(f"guess-{number}").status_code for number in range(MAX_WRONG + 5)]
     assert codes[0] == 401 and codes[-1] == 429
     locked = ask(ADMIN)

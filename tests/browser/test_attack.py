@@ -178,6 +178,18 @@ def test_no_foreign_page_frames_the_studio_and_links_still_lead_to_it(
     page.close()
 
 
+def test_an_upload_needs_the_token_of_the_pages(victim: Studio) -> None:
+    """What the pages' own script sends as a header, no form or page of another origin can."""
+    with httpx.Client(base_url=victim.url, headers={"Origin": victim.url}, timeout=60) as http:
+        token = http.get("/_stcore/health").cookies["_streamlit_xsrf"]
+        path, files = "/_stcore/upload_file/session/file", {"file": ("a.txt", b"x")}
+        for header in ({}, {"X-Xsrftoken": "2|00000000|00000000|1700000000"}):
+            assert http.put(path, files=files, headers=header).status_code == 403
+        # With the token, what is left to refuse is that there is no such session.
+        answer = http.put(path, files=files, headers={"X-Xsrftoken": token})
+        assert answer.status_code != 403, answer.text
+
+
 def test_a_listed_origin_makes_model_calls_and_nothing_else(
     engine: str, attacker: int, browser: Browser, tmp_path: Path
 ) -> None:

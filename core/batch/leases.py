@@ -131,7 +131,7 @@ class Leases:
             if wanted.request_id is not None:
                 earlier = self.pool.batches.of_request(wanted.consumer, wanted.request_id)
                 if earlier is not None and earlier["state"] in ("leased", "acked"):
-                    return self._renewed_lease(earlier)
+                    return self._repeated(earlier)
             chosen = self.choose(wanted)
             ready_plan = self.preview(wanted, chosen)
             least = 1 if wanted.partial else ready_plan.recipe.batch_size or 1
@@ -171,7 +171,7 @@ class Leases:
         """The plan of a batch as it was leased. NotFound when there is no such batch."""
         return deserialize_plan(self.pool.batches.plan(batch_uid), self.pool)
 
-    def _renewed_lease(self, batch: dict[str, Any]) -> LeasedBatch:
+    def _repeated(self, batch: dict[str, Any]) -> LeasedBatch:
         leased_plan = self.plan_of(batch["batch_uid"])
         chosen = RecipeChoice(leased_plan.recipe, batch["recipe_name"], batch["recipe_version"])
         return LeasedBatch(batch, leased_plan, chosen, repeated=True)

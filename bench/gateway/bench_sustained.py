@@ -7,7 +7,7 @@ Every trajectory is a conversation of its own that grows turn by turn (``load.py
 the bench reads how far ingest is behind, waits until the pool has every answered call, and counts the steps.
 
 Peers (``bench_capture.py``) get the same load in the same run; each server runs alone. Processor time is that of a
-server's processes, for ``claw-studio`` also by thread, from the load's begin until ingest has caught up.
+server's processes, for ``claw-studio`` also by process, from the load's begin until ingest has caught up.
 Writes bench/results/sustained.json.
 """
 
@@ -22,7 +22,6 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,18 +72,10 @@ def product(work: Path, engine: str, gateways: int | None) -> Iterator[Target]:
     shutil.rmtree(data)
 
 
-def thread_cpu_s(pids: list[int]) -> Counter[str]:
-    """Processor seconds used so far by thread name; processes beside the first count by their own name."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    used: Counter[str] = Counter()
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                name, _, rest = (task / "stat").read_text().partition("(")[2].rpartition(")")
-                fields = rest.split()
-                label = name if pid == pids[0] else f"gateway process: {name}"
-                used[label] += (int(fields[11]) + int(fields[12])) / ticks
-    return used
+def wait_while(condition: Callable[[], bool]) -> None:
+    deadline = time.perf_counter() + DRAIN_S
+    while condition() and time.perf_counter() < deadline:
+        time.sleep(0.05)
 
 
 def measure_product(target: Target, case: Case, seconds: float) -> dict[str, Any]:
@@ -93,31 +84,33 @@ def measure_product(target: Target, case: Case, seconds: float) -> dict[str, Any
     base = target.url.partition("/TRAJECTORY")[0]
     pids = family(target.process.pid)
     with httpx.Client(base_url=f"{base}/api/v1", timeout=120.0) as http:
+
+        def behind() -> bool:
+            stats = http.get("/stats").json()
+            return bool(stats["ingest_lag_s"] > 0)
+
+        wait_while(behind)
         n_before = http.get("/stats").json()["n_steps"]
-        cpu, threads = cpu_s(pids), thread_cpu_s(pids)
+        cpu = {pid: cpu_s([pid]) for pid in pids}
         run = drive(target, case, seconds)
         ended = time.perf_counter()
         stats = http.get("/stats").json()
         lag_s, n_behind = stats["ingest_lag_s"], n_before + run["requests"] - stats["n_steps"]
-        while stats["n_steps"] - n_before < run["requests"] and time.perf_counter() - ended < DRAIN_S:
-            time.sleep(0.05)
-            stats = http.get("/stats").json()
-    drained_s = time.perf_counter() - ended
+        wait_while(lambda: http.get("/stats").json()["n_steps"] - n_before < run["requests"])
+        drained_s = time.perf_counter() - ended
+        n_steps = http.get("/stats").json()["n_steps"] - n_before
     n = run["requests"]
-    by_thread = {name: s - threads[name] for name, s in thread_cpu_s(pids).items()}
+    used = {pid: (cpu_s([pid]) - cpu[pid]) * 1e3 / n for pid in pids}
     return {
         **run,
         "ingest_lag_s_at_the_end": round(lag_s, 2),
         "calls_behind_at_the_end": n_behind,
         "drained_s": round(drained_s, 2),
         "calls_per_s_until_drained": round(n / (seconds + drained_s), 1),
-        "steps_missing": n_before + n - stats["n_steps"],
-        "cpu_ms_per_call": round((cpu_s(pids) - cpu) * 1e3 / n, 3),
-        "cpu_ms_per_call_by_thread": {
-            name: round(s * 1e3 / n, 3)
-            for name, s in sorted(by_thread.items(), key=lambda one: -one[1])
-            if s * 1e3 / n > 0.005
-        },
+        "steps_missing": n - n_steps,
+        "cpu_ms_per_call": round(sum(used.values()), 3),
+        "cpu_ms_per_call_of_main_process": round(used.pop(pids[0]), 3),
+        "cpu_ms_per_call_of_gateway_processes": [round(ms, 3) for ms in used.values()],
         "rss_mib": rss_mib(pids),
     }
 

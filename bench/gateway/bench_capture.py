@@ -81,6 +81,22 @@ class Target:
     runs: dict[Case, list[dict[str, Any]]] = field(default_factory=dict)
 
 
+def about_run(load_before: float, started: float, **more: Any) -> dict[str, Any]:
+    """When and on what machine a benchmark ran. ``started``: by ``time.monotonic``; ``more``: of the machine."""
+    return {
+        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": {
+            "cpus": os.cpu_count(),
+            "system": f"{platform.system()} {platform.machine()}",
+            "python": platform.python_version(),
+            "load_before": round(load_before, 2),
+            "load_after": round(os.getloadavg()[0], 2),
+            "took_s": round(time.monotonic() - started),
+            **more,
+        },
+    }
+
+
 def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -328,16 +344,7 @@ def main() -> None:
                     measure(target, case, options.seconds)
     peers = [target for target in targets if target.name not in (ENGINE, OURS, TWO)]
     document = {
-        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": {
-            "cpus": os.cpu_count(),
-            "system": f"{platform.system()} {platform.machine()}",
-            "python": platform.python_version(),
-            "load_before": round(load, 2),
-            "load_after": round(os.getloadavg()[0], 2),
-            "sync_8kb_ms": sync,
-            "took_s": round(time.monotonic() - started),
-        },
+        **about_run(load, started, sync_8kb_ms=sync),
         "versions": {name: version(name) for name in ("httptools", "orjson", "starlette", "uvicorn", "uvloop")},
         "requests": {
             "small": "6 KB chat request; answer of 500 prompt and 50 response token ids with log-probs",

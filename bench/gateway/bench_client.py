@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from typing import Any
 import aiohttp
 import httpx
 import uvloop
+from bench_capture import about_run
 
 from core.gateway.transport.http1 import HttpClient
 
@@ -159,15 +159,7 @@ def main() -> None:
         finally:
             server.stdin.close()
     document = {
-        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": {
-            "cpus": os.cpu_count(),
-            "system": f"{platform.system()} {platform.machine()}",
-            "python": platform.python_version(),
-            "load_before": round(load, 2),
-            "load_after": round(os.getloadavg()[0], 2),
-            "took_s": round(time.monotonic() - started),
-        },
+        **about_run(load, started),
         "versions": {name: version(name) for name in ("aiohttp", "httptools", "httpx", "uvloop")},
         "request_bytes": len(REQUEST),
         "seconds_per_run": options.seconds,

@@ -17,7 +17,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import shutil
 import sys
 import tempfile
@@ -33,6 +32,7 @@ from bench_capture import (
     ROOT,
     Case,
     Target,
+    about_run,
     cpu_s,
     drive,
     family,
@@ -145,6 +145,7 @@ def main() -> None:
     parser.add_argument("--without-peers", action="store_true")
     parser.add_argument("--write", default=RESULTS.stem)
     options = parser.parse_args()
+    started = time.monotonic()
     gateways: list[int | None] = [None, *(int(n) for n in options.gateways.split(",") if n)]
     CACHE.mkdir(exist_ok=True)
     results: dict[str, dict[str, Any]] = {}
@@ -175,14 +176,7 @@ def main() -> None:
         for case in CASES
     }
     document = {
-        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": {
-            "cpus": os.cpu_count(),
-            "system": f"{platform.system()} {platform.machine()}",
-            "python": platform.python_version(),
-            "load_before": round(load, 2),
-            "sync_8kb_ms": sync,
-        },
+        **about_run(load, started, sync_8kb_ms=sync),
         "seconds": options.seconds,
         "requests": {
             "small": "conversations of 10 calls, 6 KB each on average; answers of 500 prompt and 50 response tokens",

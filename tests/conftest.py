@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +29,11 @@ __all__ = [
     "serve",
 ]
 
-GATEWAYS = "CLAW_STUDIO_GATEWAYS"
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Each client of httpx reads all public authorities, 25 ms of computing; nothing here talks to the public.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("authority.pem"))
-# A service that a test opens in its own process takes calls there, where the test can look at and replace its parts.
-os.environ.setdefault(GATEWAYS, "0")
 # Spinning OpenMP threads starve everything else on a small machine that runs several processes.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -51,11 +48,6 @@ settings.load_profile("no clock")
 
 PATIENCE_S = 120.0
 """How long a test waits for what must come: on a machine with ten things to do, LiteLLM's import takes a minute."""
-
-
-def user_environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process that starts as a user starts it: the default settings, and these."""
-    return {**{name: value for name, value in os.environ.items() if name != GATEWAYS}, **settings}
 
 
 def eventually(condition: Callable[[], Any], *, timeout_s: float = PATIENCE_S, every_s: float = 0.05) -> Any:
@@ -90,7 +82,7 @@ class ServeProcess:
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
-            env=user_environment({"PYTHONFAULTHANDLER": "1", **(env or {})}),
+            env={**os.environ, "PYTHONFAULTHANDLER": "1", **(env or {})},
         )
         self.take(process)
 

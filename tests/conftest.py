@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
+from core.serving.process import EngineProcess
 from tests.effort import n_examples
 from tests.left_out import pytest_terminal_summary
 from tests.side_by_side import pytest_collection_modifyitems, pytest_xdist_make_scheduler
@@ -60,6 +61,13 @@ def eventually(condition: Callable[[], Any], *, timeout_s: float = PATIENCE_S, e
         if time.monotonic() > deadline:
             raise AssertionError(f"did not come true within {timeout_s} s; last value: {value!r}")
         time.sleep(every_s)
+
+
+def scripted_engine(folder: Path, script: Mapping[str, Any]) -> EngineProcess:
+    """The engine that answers by a script, as a process that ends with the ``with`` block."""
+    path = folder / "script.json"
+    path.write_text(json.dumps(script))
+    return EngineProcess.start("scripted", args=["--script", path])
 
 
 class ServeProcess:

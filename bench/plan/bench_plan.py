@@ -92,6 +92,8 @@ def measure(pool: Pool, repeat: int) -> dict[str, Any]:
     leases = Leases(pool, time.time, lambda: f"bench-{next(number)}", lambda _: 19)
     recipe = {"algorithm": "grpo", "n_rollouts": 8, "batch_size": 64}
     leased, times = timed(lambda: leases.fetch(Fetch("bench", recipe=recipe)), repeat)
+    if leased.batch is None:
+        raise SystemExit(f"--trajectories: {repeat} leases of 64 groups of 8 need more than there are")
     cases["fetch: plan and lease 64 groups"] = {**times, "n_steps": len(leased.plan.steps)}
     _, times = timed(lambda: pool.batches.finish(leased.batch["batch_uid"], "acked"), 1)
     cases["acknowledge"] = {"first_s": times["first_s"]}

@@ -83,6 +83,9 @@ class Batches:
             for uid in expired:
                 cursor.execute("UPDATE batches SET state = 'expired', finished_at = ? WHERE batch_uid = ?", [now, uid])
                 _event(cursor, uid, "expired", None, now)
+        with self._ends_lock:
+            for uid in expired:
+                self._ends.pop(uid, None)
         return expired
 
     def next_expiry(self) -> float | None:

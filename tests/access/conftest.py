@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -11,8 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from core.serving.process import EngineProcess
-from tests.conftest import ServeProcess, eventually
+from tests.conftest import ServeProcess, eventually, scripted_engine
 
 SCRIPT = {"model": "scripted-1", "default": {"reply": {"content": "The answer is forty-two."}}}
 SECRET = "the-planted-secret"
@@ -22,9 +20,7 @@ SECRET = "the-planted-secret"
 @pytest.fixture(scope="package")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A scripted engine that always knows the answer."""
-    script = tmp_path_factory.mktemp("access-engine") / "script.json"
-    script.write_text(json.dumps(SCRIPT))
-    with EngineProcess.start("scripted", args=["--script", script]) as running:
+    with scripted_engine(tmp_path_factory.mktemp("access-engine"), SCRIPT) as running:
         assert running.base_url
         yield running.base_url
 

@@ -20,6 +20,7 @@ from core.export import export
 from core.service import Service
 from core.serving.process import EngineProcess
 from core.types import View
+from tests.conftest import scripted_engine
 
 from .installed import cli
 
@@ -69,9 +70,7 @@ def opencode() -> str:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    script = tmp_path_factory.mktemp("engine") / "script.json"
-    script.write_text(json.dumps(SCRIPT))
-    with EngineProcess.start("scripted", args=["--script", script]) as running:
+    with scripted_engine(tmp_path_factory.mktemp("engine"), SCRIPT) as running:
         yield running
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
 
 from core.client import StudioClient
 from core.serving.process import EngineProcess
-from tests.conftest import ServeProcess
+from tests.conftest import ServeProcess, scripted_engine
 
 SCRIPT = {"model": "scripted-1", "default": {"reply": {"content": "The answer is forty-two."}}}
 
@@ -17,9 +16,7 @@ SCRIPT = {"model": "scripted-1", "default": {"reply": {"content": "The answer is
 @pytest.fixture(scope="package")
 def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
     """A scripted engine that always knows the answer."""
-    script = tmp_path_factory.mktemp("api-engine") / "script.json"
-    script.write_text(json.dumps(SCRIPT))
-    with EngineProcess.start("scripted", args=["--script", script]) as running:
+    with scripted_engine(tmp_path_factory.mktemp("api-engine"), SCRIPT) as running:
         yield running
 
 

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from core.serving.process import EngineProcess
 from core.serving.tokenizer import tokenizer_hash
-from tests.conftest import ServeProcess, eventually
+from tests.conftest import ServeProcess, eventually, scripted_engine
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = {
@@ -45,9 +45,7 @@ TOOLS = [
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    script = tmp_path_factory.mktemp("engine") / "script.json"
-    script.write_text(json.dumps(SCRIPT))
-    with EngineProcess.start("scripted", args=["--script", script]) as running:
+    with scripted_engine(tmp_path_factory.mktemp("engine"), SCRIPT) as running:
         yield running
 
 

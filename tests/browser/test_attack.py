@@ -16,10 +16,9 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from core.serving.process import EngineProcess
 from tests.access.conftest import SCRIPT, SECRET, state_of
 from tests.browser.conftest import PATIENCE_MS, Studio, chromium_path, start_studio
-from tests.conftest import ServeProcess, eventually
+from tests.conftest import ServeProcess, eventually, scripted_engine
 
 ATTACK = """async ([gateway, pages, stream]) => {
   const read = [];
@@ -79,9 +78,7 @@ ATTACK = """async ([gateway, pages, stream]) => {
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    script = tmp_path_factory.mktemp("attack-engine") / "script.json"
-    script.write_text(json.dumps(SCRIPT))
-    with EngineProcess.start("scripted", args=["--script", script]) as running:
+    with scripted_engine(tmp_path_factory.mktemp("attack-engine"), SCRIPT) as running:
         assert running.base_url
         yield running.base_url
 

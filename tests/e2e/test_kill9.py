@@ -6,7 +6,6 @@ length, or the last event of a stream.
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 import time
@@ -18,7 +17,7 @@ import httpx
 import pytest
 
 from core.serving.process import EngineProcess
-from tests.conftest import ServeProcess, eventually
+from tests.conftest import ServeProcess, eventually, scripted_engine
 from tests.left_out import only_in_ci
 
 N_CLIENTS = 6
@@ -31,9 +30,7 @@ SCRIPT = {
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    script = tmp_path_factory.mktemp("engine") / "script.json"
-    script.write_text(json.dumps(SCRIPT))
-    with EngineProcess.start("scripted", args=["--script", script]) as running:
+    with scripted_engine(tmp_path_factory.mktemp("engine"), SCRIPT) as running:
         yield running
 
 

@@ -16,7 +16,7 @@ import pytest
 from core.api.wire import StepIn, check
 from core.imports import FORMATS, recognise
 from core.imports.base import ConvertedRecord, Problem
-from core.serving.process import EngineProcess
+from tests.conftest import scripted_engine
 
 DATA = Path(__file__).parent / "data"
 CALLS = """
@@ -93,9 +93,10 @@ save_debug_rollout_data(out, samples, rollout_id=7, evaluation=False)
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    script = tmp_path_factory.mktemp("engine") / "script.json"
-    script.write_text(json.dumps({"model": "scripted-1", "rules": [], "default": {"reply": {"content": "one of two"}}}))
-    with EngineProcess.start("scripted", args=["--script", script]) as started:
+    with scripted_engine(
+        tmp_path_factory.mktemp("engine"),
+        {"model": "scripted-1", "rules": [], "default": {"reply": {"content": "one of two"}}},
+    ) as started:
         assert started.base_url
         yield started.base_url
 

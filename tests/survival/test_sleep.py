@@ -6,7 +6,6 @@ stops all processes of the service, moves the two clocks (``clocks/sitecustomize
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -21,8 +20,7 @@ from core.batch.leases import Fetch
 from core.errors import Conflict
 from core.rebuild import rebuild
 from core.records import complete_record
-from core.serving.process import EngineProcess
-from tests.conftest import ServeProcess, eventually
+from tests.conftest import ServeProcess, eventually, scripted_engine
 from tests.survival.folder import GRPO, Folder
 from tests.survival.test_stopped import children
 
@@ -34,9 +32,7 @@ RECIPE = {"algorithm": "sft", "batch_size": 1}
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    script = tmp_path_factory.mktemp("sleep-engine") / "script.json"
-    script.write_text(json.dumps(SCRIPT))
-    with EngineProcess.start("scripted", args=["--script", script]) as running:
+    with scripted_engine(tmp_path_factory.mktemp("sleep-engine"), SCRIPT) as running:
         yield str(running.base_url)
 
 

@@ -27,7 +27,7 @@ from core.config import Settings
 from core.service import Service
 from core.serving.process import EngineProcess
 from core.workers import fleet as fleet_module
-from tests.conftest import ServeProcess, eventually
+from tests.conftest import ServeProcess, eventually, scripted_engine
 from tests.left_out import only_in_ci
 
 SCRIPT = {"model": "scripted-1", "default": {"reply": {"content": "The answer is forty-two."}, "delay_s": 0.1}}
@@ -36,9 +36,7 @@ LONG = only_in_ci("stops processes for half a minute")
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    script = tmp_path_factory.mktemp("stopped-engine") / "script.json"
-    script.write_text(json.dumps(SCRIPT))
-    with EngineProcess.start("scripted", args=["--script", script]) as running:
+    with scripted_engine(tmp_path_factory.mktemp("stopped-engine"), SCRIPT) as running:
         yield running
 
 

@@ -15,8 +15,7 @@ import openai
 import pytest
 
 from core.gateway.http.asgi import MAX_RATIO
-from core.serving.process import EngineProcess
-from tests.conftest import ServeProcess
+from tests.conftest import ServeProcess, scripted_engine
 from tests.gateway.http.test_http_limits import HOST, MB, endless
 from tests.gateway.http.wire import exchange, rss_mb, wait_until
 from tests.left_out import only_in_ci
@@ -24,9 +23,9 @@ from tests.left_out import only_in_ci
 
 @pytest.fixture(scope="module", params=["1", "2"], ids=["one process", "workers"])
 def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    script = tmp_path_factory.mktemp("limits-engine") / "script.json"
-    script.write_text(json.dumps({"model": "m", "default": {"reply": {"content": "forty-two"}}}))
-    with EngineProcess.start("scripted", args=["--script", script]) as engine:
+    with scripted_engine(
+        tmp_path_factory.mktemp("limits-engine"), {"model": "m", "default": {"reply": {"content": "forty-two"}}}
+    ) as engine:
         assert engine.base_url
         env = {
             "CLAW_STUDIO_GATEWAYS": request.param,

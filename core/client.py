@@ -258,7 +258,7 @@ class StudioClient:
 
     def download(self, path: str) -> bytes:
         """The body of a GET as bytes, for responses that are not JSON."""
-        status, raw, _ = self._once("GET", f"{self._parts.path.rstrip('/')}{path}", None)
+        status, raw, _ = self._once("GET", f"{self._parts.path.rstrip('/')}{path}", None, self._timeout_s)
         if status >= 400:
             raise error_of(status, raw)
         return raw
@@ -277,11 +277,13 @@ class StudioClient:
         *,
         query: Mapping[str, Any] | None = None,
         repeat: bool = False,
+        timeout_s: float | None = None,
     ) -> Any:
         """Send any request with a JSON body; returns the parsed JSON response.
 
         Args:
             repeat: the call is idempotent, so it is retried if the response was lost.
+            timeout_s: timeout of this request, seconds; None: the client's.
 
         Raises:
             StudioError: the service's error, or Unreachable.
@@ -292,7 +294,7 @@ class StudioClient:
         for attempt in range(self._n_retries + 1):
             last = attempt == self._n_retries
             try:
-                status, raw, retry_after_s = self._once(method, target, payload)
+                status, raw, retry_after_s = self._once(method, target, payload, timeout_s or self._timeout_s)
             except (OSError, http.client.HTTPException) as error:
                 # After a refused connection the service can't have received the call.
                 if last or not (repeat or isinstance(error, ConnectionRefusedError)):
@@ -309,7 +311,7 @@ class StudioClient:
             pause_s = min(2 * pause_s, 5.0)
         raise AssertionError("the last attempt returns or raises")
 
-    def _once(self, method: str, target: str, payload: bytes | None) -> tuple[int, bytes, float]:
+    def _once(self, method: str, target: str, payload: bytes | None, timeout_s: float) -> tuple[int, bytes, float]:
         """Status, body and Retry-After of one exchange; the connection is kept, and closed after a failure."""
         connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if connection is not None and _is_over(connection):
@@ -322,6 +324,9 @@ class StudioClient:
             else:
                 connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
             self._local.connection = connection
+        connection.timeout = timeout_s
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout_s)
         headers = {"Accept": "application/json"}
         if payload is not None:
             headers["Content-Type"] = "application/json"

@@ -53,6 +53,7 @@ class EngineConfig(BaseModel):
     streaming: str = Field("auto", pattern=STREAMING, description="See engine_streaming")
     concurrency: int | None = Field(None, ge=1, description="See engine_concurrency")
     replica_of: str | None = Field(None, description="Name of the engine whose calls it shares")
+    weights_hook: str | None = Field(None, pattern="^https?://", description="See engine_weights_hook")
 
 
 class Settings(BaseSettings):
@@ -90,6 +91,12 @@ class Settings(BaseSettings):
     engine_api_key_env: str = Field(
         "CLAW_STUDIO_ENGINE_API_KEY",
         description="Name of the environment variable that holds the engine's key",
+    )
+    engine_weights_hook: str | None = Field(
+        None,
+        pattern="^https?://",
+        description="URL that loads new weights into the engine. A weight sync posts {path, policy_version, engine} to "
+        "it and expects {policy_version}. Not needed for the embedded engine, vLLM and SGLang",
     )
     engine_timeout_s: float = Field(900.0, gt=0, description="Timeout of one engine call, seconds")
     engine_first_byte_timeout_s: float | None = Field(
@@ -172,6 +179,13 @@ class Settings(BaseSettings):
     )
     local_model_dir: Path | None = Field(
         None, description="Weights folder of the embedded engine; None: a seeded model is created in data_dir/model"
+    )
+    local_threads: int = Field(2, ge=1, le=256, description="Computing threads of the embedded engine")
+    local_sequences: int = Field(16, ge=1, le=4096, description="Most sequences that the embedded engine runs at once")
+    local_context: int | None = Field(
+        None,
+        ge=16,
+        description="Longest prompt with answer of the embedded engine, tokens; None: as long as the model allows",
     )
 
     @field_validator("allowed_hosts", "cors_origins", mode="before")

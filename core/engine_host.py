@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 from core.config import Settings
@@ -29,10 +31,19 @@ class EngineStarter(Protocol):
 
 
 class LocalEngineHost:
-    """The embedded engine's process, started once on demand."""
+    """The embedded engine's process, started on demand, and again if it has ended.
 
-    def __init__(self, settings: Settings) -> None:
+    Args:
+        weights: returns folder and version of the weights that the last sync loaded; None if there was none. A new
+            process starts with them.
+    """
+
+    def __init__(self, settings: Settings, weights: Callable[[], tuple[str, int] | None] = lambda: None) -> None:
         self._model_dir = settings.local_model_dir or settings.data_dir / "model"
+        self._weights = weights
+        self._options = ["--threads", settings.local_threads, "--max-sequences", settings.local_sequences]
+        if settings.local_context is not None:
+            self._options += ["--context-length", settings.local_context]
         self._startup_timeout_s = min(120.0, settings.engine_timeout_s)
         self._process: EngineProcess | None = None
         self._lock = threading.Lock()
@@ -43,13 +54,28 @@ class LocalEngineHost:
             if self._process is None or not self._process.alive:
                 self._process = EngineProcess.start(
                     "local",
-                    args=["--model-dir", str(self._model_dir)],
+                    args=[*self._model(), *map(str, self._options)],
                     startup_timeout_s=self._startup_timeout_s,
                 )
             base_url = self._process.wait_ready().base_url
         if base_url is None:
             raise EngineError("the embedded engine is ready but reported no address")
         return base_url
+
+    def _model(self) -> list[str]:
+        synced = self._weights()
+        if synced is None:
+            return ["--model-dir", str(self._model_dir)]
+        path, version = synced
+        if not Path(path).is_dir():
+            # Other weights under this version would be wrong in every record.
+            raise EngineError(
+                f"the weights of version {version} are gone: {path}",
+                field="engine",
+                hint="restore the folder, or load other weights: Trainer.sync_weights, POST /api/v1/policy/sync; "
+                "POST /api/v1/policy registers the version of local_model_dir",
+            )
+        return ["--model-dir", path, "--policy-version", str(version)]
 
     def stop(self) -> None:
         """End the process, if there is one."""
@@ -81,6 +107,7 @@ def add_configured_engines(engines: EngineSet, settings: Settings, local: Engine
         "api_key": os.environ.get(settings.engine_api_key_env),
         "streaming": settings.engine_streaming,
         "concurrency": settings.engine_concurrency,
+        "weights_hook": settings.engine_weights_hook,
     }
     if first == "local":
         engines.add(name, None, default=True, **{**how, "models": LOCAL_MODELS, "ready": local.ensure, "api_key": None})
@@ -99,6 +126,7 @@ def add_configured_engines(engines: EngineSet, settings: Settings, local: Engine
             streaming=one.streaming,
             concurrency=one.concurrency,
             replica_of=one.replica_of,
+            weights_hook=one.weights_hook,
         )
 
 

@@ -29,7 +29,7 @@ from core.batch.leases import Leases
 from core.client import trusting
 from core.config import Settings
 from core.doctor import Finding, diagnose
-from core.engine_host import LocalEngineHost, add_configured_engines, bounds_of, timeouts_of
+from core.engine_host import LOCAL_ENGINE, LocalEngineHost, add_configured_engines, bounds_of, timeouts_of
 from core.errors import PoolError, StudioError
 from core.gateway.access.admission import Admission
 from core.gateway.access.hosts import Hosts
@@ -180,7 +180,7 @@ class Service:
         self.stats = GatewayStats(clock=self.clock)
         self.stats.listen(log_call)
         self.engines = EngineSet(timeouts=timeouts_of(settings), bounds=bounds_of(settings), clock=self.clock)
-        self.local_engine = LocalEngineHost(settings)
+        self.local_engine = LocalEngineHost(settings, lambda: self.policy.weights_in_force(LOCAL_ENGINE))
         opened.callback(self.local_engine.stop)
         add_configured_engines(self.engines, settings, self.local_engine)
         opened.callback(self._stop_demo)

@@ -107,8 +107,11 @@ def end_sync(call: Call) -> Any:
     return policy_state(call)
 
 
-def end_unfinished_sync(deps: ApiDeps) -> None:
+def end_unfinished_sync(deps: ApiDeps, reason: str | None = None) -> None:
     """End an unfinished weight sync; the version before it stays active.
+
+    Args:
+        reason: why it failed, for the history.
 
     Raises:
         Conflict: no sync is in progress.
@@ -118,7 +121,7 @@ def end_unfinished_sync(deps: ApiDeps) -> None:
         raise Conflict("no weight sync is in progress", hint="see GET /api/v1/policy")
     version, now = deps.policy.version, deps.clock()
     if version is not None:
-        metadata = {"ended_sync": running["version"]}
+        metadata = {"ended_sync": running["version"], **({} if reason is None else {"failed": reason})}
         deps.journal.append(policy_record(at=now, version=version, event="registered", metadata=metadata)).result()
         deps.policy.apply("registered", version, at=now, metadata=metadata)
     else:

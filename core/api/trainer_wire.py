@@ -28,7 +28,9 @@ class FetchIn(WireModel):
     recipe: dict[str, Any] | None = None
     recipe_name: Name | None = None
     recipe_version: Annotated[int, Field(ge=1, le=MAX_TOKEN_ID, strict=True)] | None = None
-    channel: Name | None = Field(None, description="Channel whose active recipe is used if no recipe is given")
+    channel: Name | None = Field(
+        None, description="Channel of the steps; its active recipe is used if no recipe is given"
+    )
     wait_s: Annotated[float, Field(ge=0, le=MAX_WAIT_S, strict=True)] = Field(
         0.0, description="How long to wait until enough groups are ready, seconds"
     )
@@ -45,8 +47,11 @@ class FetchIn(WireModel):
             raise ValueError("view and view_name exclude each other")
         if self.dataset is not None and (self.view is not None or self.view_name is not None):
             raise ValueError("dataset excludes view and view_name: a version is used as it was frozen")
-        if self.recipe is not None and (self.recipe_name is not None or self.channel is not None):
-            raise ValueError("recipe excludes recipe_name and channel")
+        if self.recipe is not None and self.recipe_name is not None:
+            raise ValueError("recipe excludes recipe_name")
+        own = None if self.recipe is None else self.recipe.get("channel")
+        if own is not None and self.channel is not None and own != self.channel:
+            raise ValueError(f"channel is {self.channel!r}, but the recipe's is {own!r}: give one of them")
         if self.recipe_version is not None and self.recipe_name is None:
             raise ValueError("recipe_version needs recipe_name")
         return self
@@ -117,6 +122,20 @@ class ActiveRecipeIn(WireModel):
     name: Name | None = None
     version: Annotated[int, Field(ge=1, le=MAX_TOKEN_ID, strict=True)] | None = None
     author: Name = "api"
+
+
+class SyncIn(WireModel):
+    """``POST policy/sync``: the engines load new weights."""
+
+    path: Folder = Field(description="The weights as a transformers folder, at a path that the engines can read")
+    version: Version = Field(description="Policy version of these weights")
+    engines: Annotated[list[Name], Field(min_length=1, max_length=1000)] | None = Field(
+        None, description="Engines by name; null: the default engine, its replicas, and engines with a weights hook"
+    )
+    timeout_s: Annotated[float, Field(gt=0, le=MAX_WAIT_S, strict=True)] | None = Field(
+        None, description="Longest time for all of it, seconds, at most policy_sync_timeout_s"
+    )
+    metadata: dict[str, Any] = Field(default_factory=dict)
 
 
 class ValueIn(WireModel):

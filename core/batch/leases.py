@@ -46,7 +46,7 @@ class Fetch:
         recipe: JSON of a recipe; None: ``recipe_name``, else the channel's active one, else the defaults.
         dataset: a dataset version, as it was frozen, in place of a view of the pool.
         recipe_name, recipe_version: a saved recipe; without a version its newest.
-        channel: its active recipe is used if the request names none.
+        channel: of the steps, with ``recipe``; otherwise its active recipe is used if the request names none.
         lease_s: how long it may take to acknowledge, seconds.
         shared: other consumers' leases and consumption don't count.
         partial: fewer groups than the recipe's batch size will do.
@@ -157,7 +157,8 @@ class Leases:
 
     def _recipe(self, wanted: Fetch) -> RecipeChoice:
         if wanted.recipe is not None:
-            return RecipeChoice(parse_recipe(wanted.recipe))
+            channel = {} if wanted.channel is None else {"channel": wanted.channel}
+            return RecipeChoice(parse_recipe({**wanted.recipe, **channel}))
         if wanted.recipe_name is not None:
             version = self.pool.recipes.get(wanted.recipe_name, wanted.recipe_version)
         else:

@@ -91,6 +91,7 @@ class Engine:
     Args:
         max_sequences: sequences that run at once; others wait in order of arrival.
         default_max_tokens: limit for requests without ``max_tokens``.
+        context_length: most tokens of prompt and answer together; None, or more than the model allows: the model's.
         record: file to which one JSON line per finished sequence is appended.
     """
 
@@ -101,6 +102,7 @@ class Engine:
         *,
         max_sequences: int = 16,
         default_max_tokens: int = 512,
+        context_length: int | None = None,
         policy_version: int = 0,
         record: Path | None = None,
         seed: int | None = None,
@@ -114,6 +116,7 @@ class Engine:
         self._guides = Guides(tokenizer)
         self._max_sequences = max_sequences
         self._default_max_tokens = default_max_tokens
+        self._context_length = context_length
         self._record: IO[bytes] | None = record.open("ab") if record is not None else None
         self._seeds = random.Random(seed)
         self._clock = clock
@@ -127,7 +130,8 @@ class Engine:
     @property
     def context_length(self) -> int:
         """Maximum number of tokens of prompt and answer together."""
-        return self._model.config.context_length
+        longest = self._model.config.context_length
+        return longest if self._context_length is None else min(longest, self._context_length)
 
     @property
     def n_running(self) -> int:

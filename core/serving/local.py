@@ -222,6 +222,7 @@ def load_server(arguments: argparse.Namespace) -> LocalServer:
         load_tokenizer(directory),
         max_sequences=arguments.max_sequences,
         default_max_tokens=arguments.default_max_tokens,
+        context_length=arguments.context_length,
         policy_version=arguments.policy_version,
         record=arguments.record,
     )
@@ -240,6 +241,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--threads", type=int, default=2, help="torch's threads")
     add("--max-sequences", type=int, default=16, help="most sequences in one batch")
     add("--default-max-tokens", type=int, default=512, help="limit for chats without max_tokens")
+    add("--context-length", type=int, help="longest prompt with answer, tokens; by default as long as the model allows")
     add("--policy-version", type=int, default=0, help="version of the weights at the start")
     add("--reasoning-parser", action=argparse.BooleanOptionalAction, default=True)
     add("--seed", type=int, default=0, help="seed of a model that is created")

@@ -21,7 +21,7 @@ from tests.trainers.running import verl_python
 ROOT = Path(__file__).parents[2]
 INSTALLED = ROOT / ".cache" / "package" / "bin" / "claw-studio"
 NO_ENGINE = "http://127.0.0.1:9/v1"
-MOVED = {"pages": "studio/pages", "demo_data": "core/demo_data"}
+MOVED = {"pages": "studio/pages", "demo_data": "core/demo_data", "examples": "core/examples"}
 USES_CLIENT = """
 import sys
 from core.client import StudioClient

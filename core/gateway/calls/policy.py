@@ -75,6 +75,7 @@ class PolicyState:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._held: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+        self._idle: list[asyncio.Event] = []
         self._listener: Callable[[PolicyEvent], None] | None = None
         self._on_ended: Callable[[], None] | None = None
 
@@ -178,6 +179,28 @@ class PolicyState:
             for entry in reversed(events)
         ]
 
+    def weights_in_force(self, engine: str) -> tuple[str, int] | None:
+        """Folder and version of the weights that the last sync through the studio loaded into an engine.
+
+        None if there was none, or if another version was reported since.
+        """
+        with self._lock:
+            last = next((one for one in reversed(self.history) if one.event != PolicyEventKind.SYNC_STARTED), None)
+            if last is None:
+                return None
+            of_version = (one for one in reversed(self.history) if one.version == last.version)
+            sync = next((one for one in of_version if one.event == PolicyEventKind.SYNC_FINISHED), None)
+        path = None if sync is None else sync.metadata.get("path")
+        known = isinstance(path, str) and sync is not None and engine in (sync.metadata.get("engines") or ())
+        return (str(path), last.version) if known else None
+
+    async def drained(self) -> None:
+        """Return when no call of this process is in flight. Call it on the event loop of the calls."""
+        if self.n_in_flight > 0:
+            idle = asyncio.Event()
+            self._idle.append(idle)
+            await idle.wait()
+
     def restore(self, events: Iterable[PolicyEvent]) -> None:
         """Load the events of earlier runs, oldest first. An unfinished sync does not hold calls."""
         with self._lock:
@@ -207,6 +230,10 @@ class PolicyState:
             The version at its end; after an expired sync, the version that the sync was to activate.
         """
         self.n_in_flight -= 1
+        if self.n_in_flight <= 0 and self._idle:
+            for idle in self._idle:
+                idle.set()
+            self._idle.clear()
         sync = self._sync
         return sync.version if sync is not None and self.version is not None and not self.syncing else self.version
 

@@ -15,6 +15,7 @@ from core.gateway.engines.answer import EngineAnswer, EngineCall, EngineStream
 from core.gateway.engines.capabilities import WHOLE
 from core.gateway.engines.concurrency import ConcurrencyLimit
 from core.gateway.engines.health import EngineHealth
+from core.gateway.engines.weights import Weights
 from core.gateway.transport.connection_pool import ConnectionPool, Timeouts
 from core.scrub import scrubbed
 
@@ -81,6 +82,7 @@ class Engine(ABC):
         self.concurrency = ConcurrencyLimit(options.name, options.concurrency)
         self.health = EngineHealth(options.clock)
         self.replica_of: str | None = None
+        self.weights_hook: str | None = None
 
     async def complete(self, call: EngineCall) -> EngineAnswer:
         """Get the whole answer.
@@ -148,6 +150,25 @@ class Engine(ABC):
             field="model",
             hint="name a model of an engine that is called directly",
         )
+
+    async def load_weights(self, weights: Weights) -> bool:
+        """Load new weights; returns when the engine has them.
+
+        Returns:
+            Whether the engine reported their version; False if its kind reports none.
+
+        Raises:
+            EngineError: it did not load them, or reports another version; the message names the engine.
+        """
+        raise EngineError(
+            f"engine {self.name!r} can't load weights",
+            field="engines",
+            hint="its provider serves a fixed model; name other engines in the sync",
+        )
+
+    async def weights(self) -> Weights | None:
+        """The weights that the engine reports; None if its kind reports none. Raises EngineError."""
+        return None
 
     async def may_serve(self, model: str) -> bool:
         """False if the engine is known not to serve the model."""

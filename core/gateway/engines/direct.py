@@ -13,13 +13,14 @@ from core.dialects.chat import with_both_reasonings
 from core.dialects.messages_request import CONTINUE, PREFILL
 from core.errors import EngineError, EngineTimeout
 from core.gateway.engines.answer import EngineAnswer, EngineCall, EngineStream
-from core.gateway.engines.base import Engine, EngineOptions
+from core.gateway.engines.base import Engine, EngineOptions, EngineUnreachable
 from core.gateway.engines.choices import MAX_CHOICES, n_choices, separate_calls
 from core.gateway.engines.endpoint import EngineEndpoint
 from core.gateway.engines.exact_calls import ExactCalls
 from core.gateway.engines.probe import PROBE_TIMEOUT_S, Probe
 from core.gateway.engines.refusals import REFUSALS, is_too_long
-from core.gateway.transport.connection import HttpError
+from core.gateway.engines.weights import WEIGHTS_APIS, Weights, WeightsApi, hook_api, load_and_check
+from core.gateway.transport.connection import ConnectError, HttpError
 
 _GENERATION = ("stream", "stream_options")
 
@@ -139,6 +140,64 @@ class DirectEngine(Engine):
                     return answer.status, answer.content_type, await answer.read()
             except (HttpError, TimeoutError) as error:
                 raise EngineError(f"engine {self.name!r} broke off: {error}") from error
+
+    async def load_weights(self, weights: Weights) -> bool:
+        """By the weights hook, if there is one, else in the way of the engine's flavour."""
+        try:
+            return await load_and_check(self.name, await self._weights_api(), self._manage, weights)
+        except EngineError as error:
+            if repr(self.name) in error.message:
+                raise
+            message = f"engine {self.name!r} did not load version {weights.version}: {error.message}"
+            raise EngineError(message, field=error.field or "engines", hint=error.hint) from error
+
+    async def weights(self) -> Weights | None:
+        """The weights that the engine reports now."""
+        return await (await self._weights_api()).now(self._manage)
+
+    async def _weights_api(self) -> WeightsApi:
+        if self.weights_hook is not None:
+            return hook_api(self.name, self.weights_hook, self._post_hook)
+        await self.endpoint.wait_started()
+        await self._probe_once(None)
+        api = WEIGHTS_APIS.get(self._probe.flavour.name)
+        if api is None:
+            raise EngineError(
+                f"how engine {self.name!r} ({self._probe.flavour.title}) loads weights is unknown",
+                field="engines",
+                hint="set weights_hook of the engine to a URL that loads them",
+            )
+        return api
+
+    async def _manage(self, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[int, Any]:
+        for attempt in (1, 2):
+            try:
+                return await self._aside(method, self.endpoint.url(path), self.endpoint.authorization(None), body)
+            except EngineUnreachable:
+                if self.endpoint.starter is None or attempt == 2:
+                    raise
+                # A supervised engine that is gone is started again.
+                self.endpoint.starter.forget()
+                await self.endpoint.wait_started()
+        raise AssertionError("unreachable")
+
+    async def _post_hook(self, url: str, body: Mapping[str, Any]) -> tuple[int, Any]:
+        return await self._aside("POST", url, {}, body)
+
+    async def _aside(
+        self, method: str, url: str, headers: Mapping[str, str], body: Mapping[str, Any] | None
+    ) -> tuple[int, Any]:
+        """Status and parsed JSON. Raises EngineUnreachable, or EngineError if there is no response."""
+        try:
+            status, raw = await self._pool.request_aside(method, url, headers, body)
+        except ConnectError as error:
+            raise EngineUnreachable(f"engine {self.name!r}: {url} can't be reached: {error}") from error
+        except (HttpError, ValueError) as error:
+            raise EngineError(f"engine {self.name!r}: {method} {url} had no response: {error}") from error
+        try:
+            return status, orjson.loads(raw)
+        except ValueError:
+            return status, None
 
     async def may_serve(self, model: str) -> bool:
         """Whether the engine lists the model; a ``*`` engine without a list may serve any."""

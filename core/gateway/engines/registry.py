@@ -72,6 +72,7 @@ class EngineSet:
         streaming: str = AUTO,
         concurrency: int | None = None,
         replica_of: str | None = None,
+        weights_hook: str | None = None,
     ) -> Engine:
         """Add an engine; it replaces one of the same name. The first one is the default.
 
@@ -90,6 +91,7 @@ class EngineSet:
             concurrency: most calls at a time; more are queued. None means no limit.
             replica_of: name of the engine whose calls it shares. Engines with the same glob for a model share calls as
                 well.
+            weights_hook: URL that loads new weights into it, see ``core.gateway.engines.weights``.
 
         Raises:
             InvalidInput: an unknown kind or streaming mode, a base URL with a query, two logins, or neither
@@ -121,6 +123,7 @@ class EngineSet:
         else:
             raise InvalidInput(f"unknown engine kind {kind!r}", field="kind", hint="openai, litellm")
         engine.replica_of = replica_of
+        engine.weights_hook = weights_hook
         with self._lock:
             replaced = self._engines.get(name)
             self._engines[name] = engine
@@ -203,6 +206,17 @@ class EngineSet:
         loop = asyncio.get_running_loop()
         if loop not in self._watches:
             self._watches[loop] = loop.create_task(check_periodically(self.engines, self._check_every_s))
+
+    def of_policy(self) -> list[Engine]:
+        """The engines that serve the policy: the default engine, its replicas, and engines with a weights hook."""
+        default = self.default
+        return [
+            engine
+            for engine in self.engines()
+            if engine is default
+            or engine.weights_hook is not None
+            or (default is not None and engine.replica_of == default.name)
+        ]
 
     def engines(self) -> list[Engine]:
         """All engines in order of addition, the implicit LiteLLM one last if it was used."""

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from core.credit.types import Bools, Floats, Ints
 
 COLUMNS = (
-    "step_uid", "trajectory_uid", "prompt_uid", "step_index", "token_source", "n_prompt_tokens",
+    "step_id", "step_uid", "trajectory_uid", "prompt_uid", "step_index", "token_source", "n_prompt_tokens",
     "n_response_tokens", "policy_version", "reward", "quality", "trainable", "trajectory_reward",
     "trajectory_quality", "complete",
 )  # fmt: skip

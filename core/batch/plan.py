@@ -148,11 +148,11 @@ def _plan(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array | Non
         "recipe": recipe.to_json(),
         "policy_version": remaining.version,
     }
-    content = source.credit_fields(steps["step_uid"].combine_chunks(), ["content"])
+    exported = _exported(source, funnel.candidates.rows, pa.array(rows))
     return Plan(
         view=view,
         recipe=recipe,
-        hash=_content_hash(request, steps, funnel.candidates.rows.take(pa.array(rows)), content),
+        hash=_content_hash(request, steps, exported),
         policy_version=remaining.version,
         steps=steps,
         trajectories=trajectories,
@@ -261,16 +261,21 @@ EFFECTIVE = ("is_last", "call_kind")
 """Columns of the candidates that exporters write and ``Plan.steps`` lacks."""
 
 
-def _content_hash(request: Mapping[str, Any], steps: pa.Table, rows: pa.Table, content: pa.Table) -> str:
+def _content_hash(request: Mapping[str, Any], steps: pa.Table, exported: pa.Table) -> str:
     """sha256 over the request and everything that affects a row of an export.
 
     Args:
         request: view, recipe and policy version.
         steps: ``Plan.steps``: order, labels, rewards, advantages, returns.
-        rows: the chosen steps' ``EFFECTIVE`` columns, where the pool gives them.
-        content: ``content`` of ``PlanSource.credit_fields``: tokens, log-probs, messages, tools, sampling, metadata.
+        exported: ``_exported`` of the same steps.
     """
     digest = hashlib.sha256(orjson.dumps(request, option=orjson.OPT_SORT_KEYS, default=str))
-    for table in (steps, rows.select([name for name in EFFECTIVE if name in rows.column_names]), content):
+    for table in (steps, exported):
         update_hash(digest, table)
     return digest.hexdigest()
+
+
+def _exported(source: PlanSource, rows: pa.Table, chosen: pa.Array) -> pa.Table:
+    """What exporters write of the chosen rows beside ``Plan.steps``: ``EFFECTIVE`` where given, and the facts' hash."""
+    effective = {name: rows[name].take(chosen) for name in EFFECTIVE if name in rows.column_names}
+    return pa.table({**effective, "facts": source.facts_hashes(rows["step_id"].take(chosen).to_numpy())})

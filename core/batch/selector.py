@@ -206,11 +206,15 @@ class _Texts(Sequence[str]):
         return self.array[index].as_py()
 
 
+COPIED = ("step_uid", "trajectory_uid", "prompt_uid", "step_index", "token_source", "policy_version", "reward")
+"""Columns of ``Plan.steps`` as the pool has them."""
+
+
 def tables(
     funnel: Funnel, alive: Ints, chosen: Ints, batch: CreditInput, credit: Credit | None, recipe: Recipe
 ) -> tuple[pa.Table, pa.Table]:
     """``Plan.steps`` and ``Plan.trajectories``."""
-    rows = funnel.candidates.rows.take(pa.array(alive))
+    rows = funnel.candidates.rows.select([*COPIED, "n_prompt_tokens", "n_response_tokens"]).take(pa.array(alive))
     trajectory = batch.step_trajectory
     first = np.searchsorted(trajectory, np.arange(len(chosen)))
     n_steps = np.diff(np.append(first, len(trajectory)))
@@ -228,14 +232,8 @@ def tables(
     advantage = nothing if credit is None else credit.step
     shared = None if credit is None else credit.trajectory
     trajectory_advantage = np.full(len(chosen), np.nan) if shared is None else shared
-    kept = {
-        name: rows[name].combine_chunks()
-        for name in (
-            "step_uid", "trajectory_uid", "prompt_uid", "step_index", "token_source", "policy_version", "reward",
-        )
-    }  # fmt: skip
     columns = {
-        **kept,
+        **{name: rows[name].combine_chunks() for name in COPIED},
         "trajectory_reward": nullable(batch.reward[trajectory]),
         "group": pa.array(batch.group[trajectory].astype(np.int32)),
         "trajectory": pa.array(trajectory.astype(np.int32)),

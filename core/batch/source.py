@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from core.batch.layout import TokenReader
@@ -21,6 +22,10 @@ class PlanSource(TokenReader, Protocol):
 
     def credit_fields(self, step_uids: Any, fields: Sequence[str]) -> pa.Table:
         """Producers' fields of these steps, for estimators that need them."""
+        ...
+
+    def facts_hashes(self, step_ids: np.ndarray) -> pa.Array:
+        """A hash of the exported facts of each of these steps (int64 [n], ``step_id`` of ``plan_rows``), string [n]."""
         ...
 
     def version_in_force(self, channel: str) -> int | None:

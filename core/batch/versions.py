@@ -73,6 +73,10 @@ class VersionSource:
         """Facts of the pool, which never change."""
         return self._facts.credit_fields(step_uids, fields)
 
+    def facts_hashes(self, step_ids: np.ndarray) -> pa.Array:
+        """Of the pool's facts, which never change."""
+        return self._facts.facts_hashes(step_ids)
+
     def version_in_force(self, channel: str) -> int | None:
         """The version at the time of freezing: the last reported one, else the newest of its members."""
         reported = reported_version(self._versions.policy_events(self.name))

@@ -35,6 +35,9 @@ class _SameRows:
     def credit_fields(self, step_uids: Any, fields: Sequence[str]) -> pa.Table:
         return self._source.credit_fields(step_uids, fields)
 
+    def facts_hashes(self, step_ids: np.ndarray) -> pa.Array:
+        return self._source.facts_hashes(step_ids)
+
     def version_in_force(self, channel: str) -> int | None:
         return self._source.version_in_force(channel)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from core.pool.query import reads
-from core.pool.query.creditfields import credit_fields
+from core.pool.query.creditfields import credit_fields, facts_hashes
 from core.pool.query.viewreader import ViewReader
 from core.pool.query.views import NO_VIEW
 from core.pool.rewards import RewardPolicies, Spec
@@ -47,6 +48,11 @@ class TrainingData:
         """One row per step in the order given, a column per field, see ``core.pool.query.creditfields``."""
         with self._db.read() as cursor:
             return credit_fields(cursor, step_uids, fields)
+
+    def facts_hashes(self, step_ids: np.ndarray) -> pa.Array:
+        """A hash of each step's exported facts, string [n], see ``core.pool.query.creditfields.facts_hashes``."""
+        with self._db.read() as cursor:
+            return facts_hashes(cursor, step_ids)
 
     def version_in_force(self, channel: str) -> int | None:
         """The policy version that staleness counts from (``core.pool.state.policyversion``)."""

@@ -55,16 +55,14 @@ ORDER BY r.place
 
 # Log-probs were given with the redacted tokens in sight, so such a step is not exact: ratio-based algorithms leave it.
 _ROWS = """
-SELECT f.step_uid, t.trajectory_uid, d.prompt_uid, v.channel, f.step_index, f.n_prompt_tokens, f.n_response_tokens,
-    f.n_shared_tokens, d.reward, d.trajectory_reward, d.quality, d.trajectory_quality, d.trainable, d.complete,
-    f.status, CASE WHEN d.mask_starts IS NULL THEN f.token_source ELSE 'retokenized' END AS token_source,
-    d.call_kind, f.policy_version, f.policy_version_end, f.created_at,
-    f.has_logprobs, d.is_last
+SELECT f.step_id, f.step_uid, t.trajectory_uid, d.prompt_uid, f.step_index, f.n_prompt_tokens, f.n_response_tokens,
+    d.reward, d.trajectory_reward, d.quality, d.trajectory_quality, d.trainable, d.complete,
+    CASE WHEN d.mask_starts IS NULL THEN f.token_source ELSE 'retokenized' END AS token_source,
+    d.call_kind, f.policy_version, d.is_last
 FROM dataset_steps d
-JOIN dataset_versions v USING (version_id)
 JOIN steps f ON f.step_id = d.step_id
 JOIN trajectories t ON t.trajectory_id = d.trajectory_id
-WHERE v.version_id = ? ORDER BY d.place
+WHERE d.version_id = ? ORDER BY d.place
 """
 
 _HASHED = f"""

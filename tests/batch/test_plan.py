@@ -271,8 +271,8 @@ class Rows:
     def version_in_force(self, channel):
         return 4
 
-    def credit_fields(self, step_uids, fields):
-        return pa.table({"content": step_uids})
+    def facts_hashes(self, step_ids):
+        return pa.array(step_ids).cast(pa.string())
 
     def sequences(self, step_uids):
         raise AssertionError("a plan reads no token before its layout is asked for")
@@ -284,6 +284,7 @@ def test_a_quarter_million_steps_plan_fast():
     t = i // per_trajectory
     table = pa.table(
         {
+            "step_id": pa.array(i),
             "step_uid": pa.array([f"s{k}" for k in i]),
             "trajectory_uid": pa.array([f"t{k}" for k in t]),
             "prompt_uid": pa.array([f"g{k}" for k in t // per_group]),

@@ -23,10 +23,12 @@ _FIELDS = {
     "tokenizer_hash": "f.tokenizer_hash AS tokenizer_hash",
     "link": "before.step_uid AS parent_step_uid, f.n_shared_tokens AS n_shared_tokens, f.transition AS transition,"
     " f.source AS source",
-    "content": "f.facts_hash::VARCHAR AS content",
     "logprobs": "k.response_logprobs::DOUBLE[] AS logprobs",
     "teacher_logprobs": "TRY_CAST(json_extract(f.metadata, '$.teacher_logprobs') AS DOUBLE[]) AS teacher_logprobs",
 }
+_HASHES = "SELECT step_id, facts_hash::VARCHAR AS facts_hash FROM steps"
+DENSE = 8
+"""Up to this many steps of the pool per wanted one, a range is read instead of joined."""
 _JOINS = {
     "observation": " LEFT JOIN step_messages m ON m.step_id = f.step_id"
     " LEFT JOIN messages seen ON seen.message_id = m.new_message_ids[-1]",
@@ -38,7 +40,7 @@ _JOINS = {
 def credit_fields(cursor: Cursor, step_uids: Sequence[str] | pa.Array, fields: Collection[str]) -> pa.Table:
     """One row per step in the order given, a column per field, null where a step has none.
 
-    ``content`` is a hash of the facts that an export contains. ``baseline`` also gives ``greedy``; ``link`` gives
+    ``baseline`` also gives ``greedy``; ``link`` gives
     ``parent_step_uid``, ``n_shared_tokens``, ``transition`` and ``source``. Steps that don't exist give nulls.
     """
     for name in fields:
@@ -46,6 +48,29 @@ def credit_fields(cursor: Cursor, step_uids: Sequence[str] | pa.Array, fields: C
             raise InvalidInput(f"No field {name!r}.", field="fields", hint=f"One of {', '.join(_FIELDS)}.")
     wanted = pa.table({"uid": step_uids, "place": np.arange(len(step_uids))})
     return _read(cursor, wanted, list(fields))
+
+
+def facts_hashes(cursor: Cursor, step_ids: np.ndarray) -> pa.Array:
+    """A hash per step of its facts that an export contains (``core.pool.store.append.FACTS_HASH``).
+
+    Args:
+        step_ids: int64 [n], steps that exist, in any order.
+
+    Returns:
+        string [n], in the order given; null for a step that went to the trash before hashes were stored and came back.
+    """
+    if not len(step_ids):
+        return pa.array([], pa.string())
+    low, high = int(step_ids.min()), int(step_ids.max())
+    # A plan takes most steps of a range: reading all of it and picking from an array is faster than a join.
+    if high - low < DENSE * len(step_ids):
+        hashes = arrow(cursor, f"{_HASHES} WHERE step_id BETWEEN ? AND ?", [low, high])
+    else:
+        with registered(cursor, wanted_hashes=pa.table({"step_id": step_ids})):
+            hashes = arrow(cursor, f"{_HASHES} SEMI JOIN wanted_hashes USING (step_id)")
+    place = np.zeros(high - low + 1, np.int64)
+    place[hashes["step_id"].to_numpy() - low] = np.arange(len(hashes))
+    return hashes["facts_hash"].combine_chunks().take(pa.array(place[step_ids - low]))
 
 
 def _read(cursor: Cursor, wanted: pa.Table, fields: list[str]) -> pa.Table:

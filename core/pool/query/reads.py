@@ -116,31 +116,32 @@ def count_groups(cursor: Cursor, view: View) -> int:
 
 
 _PLAN = """
-WITH chosen AS (
-    SELECT s.step_id {source}
-), first AS (
-    SELECT prompt_uid, channel, min(started_at) AS group_first_at FROM trajectory_state GROUP BY prompt_uid, channel
+WITH grouped AS (
+    SELECT trajectory_id, trajectory_uid, prompt_uid, reward, quality, complete, started_at,
+        min(started_at) OVER (PARTITION BY prompt_uid, channel) AS group_first_at
+    FROM trajectory_state WHERE n_steps > 0 AND ($channel IS NULL OR channel = $channel)
+), t AS (
+    SELECT *, row_number() OVER (ORDER BY group_first_at, prompt_uid, started_at, trajectory_uid) AS place
+    FROM grouped
 )
-SELECT s.step_uid, t.trajectory_uid, s.prompt_uid, s.channel, s.step_index,
-    s.n_prompt_tokens, s.n_response_tokens, s.n_shared_tokens,
+SELECT s.step_id, s.step_uid, t.trajectory_uid, s.prompt_uid, s.step_index, s.n_prompt_tokens, s.n_response_tokens,
     s.reward, t.reward AS trajectory_reward, s.quality, t.quality AS trajectory_quality,
-    s.trainable, t.complete, s.status, s.token_source, s.call_kind, s.policy_version, s.policy_version_end,
-    s.created_at, first.group_first_at, s.has_logprobs, s.is_last, (s.finding_bits & {uncertain}) <> 0 AS uncertain
+    s.trainable, t.complete, s.token_source, s.call_kind, s.policy_version, s.is_last,
+    (s.finding_bits & {uncertain}) <> 0 AS uncertain
 FROM step_state s
-SEMI JOIN chosen ON s.step_id = chosen.step_id
-JOIN trajectory_state t USING (trajectory_id)
-JOIN first ON first.prompt_uid = s.prompt_uid AND first.channel = s.channel
-WHERE $channel IS NULL OR s.channel = $channel
-ORDER BY first.group_first_at, s.prompt_uid, t.started_at, t.trajectory_uid, s.step_index, s.step_id
+JOIN t USING (trajectory_id){chosen}
+ORDER BY t.place, s.step_index, s.step_id
 """
+# Trajectories are put in order before they are joined: sorting their steps compares three numbers, and no text.
 
 
 def plan_rows(cursor: Cursor, view: View, channel: str | None) -> pa.Table:
     """One row per step of the view in a channel (None: all), in the order plans are made in."""
     condition = compile_view(view)
-    sql = _PLAN.format(source=source_sql(condition), uncertain=BIT["uncertain"]).replace("$channel", "?::VARCHAR")
+    chosen = f"\nSEMI JOIN (SELECT s.step_id {source_sql(condition)}) v ON v.step_id = s.step_id"
+    sql = _PLAN.format(chosen=chosen, uncertain=BIT["uncertain"]).replace("$channel", "?::VARCHAR")
     with explained(view):
-        return arrow(cursor, sql, [*condition.parameters, channel, channel])
+        return arrow(cursor, sql, [channel, channel, *condition.parameters])
 
 
 MAX_VALUES = 200

@@ -22,7 +22,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from core.client import StudioClient, trusting
-from core.commands import DataOption, ViewOption, add_to, add_upkeep_to, json_object, view_json
+from core.commands import DataOption, ViewOption, add_demo_to, add_to, add_upkeep_to, json_object, view_json
 from core.config import Settings
 from core.errors import InvalidInput, StudioError
 from core.logs import set_up
@@ -360,6 +360,7 @@ def command_line() -> typer.Typer:
     """``app`` with the commands of other modules."""
     app.add_typer(keys_app, name="keys")
     add_to(app, lambda data: connect(read_settings(data_dir=data)))
+    add_demo_to(app, lambda data: connect(read_settings(data_dir=data)))
     add_upkeep_to(app, lambda data: connect(read_settings(data_dir=data)), locked_folder)
     return app
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,7 +17,7 @@ from urllib.parse import quote
 import typer
 
 from core.client import StudioClient
-from core.errors import InvalidInput
+from core.errors import InvalidInput, StudioError
 from core.printable import print_json, printable
 
 DataOption = Annotated[Path | None, typer.Option("--data", help="Data folder: journal, pool, exports")]
@@ -232,6 +233,59 @@ def add_upkeep_to(app: typer.Typer, connect: Connect, locked_folder: LockedFolde
             print_json(client.call("POST", "/api/v1/trash/empty", {"confirm": confirm}))
 
     app.add_typer(trash, name="trash")
+
+
+POLL_S = 0.5
+
+
+def add_demo_to(app: typer.Typer, connect: Connect) -> None:
+    """Register the demo command."""
+
+    @app.command()
+    def demo(
+        learn: Annotated[bool, typer.Option("--learn", help="Train the shipped policy through the studio")] = False,
+        data: DataOption = None,
+        updates: Annotated[int, typer.Option(min=1, help="Updates of the weights")] = 20,
+        seed: Annotated[int, typer.Option(min=0, help="Seed of tasks, samples and trainer")] = 0,
+        control: Annotated[
+            str | None, typer.Option(help="shuffle: a second run follows with shuffled rewards, which must not learn")
+        ] = None,
+        json_: Annotated[bool, typer.Option("--json", help="One JSON object per evaluation and update")] = False,
+    ) -> None:
+        """Train a small policy on this machine and print its success on held-out tasks. Ctrl-C stops it."""
+        if not learn:
+            raise InvalidInput("there is one demo here", field="demo", hint="claw-studio demo --learn")
+        with connect(data) as client:
+            client.call("POST", "/api/v1/learning/demo", {"updates": updates, "seed": seed, "control": control})
+            n_shown, running = 0, True
+            try:
+                while running:
+                    time.sleep(POLL_S)
+                    answer = client.call("GET", "/api/v1/learning/demo", repeat=True)
+                    running = answer["running"]
+                    for event in answer["events"][n_shown:]:
+                        n_shown += 1
+                        print_json(event) if json_ else print(printable(event_text(event)), flush=True)
+            finally:
+                client.call("DELETE", "/api/v1/learning/demo")
+        if answer["error"]:
+            raise StudioError(answer["error"])
+
+
+def event_text(event: dict[str, Any]) -> str:
+    """A progress message of the learning demo as a line of text."""
+    match event["event"]:
+        case "run":
+            control = f", {event['control']}" if event["control"] else ""
+            return f"{event['name']}: seed {event['seed']}, {event['updates']} updates{control}"
+        case "evaluation":
+            how = "greedy" if event["temperature"] == 0 else "temperature 1"
+            return f"  version {event['version']}: {event['success']:.1%} of held-out tasks solved ({how})"
+        case "update":
+            reward = "unknown" if event["reward"] is None else f"{event['reward']:.1%}"
+            seconds = f"{event['rollouts_s']:.1f} s rollouts, {event['trainer_s']:.1f} s trainer"
+            return f"  update {event['update']}: reward {reward}; {seconds}"
+    return json.dumps(event)
 
 
 def json_object(text: str, field: str) -> dict[str, Any]:

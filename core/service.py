@@ -47,6 +47,7 @@ from core.gateway.telemetry.stats import GatewayStats
 from core.health import Health
 from core.ingest import Ingest
 from core.journal import Journal, read_records
+from core.learn_host import LearnHost
 from core.owner import OwnerLock
 from core.pool import Pool
 from core.pool.cache.readahead import CacheWarmer
@@ -184,6 +185,7 @@ class Service:
         opened.callback(self.local_engine.stop)
         add_configured_engines(self.engines, settings, self.local_engine)
         opened.callback(self._stop_demo)
+        self.learning = LearnHost(settings, lambda: self.base_url, self._add_engine)
         several = settings.gateways > 0
         raise_descriptor_limit()
         limits = ServerLimits.of(settings)
@@ -204,6 +206,7 @@ class Service:
         self.port = self.server.start()
         opened.callback(self.server.stop, STOP_TIMEOUT_S)
         self.fleet = self._start_fleet(opened) if several else None
+        opened.callback(self.learning.close)
         warming = CacheWarmer(self.pool.cache.warm)
         warming.start()
         opened.callback(warming.stop)
@@ -281,6 +284,7 @@ class Service:
             clock=self.clock,
             new_uid=lambda: uuid.uuid4().hex,
             problems=self.problems,
+            learning=self.learning,
             n_ends=self.supervisor.n_ends,
         )
         app = Starlette(routes=[*create_api(self.api_deps), *gateway], exception_handlers=EXCEPTION_HANDLERS)
@@ -364,15 +368,18 @@ class Service:
                 engine = EngineProcess.start("scripted", args=["--script", str(demo_script_path())])
                 engine.wait_ready()
                 self._demo_engine = engine
-                self.engines.add(DEMO_ENGINE, engine.base_url, models=DEMO_MODELS)
-                if self.fleet is not None:
-                    self.fleet.add_engine(DEMO_ENGINE, str(engine.base_url), models=DEMO_MODELS)
+                self._add_engine(DEMO_ENGINE, str(engine.base_url), DEMO_MODELS)
             tls = None if self.settings.tls_cert is None else trusting(self.settings.tls_cert)
             self._demo = DemoRun(
                 self.base_url, n_rollouts=n_rollouts, seed=seed, api_key=self.settings.api_key, tls=tls
             )
             self._demo.start()
             return self._demo
+
+    def _add_engine(self, name: str, base_url: str, models: list[str]) -> None:
+        self.engines.add(name, base_url, models=models)
+        if self.fleet is not None:
+            self.fleet.add_engine(name, base_url, models=models)
 
     def demo_status(self) -> dict[str, Any]:
         """``{running, done, total, error}`` of the newest demo run."""

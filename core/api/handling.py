@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 from starlette.convertors import PathConvertor
@@ -41,6 +41,26 @@ class AnyUid(PathConvertor):
     regex = r"[\s\S]+"
 
 
+class LearningDemo(Protocol):
+    """Starts, stops and describes the learning demo (``core.learn_host``)."""
+
+    def start(self, *, updates: int = 20, seed: int = 0, control: str | None = None) -> None:
+        """Start a run. Conflict if one runs."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """Progress of the newest run."""
+        ...
+
+    def events(self) -> list[dict[str, Any]]:
+        """Its progress messages."""
+        ...
+
+    def stop(self) -> None:
+        """End the run."""
+        ...
+
+
 @dataclass(frozen=True)
 class ApiDeps:
     """The parts of the service that routes use.
@@ -63,6 +83,7 @@ class ApiDeps:
     clock: Callable[[], float]
     new_uid: Callable[[], str]
     problems: Callable[[], list[dict[str, Any]]]
+    learning: LearningDemo
     n_ends: Mapping[str, int]
 
 

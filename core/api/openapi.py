@@ -15,7 +15,21 @@ import orjson
 from pydantic.json_schema import models_json_schema
 from starlette.responses import HTMLResponse
 
-from core.api import batches, clawr1, data, feedback, keys, metrics, produce, read, recipes, train, views, weights
+from core.api import (
+    batches,
+    clawr1,
+    data,
+    feedback,
+    keys,
+    learning,
+    metrics,
+    produce,
+    read,
+    recipes,
+    train,
+    views,
+    weights,
+)
 from core.api.handling import Call
 from core.api.routing import Operation, Router
 from core.api.schemas import ANY, BOOL, INT, OBJ, STR, Schema, array, bounded_integer, obj
@@ -23,7 +37,21 @@ from core.gateway.access.roles import Role
 
 SERVED: Final = tuple(
     operation
-    for module in (produce, keys, feedback, read, metrics, train, weights, batches, recipes, views, data, clawr1)
+    for module in (
+        produce,
+        keys,
+        feedback,
+        read,
+        metrics,
+        train,
+        weights,
+        batches,
+        recipes,
+        learning,
+        views,
+        data,
+        clawr1,
+    )
     for operation in module.routes.operations
 )
 """The API's routes."""

@@ -14,6 +14,7 @@ from core.pool.feedback import Feedback
 from core.pool.groups import PromptGroups
 from core.pool.journal import JournalRecords
 from core.pool.labels import Labels
+from core.pool.learning import Learning
 from core.pool.query.textsearch import TextSearch
 from core.pool.query.viewreader import ViewReader
 from core.pool.recipes import Recipes
@@ -52,6 +53,7 @@ class Pool:
         values: critics' values of steps.
         views, recipes: kept under a name.
         batches, consumption: what trainers hold, and what became of it.
+        learning: reward by policy version and channel.
         versions: frozen datasets.
         screening: searches texts in many trajectories at once.
         sql: people's queries.
@@ -87,6 +89,7 @@ class Pool:
         self.recipes = Recipes(database)
         self.batches = Batches(database, elapsed)
         self.consumption = Consumption(database)
+        self.learning = Learning(database)
         self.versions = Versions(database, reader, self.rewards)
         self.screening = Screening(database)
         self.sql = Console(database)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import InvalidInput
-from core.rewards import csv_sum, every, file_contains, final_number, json_equals, lines_equal
+from core.rewards import code_check, csv_sum, every, file_contains, final_number, json_equals, lines_equal
 from core.rewards.base import Score, Verifier
 
 TEXT_VERIFIERS: frozenset[str] = frozenset({"final_number"})
@@ -41,6 +41,7 @@ def score(workspace: Path, check: Mapping[str, Any]) -> Score:
 
 
 REGISTRY: dict[str, Verifier] = {
+    "code_check": code_check.verify,
     "csv_sum": csv_sum.verify,
     "every": every.averaging(score),
     "file_contains": file_contains.verify,

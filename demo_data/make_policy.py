@@ -28,8 +28,8 @@ SEED = 0
 KINDS = ("copy", "follow", "join", "swap", "rename")
 _NAMES = "ant bat bee cat cod cow doe dog eel elk emu fly fox hen jay owl pig ram rat yak"
 _WORDS = (
-    "ash bay blue box bud clay cork dawn dew dusk east fern fig gold hay ice ink iron ivy jade kelp lake leaf lime mint "
-    "moss north oak opal pear pine plum red reed rose rust sage salt sand silk snow teal tin west wine zinc"
+    "ash bay blue box bud clay cork dawn dew dusk east fern fig gold hay ice ink iron ivy jade kelp lake leaf lime "
+    "mint moss north oak opal pear pine plum red reed rose rust sage salt sand silk snow teal tin west wine zinc"
 )
 NAMES, WORDS = _NAMES.split(), _WORDS.split()
 SPARE = "tmp"

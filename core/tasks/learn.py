@@ -69,6 +69,9 @@ class LearnSettings:
     learning_rate: float = 5e-4
 
 
+DEFAULTS = LearnSettings()
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One attempt to run: the task, its prompt group, channel, trajectory uid, temperature and sampling seed."""
@@ -325,10 +328,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     add: Any = parser.add_argument
     add("--studio", required=True, help="root URL of the studio; the key is CLAW_STUDIO_API_KEY")
     add("--out", type=Path, required=True, help="folder for weights and the trainer's output")
-    add("--updates", type=int, default=LearnSettings.updates)
+    add("--updates", type=int, default=DEFAULTS.updates)
     add("--seed", type=int, default=0)
-    add("--evaluate-every", type=int, default=LearnSettings.evaluate_every)
-    add("--learning-rate", type=float, default=LearnSettings.learning_rate)
+    add("--evaluate-every", type=int, default=DEFAULTS.evaluate_every)
+    add("--learning-rate", type=float, default=DEFAULTS.learning_rate)
     add("--control", choices=["shuffle"], help="a second run afterwards, with shuffled rewards")
     add("--tls-cert", type=Path, help="certificate of the studio, for https")
     arguments = parser.parse_args(argv)

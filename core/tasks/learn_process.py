@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from core.errors import InvalidInput
-from core.tasks.learn import LearnSettings
+from core.tasks.learn import DEFAULTS
 
 MAX_UPDATES = 1000
 
@@ -23,7 +23,7 @@ class LearnProcess:
     Args:
         base_url: root of the studio.
         folder: for the trainer's weights and output.
-        updates, seed: as in ``LearnSettings``.
+        updates, seed: as in ``core.tasks.learn.LearnSettings``.
         control: ``shuffle`` for a second run afterwards with shuffled rewards; None for none.
         api_key: the admin key, if the studio requires one.
         tls_cert: the studio's certificate, for https.
@@ -37,7 +37,7 @@ class LearnProcess:
         base_url: str,
         folder: Path,
         *,
-        updates: int = LearnSettings.updates,
+        updates: int = DEFAULTS.updates,
         seed: int = 0,
         control: str | None = None,
         api_key: str | None = None,

@@ -13,6 +13,7 @@ from studio.kit.figures import Tone
 from studio.kit.html_tables import bars
 from studio.widgets.agents.connect_panel import connect_panel
 from studio.widgets.agents.demo import demo_actions
+from studio.widgets.learn.demo import learn_button
 
 STAGES: tuple[tuple[str, View, str], ...] = (
     ("Captured", View(), "every step in the pool"),
@@ -145,6 +146,7 @@ def page() -> None:
         wait_for_steps()
     else:
         kit.live(kit.refresh_interval(n_steps, 3.0))(summary)()
+        learn_button(key="overview-learn")
     with kit.error_boundary():
         connect_panel()
 

@@ -100,6 +100,13 @@ PAGES: dict[str, PageInfo] = {
             "Batches that trainers fetched, their staleness and metrics; the recipe of the next fetch.",
         ),
         PageInfo(
+            "learn",
+            "Learn",
+            ":material/trending_up:",
+            "Train",
+            "Reward by policy version: what the policy's training changed, and how each update went.",
+        ),
+        PageInfo(
             "settings",
             "Settings",
             ":material/tune:",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from core.batch.pace import syncs
@@ -41,9 +42,14 @@ class Update:
     reward_mean: float | None
     metrics: Mapping[str, float]
 
+    @property
+    def seconds(self) -> float | None:
+        """Sum of the stages; None if none is known."""
+        return math.fsum(self.stages.values()) if self.stages else None
+
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON."""
-        return {name: getattr(self, name) for name in Update.__slots__}
+        return asdict(self)
 
 
 def updates(pool: Pool, channel: str, *, limit: int = MOST_UPDATES) -> list[Update]:
@@ -76,3 +82,45 @@ def updates(pool: Pool, channel: str, *, limit: int = MOST_UPDATES) -> list[Upda
             )
         )  # fmt: skip
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of an attempt: what the policy answered, and the next message that it then got (None at the end)."""
+
+    step_uid: str
+    action: str
+    result: str | None
+
+
+def turns(pool: Pool, trajectory_uid: str) -> list[Turn]:
+    """The turns of a trajectory in order. NotFound when there is none."""
+    steps = [step for step in pool.trajectories.get(trajectory_uid)["steps"] if step["call_kind"] == "main"]
+    result = []
+    for step, following in zip(steps, [*steps[1:], None], strict=True):
+        message = None if following is None else (following["messages"] or [None])[-1]
+        result.append(
+            Turn(step["step_uid"], _text(step["response_message"]), None if message is None else _text(message))
+        )
+    return result
+
+
+def first_difference(before: Sequence[Turn], after: Sequence[Turn]) -> int | None:
+    """Place of the first turn whose actions differ, or that only one of the two has; None if all are equal."""
+    for place, (one, other) in enumerate(zip(before, after, strict=False)):
+        if one.action != other.action:
+            return place
+    return None if len(before) == len(after) else min(len(before), len(after))
+
+
+def _text(message: Mapping[str, Any] | None) -> str:
+    """A message's text and tool calls, one a line."""
+    if message is None:
+        return ""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [{"text": content or ""}]
+    lines = [str(part.get("text", part.get("type", ""))) for part in parts if isinstance(part, Mapping)]
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") or {}
+        lines.append(f"{function.get('name')}({function.get('arguments')})")
+    return "\n".join(line for line in lines if line)

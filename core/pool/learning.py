@@ -163,6 +163,13 @@ def band(
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
+def gain(curve: Mapping[str, Any]) -> float:
+    """Mean reward of a curve's last point minus that of its first."""
+    points = curve["points"]
+    last: VersionReward = points[-1][0]
+    return last.mean - float(points[0][0].mean)
+
+
 def curves(points: Sequence[VersionReward], runs: Sequence[Run]) -> list[dict[str, Any]]:
     """One curve per run and channel that have points.
 

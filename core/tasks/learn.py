@@ -116,7 +116,7 @@ class LearnRun:
         self._draw = random.Random(f"{settings.seed}/tasks")
         self._order: list[Task] = []
 
-    def run(self, base_version: int, trainer: subprocess.Popen[str]) -> None:
+    def run(self, base_version: int, trainer: subprocess.Popen[bytes]) -> None:
         """Evaluate, then produce rollouts for every update until all are done.
 
         Raises:
@@ -232,7 +232,7 @@ class LearnRun:
             self._report({"event": "check_failed", "task": task.task_uid, "error": judged.error})
         return judged.value
 
-    def _wait_for(self, version: int, trainer: subprocess.Popen[str]) -> None:
+    def _wait_for(self, version: int, trainer: subprocess.Popen[bytes]) -> None:
         """Wait until the version is in force."""
         while not self._should_stop():
             ended = trainer.poll()
@@ -275,7 +275,7 @@ def run_and_train(
         "greedy": GREEDY_CHANNEL,
     }
     sync = {"path": str(POLICY / "model"), "version": base, "engines": [ENGINE], "metadata": {RUN_KEY: about}}
-    studio.call("POST", "/api/v1/policy/sync", sync, timeout_s=SYNC_WAIT_S)
+    studio.call("POST", "/api/v1/policy/sync", sync)
     report({"event": "run", **about, "version": base})
     out = folder / name
     out.mkdir(parents=True, exist_ok=True)

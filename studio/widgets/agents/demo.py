@@ -8,6 +8,7 @@ from core.errors import StudioError
 from studio import state
 from studio.kit.callouts import live, show_error
 from studio.kit.format import count
+from studio.widgets.learn.demo import learn_button
 
 N_ROLLOUTS = 4
 
@@ -32,13 +33,14 @@ def demo_button(*, key: str, disabled: bool = False) -> None:
 
 
 def demo_actions(key: str) -> None:
-    """Two buttons that fill an empty pool: load the demo steps, or run the demo agent against the engine."""
+    """Buttons that fill an empty pool: load the demo steps, run the demo agent, or train the demo's policy."""
     with st.container(horizontal=True, horizontal_alignment="center", gap="small", key=f"demo-actions-{key}"):
         if st.button("Load demo data", icon=":material/download:", type="primary", key=f"{key}-load"):
             with st.spinner("Loading demo data…"):
                 state.service().load_demo()
             st.rerun()
         demo_button(key=f"{key}-run")
+        learn_button(key=f"{key}-learn")
 
 
 @live(1.0)

@@ -26,8 +26,9 @@ class Update:
         batch_uid: the batch that it was made with.
         version: policy version in force when the batch was leased; None: unknown.
         update: the trainer's number of it.
-        stages: seconds by stage: ``rollouts`` from first to last call of the version in the batch's channel, the stages
-            that the trainer measured, else ``train`` from lease to acknowledgement and ``sync`` of the next version.
+        stages: seconds by stage: ``rollouts`` from first to last call of the version in the batch's channel, ``lease``
+            from there until the batch was leased, the stages that the trainer measured (without ``fetch``, which
+            overlaps with these), else ``train`` from lease to acknowledgement and ``sync`` of the next version.
         staleness_max: versions that its oldest step was behind.
         reward_mean: mean over its steps.
         metrics: the trainer's other metrics.
@@ -68,12 +69,15 @@ def updates(pool: Pool, channel: str, *, limit: int = MOST_UPDATES) -> list[Upda
         point = None if version is None else called.get(version)
         if point is not None and point.started_at is not None and point.ended_at is not None:
             stages["rollouts"] = point.ended_at - point.started_at
+            stages["lease"] = max(0.0, row["leased_at"] - point.ended_at)
         named = {name.removeprefix(SECONDS): value for name, value in metrics.items() if name.startswith(SECONDS)}
         if not named:
             named = {"train": row["finished_at"] - row["leased_at"]}
             took = None if version is None else synced.get(version + 1)
             if took is not None:
                 named["sync"] = took
+        elif "rollouts" in stages:
+            named.pop("fetch", None)
         rest = {name: value for name, value in metrics.items() if not name.startswith(SECONDS)}
         result.append(
             Update(

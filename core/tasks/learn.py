@@ -338,7 +338,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     stopping = threading.Event()
 
     def stop_with_stdin() -> None:
-        sys.stdin.buffer.read()
+        # Not sys.stdin: a thread that waits in it would hold its lock when the interpreter ends.
+        while os.read(0, 4096):
+            pass
         stopping.set()
 
     threading.Thread(target=stop_with_stdin, daemon=True).start()

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from studio.charts import theme
 
-STAGES = ("rollouts", "fetch", "train", "save", "ack", "sync")
+STAGES = ("rollouts", "lease", "fetch", "train", "save", "ack", "sync")
 """Stages in the order of an update; others follow in the order of their names."""
 
 

@@ -142,10 +142,14 @@ def look(curve: Curve, main: Curve) -> dict[str, Any]:
     """Label and line of a curve."""
     control = curve["run"].about.get("control")
     if control:
-        return {"label": f"control: {control}", "dashed": True}
+        return {"label": f"control: {control}", "dashed": True, "banded": True}
     about = curve["run"].about
     names = {about.get("val"): "held-out", about.get("train"): "training", about.get("greedy"): "held-out, greedy"}
-    return {"label": names.get(curve["channel"], curve["channel"]), "dashed": curve is not main}
+    return {
+        "label": names.get(curve["channel"], curve["channel"]),
+        "dashed": curve is not main,
+        "banded": curve is main,
+    }
 
 
 def numbers(run: Run, main: Curve, mine: Sequence[Curve], made: Sequence[Update]) -> None:
@@ -176,7 +180,7 @@ def numbers(run: Run, main: Curve, mine: Sequence[Curve], made: Sequence[Update]
         kit.Figure("Staleness", kit.count(None if newest is None else newest.staleness_max), "versions, oldest step"),
         kit.Figure(
             "Log-prob difference",
-            kit.number(metrics.get(DIFFERENCE_MEAN)),
+            small(metrics.get(DIFFERENCE_MEAN)),
             "nats, mean",
             help="Captured against recomputed log-probs of the last batch. 0 up to rounding if the weights match",
         ),
@@ -219,6 +223,11 @@ def open_batch(event: Any) -> None:
 def share(mean: float) -> str:
     """A mean reward: a percentage if it lies in [0, 1]."""
     return f"{100 * mean:.1f} %" if 0 <= mean <= 1 else kit.number(mean)
+
+
+def small(value: float | None) -> str:
+    """A number that may be far below 1: with its order of magnitude."""
+    return f"{value:.1e}" if value is not None and 0 < abs(value) < 1e-3 else kit.number(value)
 
 
 def band_text(low: float | None, high: float | None) -> str:

@@ -31,6 +31,7 @@ from core.rewards import score
 from core.tasks.demo import DEMO_DATA
 from core.tasks.line_agent import MAX_TURNS, run_line_agent
 from core.tasks.pack import read_pack
+from core.tasks.programs import example_program
 from core.tasks.task import Task
 
 ENGINE = "learn"
@@ -38,9 +39,6 @@ MODEL = "learn-policy"
 AGENT = "line-agent"
 TRAIN_CHANNEL, HELD_OUT_CHANNEL, GREEDY_CHANNEL = "learn", "learn-val", "learn-greedy"
 POLICY = DEMO_DATA / "policy"
-_CORE = Path(__file__).resolve().parents[1]
-# In a wheel the examples are inside core, in a checkout beside it (setup.py).
-EXAMPLES = _CORE / "examples" if (_CORE / "examples").is_dir() else _CORE.parent / "examples"
 RUN_KEY = "learning_run"
 """Key of a policy event's metadata that holds the run which begins with this version."""
 N_PARALLEL = 16
@@ -303,7 +301,7 @@ def trainer_command(studio_url: str, settings: LearnSettings, *, name: str, out:
     """The command line of the reference trainer."""
     return [
         sys.executable,
-        str(EXAMPLES / "train_policy.py"),
+        str(example_program("train_policy.py")),
         *("--studio", studio_url, "--model", str(POLICY / "model"), "--out", str(out), "--algorithm", "grpo"),
         *("--updates", str(settings.updates), "--lr", str(settings.learning_rate), "--seed", str(settings.seed)),
         *("--groups", str(settings.n_tasks), "--rollouts", str(settings.n_rollouts), "--max-staleness", "0"),

@@ -14,10 +14,10 @@ STAGES = ("rollouts", "lease", "fetch", "train", "save", "ack", "sync")
 
 
 def success(curves: Sequence[Mapping[str, Any]], *, height: int = 300) -> go.Figure:
-    """Mean reward by update with its band; one line per curve.
+    """Mean reward by update, one line per curve, with its band if it is ``banded``.
 
     Args:
-        curves: ``{label, dashed, channel, points}``; ``points`` are pairs of a ``VersionReward`` and its update.
+        curves: ``{label, dashed, banded, points}``; ``points`` are pairs of a ``VersionReward`` and its update.
         height: pixels.
     """
     chart = theme.figure(height=height, xaxis_title="updates since the run began", yaxis_title="mean reward")
@@ -25,7 +25,7 @@ def success(curves: Sequence[Mapping[str, Any]], *, height: int = 300) -> go.Fig
         tone = theme.SERIES[place % len(theme.SERIES)]
         points = curve["points"]
         x = [update for _, update in points]
-        banded = [(update, point) for point, update in points if point.low is not None]
+        banded = [(update, point) for point, update in points if point.low is not None and curve["banded"]]
         chart.add_scatter(
             x=[update for update, _ in banded] + [update for update, _ in reversed(banded)],
             y=[point.high for _, point in banded] + [point.low for _, point in reversed(banded)],

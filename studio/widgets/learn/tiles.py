@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 from studio import state
@@ -17,9 +16,11 @@ def tiles_html(rows: Sequence[Mapping[str, Any]]) -> str:
     known = [row["reward"] for row in rows if row["reward"] is not None]
     low, high = min(known, default=0.0), max(known, default=1.0)
     low, high = min(low, 0.0), max(high, 1.0)
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["prompt_uid"], []).append(row)
     lines = []
-    for group, members in list(groupby(rows, key=lambda row: row["prompt_uid"]))[:MOST_GROUPS]:
-        attempts = list(members)
+    for group, attempts in list(groups.items())[:MOST_GROUPS]:
         scored = [row["reward"] for row in attempts if row["reward"] is not None]
         mean = number(sum(scored) / len(scored)) if scored else "—"
         label = str(attempts[0]["prompt_preview"] or group)

@@ -2,9 +2,9 @@
 
     python bench/learn/bench_learn.py [--seeds 0 1 2 3 4] [--updates 10]
 
-Each seed is one ``claw-studio demo --learn --control shuffle`` on an empty data folder. Its messages are the result; the
-bands are of ``GET /api/v1/learning``, read from the finished folder. Writes bench/results/learn.json after each seed and
-docs/learning.svg; seeds that the file holds already with these settings are not run again.
+Each seed is one ``claw-studio demo --learn --control shuffle`` on an empty data folder. Success and bands are those of
+``GET /api/v1/learning``, read from the finished folder. Writes bench/results/learn.json after each seed, then
+docs/learning.svg. Seeds that the file already holds with these settings are not run again.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def figure(rows: Sequence[dict[str, Any]]) -> str:
         return f"{x:.1f},{top + (height - bottom - top) * (1 - share):.1f}"
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif"'
+        ' font-size="11">',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
     ]
     for share in (0, 0.25, 0.5, 0.75, 1):

@@ -65,7 +65,7 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="Address that the gateway listens on")
     port: int = Field(8100, ge=0, le=65535, description="Port of the gateway; 0 picks a free one")
     gateways: int = Field(
-        0,
+        1,
         ge=0,
         le=64,
         description="Number of processes that take calls, beside the main process; 0: the main process takes them",

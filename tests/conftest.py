@@ -30,11 +30,14 @@ __all__ = [
     "serve",
 ]
 
+GATEWAYS = "CLAW_STUDIO_GATEWAYS"
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Each client of httpx reads all public authorities, 25 ms of computing; nothing here talks to the public.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("authority.pem"))
+# Most tests need no gateway process: it costs a second of each start. ``users_gateways`` gives the default.
+os.environ.setdefault(GATEWAYS, "0")
 # Spinning OpenMP threads starve everything else on a small machine that runs several processes.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -49,6 +52,19 @@ settings.load_profile("no clock")
 
 PATIENCE_S = 120.0
 """How long a test waits for what must come: on a machine with ten things to do, LiteLLM's import takes a minute."""
+
+
+def user_environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that starts as a user starts it: the default settings, and these."""
+    return {**{name: value for name, value in os.environ.items() if name != GATEWAYS}, **settings}
+
+
+@pytest.fixture(scope="package")
+def users_gateways() -> Iterator[None]:
+    """Services have as many gateway processes as a user's have by default."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ServeProcess, "environment", staticmethod(user_environment))
+        yield
 
 
 def eventually(condition: Callable[[], Any], *, timeout_s: float = PATIENCE_S, every_s: float = 0.05) -> Any:
@@ -71,7 +87,11 @@ def scripted_engine(folder: Path, script: Mapping[str, Any]) -> EngineProcess:
 
 
 class ServeProcess:
-    """``claw-studio serve`` as a user starts it."""
+    """``claw-studio serve``; calls are taken by the main process unless ``env`` or ``users_gateways`` says otherwise."""
+
+    environment: Callable[[Mapping[str, str]], dict[str, str]] = staticmethod(
+        lambda settings: {**os.environ, **settings}
+    )
 
     def __init__(
         self,
@@ -90,7 +110,7 @@ class ServeProcess:
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
-            env={**os.environ, "PYTHONFAULTHANDLER": "1", **(env or {})},
+            env=self.environment({"PYTHONFAULTHANDLER": "1", **(env or {})}),
         )
         self.take(process)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from tests.conftest import eventually
+from tests.conftest import eventually, user_environment
 from tests.left_out import missing
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def start_studio(folder: Path, *, env: dict[str, str] | None = None) -> Studio:
     }
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **settings, **(env or {})}
+            command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env=user_environment({**settings, **(env or {})})
         )
     studio = Studio(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{gateway_port}", folder / "data", log_path, process)
 

@@ -101,18 +101,3 @@ class Caller(threading.Thread):
             uid = answer.headers["x-step-uid"]
             self.doubled += uid in self.answered
             self.answered[uid] = question
-
-
-def children(pid: int) -> list[int]:
-    """Gateway processes of an owner."""
-    pids: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            pids += [int(one) for one in task.read_text().split()]
-    return [one for one in pids if b"core.workers.worker" in _command(one)]
-
-
-def _command(pid: int) -> bytes:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b""

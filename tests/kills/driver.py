@@ -17,9 +17,10 @@ from typing import Any, cast
 import httpx
 
 from tests.conftest import ServeProcess, eventually
-from tests.kills.actors import GONE, Caller, Engine, Served, children, serve
+from tests.kills.actors import GONE, Caller, Engine, Served, serve
 from tests.kills.model import Label, Promised
 from tests.kills.nursery import Nursery
+from tests.processes import gateway_workers
 
 SITE = Path(__file__).parent / "site"
 ROOT = Path(__file__).parents[2]
@@ -168,7 +169,7 @@ class Run:
         self.note_fired()
         if not self.ended:
             # A worker's end, or a point that was not met in time, is followed by the end of the rest.
-            workers = children(self.studio.process.pid)
+            workers = gateway_workers(self.studio.process.pid)
             self.studio.process.kill()
             self.kills["all at random" if role == "all" else "owner at random"] += 1
             if role == "all":
@@ -276,7 +277,7 @@ class Run:
 
     def kill_worker(self) -> None:
         """One of several gateway processes, which its owner replaces."""
-        workers = children(self.studio.process.pid) if self.gateways > 0 else []
+        workers = gateway_workers(self.studio.process.pid) if self.gateways > 0 else []
         with contextlib.suppress(ProcessLookupError):
             if workers:
                 os.kill(self.draw.choice(workers), signal.SIGKILL)

@@ -22,6 +22,7 @@ import pytest
 from core.serving.process import EngineProcess
 from tests.conftest import ServeProcess, eventually
 from tests.effort import sampled
+from tests.processes import children, query_processes
 
 from .escapes import BOMBS, OUTSIDE, WHERE
 
@@ -218,15 +219,15 @@ def test_a_stop_does_not_wait_for_queries(folder: Path) -> None:
     threads = [threading.Thread(target=ask, args=each[:2], kwargs=each[2]) for each in queries]
     for thread in threads:
         thread.start()
-    service = psutil.Process(process.process.pid)
+    pid = process.process.pid
     # Both queries have their process, and all of them compute.
-    eventually(lambda: len(service.children()) >= 2, timeout_s=200)
-    for running in (service, *service.children()):
+    eventually(lambda: len(query_processes(pid)) >= 2, timeout_s=200)
+    for running in map(psutil.Process, (pid, *query_processes(pid))):
         used = running.cpu_times().user
         eventually(lambda running=running, used=used: running.cpu_times().user > used + 0.3, timeout_s=200)
     assert answers == []
-    pids = [child.pid for child in service.children()]
-    os.kill(process.process.pid, signal.SIGTERM)
+    pids = children(pid)
+    os.kill(pid, signal.SIGTERM)
     # Seconds on a quiet machine; the queries were given a hundred.
     process.process.wait(60)
     for thread in threads:

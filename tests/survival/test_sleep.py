@@ -21,8 +21,8 @@ from core.errors import Conflict
 from core.rebuild import rebuild
 from core.records import complete_record
 from tests.conftest import ServeProcess, eventually, scripted_engine
+from tests.processes import children
 from tests.survival.folder import GRPO, Folder
-from tests.survival.test_stopped import children
 
 HOUR, DAY = 3600.0, 86400.0
 SLOW = {"when": {"contains": "slowly"}, "reply": {"content": "one two three four five six"}, "chunk_delay_s": 0.3}

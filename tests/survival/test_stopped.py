@@ -29,6 +29,7 @@ from core.serving.process import EngineProcess
 from core.workers import fleet as fleet_module
 from tests.conftest import ServeProcess, eventually, scripted_engine
 from tests.left_out import only_in_ci
+from tests.processes import children, gateway_workers, query_processes
 
 SCRIPT = {"model": "scripted-1", "default": {"reply": {"content": "The answer is forty-two."}, "delay_s": 0.1}}
 LONG = only_in_ci("stops processes for half a minute")
@@ -38,21 +39,6 @@ LONG = only_in_ci("stops processes for half a minute")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
     with scripted_engine(tmp_path_factory.mktemp("stopped-engine"), SCRIPT) as running:
         yield running
-
-
-def workers(pid: int) -> list[int]:
-    """Gateway workers of a service."""
-    return [child for child in children(pid) if "core.workers.worker" in command(child)]
-
-
-def children(pid: int) -> list[int]:
-    return [
-        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
-    ]
-
-
-def command(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
 
 
 @contextmanager
@@ -140,7 +126,7 @@ def test_a_stop_loses_and_doubles_nothing(
     step = {"step_uid": "l", "step_index": 0, "trajectory_uid": "labelled", "prompt_ids": [1], "response_ids": [2]}
     service.http.post("/api/v1/steps", json={"steps": [step]}).raise_for_status()
     owner = service.process.pid
-    pids = {"owner": [owner], "engine": [engine.pid], "worker": workers(owner)[:1]}.get(who)
+    pids = {"owner": [owner], "engine": [engine.pid], "worker": gateway_workers(owner)[:1]}.get(who)
     callers = Callers(service.base_url, engine)
     try:
         eventually(lambda: len(callers.answered) > 12 and callers.labels)
@@ -205,7 +191,7 @@ def test_a_worker_that_was_stopped_serves_nothing_by_what_it_knew_before(
             outcomes.append((which, httpx.post(url, json=body, headers=headers, timeout=120).status_code))
 
         threads = [threading.Thread(target=call, args=(number % 2,)) for number in range(40)]
-        with stopped(workers(service.process.pid)[0]):
+        with stopped(gateway_workers(service.process.pid)[0]):
             admin("DELETE", f"/api/v1/sessions/revoked-{version}")
             admin("POST", "/api/v1/policy", json={"version": version, "event": "registered"})
             for thread in threads:
@@ -247,11 +233,11 @@ def test_a_worker_that_hangs_is_told_and_replaced(
 def test_an_owner_that_was_stopped_blames_no_worker(serve: Callable[..., ServeProcess], engine: EngineProcess) -> None:
     """It could not hear them: their signs of life are counted by its own looks, not by the clock."""
     service = serve(str(engine.base_url), env={"CLAW_STUDIO_GATEWAYS": "2"})
-    before = workers(service.process.pid)
+    before = gateway_workers(service.process.pid)
     with stopped(service.process.pid):
         time.sleep(fleet_module.SILENT_LOOKS * 0.5 + 3)
     assert service.http.get("/healthz").status_code == 200
-    assert workers(service.process.pid) == before
+    assert gateway_workers(service.process.pid) == before
     assert service.stop() == 0
 
 
@@ -273,7 +259,7 @@ def test_time_in_which_a_server_was_stopped_is_not_its_clients(
     for sock, cut in zip(socks, cuts, strict=True):
         sock.sendall(whole[:cut])
     time.sleep(0.3)
-    with stopped(service.process.pid):
+    with stopped(service.process.pid, *children(service.process.pid)):
         for sock, cut in zip(socks, cuts, strict=True):
             sock.sendall(whole[cut:-1])
         time.sleep(4)
@@ -293,21 +279,21 @@ def test_a_query_process_that_is_stopped_is_replaced(serve: Callable[..., ServeP
         return service.http.post("/api/v1/sql", json={"sql": "SELECT 41 + 1", "timeout_s": 2})
 
     assert ask().status_code == 200
-    before = set(children(service.process.pid))
+    before = set(query_processes(service.process.pid))
     assert before
     for pid in before:
         os.kill(pid, signal.SIGSTOP)
     refused = ask()
     assert refused.status_code == 422 and "2 seconds" in refused.json()["message"], refused.text
     assert ask().status_code == 200
-    assert not before & set(children(service.process.pid))
+    assert not before & set(query_processes(service.process.pid))
     assert service.stop() == 0
 
 
 @only_in_ci("waits for processes that do not end")
 def test_a_stop_ends_what_is_stopped(serve: Callable[..., ServeProcess], engine: EngineProcess) -> None:
     service = serve(str(engine.base_url), env={"CLAW_STUDIO_GATEWAYS": "2"})
-    pids = workers(service.process.pid)
+    pids = gateway_workers(service.process.pid)
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     service.process.terminate()

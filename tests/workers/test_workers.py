@@ -19,6 +19,7 @@ from core.records import parse
 from core.serving.process import EngineProcess
 from core.tasks.demo import demo_script_path
 from tests.conftest import ServeProcess, eventually
+from tests.processes import gateway_workers
 
 TWO = {"CLAW_STUDIO_GATEWAYS": "2"}
 
@@ -53,14 +54,6 @@ def stats(service: ServeProcess) -> dict[str, Any]:
 def samples(service: ServeProcess) -> list[Any]:
     families = text_string_to_metric_families(service.http.get("/metrics").text)
     return [sample for family in families for sample in family.samples]
-
-
-def children(pid: int) -> list[int]:
-    """Gateway workers of a service."""
-    pids = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        pids += [int(child) for child in (task / "children").read_text().split()]
-    return [child for child in pids if b"core.workers.worker" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def test_all_that_one_process_does_several_do(serve: Callable[..., ServeProcess], engine: str, tmp_path: Path) -> None:
@@ -136,10 +129,10 @@ def test_a_worker_that_is_killed_takes_no_answered_call_with_it(
     for _ in range(2):
         n_before = len(answered)
         eventually(lambda n=n_before: len(answered) > n + 20)
-        before = children(service.process.pid)
+        before = gateway_workers(service.process.pid)
         assert len(before) == 2
         os.kill(before[0], signal.SIGKILL)
-        eventually(lambda old=before: len(now := children(service.process.pid)) == 2 and old[0] not in now)
+        eventually(lambda old=before: len(now := gateway_workers(service.process.pid)) == 2 and old[0] not in now)
     n_before = len(answered)
     eventually(lambda: len(answered) > n_before + 20)
     stopping.set()
@@ -160,7 +153,7 @@ def test_workers_do_not_outlive_their_owner(serve: Callable[..., ServeProcess], 
     data = tmp_path / "data"
     service = serve(engine, data, env=TWO)
     answered = {answer.headers["x-step-uid"] for answer in call_both(service)}
-    workers = children(service.process.pid)
+    workers = gateway_workers(service.process.pid)
     service.kill()
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), timeout_s=30)
     again = serve(engine, data)

@@ -10,14 +10,16 @@ import pytest
 
 from tests.conftest import ServeProcess, eventually
 from tests.left_out import only_in_ci
+from tests.processes import gateway_workers
 
 OWN = {"authorization": "Bearer agents-own-provider-key"}
 SAID = {"model": "policy", "messages": [{"role": "user", "content": "hi"}]}
 
 
 def has_litellm(studio: ServeProcess) -> bool:
-    """By a library that only LiteLLM brings into the process."""
-    return "tiktoken" in Path(f"/proc/{studio.process.pid}/maps").read_text()
+    """By a library that only LiteLLM brings into a process that takes calls."""
+    pid = studio.process.pid
+    return all("tiktoken" in Path(f"/proc/{one}/maps").read_text() for one in gateway_workers(pid) or [pid])
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def scripted_engine(folder: Path, script: Mapping[str, Any]) -> EngineProcess:
 
 
 class ServeProcess:
-    """``claw-studio serve``; calls are taken by the main process unless ``env`` or ``users_gateways`` says otherwise."""
+    """``claw-studio serve``; the main process takes calls unless ``env`` or ``users_gateways`` says otherwise."""
 
     environment: Callable[[Mapping[str, str]], dict[str, str]] = staticmethod(
         lambda settings: {**os.environ, **settings}

@@ -217,24 +217,31 @@ def test_nested_metadata_up_to_the_limit_is_kept_to_the_letter(service: ServePro
 @only_in_ci("three thousand sockets")
 def test_three_thousand_idle_sockets(service: ServeProcess) -> None:
     """Beside three thousand that say nothing, not all or not in time, calls are answered as before."""
+
+    def timed(name: str) -> list[float]:
+        took = []
+        for n in range(200):
+            started = time.monotonic()
+            request = {"model": "m", "messages": [{"role": "user", "content": f"{n}"}]}
+            assert service.http.post(f"/{name}-{n}/p/v1/chat/completions", json=request).status_code == 200
+            took.append(time.monotonic() - started)
+        return sorted(took)
+
+    alone = timed("alone")
     idle = []
     for n in range(3000):
         sock = connected(service)
         sock.sendall((b"", b"GET /v1/mod", b"POST /v1/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Le")[n % 3])
         idle.append(sock)
-    took = []
-    for n in range(200):
-        started = time.monotonic()
-        request = {"model": "m", "messages": [{"role": "user", "content": f"{n}"}]}
-        assert service.http.post(f"/among-{n}/p/v1/chat/completions", json=request).status_code == 200
-        took.append(time.monotonic() - started)
-    took.sort()
-    print(f"\nbeside 3,000 idle sockets: p50 {took[100] * 1e3:.1f} ms, p99 {took[198] * 1e3:.1f} ms")
+    beside = timed("among")
+    # Medians of the same minute compare; a single slow call may be the machine's.
+    assert beside[100] <= 3 * alone[100] + 0.01, (alone[100], beside[100])
+    assert beside[198] <= 5 * alone[198] + 0.25, (alone[198], beside[198])
     for sock in idle:
         sock.close()
 
     def kept() -> list[str]:
-        steps = service.http.get("/api/v1/steps?limit=500").json()["steps"]
+        steps = service.http.get("/api/v1/steps?limit=1000").json()["steps"]
         return sorted(one["trajectory_uid"] for one in steps if one["trajectory_uid"].startswith("among-"))
 
     wait_until(lambda: len(kept()) >= 200, 60)

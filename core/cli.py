@@ -27,6 +27,7 @@ from core.config import Settings
 from core.errors import InvalidInput, StudioError
 from core.logs import set_up
 from core.printable import print_json, printable
+from core.workers.spawn import start_early
 
 app = typer.Typer(name="claw-studio", help="Data studio for agentic reinforcement learning.")
 
@@ -90,6 +91,8 @@ def serve(
     )
     set_up(logging.INFO if verbose else logging.WARNING, settings.log_format)
     wait_for_end = await_end()
+    # Before the imports below, so that both processes import at the same time.
+    start_early(settings.gateways)
 
     from core.garbage import settle_memory
     from core.service import Service

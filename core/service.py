@@ -61,7 +61,7 @@ from core.tasks.demo import DemoRun, demo_script_path
 from core.tasks.demo_load import load_demo
 from core.trash import TrashSweep, list_trash
 from core.types import PolicyEventKind
-from core.workers import Fleet
+from core.workers.fleet import Fleet
 
 log = logging.getLogger(__name__)
 

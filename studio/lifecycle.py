@@ -6,11 +6,14 @@ The error is stored here and not in ``core.service``, because only the app keeps
 from __future__ import annotations
 
 import importlib
+import sys
 import threading
+from contextlib import suppress
 
 from core.config import Settings, is_loopback
 from core.errors import InvalidInput, StudioError
 from core.gateway.access.wrong_keys import WrongKeys
+from core.workers.spawn import start_early
 
 __all__ = [
     "admin_key",
@@ -36,9 +39,13 @@ def open_service() -> None:
     """Open the service of this process, or store the failure for the pages to show."""
     from pydantic import ValidationError
 
+    global _failure, _settings
+    if _settings is None and "core.service" not in sys.modules:
+        # Before the import below, so that both processes import at the same time. Wrong settings are reported there.
+        with suppress(ValidationError):
+            start_early(Settings().gateways)
     from core import service
 
-    global _failure, _settings
     with _lock:
         if service.current() is not None:
             return

@@ -77,6 +77,7 @@ SAME_LEVEL = {
     ("core.doctor", "core.rebuild"),
     ("core.workers", "core.engine_host"),
     ("core.cli", "core.service"),
+    ("core.cli", "core.workers"),
     ("core.cli", "core.owner"),
     ("core.cli", "core.doctor"),
     ("core.cli", "core.commands"),

@@ -1,5 +1,1 @@
 """Gateway workers: several processes on one port capture calls, one owner process does everything else."""
-
-from core.workers.fleet import Fleet
-
-__all__ = ["Fleet"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,6 +24,7 @@ from core.gateway.calls.policy import PolicyState
 from core.gateway.http.server import bind, check_tls
 from core.gateway.telemetry.stats import GatewayStats
 from core.workers.pipe import Sender, messages
+from core.workers.spawn import worker_process
 
 START_TIMEOUT_S: Final = 90.0
 ACK_TIMEOUT_S: Final = 5.0
@@ -51,13 +51,7 @@ class _Process:
         self.failure: str | None = None
         self.ready = False
         self.n_missed = 0
-        self.popen = subprocess.Popen(
-            [sys.executable, "-m", "core.workers.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            # Ctrl-C in the terminal goes to the owner, which stops its workers in order.
-            start_new_session=True,
-        )
+        self.popen = worker_process()
         assert self.popen.stdin is not None
         self.sender = Sender(self.popen.stdin, f"to-{name}")
         self.sender.send(begin)

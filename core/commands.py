@@ -245,7 +245,7 @@ def add_demo_to(app: typer.Typer, connect: Connect) -> None:
     def demo(
         learn: Annotated[bool, typer.Option("--learn", help="Train the shipped policy through the studio")] = False,
         data: DataOption = None,
-        updates: Annotated[int, typer.Option(min=1, help="Updates of the weights")] = 20,
+        updates: Annotated[int, typer.Option(min=1, help="Updates of the weights")] = 15,
         seed: Annotated[int, typer.Option(min=0, help="Seed of tasks, samples and trainer")] = 0,
         control: Annotated[
             str | None, typer.Option(help="shuffle: a second run follows with shuffled rewards, which must not learn")

@@ -35,7 +35,7 @@ class LearnHost:
         self._run: LearnProcess | None = None
         self._lock = threading.Lock()
 
-    def start(self, *, updates: int = 20, seed: int = 0, control: str | None = None) -> None:
+    def start(self, *, updates: int = 15, seed: int = 0, control: str | None = None) -> None:
         """Start the engine, if it does not run, and a run.
 
         Raises:

@@ -1,6 +1,6 @@
 """Measures the learning demo: held-out success by version for several seeds, each with its shuffled control.
 
-    python bench/learn/bench_learn.py [--seeds 0 1 2 3 4] [--updates 10]
+    python bench/learn/bench_learn.py [--seeds 0 1 2 3 4] [--updates 15]
 
 Each seed is one ``claw-studio demo --learn --control shuffle`` on an empty data folder. Success and bands are those of
 ``GET /api/v1/learning``, read from the finished folder. Writes bench/results/learn.json after each seed, then
@@ -125,7 +125,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description="measure the learning demo")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--updates", type=int, default=10)
+    parser.add_argument("--updates", type=int, default=15)
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--figure", type=Path, default=FIGURE)
     arguments = parser.parse_args()

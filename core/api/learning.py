@@ -31,7 +31,7 @@ DEMO = obj(running=BOOL, updates=INT, update=INT, error=TEXT_OR_NULL)
 class LearnIn(WireModel):
     """``POST learning/demo``."""
 
-    updates: Annotated[int, Field(ge=1, le=MAX_UPDATES, strict=True)] = 20
+    updates: Annotated[int, Field(ge=1, le=MAX_UPDATES, strict=True)] = 15
     seed: Version = 0
     control: Literal["shuffle"] | None = Field(
         None, description="shuffle: a second run follows whose trainer exchanges rewards, and which must not learn"
@@ -65,7 +65,7 @@ def learning(call: Call) -> Any:
     return {"curves": drawn, "updates": made, "demo": call.deps.learning.status()}
 
 
-@routes("POST", "/learning/demo", DEMO, statuses=(409, 502), reads_pool=False, example={"updates": 20, "dry_run": True})
+@routes("POST", "/learning/demo", DEMO, statuses=(409, 502), reads_pool=False, example={"updates": 15, "dry_run": True})
 def start_demo(call: Call, body: LearnIn) -> Any:
     """Start the learning demo: a small policy that is trained through the studio, on this machine.
 

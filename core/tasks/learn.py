@@ -1,6 +1,6 @@
 """Produces the rollouts of a learning run: samples tasks, runs the policy on them, verifies and completes the attempts.
 
-    python -m core.tasks.learn --studio http://127.0.0.1:8100 --out FOLDER [--updates 20 --seed 0 --shuffle-rewards]
+    python -m core.tasks.learn --studio http://127.0.0.1:8100 --out FOLDER [--updates 15 --seed 0 --control shuffle]
 
 The trainer is a program of its own (``examples/train_policy.py``). The two meet only in the studio: this program
 produces ``n_tasks × n_rollouts`` attempts for the policy version in force, the trainer fetches them as a leased batch,
@@ -58,13 +58,13 @@ class LearnSettings:
         learning_rate: of the trainer.
     """
 
-    updates: int = 20
+    updates: int = 15
     seed: int = 0
     shuffle_rewards: bool = False
     n_tasks: int = 8
     n_rollouts: int = 8
-    evaluate_every: int = 2
-    learning_rate: float = 5e-4
+    evaluate_every: int = 5
+    learning_rate: float = 1.2e-4
 
 
 DEFAULTS = LearnSettings()
@@ -120,7 +120,7 @@ class LearnRun:
         Raises:
             StudioError: the studio refused a call, or the trainer ended early.
         """
-        self.evaluate(base_version, greedy=True)
+        self.evaluate(base_version, end=True)
         for update in range(self.settings.updates):
             if self._should_stop():
                 return
@@ -143,28 +143,28 @@ class LearnRun:
             )
             last = update + 1 == self.settings.updates
             if last or (update + 1) % self.settings.evaluate_every == 0:
-                self.evaluate(version + 1, greedy=last)
+                self.evaluate(version + 1, end=last)
 
-    def evaluate(self, version: int, *, greedy: bool) -> None:
-        """Attempt every held-out task: once at temperature 1, and once more greedily if asked."""
-        modes = [(HELD_OUT_CHANNEL, 1.0), *([(GREEDY_CHANNEL, 0.0)] if greedy else [])]
-        for channel, temperature in modes:
+    def evaluate(self, version: int, *, end: bool) -> None:
+        """Attempt every held-out task at temperature 1; at an end of the run twice, and once more greedily."""
+        modes = [(HELD_OUT_CHANNEL, 1.0, 2 if end else 1), *([(GREEDY_CHANNEL, 0.0, 1)] if end else [])]
+        for channel, temperature, n_attempts in modes:
             attempts = [
                 Attempt(
                     task,
                     f"{self.name}-{task.task_uid}",
                     channel,
-                    f"{self.name}-v{version}-{'g' if temperature == 0 else 's'}-{task.task_uid}",
+                    f"{self.name}-v{version}-{'g' if temperature == 0 else 's'}-{task.task_uid}-{k}",
                     temperature,
-                    _seed(self.settings.seed, version, task.task_uid),
+                    _seed(self.settings.seed, version, task.task_uid, k),
                 )
                 for task in self._held_out
+                for k in range(n_attempts)
             ]
             success = _mean(self.attempt_all(attempts))
             if success is not None:
-                self._report(
-                    {"event": "evaluation", "version": version, "temperature": temperature, "success": success}
-                )
+                message = {"event": "evaluation", "version": version, "temperature": temperature, "success": success}
+                self._report({**message, "n_attempts": len(attempts)})
 
     def rollouts_of(self, update: int, version: int) -> list[Attempt]:
         """The attempts of an update. Tasks are drawn without repetition until all were drawn."""

@@ -77,6 +77,8 @@ GET /api/v1/feedback
 GET /api/v1/feedback/{uid}
 GET /api/v1/groups/{uid}
 GET /api/v1/healthz
+GET /api/v1/learning
+GET /api/v1/learning/demo
 GET /api/v1/metrics
 GET /api/v1/policy
 GET /api/v1/readyz
@@ -112,6 +114,7 @@ POST /api/v1/exports
 POST /api/v1/feedback
 POST /api/v1/imports
 POST /api/v1/integrity
+POST /api/v1/learning/demo
 POST /api/v1/plans
 POST /api/v1/policy
 POST /api/v1/retention
@@ -138,6 +141,7 @@ PUT /api/v1/channels/{channel}/rewards
 PUT /api/v1/recipes/{name}
 PUT /api/v1/rewards/{name}
 PUT /api/v1/views/{name}
+DELETE /api/v1/learning/demo
 DELETE /api/v1/policy/sync
 DELETE /api/v1/sessions/{name}
 DELETE /api/v1/views/{name}

@@ -10,7 +10,7 @@ from core.errors import StudioError
 from studio import state
 from studio.kit.callouts import show_error
 
-UPDATES = 20
+UPDATES = 15
 WHAT = (
     "The demo's policy has 0.35 million parameters. It was trained on a log in which most tasks are done with a bad "
     "habit: writing without reading, stopping half way, overwriting a file. It can do every task already, and what it "

@@ -48,11 +48,21 @@ def test_the_band_covers_the_truth():
 def steps_of(version: int, channel: str, group: int, k: int) -> Step:
     uid = f"{channel}-{version}-{group}-{k}"
     return Step(
-        step_uid=f"{uid}:0", trajectory_uid=uid, prompt_uid=f"{channel}-{group}", step_index=0,
-        created_at=100.0 + version, channel=channel, identity_source="path", policy_version=version, token_source="engine", prompt_ids=[1, 2],
-        response_ids=[3], response_logprobs=[-0.5], messages=[{"role": "user", "content": "task"}],
+        step_uid=f"{uid}:0",
+        trajectory_uid=uid,
+        prompt_uid=f"{channel}-{group}",
+        step_index=0,
+        created_at=100.0 + version,
+        channel=channel,
+        identity_source="path",
+        policy_version=version,
+        token_source="engine",
+        prompt_ids=[1, 2],
+        response_ids=[3],
+        response_logprobs=[-0.5],
+        messages=[{"role": "user", "content": "task"}],
         response_message={"role": "assistant", "content": "answer"},
-    )  # fmt: skip
+    )
 
 
 def completed(step: Step, reward: float | None) -> dict[str, object]:

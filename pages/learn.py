@@ -9,6 +9,7 @@ import streamlit as st
 
 from core.batch.learning import DIFFERENCE_MAX, DIFFERENCE_MEAN, Update, updates
 from core.pool.learning import Run, curves, gain
+from core.tasks.learn import TRAIN_CHANNEL
 from core.types import View
 from studio import kit, state
 from studio.charts import learn as charts
@@ -91,6 +92,8 @@ def live_part(name: str) -> None:
     main = next((curve for curve in mine if curve["channel"] == held_out), mine[0])
     made = [one for one in updates(pool, train) if inside(run, one.version)]
     numbers(run, main, mine, made)
+    if train == TRAIN_CHANNEL:
+        st.caption(WHAT)
     left, right = st.columns([3, 2], gap="medium")
     with left:
         kit.section("Reward by policy version", "with 95 % bands; click a point to see its attempts")
@@ -114,8 +117,6 @@ def live_part(name: str) -> None:
     kit.section("The same task, before and now", f"channel {main['channel']}; first and newest version of this run")
     last = run.last_version if run.last_version is not None else max(point.version for point, _ in main["points"])
     comparison(pool.learning.pairs(main["channel"], run.first_version, last))
-    if run.about:
-        st.caption(WHAT)
 
 
 def inside(run: Run, version: int | None) -> bool:
@@ -142,7 +143,7 @@ def look(curve: Curve, main: Curve) -> dict[str, Any]:
     """Label and line of a curve."""
     control = curve["run"].about.get("control")
     if control:
-        return {"label": f"control: {control}", "dashed": True, "banded": True}
+        return {"label": f"control: {control}", "dashed": True, "banded": True, "joined": True}
     about = curve["run"].about
     names = {about.get("val"): "held-out", about.get("train"): "training", about.get("greedy"): "held-out, greedy"}
     return {

@@ -17,7 +17,7 @@ def success(curves: Sequence[Mapping[str, Any]], *, height: int = 300) -> go.Fig
     """Mean reward by update, one line per curve, with its band if it is ``banded``.
 
     Args:
-        curves: ``{label, dashed, banded, points}``; ``points`` are pairs of a ``VersionReward`` and its update.
+        curves: ``{label, dashed, banded, joined, points}``; ``points`` are pairs of a ``VersionReward`` and its update.
         height: pixels.
     """
     chart = theme.figure(height=height, xaxis_title="updates since the run began", yaxis_title="mean reward")
@@ -40,9 +40,9 @@ def success(curves: Sequence[Mapping[str, Any]], *, height: int = 300) -> go.Fig
             x=x,
             y=[point.mean for point, _ in points],
             name=theme.escape(curve["label"]),
-            mode="lines+markers",
+            mode="lines+markers" if curve["joined"] else "markers",
             line={"width": 2, "color": tone, "dash": "dot" if curve["dashed"] else "solid"},
-            marker={"size": 7},
+            marker={"size": 7, "color": tone},
             customdata=[
                 [point.channel, point.version, point.n_trajectories, point.low, point.high] for point, _ in points
             ],
@@ -93,6 +93,7 @@ def measure(
             hovertemplate=f"{theme.escape(name)} %{{y:.4g}}<extra></extra>",
         )
     chart.update_layout(showlegend=len(values) > 1)
+    chart.update_yaxes(exponentformat="e")
     if zero:
         chart.update_yaxes(rangemode="tozero")
     return chart

@@ -32,8 +32,8 @@ def learn_page() -> None:
     status = service.learning.status()
     drawn = curves(service.pool.learning.by_version(), service.pool.learning.runs())
     names = list(dict.fromkeys(curve["run"].name for curve in drawn if not curve["run"].about.get("control")))
-    st.session_state["learn-runs"] = len(names), status["running"]
-    demo_line(status)
+    st.session_state["learn-running"] = status["running"]
+    progress()
     if not drawn:
         if not status["running"]:
             kit.empty_state(
@@ -56,6 +56,15 @@ def learn_page() -> None:
         start_actions("learn-again")
 
 
+@kit.live(LIVE_S)
+def progress() -> None:
+    """Progress of the demo; the page is drawn again when it starts or ends."""
+    status = state.service().learning.status()
+    if status["running"] != st.session_state["learn-running"]:
+        st.rerun()
+    demo_line(status)
+
+
 def start_actions(key: str) -> None:
     """The start button, and whether the control follows."""
     with st.container(horizontal=True, horizontal_alignment="center", vertical_alignment="center", gap="small"):
@@ -69,11 +78,8 @@ def start_actions(key: str) -> None:
 
 @kit.live(LIVE_S)
 def watch() -> None:
-    """Draw the page again when the first rewards appear, or when the demo starts or ends."""
-    service = state.service()
-    status = service.learning.status()
-    n_runs = 1 if service.pool.learning.by_version() else 0
-    if (n_runs > 0, status["running"]) != (st.session_state["learn-runs"][0] > 0, st.session_state["learn-runs"][1]):
+    """Draw the page again when the first rewards appear."""
+    if state.service().pool.learning.by_version():
         st.rerun()
 
 
@@ -81,8 +87,6 @@ def live_part(name: str) -> None:
     """All that changes while a policy is trained."""
     service = state.service()
     pool = service.pool
-    if service.learning.status()["running"] != st.session_state["learn-runs"][1]:
-        st.rerun()
     drawn = curves(pool.learning.by_version(), pool.learning.runs())
     mine = [curve for curve in drawn if curve["run"].name == name]
     if not mine:
@@ -146,11 +150,11 @@ def look(curve: Curve, main: Curve) -> dict[str, Any]:
         return {"label": f"control: {control}", "dashed": True, "banded": True, "joined": True}
     about = curve["run"].about
     names = {about.get("val"): "held-out", about.get("train"): "training", about.get("greedy"): "held-out, greedy"}
-    return {
-        "label": names.get(curve["channel"], curve["channel"]),
-        "dashed": curve is not main,
-        "banded": curve is main,
-    }
+    is_main = curve is main
+    label = names.get(curve["channel"], curve["channel"])
+    # Greedy success is measured at the ends only: a line would show versions that were not measured.
+    joined = curve["channel"] != about.get("greedy")
+    return {"label": label, "dashed": not is_main, "banded": is_main, "joined": joined}
 
 
 def numbers(run: Run, main: Curve, mine: Sequence[Curve], made: Sequence[Update]) -> None:

@@ -98,7 +98,7 @@ class Learning:
             return [_point(row) for row in rows(cursor, _BY_VERSION, {"channel": channel})]
 
     def runs(self) -> list[Run]:
-        """Runs in order of their first version. Without a policy event that names a run, one run has all versions."""
+        """Runs in order of their first version; versions before the first named run are a run as well."""
         with self._db.read() as cursor:
             events = bookkeeping.list_policy_events(cursor)
         begun: dict[int, Mapping[str, Any]] = {}
@@ -107,10 +107,11 @@ class Learning:
             if isinstance(about, Mapping) and about.get("name"):
                 begun.setdefault(event.version, about)
         if not begun:
-            return [Run("all versions", min((one.version for one in events), default=0), None, {})]
+            return [Run("all versions", 0, None, {})]
         starts = sorted(begun)
         ends = [start - 1 for start in starts[1:]] + [None]
-        return [
+        earlier = [Run("earlier versions", 0, starts[0] - 1, {})] if starts[0] > 0 else []
+        return earlier + [
             Run(str(begun[start]["name"]), start, end, begun[start]) for start, end in zip(starts, ends, strict=True)
         ]
 

@@ -120,3 +120,13 @@ def test_runs_begin_where_a_policy_event_names_them():
         ("run-0", 0, 1), ("run-2", 2, None),
     ]  # fmt: skip
     pool.close()
+
+
+def test_versions_before_the_first_named_run_stay():
+    pool = Pool.open(":memory:")
+    pool.steps.append([], policy_events=[PolicyEvent(4, "sync_finished", 1.0, {RUN_KEY: {"name": "run-4"}})])
+    runs = pool.learning.runs()
+    assert [(run.name, run.first_version, run.last_version) for run in runs] == [
+        ("earlier versions", 0, 3), ("run-4", 4, None),
+    ]  # fmt: skip
+    pool.close()

@@ -113,7 +113,7 @@ def live_part(name: str) -> None:
             view = View({"channel": channel}, where=f"policy_version = {version}")
             state.goto("inspect", level="trajectories", **state.view_to_query(view))
     with right:
-        rows = pool.learning.newest(train)
+        rows = pool.learning.newest(train, last=run.last_version)
         of_version = f"version {rows[0]['version']}; a row per task" if rows else "no rollouts yet"
         kit.section("Newest rollouts", of_version)
         st.html(tiles_html(rows))

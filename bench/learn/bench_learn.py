@@ -1,8 +1,8 @@
 """Measures the learning demo: held-out success by version for several seeds, each with its shuffled control.
 
-    python bench/learn/bench_learn.py [--seeds 0 1 2 3 4] [--updates 15]
+    python bench/learn/bench_learn.py [--seeds 0 1 2 3 4] [--updates 15] [--no-control]
 
-Each seed is one ``claw-studio demo --learn --control shuffle`` on an empty data folder. Success and bands are those of
+Each seed is one ``claw-studio demo --learn`` on an empty data folder. Success and bands are those of
 ``GET /api/v1/learning``, read from the finished folder. Writes bench/results/learn.json after each seed, then
 docs/learning.svg. Seeds that the file already holds with these settings are not run again.
 """
@@ -34,11 +34,11 @@ FIGURE = ROOT / "docs" / "learning.svg"
 COLOURS = {"held-out": "#0b7a75", "control": "#b4552d"}
 
 
-def run_seed(seed: int, n_updates: int) -> dict[str, Any]:
-    """One seed with its control in a new folder."""
+def run_seed(seed: int, n_updates: int, control: bool) -> dict[str, Any]:
+    """One seed, and its control if asked, in a new folder."""
     with tempfile.TemporaryDirectory(prefix="claw-bench-") as folder:
-        command = [sys.executable, "-m", "core.cli", "demo", "--learn", "--json", "--control", "shuffle"]
-        command += ["--data", folder, "--seed", str(seed), "--updates", str(n_updates)]
+        command = [sys.executable, "-m", "core.cli", "demo", "--learn", "--json", "--data", folder]
+        command += ["--seed", str(seed), "--updates", str(n_updates), *(["--control", "shuffle"] if control else [])]
         began, load = time.monotonic(), os.getloadavg()[0]
         run = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
         seconds = time.monotonic() - began
@@ -126,6 +126,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="measure the learning demo")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--updates", type=int, default=15)
+    parser.add_argument("--no-control", action="store_true", help="without the controls, in half of the time")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--figure", type=Path, default=FIGURE)
     arguments = parser.parse_args()
@@ -136,7 +137,7 @@ def main() -> None:
     report["machine"] = machine("torch", "transformers", "duckdb")
     for seed in arguments.seeds:
         if seed not in [row["seed"] for row in report["seeds"]]:
-            report["seeds"].append(run_seed(seed, arguments.updates))
+            report["seeds"].append(run_seed(seed, arguments.updates, not arguments.no_control))
             arguments.out.write_text(json.dumps(report, indent=1) + "\n")
         row = next(one for one in report["seeds"] if one["seed"] == seed)
         for run in row["runs"]:

@@ -35,6 +35,7 @@ SELECT trajectory_uid, prompt_uid, reward, complete, n_steps, policy_version_min
 FROM trajectory_state
 WHERE channel = $channel AND policy_version_min = (
     SELECT max(policy_version_min) FROM trajectory_state WHERE channel = $channel
+        AND ($last::BIGINT IS NULL OR policy_version_min <= $last)
 )
 ORDER BY prompt_uid, trajectory_uid LIMIT $limit
 """
@@ -115,10 +116,15 @@ class Learning:
             Run(str(begun[start]["name"]), start, end, begun[start]) for start, end in zip(starts, ends, strict=True)
         ]
 
-    def newest(self, channel: str, *, limit: int = 512) -> list[dict[str, Any]]:
-        """Trajectories of a channel's newest version, by prompt group; those still running have no reward."""
+    def newest(self, channel: str, *, last: int | None = None, limit: int = 512) -> list[dict[str, Any]]:
+        """Trajectories of a channel's newest version, by prompt group; those still running have no reward.
+
+        Args:
+            last: only versions up to this one; None: all.
+            limit: most trajectories.
+        """
         with self._db.read() as cursor:
-            return rows(cursor, _NEWEST, {"channel": channel, "limit": limit})
+            return rows(cursor, _NEWEST, {"channel": channel, "last": last, "limit": limit})
 
     def pairs(self, channel: str, first: int, last: int) -> list[dict[str, Any]]:
         """Prompt groups attempted under several versions in this range, with the oldest and the newest attempt."""

@@ -100,6 +100,7 @@ def test_curves_are_the_means_of_complete_scored_trajectories():
 
     newest = pool.learning.newest("val")
     assert [(row["version"], row["reward"]) for row in newest] == [(6, None)]
+    assert {row["version"] for row in pool.learning.newest("val", last=3)} == {3}
     pairs = pool.learning.pairs("val", 0, 3)
     assert all(pair["before_version"] < pair["after_version"] <= 3 for pair in pairs)
     pool.close()

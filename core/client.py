@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from core.errors import Conflict, InvalidInput, NotFound, StudioError, Unauthorized
+from core.errors import Conflict, EngineError, EngineTimeout, InvalidInput, NotFound, StudioError, Unauthorized
 from core.rollout import Environment, RecordedEnvironment, Rollout, Sampled, ids_of, known, reward_of
 
 __all__ = [
@@ -44,7 +44,9 @@ __all__ = [
 BATCH_STEPS = 500
 BATCH_TOKENS = 2_000_000
 RETRY_STATUS = frozenset({429, 502, 503, 504})
-_ERRORS: dict[str, type[StudioError]] = {kind.type: kind for kind in (Conflict, InvalidInput, NotFound)}
+_ERRORS: dict[str, type[StudioError]] = {
+    kind.type: kind for kind in (Conflict, InvalidInput, NotFound, EngineError, EngineTimeout)
+}
 
 
 class Unreachable(StudioError):

@@ -48,6 +48,12 @@ class LocalEngineHost:
         self._process: EngineProcess | None = None
         self._lock = threading.Lock()
 
+    @property
+    def pid(self) -> int | None:
+        """Process id of the engine; None if none was started."""
+        process = self._process
+        return None if process is None else process.pid
+
     def ensure(self) -> str:
         """Base URL of the running engine; starts it and waits. Raises EngineError with the engine's last output."""
         with self._lock:

@@ -37,7 +37,7 @@ from core.gateway.access.ledger import Ledger
 from core.gateway.access.wrong_keys import WrongKeys
 from core.gateway.app import GatewayDeps, create_gateway
 from core.gateway.calls.identity import KeyStore
-from core.gateway.calls.policy import PolicyState
+from core.gateway.calls.policy import PolicyState, reported_events
 from core.gateway.engines.registry import EngineSet
 from core.gateway.http.fast_router import FastRouter
 from core.gateway.http.limits import ServerLimits, raise_descriptor_limit
@@ -158,6 +158,10 @@ class Service:
             tokenizers=settings.tokenizers,
         )
         restore_missing_opinions(self.pool, self.ingest, settings.trash_dir)
+        self.policy = PolicyState(sync_timeout_s=settings.policy_sync_timeout_s)
+        unread = (record.payload for record in read_records(settings.journal_dir, self.pool.journal.positions()))
+        # Before ingest starts: otherwise it would move reports from the journal to the pool meanwhile.
+        self.policy.restore([*self.pool.journal.policy_events(), *reported_events(unread)])
         self.ingest.start()
         opened.callback(self._drain)
         self.fleet: Fleet | None = None
@@ -175,8 +179,6 @@ class Service:
         self.ledger = Ledger(self._spent)
         self.keys.replay(record.payload for record in read_records(settings.journal_dir, self.pool.journal.positions()))
         self.keys.load(self.pool.journal.sessions())
-        self.policy = PolicyState(sync_timeout_s=settings.policy_sync_timeout_s)
-        self.policy.restore(list(self.pool.journal.policy_events()))
         self.leases = Leases(self.pool, self.clock, lambda: uuid.uuid4().hex, self.pool.training.version_in_force)
         self.stats = GatewayStats(clock=self.clock)
         self.stats.listen(log_call)
@@ -286,6 +288,7 @@ class Service:
             problems=self.problems,
             learning=self.learning,
             n_ends=self.supervisor.n_ends,
+            drain_workers=lambda timeout_s: self.fleet is None or self.fleet.drain(timeout_s),
         )
         app = Starlette(routes=[*create_api(self.api_deps), *gateway], exception_handlers=EXCEPTION_HANDLERS)
         # A path with one slash more is an item with an empty name (404), not the list's address.

@@ -268,7 +268,7 @@ class Run:
 
     def __init__(self, folder: Path, model: Path) -> None:
         self.folder, self.first_model = folder, model
-        self.state: dict[str, Any] = {"base": None, "update": 0, "version": None, "batch_uid": None}
+        self.state: dict[str, Any] = {"base": None, "update": 0, "version": None, "batches": []}
         folder.mkdir(parents=True, exist_ok=True)
         if (path := folder / "state.json").exists():
             self.state = json.loads(path.read_text())
@@ -343,8 +343,8 @@ def train(arguments: argparse.Namespace) -> int:
     with Trainer(
         client, arguments.consumer, channel=arguments.channel, view=view, guard=guard, lease_s=arguments.lease
     ) as trainer:
-        if run.state["batch_uid"] is not None:
-            trainer.settle(run.state["batch_uid"], update=run.state["update"])
+        if run.state["batches"]:
+            trainer.settle(run.state["batches"][-1], update=run.state["update"])
         trainer.reclaim()
         version = run.state["version"]
         if version is None:
@@ -369,10 +369,14 @@ def train(arguments: argparse.Namespace) -> int:
             version += 1
             with timed(seconds, "save"):
                 learner.save(run.weights(version))
-            run.write(update=update, version=version, batch_uid=batch.uid)
+            run.write(update=update, version=version, batches=[*run.state["batches"], batch.uid])
             step_metrics = metrics.pop("step_metrics")
             with timed(seconds, "ack"):
-                batch.ack(update=update, metrics={**metrics, **seconds}, step_metrics=step_metrics)
+                try:
+                    batch.ack(update=update, metrics={**metrics, **seconds}, step_metrics=step_metrics)
+                except Conflict as error:
+                    # The lease has expired and the groups were leased again, so they are trained on twice.
+                    print(f"batch {batch.uid} was not acknowledged: {error}", file=sys.stderr)
             with timed(seconds, "sync"):
                 sync(trainer, run.weights(version), version, arguments.engine, arguments.patience)
             batch.measure(update=update, metrics={name: seconds[name] for name in ("seconds_ack", "seconds_sync")})

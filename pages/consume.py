@@ -11,6 +11,7 @@ import streamlit as st
 
 from core.batch.funnel import Excluded
 from core.batch.leases import DEFAULT_CHANNEL, Fetch
+from core.batch.offpolicy import by_staleness
 from core.batch.pace import pace, syncs
 from core.batch.recipe import Recipe, difference, parse_recipe
 from core.errors import NotFound, StudioError
@@ -28,7 +29,13 @@ from studio.widgets.plans.current_plan import cached_answer
 from studio.widgets.plans.recipe_editor import recipe_editor
 from studio.widgets.plans.recipe_query import query_fields
 
-TABS = {"batches": "Batches", "metrics": "Trainer metrics", "consumers": "Consumers", "syncs": "Weight syncs"}
+TABS = {
+    "batches": "Batches",
+    "metrics": "Trainer metrics",
+    "consumers": "Consumers",
+    "off-policy": "Off-policy",
+    "syncs": "Weight syncs",
+}
 SNIPPET = """from core.trainer import Trainer
 
 with Trainer("{base_url}", consumer="trainer-1") as trainer:
@@ -134,6 +141,39 @@ def overview(channel: str) -> None:
         open_clicked_batch(kit.plot(charts.staleness(rows), key="staleness", alt="Staleness of each batch", **SELECT))
 
 
+def off_policy(channel: str) -> None:
+    """Captured against recomputed log-probs, by the version that sampled."""
+    rows = state.service().pool.consumption.differences(channel=channel)
+    if not rows:
+        kit.empty_state(
+            "No log-probs were compared yet",
+            "A trainer reports them with its acknowledgement: batch.compare(...).step_metrics() in core.trainer.",
+            icon="difference",
+        )
+        return
+    column = segmented_choice("Difference", charts.DIFFERENCES, "difference")
+    kit.section(
+        "Captured against recomputed log-probs",
+        "near 0 at the version that sampled; it grows with the versions in between",
+    )
+    event = kit.plot(
+        charts.differences(rows, column, height=260), key=f"difference-{column}", alt="Log-prob differences", **SELECT
+    )
+    open_clicked_batch(event)
+    html_table(
+        ["Versions behind", "Batches", "Tokens", "Mean", "Largest", "KL per token"],
+        [
+            (
+                kit.count(one.staleness),
+                kit.count(one.n_batches),
+                kit.compact(one.n_tokens),
+                *(f"{value:.3g}" for value in (one.mean, one.greatest, one.kl)),
+            )
+            for one in by_staleness(rows)
+        ],
+    )
+
+
 SELECT: dict[str, Any] = {"on_select": "rerun", "selection_mode": "points"}
 
 
@@ -212,6 +252,8 @@ def tables(channel: str) -> None:
     tab = segmented_choice("Table", TABS, "tab")
     if tab == "consumers":
         consumer_table(channel)
+    elif tab == "off-policy":
+        off_policy(channel)
     elif tab == "syncs":
         sync_table()
     else:

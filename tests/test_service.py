@@ -6,6 +6,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -13,7 +14,9 @@ import pytest
 
 from core.config import Settings
 from core.errors import AlreadyOwned, StudioError
+from core.journal import Journal
 from core.owner import running_service
+from core.records import policy_record
 from core.service import Service, close_current, current, open_current
 from tests.conftest import ServeProcess, eventually
 
@@ -122,3 +125,18 @@ def test_the_embedded_engine_dies_with_a_killed_service(serve: Callable[..., Ser
     children = subprocess.run(["pgrep", "-P", str(process.ready["pid"])], capture_output=True, text=True).stdout.split()
     process.kill()
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+
+
+def test_a_report_that_a_killed_process_left_in_the_journal_counts(tmp_path: Path) -> None:
+    """Calls after the restart are stamped with it, and the embedded engine starts with its weights."""
+    chosen = settings(tmp_path, engine="http://127.0.0.1:9/v1")
+    Service.open(chosen).close()
+    journal = Journal(chosen.journal_dir)
+    for version, event in ((7, "sync_finished"), (8, "sync_started")):
+        metadata = {"path": f"/weights/{version}", "engines": ["local"]}
+        journal.append(policy_record(at=float(version), version=version, event=event, metadata=metadata)).result()
+    journal.close()
+    with closing(Service.open(chosen)) as service:
+        assert service.policy.version == 7 and not service.policy.syncing
+        assert service.policy.weights_in_force("local") == ("/weights/7", 7)
+        assert [event.version for event in service.policy.history] == [7, 8]

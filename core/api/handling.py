@@ -66,7 +66,7 @@ class ApiDeps:
     """The parts of the service that routes use.
 
     ``problems`` returns the current problems of capture and ingest (``core.health``). ``n_ends`` counts restarts of
-    threads by name.
+    threads by name. ``drain_workers`` waits, at most so many seconds, until the gateway workers' calls have ended.
     """
 
     settings: Settings
@@ -85,6 +85,7 @@ class ApiDeps:
     problems: Callable[[], list[dict[str, Any]]]
     learning: LearningDemo
     n_ends: Mapping[str, int]
+    drain_workers: Callable[[float], bool] = lambda _: True
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from core.api import wire
 from core.api.handling import CATCH_UP_S, ApiDeps, Call
 from core.api.routing import Router
 from core.api.schemas import BOOL, INT, NUM_OR_NULL, STR, TEXT_OR_NULL, array, obj
-from core.errors import Conflict, InvalidInput, NotFound
+from core.errors import Conflict, InvalidInput, NotFound, Overloaded
 from core.gateway.access.keys import KeyLimits, key_id
 from core.journal import Position
 from core.records import complete_record, register_record, session_record, steps_record
@@ -166,7 +166,7 @@ def _journal_completion(
     "POST",
     "/trajectories/{uid:uid}/complete",
     obj(trajectory_uid=STR, complete=BOOL, reward=NUM_OR_NULL),
-    statuses=(404,),
+    statuses=(404, 503),
     reads_pool=False,
 )
 def complete(call: Call, body: wire.CompleteIn) -> Any:
@@ -183,7 +183,7 @@ def complete(call: Call, body: wire.CompleteIn) -> Any:
     "POST",
     "/trajectories/complete",
     obj(completed=INT),
-    statuses=(404,),
+    statuses=(404, 503),
     reads_pool=False,
     example={"completions": [{"trajectory_uid": "t-1", "reward": 1.0}, {"trajectory_uid": "t-2", "reward": 0.0}]},
 )
@@ -205,8 +205,13 @@ def _refuse_unknown(deps: ApiDeps, uids: Sequence[str], field: Callable[[int], s
     known = deps.pool.trajectories.known(unregistered) if unregistered else set()
     if len(known) < len(set(unregistered)):
         # The first call of a trajectory may not be in the pool yet.
-        deps.ingest.catch_up(CATCH_UP_S)
+        readable = deps.ingest.catch_up(CATCH_UP_S)
         known = deps.pool.trajectories.known(unregistered)
+        if not readable and len(known) < len(set(unregistered)):
+            raise Overloaded(
+                f"ingest is more than {CATCH_UP_S:g} s behind, so it is not known whether the trajectory exists",
+                hint="try again",
+            )
     unknown = set(unregistered) - known
     for number, uid in enumerate(uids):
         if uid in unknown:

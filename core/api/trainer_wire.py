@@ -135,6 +135,11 @@ class SyncIn(WireModel):
     timeout_s: Annotated[float, Field(gt=0, le=MAX_WAIT_S, strict=True)] | None = Field(
         None, description="Longest time for all of it, seconds, at most policy_sync_timeout_s"
     )
+    drain_s: Annotated[float, Field(ge=0, le=MAX_WAIT_S, strict=True)] = Field(
+        20.0,
+        description="How long calls in flight may take to end before the weights are loaded, seconds. Calls that take "
+        "longer are sampled by both versions and recorded with both",
+    )
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 

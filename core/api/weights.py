@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Sequence
@@ -38,9 +39,9 @@ routes = Router()
 async def sync_weights(call: Call, body: SyncIn) -> Any:
     """Load new weights into the engines and put their version in force.
 
-    New calls wait, those in flight end, each engine loads the weights and is checked to have the version. If one
-    fails, the version before stays in force, engines that had loaded the new weights load the earlier ones again, and
-    the error names the engine.
+    New calls wait, those in flight end within drain_s, each engine loads the weights and is checked to have the
+    version. If one fails, the version before stays in force, engines that had loaded the new weights load the earlier
+    ones again, and the error names the engine.
     """
     deps, began = call.deps, time.monotonic()
     engines = _chosen(deps.engines, body.engines)
@@ -56,7 +57,7 @@ async def sync_weights(call: Call, body: SyncIn) -> Any:
     earlier: list[tuple[Engine, Weights | None]] = []
     try:
         async with asyncio.timeout(limit_s):
-            await deps.policy.drained()
+            await _drained(deps, min(body.drain_s, limit_s))
             for engine in engines:
                 start = time.monotonic()
                 earlier.append((engine, await _weights_before(deps, engine)))
@@ -66,8 +67,9 @@ async def sync_weights(call: Call, body: SyncIn) -> Any:
         failure = error if isinstance(error, StudioError) else _too_slow(engines[len(loaded)], weights, limit_s)
         kept = await _put_back(earlier)
         await run_in_threadpool(end_unfinished_sync, deps, failure.message)
-        in_force = "no version" if deps.policy.version is None else f"version {deps.policy.version}"
-        failure.message = f"{failure.message}; {in_force} stays in force{kept}"
+        version = deps.policy.version
+        in_force = "no version is" if version is None else f"version {version} stays"
+        failure.message = f"{failure.message}; {in_force} in force{kept}"
         raise failure from error
     await _report(deps, PolicyEventKind.SYNC_FINISHED, weights, metadata)
     return {"version": weights.version, "seconds": time.monotonic() - began, "engines": loaded}
@@ -87,6 +89,15 @@ def _chosen(engines: EngineSet, names: Sequence[str] | None) -> list[Engine]:
 async def _report(deps: ApiDeps, event: PolicyEventKind, weights: Weights, metadata: dict[str, Any]) -> None:
     report = PolicyIn(version=weights.version, event=event, metadata=metadata)
     await run_in_threadpool(apply_report, deps, report)
+
+
+async def _drained(deps: ApiDeps, limit_s: float) -> None:
+    """Return when no call is in flight, or after the limit."""
+    began = time.monotonic()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            await deps.policy.drained()
+    await run_in_threadpool(deps.drain_workers, max(0.0, limit_s - (time.monotonic() - began)))
 
 
 async def _weights_before(deps: ApiDeps, engine: Engine) -> Weights | None:

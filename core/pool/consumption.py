@@ -40,6 +40,25 @@ WHERE s.step_uid = ? ORDER BY b.leased_at, b.rowid
 """
 
 
+_DIFFERENCES = """
+WITH measured AS (
+    SELECT batch_uid, step_uid,
+        arg_max(value, (created_at, rowid)) FILTER (name = 'n_compared') AS n,
+        arg_max(value, (created_at, rowid)) FILTER (name = 'logprob_difference_mean') AS mean,
+        arg_max(value, (created_at, rowid)) FILTER (name = 'logprob_difference_max') AS greatest,
+        arg_max(value, (created_at, rowid)) FILTER (name = 'kl') AS kl
+    FROM batch_metrics WHERE step_uid IS NOT NULL GROUP BY batch_uid, step_uid
+)
+SELECT b.batch_uid, b.update_index, b.policy_version AS version, s.policy_version AS sampled_version,
+    b.policy_version - s.policy_version AS staleness, sum(m.n)::BIGINT AS n_tokens,
+    sum(m.n * m.mean) / sum(m.n) AS mean, max(m.greatest) AS greatest, sum(m.n * m.kl) / sum(m.n) AS kl
+FROM measured m JOIN batches b USING (batch_uid) JOIN batch_steps s USING (batch_uid, step_uid)
+WHERE m.n > 0 AND m.mean IS NOT NULL AND s.policy_version IS NOT NULL AND b.policy_version IS NOT NULL
+    AND ($channel::VARCHAR IS NULL OR b.channel = $channel)
+GROUP BY ALL ORDER BY version, staleness, b.batch_uid
+"""
+
+
 class Consumption:
     """``pool.consumption``: statistics on leased and consumed batches. Times are UTC seconds."""
 
@@ -59,6 +78,16 @@ class Consumption:
         """
         with self._db.read() as cursor:
             return [public(row) for row in rows(cursor, _SUMMARIES, {"channel": channel, "limit": limit})]
+
+    def differences(self, *, channel: str | None = None) -> list[dict[str, Any]]:
+        """Captured against recomputed log-probs by batch and version that sampled, from trainers' step metrics.
+
+        Columns: ``batch_uid``, ``update_index``, ``version`` in force when the batch was leased, ``sampled_version``,
+        ``staleness``, ``n_tokens`` compared, ``mean`` and ``greatest`` |captured − recomputed| in nats, and ``kl`` in
+        nats per token; means are over tokens. The metrics are those of ``core.trainer_rows.Comparison.step_metrics``.
+        """
+        with self._db.read() as cursor:
+            return rows(cursor, _DIFFERENCES, {"channel": channel})
 
     def consumers(self, *, channel: str | None = None) -> list[dict[str, Any]]:
         """Consumers, the latest first: batches by state, consumed counts, ``seen_at``."""

@@ -48,6 +48,7 @@ class _Process:
         self.name = name
         self.started_at = time.monotonic()
         self.acked = 0
+        self.drained = 0
         self.failure: str | None = None
         self.ready = False
         self.n_missed = 0
@@ -109,6 +110,7 @@ class Fleet:
         self._processes: dict[str, _Process] = {}
         self._threads: dict[str, threading.Thread] = {}
         self._n_sent = 0
+        self._n_drains = 0
         self._stopping = threading.Event()
         self._state_changed = threading.Condition()
 
@@ -184,6 +186,23 @@ class Fleet:
         with self._state_changed:
             self._engines = [one for one in self._engines if one["name"] != name] + [engine]
         self._broadcast({"do": "engine", "engine": engine})
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until the calls that the workers had in flight have ended, while a weight sync holds new ones back.
+
+        Returns:
+            Whether they have ended within ``timeout_s``.
+        """
+        with self._state_changed:
+            self._n_drains += 1
+            number = self._n_drains
+        self._broadcast({"do": "drain", "number": number})
+        deadline = time.monotonic() + timeout_s
+        with self._state_changed:
+            while any(p.ready and p.drained < number for p in self._processes.values()):
+                if not self._state_changed.wait(max(0.0, deadline - time.monotonic())):
+                    return False
+        return True
 
     def engine_status(self) -> list[list[dict[str, Any]]]:
         """The last reported ``EngineSet.status()`` of each worker."""
@@ -268,6 +287,8 @@ class Fleet:
         """A new process; None if the system has no resources for one."""
         try:
             process = self._processes[name] = _Process(name, self._begin(name))
+            # It has no calls from before.
+            process.drained = self._n_drains
         except OSError as error:
             log.error("gateway process %s can't be started: %s", name, error)
             return None
@@ -280,6 +301,10 @@ class Fleet:
                 if "changes" in message:
                     self._stats.absorb(process.name, message["changes"])
                     self._on_journalled()
+                elif "drained" in message:
+                    with self._state_changed:
+                        process.drained = max(process.drained, message["drained"])
+                        self._state_changed.notify_all()
                 elif "beat" in message:
                     process.n_missed = 0
                 elif "fence" in message:

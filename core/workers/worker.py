@@ -6,6 +6,7 @@ owner requests it or has ended, after it has answered its calls in flight.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import queue
@@ -171,6 +172,7 @@ class Worker:
             limits=ServerLimits.of(settings),
             refused=self.stats.refused,
         )
+        self._drain: asyncio.Future[None] | None = None
         self._reporter = threading.Thread(target=self._report, name="report", daemon=True)
 
     def start(self) -> None:
@@ -189,6 +191,8 @@ class Worker:
             self.policy.apply(event["event"], event["version"], at=event["created_at"], metadata=event["metadata"])
         elif action == "sync_ended":
             self.policy.end_sync()
+        elif action == "drain":
+            self.server.call_soon(lambda: self._begin_drain(message["number"]))
         elif action == "engine":
             self.engines.add(**message["engine"])
         elif action == "fence":
@@ -199,6 +203,13 @@ class Worker:
             self.local.handle_answer(message)
         if "n" in message:
             self._send({"ack": message["n"]})
+
+    def _begin_drain(self, number: int) -> None:
+        async def drain() -> None:
+            await self.policy.drained()
+            self._send({"drained": number})
+
+        self._drain = asyncio.ensure_future(drain())
 
     def stop(self) -> None:
         """Finish calls in flight, close the journal, send the last counts."""

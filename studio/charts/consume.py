@@ -117,3 +117,36 @@ def metric(rows: Sequence[Mapping[str, Any]], name: str, *, height: int = 200) -
         xaxis_title="update" if by_update else "posting",
     )
     return chart
+
+
+DIFFERENCES = {"mean": "mean", "greatest": "largest", "kl": "KL"}
+"""Column of ``pool.consumption.differences`` -> its name in the chart."""
+
+
+def differences(rows: Sequence[Mapping[str, Any]], column: str = "mean", *, height: int = 200) -> go.Figure:
+    """Captured against recomputed log-probs by version in force, a line for each staleness.
+
+    Args:
+        rows: ``pool.consumption.differences``.
+        column: in ``DIFFERENCES``.
+        height: pixels.
+    """
+    unit = "nats per token" if column == "kl" else "nats"
+    chart = theme.figure(height=height, xaxis_title="policy version in force", yaxis_title=unit)
+    for place, stale in enumerate(sorted({row["staleness"] for row in rows})):
+        chosen = [row for row in rows if row["staleness"] == stale]
+        tone = theme.GOOD if stale == 0 else theme.SERIES[1 + (place - 1) % (len(theme.SERIES) - 1)]
+        chart.add_scatter(
+            x=[row["version"] for row in chosen],
+            y=[row[column] for row in chosen],
+            name="same version" if stale == 0 else f"{stale} behind",
+            mode="lines+markers",
+            line={"width": 1.5, "color": tone},
+            marker={"size": 7},
+            customdata=[[row["batch_uid"], row["sampled_version"], row["n_tokens"]] for row in chosen],
+            hovertemplate=f"{DIFFERENCES[column]} %{{y:.3g}} {unit}<br>sampled by version %{{customdata[1]}}, "
+            "%{customdata[2]:,} tokens<extra></extra>",
+        )
+    chart.update_layout(showlegend=True)
+    chart.update_yaxes(rangemode="tozero")
+    return chart

@@ -25,7 +25,8 @@ from core.tree.sequences import Sequences
 from tests.conftest import ServeProcess
 from tests.tree.models import gradient, make, relative, separate_logps, separate_loss
 
-PROGRAM = Path(__file__).parents[2] / "examples" / "train_policy.py"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PROGRAM = EXAMPLES / "train_policy.py"
 
 
 def rollouts(studio: ServeProcess, name: str, *, n_groups: int = 2, n_rollouts: int = 3, n_calls: int = 2) -> None:
@@ -50,11 +51,11 @@ def rollouts(studio: ServeProcess, name: str, *, n_groups: int = 2, n_rollouts: 
 
 
 class TrainerProcess:
-    """``train_policy.py`` with small batches; its output is read line by line."""
+    """A trainer with small batches; its output is read line by line."""
 
-    def __init__(self, studio: str, model: Path, out: Path, *options: str) -> None:
-        command = [sys.executable, str(PROGRAM), "--studio", studio, "--model", str(model), "--out", str(out)]
-        command += ["--groups", "2", "--rollouts", "3", "--patience", "60", "--lr", "1e-4", *options]
+    def __init__(self, studio: str, model: Path, out: Path, *options: str, program: Path = PROGRAM) -> None:
+        command = [sys.executable, str(program), "--studio", studio, "--model", str(model), "--out", str(out)]
+        command += ["--groups", "2", "--rollouts", "3", "--lr", "1e-4", *options]
         environment = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[1]), "OMP_NUM_THREADS": "1"}
         self.popen = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment

@@ -47,10 +47,38 @@ def test_numbers_are_the_pools(consumed, open_page):
     assert f"{rows[uids[0]]['n_steps']} steps" in page.html
 
 
-@pytest.mark.parametrize("tab", ["batches", "metrics", "consumers", "syncs"])
+@pytest.mark.parametrize("tab", ["batches", "metrics", "consumers", "off-policy", "syncs"])
 def test_every_table(consumed, open_page, tab):
     page = open_page("consume", tab=tab)
     assert page.failures == []
+
+
+def test_log_prob_differences_by_version_that_sampled(filled, open_page):
+    """Means are over tokens, not over steps; a step measured twice counts with its last values."""
+    pool = filled.pool
+    uid = filled.leases.fetch(Fetch("a", recipe=GRPO)).batch["batch_uid"]
+    version = pool.batches.get(uid)["policy_version"]
+    with pool.file.read() as cursor:
+        held = dict(
+            cursor.execute("SELECT step_uid, policy_version FROM batch_steps WHERE batch_uid = ?", [uid]).fetchall()
+        )
+    metrics = {
+        step: {"n_compared": n, "logprob_difference_mean": n / 10, "logprob_difference_max": n / 5, "kl": n / 100}
+        for n, step in enumerate(held, 1)
+    }
+    first = next(iter(held))
+    pool.batches.add_metrics(uid, None, {}, [(first, {**metrics[first], "logprob_difference_mean": 9.0})])
+    pool.batches.finish(uid, "acked", update=1, steps=list(metrics.items()))
+    rows = pool.consumption.differences(channel="train")
+    assert len(held) > 1 and {row["version"] for row in rows} == {version}
+    for row in rows:
+        ns = [n for n, step in enumerate(held, 1) if held[step] == row["sampled_version"]]
+        assert row["n_tokens"] == sum(ns) and row["staleness"] == version - row["sampled_version"]
+        assert row["mean"] == pytest.approx(sum(n * n / 10 for n in ns) / sum(ns))
+        assert row["greatest"] == pytest.approx(max(ns) / 5)
+        assert row["kl"] == pytest.approx(sum(n * n / 100 for n in ns) / sum(ns))
+    page = open_page("consume", tab="off-policy", difference="kl")
+    assert page.failures == [] and "KL per token" in page.html
 
 
 def test_one_batch_shows_its_life_and_can_be_given_back(consumed, open_page):

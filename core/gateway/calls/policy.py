@@ -12,15 +12,18 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import orjson
 
 from core.errors import InvalidInput, StudioError
 from core.scrub import scrub_metadata
 from core.types import PolicyEvent, PolicyEventKind
 
 HISTORY = 1000
+_POLICY = b'{"kind":"policy"'
 SYNC_TIMEOUT_S = 120.0
 
 
@@ -251,6 +254,14 @@ class PolicyState:
                 self._held.remove(entry)
             if self._left_s() > 0 and max_wait_s < left_s:
                 raise SyncInProgress(max(1.0, min(max_wait_s, 10.0))) from error
+
+
+def reported_events(payloads: Iterable[bytes]) -> Iterator[PolicyEvent]:
+    """The reports among journal records, in order: those that an earlier process had no time to put into the pool."""
+    for payload in payloads:
+        if payload.startswith(_POLICY):
+            record = orjson.loads(payload)
+            yield PolicyEvent(record["version"], record["event"], record["at"], record["metadata"])
 
 
 def _wake(held: Iterable[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -143,17 +144,24 @@ class DirectEngine(Engine):
 
     async def load_weights(self, weights: Weights) -> bool:
         """By the weights hook, if there is one, else in the way of the engine's flavour."""
-        try:
+        with self._named(f"did not load version {weights.version}"):
             return await load_and_check(self.name, await self._weights_api(), self._manage, weights)
-        except EngineError as error:
-            if repr(self.name) in error.message:
-                raise
-            message = f"engine {self.name!r} did not load version {weights.version}: {error.message}"
-            raise EngineError(message, field=error.field or "engines", hint=error.hint) from error
 
     async def weights(self) -> Weights | None:
         """The weights that the engine reports now."""
-        return await (await self._weights_api()).now(self._manage)
+        with self._named("did not report its weights"):
+            return await (await self._weights_api()).now(self._manage)
+
+    @contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        """Errors name the engine."""
+        try:
+            yield
+        except EngineError as error:
+            if repr(self.name) in error.message:
+                raise
+            message = f"engine {self.name!r} {what}: {error.message}"
+            raise EngineError(message, field=error.field or "engines", hint=error.hint) from error
 
     async def _weights_api(self) -> WeightsApi:
         if self.weights_hook is not None:

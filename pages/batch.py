@@ -224,7 +224,7 @@ def export_tab(plan: Plan) -> None:
             key: st.selectbox(key, values, key=f"option-{name}-{key}") for key, values in exporter.choices.items()
         }
         if len(plan.steps):
-            show_differences(one.to_json() for one in exporter.differences(plan, options))
+            show_differences(one.to_json() for one in exporter.deviations(plan, options))
         size = size_estimate(plan, name, options)
         st.caption(f"{kit.count(len(plan.steps))} steps, {kit.compact(int(plan.lengths.sum()))} tokens to write{size}")
         busy = job is not None and job.running

@@ -10,6 +10,7 @@ import streamlit as st
 
 from core.batch.leases import DEFAULT_CHANNEL
 from core.batch.plan import count_plan
+from core.pool.query.columns import STEP_COLUMNS, TRAJECTORY_COLUMNS
 from core.types import Annotation, AnnotationKind, View
 from studio import kit, state
 from studio.frame.header import page_header
@@ -36,6 +37,11 @@ TABS = {
     "history": "History",
 }
 LEVELS = {"trajectory": "Trajectories", "step": "Steps"}
+ORDERS = {
+    "trajectory": (tuple(TRAJECTORY_COLUMNS), "started_at desc"),
+    "step": (tuple(STEP_COLUMNS), "created_at desc"),
+}
+"""Level -> the columns that its table can be sorted by, and the order without a choice."""
 KINDS = {
     AnnotationKind.QUALITY: "Quality",
     AnnotationKind.CORRECT: "Correct",
@@ -82,7 +88,7 @@ def curate_page() -> None:
         return
     left, right = st.columns([2.1, 9], gap="medium")
     with left, st.container(key="facet-column"):
-        view = filter_panel("curate")
+        view = filter_panel("curate", of_trajectories=state.query("level") != "step")
         if view is not None:
             saved_views(view)
     with right, kit.error_boundary():
@@ -137,9 +143,11 @@ def label_tab(view: View, target: str) -> None:
         fetch = pool.trajectories if target == "trajectory" else pool.steps
         spec = data_tables.trajectory_table() if target == "trajectory" else data_tables.step_table()
         with slot:
-            rows = fetch.page(view, limit=data_tables.PAGE_SIZE, offset=offset)
-            key = f"curate-{target}-{view_hash(view)}-{offset}-{selection.epoch()}"
-            now_picked = data_tables.selectable_table(rows, spec, key=key, picked=picked, height=470)
+            columns, newest = ORDERS[target]
+            sorting = data_tables.Sorting.from_query(columns, newest, "sort")
+            rows = fetch.page(view, order=sorting.order, limit=data_tables.PAGE_SIZE, offset=offset)
+            key = f"curate-{target}-{view_hash(view)}-{sorting.order}-{offset}-{selection.epoch()}"
+            now_picked = data_tables.selectable_table(rows, spec, key=key, picked=picked, height=470, sorting=sorting)
     if now_picked != picked:
         selection.set_selected(target, now_picked)
     with bar:

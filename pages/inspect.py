@@ -40,7 +40,7 @@ def list_page() -> None:
         return
     left, right = st.columns([2.1, 9], gap="medium")
     with left, st.container(key="facet-column"):
-        view = filter_panel("inspect")
+        view = filter_panel("inspect", of_trajectories=state.query("level") != "steps")
     with right, kit.error_boundary():
         if view is not None:
             listing(view)
@@ -135,7 +135,7 @@ def chosen_step(chosen: str, uids: list[str], steps: list[dict[str, Any]]) -> No
     step = service.pool.steps.get(chosen)
     place = uids.index(chosen)
     with st.container(horizontal=True, vertical_alignment="center", gap="xsmall"):
-        tab = segmented_choice("Step", TABS, "tab")
+        tab = segmented_choice("Step", TABS, "tab", keep_page=True)
         st.space("stretch")
         last = place + 1 == len(uids)
         before, after = uids[max(place - 1, 0)], uids[min(place + 1, len(uids) - 1)]
@@ -159,7 +159,7 @@ def chosen_step(chosen: str, uids: list[str], steps: list[dict[str, Any]]) -> No
 def labels(trajectory_uid: str, step_uid: str, summary: dict[str, Any]) -> None:
     """Label controls for the step or for the whole trajectory."""
     service = state.service()
-    about = segmented_choice("Label", {"trajectory": "Trajectory", "step": "Step"}, "about")
+    about = segmented_choice("Label", {"trajectory": "Trajectory", "step": "Step"}, "about", keep_page=True)
     current = service.pool.review.standing("step", step_uid) if about == "step" else summary
     target = Target(about, step_uid if about == "step" else trajectory_uid)
     label_panel(

@@ -31,6 +31,8 @@ EXAMPLES = {
     ),
 }
 FIRST_TABLES = ("trajectory_state", "step_state", "annotations", "actions", "messages")
+BOX, SHOWN = "sql-box", "sql-shown"
+"""Keys of the session state: the text in the box, and the URL's query that was last put into it."""
 TABS = {"table": "Table", "chart": "Chart", "view": "As a view"}
 
 
@@ -49,9 +51,9 @@ def sql_page() -> None:
     with left:
         schema()
     with right:
-        query = state.query("q") or next(iter(EXAMPLES.values()))
+        fill_box(state.query("q") or next(iter(EXAMPLES.values())))
         with st.form("sql-form", border=False):
-            text = st.text_area("Query", value=query, height=150, label_visibility="collapsed", key=f"sql-{query}")
+            text = st.text_area("Query", height=150, label_visibility="collapsed", key=BOX)
             with st.container(horizontal=True, vertical_alignment="center", gap="small"):
                 run = st.form_submit_button("Run", type="primary", icon=":material/play_arrow:", shortcut="Ctrl+Enter")
                 limit = st.selectbox(
@@ -65,8 +67,20 @@ def sql_page() -> None:
                 st.caption("Read-only: no writes, files or network. Time limit 10 s.")
         if run:
             state.set_query(q=text)
+            st.session_state[SHOWN] = text
         with kit.error_boundary():
             show(text if run else state.query("q"), limit)
+
+
+def fill_box(query: str) -> None:
+    """Put the URL's query into the box when it is another one than before: by a link, an example, or the back button.
+
+    The box keeps one key. A key that changes with the query would mount a new box after each run, and what is typed
+    into the old one meanwhile would be lost.
+    """
+    if BOX not in st.session_state or st.session_state.get(SHOWN) != query:
+        st.session_state[BOX] = query
+        st.session_state[SHOWN] = query
 
 
 def show(text: str | None, limit: int) -> None:

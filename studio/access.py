@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -52,6 +53,8 @@ def content_security_policy() -> str:
     )
 
 
+BROWSER_COOKIE: Final = "claw_browser"
+"""A random name of the browser, so that a reload finds what was made for it (its session keys). It grants nothing."""
 _REFUSED: Final = 1008
 """WebSocket close code: a policy was violated (RFC 6455, 7.4.1)."""
 
@@ -80,7 +83,8 @@ class AccessMiddleware:
         elif _is_foreign(headers) and not _is_visit(scope, headers):
             await refuse(scope, receive, send, 403, "Pages of other origins may not use this studio.")
         elif scope["type"] == "http":
-            await self._app(scope, receive, _with_policy(send))
+            fresh = _is_visit_to_page(headers) and BROWSER_COOKIE not in headers.get("cookie", "")
+            await self._app(scope, receive, _with_policy(send, new_browser=fresh))
         else:
             await self._app(scope, receive, send)
 
@@ -128,10 +132,17 @@ def _is_visit(scope: Scope, headers: Headers) -> bool:
     )
 
 
-def _with_policy(send: Send) -> Send:
+def _is_visit_to_page(headers: Headers) -> bool:
+    return headers.get("sec-fetch-dest") == "document"
+
+
+def _with_policy(send: Send, *, new_browser: bool = False) -> Send:
     async def sent(message: Any) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(raw=message.setdefault("headers", []))
+            if new_browser:
+                name = f"{BROWSER_COOKIE}={secrets.token_urlsafe(16)}"
+                headers.append("set-cookie", f"{name}; Path=/; Max-Age=31536000; HttpOnly; SameSite=Strict")
             headers.setdefault("content-security-policy", content_security_policy())
             headers.setdefault("x-content-type-options", "nosniff")
         await send(message)

@@ -25,6 +25,7 @@ from core.pool.upkeep.retention import Retention
 from core.records import steps_record
 from core.trash import prune_journal
 from core.types import Annotation, View
+from tests.batch.keeping_all import SFT_ALL
 from tests.effort import settings
 
 T0 = 1_700_000_000.0
@@ -169,7 +170,7 @@ def test_the_deep_check_names_what_is_damaged(studio: Studio) -> None:
     for uid in ("a1", "a2", "b1", "b2"):
         studio.send(uid)
     studio.catch_up()
-    freeze_version(studio.pool, "v1", View(), parse_recipe({"algorithm": "sft"}), author="a")
+    freeze_version(studio.pool, "v1", View(), parse_recipe(SFT_ALL), author="a")
     report = studio.check()
     assert report.ok
     assert (report.n_steps, report.n_against_journal, report.n_without_record) == (12, 12, 0)
@@ -238,10 +239,16 @@ def test_retention_spares_versions_leases_and_what_is_new(studio: Studio) -> Non
     studio.catch_up()
     pool = studio.pool
     pool.labels.annotate([Annotation("tag", "x", "a", "human", T0, trajectory_uid="a1")])
-    freeze_version(pool, "v1", View({}, "step_uid = 'a0.1'"), parse_recipe({"algorithm": "sft"}), author="a")
+    freeze_version(
+        pool,
+        "v1",
+        View({}, "step_uid = 'a0.1'"),
+        parse_recipe(SFT_ALL),
+        author="a",
+    )
     uids = iter(f"batch-{k}" for k in range(9))
     leases = Leases(pool, lambda: studio.now, lambda: next(uids), lambda _: 1)
-    recipe = {"algorithm": "sft", "batch_size": 1}
+    recipe = {**SFT_ALL, "batch_size": 1}
     acked = leases.fetch(Fetch(consumer="t", view=View({"trajectory_uid": "b0"}), recipe=recipe))
     assert acked.batch is not None
     pool.batches.finish(acked.batch["batch_uid"], "acked", consumer="t")

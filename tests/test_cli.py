@@ -46,7 +46,9 @@ def test_import_then_export_without_a_service(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         report = json.loads(done.stdout)
         assert (report["imported"], report["n_known"], report["formats"]) == (imported, known, {str(lines): "steps"})
-    done = cli("export", "steps_parquet", "--data", data, "--recipe", '{"algorithm": "sft"}')
+    done = cli(
+        "export", "steps_parquet", "--data", data, "--recipe", '{"algorithm": "sft", "options": {"min_reward": null}}'
+    )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["n_rows"] == 2, "the same file twice changes nothing"

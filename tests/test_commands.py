@@ -25,7 +25,18 @@ def test_sql_freeze_diff_and_export(tmp_path: Path) -> None:
 
     rows = []
     for name, where in (("v1", ""), ("v2", "step_index = 1")):
-        done = cli("freeze", name, "--data", data, "--where", where, "--recipe", '{"algorithm": "sft"}', "--note", "x")
+        done = cli(
+            "freeze",
+            name,
+            "--data",
+            data,
+            "--where",
+            where,
+            "--recipe",
+            '{"algorithm": "sft", "options": {"min_reward": null}}',
+            "--note",
+            "x",
+        )
         assert done.returncode == 0, done.stderr
         rows.append(json.loads(done.stdout))
     assert [one["n_steps"] for one in rows] == [2, 1]

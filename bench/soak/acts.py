@@ -15,7 +15,7 @@ import aiohttp
 
 from bench.soak.traffic import HANG_S, Traffic
 
-SFT = {"algorithm": "sft", "require_complete": False}
+SFT = {"algorithm": "sft", "options": {"min_reward": None}, "require_complete": False}
 FORMATS = ("openai_messages", "trl_sft", "steps_parquet", "slime")
 EARLY = {404, 409, 422}
 """What came too early or twice is refused by name, which is no fault."""

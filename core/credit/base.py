@@ -87,6 +87,11 @@ class Estimator:
     labels: Callable[[Mapping[str, Any], CreditInput], Bools] | None = None
 
     @property
+    def imitates(self) -> bool:
+        """Whether all chosen answers are examples to imitate: no advantages, pairs or labels tell good from bad."""
+        return self.compute is None and self.pairs is None and self.labels is None
+
+    @property
     def all_options(self) -> dict[str, Option]:
         """The estimator's options and the shared ones."""
         return {**self.options, **({} if self.compute is None else {"clip": CLIP})}

@@ -1,7 +1,8 @@
 """Supervised fine-tuning: selects trajectories by reward, without advantages.
 
-Without options, all trajectories that are not labelled bad are kept, scored or not. ``min_reward`` is rejection
-sampling; ``best_of`` keeps the k best of each group (ties: first in the plan's order).
+Rejection sampling: trajectories with a reward below ``min_reward`` are failures, and no examples to imitate. With
+``min_reward`` none, all that are not labelled bad are kept, scored or not. ``best_of`` keeps the k best of each group
+(ties: first in the plan's order).
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import numpy as np
 
 from core.credit.base import Estimator, Option
 from core.credit.types import Bools, CreditInput, Needs
+
+DEFAULT_MIN_REWARD = 0.5
+"""The least reward of a success: the groups' success rate counts rewards above it."""
 
 
 def needs(settings: Mapping[str, Any]) -> Needs:
@@ -43,7 +47,11 @@ ESTIMATOR = Estimator(
     formula="keep R ≥ min_reward, then the best_of best per prompt group; no advantage",
     needs=needs,
     options={
-        "min_reward": Option(None, "Minimum reward; none: also keep unscored trajectories", optional=True),
+        "min_reward": Option(
+            DEFAULT_MIN_REWARD,
+            "Minimum reward; none: keep all, failures and unscored trajectories too",
+            optional=True,
+        ),
         "best_of": Option(None, "Most trajectories kept per prompt group", optional=True, minimum=1, integer=True),
     },
     select=select,

@@ -73,4 +73,5 @@ EXPORTER = Exporter(
     load_command=load_command,
     choices=MERGE,
     differences=differences,
+    imitates=True,
 )

@@ -27,6 +27,7 @@ import pyarrow as pa
 from core.batch.layout import TokenReader
 from core.batch.plan import Plan
 from core.batch.versions import VersionSource
+from core.credit.sft import DEFAULT_MIN_REWARD
 from core.durable import sync_folder
 from core.errors import InvalidInput, NoRoom, is_full
 from core.export.sink import Sink
@@ -140,6 +141,7 @@ class Exporter:
         masks_tokens: whether it can exclude single sampled tokens from the loss. If not, redacted versions are refused.
         differences: differences between the plan and the trainer, from the plan and the checked options, without
             reading tokens. Pages show them before the export; the manifest lists them with those of ``Written``.
+        imitates: whether its trainer learns every row as a good answer, whatever its reward (supervised fine-tuning).
     """
 
     name: str
@@ -153,6 +155,11 @@ class Exporter:
     texts: bool = False
     masks_tokens: bool = True
     differences: Differences = no_differences
+    imitates: bool = False
+
+    def deviations(self, plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
+        """What is known before the export: a recipe that does not suit the format, then ``differences``."""
+        return [*unsuited(self, plan), *self.differences(plan, settings)]
 
     def settings(self, requested: Mapping[str, Any]) -> dict[str, str]:
         """Check options and add defaults. InvalidInput names the invalid option."""
@@ -167,6 +174,24 @@ class Exporter:
                     f"{name} is {value!r}", field=f"options.{name}", hint=f"one of {', '.join(self.choices[name])}"
                 )
         return {name: str(requested.get(name, values[0])) for name, values in self.choices.items()}
+
+
+def unsuited(exporter: Exporter, plan: Plan) -> list[Difference]:
+    """Whether a format for supervised fine-tuning gets a plan that an RL algorithm made: it would imitate failures."""
+    if not exporter.imitates or plan.recipe.estimator.imitates:
+        return []
+    rewards = plan.trajectories["reward"].to_pylist()
+    n_failed = sum(reward is not None and reward < DEFAULT_MIN_REWARD for reward in rewards)
+    n_unknown = sum(reward is None for reward in rewards)
+    named = [f"{n_failed:,} have a reward below {DEFAULT_MIN_REWARD:g}"] if n_failed else []
+    named += [f"{n_unknown:,} have no reward"] if n_unknown else []
+    return [
+        Difference(
+            f"{exporter.title} trains on every row as a good answer and ignores advantages. The recipe is for "
+            f"{plan.recipe.estimator.title}: of its {len(rewards):,} trajectories {' and '.join(named) or 'none failed'}",
+            "The algorithm SFT with min_reward",
+        )
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +257,7 @@ def run_export(
         "n_rows": written.n_rows,
         "n_tokens": written.n_tokens,
         "n_loss_tokens": written.n_loss_tokens,
-        "differences": [one.to_json() for one in (*exporter.differences(plan, settings), *written.differences)],
+        "differences": [one.to_json() for one in (*exporter.deviations(plan, settings), *written.differences)],
         "plan": {"uid": plan.uid, "hash": plan.hash},
         "dataset_version": plan.dataset_version,
         "view": plan.view_json(),

@@ -163,5 +163,6 @@ EXPORTER = Exporter(
     load_command=load_command,
     texts=True,
     differences=differences,
+    imitates=True,
     beside={"dataset_info.json": dataset_info},
 )

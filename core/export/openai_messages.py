@@ -79,4 +79,5 @@ EXPORTER = Exporter(
     load_command=load_command,
     texts=True,
     differences=differences,
+    imitates=True,
 )

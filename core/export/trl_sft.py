@@ -66,4 +66,5 @@ EXPORTER = Exporter(
     load_command=load_command,
     choices=MERGE,
     differences=differences,
+    imitates=True,
 )

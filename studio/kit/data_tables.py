@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 import streamlit as st
 
+from core.errors import InvalidInput
+from core.pool.query.columns import parse_order
 from studio import state
 from studio.kit.format import count
 
@@ -190,6 +192,66 @@ def _turn(key: str) -> None:
     state.set_query(page=chosen if chosen > 1 else None)
 
 
+@dataclass(frozen=True, slots=True)
+class Sorting:
+    """The order of a table's whole result, which a click on a column's heading changes.
+
+    Attributes:
+        order: ``"column desc"`` or ``"column asc"``, by the pool's names.
+        columns: the pool's names that can be sorted by.
+        newest: the order without a choice.
+        param: the URL parameter that holds the order.
+    """
+
+    order: str
+    columns: Sequence[str]
+    newest: str
+    param: str = "order"
+
+    @classmethod
+    def from_query(cls, columns: Sequence[str], newest: str, param: str = "order") -> Sorting:
+        """The order in the URL; the default when it does not fit these columns."""
+        requested = state.query(param)
+        if requested is not None:
+            try:
+                parsed = parse_order(requested, {name: name for name in columns})
+            except InvalidInput:
+                parsed = []
+            if parsed:
+                return cls(requested, columns, newest, param)
+        return cls(newest, columns, newest, param)
+
+    @property
+    def first(self) -> tuple[str, bool]:
+        """The first column and whether it is descending."""
+        name, _, descending = parse_order(self.order, {name: name for name in self.columns})[0]
+        return name, descending
+
+    def choose(self, name: str, *, descending: bool) -> None:
+        """Write an order to the URL; the list begins at its first page again."""
+        wanted = f"{name} {'desc' if descending else 'asc'}"
+        state.set_query(**{self.param: None if wanted == self.newest else wanted, "page": None})
+
+    def clicked(self, column: str) -> None:
+        """A click on a heading: highest first, at the second click lowest first."""
+        name = POOL_NAMES.get(column, column)
+        if name in self.columns:
+            self.choose(name, descending=self.first != (name, True))
+
+    def marked(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The columns' configuration with an arrow in the heading of the sorted one."""
+        name, descending = self.first
+        shown = {POOL_NAMES.get(column, column): column for column in config}.get(name)
+        if shown is None:
+            return dict(config)
+        label = f"{config[shown].get('label') or shown} {'↓' if descending else '↑'}"
+        return {**config, shown: {**config[shown], "label": label}}
+
+
+POOL_NAMES = {"tokens": "n_unique_tokens", "policy": "policy_version_min"}
+"""Columns that ``to_frame`` derives -> what the pool sorts by for them."""
+
+
 def selectable_table(
     rows: pa.Table,
     spec: TableSpec,
@@ -197,13 +259,15 @@ def selectable_table(
     key: str,
     picked: set[str],
     height: int = 520,
+    sorting: Sorting,
     opened: Callable[[str], None] | None = None,
 ) -> set[str]:
     """Draw a table with check boxes; return the selected uids of this page and of all other pages.
 
-    ``opened`` is called with the uid of a clicked row before the page is drawn.
+    ``opened`` is called with the uid of a clicked row before the page is drawn. A click on a heading sorts the whole
+    result: Streamlit's own sorting, which would sort this page's rows only, is off while columns can be selected.
 
-    ``key`` must change with page and filter: Streamlit remembers selected positions, not rows.
+    ``key`` must change with page, filter and order: Streamlit remembers selected positions, not rows.
     """
     frame = to_frame(rows)
     uids = [str(uid) for uid in frame[spec.uid]]
@@ -215,9 +279,9 @@ def selectable_table(
         frame,
         hide_index=True,
         column_order=spec.columns,
-        column_config=dict(spec.config),
-        on_select="rerun" if opened is None else lambda: _open(key, uids, opened),
-        selection_mode="multi-row" if opened is None else ["multi-row", "single-cell"],
+        column_config=sorting.marked(spec.config),
+        on_select=lambda: _clicked(key, uids, sorting, opened),
+        selection_mode=["multi-row", "single-column"] + ([] if opened is None else ["single-cell"]),
         selection_default={"selection": {"rows": st.session_state[mount]}},
         placeholder="",
         row_height=ROW_HEIGHT,
@@ -228,7 +292,10 @@ def selectable_table(
     return (picked - set(uids)) | chosen
 
 
-def _open(key: str, uids: Sequence[str], opened: Callable[[str], None]) -> None:
-    cells = st.session_state[key]["selection"].get("cells") or []
-    if cells and cells[0][0] < len(uids):
+def _clicked(key: str, uids: Sequence[str], sorting: Sorting, opened: Callable[[str], None] | None) -> None:
+    selected = st.session_state[key]["selection"]
+    columns, cells = selected.get("columns") or [], selected.get("cells") or []
+    if columns:
+        sorting.clicked(columns[0])
+    elif cells and opened is not None and 0 <= cells[0][0] < len(uids):
         opened(uids[cells[0][0]])

@@ -3,6 +3,7 @@
 For pages::
 
     view = filter_panel("inspect")     # draws the column; returns the URL's view, or None if it does not compile
+    view = filter_panel("inspect", of_trajectories=True)     # names in the WHERE box mean the trajectory's
     active_filters(view)               # a chip per filter above a table; a click removes it
 """
 
@@ -18,6 +19,7 @@ import streamlit as st
 
 from core.errors import StudioError
 from core.pool.query.views import FILTERS, check_view
+from core.pool.query.where_levels import TRAJECTORY_NAMES, ambiguous_names, for_trajectories
 from core.pool.state.findings import FINDINGS
 from core.types import View
 from studio import components, state
@@ -116,11 +118,15 @@ def selected_values(view: View, name: str) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def filter_panel(key: str) -> View | None:
-    """Draw the filter column. Changes go to the URL and rerun. Returns None when the URL's view does not compile."""
+def filter_panel(key: str, *, of_trajectories: bool = False) -> View | None:
+    """Draw the filter column. Changes go to the URL and rerun. Returns None when the URL's view does not compile.
+
+    Args:
+        of_trajectories: the page lists trajectories, so names in a typed condition mean the trajectory's.
+    """
     view = state.view_from_query()
     _search(view, key)
-    _where(view, key)
+    _where(view, key, of_trajectories)
     try:
         check_view(view)
     except StudioError as error:
@@ -233,18 +239,50 @@ def _search(view: View, key: str) -> None:
         apply_view(with_filter(view, "text", text.strip() or None))
 
 
-def _where(view: View, key: str) -> None:
+def _where(view: View, key: str, of_trajectories: bool) -> None:
     typed = st.text_input(
         "WHERE",
         value=view.where,
         key=f"{key}-where-{view_hash(View(where=view.where))}",
-        placeholder="WHERE reward < 0.5",
+        placeholder=f"WHERE {'reward' if of_trajectories else 'trajectory_reward'} < 0.5",
         label_visibility="collapsed",
         icon=":material/code:",
         help=WHERE_HELP,
-    )
-    if typed.strip() != view.where:
-        apply_view(View(view.filters, typed.strip()))
+    ).strip()
+    if typed == view.where:
+        _name_hint(view, key, of_trajectories)
+        return
+    try:
+        written = for_trajectories(typed) if of_trajectories else typed
+        wanted = View(view.filters, written)
+        # Some conditions fail only on the data (a text compared with a number); the count is drawn anyway.
+        state.service().pool.steps.count(wanted)
+    except StudioError as error:
+        # The table keeps the condition that it has.
+        show_error(error)
+        return
+    st.session_state[f"{key}-where-note"] = (written, ambiguous_names(typed) if written != typed else [])
+    apply_view(wanted)
+
+
+def _name_hint(view: View, key: str, of_trajectories: bool) -> None:
+    """Under the WHERE box: whose reward, quality and so on the condition means."""
+    try:
+        names = ambiguous_names(view.where)
+    except StudioError:
+        return
+    if names:
+        of_both = ", ".join(f"`{name}` is the step's, `{TRAJECTORY_NAMES[name]}` the trajectory's" for name in names)
+        st.caption(f"{of_both}.")
+        if of_trajectories and st.button("Use the trajectory's", key=f"{key}-where-swap", width="stretch"):
+            apply_view(View(view.filters, for_trajectories(view.where)))
+        return
+    written, replaced = st.session_state.get(f"{key}-where-note", ("", []))
+    if of_trajectories and replaced and written == view.where:
+        st.caption(
+            "; ".join(f"`{name}` means `{TRAJECTORY_NAMES[name]}` here" for name in replaced)
+            + ". Write `step_reward` for a step's."
+        )
 
 
 def _ranges(view: View, key: str) -> None:

@@ -10,8 +10,11 @@ import streamlit as st
 from studio import state
 
 
-def segmented_choice(label: str, options: Mapping[str, str], name: str) -> str:
-    """A segmented control over ``options`` (key -> text) whose key is the URL parameter ``name``."""
+def segmented_choice(label: str, options: Mapping[str, str], name: str, *, keep_page: bool = False) -> str:
+    """A segmented control over ``options`` (key -> text) whose key is the URL parameter ``name``.
+
+    Another choice shows another list, from its first page; ``keep_page`` keeps the page number, for the way back.
+    """
     requested = state.query(name)
     current = requested if requested is not None and requested in options else next(iter(options))
     key = f"choose-{name}"
@@ -25,7 +28,7 @@ def segmented_choice(label: str, options: Mapping[str, str], name: str) -> str:
         label_visibility="collapsed",
         key=key,
         on_change=_chosen,
-        args=(name, key),
+        args=(name, key, keep_page),
     )
     return current
 
@@ -52,6 +55,8 @@ def list_choice(label: str, options: Mapping[str, str], name: str, *, default: s
     return chosen
 
 
-def _chosen(name: str, key: str) -> None:
+def _chosen(name: str, key: str, keep_page: bool = False) -> None:
     # A callback runs before the page is drawn, so one click draws it once.
-    state.set_query(**{name: st.session_state[key], "page": None})
+    state.set_query(**{name: st.session_state[key]})
+    if not keep_page:
+        state.set_query(page=None)

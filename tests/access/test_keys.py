@@ -22,6 +22,7 @@ from core.gateway.access.wrong_keys import MAX_WRONG
 from core.service import Service
 from core.trainer import Trainer
 from tests.access.conftest import SECRET, fresh
+from tests.batch.keeping_all import SFT_ALL
 from tests.certificates import self_signed
 from tests.conftest import ServeProcess, eventually
 
@@ -79,7 +80,7 @@ def test_real_clients_over_tls_with_session_keys(secured: ServeProcess, certific
             assert "forty-two" in str(message.content)
         eventually(lambda: studio.stats()["n_steps"] >= 3)
         assert {step["trajectory_uid"] for step in studio.steps()} == {"t-tls"}
-        trainer = Trainer(studio, consumer="over-tls", recipe={"algorithm": "sft"})
+        trainer = Trainer(studio, consumer="over-tls", recipe=SFT_ALL)
         batch = trainer.fetch(wait_s=5)
         assert batch is None or batch.steps
     # Who does not trust the certificate learns nothing, and plain HTTP is none.
@@ -177,6 +178,9 @@ def test_an_unknown_session_key_is_refused_on_loopback_too(service: ServeProcess
         body = {} if method == "GET" else {"json": {"steps": []}}
         assert fresh(service.base_url, method, path, headers=unknown, **body).status_code == 401
     known = service.http.post("/api/v1/sessions", json={}).json()["api_key"]
+    for mistyped in (known[:-1], known + "x", known.swapcase().replace("CS-", "cs-"), "cs-"):
+        refused = fresh(service.base_url, "GET", "/v1/models", headers={"x-api-key": mistyped})
+        assert refused.status_code == 401 and "mistyped" in refused.text, mistyped
     assert fresh(service.base_url, "GET", "/api/v1/stats", headers={"x-api-key": known}).status_code == 403
     assert fresh(service.base_url, "GET", "/v1/models", headers={"x-api-key": known}).status_code == 200
 

@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from core.serving.process import EngineProcess
+from tests.batch.keeping_all import SFT_ALL
 from tests.conftest import PATIENCE_S, ServeProcess
 from tests.effort import sampled, settings
 
@@ -65,7 +66,7 @@ class Hall:
         body = {**step, "prompt_ids": [1], "response_ids": [2], "response_logprobs": [-0.5], "reward": 1.0}
         self.http.post("/steps", json={"steps": [body]}).raise_for_status()
         self.http.post("/trajectories/t/complete", json={"reward": 1.0}).raise_for_status()
-        self.batch = self.http.post("/batches/fetch", json={"consumer": "c", "recipe": {"algorithm": "sft"}}).json()
+        self.batch = self.http.post("/batches/fetch", json={"consumer": "c", "recipe": SFT_ALL}).json()
 
     def close(self) -> None:
         self.http.close()
@@ -117,7 +118,7 @@ def calls(hall: Hall, name: str) -> Iterator[tuple[str, str, Any]]:
     """Everything that takes a name and writes or hands out a file."""
     part = quote(name, safe="")
     uids = {"trajectory_uid": name, "prompt_uid": name, "step_uid": name, "channel": name, "agent": name}
-    recipe = {"algorithm": "sft"}
+    recipe = SFT_ALL
     api = "/api/v1"
     yield "POST", f"{api}/steps", {"steps": [{**uids, "step_index": 0, "prompt_ids": [1], "response_ids": [2]}]}
     yield "POST", f"/{part}/{part}/v1/chat/completions", {"model": name, "messages": [{"role": "user", "content": "x"}]}
@@ -185,9 +186,9 @@ def test_any(hall: Hall, name: str) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("call", ["exports", "datasets/v/export", "backup", "values/compute"])
 def test_targets_that_an_admin_names_are_checked_by_field(hall: Hall, call: str, out: Any, why: str) -> None:
-    hall.http.post("/datasets", json={"name": "v", "recipe": {"algorithm": "sft"}})
+    hall.http.post("/datasets", json={"name": "v", "recipe": SFT_ALL})
     field = "model_dir" if call == "values/compute" else "out"
-    body = {"exports": {"format": "trl_sft", "recipe": {"algorithm": "sft"}}, "values/compute": {"name": "c"},
+    body = {"exports": {"format": "trl_sft", "recipe": SFT_ALL}, "values/compute": {"name": "c"},
             "datasets/v/export": {"format": "trl_sft"}, "backup": {}}[call]  # fmt: skip
     got = hall.http.post(f"/{call}", json={**body, field: out})
     assert (got.status_code, got.json()["field"]) == (422, field), got.text
@@ -196,7 +197,10 @@ def test_targets_that_an_admin_names_are_checked_by_field(hall: Hall, call: str,
 
 def test_a_target_that_an_admin_names_takes_all_of_it_and_nothing_beside(hall: Hall, tmp_path: Path) -> None:
     out = tmp_path / "-rf é\u202e $HOME"
-    got = hall.http.post("/exports", json={"format": "trl_sft", "recipe": {"algorithm": "sft"}, "out": str(out)})
+    got = hall.http.post(
+        "/exports",
+        json={"format": "trl_sft", "recipe": SFT_ALL, "out": str(out)},
+    )
     assert got.status_code == 200 and Path(got.json()["path"]).parent == out
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
 

@@ -201,7 +201,7 @@ def test_tokens_are_the_engines(trajectory: dict[str, Any], engine: EngineProces
 
 def test_trl_takes_a_step_on_the_export(trajectory: dict[str, Any], service: Service, tmp_path: Path) -> None:
     view = View(filters={"agent": ["opencode"]})
-    chosen = plan(service.pool, view, Recipe(algorithm="sft"))
+    chosen = plan(service.pool, view, Recipe(algorithm="sft", options={"min_reward": None}))
     steps = main_steps(trajectory)
     planned = [uid for group in chosen.groups for member in group.trajectories for uid in member.step_uids]
     assert planned == [step["step_uid"] for step in steps]

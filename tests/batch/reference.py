@@ -45,7 +45,8 @@ def plan(pool: Pool, view: View, recipe: Recipe) -> tuple[list[dict[str, Any]], 
         if not sft
         else EXACT | {"bytes", "retokenized"}
     )
-    needs_reward = not sft or recipe.options.get("min_reward") is not None or "best_of" in recipe.options
+    least = recipe.options.get("min_reward", 0.5)
+    needs_reward = not sft or least is not None or "best_of" in recipe.options
 
     def keep(reason, good):
         nonlocal rows
@@ -85,7 +86,7 @@ def plan(pool: Pool, view: View, recipe: Recipe) -> tuple[list[dict[str, Any]], 
 
     score = {u: steps[0]["trajectory_reward"] for u, steps in trajectories().items()}
     if sft:
-        low = recipe.options.get("min_reward")
+        low = least
         good = {u for u in score if low is None or score[u] >= low}
         if "best_of" in recipe.options:
             best = set()

@@ -11,6 +11,7 @@ from core.batch.values import value_steps
 from core.errors import InvalidInput, NotFound
 from core.serving.model import make_model
 from core.types import Annotation, View
+from tests.batch.keeping_all import SFT_ALL
 
 from .conftest import T0, done, rollout
 
@@ -78,7 +79,7 @@ def critic(tmp_path, kind):
 BY_TOKEN = {"algorithm": "reinforce_plus_plus", "options": {"gamma": 0.5}}
 
 
-@pytest.mark.parametrize(("kind", "recipe"), [("token", {"algorithm": "sft"}), ("sequence", BY_TOKEN)])
+@pytest.mark.parametrize(("kind", "recipe"), [("token", SFT_ALL), ("sequence", BY_TOKEN)])
 def test_a_named_critic_values_each_step_by_its_prompt(filled, tmp_path, kind, recipe):
     import torch
     from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
@@ -104,7 +105,7 @@ def test_a_named_critic_values_each_step_by_its_prompt(filled, tmp_path, kind, r
 
 
 def test_wrong_critics_are_named(filled, tmp_path):
-    made = plan(filled, View(), parse_recipe({"algorithm": "sft"}))
+    made = plan(filled, View(), parse_recipe(SFT_ALL))
     with pytest.raises(InvalidInput, match="has no value head"):
         value_steps(made, filled.training, make_model(tmp_path / "policy", seed=3))
     with pytest.raises(InvalidInput, match="no model in"):
@@ -116,7 +117,7 @@ def test_wrong_critics_are_named(filled, tmp_path):
 
 
 def test_rows_say_where_each_response_begins(filled):
-    made = plan(filled, View(), parse_recipe({"algorithm": "sft"}))
+    made = plan(filled, View(), parse_recipe(SFT_ALL))
     for merge in (False, True):
         (rows,) = training_rows(made, filled.training, merge=merge)
         assert sorted(rows.steps.tolist()) == list(range(6))

@@ -15,6 +15,7 @@ from core.errors import InvalidInput, NotFound
 from core.pool import Pool
 from core.tree.build import build
 from core.types import Annotation, PolicyEvent, View
+from tests.batch.keeping_all import SFT_ALL
 from tests.effort import settings
 
 from . import reference
@@ -103,7 +104,9 @@ supervised = st.fixed_dictionaries(
     {"algorithm": st.just("sft")},
     optional={
         "batch_size": st.integers(1, 9),
-        "options": st.sampled_from([{}, {"min_reward": 0.5}, {"best_of": 1}, {"best_of": 2, "min_reward": 0.25}]),
+        "options": st.sampled_from(
+            [{}, {"min_reward": None}, {"min_reward": 0.75}, {"best_of": 1}, {"best_of": 2, "min_reward": None}]
+        ),
         "token_budget": st.sampled_from([12, 32768]),
     },
 )
@@ -136,7 +139,7 @@ def test_plan_follows_its_rules(varied, view, data):
 @given(st.sampled_from([16, 40, 32768]))
 @settings(max_examples=3, deadline=None)
 def test_layout_holds_every_chosen_step_once(varied, budget):
-    made = plan(varied, View(), parse_recipe({"algorithm": "sft", "token_budget": budget}))
+    made = plan(varied, View(), parse_recipe({**SFT_ALL, "token_budget": budget}))
     layout = made.layout
     assert len(layout.over_budget) == 0
     uids = []
@@ -172,14 +175,14 @@ def two_groups(pool):
 
 def test_a_bad_label_shrinks_the_plan_by_exactly_it_and_undo_brings_it_back(pool):
     two_groups(pool)
-    before = plan(pool, View(), parse_recipe({"algorithm": "sft"}))
+    before = plan(pool, View(), parse_recipe(SFT_ALL))
     action = pool.labels.annotate([label("quality", "bad", trajectory_uid="b2")])
-    after = plan(pool, View(), parse_recipe({"algorithm": "sft"}))
+    after = plan(pool, View(), parse_recipe(SFT_ALL))
     assert [uid for uid in before.step_uids if not uid.startswith("b2")] == after.step_uids
     assert reasons(after) == {"labelled_bad": (0, 1, 3)}
     assert before.hash != after.hash
     pool.labels.undo(action)
-    again = plan(pool, View(), parse_recipe({"algorithm": "sft"}))
+    again = plan(pool, View(), parse_recipe(SFT_ALL))
     assert (again.hash, again.uid) == (before.hash, before.uid)
 
 
@@ -202,7 +205,7 @@ def test_unscored_is_not_zero(pool):
     made = plan(pool, View(), parse_recipe({"algorithm": "dr_grpo"}))
     assert reasons(made) == {"unscored": (0, 1, 2)}
     assert [t.advantage for t in made.groups[0].trajectories] == [0.5, -0.5]
-    assert len(plan(pool, View(), parse_recipe({"algorithm": "sft"})).step_uids) == 5
+    assert len(plan(pool, View(), parse_recipe(SFT_ALL)).step_uids) == 5
 
 
 def test_staleness_counts_from_the_newest_version_in_force(pool):
@@ -210,15 +213,19 @@ def test_staleness_counts_from_the_newest_version_in_force(pool):
         pool.steps.append(
             rollout(f"t{i}", "A", at=i, policy_version=version, rewards=[float(i)]), completions=done(f"t{i}")
         )
-    fresh = parse_recipe({"algorithm": "sft", "max_staleness": 2})
+    fresh = parse_recipe({**SFT_ALL, "max_staleness": 2})
     seen = plan(pool, View(), fresh)
     assert seen.policy_version == 5 and reasons(seen) == {"stale": (0, 1, 1)}
     pool.steps.append([], policy_events=[PolicyEvent(6, "registered", T0), PolicyEvent(7, "sync_started", T0 + 1)])
     reported = plan(pool, View(), fresh)
     assert reported.policy_version == 6 and reported.step_uids == ["t2.0"]
-    planned = plan(pool, View(), parse_recipe({"algorithm": "sft", "max_staleness": 2, "policy_version": 9}))
+    planned = plan(
+        pool,
+        View(),
+        parse_recipe({**SFT_ALL, "max_staleness": 2, "policy_version": 9}),
+    )
     assert planned.step_uids == [] and planned.totals["token_ratio"] is None
-    assert plan(pool, View(), parse_recipe({"algorithm": "sft"})).policy_version is None
+    assert plan(pool, View(), parse_recipe(SFT_ALL)).policy_version is None
 
 
 def test_an_empty_pool_gives_an_empty_plan(pool):

@@ -14,6 +14,7 @@ from core.batch.recipe import parse_recipe
 from core.errors import InvalidInput, NotFound
 from core.pool import Pool
 from core.types import Annotation, View
+from tests.batch.keeping_all import SFT_ALL
 from tests.effort import settings
 
 from .conftest import T0, done, rollout
@@ -31,10 +32,10 @@ POLICIES: list[Any] = [
 RECIPES: list[dict[str, Any]] = [
     {"algorithm": "grpo", "n_rollouts": 2},
     {"algorithm": "grpo", "drop_flat_groups": True},
-    {"algorithm": "sft"},
+    SFT_ALL,
     {"algorithm": "grpo", "rewards": ["human", "complete"]},
     {"algorithm": "step_gae", "options": {}},
-    {"algorithm": "sft", "view": "kept"},
+    {**SFT_ALL, "view": "kept"},
 ]
 VALUES = st.one_of(
     st.tuples(st.just("reward"), st.sampled_from([None, 0.0, 0.5, 1.0])),

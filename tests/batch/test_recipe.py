@@ -4,6 +4,7 @@ import pytest
 
 from core.batch.recipe import Recipe, parse_recipe
 from core.errors import InvalidInput
+from tests.batch.keeping_all import SFT_ALL
 
 
 def test_defaults():
@@ -11,8 +12,8 @@ def test_defaults():
     assert (recipe.algorithm, recipe.channel, recipe.token_budget) == ("grpo", "train", 32768)
     assert recipe.n_rollouts is recipe.batch_size is recipe.max_staleness is None
     assert recipe.trusted_sources == {"engine", "logprobs", "whitebox"}
-    assert "retokenized" in parse_recipe({"algorithm": "sft"}).trusted_sources
-    assert "none" not in parse_recipe({"algorithm": "sft"}).trusted_sources
+    assert "retokenized" in parse_recipe(SFT_ALL).trusted_sources
+    assert "none" not in parse_recipe(SFT_ALL).trusted_sources
     assert parse_recipe({"token_sources": ["engine"]}).trusted_sources == {"engine"}
 
 
@@ -41,7 +42,7 @@ def test_mistakes_name_their_field(data, field):
 def test_json_is_complete_and_reads_back():
     recipe = parse_recipe({"algorithm": "sft", "options": {"best_of": 2}, "token_sources": ["bytes"]})
     body = recipe.to_json()
-    assert body["options"] == {"min_reward": None, "best_of": 2}
+    assert body["options"] == {"min_reward": 0.5, "best_of": 2}
     assert parse_recipe(body).to_json() == body
     assert parse_recipe({"n_rollouts": 1, "options": {"singleton": "zero"}}).n_rollouts == 1
     named = parse_recipe({**body, "view": "mine", "dataset": "v1"}).to_json()

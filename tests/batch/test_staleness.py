@@ -12,6 +12,7 @@ from core.batch.plan import plan
 from core.batch.recipe import parse_recipe
 from core.pool import Pool
 from core.types import PolicyEvent, View
+from tests.batch.keeping_all import SFT_ALL
 from tests.effort import settings
 
 from .conftest import T0, done, rollout
@@ -50,7 +51,7 @@ def test_what_pages_show_as_stale_is_what_the_plan_drops(
         listed = {row["trajectory_uid"]: row["staleness"] for row in pool.steps.page(view, limit=None).to_pylist()}
         assert listed == by_hand
         fresh = {uid for uid, behind in by_hand.items() if behind is not None and behind <= most}
-        recipe = parse_recipe({"algorithm": "sft", "max_staleness": most})
+        recipe = parse_recipe({**SFT_ALL, "max_staleness": most})
         planned = plan(pool, view, recipe)
         assert planned.policy_version == counted
         # A version that nobody knows in a channel without one stays: there is nothing to count from.
@@ -61,7 +62,7 @@ def test_what_pages_show_as_stale_is_what_the_plan_drops(
         ready = View({**view.filters, "ready": {"max_staleness": most}})
         assert set(pool.steps.page(ready, limit=None)["trajectory_uid"].to_pylist()) == fresh
         if events and seen:
-            freeze_version(pool, "v", view, parse_recipe({"algorithm": "sft"}), author="ann")
+            freeze_version(pool, "v", view, parse_recipe(SFT_ALL), author="ann")
             frozen = version_plan(pool, "v", recipe.to_json())
             if any(event != "sync_started" for _, event, _ in events):
                 assert frozen.policy_version == counted

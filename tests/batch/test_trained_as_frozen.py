@@ -21,6 +21,7 @@ from core.pool import Pool
 from core.pool.redaction.rules import parse_redaction
 from core.serving.tokenizer import load_tokenizer
 from core.types import Annotation, Step, View
+from tests.batch.keeping_all import SFT_ALL
 
 from .conftest import T0, done, rollout
 
@@ -142,7 +143,7 @@ def test_a_fetched_version_is_redacted(pool: Pool, leases: Leases) -> None:
         ],
         completions=done("k", reward=1.0),
     )  # fmt: skip
-    sft = parse_recipe({"algorithm": "sft"})
+    sft = parse_recipe(SFT_ALL)
     view = View({"prompt_uid": "K"})
     freeze_version(
         pool, "masked", view, sft, author="kim", redaction=parse_redaction({"rules": ["secrets"]}), texts=texts_of(None)

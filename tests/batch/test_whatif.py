@@ -8,6 +8,7 @@ from core.batch.recipe import parse_recipe
 from core.batch.whatif import credit_of, sweep
 from core.errors import InvalidInput
 from core.types import View
+from tests.batch.keeping_all import SFT_ALL
 
 from .conftest import done, rollout
 
@@ -48,7 +49,7 @@ def test_a_sweep_is_a_plan_for_each_value(filled):
         {"batch_size": 2, "order": "newest"},
         {"n_rollouts": 2, "balance": "spread"},
         {"max_staleness": 1, "policy_version": 2},
-        {"algorithm": "sft", "max_response_tokens": 1},
+        {**SFT_ALL, "max_response_tokens": 1},
         {"algorithm": "dpo", "require_complete": False},
         {"algorithm": "step_gae"},
         {"loss": "last_step", "drop_flat_groups": True},

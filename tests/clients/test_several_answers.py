@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from core.serving.process import EngineProcess
+from tests.batch.keeping_all import SFT_ALL
 from tests.conftest import ServeProcess, eventually
 
 from .installed import PROGRAMS, python_of
@@ -75,7 +76,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             steps = [serve.http.get(f"/api/v1/steps/{step['step_uid']}").json() for step in listed]
             (uid,) = {step["trajectory_uid"] for step in steps}
             serve.http.post(f"/api/v1/trajectories/{uid}/complete", json={"reward": 1.0}).raise_for_status()
-            recipe = {"algorithm": "sft", "n_rollouts": 1}
+            recipe = {**SFT_ALL, "n_rollouts": 1}
             plan = serve.http.post("/api/v1/plans", json={"recipe": recipe}).raise_for_status().json()
             yield Run(request.param, json.loads(done.stdout), log, steps, plan)
         finally:

@@ -96,14 +96,15 @@ def test_sft_selects_and_assigns_nothing():
     batch = batch_of({"a": [[1.0], [0.2], [0.9]], "b": [[0.1], [0.8]]})
     keep = sft.select
     assert sft.advantages({}, batch) is None
-    assert keep(sft.settings({}), batch).tolist() == [True] * 5
-    assert keep(sft.settings({"min_reward": 0.5}), batch).tolist() == [True, False, True, False, True]
+    assert keep(sft.settings({"min_reward": None}), batch).tolist() == [True] * 5
+    assert keep(sft.settings({}), batch).tolist() == [True, False, True, False, True], "failures are no examples"
+    assert keep(sft.settings({"min_reward": 0.85}), batch).tolist() == [True, False, True, False, False]
     assert keep(sft.settings({"best_of": 1}), batch).tolist() == [True, False, False, False, True]
     assert keep(sft.settings({"best_of": 2, "min_reward": 0.15}), batch).tolist() == [True, False, True, False, True]
     unscored = batch_of({"a": [[None]]})
-    assert sft.advantages({}, unscored) is None
+    assert sft.advantages({"min_reward": None}, unscored) is None
     with pytest.raises(InvalidInput, match="t0 has no reward"):
-        sft.advantages({"min_reward": 0.5}, unscored)
+        sft.advantages({}, unscored)
 
 
 @pytest.mark.parametrize(

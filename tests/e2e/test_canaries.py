@@ -140,7 +140,7 @@ def exported(data: Path, out: Path, env: dict[str, str]) -> tuple[str, str]:
     for form in ("steps_parquet", "openai_messages"):
         done = subprocess.run(
             [sys.executable, "-m", "core.cli", "export", form, "--data", str(data), "--out", str(out / form),
-             "--recipe", '{"algorithm": "sft"}'],
+             "--recipe", '{"algorithm": "sft", "options": {"min_reward": null}}'],
             env=env, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

@@ -26,6 +26,7 @@ from core.pool.query.views import View
 from core.pool.redaction.rules import parse_redaction
 from core.service import Service
 from studio.widgets.steps.messages import delta
+from tests.batch.keeping_all import SFT_ALL
 from tests.conftest import eventually
 from tests.gateway.upstream import Upstream, chat_answer
 
@@ -143,7 +144,7 @@ def test_what_is_shown_says_what_was_said(made: Made) -> None:
 
 @pytest.mark.parametrize("form", ["openai_messages", "slime", "trl_sft", "steps_parquet", "llama_factory", "rllm"])
 def test_files_hold_every_call(made: Made, form: str, tmp_path: Path) -> None:
-    planned = plan(made.service.pool, View(), parse_recipe({"algorithm": "sft"}))
+    planned = plan(made.service.pool, View(), parse_recipe(SFT_ALL))
     assert len(planned.step_uids) == 4 * len(ODD)
     written = export(planned, made.service.pool, form, tmp_path, **({"credit": "trainer"} if form == "slime" else {}))
     if form == "slime":

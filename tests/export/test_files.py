@@ -17,10 +17,11 @@ from core.batch.recipe import parse_recipe
 from core.errors import InvalidInput
 from core.export import EXPORTERS, export
 from core.types import Annotation, View
+from tests.batch.keeping_all import SFT_ALL, keeping_all
 
 from .conftest import T0, conversation, done
 
-SFT = parse_recipe({"algorithm": "sft"})
+SFT = parse_recipe(SFT_ALL)
 
 
 @pytest.fixture
@@ -149,7 +150,7 @@ def test_the_load_command_works(filled, tmp_path, name):
             completions=[*done("e", reward=1.0), *done("f", reward=0.0)],
         )
         view = View({"prompt_uid": "E"})
-    result = export(plan(filled, view, parse_recipe({"algorithm": algorithm})), filled, name, tmp_path)
+    result = export(plan(filled, view, parse_recipe({**keeping_all(algorithm)})), filled, name, tmp_path)
     command = result.manifest["load_command"].replace("python ", f"'{sys.executable}' ", 1)
     ran = subprocess.run(
         command,
@@ -199,7 +200,7 @@ def test_large_plans_are_written_in_bounded_row_groups(pool, tmp_path):
     for i in range(9):
         ids = np.arange(size, dtype=np.int32) + i
         pool.steps.append(conversation(f"t{i}", "A", [(ids, [1, 2])], messages=None), completions=done(f"t{i}"))
-    recipe = parse_recipe({"algorithm": "sft", "token_budget": size + 2})
+    recipe = parse_recipe({**SFT_ALL, "token_budget": size + 2})
     result = export(plan(pool, View(), recipe), pool, "trl_sft", tmp_path)
     file = pq.ParquetFile(result.path)
     assert file.num_row_groups == math.ceil(9 / 5)

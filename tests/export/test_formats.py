@@ -13,6 +13,7 @@ from core.batch.recipe import parse_recipe
 from core.errors import InvalidInput
 from core.export import export
 from core.types import View
+from tests.batch.keeping_all import keeping_all
 
 from .conftest import conversation, done
 
@@ -54,7 +55,7 @@ ROWS = {
 
 
 def made(pool, algorithm="grpo", **recipe):
-    return plan(pool, View(), parse_recipe({"algorithm": algorithm, **recipe}))
+    return plan(pool, View(), parse_recipe({**keeping_all(algorithm), **recipe}))
 
 
 def advantages(planned):

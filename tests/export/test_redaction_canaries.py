@@ -22,6 +22,7 @@ from core.gateway.access.keys import KeyStore
 from core.pool import Pool
 from core.pool.redaction.rules import Redaction, parse_redaction
 from core.types import Step, View
+from tests.batch.keeping_all import SFT_ALL, keeping_all
 from tests.effort import settings
 
 from .canaries import KEY, MAIL, PLACES, SPELLINGS, T0, TOKENIZER, core, held_by, message, spelled, step_with
@@ -58,8 +59,9 @@ def filled(pool: Pool, planted: dict[str, dict[str, Any]]) -> Pool:
 
 def exported(pool: Pool, version: str, form: str, out: Path) -> list[Path]:
     """Every file of the export; none where the format refuses, by its own words."""
+    algorithm = RECIPES.get(form, "sft" if EXPORTERS[form].texts else "grpo")
     recipe = {
-        "algorithm": RECIPES.get(form, "sft" if EXPORTERS[form].texts else "grpo"), "max_staleness": None,
+        **keeping_all(algorithm), "max_staleness": None,
         "token_sources": ["engine", "retokenized", *(["none"] if EXPORTERS[form].texts else [])],
         **({"n_rollouts": 2 if version == "drop" else 3} if form == "openrlhf" else {}),
     }  # fmt: skip
@@ -108,10 +110,10 @@ def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pool,
     pool = filled(Pool.open(path, memory="1GB", threads=1, clock=lambda: T0 + 100), planted)
     for action in ("mask", "drop"):
         freeze_version(
-            pool, action, View(), parse_recipe({"algorithm": "sft"}), author="ann", texts=texts_of(None),
+            pool, action, View(), parse_recipe(SFT_ALL), author="ann", texts=texts_of(None),
             redaction=parse_redaction({**RULES, "action": action}),
         )  # fmt: skip
-    freeze_version(pool, "as it is", View(), parse_recipe({"algorithm": "sft"}), author="ann")
+    freeze_version(pool, "as it is", View(), parse_recipe(SFT_ALL), author="ann")
     yield pool, wanted
     pool.close()
 
@@ -230,7 +232,14 @@ def test_over_every_border_of_two_messages() -> None:
         assert gone == "unlocated", k
         pool = Pool.open(":memory:", clock=lambda: T0)
         pool.steps.append([step_with("s", "p", texts, tokens=False)])
-        freeze_version(pool, "v", View(), parse_recipe({"algorithm": "sft"}), author="a", redaction=rules)
+        freeze_version(
+            pool,
+            "v",
+            View(),
+            parse_recipe(SFT_ALL),
+            author="a",
+            redaction=rules,
+        )
         (step,) = VersionSource(pool, "v").trajectory("t-s")["steps"]
         held = json.dumps(step["messages"])
         assert "half [redacted:api_key]" in held
@@ -266,7 +275,7 @@ def test_an_own_pattern_is_not_told_in_the_manifest(tmp_path: Path) -> None:
         Pool.open(":memory:", clock=lambda: T0), {"s": {"messages": [message("user", "Project Bluebird is on")]}}
     )
     freeze_version(
-        pool, "v", View({}, "prompt_uid <> 'Project Bluebird'"), parse_recipe({"algorithm": "sft"}),
+        pool, "v", View({}, "prompt_uid <> 'Project Bluebird'"), parse_recipe(SFT_ALL),
         author="boss of Project Bluebird", note="no Project Bluebird in it", texts=texts_of(None),
         redaction=parse_redaction({"patterns": {"own": "Project Bluebird"}}),
     )  # fmt: skip
@@ -297,7 +306,13 @@ def test_spellings_inside_each_other(
     pool = filled(Pool.open(":memory:", clock=lambda: T0), {"s": PLACES[place](text)})
     rules = parse_redaction({**RULES, "action": action})
     freeze_version(
-        pool, "v", View(), parse_recipe({"algorithm": "sft"}), author="a", redaction=rules, texts=texts_of(None)
+        pool,
+        "v",
+        View(),
+        parse_recipe(SFT_ALL),
+        author="a",
+        redaction=rules,
+        texts=texts_of(None),
     )
     out = tmp_path / "out"
     shutil.rmtree(out, ignore_errors=True)

@@ -26,6 +26,7 @@ from core.imports import run
 from core.pool import Pool
 from core.records import complete_record, steps_record
 from core.types import View
+from tests.batch.keeping_all import keeping_all
 from tests.effort import settings
 from tests.ingest.recorded import Bench
 
@@ -79,7 +80,7 @@ def rows_of(made: Plan, pool: Pool, *, merge: bool) -> list[Any]:
 
 
 def made_of(pool: Pool, algorithm: str, **recipe: Any) -> Plan:
-    return plan(pool, View(), parse_recipe({"algorithm": algorithm, **recipe}))
+    return plan(pool, View(), parse_recipe({**keeping_all(algorithm), **recipe}))
 
 
 TURNS = st.lists(

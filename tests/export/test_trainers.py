@@ -16,6 +16,7 @@ from core.errors import InvalidInput
 from core.export import export
 from core.serving.model import make_model
 from core.types import View
+from tests.batch.keeping_all import keeping_all
 
 from .conftest import conversation, done
 from .uneven_pool import HARD, fill
@@ -42,7 +43,7 @@ def filled(pool):
 
 
 def made(pool, algorithm, **recipe):
-    return plan(pool, View(), parse_recipe({"algorithm": algorithm, **recipe}))
+    return plan(pool, View(), parse_recipe({**keeping_all(algorithm), **recipe}))
 
 
 def config_of(kind, tmp_path, **fields):

@@ -11,6 +11,7 @@ from core.batch.recipe import parse_recipe
 from core.export import export
 from core.serving.model import make_model
 from core.types import View
+from tests.batch.keeping_all import SFT_ALL
 
 from .conftest import conversation, done
 
@@ -36,7 +37,13 @@ def test_sft_trainer_honours_the_labels(pool, tmp_path, model_dir, merge):
         conversation("a", "A", [(ids(1100), ids(7)), (ids(5), ids(9))]) + conversation("b", "A", [(ids(12), ids(4))]),
         completions=done("a", "b", reward=1.0),
     )
-    result = export(plan(pool, View(), parse_recipe({"algorithm": "sft"})), pool, "trl_sft", tmp_path, merge=merge)
+    result = export(
+        plan(pool, View(), parse_recipe(SFT_ALL)),
+        pool,
+        "trl_sft",
+        tmp_path,
+        merge=merge,
+    )
     data = load_dataset("parquet", data_files=str(result.path), split="train", cache_dir=str(tmp_path / "hf"))
     assert len(data) == {"step": 3, "trajectory": 2}[merge]
     assert max(len(row["input_ids"]) for row in data) > 1024, "longer than TRL's default cut"

@@ -33,12 +33,13 @@ from core.pool import Pool
 from core.pool.redaction.rules import PATTERNS, Redaction, parse_redaction
 from core.serving.tokenizer import load_tokenizer, template_hash, tokenizer_hash
 from core.types import Annotation, PolicyEvent, PolicyEventKind, Step, View
+from tests.batch.keeping_all import SFT_ALL
 from tests.effort import settings
 
 from .conftest import T0, conversation, done
 
 ALL = View()
-SFT = parse_recipe({"algorithm": "sft"})
+SFT = parse_recipe(SFT_ALL)
 GRPO = parse_recipe({"algorithm": "grpo", "max_staleness": 3})
 
 
@@ -109,7 +110,7 @@ RECIPES: list[dict[str, Any]] = [
     {"algorithm": "grpo", "max_staleness": 1},
     {"algorithm": "grpo", "rewards": ["judge", "complete"]},
     {"algorithm": "grpo", "rewards": {"rule": "weighted", "weights": {"judge": 1, "complete": 3}}},
-    {"algorithm": "sft"},
+    SFT_ALL,
     {"algorithm": "dpo"},
 ]
 
@@ -403,7 +404,7 @@ def test_no_format_lets_a_secret_out(name: str, leaky: Pool, tmp_path: Path) -> 
 
 
 def test_steps_that_saw_masked_tokens_are_not_exact(leaky: Pool) -> None:
-    made = version_plan(leaky, "masked", {"algorithm": "sft", "token_sources": ["engine"]})
+    made = version_plan(leaky, "masked", {**SFT_ALL, "token_sources": ["engine"]})
     assert set(made.step_uids) == {"t2.0", "t2.1"}
     assert {one.reason: one.n_steps for one in made.excluded}["token_source"] == 4
 

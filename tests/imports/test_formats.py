@@ -14,6 +14,7 @@ from core.client import StudioClient
 from core.errors import InvalidInput
 from core.imports import FORMATS, recognise, run
 from core.serving.tokenizer import ASSETS, ChatTokenizer
+from tests.batch.keeping_all import SFT_ALL
 
 DATA = Path(__file__).parent / "data"
 TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}]
@@ -319,7 +320,7 @@ def test_our_parquet_comes_back_exactly(client: StudioClient, tmp_path: Path) ->
             )
             rollout.step(prompt_ids=[*prompt, 5, 6, 9], response_ids=[7], reward=0.0 if number else None, is_last=True)
             rollout.reward = [0.25, None, 1.5][number]
-    recipe = {"algorithm": "sft", "channel": "pq"}
+    recipe = {**SFT_ALL, "channel": "pq"}
     view = {"filters": {"channel": "pq"}}
     first = client.call("POST", "/api/v1/exports", {"format": "steps_parquet", "view": view, "recipe": recipe})
     other = Service.open(Settings(data_dir=tmp_path / "other", port=0, engine="http://127.0.0.1:9/v1"))

@@ -18,6 +18,7 @@ from core.ingest import opentrajectories
 from core.linking import Call, Continuation, TrajectoryLinks, continuation
 from core.records import complete_record, register_record
 from core.types import View
+from tests.batch.keeping_all import SFT_ALL
 from tests.effort import settings
 from tests.ingest.recorded import TOOLS, Bench, call
 
@@ -147,7 +148,7 @@ def test_where_nothing_tells_them_apart_the_plan_says_so(bench: Bench, restart: 
     assert {uid for uid, row in rows.items() if "uncertain" in row["findings"]} == {"0.2", "1.2", "2.2"}
     assert bench.pool.steps.get("1.2")["metadata"]["uncertain"].startswith("several attempts gave the same answers")
     assert {uid for uid, row in rows.items() if row["trainable"]} == {"0.1", "1.1", "2.1"}
-    recipe = parse_recipe({"algorithm": "sft", "require_complete": False})
+    recipe = parse_recipe({**SFT_ALL, "require_complete": False})
     made = plan(bench.pool, View(), recipe)
     (out,) = made.excluded
     assert (out.reason, out.n_steps) == ("uncertain", 3)

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import httpx
 
+from tests.batch.keeping_all import SFT_ALL
 from tests.conftest import ServeProcess, eventually
 from tests.kills.actors import GONE, Caller, Engine, Served, serve
 from tests.kills.model import Label, Promised
@@ -25,7 +26,7 @@ from tests.processes import gateway_workers
 SITE = Path(__file__).parent / "site"
 ROOT = Path(__file__).parents[2]
 POINTS = [(point, when) for point in ("sync", "rename", "commit", "reply") for when in ("before", "after")]
-SFT = {"algorithm": "sft", "require_complete": False}
+SFT = {**SFT_ALL, "require_complete": False}
 N_CALLERS = 3
 OPERATIONS = ("label", "label", "undo", "complete", "fetch", "settle", "freeze", "export")
 RENAMING = ("export",) * 12

@@ -15,6 +15,7 @@ import httpx
 import pyarrow.parquet as pq
 import pytest
 
+from tests.batch.keeping_all import SFT_ALL
 from tests.conftest import ServeProcess, eventually
 from tests.left_out import only_in_ci
 
@@ -93,7 +94,7 @@ def check_all_steps(studio: ServeProcess, uid: str, requests: list[list[dict[str
     assert all(step["prompt_ids"] == ids for step, ids in zip(steps, wanted, strict=True))
     assert all(step["messages"] == messages for step, messages in zip(steps, requests, strict=True))
     assert [step["transition"] for step in steps[1:]] == ["extends"] * (len(requests) - 1)
-    recipe = {"algorithm": "sft", "token_budget": 2 * LONG}
+    recipe = {**SFT_ALL, "token_budget": 2 * LONG}
     body = {"view": {"where": f"prompt_uid = '{uid}'"}, "recipe": recipe, "format": "steps_parquet"}
     done = http.post("/api/v1/exports", json=body)
     assert done.status_code == 200, done.text[:500]

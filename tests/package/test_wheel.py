@@ -29,7 +29,7 @@ from core.trainer import Trainer
 with StudioClient(sys.argv[1]) as studio, studio.rollout(prompt_uid="bare") as rollout:
     rollout.step(prompt_ids=[1, 2], response_ids=[3], response_logprobs=[-0.1], reward=None)
     rollout.reward = 1.0
-with Trainer(sys.argv[1], consumer="bare", recipe={"algorithm": "sft"}) as trainer:
+with Trainer(sys.argv[1], consumer="bare", recipe={"algorithm": "sft", "options": {"min_reward": None}}) as trainer:
     batch = trainer.fetch(wait_s=30)
     print([int(token) for token in batch.steps[0]["response_ids"]])
     batch.ack(update=1)

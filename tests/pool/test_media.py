@@ -13,6 +13,7 @@ from core.batch.recipe import parse_recipe
 from core.pool import Pool
 from core.pool.upkeep.retention import Retention
 from core.types import Step, View
+from tests.batch.keeping_all import SFT_ALL
 
 PNG = "data:image/png;base64," + base64.b64encode(random.Random(1).randbytes(60_000)).decode()
 JPEG = "data:image/jpeg;base64," + base64.b64encode(random.Random(2).randbytes(5_000)).decode()
@@ -76,7 +77,13 @@ def test_retention_takes_images_that_nobody_names_and_no_other() -> None:
     pool = Pool.open(":memory:", clock=lambda: now[0])
     prompts = {0: [seen("frozen", PNG)], 1: [seen("goes", PNG, JPEG)], 2: [seen("also goes", JPEG, GIF)]}
     pool.steps.append([step(n, messages) for n, messages in prompts.items()])
-    freeze_version(pool, "v1", View({"step_uid": "s0"}), parse_recipe({"algorithm": "sft"}), author="a")
+    freeze_version(
+        pool,
+        "v1",
+        View({"step_uid": "s0"}),
+        parse_recipe(SFT_ALL),
+        author="a",
+    )
     now[0] += 30 * 86400
     stays = [seen("new", GIF)]
     pool.steps.append([step(3, stays)])

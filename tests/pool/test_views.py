@@ -75,7 +75,13 @@ def pool() -> Iterator[Pool]:
     made.views.save("early", View({"created_at": {"before": START + 600}}))
     made.views.save("some text", View({"text": "answer 5"}))
     frozen = View({"trajectory_uid": "t2"})
-    recipe = parse_recipe({"channel": made.trajectories.get("t2", tokens=False)["channel"], "algorithm": "sft"})
+    recipe = parse_recipe(
+        {
+            "channel": made.trajectories.get("t2", tokens=False)["channel"],
+            "algorithm": "sft",
+            "options": {"min_reward": None},
+        }
+    )
     freeze_version(made, "frozen", frozen, recipe, author="me")
     made.labels.undo(made.labels.annotate([Annotation("note", "no luck", "me", "test", START, step_uid="s12")]))
     yield made

@@ -19,6 +19,7 @@ from core.pool import Pool
 from core.rebuild import restore_missing_opinions
 from core.records import complete_record, feedback_record, policy_record, session_record, steps_record
 from core.types import Annotation, View
+from tests.batch.keeping_all import SFT_ALL
 
 T0 = 1_700_000_000.0
 DAY = 86400.0
@@ -129,18 +130,23 @@ def say_everything(folder: Folder) -> None:
     pool.views.save("gone", View({"prompt_uid": "b"}))
     pool.views.save("mine", View({"prompt_uid": "b"}, "reward > 0.5"))
     pool.views.delete("gone")
-    pool.recipes.save("r", {"algorithm": "sft"})
+    pool.recipes.save("r", SFT_ALL)
     pool.recipes.save("r", {"algorithm": "grpo", "n_rollouts": 2})
     pool.recipes.activate("train", "r", 1)
     pool.rewards.save("judges", {"rule": "precedence", "sources": ["judge", "complete"]})
     pool.rewards.adopt("train", "judges")
     pool.values.store("critic", pa.table({"step_uid": ["a1.0", "b1.1"], "value": [0.5, -1.0]}))
-    first = freeze_version(pool, "v1", View(), parse_recipe({"algorithm": "sft"}), author="ann")
+    first = freeze_version(pool, "v1", View(), parse_recipe(SFT_ALL), author="ann")
     folder.label("tag", "-fine", trajectory_uid="b1")
     valued = parse_recipe({"algorithm": "step_gae", "value_model": "critic"})
     freeze_version(pool, "valued", View(), valued, author="ann")
     freeze_version(
-        pool, "v2", View({"prompt_uid": "b"}), parse_recipe({"algorithm": "sft"}), author="ann", parent=first["name"]
+        pool,
+        "v2",
+        View({"prompt_uid": "b"}),
+        parse_recipe(SFT_ALL),
+        author="ann",
+        parent=first["name"],
     )
     for state in ("acked", "released", "leased"):
         leased = folder.leases.fetch(Fetch("trainer", recipe=GRPO)).batch

@@ -28,12 +28,13 @@ from core.rebuild import rebuild
 from core.records import complete_record, policy_record, session_record
 from core.trash import prune_journal, restore_run
 from core.types import View
+from tests.batch.keeping_all import SFT_ALL
 
 from .folder import DAY, GRPO, Folder, different, tables
 from .test_damage import small_disk
 from .test_thinning import SmallSegments
 
-SFT = {"algorithm": "sft"}
+SFT = SFT_ALL
 FREE = (0, 4096, 12288, 40960)
 """Bytes that are left: so that each of a write's steps is the first that finds no room."""
 OLD = Retention(older_than_days=5)

@@ -20,6 +20,7 @@ from core.pool.upkeep.loggedtables import FROM_JOURNAL, LOGGED, OF_THE_FILE
 from core.rebuild import rebuild
 from core.service import Service
 from core.types import Annotation, Step, View
+from tests.batch.keeping_all import SFT_ALL
 
 from .folder import T0, Folder, different, say_everything, tables
 
@@ -284,7 +285,7 @@ def test_a_version_that_the_first_release_froze_still_verifies() -> None:
     ]  # fmt: skip
     pool.steps.append(steps, completions=[{"trajectory_uid": "t", "reward": 1.0, "at": T0}])
     pool.labels.annotate([Annotation("tag", "x", "a", "human", T0, step_uid="s1")])
-    freeze_version(pool, "v", View(), parse_recipe({"algorithm": "sft"}), author="a")
+    freeze_version(pool, "v", View(), parse_recipe(SFT_ALL), author="a")
     with pool._db.write() as cursor:
         cursor.execute("UPDATE dataset_versions SET content_hash = ?", [FIRST_RELEASE])
     assert pool.versions.verify("v")

@@ -20,6 +20,7 @@ from core.batch.leases import Fetch
 from core.errors import Conflict
 from core.rebuild import rebuild
 from core.records import complete_record
+from tests.batch.keeping_all import SFT_ALL
 from tests.conftest import ServeProcess, eventually, scripted_engine
 from tests.processes import children
 from tests.survival.folder import GRPO, Folder
@@ -27,7 +28,7 @@ from tests.survival.folder import GRPO, Folder
 HOUR, DAY = 3600.0, 86400.0
 SLOW = {"when": {"contains": "slowly"}, "reply": {"content": "one two three four five six"}, "chunk_delay_s": 0.3}
 SCRIPT = {"model": "scripted-1", "rules": [SLOW], "default": {"reply": {"content": "The answer is forty-two."}}}
-RECIPE = {"algorithm": "sft", "batch_size": 1}
+RECIPE = {**SFT_ALL, "batch_size": 1}
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +166,7 @@ def test_a_clock_that_is_set_back_keeps_the_order_of_choices(tmp_path: Path) -> 
     """The later choice counts, whatever times both have; so after the pool is made anew."""
     folder = Folder(tmp_path / "data")
     pool = folder.pool
-    pool.recipes.save("r", {"algorithm": "sft"})
+    pool.recipes.save("r", SFT_ALL)
     pool.recipes.save("r", {"algorithm": "grpo"})
     for name, sources in (("first", ["judge"]), ("second", ["human"])):
         pool.rewards.save(name, {"rule": "precedence", "sources": sources})

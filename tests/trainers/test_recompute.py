@@ -24,6 +24,7 @@ from core.errors import InvalidInput
 from core.export import export
 from core.pool import Pool
 from core.types import Annotation, View
+from tests.batch.keeping_all import keeping_all
 from tests.export.uneven_pool import T0, attempts, fill, uneven_steps
 
 from .running import run, upstream
@@ -41,7 +42,7 @@ def pool(tmp_path):
 
 
 def planned(pool: Pool, algorithm: str = "grpo", where: str = "", **recipe: Any) -> Plan:
-    return plan(pool, View(where=where), parse_recipe({"algorithm": algorithm, **recipe}))
+    return plan(pool, View(where=where), parse_recipe({**keeping_all(algorithm), **recipe}))
 
 
 def tokens(made: Plan, pool: Pool) -> dict[int, tuple[float, float | None, int | None]]:

@@ -11,6 +11,7 @@ from core.batch.plan import plan
 from core.batch.recipe import parse_recipe
 from core.export import export
 from core.types import View
+from tests.batch.keeping_all import SFT_ALL
 from tests.export.conftest import conversation, done
 from tests.export.uneven_pool import fill
 from tests.left_out import missing
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.trainers
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE.parents[1] / ".cache" / "trainers"
-SFT = parse_recipe({"algorithm": "sft"})
+SFT = parse_recipe(SFT_ALL)
 
 
 def train(trainer, n_processes, model_dir, path, out, batch):

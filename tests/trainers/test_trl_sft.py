@@ -11,6 +11,7 @@ from core.batch.plan import plan
 from core.batch.recipe import parse_recipe
 from core.export import export
 from core.types import View
+from tests.batch.keeping_all import SFT_ALL
 from tests.effort import sampled
 from tests.export.uneven_pool import fill
 
@@ -29,7 +30,7 @@ CASES = [(2, "trajectory", 4), (1, "trajectory", 5), (2, "step", 5)]
 
 @pytest.mark.parametrize(("n_processes", "merge", "batch"), sampled(CASES, 3, "a run of TRL each"))
 def test_each_sampled_token_is_trained_once(pool, tmp_path, model_dir, n_processes, merge, batch):
-    planned = plan(pool, View(), parse_recipe({"algorithm": "sft"}))
+    planned = plan(pool, View(), parse_recipe(SFT_ALL))
     result = export(planned, pool, "trl_sft", tmp_path, merge=merge)
     out = tmp_path / "run"
     out.mkdir()

@@ -19,9 +19,9 @@ from core.records import parse
 
 KEY_PREFIX: Final = "cs-"
 KEY_ID_CHARS: Final = 16
+_GENERATED_KEY = re.compile(r"cs-[A-Za-z0-9_-]{43}")
 # Records begin with their kind, so call records are skipped without parsing.
 _SESSION, _REVOKE = b'{"kind":"session"', b'{"kind":"revoke"'
-_GENERATED_KEY = re.compile(r"cs-[A-Za-z0-9_-]{43}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +225,16 @@ def is_studio_key(key: str, api_key: str | None) -> bool:
     return api_key is not None and hmac.compare_digest(hash_key(key), hash_key(api_key))
 
 
+def _looks_like_ours(key: str, api_key: str | None) -> bool:
+    """Whether a key that was not made here was meant as a session key.
+
+    Where there is an admin key, a key of another length is counted as a guess of it, since it too may begin like this.
+    """
+    if api_key is None:
+        return key.startswith(KEY_PREFIX)
+    return _GENERATED_KEY.fullmatch(key) is not None and not is_studio_key(key, api_key)
+
+
 def authorize(
     presented: Iterable[str], keys: KeyStore, api_key: str | None, address: str, wrong_keys: WrongKeys
 ) -> Binding | None:
@@ -239,8 +249,8 @@ def authorize(
         The binding of the presented session key; None for a caller without restrictions.
 
     Raises:
-        Unauthorized: a key is required and neither kind was presented, or a presented session key is invalid. The
-            latter holds also where no key is required, because the agent expects to be bound to something.
+        Unauthorized: a key is required and neither kind was presented, or a key that begins like a session key is
+            none. The latter holds also where no key is required, because the agent expects to be bound to something.
         TooManyAttempts: the address sent too many wrong keys.
     """
     binding: Binding | None = None
@@ -249,11 +259,11 @@ def authorize(
         bound = keys.resolve(key)
         if bound is not None:
             binding = binding or bound
-        elif _GENERATED_KEY.fullmatch(key) and not is_studio_key(key, api_key):
+        elif _looks_like_ours(key, api_key):
             raise Unauthorized(
-                "this session key was revoked, has expired or was never given out",
+                "this session key is mistyped, was revoked or has expired",
                 field="authorization",
-                hint="POST /api/v1/sessions makes one",
+                hint="compare it with the key that was shown; POST /api/v1/sessions makes a new one",
             )
         else:
             others.append(key)

@@ -85,6 +85,9 @@ STEP_COLUMNS: dict[str, Column] = _columns(
     ("findings", "list", "What a machine noticed", names_sql(FINDING_BITS)),
 )
 
+STEP_ALIASES = {"step_reward": "reward", "step_quality": "quality", "step_correct": "correct"}
+"""Other names of step columns, for conditions in which ``reward`` alone would be the trajectory's."""
+
 _TRAJECTORY_NAMES = (
     "trajectory_uid", "prompt_uid", "channel", "source", "agent", "model", "identity_source", "n_steps",
     "n_prompt_tokens", "n_response_tokens", "n_unique_tokens", "reward", "quality", "trainable", "complete",

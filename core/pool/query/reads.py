@@ -13,7 +13,7 @@ from core.errors import InvalidInput
 from core.pool.query.columns import GROUP_COLUMNS, TRAJECTORY_COLUMNS, order_sql, parse_order
 from core.pool.query.facets import count_by_sql
 from core.pool.query.views import compile_view, source_sql
-from core.pool.query.where import HINT, Condition
+from core.pool.query.where import HINT, Condition, first_line
 from core.pool.state.findings import BIT
 from core.pool.store.database import Cursor, arrow
 from core.types import View
@@ -27,7 +27,9 @@ def explained(view: View) -> Iterator[None]:
     except (duckdb.DataError, duckdb.BinderException, duckdb.NotSupportedError, duckdb.ProgrammingError) as error:
         if not view.where.strip():
             raise
-        raise InvalidInput(f"The condition does not fit the data: {error}", field="where", hint=HINT) from error
+        raise InvalidInput(
+            f"The condition does not fit the data: {first_line(error)}", field="where", hint=HINT
+        ) from error
 
 
 def page(limit: int | None, offset: int) -> tuple[str, list[Any]]:

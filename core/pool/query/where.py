@@ -25,7 +25,7 @@ from typing import Any
 import duckdb
 
 from core.errors import InvalidInput, PoolError
-from core.pool.query.columns import STEP_COLUMNS, Column
+from core.pool.query.columns import STEP_ALIASES, STEP_COLUMNS, Column
 from core.pool.store.database import Cursor, Database
 from core.pool.store.memoryuse import database_memory, own_memory
 
@@ -94,16 +94,27 @@ def _parse(statement: str) -> dict[str, Any]:
             row = _parser[0].execute("SELECT json_serialize_sql(?)", [statement]).fetchone()
         parsed: dict[str, Any] = json.loads(row[0])
     except duckdb.Error as error:
-        raise _refuse(f"The condition can't be read: {error}") from error
+        raise _refuse(f"The condition can't be read: {first_line(error)}") from error
     except RecursionError as error:
         raise _refuse("The condition is nested too deeply.") from error
     if parsed.get("error"):
-        raise _refuse(f"The condition can't be read: {parsed.get('error_message', 'syntax error')}.")
+        raise _refuse(f"The condition can't be read: {_syntax_error(parsed)}.")
     statements = parsed.get("statements", [])
     node: dict[str, Any] = statements[0].get("node", {}) if len(statements) == 1 else {}
     if node.get("type") != "SELECT_NODE" or len(node.get("select_list", [])) != 1:
         raise _refuse("This is more than one condition.")
     return node
+
+
+def first_line(error: Exception) -> str:
+    """A database error without the SQL that it quotes: people see the condition that they wrote, and no other."""
+    return str(error).partition("\n")[0].strip()
+
+
+def _syntax_error(parsed: dict[str, Any]) -> str:
+    message = str(parsed.get("error_message", "syntax error"))
+    # The bracket that ends the statement around the condition.
+    return "it ends too early, or has a bracket too many" if message.endswith('at or near ")"') else message
 
 
 def _refuse(message: str, hint: str = HINT) -> InvalidInput:
@@ -161,7 +172,8 @@ class _Renderer:
 
     def _column(self, node: dict[str, Any]) -> Column:
         names = node["column_names"]
-        column = STEP_COLUMNS.get(names[0].lower()) if len(names) == 1 else None
+        name = names[0].lower() if len(names) == 1 else ""
+        column = STEP_COLUMNS.get(STEP_ALIASES.get(name, name))
         if column is None:
             raise _refuse(f"No column {'.'.join(names)!r}.", f"Columns: {', '.join(STEP_COLUMNS)}.")
         self.needs_trajectory |= column.needs_trajectory
@@ -391,13 +403,21 @@ def watched(database: Database, cursor: Cursor) -> Iterator[None]:
         watcher.join()
 
 
+_OPENING = "SELECT 1 WHERE (\n"
+
+
+def parsed_condition(text: str) -> tuple[dict[str, Any], int]:
+    """The syntax tree of a condition, and how many bytes stand before the text in the tree's ``query_location``."""
+    return _parse(f"{_OPENING}{text}\n)"), len(_OPENING)
+
+
 @lru_cache(maxsize=256)
 def compile_where(text: str) -> Condition | None:
     """Compile the WHERE box; None when it is empty. InvalidInput (field ``where``) explains the error."""
     if not text.strip():
         return None
     _check_form(text)
-    node = _parse(f"SELECT 1 WHERE (\n{text}\n)")
+    node, _ = parsed_condition(text)
     plain = (
         not node.get("modifiers")
         and not (node.get("cte_map") or {}).get("map")

@@ -11,7 +11,7 @@ from core.types import View
 from studio import kit, state
 from studio.kit.figures import Tone
 from studio.kit.html_tables import dot_label
-from studio.widgets.agents import snippets
+from studio.widgets.agents import browser_keys, snippets
 
 
 def connect_panel() -> None:
@@ -29,7 +29,7 @@ def connect_panel() -> None:
             label_visibility="collapsed",
         )
         agent = agents[chosen]
-        session = session_of(agent)
+        session = browser_keys.session_for(agent.key)
         lines, facts = st.columns([5, 4], gap="medium")
         with lines:
             show_snippets(agent, session)
@@ -45,17 +45,8 @@ def connect_panel() -> None:
                 ]
             )
             if st.button("New key", icon=":material/key:", help="A new key starts a new trajectory."):
-                st.session_state["sessions"].pop(agent.key)
+                browser_keys.forget(agent.key)
                 st.rerun()
-
-
-def session_of(agent: snippets.Agent) -> dict[str, Any]:
-    """The session of this agent in this browser tab, created when first shown."""
-    sessions = st.session_state.setdefault("sessions", {})
-    if agent.key not in sessions:
-        sessions[agent.key] = state.service().mint_session(agent=agent.key)
-    session: dict[str, Any] = sessions[agent.key]
-    return session
 
 
 def show_snippets(agent: snippets.Agent, session: dict[str, Any]) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 
 import streamlit as st
 
-from core.errors import InvalidInput
 from core.pool.groups import PromptGroups
-from core.pool.query.columns import GROUP_COLUMNS, STEP_COLUMNS, TRAJECTORY_COLUMNS, parse_order
+from core.pool.query.columns import GROUP_COLUMNS, STEP_COLUMNS, TRAJECTORY_COLUMNS
 from core.pool.steps import Steps
 from core.pool.trajectories import Trajectories
 from core.types import View
@@ -45,11 +44,12 @@ def listing(view: View) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="listing-bar"):
         level = segmented_choice("Level", LEVELS, "level")
         info = TABLES[level]
-        order = order_from_query(info)
+        sorting = data_tables.Sorting.from_query(info.orders, info.newest)
+        order = sorting.order
         spec = with_columns(info.table(), level)
         st.space("stretch")
         bar = st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key="pick-bar", width="content")
-        table_settings(info, spec, level, order)
+        table_settings(sorting, spec, level)
     active_filters(view, key="inspect")
     lists: dict[str, Steps | Trajectories | PromptGroups] = {
         "trajectories": pool.trajectories,
@@ -74,6 +74,7 @@ def listing(view: View) -> None:
             key=f"inspect-{level}-{shown}",
             picked=picked,
             height=640,
+            sorting=sorting,
             opened=lambda uid: open_row(level, uid),
         )
         # Counted after the rows are drawn, so that a slow count does not delay them.
@@ -86,25 +87,13 @@ def listing(view: View) -> None:
 
 
 def open_row(level: str, uid: str) -> None:
-    """Open a row; called before the page is drawn."""
+    """Open a row; called before the page is drawn. The page number stays in the URL, for the way back."""
     if level == "trajectories":
-        state.set_query(trajectory=uid, step=None, page=None)
+        state.set_query(trajectory=uid, step=None)
     elif level == "groups":
-        state.set_query(group=uid, page=None)
+        state.set_query(group=uid)
     else:
-        state.set_query(trajectory=state.service().pool.steps.get(uid)["trajectory_uid"], step=uid, page=None)
-
-
-def order_from_query(info: Level) -> str:
-    """The order in the URL; the default when it does not fit the level."""
-    requested = state.query("order")
-    if requested is None:
-        return info.newest
-    try:
-        parsed = parse_order(requested, {name: name for name in info.orders})
-    except InvalidInput:
-        return info.newest
-    return requested if parsed else info.newest
+        state.set_query(trajectory=state.service().pool.steps.get(uid)["trajectory_uid"], step=uid)
 
 
 def with_columns(spec: data_tables.TableSpec, level: str) -> data_tables.TableSpec:
@@ -116,8 +105,10 @@ def with_columns(spec: data_tables.TableSpec, level: str) -> data_tables.TableSp
     return replace(spec, columns=known or spec.columns)
 
 
-def table_settings(info: Level, spec: data_tables.TableSpec, level: str, order: str) -> None:
+def table_settings(sorting: data_tables.Sorting, spec: data_tables.TableSpec, level: str) -> None:
     """Choice of columns and order, in a popover."""
+    order = sorting.order
+    name, descending = sorting.first
     labels = {name: title(spec, name) for name in spec.config}
     with st.popover("Columns", icon=":material/view_column:"):
         chosen = st.multiselect(
@@ -133,26 +124,24 @@ def table_settings(info: Level, spec: data_tables.TableSpec, level: str, order: 
         if preferences.read(f"columns.{level}") is not None and st.button("Reset", key=f"columns-reset-{level}"):
             preferences.write(f"columns.{level}", None)
             st.rerun()
-        name, _, direction = order.partition(" ")
         first = st.selectbox(
             "Order by",
-            info.orders,
-            index=list(info.orders).index(name.rstrip(",")),
+            sorting.columns,
+            index=list(sorting.columns).index(name),
             format_func=lambda one: labels.get(one, one),
             key=f"order-{level}-{order}",
         )
         way = st.segmented_control(
             "Direction",
             ["desc", "asc"],
-            default="desc" if direction.startswith("desc") else "asc",
+            default="desc" if descending else "asc",
             format_func={"desc": "Highest first", "asc": "Lowest first"}.__getitem__,
             required=True,
             label_visibility="collapsed",
             key=f"way-{level}-{order}",
         )
-        wanted = f"{first} {way}"
-        if wanted != order:
-            state.set_query(order=None if wanted == info.newest else wanted, page=None)
+        if (first, way == "desc") != (name, descending):
+            sorting.choose(first, descending=way == "desc")
             st.rerun()
 
 

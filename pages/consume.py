@@ -12,7 +12,7 @@ import streamlit as st
 from core.batch.funnel import Excluded
 from core.batch.leases import DEFAULT_CHANNEL, Fetch
 from core.batch.offpolicy import by_staleness
-from core.batch.pace import pace, syncs
+from core.batch.pace import pace, runs_of, syncs
 from core.batch.recipe import Recipe, difference, parse_recipe
 from core.errors import NotFound, StudioError
 from core.types import View
@@ -91,17 +91,17 @@ def overview(channel: str) -> None:
     kit.figures(
         [
             kit.Figure(
-                "Ready groups",
+                "Groups to fetch",
                 kit.count(ready),
                 sub=f"{kit.count(wanted)} per batch" if wanted else "any number per batch",
                 tone="bad" if ready < (wanted or 1) else "",
-                help="Groups that the channel's recipe would lease now: queue depth",
+                help="Groups that a fetch with the channel's recipe would lease now",
             ),
             kit.Figure(
                 "Runs out in",
                 kit.seconds(starves) if starves is not None else kit.DASH,
                 sub=f"{rate * 60:.3g} groups per minute" if rate is not None else "nothing consumed recently",
-                help="How long the ready groups last at the rate of the last ten minutes",
+                help="How long these groups last at the rate of the last ten minutes",
             ),
             kit.Figure("Leased", kit.count(total["n_leased"]), sub=held_steps, help="Batches leased to a consumer"),
             kit.Figure(
@@ -239,8 +239,13 @@ def sync_text(service: Any) -> str:
         return "weight sync in progress"
     if service.policy.sync_expired:
         return "a weight sync was not finished"
-    lasted = [sync.duration_s for sync in syncs(service.pool.journal.policy_events()) if sync.duration_s is not None]
-    return f"last sync took {kit.seconds(lasted[-1])}" if lasted else "no weight sync seen"
+    finished = [sync for sync in syncs(service.pool.journal.policy_events()) if sync.finished_at is not None]
+    if not finished:
+        return "no weight sync reported"
+    took = finished[-1].duration_s
+    if took is not None:
+        return f"last sync took {kit.seconds(took)}"
+    return f"last sync finished {kit.ago(finished[-1].finished_at, service.clock())}"
 
 
 def tables(channel: str) -> None:
@@ -316,11 +321,11 @@ def batch_table(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def metric_charts(rows: Sequence[Mapping[str, Any]]) -> None:
     """A chart per metric that trainers posted."""
-    held = {row["batch_uid"] for row in rows}
+    consumers = {row["batch_uid"]: row["consumer"] for row in rows}
     by_name: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in state.service().pool.batches.metrics():
-        if row["batch_uid"] in held:
-            by_name[row["name"]].append(row)
+        if row["batch_uid"] in consumers:
+            by_name[row["name"]].append({**row, "consumer": consumers[row["batch_uid"]]})
     if not by_name:
         kit.empty_state(
             "No metrics yet",
@@ -332,7 +337,7 @@ def metric_charts(rows: Sequence[Mapping[str, Any]]) -> None:
         with columns[place % 3]:
             kit.section(name)
             open_clicked_batch(
-                kit.plot(charts.metric(values, name, height=160), key=f"metric-{name}", alt=name, **SELECT)
+                kit.plot(charts.metric(runs_of(values), name, height=180), key=f"metric-{name}", alt=name, **SELECT)
             )
 
 
@@ -365,12 +370,17 @@ def sync_table() -> None:
         return
     first = (min(page_from_query(), -(-len(reported) // batch_view.SYNC_ROWS)) - 1) * batch_view.SYNC_ROWS
     html_table(
-        ["Version", "Started", "Took"],
+        ["Version", "Started", "Finished", "Took"],
         [
             (
                 kit.count(sync.version),
                 kit.ago(sync.started_at, state.service().clock()),
-                kit.seconds(sync.duration_s) if sync.duration_s is not None else dot_label("not finished", "warn"),
+                kit.ago(sync.finished_at, state.service().clock()),
+                kit.seconds(sync.duration_s)
+                if sync.duration_s is not None
+                else dot_label("not finished", "warn")
+                if sync.finished_at is None
+                else "start not reported",
             )
             for sync in reported[::-1][first : first + batch_view.SYNC_ROWS]
         ],

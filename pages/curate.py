@@ -284,8 +284,7 @@ def show_change(before: dict[str, int], after: dict[str, int] | None, line: str)
         tone: Tone = "" if then == now else "warn" if then < now else "good"
         value = kit.compact(now) if then == now else f"{kit.compact(now)} → {kit.compact(then)}"
         diff = "" if then == now else f"{then - now:+,}".replace("-", "−")
-        label = "Ready groups" if name == "groups" else f"Plan: {name}"
-        cells.append(kit.Figure(label, value, sub=diff, tone=tone))
+        cells.append(kit.Figure(f"Plan: {name}", value, sub=diff, tone=tone))
     kit.figures(cells, dense=True)
     st.html(kit.caption_html(line))
 

@@ -287,7 +287,7 @@ def rows_tab(plan: Plan) -> None:
         replan(plan.recipe, n_ranks=ranks)
     if n_ranks > 1:
         dealt = layout.dealt
-        shares = ", ".join(f"{len(one):,} rows" for one in dealt.ranks[:8]) + (" …" if n_ranks > 8 else "")
+        shares = ", ".join(kit.counted(len(one), "row") for one in dealt.ranks[:8]) + (" …" if n_ranks > 8 else "")
         st.caption(
             f"Over {n_ranks} ranks: {shares}; the busiest has {dealt.imbalance:.3f} × the mean work (with attention)."
         )

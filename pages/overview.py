@@ -4,6 +4,8 @@ from typing import Any
 
 import streamlit as st
 
+from core.batch.leases import DEFAULT_CHANNEL
+from core.pool.state.sharedsql import READY
 from core.service import Service
 from core.types import View
 from studio import kit, state
@@ -14,6 +16,9 @@ from studio.kit.html_tables import bars
 from studio.widgets.agents.connect_panel import connect_panel
 from studio.widgets.agents.demo import demo_actions
 from studio.widgets.learn.demo import learn_button
+from studio.widgets.plans.current_plan import counts_now, plan_counts
+from studio.widgets.plans.group_credit import group_recipe
+from studio.widgets.plans.recipe_query import link_params
 
 STAGES: tuple[tuple[str, View, str], ...] = (
     ("Captured", View(), "every step in the pool"),
@@ -24,12 +29,10 @@ STAGES: tuple[tuple[str, View, str], ...] = (
     ),
     ("Scored", View({"trajectory_reward_state": "scored"}), "its trajectory has a reward"),
     ("Trainable", View({"trajectory_reward_state": "scored", "trainable": True}), "scored and not excluded by a label"),
-    (
-        "Ready",
-        View({"trajectory_reward_state": "scored", "trainable": True, "complete": True}),
-        "scored and trainable, in a closed trajectory",
-    ),
+    ("Ready", View({"ready": True}), READY),
 )
+PLANNED_STEPS = 200_000
+"""In pools up to this size, the funnel ends with what the active recipe takes."""
 EXACT_TONES: dict[str, Tone] = {"bytes": "warn", "retokenized": "warn", "none": "bad"}
 N_BINS = 24
 
@@ -90,15 +93,23 @@ def figures(service: Service, stats: dict[str, Any]) -> None:
 def funnel(service: Service) -> None:
     kit.section("Funnel", "steps that reach each stage; click one to see them")
     stages = [(label, service.pool.steps.count(view)) for label, view, _ in STAGES]
+    notes = [note for *_, note in STAGES]
+    if stages[0][1] <= PLANNED_STEPS:
+        recipe, origin = group_recipe(DEFAULT_CHANNEL)
+        stages.append(("In the plan", plan_counts(counts_now(View(), recipe))["steps"]))
+        notes.append(f"taken by {recipe.estimator.title} ({origin}), channel {recipe.channel}; a click shows the rest")
     event = kit.plot(
-        distributions.funnel(stages, notes=[note for *_, note in STAGES]),
+        distributions.funnel(stages, notes=notes),
         key="chart-funnel",
         alt="Steps that reach each stage",
         on_select="rerun",
         selection_mode="points",
     )
     if event.selection.points:
-        view = STAGES[event.selection.points[0]["point_index"]][1]
+        place = event.selection.points[0]["point_index"]
+        if place == len(STAGES):
+            state.goto("batch", tab="excluded", **link_params(View(), group_recipe(DEFAULT_CHANNEL)[0]))
+        view = STAGES[place][1]
         state.goto("curate", **state.view_to_query(view))
 
 

@@ -97,7 +97,7 @@ def show(text: str | None, limit: int) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         tab = segmented_choice("Answer", TABS, "tab")
         more = " (there are more)" if result.truncated else ""
-        st.caption(f"{kit.count(len(result.table))} rows{more} in {kit.seconds(result.elapsed_s)}")
+        st.caption(f"{kit.counted(len(result.table), 'row')}{more} in {kit.seconds(result.elapsed_s)}")
         st.space("stretch")
         if st.button("Run again", icon=":material/refresh:", type="tertiary", key="sql-again"):
             del st.session_state["sql-asked"]

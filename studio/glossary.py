@@ -24,7 +24,6 @@ WORDS: dict[str, str] = {
     "annotation": "An appended opinion: reward, quality, trainable, tag, note. Facts never change.",
     "complete": "The trajectory is closed: it gets no further steps.",
     "ready": f"{READY}.",
-    "ready groups": "The groups that a plan with the recipe includes now.",
     "scored": "The trajectory has a reward: set on it, or summed from its steps.",
     "trainable": "A main call sampled without errors, unless a label says otherwise.",
     "view": "A named, saved filter over the pool.",

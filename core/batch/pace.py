@@ -11,16 +11,19 @@ from core.types import PolicyEvent, PolicyEventKind
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """One weight sync: its start and finish, seconds since the epoch; ``finished_at`` None: running."""
+    """One weight sync: its start and finish, seconds since the epoch.
+
+    ``finished_at`` None: it runs, or never finished. ``started_at`` None: the trainer reported only the finish.
+    """
 
     version: int
-    started_at: float
+    started_at: float | None
     finished_at: float | None
 
     @property
     def duration_s(self) -> float | None:
-        """Seconds; None while it runs."""
-        return None if self.finished_at is None else self.finished_at - self.started_at
+        """Seconds; None while it runs, and without a reported start."""
+        return None if self.finished_at is None or self.started_at is None else self.finished_at - self.started_at
 
 
 def syncs(events: Sequence[PolicyEvent]) -> list[Sync]:
@@ -32,12 +35,36 @@ def syncs(events: Sequence[PolicyEvent]) -> list[Sync]:
             if running is not None:
                 weight_syncs.append(Sync(running.version, running.created_at, None))
             running = event
-        elif event.event == PolicyEventKind.SYNC_FINISHED and running is not None:
-            weight_syncs.append(Sync(event.version, running.created_at, event.created_at))
+        elif event.event == PolicyEventKind.SYNC_FINISHED:
+            begun = None if running is None else running.created_at
+            weight_syncs.append(Sync(event.version, begun, event.created_at))
             running = None
     if running is not None:
         weight_syncs.append(Sync(running.version, running.created_at, None))
     return weight_syncs
+
+
+def runs_of(values: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Values of a trainer metric by run: a consumer begins another run when its update counts from the start again.
+
+    Args:
+        values: rows with ``consumer`` and ``update_index``, oldest first; values without an update stay in one run.
+
+    Returns:
+        Name of the run -> its rows. The name is the consumer's, with ``run 2`` and so on from the second run.
+    """
+    runs: dict[str, list[Mapping[str, Any]]] = {}
+    n_runs: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for row in values:
+        consumer, update = str(row["consumer"]), row["update_index"]
+        if consumer not in n_runs or (update is not None and consumer in last and update < last[consumer]):
+            n_runs[consumer] = n_runs.get(consumer, 0) + 1
+        if update is not None:
+            last[consumer] = update
+        number = n_runs[consumer]
+        runs.setdefault(consumer if number == 1 else f"{consumer}, run {number}", []).append(row)
+    return runs
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,10 +185,11 @@ def unsuited(exporter: Exporter, plan: Plan) -> list[Difference]:
     n_unknown = sum(reward is None for reward in rewards)
     named = [f"{n_failed:,} have a reward below {DEFAULT_MIN_REWARD:g}"] if n_failed else []
     named += [f"{n_unknown:,} have no reward"] if n_unknown else []
+    counts = " and ".join(named) or "none failed"
     return [
         Difference(
             f"{exporter.title} trains on every row as a good answer and ignores advantages. The recipe is for "
-            f"{plan.recipe.estimator.title}: of its {len(rewards):,} trajectories {' and '.join(named) or 'none failed'}",
+            f"{plan.recipe.estimator.title}: of its {len(rewards):,} trajectories {counts}",
             "The algorithm SFT with min_reward",
         )
     ]

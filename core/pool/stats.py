@@ -10,7 +10,7 @@ import pyarrow as pa
 from core.pool.cache.cache import Cache
 from core.pool.query import reads
 from core.pool.query.distribution import count_reach, distribution
-from core.pool.query.facets import check_columns, count_facets
+from core.pool.query.facets import check_columns, count_facets, count_trajectories_by
 from core.pool.query.histogram import histogram
 from core.pool.query.viewreader import ViewReader
 from core.pool.query.views import NO_VIEW
@@ -41,6 +41,20 @@ class Stats:
                 return count_facets(snapshot, columns, reads.MAX_VALUES)
 
         facets = self._cache.cached(("facets", view, list(columns)), count)
+        return {name: list(counts) for name, counts in facets.items()}
+
+    def trajectory_facets(self, view: View, columns: Sequence[str]) -> dict[str, list[tuple[Any, int]]]:
+        """Values of each column with their number of trajectories: those with such a step in the view.
+
+        Counted by SQL without an index, about a millisecond per column and thousand steps.
+        """
+        check_columns(columns)
+
+        def count() -> dict[str, list[tuple[Any, int]]]:
+            with reads.explained(view), self._reader.reading(view) as (cursor, seen):
+                return count_trajectories_by(cursor, seen, columns, reads.MAX_VALUES)
+
+        facets = self._cache.cached(("trajectory_facets", view, list(columns)), count)
         return {name: list(counts) for name, counts in facets.items()}
 
     def histogram(self, view: View, column: str, bins: int = 30) -> pa.Table:

@@ -84,12 +84,12 @@ _DIFF = """
 WITH a AS (SELECT * FROM dataset_steps WHERE version_id = $a), b AS (SELECT * FROM dataset_steps WHERE version_id = $b)
 SELECT f.step_uid, t.trajectory_uid,
     CASE WHEN a.step_id IS NULL THEN 'added' WHEN b.step_id IS NULL THEN 'removed' ELSE 'changed' END AS change,
+    f.step_index, f.prompt_uid, coalesce(b.place, a.place) AS place,
     {columns}
 FROM a FULL JOIN b ON a.step_id = b.step_id
 JOIN steps f ON f.step_id = coalesce(a.step_id, b.step_id)
 JOIN trajectories t ON t.trajectory_id = coalesce(a.trajectory_id, b.trajectory_id)
 WHERE a.step_id IS NULL OR b.step_id IS NULL OR {differs}
-ORDER BY coalesce(b.place, a.place), f.step_uid
 """
 
 
@@ -235,13 +235,19 @@ class Versions:
             number, frozen = head["version_id"], head["content_hash"]
             return frozen in (content_hash(cursor, number), _first_hash(cursor, number))
 
-    def diff(self, a: str, b: str, *, limit: int = SHOWN_CHANGES) -> dict[str, Any]:
+    def diff(
+        self, a: str, b: str, *, limit: int = SHOWN_CHANGES, offset: int = 0, change: str | None = None
+    ) -> dict[str, Any]:
         """What differs from version ``a`` to version ``b``.
+
+        Args:
+            limit, offset: the page of ``changes``.
+            change: only steps that were ``added``, ``removed`` or ``changed``; the counts are of all.
 
         Returns:
             ``{a, b, counts: {added, removed, changed, same, by_label: {label: n}}, changes, truncated, recipe}``;
-            ``changes`` are at most ``limit`` steps in plan order: ``{step_uid, trajectory_uid, change, labels: {label:
-            [old, new]}}``.
+            ``changes`` are at most ``limit`` steps in plan order: ``{step_uid, trajectory_uid, prompt_uid, step_index,
+            change, labels: {label: [old, new]}}``.
         """
         compared = (*LABELS, *MASK_COLUMNS)
         columns = ", ".join(f"a.{name} AS a_{name}, b.{name} AS b_{name}" for name in compared)
@@ -257,7 +263,12 @@ class Versions:
                 + f" FROM ({sql}) GROUP BY change",
                 bound,
             )
-            changes = rows(cursor, f"{sql} LIMIT {int(limit)}", bound)
+            changes = rows(
+                cursor,
+                f"SELECT * EXCLUDE (place) FROM ({sql}) WHERE $change::VARCHAR IS NULL OR change = $change"
+                f" ORDER BY place, step_uid LIMIT {int(limit)} OFFSET {int(offset)}",
+                {**bound, "change": change},
+            )
         by_change = {row["change"]: row for row in counted}
         n = {change: by_change.get(change, {"n": 0})["n"] for change in ("added", "removed", "changed")}
         changed = by_change.get("changed", {})
@@ -270,7 +281,7 @@ class Versions:
                 "by_label": {label: changed[f"n_{label}"] for label in compared if changed.get(f"n_{label}")},
             },
             "changes": [_change(row, compared) for row in changes],
-            "truncated": len(changes) < sum(n.values()),
+            "truncated": len(changes) < (sum(n.values()) if change is None else n.get(change, 0)),
             "recipe": [decode(head["recipe"]) for head in heads],
         }
 
@@ -370,7 +381,7 @@ def _public(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _change(row: Mapping[str, Any], compared: Sequence[str]) -> dict[str, Any]:
-    change = {name: row[name] for name in ("step_uid", "trajectory_uid", "change")}
+    change = {name: row[name] for name in ("step_uid", "trajectory_uid", "prompt_uid", "step_index", "change")}
     pairs = {name: [row[f"a_{name}"], row[f"b_{name}"]] for name in compared}
     if change["change"] == "changed":
         pairs = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

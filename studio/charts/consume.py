@@ -99,23 +99,29 @@ def staleness(rows: Sequence[Mapping[str, Any]], *, height: int = 200) -> go.Fig
     return chart
 
 
-def metric(rows: Sequence[Mapping[str, Any]], name: str, *, height: int = 200) -> go.Figure:
-    """One trainer metric over updates, or in order of posting; ``rows``: ``pool.batches.metrics`` of this name."""
-    known = [row for row in rows if row["value"] is not None]
-    by_update = all(row["update_index"] is not None for row in known)
-    chart = theme.figure(
-        go.Scatter(
-            x=[row["update_index"] for row in known] if by_update else list(range(1, len(known) + 1)),
-            y=[row["value"] for row in known],
+def metric(runs: Mapping[str, Sequence[Mapping[str, Any]]], name: str, *, height: int = 200) -> go.Figure:
+    """One trainer metric over updates, or in order of posting: a line per run of a trainer.
+
+    Args:
+        runs: ``core.batch.pace.runs_of`` the rows of ``pool.batches.metrics`` with this name.
+        name: of the metric.
+        height: pixels.
+    """
+    known = {run: [row for row in rows if row["value"] is not None] for run, rows in runs.items()}
+    by_update = all(row["update_index"] is not None for rows in known.values() for row in rows)
+    chart = theme.figure(height=height, xaxis_title="update" if by_update else "posting")
+    for place, (run, rows) in enumerate(known.items()):
+        chart.add_scatter(
+            x=[row["update_index"] for row in rows] if by_update else list(range(1, len(rows) + 1)),
+            y=[row["value"] for row in rows],
+            name=theme.escape(run),
             mode="lines+markers",
-            line={"width": 1.5, "color": theme.GOOD},
+            line={"width": 1.5, "color": theme.SERIES[place % len(theme.SERIES)]},
             marker={"size": 7},
-            customdata=[[row["batch_uid"]] for row in known],
-            hovertemplate=f"{theme.escape(name)} %{{y:.4g}}<br>at %{{x}}<extra></extra>",
-        ),
-        height=height,
-        xaxis_title="update" if by_update else "posting",
-    )
+            customdata=[[row["batch_uid"]] for row in rows],
+            hovertemplate=f"{theme.escape(name)} %{{y:.4g}}<br>at %{{x}}<extra>{theme.escape(run)}</extra>",
+        )
+    chart.update_layout(showlegend=len(known) > 1)
     return chart
 
 

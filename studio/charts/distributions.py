@@ -8,6 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from studio.charts import theme
+from studio.kit.format import percent
 
 HOVER_BIN = "%{customdata[0]:.4g} to %{customdata[1]:.4g}"
 
@@ -55,7 +56,7 @@ def funnel(stages: Sequence[tuple[str, int]], *, notes: Sequence[str], height: i
     )
     # Annotations, not the bars' text: plotly fails on a click on a selectable bar with text.
     for label, n in stages:
-        text = f"{n:,}  ·  {100 * n / first:.0f} %" if first else f"{n:,}"
+        text = f"{n:,}  ·  {percent(n, first)}" if first else f"{n:,}"
         chart.add_annotation(x=n, y=label, text=text, showarrow=False, xanchor="left", xshift=6)
     chart.update_xaxes(visible=False, range=[0, max(first, 1) * 1.42])
     chart.update_yaxes(autorange="reversed", showgrid=False, nticks=None, tickfont={"size": theme.FONT_SIZE})

@@ -104,7 +104,38 @@ function count(n) {
 }
 
 function visible(text) {
-  return text.replace(/\n/g, "⏎").replace(/\t/g, "⇥").replace(/\r/g, "␍")
+  return text.replace(/\n/g, "⏎").replace(/\t/g, "⇥").replace(/\r/g, "␍").replace(UNSEEN, (c) => `⟨${unseenName(c)}⟩`)
+}
+
+// Characters that nobody sees, or that turn the order of others: text that hides something has them.
+const UNSEEN = /[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu
+const UNSEEN_NAMES = {
+  "\u00ad": "SHY", "\u061c": "ALM", "\u200b": "ZWSP", "\u200c": "ZWNJ", "\u200d": "ZWJ", "\u200e": "LRM", "\u200f": "RLM",
+  "\u202a": "LRE", "\u202b": "RLE", "\u202c": "PDF", "\u202d": "LRO", "\u202e": "RLO", "\u2060": "WJ", "\u2066": "LRI",
+  "\u2067": "RLI", "\u2068": "FSI", "\u2069": "PDI", "\ufeff": "BOM",
+}
+// Joiners belong between the parts of an emoji, and between letters of scripts that join.
+const JOINED = /[\p{Extended_Pictographic}\p{Emoji_Modifier}\ufe0f]$|(?!\p{Script=Latin})[\p{L}\p{M}]$/u
+
+function unseenName(character) {
+  return UNSEEN_NAMES[character] ?? "U+" + character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")
+}
+
+// The text as nodes, with what nobody sees shown by its name.
+function markedText(text) {
+  const out = document.createDocumentFragment()
+  let from = 0
+  for (const match of text.matchAll(UNSEEN)) {
+    const character = match[0]
+    const joins = character === "\u200c" || character === "\u200d"
+    if (joins && JOINED.test(text.slice(Math.max(0, match.index - 2), match.index))) continue
+    const mark = element("span", "unseen", unseenName(character))
+    mark.title = `U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}: not seen in the text, or changes its order`
+    out.append(document.createTextNode(text.slice(from, match.index)), mark)
+    from = match.index + character.length
+  }
+  out.append(document.createTextNode(text.slice(from)))
+  return out
 }
 
 // Redraws at most once per frame, whatever calls it.
@@ -137,14 +168,18 @@ const PAGE_CHARS = 20000
 
 // A text of any length: its first piece, and buttons that bring the rest.
 function longText(tag, className, text) {
-  if (text.length <= PAGE_CHARS * 1.2) return element(tag, className, text)
+  if (text.length <= PAGE_CHARS * 1.2) {
+    const whole = element(tag, className)
+    whole.append(markedText(text))
+    return whole
+  }
   const box = element("div", "long")
   const node = element(tag, className)
   const bar = element("div", "morebar")
   let shown = 0
   const show = (upTo) => {
     const end = Math.min(text.length, upTo)
-    node.append(document.createTextNode(text.slice(shown, end)))
+    node.append(markedText(text.slice(shown, end)))
     shown = end
     bar.hidden = shown >= text.length
     state.textContent = `${count(shown)} of ${count(text.length)} characters`

@@ -30,7 +30,7 @@ function draw(component) {
       if (value === null) name.classList.add("faint")
       row.append(element("i", "tick", on ? "✓" : ""), name, element("span", "n mono", count(n)))
       row.style.setProperty("--share", (100 * n) / most + "%")
-      row.title = `${facet.label}: ${value === null ? "none" : value}, ${count(n)} steps${facet.hints?.[value] ? "\n" + facet.hints[value] : ""}`
+      row.title = `${facet.label}: ${value === null ? "none" : value}, ${count(n)} ${data.noun}${facet.hints?.[value] ? "\n" + facet.hints[value] : ""}`
       row.onclick = () => setTriggerValue("toggle", { column: facet.column, value })
       box.append(row)
     }

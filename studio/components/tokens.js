@@ -33,6 +33,8 @@ export default function (component) {
     entropy: decode(data.entropy, Float32Array),
     advantage: decode(data.advantages, Float32Array),
     vocab: new Map(data.vocab.map(([id, text, special]) => [id, { text, special }])),
+    spelled: new Map(data.spelled.map(([start, n, text]) => [start, { n, text }])),
+    within: new Map(data.spelled.flatMap(([start, n]) => Array.from({ length: n }, (_, k) => [start + k, start]))),
     hits: [], hit: -1, hitTokens: new Set(), pinned: -1,
   })
   state.most = { entropy: most(state.entropy), advantage: most(state.advantage) }
@@ -50,6 +52,13 @@ export default function (component) {
   requestAnimationFrame(() => jump(state, data.focus ?? data.diverges ?? data.n_prompt))
   state.cleanup = () => state.observer.disconnect()
   return state.cleanup
+}
+
+// The text that a token adds. Of tokens that spell a character together, the first adds it.
+function addedText(state, index) {
+  const start = state.within.get(index)
+  if (start === undefined) return textOf(state, index)
+  return start === index ? state.spelled.get(start).text : ""
 }
 
 function textOf(state, index) {
@@ -146,6 +155,7 @@ function scroller(state, data) {
   for (let i = 1; i <= n; i++) {
     const length = i - from
     const newline = (textOf(state, i - 1) ?? "").endsWith("\n")
+    if (i < n && state.within.has(i) && state.within.get(i) !== i && !borders.includes(i)) continue
     if (i === n || borders.includes(i) || length >= CHUNK_MAX || (length >= CHUNK_MIN && newline)) {
       cuts.push(i)
       from = i
@@ -159,7 +169,7 @@ function scroller(state, data) {
     let lines = 1
     let width = 0
     for (let i = a; i < b; i++) {
-      const text = textOf(state, i) ?? "00000"
+      const text = addedText(state, i) ?? "00000"
       width += text.length + 1
       if (width > 110 || text.includes("\n")) {
         lines += 1
@@ -188,23 +198,49 @@ function headingAt(state, index) {
 function fill(state, chunk) {
   if (chunk.firstChild) return
   const out = document.createDocumentFragment()
-  for (let i = Number(chunk.dataset.from); i < Number(chunk.dataset.to); i++) {
-    const entry = state.vocab.get(state.ids[i])
-    const chip = element("span", "t")
-    chip.dataset.i = i
-    if (!entry) {
-      chip.textContent = String(state.ids[i])
-      chip.classList.add("raw")
-    } else {
-      if (entry.special) chip.classList.add("special")
-      chip.textContent = visible(entry.text)
+  const to = Number(chunk.dataset.to)
+  for (let i = Number(chunk.dataset.from); i < to; ) {
+    const together = state.spelled.get(i)
+    if (together && i + together.n <= to) {
+      out.append(spelledBox(state, i, together))
+      i += together.n
+      continue
     }
-    colour(state, chip, i)
-    out.append(chip)
+    const entry = state.vocab.get(state.ids[i])
+    out.append(chipOf(state, i))
     if (entry && entry.text.includes("\n")) out.append(element("br"))
+    i += 1
   }
   chunk.append(out)
   chunk.style.minHeight = ""
+}
+
+function chipOf(state, i) {
+  const entry = state.vocab.get(state.ids[i])
+  const chip = element("span", "t")
+  chip.dataset.i = i
+  if (!entry) {
+    chip.textContent = String(state.ids[i])
+    chip.classList.add("raw")
+  } else {
+    if (entry.special) chip.classList.add("special")
+    chip.textContent = visible(entry.text)
+  }
+  colour(state, chip, i)
+  return chip
+}
+
+// A character above the tokens that spell it byte by byte.
+function spelledBox(state, start, { n, text }) {
+  const box = element("span", "spelled")
+  const chips = element("span", "bytes")
+  for (let i = start; i < start + n; i++) {
+    const chip = chipOf(state, i)
+    chip.textContent = chip.textContent.replaceAll("\\x", " ").trim()
+    chips.append(chip)
+  }
+  box.append(element("span", "over", visible(text)), chips)
+  return box
 }
 
 function observe(state) {
@@ -273,7 +309,7 @@ function colour(state, chip, i) {
 
 function paint(state) {
   for (const chunk of state.chunks) {
-    for (const chip of chunk.children) if (chip.dataset.i !== undefined) colour(state, chip, Number(chip.dataset.i))
+    for (const chip of chunk.querySelectorAll("[data-i]")) colour(state, chip, Number(chip.dataset.i))
   }
 }
 
@@ -307,7 +343,7 @@ function find(state, query, status) {
       const parts = []
       let length = 0
       for (let i = 0; i < state.ids.length; i++) {
-        const text = textOf(state, i) ?? `⟨${state.ids[i]}⟩`
+        const text = addedText(state, i) ?? `⟨${state.ids[i]}⟩`
         state.starts[i] = length
         length += text.length
         parts.push(text)
@@ -357,12 +393,20 @@ function step(state, by, status) {
   paint(state)
 }
 
+function spelling(state, i) {
+  const start = state.within.get(i)
+  if (start === undefined) return []
+  const { n, text } = state.spelled.get(start)
+  return [["spells", `${JSON.stringify(text)}, part ${i - start + 1} of ${n}`]]
+}
+
 function describe(state, i) {
   const { data } = state
   const sampled = i >= data.n_prompt
   const text = textOf(state, i)
   const rows = [
     ["text", text === null ? "unknown: no tokenizer for this step" : JSON.stringify(text)],
+    ...spelling(state, i),
     ["id", String(state.ids[i])],
     ["position", `${count(i)} of ${count(state.ids.length)}` + (sampled ? ` · response ${count(i - data.n_prompt)}` : "")],
     ["origin", sampled ? "sampled" : i < data.n_shared ? "prompt, shared with parent" : "prompt, new"],

@@ -18,6 +18,7 @@ def token_view(
     response_ids: ArrayLike | None,
     logprobs: ArrayLike | None,
     vocab: Mapping[int, tuple[str, bool]],
+    spelled: Sequence[tuple[int, int, str]] = (),
     n_shared: int,
     in_loss: bool,
     notes: Sequence[str],
@@ -37,6 +38,7 @@ def token_view(
         response_ids: int32 [R], or None.
         logprobs: float32 [R], nats, NaN where unknown; None when no log-probs were recorded.
         vocab: token id -> (text, is it a special token), for the ids whose text is known.
+        spelled: (first token, number of tokens, text) of the characters that several tokens spell together.
         n_shared: leading prompt tokens shared with the parent step.
         in_loss: whether the response counts in the loss.
         notes: texts for the status line: the source of token texts, and the estimator of the advantages.
@@ -60,6 +62,7 @@ def token_view(
             "diverges": diverges,
             "against": against,
             "vocab": [[token, text, special] for token, (text, special) in vocab.items()],
+            "spelled": [list(one) for one in spelled],
             "in_loss": in_loss,
             "notes": list(notes),
             "focus": focus,
@@ -94,17 +97,23 @@ def timeline(
 
 
 def facet_list(
-    *, facets: Sequence[Mapping[str, Any]], closed: Sequence[str], key: str, toggled: Callable[[], None] = ignore
+    *,
+    facets: Sequence[Mapping[str, Any]],
+    noun: str,
+    closed: Sequence[str],
+    key: str,
+    toggled: Callable[[], None] = ignore,
 ) -> dict[str, Any] | None:
     """Facets with counts; returns ``{"column", "value"}`` of the value that was clicked, once.
 
-    ``toggled`` is called before the page is drawn; the click is in ``st.session_state[key]["toggle"]``.
+    ``noun`` says what is counted. ``toggled`` is called before the page is drawn; the click is in
+    ``st.session_state[key]["toggle"]``.
 
     Each facet is ``{"column", "label", "help", "values": [[value, n], ...], "selected": [value, ...],
     "hints": {value: text}}``.
     """
     result = renderer("facets")(
-        data={"facets": list(facets), "closed": list(closed)}, key=key, on_toggle_change=toggled
+        data={"facets": list(facets), "noun": noun, "closed": list(closed)}, key=key, on_toggle_change=toggled
     )
     clicked: dict[str, Any] | None = result.toggle
     return clicked

@@ -82,7 +82,7 @@ def group_table() -> TableSpec:
             "n_steps": c.NumberColumn("Steps", width=56),
             "n_tokens": c.NumberColumn("Tokens", width=72, format="localized"),
             "reward_mean": c.NumberColumn("Mean", width=58, format="%.3g"),
-            "reward_std": c.NumberColumn("Std", width=58, format="%.3g"),
+            "reward_std": c.NumberColumn("Std", width=58, format="%.3g", help="Sample standard deviation, as in GRPO"),
             "reward_min": c.NumberColumn("Min", width=52, format="%.3g"),
             "reward_max": c.NumberColumn("Max", width=52, format="%.3g"),
             "success_rate": c.ProgressColumn("Success", width=92, format="percent", min_value=0, max_value=1),
@@ -171,6 +171,15 @@ def page_from_query() -> int:
     return max(int(requested), 1) if requested.isdigit() else 1
 
 
+SINGULAR = {
+    "rows": "row",
+    "steps": "step",
+    "trajectories": "trajectory",
+    "groups": "group",
+    "prompt groups": "prompt group",
+}
+
+
 def pagination(n_rows: int, *, key: str, size: int = PAGE_SIZE, noun: str = "rows") -> int:
     """Draw the pagination bar; return the offset of the first row. The page number is kept in the URL."""
     n_pages = max(1, -(-n_rows // size))
@@ -178,6 +187,8 @@ def pagination(n_rows: int, *, key: str, size: int = PAGE_SIZE, noun: str = "row
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         first = (page - 1) * size
         last = min(n_rows, first + size)
+        if n_rows == 1:
+            noun = SINGULAR.get(noun, noun)
         st.caption(f"{count(first + 1 if n_rows else 0)}–{count(last)} of {count(n_rows)} {noun}")
         if n_pages > 1:
             pages = f"{key}-pages"

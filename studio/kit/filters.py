@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -72,6 +72,10 @@ RANGES: dict[str, str] = {
 OTHER_FILTERS = ("tags", "has_notes", "notes", "ready", "correct_state", "created_at")
 """Filters of the popover that are neither ranges nor states."""
 STATES: dict[str, str] = {"trajectory_reward_state": "Trajectory", "reward_state": "Step"}
+TRAJECTORY_FACET_STEPS = 50_000
+"""In pools up to this size, facets beside a list of trajectories count trajectories; in larger ones, steps."""
+
+CountFacets = Callable[[View, Sequence[str]], dict[str, list[tuple[Any, int]]]]
 WHERE_HELP = (
     "A condition over the step columns, for instance `n_response_tokens > 200 and trajectory_reward < 1`. "
     "It can only filter."
@@ -135,10 +139,15 @@ def filter_panel(key: str, *, of_trajectories: bool = False) -> View | None:
             apply_view(View())
         return None
     _ranges(view, key)
-    rows = facet_rows(view)
+    pool = state.service().pool
+    by_trajectory = of_trajectories and pool.steps.count() <= TRAJECTORY_FACET_STEPS
+    rows = facet_rows(view, pool.stats.trajectory_facets if by_trajectory else pool.stats.facets)
+    noun = "trajectories" if by_trajectory else "steps"
+    if rows:
+        st.html(f'<div class="cs-note">Counts of {noun}</div>')
     closed = CLOSED_FACETS if len(rows) > FEW_FACETS else ()
     components.facet_list(
-        facets=rows, closed=closed, key=f"{key}-facets", toggled=partial(_toggle, view, f"{key}-facets")
+        facets=rows, noun=noun, closed=closed, key=f"{key}-facets", toggled=partial(_toggle, view, f"{key}-facets")
     )
     return view
 
@@ -151,13 +160,12 @@ def _toggle(view: View, key: str) -> None:
         state.set_query(page=None)
 
 
-def facet_rows(view: View) -> list[dict[str, Any]]:
+def facet_rows(view: View, count: CountFacets) -> list[dict[str, Any]]:
     """Facets for the component. Counts of a facet ignore its own filter, so that its other values stay visible."""
-    pool = state.service().pool
     filtered = [name for name in FACETS if name in view.filters]
-    counted = pool.stats.facets(view, [name for name in FACETS if name not in filtered])
+    counted = count(view, [name for name in FACETS if name not in filtered])
     for name in filtered:
-        counted |= pool.stats.facets(with_filter(view, name, None), [name])
+        counted |= count(with_filter(view, name, None), [name])
     rows = []
     for name, label in FACETS.items():
         kind = FILTERS[name].kind

@@ -33,9 +33,19 @@ def escape_markdown(value: Any) -> str:
     return _MARKUP.sub(r"\\\1", _ADDRESS.sub(lambda match: match[0] + _WORD_JOINER, line))
 
 
+_ORDER_NAMES = dict(
+    zip(
+        "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069",
+        ("LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI"),
+        strict=True,
+    )
+)
+_ORDER = re.compile(f"[{''.join(_ORDER_NAMES)}]")
+
+
 def caption_html(value: Any) -> str:
-    """A line of captured text as HTML, in the small grey type of a caption."""
-    return f'<div class="cs-quiet">{escape(value)}</div>'
+    """A line of captured text as HTML, in the small grey type of a caption; characters that reorder it are named."""
+    return f'<div class="cs-quiet">{_ORDER.sub(lambda match: f"⟨{_ORDER_NAMES[match[0]]}⟩", escape(value))}</div>'
 
 
 def _known(value: float | None) -> TypeGuard[float]:
@@ -67,6 +77,15 @@ def _digits(value: float) -> str:
     return f"{value:.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
 
 
+def counted(value: int | None, noun: str, plural: str | None = None) -> str:
+    """A count with its noun.
+
+    >>> counted(1, "row"), counted(1200, "row"), counted(2, "trajectory", "trajectories")
+    ('1 row', '1,200 rows', '2 trajectories')
+    """
+    return f"{count(value)} {noun if value == 1 else plural or noun + 's'}"
+
+
 def bytes_text(value: int | None) -> str:
     """Bytes in binary units.
 
@@ -86,13 +105,16 @@ def bytes_text(value: int | None) -> str:
 def percent(part: float | None, total: float | None = 1.0) -> str:
     """``part`` as a percentage of ``whole``; the dash when ``whole`` is 0 or unknown.
 
-    >>> percent(0.314), percent(1, 3), percent(1, 0)
-    ('31.4 %', '33.3 %', '—')
+    >>> percent(0.314), percent(1, 3), percent(1, 0), percent(9999, 10000), percent(1, 1_000_000)
+    ('31.4 %', '33.3 %', '—', '99.9 %', '0.1 %')
     """
     if not _known(part) or not _known(total) or not total:
         return DASH
     share = 100 * part / total
-    return f"{share:.0f} %" if share in (0.0, 100.0) else f"{share:.1f} %"
+    if share in (0.0, 100.0):
+        return f"{share:.0f} %"
+    # Nearly all is not all, and hardly any is not none.
+    return f"{min(max(share, 0.1), 99.9) if 0 < share < 100 else share:.1f} %"
 
 
 def seconds(value: float | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import streamlit as st
 
 from studio.kit.figures import Tone
-from studio.kit.format import escape
+from studio.kit.format import escape, percent
 
 
 def dot_label(label: str, tone: Tone) -> str:
@@ -42,7 +42,7 @@ def bars(items: Iterable[tuple[str, int]], *, total: int | None = None, tones: d
     cells = []
     for label, n in pairs:
         width = 100 * n / top if top else 0
-        share = f"{100 * n / denominator:.1f} %" if denominator else "—"
+        share = percent(n, denominator)
         tone = (tones or {}).get(label, "")
         cells.append(
             f'<div class="k" title="{escape(label)}">{escape(label)}</div>'

@@ -15,7 +15,7 @@ def test_demo_data_then_from_the_funnel_to_curate(studio, watch):
     page = watch(studio.url).page
     page.get_by_role("button", name="Load demo data").click()
     bars = page.locator(".js-plotly-plot").first.locator(".point path")
-    expect(bars).to_have_count(5)
+    expect(bars).to_have_count(6)
     bar = settled_box(bars.nth(3))
     page.mouse.click(bar["x"] + 12, bar["y"] + bar["height"] / 2)
     expect(page).to_have_url(re.compile(r"/curate\?.*trainable=true"))

@@ -42,7 +42,7 @@ def trained(shared_studio):
 def test_a_trainers_batches_are_seen_and_opened(trained, watch):
     studio, _, held = trained
     page = watch(f"{studio.url}/consume").page
-    expect(figure(page, "Ready groups")).to_have_text("3")
+    expect(figure(page, "Groups to fetch")).to_have_text("3")
     expect(figure(page, "Consumed")).to_have_text("2")
     expect(figure(page, "Policy version")).to_have_text("1")
     points = page.locator(".js-plotly-plot").first.locator(".scatterlayer .point")

@@ -9,7 +9,7 @@ const tokens = load("tokens", ["decode", "find", "tokenAt"])
 function found(pieces, query) {
   const state = {
     ids: pieces.map((_, i) => i), vocab: new Map(pieces.map((text, i) => [i, { text, special: false }])),
-    data: { n_prompt: 0, n_shared: 0 }, chunks: [], hits: [], hitTokens: new Set(),
+    spelled: new Map(), within: new Map(), data: { n_prompt: 0, n_shared: 0 }, chunks: [], hits: [], hitTokens: new Set(),
   }
   // Scrolling to the hit needs a page; what was found stands in the state before.
   try {

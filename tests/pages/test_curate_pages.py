@@ -23,7 +23,7 @@ def test_the_funnel_starts_at_what_was_captured_and_ends_at_the_plan(filled, ope
         "Captured, all channels",
         "Candidates",
         *(item.label for item in made.excluded),
-        "Ready: in the plan",
+        "In the plan",
     ]
     left = [int(n.replace(",", "")) for n in re.findall(r'<div class="n">([\d,]+)</div>', page.html)]
     assert left[0] == filled.pool.steps.count(View()) and left[-1] == len(made.steps)
@@ -64,7 +64,7 @@ def test_curate_plans_by_the_recipe_that_trainers_fetch_by(filled, open_page):
     fetched = filled.leases.preview(Fetch("trainer-1"))
     assert (fetched.n_groups, len(fetched.trajectories)) == (1, 2)
     page = open_page("curate")
-    assert figure(page, "Ready groups") == "1"
+    assert figure(page, "Plan: groups") == "1"
     assert figure(page, "Plan: trajectories") == "2"
     assert figure(page, "Plan: steps") == str(len(fetched.steps))
     assert "recipe main v1" in page.html

@@ -58,6 +58,22 @@ def count_by_sql(cursor: Cursor, view: View, columns: Sequence[str], limit: int)
     return facets
 
 
+def count_trajectories_by(cursor: Cursor, view: View, columns: Sequence[str], limit: int) -> dict[str, Counts]:
+    """Values of each column with the number of trajectories that have a step of the view with this value."""
+    condition = compile_view(view)
+    facets: dict[str, Counts] = {}
+    for name in columns:
+        column = STEP_COLUMNS[name]
+        value = f"unnest({column.sql})" if column.kind == "list" else column.sql
+        sql = (
+            f"SELECT value, count(DISTINCT trajectory_id) AS n FROM (SELECT {value} AS value, s.trajectory_id"
+            f" {source_sql(condition, trajectory=column.needs_trajectory)})"
+            " GROUP BY value ORDER BY n DESC, value NULLS LAST LIMIT ?"
+        )
+        facets[name] = [tuple(row) for row in cursor.execute(sql, [*condition.parameters, limit]).fetchall()]
+    return facets
+
+
 def _plain_of_trajectory(column: Column) -> bool:
     return column.sql == f"t.{column.sql.removeprefix('t.')}" and column.kind != "list"
 

@@ -83,7 +83,7 @@ SELECT prompt_uid, channel,
     sum(n_steps)::BIGINT AS n_steps,
     sum(n_prompt_tokens + n_response_tokens)::BIGINT AS n_tokens,
     avg(reward ORDER BY trajectory_id) AS reward_mean,
-    CASE WHEN count(reward) > 0 THEN stddev_pop(reward ORDER BY trajectory_id) END AS reward_std,
+    stddev_samp(reward ORDER BY trajectory_id) AS reward_std,
     min(reward) AS reward_min,
     max(reward) AS reward_max,
     avg((reward > 0.5)::INTEGER) AS success_rate,
@@ -99,7 +99,8 @@ GROUP BY prompt_uid, channel
 def list_groups(cursor: Cursor, view: View, order: str, limit: int | None, offset: int) -> pa.Table:
     """One page of prompt groups, over the trajectories with at least one step of the view.
 
-    ``reward_std`` is the population standard deviation of the known trajectory rewards.
+    ``reward_std`` is the sample standard deviation (ddof 1) of the known trajectory rewards, as GRPO divides by; null
+    for fewer than two.
     """
     condition = matching_trajectories(view)
     ordering = order_sql(parse_order(order, {name: name for name in GROUP_COLUMNS}), "prompt_uid, channel")

@@ -39,9 +39,11 @@ def freeze_tab() -> None:
         kit.figures(
             [
                 kit.Figure("Steps frozen", kit.count(n_steps), help="All matching steps, with their current labels"),
-                kit.Figure("Ready groups", kit.count(counts["groups"]), sub=f"by {recipe.estimator.title}, {origin}"),
-                kit.Figure("Ready trajectories", kit.count(counts["trajectories"])),
-                kit.Figure("Ready tokens", kit.compact(counts["tokens"])),
+                kit.Figure(
+                    "Groups in the plan", kit.count(counts["groups"]), sub=f"by {recipe.estimator.title}, {origin}"
+                ),
+                kit.Figure("Trajectories", kit.count(counts["trajectories"])),
+                kit.Figure("Tokens", kit.compact(counts["tokens"])),
             ],
             dense=True,
         )

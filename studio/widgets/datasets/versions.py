@@ -11,13 +11,15 @@ import streamlit as st
 from core.batch.datasets import version_plan
 from core.export import EXPORTERS
 from studio import kit, state
-from studio.kit.data_tables import version_span
+from studio.kit.data_tables import page_from_query, pagination, version_span
 from studio.kit.figures import Tone
 from studio.kit.html_tables import bars, dot_label, html_table
+from studio.kit.url_choices import segmented_choice
 from studio.widgets.plans.export_job import ExportJob
 from studio.widgets.plans.export_view import show_job
 
-SHOWN_CHANGES = 500
+CHANGES_PER_PAGE = 100
+CHANGES = {"all": "All", "added": "Added", "removed": "Removed", "changed": "Changed"}
 Head = Mapping[str, Any]
 
 
@@ -169,7 +171,8 @@ def diff_tab() -> None:
         then = ("Freeze a view", partial(state.set_query, tab="freeze"))
         kit.empty_state("Two versions are compared", "Freeze another one first.", icon="compare", then=then)
         return
-    a, b = version_from_query(names, "a", names[1]), version_from_query(names, "b", names[0])
+    b = version_from_query(names, "b", version_from_query(names, "version", names[0]))
+    a = version_from_query(names, "a", earlier_version(heads, b))
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         chosen_a = st.selectbox("From", names, index=names.index(a), key=f"diff-a-{a}")
         chosen_b = st.selectbox("to", names, index=names.index(b), key=f"diff-b-{b}")
@@ -177,8 +180,12 @@ def diff_tab() -> None:
         state.set_query(a=chosen_a, b=chosen_b)
         st.rerun()
     uids = {head["name"]: head["version_uid"] for head in heads}
+    requested = state.query("change")
+    change = requested if requested in CHANGES and requested != "all" else None
+    page = page_from_query()
     with st.spinner("Comparing…", show_time=True):
-        difference = _diff(str(state.service().settings.pool_path), uids[a], uids[b], a, b)
+        pool_path = str(state.service().settings.pool_path)
+        difference = _diff(pool_path, uids[a], uids[b], change, page, a, b)
     counts = difference["counts"]
     kit.figures(
         [
@@ -191,7 +198,7 @@ def diff_tab() -> None:
     )
     left, right = st.columns([6, 4], gap="medium")
     with left:
-        step_changes(difference["changes"], difference["truncated"])
+        step_changes(difference["changes"], counts, change)
     with right:
         kit.section("Changed labels", "how many steps")
         bars(list(counts["by_label"].items())) if counts["by_label"] else st.caption("None.")
@@ -199,10 +206,21 @@ def diff_tab() -> None:
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
-def _diff(pool_path: str, a_uid: str, b_uid: str, _a: str, _b: str) -> Mapping[str, Any]:
-    """The difference of two versions, cached since versions never change."""
-    difference: Mapping[str, Any] = state.service().pool.versions.diff(_a, _b, limit=SHOWN_CHANGES)
+def _diff(pool_path: str, a_uid: str, b_uid: str, change: str | None, page: int, _a: str, _b: str) -> Mapping[str, Any]:
+    """A page of the difference of two versions, cached since versions never change."""
+    difference: Mapping[str, Any] = state.service().pool.versions.diff(
+        _a, _b, limit=CHANGES_PER_PAGE, offset=(page - 1) * CHANGES_PER_PAGE, change=change
+    )
     return difference
+
+
+def earlier_version(heads: Sequence[Head], name: str) -> str:
+    """What a version is compared with: the one that it follows, else the one frozen before it, else another."""
+    place = next(place for place, head in enumerate(heads) if head["name"] == name)
+    named = heads[place]["parent"]
+    if named is not None and any(head["name"] == named for head in heads):
+        return str(named)
+    return str(heads[place + 1 if place + 1 < len(heads) else 0]["name"])
 
 
 def version_from_query(names: Sequence[str], param: str, default: str) -> str:
@@ -211,24 +229,41 @@ def version_from_query(names: Sequence[str], param: str, default: str) -> str:
     return requested if requested is not None and requested in names else default
 
 
-def step_changes(rows: Sequence[Mapping[str, Any]], truncated: bool) -> None:
-    """The added, removed and changed steps."""
+def step_changes(rows: Sequence[Mapping[str, Any]], counts: Mapping[str, int], change: str | None) -> None:
+    """A page of the added, removed and changed steps, each with a link to Inspect."""
     tones: dict[str, Tone] = {"added": "good", "removed": "bad", "changed": "warn"}
-    kit.section("Steps", f"the first {SHOWN_CHANGES}" if truncated else "")
-    if not rows:
+    kit.section("Steps", "added, removed, or with other labels")
+    total = sum(counts[name] for name in tones)
+    if not total:
         st.caption("Both contain the same steps with the same labels.")
         return
+    segmented_choice("Change", CHANGES, "change")
     html_table(
-        ("", "step", "what changed"),
+        ("Change", "Prompt group", "Trajectory", "Step", "Labels"),
         [
             (
                 dot_label(row["change"], tones[row["change"]]),
-                kit.uid_html(row["step_uid"], length=28),
-                kit.escape("; ".join(f"{name}: {old} → {new}" for name, (old, new) in row["labels"].items())),
+                kit.uid_html(row["prompt_uid"], length=20),
+                kit.uid_html(row["trajectory_uid"], length=24),
+                f'<a href="{kit.escape(state.link("inspect", step=row["step_uid"]))}" target="_self">'
+                f"{kit.count(row['step_index'])}</a>",
+                "<br>".join(
+                    f"{kit.escape(name)}: {label_text(old)} → {label_text(new)}"
+                    for name, (old, new) in row["labels"].items()
+                ),
             )
             for row in rows
         ],
     )
+    n_shown = total if change is None else counts[change]
+    pagination(n_shown, key=f"diff-{change}", size=CHANGES_PER_PAGE, noun="steps")
+
+
+def label_text(value: Any) -> str:
+    """A label as text; an unknown one is the dash."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return kit.number(value) if isinstance(value, float) else kit.escape(value)
 
 
 def recipe_differences(recipes: Sequence[Mapping[str, Any]], names: tuple[str, str]) -> None:

@@ -75,7 +75,7 @@ def listing(view: View) -> None:
             picked=picked,
             height=640,
             sorting=sorting,
-            opened=lambda uid: open_row(level, uid),
+            opened=lambda uid: open_row(view, level, uid),
         )
         # Counted after the rows are drawn, so that a slow count does not delay them.
         data_tables.pagination(listed.count(view), key=f"inspect-{level}-{view_hash(view)}", noun=LEVELS[level].lower())
@@ -86,14 +86,26 @@ def listing(view: View) -> None:
             selection_bar(view, level, info, now)
 
 
-def open_row(level: str, uid: str) -> None:
-    """Open a row; called before the page is drawn. The page number stays in the URL, for the way back."""
+def open_row(view: View, level: str, uid: str) -> None:
+    """Open a row; called before the page is drawn. The page number stays in the URL, for the way back.
+
+    A trajectory opens at its first step that matches the filters: at the hit of a text search.
+    """
     if level == "trajectories":
-        state.set_query(trajectory=uid, step=None)
+        state.set_query(trajectory=uid, step=first_match(view, uid))
     elif level == "groups":
         state.set_query(group=uid)
     else:
         state.set_query(trajectory=state.service().pool.steps.get(uid)["trajectory_uid"], step=uid)
+
+
+def first_match(view: View, trajectory_uid: str) -> str | None:
+    """The first step of the trajectory that the view holds; None without filters."""
+    if not view.filters and not view.where:
+        return None
+    of_it = View({**view.filters, "trajectory_uid": trajectory_uid}, view.where)
+    rows = state.service().pool.steps.page(of_it, order="step_index", limit=1).to_pylist()
+    return str(rows[0]["step_uid"]) if rows else None
 
 
 def with_columns(spec: data_tables.TableSpec, level: str) -> data_tables.TableSpec:

@@ -87,7 +87,11 @@ def trajectory_pair(pool: Pool, uids: Sequence[str]) -> None:
             state.set_query(compare=None, place=None, trajectory=clicked["uid"], step=None)
         st.rerun()
     with st.container(horizontal=True, vertical_alignment="center", gap="xsmall"):
-        st.caption(f"Step {place + 1} of {last + 1}")
+        indices = dict.fromkeys(
+            kit.count(rollout[place]["step_index"]) for rollout in (one, other) if place < len(rollout)
+        )
+        named = f"Step {' and '.join(indices)}" if len(indices) == 1 else f"Steps {' and '.join(indices)}"
+        st.caption(f"{named} · position {place + 1} of {last + 1}")
         if st.button("", icon=":material/keyboard_arrow_up:", key="previous", shortcut="K", disabled=place == 0):
             state.set_query(place=place - 1)
             st.rerun()

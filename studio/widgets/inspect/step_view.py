@@ -15,7 +15,7 @@ from core.pool.query.lifecycle import STAGES
 from studio import components, state
 from studio.glossary import define
 from studio.kit.figures import section
-from studio.kit.format import DASH, ago, count, escape, escape_markdown, number, seconds, short_uid
+from studio.kit.format import DASH, ago, count, counted, escape, escape_markdown, number, seconds, short_uid
 from studio.kit.html_tables import dot_label, html_table
 from studio.widgets.plans.batches import STATE_TONE, recipe_name
 from studio.widgets.steps.messages import delta, headline
@@ -44,6 +44,10 @@ IDENTITY_TEXT = {
     "inferred": "inferred by the longest shared prefix",
     "producer": "named by the producer",
 }
+
+
+NAMED_TOOLS = 6
+"""Tools whose names stand in the closed list."""
 
 
 def timeline_rows(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -76,8 +80,12 @@ def show_messages(step: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], p
     components.messages_view(uid=str(step["step_uid"]), entries=entries, key="step-messages")
     tools = step.get("tools")
     if tools:
-        names = ", ".join(str((tool.get("function") or tool).get("name", "?")) for tool in tools)
-        with st.expander(f"{len(tools)} tools offered: {escape_markdown(names)}", icon=":material/build:"):
+        names = [str((tool.get("function") or tool).get("name", "?")) for tool in tools]
+        shown = ", ".join(names[:NAMED_TOOLS]) + (
+            f" and {len(names) - NAMED_TOOLS} more" if len(names) > NAMED_TOOLS else ""
+        )
+        title = f"{counted(len(tools), 'tool')} offered: {escape_markdown(shown)}"
+        with st.expander(title, icon=":material/build:"):
             st.code(json.dumps(tools, ensure_ascii=False, indent=2), language="json")
 
 

@@ -33,6 +33,7 @@ def show_tokens(
     """Draw every token of the step; with ``other``, mark the first token that differs from that step."""
     prompt, response = ids_of(step.get("prompt_ids")), ids_of(step.get("response_ids"))
     texts, credit = texts_for(step, settings), step_credit(step)
+    ids = np.concatenate([prompt, response])
     diverges, against = None, ""
     if other is not None:
         diverges = first_divergent(all_ids(step), all_ids(other))
@@ -44,7 +45,8 @@ def show_tokens(
         logprobs=step.get("response_logprobs"),
         entropy=entropies(step, len(response)),
         advantages=credit.advantages if credit.advantages is not None and len(credit.advantages) else None,
-        vocab=texts.vocab(np.concatenate([prompt, response])),
+        vocab=texts.vocab(ids),
+        spelled=texts.spelled(ids),
         n_shared=int(step.get("n_shared_tokens") or 0),
         in_loss=credit.in_loss,
         notes=[credit.why, texts.why],

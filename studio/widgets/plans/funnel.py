@@ -40,7 +40,7 @@ def funnel_table(plan: Plan, captured: tuple[int, int, int] | None = None) -> No
                 )
             )
     counts = plan.remaining[-1]
-    funnel_row(widths, "Ready: in the plan", counts[1], counts[2], counts[3], counts[3], n_total, strong=True)
+    funnel_row(widths, "In the plan", counts[1], counts[2], counts[3], counts[3], n_total, strong=True)
 
 
 def funnel_row(

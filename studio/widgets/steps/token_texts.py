@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from studio.widgets.steps.messages import calls_of, parts_of, reasoning_of
 
@@ -39,6 +40,28 @@ class TokenTexts:
         distinct = np.unique(np.asarray(list(ids) if not isinstance(ids, np.ndarray) else ids, dtype=np.int64))
         return {i: (bytes_text(table[i]), i in special) for i in distinct.tolist() if 0 <= i < len(table)}
 
+    def spelled(self, ids: NDArray[np.int32]) -> list[tuple[int, int, str]]:
+        """The characters that several tokens spell byte by byte: (first token, number of tokens, text).
+
+        Args:
+            ids: int32 [n_tokens].
+        """
+        if self.tokenizer is None:
+            return []
+        table = self.tokenizer.token_bytes
+        partial = [i for i in np.unique(ids).tolist() if 0 <= i < len(table) and not is_text(table[i])]
+        places = np.flatnonzero(np.isin(ids, partial))
+        characters: list[tuple[int, int, str]] = []
+        for run in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1):
+            first, gathered = None, b""
+            for place in run.tolist():
+                first = place if first is None else first
+                gathered += table[int(ids[place])]
+                if is_text(gathered):
+                    characters.append((first, place - first + 1, gathered.decode("utf-8")))
+                    first, gathered = None, b""
+        return characters
+
     def decode(self, ids: Iterable[int]) -> str | None:
         """Text of the ids with special tokens written out; None when no tokenizer fits."""
         if self.tokenizer is None:
@@ -56,6 +79,19 @@ def bytes_text(raw: bytes) -> str:
     (' hello', '\\\\xe2\\\\x86')
     """
     return raw.decode("utf-8", errors="backslashreplace")
+
+
+def is_text(raw: bytes) -> bool:
+    """Whether bytes are whole characters.
+
+    >>> is_text("م".encode()), is_text("م".encode()[:1])
+    (True, False)
+    """
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def texts_for(step: Mapping[str, Any], settings: Settings) -> TokenTexts:

@@ -9,6 +9,7 @@ import streamlit as st
 
 from core.batch.plan import Plan
 from core.batch.recipe import Recipe
+from core.credit.fields import missing_fields
 from core.errors import StudioError
 from core.export import EXPORTERS, estimate_bytes
 from core.types import View
@@ -16,6 +17,7 @@ from studio import kit, state
 from studio.frame.header import page_header
 from studio.kit.data_tables import page_from_query, pagination
 from studio.kit.filters import active_filters, filter_panel
+from studio.kit.html_tables import html_table
 from studio.kit.url_choices import list_choice, segmented_choice
 from studio.widgets.agents.demo import demo_actions
 from studio.widgets.batch.compare import side_by_side, what_if
@@ -39,6 +41,7 @@ TABS = {
 GROUP_ROWS = 200
 TRAJECTORY_ROWS = 2000
 JSON_GROUPS = 20
+OTHER_MESSAGES = 5
 
 
 def batch_page() -> None:
@@ -198,17 +201,31 @@ def mean(values: list[float | None]) -> float | None:
 
 
 def excluded_tab(plan: Plan) -> None:
-    """The funnel of exclusions, and missing inputs."""
-    funnel_table(plan)
+    """Missing inputs, and the funnel of exclusions."""
     missing_inputs(plan)
+    funnel_table(plan)
 
 
 def missing_inputs(plan: Plan) -> None:
-    """Steps that lack fields which the algorithm needs, by uid."""
-    if plan.lacks:
-        kit.section("Missing inputs", f"{plan.recipe.estimator.title} needs these fields")
-        for text in plan.lacks:
-            st.html(f'<div class="cs-note">{kit.escape(text)}</div>')
+    """The fields that the algorithm needs and steps lack, each once, with how to give it."""
+    if not plan.lacks:
+        return
+    kit.section("Missing inputs", f"what {plan.recipe.estimator.title} needs and the steps do not have")
+    fields, others = missing_fields(plan.lacks)
+    rows = [
+        (
+            f"<b>{kit.escape(one.description.partition(':')[0])}</b>{kit.escape(one.description.partition(':')[2])}",
+            kit.escape(one.how),
+            kit.escape(one.example),
+        )
+        for one in fields
+    ]
+    if rows:
+        html_table(["Missing", "How to give it", "First"], rows)
+    for text in others[:OTHER_MESSAGES]:
+        st.html(f'<div class="cs-note">{kit.escape(text)}</div>')
+    if len(others) > OTHER_MESSAGES:
+        st.caption(f"and {kit.count(len(others) - OTHER_MESSAGES)} more of the same kind")
 
 
 def export_tab(plan: Plan) -> None:

@@ -37,11 +37,11 @@ TABS = {
     "history": "History",
 }
 LEVELS = {"trajectory": "Trajectories", "step": "Steps"}
+# Level -> the columns that its table can be sorted by, and the order without a choice.
 ORDERS = {
     "trajectory": (tuple(TRAJECTORY_COLUMNS), "started_at desc"),
     "step": (tuple(STEP_COLUMNS), "created_at desc"),
 }
-"""Level -> the columns that its table can be sorted by, and the order without a choice."""
 KINDS = {
     AnnotationKind.QUALITY: "Quality",
     AnnotationKind.CORRECT: "Correct",
@@ -180,7 +180,8 @@ def action_bar(view: View, target: str, picked: set[str], n_rows: int) -> None:
             key="apply",
         ):
             apply_action(action, view)
-        if picked and st.button("Deselect all", type="tertiary", key="clear-picks"):
+        # Always there, so that the first selected row does not move the table.
+        if st.button("Deselect all", type="tertiary", key="clear-picks", disabled=not picked):
             selection.clear(target)
             st.rerun()
     preview(action, view, ready and n > 0)
@@ -241,10 +242,10 @@ def preview(action: Action, view: View, ready: bool) -> None:
     recipe, origin = effective_recipe(channel_of(view))
     before = plan_counts(counts_now(View(), recipe))
     line = f"Active plan: {recipe.estimator.title} ({origin}), channel {recipe.channel}, whole pool"
+    affected(action, view, ready)
     if not ready:
         show_change(before, None, f"{line}. Select rows, or apply to all matching rows.")
         return
-    affected(action, view)
     if recipe.dataset is not None:
         show_change(before, None, f"{line}. Version {recipe.dataset} is frozen: labels do not change it.")
         return
@@ -260,14 +261,15 @@ def preview(action: Action, view: View, ready: bool) -> None:
     show_change(before, plan_counts(after), line)
 
 
-def affected(action: Action, view: View) -> None:
-    """Counts of everything that the label affects, not only of the rows on this page."""
-    name = f"{action.target}_uid"
-    target_view = view if action.uids is None else View({name: list(action.uids)})
-    counts = state.service().pool.stats.reach(target_view, action.target)
+def affected(action: Action, view: View, ready: bool) -> None:
+    """Counts of everything that the label affects, not only of the rows on this page; dashes before it is chosen."""
+    counts: dict[str, int | None] = dict.fromkeys(("n_groups", "n_trajectories", "n_steps", "n_tokens"))
+    if ready:
+        target_view = view if action.uids is None else View({f"{action.target}_uid": list(action.uids)})
+        counts |= state.service().pool.stats.reach(target_view, action.target)
     kit.figures(
         [
-            kit.Figure("Affects groups", kit.count(counts["n_groups"])),
+            kit.Figure("Groups affected", kit.count(counts["n_groups"])),
             kit.Figure("Trajectories", kit.count(counts["n_trajectories"])),
             kit.Figure("Steps", kit.count(counts["n_steps"])),
             kit.Figure("Tokens", kit.compact(counts["n_tokens"])),

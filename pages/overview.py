@@ -31,8 +31,8 @@ STAGES: tuple[tuple[str, View, str], ...] = (
     ("Trainable", View({"trajectory_reward_state": "scored", "trainable": True}), "scored and not excluded by a label"),
     ("Ready", View({"ready": True}), READY),
 )
+# In pools up to this size, the funnel ends with what the active recipe takes.
 PLANNED_STEPS = 200_000
-"""In pools up to this size, the funnel ends with what the active recipe takes."""
 EXACT_TONES: dict[str, Tone] = {"bytes": "warn", "retokenized": "warn", "none": "bad"}
 N_BINS = 24
 
@@ -164,8 +164,10 @@ def page() -> None:
 
 def wait_for_steps() -> None:
     kit.empty_state(
-        "The pool is empty",
-        "Load the demo steps, run the demo agent, or connect your agent below.",
+        "Nothing is captured yet",
+        "Claw Studio records every model call of your agents with its exact tokens, log-probs and policy version. "
+        "You then see what the agents did, correct rewards and labels, and hand the steps to a trainer: what the pages "
+        "show is what is trained. Start with the demo data, run the demo agent, or connect your own agent below.",
         icon="inbox",
         actions=demo_actions,
     )

@@ -31,8 +31,8 @@ EXAMPLES = {
     ),
 }
 FIRST_TABLES = ("trajectory_state", "step_state", "annotations", "actions", "messages")
+# Keys of the session state: the text in the box, and the URL's query that was last put into it.
 BOX, SHOWN = "sql-box", "sql-shown"
-"""Keys of the session state: the text in the box, and the URL's query that was last put into it."""
 TABS = {"table": "Table", "chart": "Chart", "view": "As a view"}
 
 

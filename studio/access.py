@@ -12,15 +12,14 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
-import streamlit
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
 
 from core.gateway.access.hosts import Hosts, host_of, is_foreign
 from studio import lifecycle
+from studio.document import PATHS, document
 
 _SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
 
@@ -32,8 +31,7 @@ def content_security_policy() -> str:
     Allowed scripts are Streamlit's files, its inline scripts (by hash), and ``blob:`` URLs, by which it imports the
     components of ``studio/components``; only a script that already runs can create one.
     """
-    document = (Path(streamlit.__file__).parent / "static" / "index.html").read_bytes()
-    hashes = [base64.b64encode(hashlib.sha256(text).digest()).decode() for text in _SCRIPT.findall(document)]
+    hashes = [base64.b64encode(hashlib.sha256(text).digest()).decode() for text in _SCRIPT.findall(document())]
     return "; ".join(
         (
             "default-src 'self'",
@@ -83,8 +81,12 @@ class AccessMiddleware:
         elif _is_foreign(headers) and not _is_visit(scope, headers):
             await refuse(scope, receive, send, 403, "Pages of other origins may not use this studio.")
         elif scope["type"] == "http":
-            fresh = _is_visit_to_page(headers) and BROWSER_COOKIE not in headers.get("cookie", "")
-            await self._app(scope, receive, _with_policy(send, new_browser=fresh))
+            if not _is_page(scope, headers):
+                await self._app(scope, receive, _with_policy(send))
+                return
+            page = Response(document(), media_type="text/html", headers={"cache-control": "no-cache"})
+            fresh = f"{BROWSER_COOKIE}=" not in headers.get("cookie", "")
+            await page(dict(scope), receive, _with_policy(send, new_browser=fresh))
         else:
             await self._app(scope, receive, send)
 
@@ -132,8 +134,8 @@ def _is_visit(scope: Scope, headers: Headers) -> bool:
     )
 
 
-def _is_visit_to_page(headers: Headers) -> bool:
-    return headers.get("sec-fetch-dest") == "document"
+def _is_page(scope: Scope, headers: Headers) -> bool:
+    return scope["method"] == "GET" and scope["path"] in PATHS and "text/html" in headers.get("accept", "")
 
 
 def _with_policy(send: Send, *, new_browser: bool = False) -> Send:

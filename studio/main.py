@@ -6,12 +6,21 @@ from pathlib import Path
 
 import streamlit as st
 
+from studio import state
 from studio.frame.sidebar import pool_summary
-from studio.kit import error_boundary
+from studio.kit import error_boundary, short_uid
 from studio.login import admitted
 from studio.nav import DEFAULT_PAGE, PAGES
 
+# URL parameters that name what a page shows.
+SUBJECTS = ("trajectory", "step", "group", "batch", "version")
 ASSETS = Path(__file__).parent / "assets"
+
+
+def tab_title(page: str) -> str:
+    """The browser tab's title: what the page shows, the page, the program."""
+    subject = next((text for name in SUBJECTS if (text := state.query(name))), None)
+    return " · ".join([*([short_uid(subject, 28)] if subject else []), page, "Claw Studio"])
 
 
 def frame() -> None:
@@ -25,6 +34,7 @@ def frame() -> None:
         page = st.Page(info.path, title=info.title, icon=info.icon, default=info.key == DEFAULT_PAGE)
         sections.setdefault(info.section, []).append(page)
     current = st.navigation(sections, expanded=True)
+    st.set_page_config(page_title=tab_title(current.title))
     if not admitted():
         return
     with st.sidebar:

@@ -5,6 +5,7 @@ Producers put these into the step's ``metadata`` (``POST steps``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,52 @@ FIELDS: dict[str, str] = {
     "teacher_logprobs": "metadata.teacher_logprobs: one number per response token, the teacher's log-prob of it",
 }
 """Need -> description of its source, for messages about steps that lack it."""
+
+
+HOW_TO_GIVE: dict[str, str] = {
+    "value": "Send it in the step's metadata (POST /api/v1/steps), or compute it with claw-studio values and choose "
+    "that critic in the recipe.",
+    "token_values": "Send it in the step's metadata (POST /api/v1/steps), or compute it with claw-studio values and "
+    "choose that critic in the recipe.",
+    "anchor": "Send it in the step's metadata (POST /api/v1/steps), or set the option anchor to observation.",
+    "observation": "Capture the calls with their messages.",
+    "baseline": "Send it in the metadata, or sample one rollout of each group at temperature 0.",
+    "logprobs": "Use an engine that returns log-probs.",
+    "teacher_logprobs": "Send them in the step's metadata (POST /api/v1/steps).",
+}
+"""Need -> what a person does to meet it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissingField:
+    """A field that steps lack, once for all of them.
+
+    Attributes:
+        need: key of ``FIELDS``.
+        description: what the field is.
+        how: what a person does to give it.
+        example: the first step or trajectory without it.
+    """
+
+    need: str
+    description: str
+    how: str
+    example: str
+
+
+def missing_fields(messages: Sequence[str]) -> tuple[list[MissingField], list[str]]:
+    """The fields that messages of ``Estimator.lacks`` name, each once; and the messages about something else."""
+    missing: dict[str, MissingField] = {}
+    others = []
+    for message in messages:
+        for need, description in FIELDS.items():
+            if message.endswith(f" lacks {description}"):
+                example = message.removesuffix(f" lacks {description}")
+                missing.setdefault(need, MissingField(need, description, HOW_TO_GIVE[need], example))
+                break
+        else:
+            others.append(message)
+    return list(missing.values()), others
 
 
 @dataclass(frozen=True, slots=True, eq=False)

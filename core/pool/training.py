@@ -15,11 +15,14 @@ from core.pool.query.views import NO_VIEW
 from core.pool.rewards import RewardPolicies, Spec
 from core.pool.state.policyversion import version_in_force
 from core.pool.steps import Steps
-from core.pool.store.database import Database
+from core.pool.store.database import Database, arrow
 from core.pool.trajectories import Trajectories
 from core.pool.values import Values
 from core.tree.sequences import Sequences
 from core.types import View
+
+LOOKED_AT = 500
+"""Steps that tell which fields a channel's producers send."""
 
 
 class TrainingData:
@@ -53,6 +56,21 @@ class TrainingData:
         """A hash of each step's exported facts, string [n], see ``core.pool.query.creditfields.facts_hashes``."""
         with self._db.read() as cursor:
             return facts_hashes(cursor, step_ids)
+
+    def fields_present(self, channel: str, fields: Collection[str]) -> set[str]:
+        """Those of these fields that at least one of the channel's newest ``LOOKED_AT`` steps has."""
+        with self._db.read() as cursor:
+            newest = arrow(
+                cursor,
+                "SELECT step_uid FROM step_state WHERE channel = ? ORDER BY step_id DESC LIMIT ?",
+                [channel, LOOKED_AT],
+            )["step_uid"]
+            table = credit_fields(cursor, newest.combine_chunks(), fields)
+        present = {name for name in fields if table[name].null_count < len(table)}
+        # A greedy rollout is a baseline too.
+        if "greedy" in table.column_names and any(table["greedy"].to_pylist()):
+            present.add("baseline")
+        return present
 
     def version_in_force(self, channel: str) -> int | None:
         """The policy version that staleness counts from (``core.pool.state.policyversion``)."""

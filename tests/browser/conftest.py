@@ -158,10 +158,6 @@ def settled_box(where: Locator, *, still_s: float = 0.5) -> dict[str, float]:
     return eventually(settled)
 
 
-HARMLESS = ("/_stcore/health", "/_stcore/host-config")
-"""Under a deep link Streamlit first asks for these below the page's own path: two 404s, then it finds the root."""
-
-
 class Watched:
     """A browser page that remembers everything that went wrong in it."""
 
@@ -175,8 +171,6 @@ class Watched:
         if message.type != "error":
             return
         address = (message.location or {}).get("url", "")
-        if "404" in message.text and address.endswith(HARMLESS):
-            return
         self.problems.append(f"console error: {message.text} ({address})")
 
     def check(self) -> None:

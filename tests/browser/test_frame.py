@@ -51,7 +51,7 @@ def test_own_fonts_load_from_the_studio_itself(shared_studio, watch):
 
 def test_steps_arrive_on_open_pages_and_in_every_tab(studio, watch):
     overview, collect = watch(studio.url), watch(f"{studio.url}/collect")
-    expect(overview.page.get_by_text("The pool is empty")).to_be_visible()
+    expect(overview.page.get_by_text("Nothing is captured yet")).to_be_visible()
     submit(studio, "t-live", 2)
     expect(overview.page.locator(".cs-fig", has_text="model calls").locator(".v")).to_have_text("2")
     expect(collect.page.locator("[data-testid=stDataFrame]")).to_be_visible()

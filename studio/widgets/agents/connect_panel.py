@@ -33,6 +33,7 @@ def connect_panel() -> None:
         lines, facts = st.columns([5, 4], gap="medium")
         with lines:
             show_snippets(agent, session)
+            untrained_note()
         with facts:
             first_call(session["trajectory_uid"])
             kit.facts(
@@ -56,6 +57,17 @@ def show_snippets(agent: snippets.Agent, session: dict[str, Any]) -> None:
     for snippet in agent.write(filled):
         st.caption(snippet.where)
         st.code(snippet.text, language=snippet.language)
+
+
+def untrained_note() -> None:
+    """Says that the embedded model's answers mean nothing, where calls go to it."""
+    settings = state.service().settings
+    if settings.engine == "local" and settings.local_model_dir is None:
+        st.html(
+            '<div class="cs-note"><b>The embedded model is untrained.</b> Its weights are random, so its answers are '
+            "random words: enough to test capture. For real answers set <code>CLAW_STUDIO_ENGINE</code> to an "
+            "OpenAI-compatible address and restart the studio.</div>"
+        )
 
 
 @kit.live(1.0)

@@ -9,9 +9,10 @@ from typing import Any, get_args
 import streamlit as st
 
 from core.batch.recipe import Recipe, parse_recipe
-from core.credit import REGISTRY, Option
-from core.types import TokenSource
+from core.credit import FIELDS, REGISTRY, Option
+from core.types import TokenSource, View
 from studio import state
+from studio.widgets.plans.current_plan import cached_answer
 from studio.widgets.plans.recipe_query import PARAM, recipe_to_query
 
 TOGGLES = {"require_complete": "Complete trajectories only", "drop_flat_groups": "Skip flat groups"}
@@ -23,8 +24,13 @@ def recipe_editor(recipe: Recipe, channels: Sequence[str], base: Recipe | None =
     """The fields of a recipe. A change is written to the URL, as the difference from ``base``, and reruns the page."""
     edited: dict[str, Any] = {}
     names = list(REGISTRY)
+    lacking = missing_by_algorithm(recipe)
     edited["algorithm"] = st.selectbox(
-        "Algorithm", names, index=names.index(recipe.algorithm), format_func=lambda name: REGISTRY[name].title
+        "Algorithm",
+        names,
+        index=names.index(recipe.algorithm),
+        format_func=lambda name: REGISTRY[name].title + (f" · needs {lacking[name]}" if name in lacking else ""),
+        help="An algorithm that names a need can't run on these steps: none of the newest has what it needs.",
     )
     estimator = REGISTRY[edited["algorithm"]]
     st.caption(f"`{estimator.formula}`")
@@ -64,6 +70,22 @@ def recipe_editor(recipe: Recipe, channels: Sequence[str], base: Recipe | None =
     if wanted.to_json() != recipe.to_json():
         state.set_query(**{PARAM: recipe_to_query(wanted, base)})
         st.rerun()
+
+
+def missing_by_algorithm(recipe: Recipe) -> dict[str, str]:
+    """Algorithm -> the field that it needs with its default options and that no new step of the channel has."""
+    pool = state.service().pool
+    needed = {name: list(one.needs(one.settings({})).fields) for name, one in REGISTRY.items()}
+    fields = sorted({field for names in needed.values() for field in names})
+    of_channel = Recipe(channel=recipe.channel)
+    present = cached_answer(
+        "fields", View(), of_channel, fields, lambda: pool.training.fields_present(recipe.channel, fields)
+    )
+    return {
+        name: FIELDS[lacks[0]].partition(":")[0]
+        for name, fields in needed.items()
+        if (lacks := [field for field in fields if field not in present])
+    }
 
 
 def _data_source(recipe: Recipe) -> dict[str, str | None]:

@@ -106,7 +106,7 @@ def summary_row(summary: dict[str, Any]) -> None:
         [
             kit.Figure("Steps", kit.count(summary.get("n_steps") or len(summary["steps"])), help="step"),
             kit.Figure(
-                "Tokens, once", kit.compact(summary.get("n_unique_tokens")), help="Each stored token counted once"
+                "Unique tokens", kit.compact(summary.get("n_unique_tokens")), help="Each stored token counted once"
             ),
             kit.Figure("Sampled", kit.compact(summary.get("n_response_tokens")), help="Response tokens"),
             kit.Figure("Reward", kit.number(summary.get("reward")), help="reward"),

@@ -223,7 +223,7 @@ def mask_tab(plan: Plan, shown: str) -> None:
             key="mask",
         )
     with right:
-        kit.section("How to read it", "key k is visible to query q iff k ≤ q < end[k]")
+        kit.section("How to read it", "A token sees its own branch up to itself.")
         lengths = sequences.lengths
         separate = int((lengths * (lengths + 1) // 2).sum())
         causal = tree.n_packed * (tree.n_packed + 1) // 2

@@ -22,13 +22,13 @@ export default function (component) {
     const numbers = element("div", "numbers")
     numbers.append(number("reward", row.reward), number("advantage", row.advantage))
     const end = element("span", "acts")
-    if (row.reference) end.append(element("span", "faint", "reference"))
+    if (row.reference) end.append(element("span", "faint", "baseline"))
     else if (data.acts) {
-      const refer = element("button", "plain", "refer")
-      refer.title = "Compare the others with this one"
+      const refer = element("button", "plain", "set as baseline")
+      refer.title = "Compare the other trajectories with this one"
       refer.onclick = () => say("reference", row.uid)
       const compare = element("button", "plain", "compare")
-      compare.title = "Side by side with the reference"
+      compare.title = "Side by side with the baseline"
       compare.onclick = () => say("compare", row.uid)
       end.append(refer, compare)
     }
@@ -39,7 +39,7 @@ export default function (component) {
     body.append(line)
   }
   const legend = element("div", "legend faint")
-  for (const [name, label] of [["same", "same as the reference"], ["own", "differs"], ["parts", "first difference"]]) {
+  for (const [name, label] of [["same", "same as the baseline"], ["own", "differs"], ["parts", "first difference"]]) {
     legend.append(element("i", name), document.createTextNode(label))
   }
   frame.replaceChildren(body, legend)
@@ -64,7 +64,7 @@ function step(row, cell, place, say) {
   low.append(document.createTextNode(count(cell.n_tokens)))
   if (cell.reward !== null) low.append(document.createTextNode("  r " + +cell.reward.toFixed(3)))
   node.append(top, low)
-  const where = parts && row.token !== null ? `\nParts from the reference at token ${count(row.token)}` : parts ? "\nThe reference ends before" : ""
+  const where = parts && row.token !== null ? `\nDiverges from the baseline at token ${count(row.token)}` : parts ? "\nThe baseline ends before this step" : ""
   node.title = `Step ${cell.index}: ${cell.what}\n${count(cell.n_tokens)} sampled tokens${where}`
   node.onclick = () => say("step", cell.uid)
   return node

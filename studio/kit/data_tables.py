@@ -45,7 +45,7 @@ def trajectory_table() -> TableSpec:
             "channel": c.TextColumn("Channel", width=70),
             "n_steps": c.NumberColumn("Steps", width=56, format="localized"),
             "tokens": c.NumberColumn(
-                "Tokens, once", width=88, format="localized",
+                "Unique tokens", width=96, format="localized",
                 help="Each stored token counted once; a batch counts a prompt again in every step that has it",
             ),
             "reward": c.NumberColumn("Reward", width=68, format="%.3g", help="Empty means unscored, which is not 0"),

@@ -66,7 +66,7 @@ def test_two_trajectories_open_where_they_part(filled, open_page):
     page = open_page("inspect", compare=["traj-0-0", "traj-0-1"])
     assert page.failures == []
     parts = components(page, "siblings")[0]["rows"][1]["parts"]
-    assert figure(page, "First difference") == f"at step {parts}"
+    assert figure(page, "First difference") == f"step {parts}"
     assert f"Step {parts + 1} of" in " ".join(caption.value for caption in page.app.caption)
     steps = (
         len(filled.pool.trajectories.get("traj-0-0")["steps"]),

@@ -163,7 +163,7 @@ def test_a_plan_of_a_version_is_shown_as_it_was_frozen(filled, open_page):
     assert now.n_groups and len(now.trajectories) < len(frozen.trajectories)
     page = open_page("batch")
     assert figure(page, "Trajectories") == str(len(now.trajectories))
-    box = next(box for box in page.app.selectbox if box.label == "Trained on")
+    box = next(box for box in page.app.selectbox if box.label == "Training data")
     box.select(("dataset", "v1")).run()
     assert page.failures == []
     assert figure(page, "Trajectories") == str(len(frozen.trajectories))

@@ -28,7 +28,7 @@ SWEEPS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "max_prompt_tokens": ("Longest prompt", (512, 1024, 2048, 4096, 8192, 16384, 32768, None)),
     "max_response_tokens": ("Longest response", (32, 64, 128, 256, 512, 1024, 4096, None)),
     "require_complete": ("Complete only", (True, False)),
-    "drop_flat_groups": ("Skip flat groups", (False, True)),
+    "drop_flat_groups": ("Skip groups without reward variance", (False, True)),
 }
 """Recipe field -> its label and the values that are tried."""
 NOUNS = {"n_groups": "groups", "n_trajectories": "trajectories", "n_steps": "steps", "n_tokens": "tokens"}

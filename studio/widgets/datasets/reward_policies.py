@@ -31,13 +31,13 @@ def rewards_tab() -> None:
         if adopted and st.button("Back to the newest reward", key="policy-none"):
             pool.rewards.adopt(channel, None, author=state.author())
             st.rerun()
-        spoken = pool.rewards.sources(channel=channel)
-        kit.section("Sources", "trajectories by source of reward")
-        bars([(row["source"], row["n_trajectories"]) for row in spoken]) if spoken else st.caption("None.")
-        policy = rule_editor([row["source"] for row in spoken])
+        sources = pool.rewards.sources(channel=channel)
+        kit.section("Reward sources", "scored trajectories of each")
+        bars([(row["source"], row["n_trajectories"]) for row in sources]) if sources else st.caption("None.")
+        policy = rule_editor([row["source"] for row in sources])
     with right:
         if policy is None:
-            kit.empty_state("Name a source", "This rule needs at least one source.", icon="hearing")
+            kit.empty_state("Choose a reward source", "This rule needs at least one.", icon="rule")
             return
         preview(policy, channel)
         adopt_form(policy, channel)
@@ -59,7 +59,7 @@ def rule_editor(sources: list[str]) -> dict[str, Any] | None:
         kept = {source: weight for source, weight in weights.items() if weight > 0}
         return {"rule": name, "weights": kept, "missing": missing} if kept else None
     chosen = st.multiselect(
-        "In this order" if name == "precedence" else "Only from",
+        "Reward sources, first available" if name == "precedence" else "Use only",
         sources,
         default=sources if name == "precedence" else [],
         accept_new_options=True,

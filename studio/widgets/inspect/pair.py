@@ -188,7 +188,7 @@ def trajectory_figures(members: Sequence[Row], one: Sequence[Row], other: Sequen
     versions = [version_span(m["policy_version_min"], m["policy_version_max"]) or kit.DASH for m in members]
     kit.figures(
         [
-            kit.Figure("First difference", "none" if parts is None else f"at step {kit.count(parts)}"),
+            kit.Figure("First difference", "none" if parts is None else f"step {kit.count(parts)}"),
             kit.Figure("Main steps", f"{len(one)} | {len(other)}"),
             kit.Figure("Reward", both_values(a, b, "reward")),
             kit.Figure("Sampled", both_values(a, b, "n_response_tokens")),

@@ -110,7 +110,7 @@ def _trajectory(pool: Pool, uid: str) -> ReviewItem:
     facts = [
         kit.Figure("Steps", kit.count(trajectory["n_steps"]), sub="complete" if trajectory["complete"] else "open"),
         kit.Figure("Reward", kit.number(trajectory["reward"]), sub=str(trajectory.get("outcome") or "")),
-        kit.Figure("Tokens, once", kit.compact(trajectory["n_unique_tokens"])),
+        kit.Figure("Unique tokens", kit.compact(trajectory["n_unique_tokens"])),
         kit.Figure("Agent", str(trajectory.get("agent") or kit.DASH), sub=str(trajectory.get("prompt_uid") or "")),
     ]
     entries = conversation(pool.steps.get(last)) if last else []

@@ -15,7 +15,19 @@ from studio import state
 from studio.widgets.plans.current_plan import cached_answer
 from studio.widgets.plans.recipe_query import PARAM, recipe_to_query
 
-TOGGLES = {"require_complete": "Complete trajectories only", "drop_flat_groups": "Skip flat groups"}
+TOGGLES = {"require_complete": "Complete trajectories only", "drop_flat_groups": "Skip groups without reward variance"}
+
+CHOICES = {
+    "fifo": "Oldest first",
+    "newest": "Newest first",
+    "difficulty": "Closest to a mean reward",
+    "variance": "Widest reward spread first",
+    "first": "Keep the first",
+    "spread": "Keep the best and the worst",
+    "all": "All steps",
+    "last_step": "Last step only",
+}
+"""Values of the recipe's choices -> their text."""
 
 REWARD_SOURCES = ("human", "verifier", "judge", "service", "complete", "steps")
 
@@ -47,7 +59,7 @@ def recipe_editor(recipe: Recipe, channels: Sequence[str], base: Recipe | None =
         left, "Max staleness", "max_staleness", recipe.max_staleness, "any", least=0
     )
     edited["policy_version"] = _integer_input(
-        right, "Counted from", "policy_version", recipe.policy_version, "newest", least=0
+        right, "Current policy version", "policy_version", recipe.policy_version, "newest", least=0
     )
     edited["token_budget"] = int(
         st.number_input("Token budget of a row", 1, value=recipe.token_budget, step=1024, help=_doc("token_budget"))
@@ -99,7 +111,7 @@ def _data_source(recipe: Recipe) -> dict[str, str | None]:
     current = next((one for one in titles if one in (("dataset", recipe.dataset), ("view", recipe.view))), None)
     options = list(titles)
     chosen = st.selectbox(
-        "Trained on",
+        "Training data",
         options,
         index=options.index(current),
         format_func=titles.__getitem__,
@@ -112,17 +124,23 @@ def _data_source(recipe: Recipe) -> dict[str, str | None]:
 def _order_and_limits(recipe: Recipe) -> dict[str, Any]:
     """The fields that most recipes leave at their defaults."""
     edited: dict[str, Any] = {}
-    for name, label in (("order", "Groups first"), ("balance", "Of too many rollouts")):
+    for name, label in (("order", "Group order"), ("balance", "If a group has extra rollouts")):
         choices = list(get_args(Recipe.model_fields[name].annotation))
-        edited[name] = st.selectbox(label, choices, index=choices.index(getattr(recipe, name)), help=_doc(name))
+        edited[name] = st.selectbox(
+            label,
+            choices,
+            index=choices.index(getattr(recipe, name)),
+            format_func=CHOICES.__getitem__,
+            help=_doc(name),
+        )
     edited["difficulty_target"] = recipe.difficulty_target
     if edited["order"] == "difficulty":
         edited["difficulty_target"] = st.number_input(
-            "Mean reward wanted", value=recipe.difficulty_target, step=0.1, help=_doc("difficulty_target")
+            "Target mean reward", value=recipe.difficulty_target, step=0.1, help=_doc("difficulty_target")
         )
     left, right = st.columns(2)
-    edited["min_rollouts"] = _integer_input(left, "Fewest rollouts", "min_rollouts", recipe.min_rollouts, "no fewer")
-    edited["max_uses"] = _integer_input(right, "Uses", "max_uses", recipe.max_uses, "any number")
+    edited["min_rollouts"] = _integer_input(left, "Minimum rollouts", "min_rollouts", recipe.min_rollouts, "all")
+    edited["max_uses"] = _integer_input(right, "Maximum uses", "max_uses", recipe.max_uses, "any number")
     edited["max_prompt_tokens"] = _integer_input(
         left, "Longest prompt", "max_prompt_tokens", recipe.max_prompt_tokens, "any"
     )
@@ -133,13 +151,19 @@ def _order_and_limits(recipe: Recipe) -> dict[str, Any]:
         "Temperature", min_value=0.0, value=recipe.temperature, placeholder="any", help=_doc("temperature")
     )
     losses = list(get_args(Recipe.model_fields["loss"].annotation))
-    edited["loss"] = right.selectbox("Steps in the loss", losses, index=losses.index(recipe.loss), help=_doc("loss"))
+    edited["loss"] = right.selectbox(
+        "Steps in the loss",
+        losses,
+        index=losses.index(recipe.loss),
+        format_func=CHOICES.__getitem__,
+        help=_doc("loss"),
+    )
     listed = list(recipe.rewards) if isinstance(recipe.rewards, tuple) else []
     named: Any = (
         [] if isinstance(recipe.rewards, tuple) else recipe.rewards
     )  # the name of a reward policy is kept as it is
     sources = st.multiselect(
-        "Rewards, first available",
+        "Reward source priority",
         list(dict.fromkeys([*listed, *REWARD_SOURCES])),
         default=listed,
         accept_new_options=True,

@@ -39,7 +39,7 @@ def as_chart(table: pa.Table) -> None:
         y = st.selectbox("Y", numeric, index=next((i for i, n in enumerate(numeric) if n != x), 0), key="sql-y")
         part = st.selectbox("Split by", [None, *names], format_func=lambda n: n or "nothing", key="sql-part")
         kind = st.segmented_control(
-            "As", list(KINDS), default="bar", format_func=KINDS.__getitem__, required=True, key="sql-kind"
+            "Chart type", list(KINDS), default="bar", format_func=KINDS.__getitem__, required=True, key="sql-kind"
         )
     kit.plot(chart_figure(table, x, y, part, kind), key=f"sql-chart-{x}-{y}-{part}-{kind}", alt=f"{y} over {x}")
 

@@ -164,10 +164,22 @@ class StudioClient:
         common = known(prompt_uid=prompt_uid, channel=channel, agent=agent, policy_version=policy_version)
         return Rollout(self, trajectory_uid or new_uid(), common, dict(metadata or {}), buffer)
 
-    def complete(self, trajectory_uid: str, *, reward: float | None = None, outcome: str | None = None) -> None:
-        """Close a trajectory. ``reward=None`` leaves it unscored, which is not 0."""
+    def complete(
+        self,
+        trajectory_uid: str,
+        *,
+        reward: float | None = None,
+        outcome: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Close a trajectory. ``reward=None`` leaves it unscored, which is not 0.
+
+        ``metadata`` may say why: ``verifier``, ``reward_components`` (name -> number), ``reward_reason`` and
+        ``reward_details``. The pages show them beside the reward.
+        """
         path = f"/api/v1/trajectories/{quote(trajectory_uid, safe='')}/complete"
-        self.call("POST", path, {"reward": reward_of(reward), "outcome": outcome}, repeat=True)
+        body = {"reward": reward_of(reward), "outcome": outcome, "metadata": dict(metadata or {})}
+        self.call("POST", path, body, repeat=True)
 
     def complete_many(self, rewards: Mapping[str, float | None]) -> None:
         """Complete trajectories, uid -> reward, by one request. One that is unknown refuses all."""

@@ -20,6 +20,7 @@ from studio.widgets.inspect.listing import listing
 from studio.widgets.inspect.pair import pair_page
 from studio.widgets.inspect.token_view import comparison_picker, show_tokens
 from studio.widgets.labels.panel import Target, annotation_history, label_panel
+from studio.widgets.labels.reward_reason import show_reward_reason
 
 TABS = {
     "messages": ":material/forum: Messages",
@@ -77,6 +78,7 @@ def trajectory_page(uid: str) -> None:
     with middle, kit.error_boundary():
         chosen_step(chosen, uids, steps)
     with right, kit.error_boundary():
+        show_reward_reason(uid)
         labels(uid, chosen, summary)
 
 

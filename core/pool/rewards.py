@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from core.errors import InvalidInput, NotFound
+from core.pool.query.rewardreason import RewardReason, explain_rewards
 from core.pool.state.adoption import adopted, set_newest_rewards
 from core.pool.state.derive import derive_group_state
 from core.pool.state.rewardrules import rule_sql
@@ -200,6 +201,12 @@ class RewardPolicies:
             work.trajectory_opinions()
             derive_group_state(work)
         return self.adopted(channel)
+
+    def reasons(self, trajectory_uids: Sequence[str]) -> dict[str, RewardReason]:
+        """Why these trajectories have their rewards, by uid: who gave them, with which components and reason."""
+        policies = self.all_adopted()
+        with self._db.read() as cursor:
+            return explain_rewards(cursor, trajectory_uids, policies)
 
     def adopted(self, channel: str) -> dict[str, Any] | None:
         """``{channel, name, version, policy, author, adopted_at}``, or None: the newest reward counts."""

@@ -82,5 +82,6 @@ def run_rollout(
         if result.outcome == "interrupted":
             return Rollout(task.task_uid, session.trajectory_uid, result.outcome, result.n_turns, None)
         judged = score(workspace, task.check)
-    studio.complete(session.trajectory_uid, reward=judged.value, outcome=result.outcome)
+    reasons = {"verifier": task.check.get("verifier"), "reward_details": dict(judged.details)}
+    studio.complete(session.trajectory_uid, reward=judged.value, outcome=result.outcome, metadata=reasons)
     return Rollout(task.task_uid, session.trajectory_uid, result.outcome, result.n_turns, judged, judged.error)

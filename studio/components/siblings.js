@@ -21,6 +21,8 @@ export default function (component) {
     if (!row.complete) title.append(element("span", "badge", "open"))
     const numbers = element("div", "numbers")
     numbers.append(number("reward", row.reward), number("advantage", row.advantage))
+    const why = element("div", "faint why", row.why)
+    why.title = row.why
     const end = element("span", "acts")
     if (row.reference) end.append(element("span", "faint", "baseline"))
     else if (data.acts) {
@@ -34,6 +36,7 @@ export default function (component) {
     }
     numbers.append(end)
     head.append(title, numbers)
+    if (row.why) head.append(why)
     line.append(head)
     row.cells.forEach((cell, place) => line.append(step(row, cell, place, say)))
     body.append(line)

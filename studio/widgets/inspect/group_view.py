@@ -13,6 +13,7 @@ from studio import components, kit, state
 from studio.kit import data_tables
 from studio.kit.filters import apply_view
 from studio.widgets.inspect.divergence import find_divergence
+from studio.widgets.labels.reward_reason import headline as reward_headline
 from studio.widgets.plans.group_credit import exclusion_reason, group_plan
 from studio.widgets.steps.messages import headline
 
@@ -124,6 +125,7 @@ def sibling_rows(
 ) -> list[dict[str, Any]]:
     """Rows for ``components.siblings``, one per trajectory."""
     rows = []
+    reasons = pool.rewards.reasons([member["trajectory_uid"] for member in members])
     for member in members:
         uid = member["trajectory_uid"]
         parting = None if uid == reference else find_divergence(pool.steps, steps[reference], steps[uid])
@@ -132,6 +134,7 @@ def sibling_rows(
                 "uid": uid,
                 "name": kit.short_uid(uid, 24),
                 "reward": member["reward"],
+                "why": reward_headline(reasons[uid]) if uid in reasons else "",
                 "advantage": advantages.get(uid),
                 "quality": member["quality"],
                 "complete": bool(member["complete"]),

@@ -16,6 +16,7 @@ from studio.kit.url_choices import segmented_choice
 from studio.widgets.inspect.divergence import find_divergence, first_divergent
 from studio.widgets.inspect.group_view import sibling_rows, steps_of
 from studio.widgets.inspect.token_view import all_ids, show_tokens
+from studio.widgets.labels.reward_reason import reason_html, reasons_of
 from studio.widgets.plans.group_credit import group_plan
 from studio.widgets.steps.continuation import continuation
 from studio.widgets.steps.messages import answer, cards
@@ -63,6 +64,7 @@ def trajectory_pair(pool: Pool, uids: Sequence[str]) -> None:
         raise NotFound("One of the two has no step yet.", field="compare")
     parting = find_divergence(pool.steps, one, other)
     trajectory_figures(members, one, other, None if parting is None else parting.place)
+    reward_reasons([str(member["trajectory_uid"]) for member in members])
     last = max(len(one), len(other)) - 1
     requested = state.query("place")
     first = 0 if parting is None else parting.place
@@ -101,6 +103,15 @@ def trajectory_pair(pool: Pool, uids: Sequence[str]) -> None:
     side_by_side(
         *(pool.steps.get(rollout[place]["step_uid"]) if place < len(rollout) else None for rollout in (one, other))
     )
+
+
+def reward_reasons(uids: list[str]) -> None:
+    """Why the two trajectories have their rewards, in two columns."""
+    reasons = reasons_of(uids)
+    now = state.service().clock()
+    for column, uid in zip(st.columns(2, gap="small"), uids, strict=True):
+        if uid in reasons:
+            column.html(f'<div class="cs-why">{reason_html(reasons[uid], now)}</div>')
 
 
 def side_by_side(one: Row | None, other: Row | None) -> None:

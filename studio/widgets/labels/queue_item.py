@@ -11,6 +11,8 @@ import streamlit as st
 from core.pool import Pool
 from core.types import View
 from studio import components, kit, state
+from studio.widgets.labels.reward_reason import headline as reward_headline
+from studio.widgets.labels.reward_reason import reasons_of, show_reward_reason
 from studio.widgets.steps.continuation import continuation
 from studio.widgets.steps.messages import answer, cards, delta, headline
 
@@ -28,6 +30,7 @@ class ReviewItem:
         members: trajectories of a group, else empty.
         facts: figures shown above it.
         columns: title, and cards for ``components.messages_view``, of each column.
+        task: the beginning of the task's text.
     """
 
     level: str
@@ -36,6 +39,7 @@ class ReviewItem:
     members: tuple[str, ...]
     facts: list[kit.Figure]
     columns: list[tuple[str, list[dict[str, Any]]]] = field(default_factory=list)
+    task: str = ""
 
 
 def load_item(pool: Pool, level: str, uid: str) -> ReviewItem:
@@ -53,7 +57,10 @@ def draw_item(item: ReviewItem) -> None:
         st.html(f"<code>{kit.escape(item.uid)}</code>", width="content")
         if st.button("Open in Inspect", icon=":material/open_in_new:", type="tertiary", key="review-open"):
             state.goto("inspect", **link)
+    if item.task:
+        st.html(f'<div class="cs-task"><b>Task</b> {kit.escape(item.task)}</div>')
     if item.level != "group":
+        show_reward_reason(item.trajectory_uid)
         components.messages_view(uid=item.uid, entries=item.columns[0][1], key="review-messages")
         return
     for start in range(0, len(item.columns), 2):
@@ -83,6 +90,11 @@ def _last_main_step(steps: Sequence[Mapping[str, Any]]) -> str | None:
     return uids[-1] if uids else None
 
 
+def task_of(pool: Pool, trajectory_uid: str) -> str:
+    """The beginning of the trajectory's task."""
+    return str(pool.trajectories.get(trajectory_uid, tokens=False).get("prompt_preview") or "")
+
+
 def _step(pool: Pool, uid: str) -> ReviewItem:
     step = pool.steps.get(uid)
     parent = pool.steps.get(step["parent_step_uid"]) if step.get("parent_step_uid") else None
@@ -101,6 +113,7 @@ def _step(pool: Pool, uid: str) -> ReviewItem:
         (),
         facts,
         [("", delta(step, parent=parent, later=continuation(pool, step)))],
+        task_of(pool, step["trajectory_uid"]),
     )
 
 
@@ -114,20 +127,22 @@ def _trajectory(pool: Pool, uid: str) -> ReviewItem:
         kit.Figure("Agent", str(trajectory.get("agent") or kit.DASH), sub=str(trajectory.get("prompt_uid") or "")),
     ]
     entries = conversation(pool.steps.get(last)) if last else []
-    return ReviewItem("trajectory", uid, uid, (), facts, [("", entries)])
+    return ReviewItem("trajectory", uid, uid, (), facts, [("", entries)], task_of(pool, uid))
 
 
 def _group(pool: Pool, uid: str) -> ReviewItem:
     row = pool.groups.get(uid)
     members = row["trajectories"]
     columns = []
+    reasons = reasons_of([member["trajectory_uid"] for member in members])
     for member in members:
         steps = pool.steps.page(
             View({"trajectory_uid": member["trajectory_uid"]}), order="step_index", limit=None
         ).to_pylist()
         last = _last_main_step(steps)
         entries = answer(pool.steps.get(last)) if last else []
-        reward = f"reward <b>{kit.number(member['reward'])}</b>"
+        why = reward_headline(reasons[member["trajectory_uid"]]) if member["trajectory_uid"] in reasons else ""
+        reward = f"reward <b>{kit.number(member['reward'])}</b> {kit.escape(why)}"
         title = f"{kit.escape(member['trajectory_uid'])} · {reward} · {len(steps)} steps"
         columns.append((title, entries))
     facts = [
@@ -137,5 +152,11 @@ def _group(pool: Pool, uid: str) -> ReviewItem:
         kit.Figure("Task", str(row.get("prompt_preview") or kit.DASH)[:60]),
     ]
     return ReviewItem(
-        "group", uid, members[0]["trajectory_uid"], tuple(m["trajectory_uid"] for m in members), facts, columns
+        "group",
+        uid,
+        members[0]["trajectory_uid"],
+        tuple(m["trajectory_uid"] for m in members),
+        facts,
+        columns,
+        str(row.get("prompt_preview") or ""),
     )

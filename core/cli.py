@@ -33,6 +33,8 @@ app = typer.Typer(name="claw-studio", help="Data studio for agentic reinforcemen
 
 TIMEOUT_S = 3600.0
 """HTTP timeout of a command, seconds; long, because an export responds only when its files are written."""
+EVERY_STEP = '{"algorithm": "sft", "options": {"min_reward": null}}'
+"""The recipe of steps that a critic values: failures too, scored or not."""
 
 
 def read_settings(**overrides: Any) -> Settings:
@@ -231,7 +233,7 @@ def values(
     ] = None,
     data: DataOption = None,
     where: Annotated[str, typer.Option(help="Expression over step columns")] = "",
-    recipe: Annotated[str, typer.Option(help="Recipe as JSON; selects the steps")] = '{"algorithm": "sft"}',
+    recipe: Annotated[str, typer.Option(help="Recipe as JSON; selects the steps")] = EVERY_STEP,
 ) -> None:
     """Compute a critic's value of the state before each step of a plan, for step_gae and token_gae (value_model)."""
     body = {

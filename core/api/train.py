@@ -67,7 +67,9 @@ def compute_values(call: Call, body: ComputeValuesIn) -> Any:
 
     The model must have a value head.
     """
-    target_plan = plan(call.deps.pool, body.view.view(), parse_recipe({"algorithm": "sft", **body.recipe}))
+    # A critic learns from failures too.
+    every_step = {} if "algorithm" in body.recipe else {"algorithm": "sft", "options": {"min_reward": None}}
+    target_plan = plan(call.deps.pool, body.view.view(), parse_recipe({**every_step, **body.recipe}))
     table = value_steps(target_plan, call.deps.pool.training, body.model_dir)
     return {"model": body.name, "accepted": call.deps.pool.values.store(body.name, table)}
 

@@ -67,7 +67,7 @@ def test_two_trajectories_open_where_they_part(filled, open_page):
     assert page.failures == []
     parts = components(page, "siblings")[0]["rows"][1]["parts"]
     assert figure(page, "First difference") == f"step {parts}"
-    assert f"Step {parts + 1} of" in " ".join(caption.value for caption in page.app.caption)
+    assert f"position {parts + 1} of" in " ".join(caption.value for caption in page.app.caption)
     steps = (
         len(filled.pool.trajectories.get("traj-0-0")["steps"]),
         len(filled.pool.trajectories.get("traj-0-1")["steps"]),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from core.gateway.telemetry.stats import CallEvent
 from core.types import View
+from tests.studio.conftest import known_steps
 
 OWN_PAGES = ("overview", "collect", "settings")
 
@@ -59,7 +61,7 @@ def test_connect_gives_each_agent_one_key(service, open_page):
     key = re.search(r"cs-\S+?(?=\")", code)
     assert key, code
     assert f"{service.base_url}/v1" in code
-    assert page.app.session_state["sessions"]["codex"]["api_key"] == key.group(0)
+    assert service.keys.resolve(key.group(0)).agent == "codex"
     again = page.app.run()
     assert key.group(0) in "\n".join(block.value for block in again.code)
     assert [row["agent"] for row in service.pool.journal.sessions()] in ([], ["codex"])
@@ -68,7 +70,9 @@ def test_connect_gives_each_agent_one_key(service, open_page):
 def test_first_call_is_ticked(filled, open_page):
     page = open_page("overview")
     assert "Waiting for the first call" in page.html
-    page.app.session_state["sessions"]["openai"]["trajectory_uid"] = "t00"
+    key = re.search(r"cs-[\w-]{43}", "\n".join(block.value for block in page.app.code))
+    trajectory = filled.keys.resolve(key.group(0)).trajectory_uid
+    filled.pool.steps.append([replace(known_steps()[0], step_uid="first", trajectory_uid=trajectory)])
     page.app.run()
     assert "First call seen" in page.html
 

@@ -115,7 +115,7 @@ const UNSEEN_NAMES = {
   "\u2067": "RLI", "\u2068": "FSI", "\u2069": "PDI", "\ufeff": "BOM",
 }
 // Joiners belong between the parts of an emoji, and between letters of scripts that join.
-const JOINED = /[\p{Extended_Pictographic}\p{Emoji_Modifier}\ufe0f]$|(?!\p{Script=Latin})[\p{L}\p{M}]$/u
+const JOINED = /[\u{1f000}-\u{1faff}\u2600-\u27bf\ufe0f]$|(?!\p{Script=Latin})[\p{L}\p{M}]$/u
 
 function unseenName(character) {
   return UNSEEN_NAMES[character] ?? "U+" + character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")

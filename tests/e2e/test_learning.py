@@ -32,11 +32,12 @@ def test_the_policy_learns_and_its_control_does_not(tmp_path: Path) -> None:
         [one["success"] for one in events if one["event"] == "evaluation" and one["temperature"] == temperature]
         for temperature in (1.0, 0.0)
     ]
-    (before, *_, after, control_before, _, control_after), (greedy_before, greedy_after, *greedy_control) = success
+    (before, _, after, control_before, _, control_after), (greedy_before, greedy_after, *_) = success
     assert after - before > 0.25, events
     assert greedy_after - greedy_before > 0.25, events
+    # Greedy success of the control says little: right action and habit are nearly as likely, so a drift of either sign
+    # decides which of the two is first.
     assert control_after - control_before < (after - before) / 2, events
-    assert greedy_control[1] - greedy_control[0] < (greedy_after - greedy_before) / 2, events
 
     pool = Pool.open(tmp_path / "data" / "pool.duckdb")
     try:

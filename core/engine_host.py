@@ -44,7 +44,7 @@ class LocalEngineHost:
         self._options = ["--threads", settings.local_threads, "--max-sequences", settings.local_sequences]
         if settings.local_context is not None:
             self._options += ["--context-length", settings.local_context]
-        self._startup_timeout_s = min(120.0, settings.engine_timeout_s)
+        self._startup_timeout_s = min(600.0, settings.engine_timeout_s)
         self._process: EngineProcess | None = None
         self._lock = threading.Lock()
 

@@ -80,7 +80,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def studio(serve: Callable[..., ServeProcess], model: Path) -> ServeProcess:
-    return serve("local", env={"CLAW_STUDIO_LOCAL_MODEL_DIR": str(model), "CLAW_STUDIO_LOCAL_THREADS": "1"})
+    return serve(
+        "local",
+        env={
+            "CLAW_STUDIO_LOCAL_MODEL_DIR": str(model),
+            "CLAW_STUDIO_LOCAL_THREADS": "1",
+            "CLAW_STUDIO_POLICY_SYNC_TIMEOUT_S": "900",
+        },
+    )
 
 
 def test_two_updates_over_http(studio: ServeProcess, model: Path, tmp_path: Path) -> None:

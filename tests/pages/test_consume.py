@@ -32,7 +32,7 @@ def test_an_empty_pool_and_a_pool_nobody_took_from(service, filled, open_page):
     page = open_page("consume")
     assert page.failures == []
     assert "No batch was fetched yet" in page.html
-    assert figure(page, "Groups to fetch") == "3"
+    assert figure(page, "Ready groups") == "3"
     assert any("Trainer(" in block.value for block in page.app.code)
 
 
@@ -43,7 +43,7 @@ def test_numbers_are_the_pools(consumed, open_page):
     rows = {row["batch_uid"]: row for row in service.pool.consumption.batches()}
     assert (figure(page, "Leased"), figure(page, "Consumed")) == ("1", "1")
     ready = service.leases.preview(Fetch("studio", recipe={**GRPO, "batch_size": None, "n_rollouts": None}))
-    assert figure(page, "Groups to fetch") == str(ready.n_groups)
+    assert figure(page, "Ready groups") == str(ready.n_groups)
     assert f"{rows[uids[0]]['n_steps']} steps" in page.html
 
 
@@ -58,10 +58,8 @@ def test_log_prob_differences_by_version_that_sampled(filled, open_page):
     pool = filled.pool
     uid = filled.leases.fetch(Fetch("a", recipe=GRPO)).batch["batch_uid"]
     version = pool.batches.get(uid)["policy_version"]
-    with pool.file.read() as cursor:
-        held = dict(
-            cursor.execute("SELECT step_uid, policy_version FROM batch_steps WHERE batch_uid = ?", [uid]).fetchall()
-        )
+    steps = filled.leases.plan_of(uid).steps
+    held = dict(zip(steps["step_uid"].to_pylist(), steps["policy_version"].to_pylist(), strict=True))
     metrics = {
         step: {"n_compared": n, "logprob_difference_mean": n / 10, "logprob_difference_max": n / 5, "kl": n / 100}
         for n, step in enumerate(held, 1)

@@ -248,7 +248,7 @@ def add_demo_to(app: typer.Typer, connect: Connect) -> None:
         updates: Annotated[int, typer.Option(min=1, help="Updates of the weights")] = 15,
         seed: Annotated[int, typer.Option(min=0, help="Seed of tasks, samples and trainer")] = 0,
         control: Annotated[
-            str | None, typer.Option(help="shuffle: a second run follows with shuffled rewards, which must not learn")
+            str | None, typer.Option(help="shuffle: a second run follows with shuffled rewards, which only drifts")
         ] = None,
         json_: Annotated[bool, typer.Option("--json", help="One JSON object per evaluation and update")] = False,
     ) -> None:

@@ -71,7 +71,7 @@ def start_actions(key: str) -> None:
         control = st.checkbox(
             "Then the control with shuffled rewards",
             key=f"{key}-control",
-            help="A second run whose trainer exchanges the rewards of a group's attempts at random. It must not learn.",
+            help="A second run whose trainer exchanges the rewards of a group's attempts at random. It only drifts.",
         )
         learn_button(key=f"{key}-start", primary=True, control=control)
 

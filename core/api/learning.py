@@ -34,7 +34,7 @@ class LearnIn(WireModel):
     updates: Annotated[int, Field(ge=1, le=MAX_UPDATES, strict=True)] = 15
     seed: Version = 0
     control: Literal["shuffle"] | None = Field(
-        None, description="shuffle: a second run follows whose trainer exchanges rewards, and which must not learn"
+        None, description="shuffle: a second run follows whose trainer exchanges rewards, and which only drifts"
     )
     dry_run: Flag = Field(False, description="Check the request and start nothing")
 

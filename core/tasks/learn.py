@@ -52,7 +52,7 @@ class LearnSettings:
     Attributes:
         updates: updates of the weights.
         seed: of the tasks drawn, of every sampled token, and of the trainer.
-        shuffle_rewards: the trainer permutes the rewards: the control, which must not learn.
+        shuffle_rewards: the trainer permutes the advantages in each group: the control, which only drifts.
         n_tasks, n_rollouts: prompt groups of an update, and attempts of each.
         evaluate_every: held-out tasks are attempted at every such version, and at the first and the last.
         learning_rate: of the trainer.

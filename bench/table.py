@@ -38,7 +38,7 @@ def gateway_rows() -> Iterator[Row]:
             f"{name} {rows[name]['requests_per_s']:,.0f} (1/{one['best']:.0f}; CPU {one['cpu_per_request']:.0f}×)"
             for name, one in times.items()
         )
-        yield f"capture, {case}{busy}", text, peers
+        yield f"burst of one second, gateway without ingest and pool, {case}{busy}", text, peers
     added, sync = results["p50_added_ms"], machine["sync_8kb_ms"]
     yield (
         "added to a call at one connection",

@@ -275,7 +275,7 @@ def test_trainer_metrics_have_a_line_per_run_and_a_sync_needs_no_start(demo, vis
     expect(plot.locator(".legendtext")).to_have_text(["trainer-a", "trainer-a, run 2", "trainer-b"])
     expect(plot.locator(".scatterlayer .trace")).to_have_count(3)
     page = visit("consume?tab=syncs")
-    expect(page.locator("table.cs-table tbody tr")).to_have_count(2)
+    expect(page.locator("table.cs-table", has_text="Took").locator("tbody tr")).to_have_count(2)
 
 
 def test_a_version_is_compared_with_the_one_it_follows_page_by_page(demo, visit):

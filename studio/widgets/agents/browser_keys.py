@@ -46,7 +46,7 @@ def forget(agent: str) -> None:
 
 def _place(agent: str) -> Place:
     browser = st.context.cookies.get(BROWSER_COOKIE)
-    if browser is None:
-        # A browser without cookies: one key per visit.
+    if not isinstance(browser, str):
+        # A browser without cookies, or Streamlit's test runner, which has none: one key per visit.
         browser = st.session_state.setdefault("browser", f"visit-{id(st.session_state)}")
     return str(state.service().settings.data_dir), browser, agent

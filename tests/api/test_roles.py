@@ -117,6 +117,7 @@ POST /api/v1/integrity
 POST /api/v1/learning/demo
 POST /api/v1/plans
 POST /api/v1/policy
+POST /api/v1/policy/sync
 POST /api/v1/retention
 POST /api/v1/rewards/preview
 POST /api/v1/sessions

@@ -295,7 +295,7 @@ def doctor(
     ] = False,
 ) -> None:
     """Check ports, disk, engine, tokenizer and packages. Prints problems with fixes; exit code 1 if there are any."""
-    from core.doctor import Finding, deep_findings, diagnose
+    from core.doctor import Finding, check_isolation, deep_findings, diagnose
     from core.owner import running_service
 
     settings = read_settings(data_dir=data)
@@ -313,6 +313,7 @@ def doctor(
     # Without a running service, the environment has the pages' future address.
     pages = owner.get("pages_address") if owner is not None else os.environ.get("STREAMLIT_SERVER_ADDRESS")
     findings = diagnose(settings, port_is_ours=owner is not None, sync=sync, pages_address=pages)
+    findings += check_isolation()  # runs programs, so it is not part of what pages ask for
     if owner is not None:
         findings.append(Finding("service", "ok", f"running: process {owner['pid']} at {owner['base_url']}"))
     if deep:

@@ -273,6 +273,23 @@ def check_tokenizer(settings: Settings) -> Iterator[Finding]:
         yield Finding("tokenizer", "bad", str(err), "point CLAW_STUDIO_LOCAL_MODEL_DIR at a folder with tokenizer.json")
 
 
+def check_isolation() -> Iterator[Finding]:
+    """The level of isolation that checks of tasks run at, as its probe showed."""
+    from core.sandbox import probed
+
+    layers = probed()
+    if not layers:
+        yield Finding("isolation", "bad", "no program can be run", "see docs/sandboxes.md")
+        return
+    best = layers[0].isolation
+    message = (
+        f"{best.level}: {best.layer}; files {best.files}, network {best.network}, processes {best.processes},"
+        f" memory {best.memory or 'open'}, pids {best.pids or 'open'}, processors {best.processors or 'open'}"
+    )
+    why = f" (not higher: {'; '.join(best.why)})" if best.why else ""
+    yield Finding("isolation", "ok", message + why)
+
+
 def check_pool(settings: Settings, *, running: bool) -> Iterator[Finding]:
     """The pool's file and all its values can be read, and the opinions log is complete."""
     from core.errors import StudioError

@@ -12,6 +12,7 @@ from typing import Any
 from core.errors import InvalidInput
 from core.rewards import code_check, csv_sum, every, file_contains, final_number, json_equals, lines_equal
 from core.rewards.base import Score, Verifier
+from core.sandbox import IsolationMissing
 
 TEXT_VERIFIERS: frozenset[str] = frozenset({"final_number"})
 """Verifiers that read only ``check["text"]`` and open no file."""
@@ -26,6 +27,7 @@ def score(workspace: Path, check: Mapping[str, Any]) -> Score:
 
     Raises:
         InvalidInput: the verifier is unknown.
+        IsolationMissing: the check demands a level of isolation that this machine does not have.
     """
     name = check.get("verifier")
     if name not in REGISTRY:
@@ -34,7 +36,7 @@ def score(workspace: Path, check: Mapping[str, Any]) -> Score:
         )
     try:
         return REGISTRY[name](workspace, check)
-    except InvalidInput:
+    except (InvalidInput, IsolationMissing):
         raise
     except Exception as error:  # verifiers are extensible: their failures are recorded, not raised
         return Score(None, error=f"{type(error).__name__}: {error}")

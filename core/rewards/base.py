@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from core.sandbox.readback import read_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Score:
@@ -30,14 +32,10 @@ It reads the workspace after the agent has stopped, and never writes to it."""
 
 
 def read_answer(workspace: Path, name: str) -> str | None:
-    """Text of a file in the workspace; None if it is missing, not text, or outside the workspace."""
-    root = workspace.resolve()
-    path = (root / name).resolve()
-    if not path.is_relative_to(root) or not path.is_file():
-        return None
+    """Text of a file in the workspace; None if it is missing, not text, outside the workspace or behind a link."""
     try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
+        return read_bytes(workspace, name).decode("utf-8")
+    except (OSError, UnicodeDecodeError):
         return None
 
 

@@ -1,16 +1,15 @@
-"""A verifier that runs a task's own check program in a process of its own."""
+"""A verifier that runs a task's own check program in a sandbox, on a copy of the workspace."""
 
 from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from core.rewards.base import Score
+from core.sandbox import Limits, choose, interpreter, parse_level
 
 TIMEOUT_S = 120.0
 
@@ -18,20 +17,32 @@ TIMEOUT_S = 120.0
 def verify(workspace: Path, spec: Mapping[str, Any]) -> Score:
     """Mean of the values that ``spec["program"]`` prints as one JSON object, as ClawGym's ``reward.sh`` averages them.
 
-    The program gets the workspace as its only argument, and sees neither site packages nor the environment's Python
-    settings (``python -I -S``). It runs with the rights of this process: only for tasks that are trusted.
-    ``spec["timeout_s"]`` limits it, by default 120 s. A crash, a timeout or a value that is not a finite number is a
-    failure of the check and not a score of 0.
+    The program gets the path of a copy of the workspace as its only argument, a fresh home and no network as far as the
+    level of isolation promises, and sees neither site packages nor the environment's Python settings
+    (``python -I -S``). It may read its own folder. Links are not copied. ``spec["isolation"]`` demands a level of
+    ``core.sandbox``; without it, the best of this machine is used. ``spec["timeout_s"]`` limits the time, by default
+    120 s. A crash, a timeout or a value that is not a finite number is a failure of the check and not a score of 0.
+
+    Raises:
+        InvalidInput: there is no such level.
+        IsolationMissing: the machine has no such level.
     """
-    command = [sys.executable, "-I", "-S", str(spec["program"]), str(workspace)]
-    try:
-        run = subprocess.run(
-            command, capture_output=True, text=True, timeout=float(spec.get("timeout_s", TIMEOUT_S)), check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        return Score(None, error=f"the check did not end within {error.timeout:g} s")
+    layer = choose(parse_level(spec.get("isolation", "process"), "check.isolation"))
+    timeout_s = float(spec.get("timeout_s", TIMEOUT_S))
+    program = Path(spec["program"]).resolve()
+    python, readable = interpreter()
+    with layer.sandbox(readable=[*readable, program.parent], limits=Limits(time_s=timeout_s)) as sandbox:
+        refused = sandbox.copy_in(workspace).refused
+        too_much = [reason for reason in refused.values() if reason.startswith("more than")]
+        if too_much:
+            return Score(None, error=f"the workspace is too large for the check: {too_much[0]}")
+        run = sandbox.run([python, "-I", "-S", str(program), str(sandbox.workspace)])
+    if run.end == "timed_out":
+        return Score(None, error=f"the check did not end within {timeout_s:g} s")
+    if run.end != "exited":
+        return Score(None, error=f"the check was ended: {run.end.replace('_', ' ')}")
     if run.returncode != 0:
-        last = (run.stderr.strip().splitlines() or ["no message"])[-1]
+        last = (run.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
         return Score(None, error=f"the check ended with code {run.returncode}: {last}")
     try:
         values = json.loads(run.stdout)

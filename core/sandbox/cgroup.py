@@ -1,0 +1,131 @@
+"""A cgroup for one sandbox: limits on all its processes together, and a way to end them all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import time
+from pathlib import Path
+
+from core.sandbox.base import Limits
+
+ROOT = Path("/sys/fs/cgroup")
+PERIOD_US = 100_000
+REMOVE_S = 2.0
+# A shell moves itself into the groups named before --, then becomes the command: nothing runs outside them.
+JOIN = 'while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs" || exit 125; shift; done; shift; exec "$@"'
+
+
+class Cgroup:
+    """One cgroup of version 2, or one of version 1 in each of the hierarchies memory, pids and cpu.
+
+    Raises:
+        OSError: no cgroup can be written here.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.folders: list[Path] = []
+        name = f"claw-{secrets.token_hex(8)}"
+        try:
+            parents = _parents_v1() or _parents_v2()
+            for parent in parents:
+                folder = parent / name
+                folder.mkdir()
+                self.folders.append(folder)
+            _limit(self.folders, limits)
+        except OSError:
+            self.remove()
+            raise
+
+    def joined(self, argv: list[str]) -> list[str]:
+        """``argv``, started inside this cgroup."""
+        return ["/bin/sh", "-c", JOIN, "sh", *map(str, self.folders), "--", *argv]
+
+    def n_killed_for_memory(self) -> int:
+        """How many processes the kernel killed because the limit of memory was reached."""
+        for folder in self.folders:
+            for name in ("memory.events", "memory.oom_control"):
+                with contextlib.suppress(OSError):
+                    for line in (folder / name).read_text().splitlines():
+                        key, _, count = line.partition(" ")
+                        if key == "oom_kill":
+                            return int(count)
+        return 0
+
+    def kill(self) -> None:
+        """End every process in it."""
+        for folder in self.folders[:1]:
+            with contextlib.suppress(OSError):
+                for line in (folder / "cgroup.procs").read_text().split():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(line), signal.SIGKILL)
+
+    def remove(self) -> None:
+        """End every process in it and remove it."""
+        end = time.monotonic() + REMOVE_S
+        for folder in self.folders:
+            while True:
+                try:
+                    folder.rmdir()
+                    break
+                except FileNotFoundError:
+                    break
+                except OSError:
+                    self.kill()
+                    if time.monotonic() > end:
+                        break
+                    time.sleep(0.005)
+
+
+def _own() -> dict[str, str]:
+    """Controllers of version 1, or "" for version 2 -> path of this process's cgroup."""
+    paths = {}
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        for one in controllers.split(","):
+            paths[one] = path.lstrip("/")
+    return paths
+
+
+def _parents_v1() -> list[Path]:
+    """This process's cgroups of memory, pids and cpu; empty without version 1."""
+    own = _own()
+    if not {"memory", "pids", "cpu"} <= own.keys():
+        return []
+    return [ROOT / name / own[name] for name in ("memory", "pids", "cpu")]
+
+
+def _parents_v2() -> list[Path]:
+    """The nearest cgroup of version 2 whose children have limits and can be written."""
+    own = ROOT / _own().get("", "")
+    for folder in (own, *own.parents):
+        with contextlib.suppress(OSError):
+            enabled = set((folder / "cgroup.subtree_control").read_text().split())
+            if {"memory", "pids"} <= enabled and os.access(folder, os.W_OK):
+                return [folder]
+        if folder == ROOT:
+            break
+    raise OSError("no cgroup with limits of memory and pids can be written")
+
+
+def _limit(folders: list[Path], limits: Limits) -> None:
+    quota = None if limits.processors is None else int(limits.processors * PERIOD_US)
+    if len(folders) == 1:
+        (folder,) = folders
+        (folder / "memory.max").write_text(str(limits.memory_bytes))
+        with contextlib.suppress(OSError):  # not there without swap
+            (folder / "memory.swap.max").write_text("0")
+        (folder / "pids.max").write_text(str(limits.pids))
+        if quota is not None:
+            (folder / "cpu.max").write_text(f"{quota} {PERIOD_US}")
+        return
+    memory, pids, cpu = folders
+    (memory / "memory.limit_in_bytes").write_text(str(limits.memory_bytes))
+    with contextlib.suppress(OSError):
+        (memory / "memory.memsw.limit_in_bytes").write_text(str(limits.memory_bytes))
+    (pids / "pids.max").write_text(str(limits.pids))
+    if quota is not None:
+        (cpu / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+        (cpu / "cpu.cfs_quota_us").write_text(str(quota))

@@ -1,8 +1,8 @@
 """Start-up of a sandbox at each level of this machine: ``python bench/sandbox/bench_start.py [--repeats 20] [--save]``.
 
 The peer of the same run is a plain process. Measured is ``true``, from the start to its end, in a sandbox that exists;
-making and removing the sandbox is measured beside it. Processor time counts all child processes, and says more than
-wall time on a busy machine.
+making and removing the sandbox is measured beside it. Processor time is that of this process and of all children that
+were waited for; at level ``strict`` the processes inside are not among them.
 """
 
 from __future__ import annotations

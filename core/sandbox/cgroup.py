@@ -19,7 +19,7 @@ JOIN = 'while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs" || exit 125; shift;
 
 
 class Cgroup:
-    """One cgroup of version 2, or one of version 1 in each of the hierarchies memory, pids and cpu.
+    """One cgroup of version 2, or one of version 1 in each of the hierarchies memory, pids and, for a limit, cpu.
 
     Raises:
         OSError: no cgroup can be written here.
@@ -29,7 +29,7 @@ class Cgroup:
         self.folders: list[Path] = []
         name = f"claw-{secrets.token_hex(8)}"
         try:
-            parents = _parents_v1() or _parents_v2()
+            parents = _parents_v1(processors=limits.processors is not None) or _parents_v2()
             for parent in parents:
                 folder = parent / name
                 folder.mkdir()
@@ -89,12 +89,14 @@ def _own() -> dict[str, str]:
     return paths
 
 
-def _parents_v1() -> list[Path]:
-    """This process's cgroups of memory, pids and cpu; empty without version 1."""
+def _parents_v1(*, processors: bool) -> list[Path]:
+    """This process's cgroups of memory, pids and, with ``processors``, cpu; empty without version 1.
+
+    A group in the hierarchy cpu has a share of its own, whatever the priority of its processes: so only for a limit.
+    """
     own = _own()
-    if not {"memory", "pids", "cpu"} <= own.keys():
-        return []
-    return [ROOT / name / own[name] for name in ("memory", "pids", "cpu")]
+    names = ("memory", "pids", "cpu") if processors else ("memory", "pids")
+    return [ROOT / name / own[name] for name in names] if set(names) <= own.keys() else []
 
 
 def _parents_v2() -> list[Path]:
@@ -121,11 +123,11 @@ def _limit(folders: list[Path], limits: Limits) -> None:
         if quota is not None:
             (folder / "cpu.max").write_text(f"{quota} {PERIOD_US}")
         return
-    memory, pids, cpu = folders
+    memory, pids, *cpu = folders
     (memory / "memory.limit_in_bytes").write_text(str(limits.memory_bytes))
     with contextlib.suppress(OSError):
         (memory / "memory.memsw.limit_in_bytes").write_text(str(limits.memory_bytes))
     (pids / "pids.max").write_text(str(limits.pids))
-    if quota is not None:
-        (cpu / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-        (cpu / "cpu.cfs_quota_us").write_text(str(quota))
+    for folder in cpu:
+        (folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+        (folder / "cpu.cfs_quota_us").write_text(str(quota))

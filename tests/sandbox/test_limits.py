@@ -234,3 +234,12 @@ def test_links_inside_the_workspace_are_read(tmp_path: Path) -> None:
     assert read_bytes(tmp_path, "two") == b"1"
     assert listing(tmp_path, max_bytes=1).refused == {"two": "more than 1 bytes"}
     assert list(listing(tmp_path, max_files=2).refused) == ["two"]
+
+
+def test_a_share_of_processors_holds(sandbox: Sandbox) -> None:
+    """A busy program with a tenth of a processor, for a second of wall time: 0.1 s of work, in periods of 0.1 s."""
+    if sandbox.isolation.processors is None:
+        pytest.xfail(f"level {sandbox.isolation.level} has no limit of processors here")
+    program = "import time; end = time.monotonic() + 1\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
+    limits = Limits(time_s=60.0, memory_bytes=128 * MIB, processors=0.1)
+    assert float(sandbox.run(python(program), limits=limits).stdout) < 0.35

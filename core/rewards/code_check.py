@@ -19,7 +19,7 @@ def verify(workspace: Path, spec: Mapping[str, Any]) -> Score:
 
     The program gets the path of a copy of the workspace as its only argument, a fresh home and no network as far as the
     level of isolation promises, and sees neither site packages nor the environment's Python settings
-    (``python -I -S``). It may read its own folder. Links are not copied. ``spec["isolation"]`` demands a level of
+    (``python -I -S``). It gets a copy of its own folder. Links are not copied. ``spec["isolation"]`` demands a level of
     ``core.sandbox``; without it, the best of this machine is used. ``spec["timeout_s"]`` limits the time, by default
     120 s. A crash, a timeout or a value that is not a finite number is a failure of the check and not a score of 0.
 
@@ -31,12 +31,13 @@ def verify(workspace: Path, spec: Mapping[str, Any]) -> Score:
     timeout_s = float(spec.get("timeout_s", TIMEOUT_S))
     program = Path(spec["program"]).resolve()
     python, readable = interpreter()
-    with layer.sandbox(readable=[*readable, program.parent], limits=Limits(time_s=timeout_s)) as sandbox:
+    with layer.sandbox(readable=readable, limits=Limits(time_s=timeout_s)) as sandbox:
         refused = sandbox.copy_in(workspace).refused
         too_much = [reason for reason in refused.values() if reason.startswith("more than")]
         if too_much:
             return Score(None, error=f"the workspace is too large for the check: {too_much[0]}")
-        run = sandbox.run([python, "-I", "-S", str(program), str(sandbox.workspace)])
+        lent = sandbox.lend(program.parent) / program.name
+        run = sandbox.run([python, "-I", "-S", str(lent), str(sandbox.workspace)])
     if run.end == "timed_out":
         return Score(None, error=f"the check did not end within {timeout_s:g} s")
     if run.end != "exited":

@@ -128,6 +128,18 @@ class Sandbox:
         self._own_all()
         return listing
 
+    def lend(self, folder: Path) -> Path:
+        """Copy a folder to where programs can read and not change it at level ``strict``; the path of the copy.
+
+        The copy is readable for the user of the programs, whatever the permissions of the original. Links are left out.
+        """
+        target = self._folder / "lent" / str(len(self._readable))
+        target.mkdir(parents=True)
+        target.chmod(0o755)
+        readback.copy(folder, target)
+        self._readable.append(target)
+        return target
+
     def listing(self) -> readback.Listing:
         """What is in the workspace; see ``core.sandbox.readback``."""
         return readback.listing(self.workspace)

@@ -94,6 +94,7 @@ def copy(root: Path, target: Path, *, max_files: int = MAX_FILES, max_bytes: int
     there = listing(root, max_files=max_files, max_bytes=max_bytes)
     for folder in there.folders:
         (target / folder).mkdir(parents=True, exist_ok=True)
+        (target / folder).chmod(0o755)
     for file in there.files:
         path = target / file.path
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -147,7 +147,7 @@ def test_an_embedded_engine_starts_again_with_the_weights_in_force(weights: list
         assert trainer.version == 1
         ask(trainer.client)
         assert reported(service.local_engine.ensure()) == (1, str(model))
-        step = eventually(lambda: next(iter(trainer.client.steps("policy_version = 1", order="-created_at")), None))
+        step = eventually(lambda: next(iter(trainer.client.steps("policy_version = 1", order="created_at desc")), None))
         assert step["policy_version"] == 1
         service.local_engine.stop()
         model.rename(tmp_path / "elsewhere")

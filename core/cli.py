@@ -26,6 +26,7 @@ from core.commands import DataOption, ViewOption, add_demo_to, add_to, add_upkee
 from core.config import Settings
 from core.errors import InvalidInput, StudioError
 from core.logs import set_up
+from core.pack_commands import pack_app
 from core.printable import print_json, printable
 from core.workers.spawn import start_early
 
@@ -365,6 +366,7 @@ def _renew_log(settings: Settings) -> None:
 def command_line() -> typer.Typer:
     """``app`` with the commands of other modules."""
     app.add_typer(keys_app, name="keys")
+    app.add_typer(pack_app, name="pack")
     add_to(app, lambda data: connect(read_settings(data_dir=data)))
     add_demo_to(app, lambda data: connect(read_settings(data_dir=data)))
     add_upkeep_to(app, lambda data: connect(read_settings(data_dir=data)), locked_folder)

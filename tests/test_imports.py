@@ -33,6 +33,7 @@ LEVELS: list[set[str]] = [
         "core.credit",
         "core.rewards",
         "core.sandbox",
+        "core.packs",
     },
     {"core.client", "core.rollout", "core.trainer", "core.trainer_rows"},
     {"core.pool"},
@@ -49,6 +50,7 @@ LEVELS: list[set[str]] = [
         "core.rebuild",
         "core.service",
         "core.commands",
+        "core.pack_commands",
         "core.cli",
     },
     {"studio"},
@@ -83,6 +85,7 @@ SAME_LEVEL = {
     ("core.cli", "core.owner"),
     ("core.cli", "core.doctor"),
     ("core.cli", "core.commands"),
+    ("core.cli", "core.pack_commands"),
 }
 # The hot path must never wait for a query, whatever the levels allow.
 FORBIDDEN = {("core.gateway", "core.pool")}

@@ -218,7 +218,7 @@ def test_yaml_and_toml_are_bounded(tmp_path):
         read_pack(bench)
     harbor = examples.harbor_folder(tmp_path / "harbor")
     (harbor / "fix-git/task.toml").write_text("x = nan\n")
-    with pytest.raises(InvalidInput, match="finite"):
+    with pytest.raises(InvalidInput, match=r"task\.toml\.x is nan"):
         read_pack(harbor)
     pinch = examples.pinch_folder(tmp_path / "pinch")
     (pinch / "assets/doc.pdf").unlink()

@@ -18,6 +18,7 @@ from core.packs import kept
 from core.packs.clawgym import CHECK, REWARD, WORKSPACE, mount_prefix, reward_script, task_of_entry
 from core.packs.fields import as_object, as_text, entry_of, files_of, mounted, rules_of
 from core.packs.model import REWARD_SH, Files, PackFile, PackTask
+from core.packs.paths import below
 
 HUB, PERSONA, SKILL, SKILL_ENTRY = "clawgym_hub", "clawgym_persona", "clawgym_skill", "clawgym_skill_entry"
 TITLES = {
@@ -80,13 +81,18 @@ def _hub(row: Mapping[str, Any], number: int) -> PackTask:
 
 def _checker_files(files: Files, hook: str) -> dict[str, PackFile]:
     """``reward/`` as ClawGym's own converter lays it out: ``test.py`` is called ``check.py``, ``reward.sh`` runs it."""
-    renamed = {TEST: f"reward/{CHECK}"} if f"reward/{CHECK}" not in files else {}
+    renamed = {} if _has(files, f"reward/{CHECK}") else {TEST: f"reward/{CHECK}"}
     checks = {
         renamed.get(path, path).removeprefix("reward/"): one
         for path, one in files.items()
         if path.startswith("reward/")
     }
-    return {REWARD: reward_script(_absolute(hook)), **checks}
+    return checks if _has(checks, REWARD) else {REWARD: reward_script(_absolute(hook)), **checks}
+
+
+def _has(files: Files, path: str) -> bool:
+    """Whether there is a file or a folder of this name."""
+    return path in files or bool(below(files, path))
 
 
 def _absolute(hook: str) -> str:

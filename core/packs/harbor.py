@@ -147,8 +147,8 @@ def document_of(task: PackTask) -> dict[str, Any]:
     return document
 
 
-def layout(task: PackTask) -> dict[str, PackFile]:
-    """The files of the task's folder, path -> file.
+def layout(task: PackTask, name: str) -> dict[str, PackFile]:
+    """The files of the task's folder, path -> file; ``name`` is the folder's name.
 
     Inputs and a check by ``reward.sh`` are laid out so that Harbor runs them: a Dockerfile copies the inputs, and
     ``tests/test.sh`` runs ``reward.sh``.
@@ -169,10 +169,10 @@ def layout(task: PackTask) -> dict[str, PackFile]:
     try:
         document = document_of(task)
         text = toml_text(document)
-        natural = parse({**tree, TASK: PackFile(text.encode())}, task.task_id)
+        natural = parse({**tree, TASK: PackFile(text.encode())}, name)
     except (TypeError, InvalidInput):  # TOML has no null, or a field of this name means something else in Harbor
         document = document_of(kept.bare(task))
-        natural = parse({**tree, TASK: PackFile(toml_text(document).encode())}, task.task_id)
+        natural = parse({**tree, TASK: PackFile(toml_text(document).encode())}, name)
     stored = kept.differing(natural, task, tree)
     if stored:
         document["metadata"][kept.KEY] = canonical(stored)
@@ -182,4 +182,5 @@ def layout(task: PackTask) -> dict[str, PackFile]:
 def write(pack: Pack, folder: Path, names: Mapping[str, str]) -> None:
     """Write every task into ``folder`` / its name in ``names`` (task id -> folder name)."""
     for task in pack.tasks:
-        write_tree(folder / names[task.task_id], layout(task))
+        name = names[task.task_id]
+        write_tree(folder / name, layout(task, name))

@@ -20,7 +20,9 @@ from core.packs.tree import MARKERS, read_tree, search, write_tree
 NAME = "clawgym"
 TITLE = "ClawGym folders: data_entry.json, input_files/, reward/"
 ENTRY = "data_entry.json"
-WORKSPACE = "/root/.openclaw/workspace"
+_HOME = "/root"
+WORKSPACE = f"{_HOME}/.openclaw/workspace"
+"""The workspace in ClawGym's containers; its checks name it."""
 CHECK = "check.py"
 REWARD = "reward.sh"
 _INPUT, _REWARD, _ENVIRONMENT, _SOLUTION = _ROLES = ("input_files", "reward", "environment", "solution")

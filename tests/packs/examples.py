@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from core.packs.clawgym import WORKSPACE
+
 CHECK = "import json, sys\nprint(json.dumps({'a': 1.0}))\n"
 
 
@@ -38,7 +40,7 @@ def clawgym_folder(root: Path, task_id: str = "t1", **entry: Any) -> Path:
 
 HUB = {
     "prompt": "Read input/data.csv. All file paths are relative to the workspace directory.",
-    "hook_code": "python3 reward/test.py /root/.openclaw/workspace",
+    "hook_code": f"python3 reward/test.py {WORKSPACE}",
     "input_files": [
         {"file_path": "reward/test.py", "content": CHECK},
         {"file_path": "input/data.csv", "content": "a\n1\n"},
@@ -49,7 +51,7 @@ HUB = {
 RULE = {"name": "clear", "file_path": "output/a.md", "scores": {"0": "missing", "0.5": "partly", "1": "clear"}}
 PERSONA = {
     "prompt": "Summarise input/notes.md.",
-    "hook_code": "python3 reward/test.py /root/.openclaw/workspace",
+    "hook_code": f"python3 reward/test.py {WORKSPACE}",
     "hook_lang": "bash",
     "rules": [RULE],
     "category": "Notes",
@@ -79,7 +81,7 @@ SKILL_ENTRY = {
         "task_id": "s2",
         "user_query": "Sort input/b.txt.",
         "input_mount_dir": "input",
-        "workspace_root": "/root/.openclaw/workspace",
+        "workspace_root": WORKSPACE,
     },
     "input_files": [{"path": "input_files/b.txt", "content": "b\na\n"}],
     "reward_files": [{"path": "reward/reward.sh", "content": "echo 1\n"}],

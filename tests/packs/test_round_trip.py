@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from core.errors import InvalidInput
 from core.packs import WRITES, Pack, PackFile, PackTask, read_pack, with_split, write_pack
+from core.packs.clawgym import WORKSPACE
 from core.packs.model import CHECKERS, FIELDS
 from tests.effort import settings
 from tests.packs import examples
@@ -105,7 +106,7 @@ def test_every_format_in_every_other(tmp_path, format):
 
 def test_own_fields_are_in_the_formats_own_places(tmp_path):
     """What a format has a field for needs nothing under ``claw_studio``."""
-    pack = read_pack(examples.clawgym_folder(tmp_path / "in", input_mount_dir="/root/.openclaw/workspace"))
+    pack = read_pack(examples.clawgym_folder(tmp_path / "in", input_mount_dir=WORKSPACE))
     write_pack(pack, tmp_path / "out", "clawgym")
     assert "claw_studio" not in (tmp_path / "out/t1/data_entry.json").read_text()
     hub = read_pack(examples.lines(tmp_path / "hub.jsonl", examples.HUB))

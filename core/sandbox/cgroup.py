@@ -27,7 +27,7 @@ class Cgroup:
 
     def __init__(self, limits: Limits) -> None:
         self.folders: list[Path] = []
-        name = f"claw-{secrets.token_hex(8)}"
+        name = f"claw-{os.getpid()}-{secrets.token_hex(8)}"
         try:
             parents = _parents_v1(processors=limits.processors is not None) or _parents_v2()
             for parent in parents:
@@ -57,26 +57,47 @@ class Cgroup:
     def kill(self) -> None:
         """End every process in it."""
         for folder in self.folders[:1]:
-            with contextlib.suppress(OSError):
-                for line in (folder / "cgroup.procs").read_text().split():
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(int(line), signal.SIGKILL)
+            _kill(folder)
 
     def remove(self) -> None:
         """End every process in it and remove it."""
-        end = time.monotonic() + REMOVE_S
         for folder in self.folders:
-            while True:
-                try:
-                    folder.rmdir()
-                    break
-                except FileNotFoundError:
-                    break
-                except OSError:
-                    self.kill()
-                    if time.monotonic() > end:
-                        break
-                    time.sleep(0.005)
+            _remove(folder)
+
+
+def sweep() -> None:
+    """End and remove the groups of processes that were killed before they could do it."""
+    with contextlib.suppress(OSError):
+        for parent in _parents_v1(processors=True) or _parents_v2():
+            for folder in parent.glob("claw-*-*"):
+                owner = folder.name.split("-")[1]
+                if owner.isdigit() and not Path("/proc", owner).exists():
+                    _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    end = time.monotonic() + REMOVE_S
+    while True:
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            _kill(folder)
+            if time.monotonic() > end:
+                return
+            time.sleep(0.005)
+        else:
+            return
+
+
+def _kill(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        pids = [int(line) for line in (folder / "cgroup.procs").read_text().split()]
+        for pid in pids:
+            if pid > 0:  # processes of another namespace are listed as 0
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def _own() -> dict[str, str]:

@@ -17,7 +17,7 @@ from core.errors import StudioError
 from core.sandbox.base import MIB, Layer, Limits, interpreter
 from core.sandbox.box import Sandbox, with_cgroup
 from core.sandbox.bwrap import Bubblewrap, bundled
-from core.sandbox.cgroup import Cgroup
+from core.sandbox.cgroup import Cgroup, sweep
 from core.sandbox.isolation import LEVELS, Isolation, Level, at_least
 from core.sandbox.process import ProcessGroup
 from core.sandbox.rules import KernelRules
@@ -133,6 +133,7 @@ def choose(wanted: Level = "process") -> Probed:
 
 def _probe_cgroup() -> tuple[bool, str | None]:
     """Whether a cgroup can be made and its limit of memory holds; else the reason."""
+    sweep()
     try:
         Cgroup(Limits()).remove()
     except OSError as error:

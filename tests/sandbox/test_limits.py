@@ -16,6 +16,7 @@ import pytest
 
 from core.sandbox import Limits, Probed, Sandbox, interpreter
 from core.sandbox.box import OUTPUT_BYTES
+from core.sandbox.cgroup import sweep
 from core.sandbox.readback import copy, listing, read_bytes
 from tests.conftest import eventually
 
@@ -166,6 +167,10 @@ def test_all_ends_when_the_caller_is_killed(layer: Probed) -> None:
             eventually(lambda: not running(token))
         else:
             eventually(lambda: len(running(token)) <= 2)
+        if layer.isolation.pids == "cgroup":
+            sweep()
+            assert not [one for one in Path("/sys/fs/cgroup").glob(f"**/claw-{caller.pid}-*")]
+            eventually(lambda: not running(token))
     finally:
         for pid in running(token):
             os.kill(pid, signal.SIGKILL)

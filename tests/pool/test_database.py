@@ -165,7 +165,7 @@ def test_a_pool_from_before_tags_were_texts_keeps_everything(tmp_path: Path) -> 
             at.stats.facets(View(), ["tags", "quality"]),
             at.steps.get("s3"),
             at.trajectories.get("t2"),
-            at.training.credit_fields([f"s{i}" for i in range(12)], ["content"]).to_pylist(),
+            at.training.facts_hashes(at.training.plan_rows(channel=None)["step_id"].to_numpy()).to_pylist(),
         )
 
     before = content(pool)

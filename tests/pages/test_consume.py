@@ -32,7 +32,7 @@ def test_an_empty_pool_and_a_pool_nobody_took_from(service, filled, open_page):
     page = open_page("consume")
     assert page.failures == []
     assert "No batch was fetched yet" in page.html
-    assert figure(page, "Ready groups") == "3"
+    assert figure(page, "Groups to fetch") == "3"
     assert any("Trainer(" in block.value for block in page.app.code)
 
 
@@ -43,7 +43,7 @@ def test_numbers_are_the_pools(consumed, open_page):
     rows = {row["batch_uid"]: row for row in service.pool.consumption.batches()}
     assert (figure(page, "Leased"), figure(page, "Consumed")) == ("1", "1")
     ready = service.leases.preview(Fetch("studio", recipe={**GRPO, "batch_size": None, "n_rollouts": None}))
-    assert figure(page, "Ready groups") == str(ready.n_groups)
+    assert figure(page, "Groups to fetch") == str(ready.n_groups)
     assert f"{rows[uids[0]]['n_steps']} steps" in page.html
 
 

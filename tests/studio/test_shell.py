@@ -126,7 +126,7 @@ def test_the_axis_is_tight(value):
 def test_funnel_names_counts_and_shares():
     made = distributions.funnel([("Captured", 200), ("Ready", 50)], notes=["a", "b"])
     assert list(made.data[0].x) == [200, 50]
-    assert made.layout.annotations[1].text == "50  ·  25 %"
+    assert made.layout.annotations[1].text == "50  ·  25.0 %"
 
 
 def test_charts_bear_no_data():

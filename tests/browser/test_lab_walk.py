@@ -110,7 +110,7 @@ def test_rows_behind_a_reason_are_one_click_away(shared_lab, watch):
     row = page.locator("[data-testid=stHorizontalBlock]", has_text="Step not trainable").last
     row.get_by_role("button", name="Rows").click()
     expect(page.locator(".cs-head h1")).to_have_text("Inspect")
-    expect(page.get_by_text("1–1 of 1 steps")).to_be_visible()
+    expect(page.get_by_text("1–1 of 1 step")).to_be_visible()
 
 
 def test_facets_narrow_and_come_off(shared_lab, watch):

@@ -46,7 +46,7 @@ def test_the_policy_learns_and_its_control_does_not(tmp_path: Path) -> None:
             "SELECT count(*) FROM steps WHERE token_source <> 'engine' OR policy_version <> policy_version_end"
             " OR mismatch IS NOT NULL"
         )
-        assert faulty.rows[0][0] == 0
+        assert faulty.table.column(0).to_pylist() == [0]
         points = {point.version: point for point in pool.learning.by_version(HELD_OUT_CHANNEL)}
         assert points[0].mean == pytest.approx(before)
         assert points[UPDATES].mean == pytest.approx(after)

@@ -56,6 +56,28 @@ def gateway_rows() -> Iterator[Row]:
         )
 
 
+def sustained_rows() -> Iterator[Row]:
+    """The whole product under growing conversations, with its default settings, beside peers."""
+    results = load("sustained")
+    machine = results["machine"]
+    for case, ours in results["results"]["claw-studio"].items():
+        times = results["times_what_peers_do"][case]
+        peers = ", ".join(
+            f"{name} {results['results'][name][case]['requests_per_s']:,.0f} (1/{ratio:.1f}; CPU "
+            f"{results['results'][name][case]['cpu_ms_per_call'] / ours['cpu_ms_per_call']:.1f}×)"
+            for name, ratio in times.items()
+        )
+        busy = f"(load {machine['load_before']:.0f} on {machine['cpus']} cores)"
+        yield (
+            f"whole product for {results['seconds']:.0f} s, {case} {busy}",
+            f"{ours['requests_per_s']:,.0f} calls/s, p99 {ours['p99_ms']:.0f} ms, ingest "
+            f"{ours['ingest_lag_s_at_the_end']:.1f} s behind at the end; until all is in the pool "
+            f"{ours['calls_per_s_until_drained']:,.0f} calls/s, "
+            f"{ours['cpu_ms_per_call']:.2f} ms of processor each",
+            peers,
+        )
+
+
 def client_rows() -> Iterator[Row]:
     """The client for engines beside general ones."""
     result = load("http_client")
@@ -156,7 +178,16 @@ def ingest_rows() -> Iterator[Row]:
 
 def table() -> str:
     """The markdown between the page's marks."""
-    rows = [*gateway_rows(), *client_rows(), *tree_rows(), *packing_rows(), *step_rows(), *pool_rows(), *ingest_rows()]
+    rows = [
+        *sustained_rows(),
+        *gateway_rows(),
+        *client_rows(),
+        *tree_rows(),
+        *packing_rows(),
+        *step_rows(),
+        *pool_rows(),
+        *ingest_rows(),
+    ]
     lines = ["| what | measured | beside it, in the same run |", "|---|---|---|"]
     return "\n".join(lines + [f"| {what} | {ours} | {peers} |" for what, ours, peers in rows]) + "\n"
 

@@ -112,6 +112,10 @@ class PolicyEventKind(StrEnum):
     SYNC_FINISHED = "sync_finished"
 
 
+RUN_KEY = "learning_run"
+"""Key of a policy event's metadata: the learning run that begins with this version, ``{name, ...}``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Who made a call. ``trajectory_uid=None`` means unknown: ingest infers it by shared prefix."""

@@ -257,18 +257,21 @@ class Acts:
             n_known += len((await self.say("POST", "/steps/known", {"step_uids": uids[at : at + 50_000]}))["known"])
         return len(uids) - n_known
 
-    async def anonymous(self) -> dict[str, int]:
+    async def anonymous(self) -> dict[str, Any]:
         """Of the open conversations without identity: how many were split, or joined with others.
 
-        ``split_after_retention`` counts those with a pause so long that retention may have deleted their first part:
-        what follows is a trajectory of its own then, also when the first part is restored.
+        ``split_steps`` has the steps of those that were split, to find out why. ``split_after_retention`` counts those
+        with a pause so long that retention may have deleted their first part: what follows is a trajectory of its own
+        then, also when the first part is restored.
         """
         owner: dict[str, str] = {}
+        stored: dict[str, dict[str, Any]] = {}
         cursor: dict[str, str] = {}
         while True:
             where = "identity_source = 'inferred'"
             page = await self.say("GET", "/steps", where=where, limit="1000", **cursor)
             owner |= {step["step_uid"]: step["trajectory_uid"] for step in page["steps"]}
+            stored |= {step["step_uid"]: step for step in page["steps"]}
             if page["next_cursor"] is None:
                 break
             cursor = {"cursor": page["next_cursor"]}
@@ -279,15 +282,22 @@ class Acts:
         n_agents = Counter(name for own in names for name in own)
         answered_at = dict(self.traffic.all_answered)
         split = [steps for steps, own in zip(agents, names, strict=True) if len(own) > 1]
-        n_paused = sum(
-            any(answered_at[later] - answered_at[earlier] > RESTS_S for earlier, later in itertools.pairwise(steps))
-            for steps in split
-        )
+
+        def paused(steps: list[str]) -> bool:
+            pairs = itertools.pairwise(answered_at[uid] for uid in steps)
+            return any(later - earlier > RESTS_S for earlier, later in pairs)
+
+        unexplained = [steps for steps in split if not paused(steps)]
+        kept = ("step_uid", "trajectory_uid", "dialect", "status", "transition", "call_kind", "created_at")
         return {
             "agents": len(agents),
-            "split": len(split) - n_paused,
-            "split_after_retention": n_paused,
+            "split": len(unexplained),
+            "split_after_retention": len(split) - len(unexplained),
             "joined": sum(n > 1 for n in n_agents.values()),
+            "split_steps": [
+                [{name: stored[uid].get(name) for name in kept} for uid in steps if uid in stored]
+                for steps in unexplained
+            ],
         }
 
     def _view(self, uid: str) -> dict[str, Any]:

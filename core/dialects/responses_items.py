@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -19,6 +20,13 @@ _ECHOED: Final = (
     "instructions", "max_output_tokens", "max_tool_calls", "metadata", "previous_response_id", "prompt_cache_key",
     "safety_identifier", "temperature", "top_logprobs", "top_p", "user",
 )  # fmt: skip
+_RESPONSE_ID = re.compile(RESPONSE_PREFIX + r"(?P<step_uid>[^-]+)-(?P<mark>.+)")
+
+
+def parse_response_id(response_id: str) -> tuple[str, str] | None:
+    """(step uid, journal position) of a response id that ``ResponseItems`` made; None for any other."""
+    match = _RESPONSE_ID.fullmatch(response_id)
+    return (match["step_uid"], match["mark"]) if match is not None else None
 
 
 class ResponseItems:

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from core.checked import checked
-from core.dialects import canonical_request, chat_answer
+from core.dialects import RESPONSES, canonical_request, chat_answer
+from core.dialects.responses_items import parse_response_id
 from core.errors import InvalidInput
 from core.ingest.fields import CallFields, EngineFacts, SubmittedStep, objects
 from core.pool.store.append import ids_array, logprobs_array, mask_array
@@ -121,6 +122,8 @@ def _draft(
     trajectory_uid, prompt_uid = identity.trajectory_uid, identity.prompt_uid
     if not trajectory_uid and call.connection:
         metadata["connection"] = call.connection
+    if not trajectory_uid and (previous := _previous_step(call)):
+        metadata["previous_step_uid"] = previous
     if nth_prompt:
         # The prompts of a batch are tasks of their own: the caller's names are those of the first.
         metadata["prompt_number"] = nth_prompt
@@ -161,6 +164,15 @@ def _draft(
         journal_offset=offset,
         metadata=metadata,
     )
+
+
+def _previous_step(call: CallFields) -> str | None:
+    """The step whose answer ``previous_response_id`` names; the gateway made that id."""
+    previous = call.request.get("previous_response_id")
+    if call.dialect != RESPONSES.name or not isinstance(previous, str):
+        return None
+    parts = parse_response_id(previous)
+    return parts[0] if parts is not None else None
 
 
 def _trace_id(client_headers: Mapping[str, Any]) -> str | None:

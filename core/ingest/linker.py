@@ -11,6 +11,7 @@ from typing import Any
 
 from cachetools import LRUCache
 
+from core.dialects import RESPONSES
 from core.ingest.opentrajectories import MAX_ANSWERS, MAX_OPEN, OpenTrajectories
 from core.linking import (
     Call,
@@ -32,7 +33,7 @@ from core.types import CallKind, IdentitySource, Source, Step
 MAX_BYTES = 32 << 20
 """Memory for the tokens and hashes of trajectories, bytes."""
 MAX_TRACES = 4096
-"""The number of traces, and of connections, whose trajectory is cached."""
+"""The number of traces and connections, and of responses, whose trajectory is cached."""
 MAX_RELOADED = 64
 """Open trajectories of inferred identity that are read back in full after a restart. Of others, only the answers."""
 EQUAL_ATTEMPTS = "several attempts gave the same answers, and it is unknown which of them this call continues"
@@ -52,6 +53,7 @@ class Linker:
         self._trajectories: OrderedDict[str, TrajectoryLinks] = OrderedDict()
         self._open: OpenTrajectories | None = None
         self._traces: LRUCache[str, str] = LRUCache(MAX_TRACES)
+        self._responses: LRUCache[str, str] = LRUCache(MAX_TRACES)
         self._new: set[str] = set()
         self._pinned: set[str] = set()
         self._calls: dict[str, tuple[Step, Call]] = {}
@@ -63,6 +65,7 @@ class Linker:
         self._held = 0
         self._open = None
         self._traces.clear()
+        self._responses.clear()
         self._new.clear()
         self._pinned.clear()
         self._calls.clear()
@@ -123,7 +126,9 @@ class Linker:
         identity_source = draft.identity_source
         doubt: str | None = None
         if not trajectory_uid:
-            known_uid, doubt = self._infer(call, draft.metadata)
+            known_uid = self._by_response(draft.metadata)
+            if known_uid is None:
+                known_uid, doubt = self._infer(call, draft.metadata)
             known_uid = known_uid or self._by_trace(draft.metadata, call)
             trajectory_uid = known_uid or self._mark_new(f"inferred-{draft.step_uid}")
             identity_source = IdentitySource.INFERRED
@@ -145,6 +150,8 @@ class Linker:
         if identity_source == IdentitySource.INFERRED:
             self._remember_open(trajectory_uid, call)
             self._remember_trace(draft.metadata, trajectory_uid)
+            if draft.dialect == RESPONSES.name:
+                self._responses[draft.step_uid] = trajectory_uid
         prompt_uid = draft.prompt_uid
         if not prompt_uid:
             inherited = None if first_with_tools else links.prompt_uid
@@ -258,6 +265,14 @@ class Linker:
             (uid, None if last is None else hashes(last)[1], hashes(answer)[1])
             for uid, last, answer in self._stored.answers(trajectory_uids, MAX_ANSWERS)
         )
+
+    def _by_response(self, metadata: Mapping[str, Any]) -> str | None:
+        """The open trajectory of the response that the call names as the previous one: no evidence is better."""
+        step_uid = metadata.get("previous_step_uid")
+        if not isinstance(step_uid, str):
+            return None
+        uid = self._responses.get(step_uid) or self._stored.of_step(step_uid)
+        return uid if uid is not None and uid in self._open_trajectories() else None
 
     def _by_trace(self, metadata: Mapping[str, Any], call: Call) -> str | None:
         """The open trajectory of the same trace, or of the same connection if the call is a harness's side task.

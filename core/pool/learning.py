@@ -9,9 +9,8 @@ from typing import Any
 
 from core.pool.store import bookkeeping
 from core.pool.store.database import Database, rows
+from core.types import RUN_KEY
 
-RUN_KEY = "learning_run"
-"""Key of a policy event's metadata: the run that begins with this version, ``{name, ...}``."""
 Z = 1.959964
 """Normal quantile of a 95 % band."""
 

@@ -108,6 +108,15 @@ class Trajectories:
             for uid, question, answer in answers[::-1]
         ]
 
+    def of_step(self, step_uid: str) -> str | None:
+        """The trajectory of a step; None if there is no such step."""
+        with self._db.read() as cursor:
+            row = cursor.execute(
+                "SELECT trajectory_uid FROM steps JOIN trajectories USING (trajectory_id) WHERE step_uid = ?",
+                [step_uid],
+            ).fetchone()
+        return None if row is None else str(row[0])
+
     def spent(self, trajectory_uid: str) -> tuple[int, int]:
         """Calls of a trajectory and their tokens, prompt and response."""
         with self._db.read() as cursor:

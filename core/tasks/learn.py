@@ -33,14 +33,13 @@ from core.tasks.line_agent import MAX_TURNS, run_line_agent
 from core.tasks.pack import read_pack
 from core.tasks.programs import example_program
 from core.tasks.task import Task
+from core.types import RUN_KEY
 
 ENGINE = "learn"
 MODEL = "learn-policy"
 AGENT = "line-agent"
 TRAIN_CHANNEL, HELD_OUT_CHANNEL, GREEDY_CHANNEL = "learn", "learn-val", "learn-greedy"
 POLICY = DEMO_DATA / "policy"
-RUN_KEY = "learning_run"
-"""Key of a policy event's metadata that holds the run which begins with this version."""
 N_PARALLEL = 16
 SYNC_WAIT_S = 300.0
 

@@ -21,6 +21,7 @@ SCRIPT = {
     "rules": [
         {"when": {"turn": 0, "has_tools": True}, "reply": {"reasoning": "Sum it.", "tool_calls": [CALL, CALL]}},
         {"when": {"turn": 1, "has_tools": True}, "reply": {"content": "And once more.", "tool_calls": [CALL]}},
+        {"when": {"last_contains": "Say nothing."}, "reply": {"content": ""}},
         {"when": {"last_contains": "three ways"}, "variants": [{"content": word} for word in "ABC"]},
     ],
     "default": {"content": "It is 5."},
@@ -199,3 +200,33 @@ def test_a_developer_is_heard(service: Service) -> None:
     # The template knows no developer and would leave the words out.
     assert list(first["prompt_ids"]) == list(same["prompt_ids"])
     assert first["messages"] == same["messages"]
+
+
+def test_agents_without_identity_are_known_by_the_response_that_they_continue(tmp_path):
+    """Equal questions and empty answers: only ``previous_response_id`` tells the attempts apart, also after a start."""
+    (tmp_path / "script.json").write_text(json.dumps(SCRIPT))
+    own: list[list[str]] = [[], [], []]
+    last: list[str | None] = [None, None, None]
+    with EngineProcess.start("scripted", args=["--script", tmp_path / "script.json"]) as engine:
+        settings = Settings(data_dir=tmp_path / "data", port=0, engine=str(engine.base_url))
+        for turns in (2, 1):
+            service = Service.open(settings)
+            try:
+                with openai.OpenAI(base_url=f"{service.base_url}/v1", api_key="x") as client:
+                    for turn in range(turns):
+                        for agent in (0, 1, 2) if turn else (2, 0, 1):
+                            asked = "Say nothing." if last[agent] is None else "Go on."
+                            answered = client.responses.with_raw_response.create(
+                                model="scripted-1", input=asked, previous_response_id=last[agent]
+                            )
+                            last[agent] = answered.parse().id
+                            own[agent].append(answered.headers["x-step-uid"])
+                assert service.ingest.catch_up(120)
+                stored = service.pool.steps.page(limit=None).to_pylist()
+            finally:
+                service.close()
+    trajectories = {step["step_uid"]: step["trajectory_uid"] for step in stored}
+    assert [len(steps) for steps in own] == [3, 3, 3]
+    assert [len({trajectories[uid] for uid in steps}) for steps in own] == [1, 1, 1]
+    assert len(set(trajectories.values())) == 3
+    assert not any("uncertain" in step["findings"] for step in stored)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from core.pool import Pool
-from core.pool.learning import RUN_KEY, Run, band, curves, gain
-from core.types import PolicyEvent, Step
+from core.pool.learning import Run, band, curves, gain
+from core.types import RUN_KEY, PolicyEvent, Step
 
 
 def test_wilson_interval_of_independent_attempts():

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from core import records
 from core.dialects import RESPONSES, BadRequest, Json, ResponseIds
-from core.dialects.responses_items import RESPONSE_PREFIX
+from core.dialects.responses_items import RESPONSE_PREFIX, parse_response_id
 from core.dialects.responses_request import input_items
 from core.durable import sync_folder
 from core.gateway.access.keys import KeyStore, is_studio_key
@@ -28,7 +28,6 @@ its engine worked lies between.
 DELETED_FOLDER: Final = "deleted_responses"
 """A folder beside the journal's segments."""
 
-_TAIL = re.compile(r"^(?P<step_uid>[^-]+)-(?P<mark>.+)$")
 _ITEM = re.compile(r"^[a-z]+_(?P<tail>.+)_\d+$")
 
 
@@ -69,16 +68,16 @@ async def expand_input(directory: Path, dialect: str, request: Mapping[str, Any]
 
 def find_response(directory: Path, response_id: Any, within: str | None = None) -> Json | None:
     """The call record of a response id; None if there is none that was answered and may be read."""
-    tail = response_id.removeprefix(RESPONSE_PREFIX) if isinstance(response_id, str) else ""
-    match = _TAIL.match(tail)
-    if match is None or _deleted(directory, response_id).exists():
+    parts = parse_response_id(response_id) if isinstance(response_id, str) else None
+    if parts is None or _deleted(directory, response_id).exists():
         return None
-    needle = match["step_uid"].encode()
+    step_uid, mark = parts
+    needle = step_uid.encode()
     n_bytes = 0
-    for entry in read_since_mark(directory, match["mark"], match["step_uid"]):
+    for entry in read_since_mark(directory, mark, step_uid):
         if needle in entry.payload:
             record = records.parse(entry.payload)
-            if record["kind"] == "call" and record["step_uid"] == match["step_uid"]:
+            if record["kind"] == "call" and record["step_uid"] == step_uid:
                 answered = record.get("http_status") == 200 and record.get("error") is None
                 kept = record["request"].get("store") is not False
                 allowed = within is None or record["identity"]["trajectory_uid"] == within
@@ -105,9 +104,9 @@ def _deleted(directory: Path, response_id: str) -> Path:
 
 def response_of(record: Mapping[str, Any]) -> Json:
     """The response object that the agent got for a record."""
-    match = _TAIL.match(str(record["response_id"]).removeprefix(RESPONSE_PREFIX))
-    assert match is not None
-    ids = ResponseIds(match["step_uid"], record["started_at"], match["mark"])
+    parts = parse_response_id(str(record["response_id"]))
+    assert parts is not None
+    ids = ResponseIds(parts[0], record["started_at"], parts[1])
     translation = RESPONSES.open(record["request"], ids, record.get("input_items") or ())
     return translation.full_answer(record["response"])
 

@@ -177,6 +177,11 @@ class Settings(BaseSettings):
         description="For engines that return only text: model name or pattern (gpt-*) -> folder with tokenizer.json "
         "and chat_template.jinja. Token ids of such steps are marked retokenized and have no log-probs",
     )
+    verifier_callbacks: dict[str, str] = Field(
+        {},
+        description="Services that score attempts: name -> URL. The verifier http_callback posts the workspace to it; "
+        "tasks and requests can only give the name",
+    )
     local_model_dir: Path | None = Field(
         None, description="Weights folder of the embedded engine; None: a seeded model is created in data_dir/model"
     )
@@ -211,6 +216,14 @@ class Settings(BaseSettings):
             if not (scheme and separator and rest) or set(rest) & set("*/@?# "):
                 raise ValueError(f"{origin!r} is no origin: scheme://host or scheme://host:port, each by itself")
         return origins
+
+    @field_validator("verifier_callbacks")
+    @classmethod
+    def _are_urls(cls, callbacks: dict[str, str]) -> dict[str, str]:
+        for name, address in callbacks.items():
+            if not re.match(r"https?://[^/\s]+", address):
+                raise ValueError(f"{name} has the address {address!r}, which is no URL: http:// or https://")
+        return callbacks
 
     @model_validator(mode="after")
     def _certificate_has_key(self) -> Self:

@@ -88,13 +88,21 @@ def lint_(
     threshold: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Lowest similarity of near-duplicates, in [0, 1]")
     ] = 0.8,
+    run: Annotated[bool, typer.Option("--run", help="Also run every check on its untouched workspace")] = False,
+    isolation: Annotated[str, typer.Option(help="Lowest level of isolation of --run")] = "process",
+    timeout: Annotated[float, typer.Option(min=0.1, help="Limit of each check of --run, seconds")] = 120.0,
+    workers: Annotated[int, typer.Option(min=1, max=256, help="Checks that --run runs at the same time")] = 2,
     json_: JsonOption = False,
 ) -> None:
-    """Check a pack without running anything. Exit code 1 if there are errors."""
+    """Check a pack. Exit code 1 if there are errors. Programs of the pack run only with --run, in sandboxes."""
     from core.packs.lint import lint
 
     pack = read_pack(path)
     findings = lint(pack, threshold=threshold)
+    if run:
+        from core.packs.lint.run import lint_by_running
+
+        findings += lint_by_running(pack, isolation=isolation, timeout_s=timeout, workers=workers)
     for one in findings:
         if json_:
             print_json(one.as_dict())

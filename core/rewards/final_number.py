@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import InvalidInput
-from core.rewards.base import Score, read_answer
+from core.rewards.base import Score, answer_text
 
 TAIL_CHARS = 300
 """Number of characters at the end that are searched; earlier numbers are intermediate results."""
@@ -35,17 +35,15 @@ def same_number(left: str, right: str) -> bool:
 def verify(workspace: Path, spec: Mapping[str, Any]) -> Score:
     """1.0 if the answer's number is ``spec["answer"]``, else 0.0.
 
-    The answer is ``spec["text"]``, or the file ``spec["path"]`` of the workspace. With ``spec["flexible"]`` the last
-    number counts, otherwise only one after ``####``.
+    The answer is ``spec["text"]``, the file ``spec["path"]`` of the workspace, or the agent's final message. With
+    ``spec["flexible"]`` the last number counts, otherwise only one after ``####``.
     """
     if spec.get("answer") is None:
         raise InvalidInput("the correct answer is missing", field="answer")
     wanted = str(spec["answer"]).replace(",", "").strip()
-    text = spec.get("text")
-    if text is None:
-        text = read_answer(workspace, spec["path"])
+    text = answer_text(workspace, spec)
     if text is None:
         return Score(0.0, {"expected": wanted, "problem": "no such text file"})
-    number = last_number(str(text), flexible=bool(spec.get("flexible", False)))
+    number = last_number(text, flexible=bool(spec.get("flexible", False)))
     right = number is not None and same_number(number.rstrip("."), wanted)
     return Score(float(right), {"expected": wanted, "found": number})

@@ -122,9 +122,23 @@ class Sandbox:
             path.write_bytes(content)
         self._own_all()
 
-    def copy_in(self, folder: Path) -> readback.Listing:
-        """Copy a folder to the workspace, without links; what is refused is in the listing."""
-        listing = readback.copy(folder, self.workspace)
+    def copy_in(self, folder: Path, at: str = "") -> readback.Listing:
+        """Copy a folder to the workspace, without links; what is refused is in the listing.
+
+        Args:
+            folder: the folder to copy.
+            at: name of the folder of the workspace that gets the files, in place of what has this name.
+        """
+        target = self.workspace / at
+        if at:
+            if "/" in at or at in {".", ".."}:
+                raise InvalidInput(f"{at!r} is no name in the workspace", field="at")
+            if target.is_dir() and not target.is_symlink():
+                remove(target)
+            else:
+                target.unlink(missing_ok=True)
+            target.mkdir()
+        listing = readback.copy(folder, target)
         self._own_all()
         return listing
 

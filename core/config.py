@@ -172,6 +172,12 @@ class Settings(BaseSettings):
     trash_days: float = Field(
         1.0, ge=0, description="Time for which deleted steps and journal segments can be restored, days"
     )
+    workspace_days: float | None = Field(
+        None, gt=0, description="Time for which final workspaces of rollouts are kept, days; None: no limit"
+    )
+    workspace_gib: float | None = Field(
+        10.0, gt=0, description="Size of all kept workspaces, GiB; the oldest are removed first; None: no limit"
+    )
     tokenizers: dict[str, Path] = Field(
         {},
         description="For engines that return only text: model name or pattern (gpt-*) -> folder with tokenizer.json "
@@ -268,6 +274,21 @@ class Settings(BaseSettings):
     def export_dir(self) -> Path:
         """Folder that exporters write to."""
         return self.data_dir / "exports"
+
+    @property
+    def packs_dir(self) -> Path:
+        """Folder of stored pack versions."""
+        return self.data_dir / "packs"
+
+    @property
+    def rollouts_dir(self) -> Path:
+        """Folder of runs of rollouts: settings, attempts, the agents' output."""
+        return self.data_dir / "rollouts"
+
+    @property
+    def workspaces_dir(self) -> Path:
+        """Folder of the final workspaces of attempts."""
+        return self.data_dir / "workspaces"
 
     @property
     def is_loopback(self) -> bool:

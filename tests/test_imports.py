@@ -45,8 +45,10 @@ LEVELS: list[set[str]] = [
         "core.gateway",
         "core.batch",
         "core.tasks",
-        "core.scoring",
     },
+    {"core.harnesses"},
+    {"core.rollouts"},
+    {"core.scoring"},
     {"core.export", "core.api", "core.imports"},
     {
         "core.owner",

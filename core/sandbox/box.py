@@ -27,6 +27,8 @@ from core.sandbox.isolation import Isolation
 
 OUTPUT_BYTES = 4 << 20
 POLL_S = 0.25
+SHORT_S = 0.01
+"""Pause between looks where the system has no descriptors of processes."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 End = Literal["exited", "timed_out", "out_of_memory", "disk_full", "stopped"]
@@ -41,6 +43,8 @@ class Ended:
         returncode: its exit code; 128 + n or −n for signal n.
         stdout, stderr: at most ``OUTPUT_BYTES`` of each.
         wall_s: duration in seconds, start of the sandbox included.
+        cpu_s: processor time in seconds of the program and the processes that it waited for; None if it was killed.
+        memory_bytes: peak of all processes together; None without a cgroup.
     """
 
     end: End
@@ -48,6 +52,8 @@ class Ended:
     stdout: bytes
     stderr: bytes
     wall_s: float
+    cpu_s: float | None = None
+    memory_bytes: int | None = None
 
 
 class Sandbox:
@@ -114,13 +120,20 @@ class Sandbox:
         Raises:
             InvalidInput: a path is outside the workspace.
         """
+        self._write(self.workspace, files)
+
+    def put_home(self, files: Mapping[str, bytes]) -> None:
+        """Write files to the home, such as an agent's configuration. As ``put`` otherwise."""
+        self._write(self.home, files)
+
+    def _write(self, root: Path, files: Mapping[str, bytes]) -> None:
         for name, content in files.items():
-            path = (self.workspace / name).resolve()
-            if not path.is_relative_to(self.workspace) or path == self.workspace:
-                raise InvalidInput(f"{name} is outside the workspace", field="files")
+            path = (root / name).resolve()
+            if not path.is_relative_to(root) or path == root:
+                raise InvalidInput(f"{name} is outside the {root.name}", field="files")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        self._own_all()
+        self._own_all(root)
 
     def copy_in(self, folder: Path, at: str = "") -> readback.Listing:
         """Copy a folder to the workspace, without links; what is refused is in the listing.
@@ -139,7 +152,7 @@ class Sandbox:
                 target.unlink(missing_ok=True)
             target.mkdir()
         listing = readback.copy(folder, target)
-        self._own_all()
+        self._own_all(self.workspace)
         return listing
 
     def lend(self, folder: Path) -> Path:
@@ -220,8 +233,9 @@ class Sandbox:
             ):
                 given.write(stdin)
                 given.seek(0)
-                end, code = self._run(job, group, (given, out, err), begin, should_stop)
-                return Ended(end, code, _head(out), _head(err), time.monotonic() - begin)
+                end, code, cpu_s = self._run(job, group, (given, out, err), begin, should_stop)
+                peak = None if group is None else group.peak_memory()
+                return Ended(end, code, _head(out), _head(err), time.monotonic() - begin, cpu_s, peak)
         finally:
             if group is not None:
                 group.remove()
@@ -233,7 +247,7 @@ class Sandbox:
         pipes: tuple[IO[bytes], IO[bytes], IO[bytes]],
         begin: float,
         should_stop: Callable[[], bool],
-    ) -> tuple[End, int]:
+    ) -> tuple[End, int, float | None]:
         launch = self._layer.wrap(job)
         argv = list(launch.argv)
         try:
@@ -251,8 +265,9 @@ class Sandbox:
             for fd in launch.fds:
                 os.close(fd)
         end: End = "exited"
+        ended = _Ending(process)
         try:
-            while not _wait(process, min(POLL_S, begin + job.limits.time_s - time.monotonic())):
+            while not ended.within(min(POLL_S, begin + job.limits.time_s - time.monotonic())):
                 if time.monotonic() - begin >= job.limits.time_s:
                     end = "timed_out"
                 elif should_stop():
@@ -272,7 +287,7 @@ class Sandbox:
             process.wait()
         if end == "exited" and process.returncode != 0 and group is not None and group.n_killed_for_memory():
             end = "out_of_memory"
-        return end, process.returncode
+        return end, process.returncode, ended.cpu_s
 
     def close(self) -> None:
         """Remove the sandbox and all its files."""
@@ -284,9 +299,9 @@ class Sandbox:
         if self._uid is not None:
             os.chown(path, self._uid, self._uid, follow_symlinks=False)
 
-    def _own_all(self) -> None:
+    def _own_all(self, root: Path) -> None:
         if self._uid is not None:
-            for folder, folders, files in os.walk(self.workspace):
+            for folder, folders, files in os.walk(root):
                 for name in (*folders, *files):
                     self._own(Path(folder, name))
 
@@ -325,23 +340,41 @@ def with_cgroup(isolation: Isolation) -> Isolation:
     return replace(isolation, memory="cgroup", pids="cgroup", processors="cgroup")
 
 
-def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    """Whether the process ended within the time. ``Popen.wait`` would notice it up to 50 ms late."""
-    if process.poll() is not None:
+class _Ending:
+    """Waits for a child. ``Popen.wait`` would notice its end up to 50 ms late, and not give its processor time.
+
+    Attributes:
+        cpu_s: processor time of the child and of the processes that it waited for, once it has ended by itself.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.cpu_s: float | None = None
+        self._process = process
+
+    def within(self, timeout_s: float) -> bool:
+        """Whether the child ended within the time."""
+        if self._reap():
+            return True
+        try:
+            fd = os.pidfd_open(self._process.pid)
+        except (AttributeError, OSError):
+            time.sleep(max(0.0, min(timeout_s, SHORT_S)))
+            return self._reap()
+        try:
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            poll.poll(max(0, int(timeout_s * 1000)))
+        finally:
+            os.close(fd)
+        return self._reap()
+
+    def _reap(self) -> bool:
+        pid, status, used = os.wait4(self._process.pid, os.WNOHANG)
+        if not pid:
+            return False
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        self.cpu_s = used.ru_utime + used.ru_stime
         return True
-    try:
-        fd = os.pidfd_open(process.pid)
-    except (AttributeError, OSError):
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(max(0.0, timeout_s))
-        return process.poll() is not None
-    try:
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        poll.poll(max(0, int(timeout_s * 1000)))
-    finally:
-        os.close(fd)
-    return process.poll() is not None
 
 
 def _head(file: IO[bytes]) -> bytes:

@@ -54,6 +54,14 @@ class Cgroup:
                             return int(count)
         return 0
 
+    def peak_memory(self) -> int | None:
+        """Largest memory of all processes together so far, bytes; None if the kernel does not count it."""
+        for folder in self.folders:
+            for name in ("memory.peak", "memory.max_usage_in_bytes"):
+                with contextlib.suppress(OSError, ValueError):
+                    return int((folder / name).read_text())
+        return None
+
     def kill(self) -> None:
         """End every process in it."""
         for folder in self.folders[:1]:

@@ -5,12 +5,20 @@ agents. It does not depend on the studio: ``base_url`` can be any server with th
 
     result = run_agent(base_url="http://127.0.0.1:8100/v1", api_key=key, model="demo-1",
                        prompt="Sum the column ...", workspace=Path("work"))
+
+As a program it needs the standard library alone: it works in the current folder, takes the arguments of ``run_agent``
+as a JSON object on its input, and prints its messages, one JSON object a line.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import ssl
+import sys
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,14 +158,10 @@ def run_agent(
     """
     from openai import DefaultHttpxClient, OpenAI, omit
 
-    files = Workspace(workspace)
-    messages: list[Any] = [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": prompt}]
-    answer = ""
     http_client = None if tls is None else DefaultHttpxClient(verify=tls)
     with OpenAI(base_url=base_url, api_key=api_key, http_client=http_client) as client:
-        for turn in range(max_turns):
-            if should_stop():
-                return AgentResult("interrupted", turn, answer)
+
+        def ask(messages: list[Any]) -> dict[str, Any]:
             completion = client.chat.completions.create(
                 model=model,
                 messages=messages,
@@ -166,21 +170,107 @@ def run_agent(
                 temperature=omit if temperature is None else temperature,
                 seed=omit if seed is None else seed,
             )
-            message = completion.choices[0].message
-            messages.append(_as_sent(message))
-            answer = message.content or answer
-            if not message.tool_calls:
-                return AgentResult("stopped", turn + 1, answer)
-            for call in message.tool_calls:
-                if call.type != "function":
-                    continue
-                result = files.call(call.function.name, call.function.arguments)
-                messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
-                if call.function.name == "finish" and not result.startswith("error:"):
-                    return AgentResult("finished", turn + 1, json.loads(call.function.arguments)["summary"])
+            return _as_sent(completion.choices[0].message)
+
+        return work(ask, prompt=prompt, workspace=workspace, max_turns=max_turns, should_stop=should_stop)
+
+
+def work(
+    ask: Callable[[list[Any]], dict[str, Any]],
+    *,
+    prompt: str,
+    workspace: Path,
+    max_turns: int = 10,
+    should_stop: Callable[[], bool] = lambda: False,
+    note: Callable[[dict[str, Any]], None] = lambda _: None,
+) -> AgentResult:
+    """The tool loop. ``ask`` returns the assistant's message to a conversation; ``note`` gets every new message."""
+    files = Workspace(workspace)
+    messages: list[Any] = [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": prompt}]
+    answer = ""
+    for turn in range(max_turns):
+        if should_stop():
+            return AgentResult("interrupted", turn, answer)
+        message = ask(messages)
+        messages.append(message)
+        note(message)
+        answer = message.get("content") or answer
+        if not message.get("tool_calls"):
+            return AgentResult("stopped", turn + 1, answer)
+        for call in message["tool_calls"]:
+            if call.get("type", "function") != "function":
+                continue
+            name, arguments = call["function"]["name"], call["function"]["arguments"]
+            result = files.call(name, arguments)
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+            note(messages[-1])
+            if name == "finish" and not result.startswith("error:"):
+                return AgentResult("finished", turn + 1, json.loads(arguments)["summary"])
     return AgentResult("max_turns", max_turns, answer)
 
 
 def _as_sent(message: ChatCompletionMessage) -> dict[str, Any]:
     """The assistant message as the server sent it, so that the next prompt extends this one exactly."""
     return message.model_dump(exclude_unset=True, exclude_none=True)
+
+
+RETRY_STATUS = frozenset({408, 429, 500, 502, 503, 504})
+N_RETRIES = 2
+
+
+def post(url: str, api_key: str, body: dict[str, Any], *, timeout_s: float = 600.0) -> dict[str, Any]:
+    """POST a JSON body; the response's JSON. Retried twice, as OpenAI's SDK does.
+
+    Raises:
+        OSError: the server refused, or could not be reached; HTTPError has its answer.
+    """
+    headers = {"Authorization": f"Bearer {api_key}", "Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    for attempt in range(N_RETRIES + 1):
+        try:
+            with urllib.request.urlopen(request, timeout=timeout_s) as response:
+                answer: dict[str, Any] = json.loads(response.read())
+                return answer
+        except urllib.error.HTTPError as error:
+            if attempt == N_RETRIES or error.code not in RETRY_STATUS:
+                raise
+        except OSError:
+            if attempt == N_RETRIES:
+                raise
+        time.sleep(0.5 * 2**attempt)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def main() -> int:
+    """The agent as a program; 1 if the server refused or could not be reached."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    settings = json.load(sys.stdin)
+    names = ("model", "max_tokens", "temperature", "seed")
+    fixed = {name: settings[name] for name in names if settings.get(name) is not None}
+
+    def ask(messages: list[Any]) -> dict[str, Any]:
+        body = {**fixed, "messages": messages, "tools": TOOLS}
+        answer = post(f"{settings['base_url']}/chat/completions", settings["api_key"], body)
+        message: dict[str, Any] = answer["choices"][0]["message"]
+        return {name: value for name, value in message.items() if value is not None}
+
+    def note(message: dict[str, Any]) -> None:
+        print(json.dumps(message, ensure_ascii=False), flush=True)
+
+    try:
+        result = work(
+            ask, prompt=settings["prompt"], workspace=Path(), max_turns=settings.get("max_turns", 10), note=note
+        )
+    except urllib.error.HTTPError as error:
+        print(f"the server refused: {error.code} {error.read().decode(errors='replace')[:2000]}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"the server did not answer: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps({"outcome": result.outcome, "n_turns": result.n_turns, "answer": result.answer}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

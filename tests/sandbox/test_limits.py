@@ -248,3 +248,28 @@ def test_a_share_of_processors_holds(sandbox: Sandbox) -> None:
     program = "import time; end = time.monotonic() + 1\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
     limits = Limits(time_s=60.0, memory_bytes=128 * MIB, processors=0.1)
     assert float(sandbox.run(python(program), limits=limits).stdout) < 0.35
+
+
+def test_processor_time_and_memory_are_those_that_were_used(sandbox: Sandbox) -> None:
+    program = """
+import os, resource, subprocess, sys, time
+kept = bytearray(40 << 20); kept[::4096] = b"x" * len(kept[::4096])
+while time.process_time() < 0.3:
+    pass
+subprocess.run([sys.executable, "-I", "-S", "-c", "import time\\nwhile time.process_time() < 0.3: pass"], check=True)
+print(sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+"""
+    ended = sandbox.run(python(program))
+    used = float(ended.stdout)
+    assert ended.cpu_s is not None and used <= ended.cpu_s + 0.02 and ended.cpu_s < used + 1.0
+    if sandbox.isolation.memory == "cgroup":
+        assert ended.memory_bytes is not None and 40 * MIB < ended.memory_bytes <= LIMITS.memory_bytes
+    stopped = sandbox.run(python("import time; time.sleep(60)"), limits=Limits(time_s=0.5))
+    assert (stopped.end, stopped.cpu_s) == ("timed_out", None)
+
+
+def test_files_of_the_home_belong_to_the_program(sandbox: Sandbox) -> None:
+    sandbox.put_home({"config/agent.json": b"{}"})
+    ended = sandbox.run(["sh", "-c", "echo 1 >> $HOME/config/agent.json && cat $HOME/config/agent.json"])
+    assert (ended.returncode, ended.stdout) == (0, b"{}1\n"), ended.stderr
+    assert sandbox.listing().files == ()

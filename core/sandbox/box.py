@@ -27,8 +27,6 @@ from core.sandbox.isolation import Isolation
 
 OUTPUT_BYTES = 4 << 20
 POLL_S = 0.25
-SHORT_S = 0.01
-"""Pause between looks where the system has no descriptors of processes."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 End = Literal["exited", "timed_out", "out_of_memory", "disk_full", "stopped"]
@@ -43,7 +41,7 @@ class Ended:
         returncode: its exit code; 128 + n or −n for signal n.
         stdout, stderr: at most ``OUTPUT_BYTES`` of each.
         wall_s: duration in seconds, start of the sandbox included.
-        cpu_s: processor time in seconds of the program and the processes that it waited for; None if it was killed.
+        cpu_s: processor time of all processes together, seconds; None without a cgroup.
         memory_bytes: peak of all processes together; None without a cgroup.
     """
 
@@ -233,9 +231,9 @@ class Sandbox:
             ):
                 given.write(stdin)
                 given.seek(0)
-                end, code, cpu_s = self._run(job, group, (given, out, err), begin, should_stop)
-                peak = None if group is None else group.peak_memory()
-                return Ended(end, code, _head(out), _head(err), time.monotonic() - begin, cpu_s, peak)
+                end, code = self._run(job, group, (given, out, err), begin, should_stop)
+                used = (None, None) if group is None else (group.cpu_s(), group.peak_memory())
+                return Ended(end, code, _head(out), _head(err), time.monotonic() - begin, *used)
         finally:
             if group is not None:
                 group.remove()
@@ -247,7 +245,7 @@ class Sandbox:
         pipes: tuple[IO[bytes], IO[bytes], IO[bytes]],
         begin: float,
         should_stop: Callable[[], bool],
-    ) -> tuple[End, int, float | None]:
+    ) -> tuple[End, int]:
         launch = self._layer.wrap(job)
         argv = list(launch.argv)
         try:
@@ -265,9 +263,8 @@ class Sandbox:
             for fd in launch.fds:
                 os.close(fd)
         end: End = "exited"
-        ended = _Ending(process)
         try:
-            while not ended.within(min(POLL_S, begin + job.limits.time_s - time.monotonic())):
+            while not _wait(process, min(POLL_S, begin + job.limits.time_s - time.monotonic())):
                 if time.monotonic() - begin >= job.limits.time_s:
                     end = "timed_out"
                 elif should_stop():
@@ -287,7 +284,7 @@ class Sandbox:
             process.wait()
         if end == "exited" and process.returncode != 0 and group is not None and group.n_killed_for_memory():
             end = "out_of_memory"
-        return end, process.returncode, ended.cpu_s
+        return end, process.returncode
 
     def close(self) -> None:
         """Remove the sandbox and all its files."""
@@ -340,41 +337,23 @@ def with_cgroup(isolation: Isolation) -> Isolation:
     return replace(isolation, memory="cgroup", pids="cgroup", processors="cgroup")
 
 
-class _Ending:
-    """Waits for a child. ``Popen.wait`` would notice its end up to 50 ms late, and not give its processor time.
-
-    Attributes:
-        cpu_s: processor time of the child and of the processes that it waited for, once it has ended by itself.
-    """
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.cpu_s: float | None = None
-        self._process = process
-
-    def within(self, timeout_s: float) -> bool:
-        """Whether the child ended within the time."""
-        if self._reap():
-            return True
-        try:
-            fd = os.pidfd_open(self._process.pid)
-        except (AttributeError, OSError):
-            time.sleep(max(0.0, min(timeout_s, SHORT_S)))
-            return self._reap()
-        try:
-            poll = select.poll()
-            poll.register(fd, select.POLLIN)
-            poll.poll(max(0, int(timeout_s * 1000)))
-        finally:
-            os.close(fd)
-        return self._reap()
-
-    def _reap(self) -> bool:
-        pid, status, used = os.wait4(self._process.pid, os.WNOHANG)
-        if not pid:
-            return False
-        self._process.returncode = os.waitstatus_to_exitcode(status)
-        self.cpu_s = used.ru_utime + used.ru_stime
+def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    """Whether the process ended within the time. ``Popen.wait`` would notice it up to 50 ms late."""
+    if process.poll() is not None:
         return True
+    try:
+        fd = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, timeout_s))
+        return process.poll() is not None
+    try:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        poll.poll(max(0, int(timeout_s * 1000)))
+    finally:
+        os.close(fd)
+    return process.poll() is not None
 
 
 def _head(file: IO[bytes]) -> bytes:

@@ -19,7 +19,7 @@ JOIN = 'while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs" || exit 125; shift;
 
 
 class Cgroup:
-    """One cgroup of version 2, or one of version 1 in each of the hierarchies memory, pids and, for a limit, cpu.
+    """One cgroup of version 2, or one of version 1 in the hierarchies memory, pids, cpuacct and, for a limit, cpu.
 
     Raises:
         OSError: no cgroup can be written here.
@@ -30,11 +30,11 @@ class Cgroup:
         name = f"claw-{os.getpid()}-{secrets.token_hex(8)}"
         try:
             parents = _parents_v1(processors=limits.processors is not None) or _parents_v2()
-            for parent in parents:
+            for parent in (*parents, *_accounting_v1()):
                 folder = parent / name
                 folder.mkdir()
                 self.folders.append(folder)
-            _limit(self.folders, limits)
+            _limit(self.folders[: len(parents)], limits)
         except OSError:
             self.remove()
             raise
@@ -62,6 +62,17 @@ class Cgroup:
                     return int((folder / name).read_text())
         return None
 
+    def cpu_s(self) -> float | None:
+        """Processor time of all processes together so far, seconds; None if the kernel does not count it."""
+        folder = self.folders[-1]
+        with contextlib.suppress(OSError, ValueError):
+            return int((folder / "cpuacct.usage").read_text()) / 1e9
+        with contextlib.suppress(OSError, ValueError):
+            words = (folder / "cpu.stat").read_text().split()
+            if "usage_usec" in words:
+                return int(words[words.index("usage_usec") + 1]) / 1e6
+        return None
+
     def kill(self) -> None:
         """End every process in it."""
         for folder in self.folders[:1]:
@@ -76,7 +87,7 @@ class Cgroup:
 def sweep() -> None:
     """End and remove the groups of processes that were killed before they could do it."""
     with contextlib.suppress(OSError):
-        for parent in _parents_v1(processors=True) or _parents_v2():
+        for parent in [*_parents_v1(processors=True), *_accounting_v1()] or _parents_v2():
             for folder in parent.glob("claw-*-*"):
                 owner = folder.name.split("-")[1]
                 if owner.isdigit() and not Path("/proc", owner).exists():
@@ -126,6 +137,15 @@ def _parents_v1(*, processors: bool) -> list[Path]:
     own = _own()
     names = ("memory", "pids", "cpu") if processors else ("memory", "pids")
     return [ROOT / name / own[name] for name in names] if set(names) <= own.keys() else []
+
+
+def _accounting_v1() -> list[Path]:
+    """This process's cgroup that counts processor time, if it can be written and is not the one with shares of it."""
+    own = _own()
+    if not {"memory", "cpuacct"} <= own.keys() or (ROOT / "cpuacct").resolve() == (ROOT / "cpu").resolve():
+        return []
+    folder = ROOT / "cpuacct" / own["cpuacct"]
+    return [folder] if os.access(folder, os.W_OK) else []
 
 
 def _parents_v2() -> list[Path]:

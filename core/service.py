@@ -31,6 +31,7 @@ from core.config import Settings
 from core.doctor import Finding, diagnose
 from core.engine_host import LOCAL_ENGINE, LocalEngineHost, add_configured_engines, bounds_of, timeouts_of
 from core.errors import PoolError, StudioError
+from core.freememory import FreeMemory, limit_arenas
 from core.gateway.access.admission import Admission
 from core.gateway.access.hosts import Hosts
 from core.gateway.access.ledger import Ledger
@@ -134,6 +135,7 @@ class Service:
 
     def _open(self, opened: ExitStack) -> None:
         settings = self.settings
+        limit_arenas()
         lock = OwnerLock.acquire(settings.data_dir)
         opened.callback(lock.release)
         check_recoverable(settings.pool_path, settings.journal_dir, settings.opinions_dir)
@@ -219,6 +221,7 @@ class Service:
         sweep = TrashSweep(settings.trash_dir, days=settings.trash_days, clock=self.clock)
 
         compaction = Compaction(self.pool.recovery.compact_log)
+        free_memory = FreeMemory()
 
         def check_and_clean() -> None:
             if self.fleet is not None:
@@ -226,6 +229,7 @@ class Service:
             self._health.check()
             sweep()
             compaction()
+            free_memory()
 
         self.supervisor.start(check_and_clean)
         opened.callback(self.supervisor.stop)

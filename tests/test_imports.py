@@ -21,6 +21,7 @@ LEVELS: list[set[str]] = [
         "core.scrub",
         "core.durable",
         "core.garbage",
+        "core.freememory",
         "core.printable",
     },
     {

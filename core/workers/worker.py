@@ -23,6 +23,7 @@ from starlette.routing import Mount
 from core.config import Settings
 from core.engine_host import add_configured_engines, bounds_of, timeouts_of
 from core.errors import EngineError, StudioError
+from core.freememory import FreeMemory, limit_arenas
 from core.garbage import settle_memory
 from core.gateway.access.admission import Admission, Asgi
 from core.gateway.access.hosts import Hosts
@@ -128,6 +129,7 @@ class Worker:
         self.keys = KeyStore()
         self.keys.load(begin["keys"])
         self.fence = Fence(send)
+        self._free_memory = FreeMemory()
         self.policy = _FencedPolicy(self.fence, sync_timeout_s=settings.policy_sync_timeout_s)
         self.policy.restore(PolicyEvent(**event) for event in begin["policy"])
         self.policy.resume_sync(begin["sync"])
@@ -235,6 +237,7 @@ class Worker:
                     # Sent by the event loop, so that the owner notices one that hangs.
                     self.server.call_soon(self._beat)
                     self._look_after()
+                    self._free_memory()
                 for name, value in (("engines", self.engines.status()), ("journal_error", self.journal.error)):
                     if last_sent[name] != value:
                         last_sent[name] = value
@@ -281,6 +284,7 @@ def main() -> None:
         return
     set_up(begin["log_level"], begin["settings"]["log_format"])
     worker: Worker | None = None
+    limit_arenas()
     try:
         worker = Worker(begin, sender.send)
         worker.start()

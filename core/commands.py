@@ -247,6 +247,9 @@ def add_demo_to(app: typer.Typer, connect: Connect) -> None:
         data: DataOption = None,
         updates: Annotated[int, typer.Option(min=1, help="Updates of the weights")] = 15,
         seed: Annotated[int, typer.Option(min=0, help="Seed of tasks, samples and trainer")] = 0,
+        max_staleness: Annotated[
+            int, typer.Option(min=0, help="Versions that rollouts may be behind; above 0 they do not wait for updates")
+        ] = 0,
         control: Annotated[
             str | None, typer.Option(help="shuffle: a second run follows with shuffled rewards, which only drifts")
         ] = None,
@@ -256,7 +259,8 @@ def add_demo_to(app: typer.Typer, connect: Connect) -> None:
         if not learn:
             raise InvalidInput("there is one demo here", field="demo", hint="claw-studio demo --learn")
         with connect(data) as client:
-            client.call("POST", "/api/v1/learning/demo", {"updates": updates, "seed": seed, "control": control})
+            wanted = {"updates": updates, "seed": seed, "max_staleness": max_staleness, "control": control}
+            client.call("POST", "/api/v1/learning/demo", wanted)
             n_shown, running = 0, True
             try:
                 while running:

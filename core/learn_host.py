@@ -35,13 +35,13 @@ class LearnHost:
         self._run: LearnProcess | None = None
         self._lock = threading.Lock()
 
-    def start(self, *, updates: int = 15, seed: int = 0, control: str | None = None) -> None:
+    def start(self, *, updates: int = 15, seed: int = 0, max_staleness: int = 0, control: str | None = None) -> None:
         """Start the engine, if it does not run, and a run.
 
         Raises:
             Conflict: a run is in progress.
             EngineError: the engine did not start.
-            InvalidInput: updates or control are out of range.
+            InvalidInput: updates, staleness or control are out of range.
         """
         with self._lock:
             if self._run is not None and self._run.running:
@@ -57,6 +57,7 @@ class LearnHost:
                 self._settings.data_dir.absolute() / "learn",
                 updates=updates,
                 seed=seed,
+                max_staleness=max_staleness,
                 control=control,
                 api_key=self._settings.api_key,
                 tls_cert=self._settings.tls_cert,

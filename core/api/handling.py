@@ -44,7 +44,7 @@ class AnyUid(PathConvertor):
 class LearningDemo(Protocol):
     """Starts, stops and describes the learning demo (``core.learn_host``)."""
 
-    def start(self, *, updates: int = 15, seed: int = 0, control: str | None = None) -> None:
+    def start(self, *, updates: int = 15, seed: int = 0, max_staleness: int = 0, control: str | None = None) -> None:
         """Start a run. Conflict if one runs."""
         ...
 

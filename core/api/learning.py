@@ -13,7 +13,7 @@ from core.api.schemas import BOOL, INT, INT_OR_NULL, NUM, NUM_OR_NULL, OBJ, STR,
 from core.api.wire import Flag, Version, WireModel
 from core.batch.learning import updates
 from core.pool.learning import curves
-from core.tasks.learn_process import MAX_UPDATES
+from core.tasks.learn_process import MAX_STALENESS, MAX_UPDATES
 
 routes = Router()
 
@@ -33,6 +33,9 @@ class LearnIn(WireModel):
 
     updates: Annotated[int, Field(ge=1, le=MAX_UPDATES, strict=True)] = 15
     seed: Version = 0
+    max_staleness: Annotated[int, Field(ge=0, le=MAX_STALENESS, strict=True)] = Field(
+        0, description="Versions by which the rollouts of an update may be behind; above 0 they do not wait for it"
+    )
     control: Literal["shuffle"] | None = Field(
         None, description="shuffle: a second run follows whose trainer exchanges rewards, and which only drifts"
     )
@@ -73,7 +76,9 @@ def start_demo(call: Call, body: LearnIn) -> Any:
     refused.
     """
     if not body.dry_run:
-        call.deps.learning.start(updates=body.updates, seed=body.seed, control=body.control)
+        call.deps.learning.start(
+            updates=body.updates, seed=body.seed, max_staleness=body.max_staleness, control=body.control
+        )
     return call.deps.learning.status()
 
 

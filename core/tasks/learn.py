@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from typing import Any
 
 from core.client import StudioClient, trusting
 from core.errors import StudioError
-from core.rewards import score
+from core.rewards import Score, score
 from core.tasks.demo import DEMO_DATA
 from core.tasks.line_agent import MAX_TURNS, run_line_agent
 from core.tasks.pack import read_pack
@@ -42,6 +43,8 @@ TRAIN_CHANNEL, HELD_OUT_CHANNEL, GREEDY_CHANNEL = "learn", "learn-val", "learn-g
 POLICY = DEMO_DATA / "policy"
 N_PARALLEL = 16
 SYNC_WAIT_S = 300.0
+POLL_S = 0.2
+"""Time between two questions for the version in force, seconds. Each costs the studio a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,9 @@ class LearnSettings:
         n_tasks, n_rollouts: prompt groups of an update, and attempts of each.
         evaluate_every: held-out tasks are attempted at every such version, and at the first and the last.
         learning_rate: of the trainer.
+        max_staleness: versions by which the rollouts of an update may be behind. 0: the next rollouts wait for the
+            update. Above 0 they are produced meanwhile, up to this many updates ahead, and held-out tasks are
+            attempted at the first and the last version only.
     """
 
     updates: int = 15
@@ -64,9 +70,20 @@ class LearnSettings:
     n_rollouts: int = 8
     evaluate_every: int = 5
     learning_rate: float = 1.2e-4
+    max_staleness: int = 0
 
 
 DEFAULTS = LearnSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """The rollouts of an update, which the trainer has yet to make: its number from 0, rewards, times (monotonic)."""
+
+    update: int
+    rewards: list[float | None]
+    began: float
+    ended: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +129,7 @@ class LearnRun:
         self._held_out = read_pack(POLICY / "tasks" / "val")
         self._draw = random.Random(f"{settings.seed}/tasks")
         self._order: list[Task] = []
+        self._scores: dict[tuple[str, tuple[tuple[str, bytes], ...]], Score] = {}
 
     def run(self, base_version: int, trainer: subprocess.Popen[bytes]) -> None:
         """Evaluate, then produce rollouts for every update until all are done.
@@ -120,29 +138,38 @@ class LearnRun:
             StudioError: the studio refused a call, or the trainer ended early.
         """
         self.evaluate(base_version, end=True)
+        waiting: deque[Produced] = deque()
         for update in range(self.settings.updates):
-            if self._should_stop():
-                return
-            version = base_version + update
             began = time.monotonic()
-            rewards = self.attempt_all(self.rollouts_of(update, version))
-            produced = time.monotonic()
-            if self._should_stop():
-                return
-            self._wait_for(version + 1, trainer)
-            self._report(
-                {
-                    "event": "update",
-                    "update": update + 1,
-                    "version": version + 1,
-                    "reward": _mean(rewards),
-                    "rollouts_s": round(produced - began, 2),
-                    "trainer_s": round(time.monotonic() - produced, 2),
-                }
-            )
+            rewards = self.attempt_all(self.rollouts_of(update, base_version + update))
+            waiting.append(Produced(update, rewards, began, time.monotonic()))
             last = update + 1 == self.settings.updates
-            if last or (update + 1) % self.settings.evaluate_every == 0:
-                self.evaluate(version + 1, end=last)
+            while len(waiting) > (0 if last else self.settings.max_staleness):
+                if self._should_stop():
+                    return
+                self._finish(waiting.popleft(), base_version, trainer)
+
+    def _finish(self, produced: Produced, base_version: int, trainer: subprocess.Popen[bytes]) -> None:
+        """Wait for the update that is made of these rollouts, report it, and evaluate where that is due."""
+        waited = time.monotonic()
+        n_done = produced.update + 1
+        version = base_version + n_done
+        self._wait_for(version, trainer)
+        if self._should_stop():
+            return
+        self._report(
+            {
+                "event": "update",
+                "update": n_done,
+                "version": version,
+                "reward": _mean(produced.rewards),
+                "rollouts_s": round(produced.ended - produced.began, 2),
+                "trainer_s": round(time.monotonic() - waited, 2),
+            }
+        )
+        last = n_done == self.settings.updates
+        if last or (not self.settings.max_staleness and n_done % self.settings.evaluate_every == 0):
+            self.evaluate(version, end=last)
 
     def evaluate(self, version: int, *, end: bool) -> None:
         """Attempt every held-out task at temperature 1; at an end of the run twice, and once more greedily."""
@@ -224,22 +251,32 @@ class LearnRun:
                 max_turns=MAX_TURNS,
                 should_stop=self._should_stop,
             )
-            judged = score(workspace, task.check)
+            judged = self._judge(task, workspace)
         if judged.error is not None:
             self._report({"event": "check_failed", "task": task.task_uid, "error": judged.error})
         return judged.value
 
+    def _judge(self, task: Task, workspace: Path) -> Score:
+        """The score of a workspace. Many attempts end alike, and the shipped checks read nothing but the workspace, so
+        each distinct end of a task is checked once."""
+        files = sorted(path for path in workspace.rglob("*") if path.is_file())
+        end = (task.task_uid, tuple((str(path.relative_to(workspace)), path.read_bytes()) for path in files))
+        known = self._scores.get(end)
+        if known is None or known.error is not None:
+            known = self._scores[end] = score(workspace, task.check)
+        return known
+
     def _wait_for(self, version: int, trainer: subprocess.Popen[bytes]) -> None:
-        """Wait until the version is in force."""
+        """Wait until the version, or a later one, is in force."""
         while not self._should_stop():
             ended = trainer.poll()
-            if self._studio.policy_state()["version"] == version:
+            if self._studio.policy_state()["version"] >= version:
                 return
             if ended is not None:
                 raise StudioError(
                     f"the trainer ended with code {ended} before version {version} was in force", hint="see its output"
                 )
-            time.sleep(0.05)
+            time.sleep(POLL_S)
 
 
 def run_and_train(
@@ -266,6 +303,7 @@ def run_and_train(
         "name": name,
         "seed": settings.seed,
         "updates": settings.updates,
+        "max_staleness": settings.max_staleness,
         "control": "shuffled rewards" if settings.shuffle_rewards else None,
         "train": TRAIN_CHANNEL,
         "val": HELD_OUT_CHANNEL,
@@ -303,7 +341,8 @@ def trainer_command(studio_url: str, settings: LearnSettings, *, name: str, out:
         str(example_program("train_policy.py")),
         *("--studio", studio_url, "--model", str(POLICY / "model"), "--out", str(out), "--algorithm", "grpo"),
         *("--updates", str(settings.updates), "--lr", str(settings.learning_rate), "--seed", str(settings.seed)),
-        *("--groups", str(settings.n_tasks), "--rollouts", str(settings.n_rollouts), "--max-staleness", "0"),
+        *("--groups", str(settings.n_tasks), "--rollouts", str(settings.n_rollouts)),
+        *("--max-staleness", str(settings.max_staleness)),
         *("--channel", TRAIN_CHANNEL, "--engine", ENGINE, "--consumer", name),
         *(["--shuffle-rewards"] if settings.shuffle_rewards else []),
     ]
@@ -329,6 +368,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--seed", type=int, default=0)
     add("--evaluate-every", type=int, default=DEFAULTS.evaluate_every)
     add("--learning-rate", type=float, default=DEFAULTS.learning_rate)
+    add("--max-staleness", type=int, default=0)
     add("--control", choices=["shuffle"], help="a second run afterwards, with shuffled rewards")
     add("--tls-cert", type=Path, help="certificate of the studio, for https")
     arguments = parser.parse_args(argv)
@@ -347,6 +387,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.seed,
         evaluate_every=arguments.evaluate_every,
         learning_rate=arguments.learning_rate,
+        max_staleness=arguments.max_staleness,
     )
     lock = threading.Lock()
 

@@ -15,6 +15,7 @@ from core.errors import InvalidInput
 from core.tasks.learn import DEFAULTS
 
 MAX_UPDATES = 1000
+MAX_STALENESS = 16
 
 
 class LearnProcess:
@@ -23,13 +24,13 @@ class LearnProcess:
     Args:
         base_url: root of the studio.
         folder: for the trainer's weights and output.
-        updates, seed: as in ``core.tasks.learn.LearnSettings``.
+        updates, seed, max_staleness: as in ``core.tasks.learn.LearnSettings``.
         control: ``shuffle`` for a second run afterwards with shuffled rewards; None for none.
         api_key: the admin key, if the studio requires one.
         tls_cert: the studio's certificate, for https.
 
     Raises:
-        InvalidInput: updates or control are out of range.
+        InvalidInput: updates, staleness or control are out of range.
     """
 
     def __init__(
@@ -39,16 +40,21 @@ class LearnProcess:
         *,
         updates: int = DEFAULTS.updates,
         seed: int = 0,
+        max_staleness: int = 0,
         control: str | None = None,
         api_key: str | None = None,
         tls_cert: Path | None = None,
     ) -> None:
         if not 1 <= updates <= MAX_UPDATES:
             raise InvalidInput(f"{updates} updates", field="updates", hint=f"a number from 1 to {MAX_UPDATES}")
+        if not 0 <= max_staleness <= MAX_STALENESS:
+            raise InvalidInput(
+                f"max_staleness {max_staleness}", field="max_staleness", hint=f"a number from 0 to {MAX_STALENESS}"
+            )
         if control not in (None, "shuffle"):
             raise InvalidInput(f"no control {control!r}", field="control", hint="shuffle, or leave it out")
         command = [sys.executable, "-m", "core.tasks.learn", "--studio", base_url, "--out", str(folder)]
-        command += ["--updates", str(updates), "--seed", str(seed)]
+        command += ["--updates", str(updates), "--seed", str(seed), "--max-staleness", str(max_staleness)]
         command += ["--control", control] if control else []
         command += ["--tls-cert", str(tls_cert)] if tls_cert else []
         self.control = control

@@ -50,6 +50,7 @@ from core.tree.terms import LossTerms, coefficients, denominators, loss_terms
 OPTIONS: dict[str, dict[str, Any]] = {"grpo": {}, "step_gae": {}, "gigpo": {"anchor": "observation"}, "sft": {}}
 """Options of the plan's estimator, by algorithm."""
 
+N_EXCHANGES = 32
 POLL_S = 10.0
 N_RETRIES = 40
 """Retries of one call, up to 5 s apart: the studio may be restarted meanwhile."""
@@ -243,20 +244,29 @@ class Learner:
 
 
 def shuffled(rows: list[TrainingRow], random_: random.Random) -> None:
-    """The control: exchange the advantages of a prompt group's trajectories at random, so that they say nothing."""
-    of_group: dict[str, dict[str, float | None]] = {}
+    """The control: exchange the advantages of a prompt group's trajectories at random.
+
+    A random exchange of so few trajectories agrees or disagrees with the truth by chance, and the policy learns that.
+    So of ``N_EXCHANGES`` draws for each group the one is taken that keeps the batch's Σ true × exchanged advantage
+    closest to 0.
+    """
+    of_group: dict[str, dict[str, float]] = {}
     for row in rows:
         values = {x for x, bit in zip(row.advantages, row.mask, strict=True) if bit}
-        if len(values) != 1:
+        if len(values) != 1 or (value := values.pop()) is None:
             raise SystemExit("--shuffle-rewards needs one advantage per trajectory: use --algorithm grpo")
-        of_group.setdefault(row.prompt_uid, {})[row.trajectory_uid] = values.pop()
-    for trajectories in of_group.values():
-        values_ = list(trajectories.values())
-        random_.shuffle(values_)
-        trajectories.update(zip(trajectories, values_, strict=True))
+        of_group.setdefault(row.prompt_uid, {})[row.trajectory_uid] = value
+    agreement = 0.0
+    for group in random_.sample(sorted(of_group), len(of_group)):
+        trajectories = of_group[group]
+        truth = list(trajectories.values())
+        draws = [random_.sample(truth, len(truth)) for _ in range(N_EXCHANGES)]
+        sums = [agreement + sum(a * b for a, b in zip(truth, draw, strict=True)) for draw in draws]
+        agreement = min(sums, key=abs)
+        trajectories.update(zip(trajectories, draws[sums.index(agreement)], strict=True))
     for row in rows:
-        value = of_group[row.prompt_uid][row.trajectory_uid]
-        row.advantages = [value if bit else None for bit in row.mask]
+        exchanged = of_group[row.prompt_uid][row.trajectory_uid]
+        row.advantages = [exchanged if bit else None for bit in row.mask]
 
 
 class Run:

@@ -46,7 +46,7 @@ def measure(max_staleness: int, n_updates: int, seed: int, folder: Path) -> dict
     pool = Pool.open(folder / "pool.duckdb")
     try:
         made = updates(pool, TRAIN_CHANNEL)
-        apart = [asdict(one) for one in by_staleness(pool.consumption.differences(TRAIN_CHANNEL))]
+        apart = [asdict(one) for one in by_staleness(pool.consumption.differences(channel=TRAIN_CHANNEL))]
     finally:
         pool.close()
     return {

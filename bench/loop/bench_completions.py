@@ -108,6 +108,7 @@ def measure(rounds: int, folder: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="measure what completions cost")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "load_before": os.getloadavg()[0]}
     with tempfile.TemporaryDirectory() as folder:
@@ -116,7 +117,7 @@ def main() -> None:
     for case in cases.values():
         case["times"], case["times_cpu"] = case["seconds"] / base["seconds"], case["cpu_s"] / base["cpu_s"]
     about = {"trajectories": N_TRAJECTORIES, "calls": N_CALLS, "threads": N_THREADS, "rounds": arguments.rounds}
-    RESULTS.write_text(json.dumps({"machine": machine, "run": about, "cases": cases}, indent=2) + "\n")
+    arguments.out.write_text(json.dumps({"machine": machine, "run": about, "cases": cases}, indent=2) + "\n")
     print(json.dumps(cases, indent=2))
 
 

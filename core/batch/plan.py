@@ -24,6 +24,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from core.batch.branches import drop_branches
 from core.batch.candidates import candidates
 from core.batch.funnel import Funnel, quoted
 from core.batch.recipe import Recipe
@@ -125,6 +126,7 @@ def _remaining(source: PlanSource, view: View, recipe: Recipe, in_use: pa.Array 
     _drop_by_label_and_state(funnel, recipe)
     if recipe.temperature is not None:
         _drop_by_temperature(source, funnel, recipe.temperature)
+    drop_branches(source, funnel, recipe)
     version = None
     if recipe.max_staleness is not None:
         named = recipe.policy_version

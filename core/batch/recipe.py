@@ -59,12 +59,21 @@ class Recipe(BaseModel):
     )
     difficulty_target: float = Field(0.5, description="Mean group reward that the order 'difficulty' prefers")
     min_rollouts: int | None = Field(
-        None, ge=1, description="Groups with at least this many trajectories may be partial; none: all n_rollouts"
+        None,
+        ge=1,
+        description="Least trajectories of a group, counted as trajectories and not as rows; none: all n_rollouts",
     )
     balance: Literal["first", "spread"] = Field(
         "first", description="Which of too many trajectories: the first, or the best and worst alternately"
     )
     drop_flat_groups: bool = Field(False, description="Exclude groups whose rewards are equal (DAPO filter)")
+    drop_dead_leaves: bool = Field(
+        False, description="Exclude answers that nothing continues and whose prompt was sent again later"
+    )
+    drop_compacted: bool = Field(False, description="Exclude steps that follow a compaction of the context")
+    max_leaves: int | None = Field(
+        None, ge=1, description="Most ends that the steps of a trajectory may have: forks and compactions add ends"
+    )
     max_prompt_tokens: int | None = Field(None, ge=1, description="Longest prompt of a step, tokens")
     max_response_tokens: int | None = Field(None, ge=1, description="Longest response of a step, tokens")
     rewards: tuple[str, ...] | str | dict[str, Any] | None = Field(
@@ -113,7 +122,11 @@ class Recipe(BaseModel):
         """JSON values, estimator options complete: equal recipes give equal JSON."""
         fields = {**self.model_dump(mode="json"), "options": self.settings}
         # A recipe without these fields keeps the hash that it had before the fields existed.
-        return {name: value for name, value in fields.items() if value is not None or name not in ("view", "dataset")}
+        return {name: value for name, value in fields.items() if name not in LATER or value not in (None, False)}
+
+
+LATER = ("view", "dataset", "drop_dead_leaves", "drop_compacted", "max_leaves")
+"""Fields that are left out of a recipe's JSON while they are not set."""
 
 
 def parse_recipe(data: Mapping[str, Any] | None) -> Recipe:
@@ -133,7 +146,7 @@ def parse_recipe(data: Mapping[str, Any] | None) -> Recipe:
         recipe.estimator.settings(recipe.options)
     except InvalidInput as err:
         raise InvalidInput(f"recipe: {err.message}", field=f"recipe.{err.field}", hint=err.hint) from err
-    if recipe.min_rollouts is not None and (recipe.n_rollouts is None or recipe.min_rollouts > recipe.n_rollouts):
+    if recipe.min_rollouts is not None and recipe.n_rollouts is not None and recipe.min_rollouts > recipe.n_rollouts:
         raise InvalidInput("recipe: min_rollouts is at most n_rollouts", field="recipe.min_rollouts")
     if recipe.needs.exact_tokens and TokenSource.NONE in recipe.trusted_sources:
         raise InvalidInput(f"recipe: {recipe.algorithm} needs token ids", field="recipe.token_sources")

@@ -45,5 +45,6 @@ def test_json_is_complete_and_reads_back():
     assert body["options"] == {"min_reward": 0.5, "best_of": 2}
     assert parse_recipe(body).to_json() == body
     assert parse_recipe({"n_rollouts": 1, "options": {"singleton": "zero"}}).n_rollouts == 1
-    named = parse_recipe({**body, "view": "mine", "dataset": "v1"}).to_json()
-    assert set(named) == set(Recipe.model_fields) == {*body, "view", "dataset"}
+    later = {"view": "mine", "dataset": "v1", "drop_dead_leaves": True, "drop_compacted": True, "max_leaves": 2}
+    named = parse_recipe({**body, **later}).to_json()
+    assert set(named) == set(Recipe.model_fields) == {*body, *later}

@@ -17,6 +17,11 @@ from studio.widgets.plans.recipe_query import PARAM, recipe_to_query
 
 TOGGLES = {"require_complete": "Complete trajectories only", "drop_flat_groups": "Skip groups without reward variance"}
 
+BRANCHES = {
+    "drop_dead_leaves": "Skip answers that were sampled again",
+    "drop_compacted": "Skip steps after a compaction",
+}
+
 CHOICES = {
     "fifo": "Oldest first",
     "newest": "Newest first",
@@ -147,6 +152,9 @@ def _order_and_limits(recipe: Recipe) -> dict[str, Any]:
     edited["max_response_tokens"] = _integer_input(
         right, "Longest response", "max_response_tokens", recipe.max_response_tokens, "any"
     )
+    edited["max_leaves"] = _integer_input(left, "Most ends of a trajectory", "max_leaves", recipe.max_leaves, "any")
+    for name, text in BRANCHES.items():
+        edited[name] = right.toggle(text, getattr(recipe, name), help=_doc(name))
     edited["temperature"] = left.number_input(
         "Temperature", min_value=0.0, value=recipe.temperature, placeholder="any", help=_doc("temperature")
     )

@@ -22,7 +22,16 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from core.client import StudioClient, trusting
-from core.commands import DataOption, ViewOption, add_demo_to, add_to, add_upkeep_to, json_object, view_json
+from core.commands import (
+    DataOption,
+    ViewOption,
+    add_demo_to,
+    add_to,
+    add_upkeep_to,
+    format_options,
+    json_object,
+    view_json,
+)
 from core.config import Settings
 from core.errors import InvalidInput, StudioError
 from core.logs import set_up
@@ -214,10 +223,12 @@ def export(
     view: ViewOption = None,
     dataset: Annotated[str | None, typer.Option(help="A frozen dataset version, in place of a view")] = None,
     recipe: Annotated[str, typer.Option(help='Recipe as JSON, e.g. \'{"algorithm": "sft"}\'')] = "{}",
+    option: Annotated[list[str] | None, typer.Option(help="Option NAME=VALUE of the format; may be repeated")] = None,
 ) -> None:
     """Write the plan of a view and a recipe to files; prints their paths."""
     body = {
         "format": format,
+        "options": format_options(option),
         "out": str(out.absolute()) if out else None,
         "view": view_json(view, filters, where),
         "recipe": {**json_object(recipe, "recipe"), **({} if dataset is None else {"dataset": dataset})},

@@ -128,12 +128,16 @@ def add_to(app: typer.Typer, connect: Connect) -> None:
         data: DataOption = None,
         out: Annotated[Path | None, typer.Option(help="Folder to write to")] = None,
         recipe: Annotated[str | None, typer.Option(help="Recipe to use instead of the frozen one, as JSON")] = None,
+        option: Annotated[
+            list[str] | None, typer.Option(help="Option NAME=VALUE of the format; may be repeated")
+        ] = None,
     ) -> None:
         """Write a dataset version to files: the same bytes each time."""
         body = {
             "format": format,
             "out": str(out.absolute()) if out else None,
             "recipe": None if recipe is None else json_object(recipe, "recipe"),
+            "options": format_options(option),
         }
         with connect(data) as client:
             print_json(client.call("POST", f"/api/v1/datasets/{quote(name, safe='')}/export", body))
@@ -301,6 +305,15 @@ def json_object(text: str, field: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidInput("not a JSON object", field=field)
     return value
+
+
+def format_options(given: list[str] | None) -> dict[str, str]:
+    """Options of an export format from NAME=VALUE. InvalidInput if one has no ``=``."""
+    parts = [one.partition("=") for one in given or ()]
+    for name, equals, _ in parts:
+        if not equals or not name:
+            raise InvalidInput(f"{name!r} is no option", field="option", hint="NAME=VALUE, such as merge=trajectory")
+    return {name: value for name, _, value in parts}
 
 
 def print_table(names: list[str], rows: list[list[Any]], *, width: int = 60) -> None:

@@ -240,6 +240,9 @@ def export_tab(plan: Plan) -> None:
         options = {
             key: st.selectbox(key, values, key=f"option-{name}-{key}") for key, values in exporter.choices.items()
         }
+        options |= {
+            key: st.text_input(key, value, key=f"option-{name}-{key}") for key, value in exporter.values.items()
+        }
         if len(plan.steps):
             show_differences(one.to_json() for one in exporter.deviations(plan, options))
         size = size_estimate(plan, name, options)

@@ -12,6 +12,7 @@ from core.errors import InvalidInput
 from core.export import (
     areal,
     axolotl,
+    clawgym_sft,
     llama_factory,
     openai_messages,
     openrlhf,
@@ -44,6 +45,7 @@ EXPORTERS: dict[str, Exporter] = {
         rllm.EXPORTER,
         tinker.EXPORTER,
         skyrl_sft.EXPORTER,
+        clawgym_sft.EXPORTER,
         axolotl.EXPORTER,
         llama_factory.EXPORTER,
         openai_messages.EXPORTER,

@@ -135,6 +135,7 @@ class Exporter:
         write: streams the plan to a sink.
         load_command: returns a shell command that loads the file, to be run in its folder.
         choices: options and their allowed values; the first is the default.
+        values: options of any text, such as a folder: name -> default. ``write`` checks them.
         beside: additional files, such as the program that loads the export: name -> function from the export's file
             name to the content.
         texts: whether it has messages instead of token ids, so that steps without ids can be exported.
@@ -151,6 +152,7 @@ class Exporter:
     write: Write
     load_command: Callable[[str], str]
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    values: Mapping[str, str] = field(default_factory=dict)
     beside: Mapping[str, Callable[[str], bytes]] = field(default_factory=dict)
     texts: bool = False
     masks_tokens: bool = True
@@ -164,8 +166,10 @@ class Exporter:
     def settings(self, requested: Mapping[str, Any]) -> dict[str, str]:
         """Check options and add defaults. InvalidInput names the invalid option."""
         for name, value in requested.items():
+            if name in self.values and isinstance(value, str):
+                continue
             if name not in self.choices:
-                known = ", ".join(self.choices) or "none"
+                known = ", ".join([*self.choices, *self.values]) or "none"
                 raise InvalidInput(
                     f"{self.name} has no option {name!r}", field=f"options.{name}", hint=f"options: {known}"
                 )
@@ -173,7 +177,15 @@ class Exporter:
                 raise InvalidInput(
                     f"{name} is {value!r}", field=f"options.{name}", hint=f"one of {', '.join(self.choices[name])}"
                 )
-        return {name: str(requested.get(name, values[0])) for name, values in self.choices.items()}
+        chosen = {name: str(requested.get(name, values[0])) for name, values in self.choices.items()}
+        return chosen | {name: str(requested.get(name, value)) for name, value in self.values.items()}
+
+    def marks(self, settings: Mapping[str, str]) -> list[str]:
+        """Parts of a file's name that tell exports of one plan with other options apart."""
+        chosen = [settings[name] for name, values in self.choices.items() if settings[name] != values[0]]
+        named = {name: settings[name] for name, value in self.values.items() if settings[name] != value}
+        digest = hashlib.sha256(orjson.dumps(named, option=orjson.OPT_SORT_KEYS)).hexdigest()[:8]
+        return [*chosen, digest] if named else chosen
 
 
 def unsuited(exporter: Exporter, plan: Plan) -> list[Difference]:
@@ -236,8 +248,7 @@ def run_export(
             field="recipe.token_sources",
             hint="remove 'none' from the recipe's token_sources, or choose a text format",
         )
-    marks = [settings[name] for name, values in exporter.choices.items() if settings[name] != values[0]]
-    path = out_dir / ("-".join([exporter.name, *marks, plan.hash[:12]]) + exporter.suffix)
+    path = out_dir / ("-".join([exporter.name, *exporter.marks(settings), plan.hash[:12]]) + exporter.suffix)
     manifest_path = path.with_name(path.name + ".manifest.json")
     if (done := _finished(path, manifest_path, plan)) is not None:
         return done

@@ -7,6 +7,10 @@ a row's steps, in order.
 slime normalises rewards over groups of a fixed size, or over the whole batch if groups differ in size. With
 ``credit=plan``, ``reward`` is ``{"advantage": ..., "reward": ...}``: slime reads it with ``--reward-key advantage`` and
 refuses it otherwise.
+
+With ``index=trajectory``, rows of one trajectory also have the same ``index``. ClawGym's fork of slime compares rewards
+by ``(group_index, index)`` with ``--dynamic-history``: a trajectory of several rows counts once in its group, and
+groups may differ in size. With ``credit=trainer``, ``reward`` is then ``{"score": ...}``, as its own rollouts write it.
 """
 
 from __future__ import annotations
@@ -42,6 +46,10 @@ STATUS = {"length": "truncated"}
 """Finish reason -> slime's status; any other is ``completed``."""
 
 
+INDEX: Mapping[str, tuple[str, ...]] = {"index": ("row", "trajectory")}
+"""Option: ``index`` of a sample is its own, or shared by the rows of a trajectory, for ClawGym's fork."""
+
+DYNAMIC = "--reward-key score --dynamic-history"
 PLANNED = "--reward-key advantage --disable-rewards-normalization --advantage-estimator grpo"
 
 
@@ -53,6 +61,11 @@ class _Sample:
     tokens: list[Piece]
     loss_mask: list[Piece]
     logprobs: list[Piece]
+
+
+def _shares_index(settings: Mapping[str, str]) -> bool:
+    """Whether the option ``index`` is ``trajectory``."""
+    return settings["index"] == "trajectory"
 
 
 def _samples(
@@ -70,17 +83,21 @@ def _samples(
     group, trajectory = rows.group.tolist(), rows.trajectory.tolist()
     for i, n in enumerate(n_prompt):
         sampled_by = [versions[place] for place in rows.steps[responses.segments(i)].tolist()]
-        planned = {"advantage": values[i], "reward": scores_of[i]}
+        reward: Any = values[i]
+        if uses_planned_credit(settings):
+            reward = {"advantage": values[i], "reward": scores_of[i]}
+        elif _shares_index(settings):
+            reward = {"score": values[i]}
         fields = {
             "group_index": group[i],
-            "index": first_index + i,
+            "index": trajectory[i] if _shares_index(settings) else first_index + i,
             "rollout_id": trajectory[i],
             "prompt": "",
             "tokens": None,
             "response": "",
             "response_length": lengths[i] - n,
             "label": None,
-            "reward": planned if uses_planned_credit(settings) else values[i],
+            "reward": reward,
             "loss_mask": None,
             "weight_versions": [str(version) for version in sampled_by if version is not None],
             "rollout_log_probs": None,
@@ -121,13 +138,26 @@ def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
     if uses_planned_credit(settings):
         what = "slime refuses the file unless its settings name the key of the advantages and turn normalisation off"
         return [Difference(what, PLANNED), *common]
+    if _shares_index(settings):
+        what = "only ClawGym's fork of slime reads this file: the key of the rewards is score, and its flag counts a "
+        flat = "ClawGym's fork drops groups whose rewards are all equal, whose advantages are 0"
+        return [
+            Difference(f"{what}trajectory once in its group", DYNAMIC),
+            Difference(flat, "recipe.drop_flat_groups"),
+            Difference(
+                "ClawGym's fork counts rows, not trajectories, in global-batch-size and in a mean over samples",
+                "--global-batch-size: the manifest's n_rows; --calculate-per-token-loss",
+            ),
+            *common[1:],
+        ]
     sizes = counts_of(plan)
     if not sizes["uniform"]:
         common.append(
             Difference("groups differ in size, so slime normalises rewards over the whole batch", "credit=plan")
         )
     several = "slime counts each row as a sample: a trajectory of several rows counts several times in its group"
-    return [*common, Difference(several, "credit=plan, or merge=trajectory if it gives one row each")]
+    prevents = "credit=plan, or merge=trajectory if it gives one row each; index=trajectory for ClawGym's fork"
+    return [*common, Difference(several, prevents)]
 
 
 def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, str], progress: Progress) -> Written:
@@ -165,6 +195,6 @@ EXPORTER = Exporter(
     suffix=".pt",
     write=write,
     load_command=load_command,
-    choices={**MERGE, **CREDIT},
+    choices={**MERGE, **CREDIT, **INDEX},
     differences=differences,
 )

@@ -49,7 +49,7 @@ LEVELS: list[set[str]] = [
     },
     {"core.harnesses"},
     {"core.rollouts"},
-    {"core.scoring"},
+    {"core.scoring", "core.report"},
     {"core.export", "core.api", "core.imports"},
     {
         "core.owner",

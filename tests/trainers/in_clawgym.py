@@ -1,7 +1,7 @@
 """Run by test_clawgym.py: ClawGym's own loaders on our files. Prints one JSON line.
 
-argv: ``sft``, its ``sft_dataset.py``, our file, the tokenizer's folder, max_len; or ``slime``, the folder of its fork,
-our file, JSON of its settings.
+argv: ``sft``, its ``sft_dataset.py``, the tokenizer's folder, JSON of our files with their max_len; or ``slime``, the
+folder of its fork, our file, JSON of its settings.
 """
 
 from __future__ import annotations
@@ -13,18 +13,26 @@ from types import SimpleNamespace
 from typing import Any
 
 
-def sft(program: str, path: str, model: str, max_len: str) -> list[dict[str, Any]]:
-    """Ids and mask of every line, from the dataset class with ``multiturn=True``, as its training makes it."""
-    from datasets import load_dataset
-    from transformers import AutoTokenizer
+def sft(program: str, model: str, files: str) -> list[list[dict[str, Any]]]:
+    """Ids and mask of every line of each file, by the dataset class with ``multiturn=True``, as its training has it."""
+    from stub_packages import stub
+
+    stub("ray", "vllm", "pylatexenc", "deepspeed", "flash_attn", "peft", "torchdata", "ring_flash_attn")
 
     spec = importlib.util.spec_from_file_location("sft_dataset", program)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return [_rows(module, model, path, max_len) for path, max_len in json.loads(files)]
+
+
+def _rows(module: Any, model: str, path: str, max_len: int) -> list[dict[str, Any]]:
+    from datasets import load_dataset
+    from transformers import AutoTokenizer
+
     lines = load_dataset("json", data_files=path, split="train")
     strategy = SimpleNamespace(args=SimpleNamespace(input_key="messages", output_key=None))
-    data = module.SFTDataset(lines, AutoTokenizer.from_pretrained(model), int(max_len), strategy, multiturn=True)
+    data = module.SFTDataset(lines, AutoTokenizer.from_pretrained(model), max_len, strategy, multiturn=True)
     rows = []
     for i in range(len(data)):
         ids, attention, mask = data[i]

@@ -17,8 +17,9 @@ from core.batch.plan import Plan, plan
 from core.batch.recipe import parse_recipe
 from core.export import export
 from core.serving.tokenizer import ASSETS, load_tokenizer
-from core.types import View
+from core.types import Step, View
 from tests.batch.keeping_all import SFT_ALL, keeping_all
+from tests.export.conftest import conversation, done
 from tests.export.uneven_pool import fill
 from tests.left_out import missing
 
@@ -43,31 +44,54 @@ def source(name: str, out: Path) -> Path:
     return out / name
 
 
-def in_sft(path: Path, out: Path, max_len: int = 65536) -> list[dict[str, Any]]:
+def in_sft(out: Path, *files: tuple[Path, int]) -> list[list[dict[str, Any]]]:
+    """Rows of each file, with the loader's ``max_len``; one process for all."""
     program = source(SFT_PROGRAM, out)
     if not PYTHON.exists():
         missing("the trainers' data paths are not installed: .ci/run installs them into .cache/trainers/datasets")
-    command = [PYTHON, Path(__file__).with_name("in_clawgym.py"), "sft", program, path, ASSETS, str(max_len)]
+    given = json.dumps([(str(path), max_len) for path, max_len in files])
+    command = [PYTHON, Path(__file__).with_name("in_clawgym.py"), "sft", program, ASSETS, given]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
     environment["HF_HOME"] = str(out / "hf")
     ran = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
     assert ran.returncode == 0, ran.stderr[-4000:]
-    rows: list[dict[str, Any]] = json.loads(ran.stdout.splitlines()[-1])
+    rows: list[list[dict[str, Any]]] = json.loads(ran.stdout.splitlines()[-1])
     return rows
 
 
-@pytest.mark.parametrize("merge", ["trajectory", "step"])
-def test_clawgym_trains_the_sampled_tokens(pool, tmp_path, merge):
-    """Its dataset gives the engine's ids, and a loss on the tokens that the plan's steps sampled, each once."""
+def test_clawgym_trains_the_sampled_tokens(pool, tmp_path):
+    """Its dataset gives the engine's ids, and a loss on the tokens that the plan's steps sampled, each once.
+
+    Where it encodes a text to other ids, the line says so, and the loss is on the same text. A prompt of max_len - 2
+    tokens is dropped.
+    """
     talk(pool)
-    made = plan(pool, View(), parse_recipe(SFT_ALL))
-    result = export(made, pool, "clawgym_sft", tmp_path, merge=merge)
-    rows = in_sft(result.path, tmp_path)
+    exact = plan(pool, View({"prompt_uid": "P"}), parse_recipe(SFT_ALL))
+    merged, by_step = (export(exact, pool, "clawgym_sft", tmp_path, merge=merge) for merge in ("trajectory", "step"))
+    odd, ask, n_long = odd_steps(pool)
+    flagged = plan(pool, View({"prompt_uid": ["A", "B"]}), parse_recipe(SFT_ALL))
+    result = export(flagged, pool, "clawgym_sft", tmp_path, max_len=str(n_long + 2))
+    one, two, three = in_sft(tmp_path, (merged.path, 65536), (by_step.path, 65536), (result.path, n_long + 2))
+    assert (len(one), len(two)) == (merged.n_rows, by_step.n_rows) == (3, 5)
+    same_tokens(one, merged, exact, pool)
+    same_tokens(two, by_step, exact, pool)
+
+    lines = {line["trajectory_uid"]: line for line in map(json.loads, result.path.read_text().splitlines())}
+    assert lines["odd"]["input_ids"] == [*ask, *odd] and lines["odd"]["exact"] is False
+    assert lines["long"]["prompt"] is None and lines["long"]["prompt_ids_len"] == n_long
+    (row,) = three
+    on = [row["ids"][i + 1] for i in range(len(row["ids"]) - 1) if row["mask"][i] == 1]
+    assert TOKENIZER.decode(on) == "hello world and more", "the loss is on the same text, in the loader's tokens"
+    said = json.dumps(result.manifest["differences"])
+    assert "1 lines are encoded to other ids" in said and "1 lines have no prompt" in said
+    assert result.manifest["n_loss_tokens"] == len(odd)
+    assert export(flagged, pool, "clawgym_sft", tmp_path, max_len=str(n_long + 3)).path != result.path
+
+
+def same_tokens(rows: list[dict[str, Any]], result: Any, made: Plan, pool: Any) -> None:
     lines = [json.loads(line) for line in result.path.read_text().splitlines()]
-    assert len(rows) == len(lines) == result.n_rows == (3 if merge == "trajectory" else 5)
     assert all(line["exact"] for line in lines)
-    steps = [pool.steps.get(uid) for uid in made.step_uids]
-    sampled = sorted(tuple(step["response_ids"].tolist()) for step in steps)
+    sampled = sorted(tuple(pool.steps.get(uid)["response_ids"].tolist()) for uid in made.step_uids)
     trained = []
     for row, line in zip(rows, lines, strict=True):
         ids, mask = row["ids"], row["mask"]
@@ -82,9 +106,20 @@ def test_clawgym_trains_the_sampled_tokens(pool, tmp_path, merge):
     assert result.manifest["n_loss_tokens"] == sum(map(len, sampled))
 
 
+def odd_steps(pool: Any) -> tuple[list[int], list[int], int]:
+    """Ids that are no encoding of their text, and a long prompt; returns the ids, their prompt, the long length."""
+    odd = [*TOKENIZER.encode("hello wor"), *TOKENIZER.encode("ld and more")]
+    assert TOKENIZER.encode(TOKENIZER.decode(odd)) != odd
+    ask = TOKENIZER.encode("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n")
+    long = [*ask, *TOKENIZER.encode("word " * 60)]
+    more = {"tokenizer_hash": TOKENIZER.hash}
+    steps = [*conversation("odd", "A", [(ask, odd)], **more), *conversation("long", "B", [(long, odd[:2])], **more)]
+    pool.steps.append(steps, completions=done("odd", "long", reward=1.0))
+    return odd, ask, len(long)
+
+
 def talk(pool: Any) -> None:
     """Three trajectories of the shipped template: two turns with a tool; one turn; an answer cut at its limit."""
-    from core.types import Step
 
     def encode(messages: list[dict[str, Any]], *, ask: bool) -> list[int]:
         return TOKENIZER.encode(TOKENIZER.render(messages, add_generation_prompt=ask))
@@ -111,33 +146,7 @@ def talk(pool: Any) -> None:
     third = turn("a", 2, again, "done", [*second.prompt_ids, *second.response_ids, *between], end)
     alone = turn("b", 0, ask, "no file", [], end)
     cut = turn("c", 0, ask, "a long answer that", [], "")
-    done = [{"kind": "complete", "trajectory_uid": uid, "reward": 1.0} for uid in "abc"]
-    pool.steps.append([first, second, third, alone, cut], completions=done)
-
-
-def test_lines_that_the_loader_reads_otherwise_are_flagged(pool, tmp_path):
-    """Ids that are no encoding of their text, and a prompt of max_len - 2 tokens."""
-    from tests.export.conftest import conversation, done
-
-    odd = [*TOKENIZER.encode("hello wor"), *TOKENIZER.encode("ld and more")]
-    assert TOKENIZER.encode(TOKENIZER.decode(odd)) != odd
-    ask = TOKENIZER.encode("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n")
-    long = [*ask, *TOKENIZER.encode("word " * 60)]
-    more = {"tokenizer_hash": TOKENIZER.hash}
-    steps = [*conversation("odd", "A", [(ask, odd)], **more), *conversation("long", "B", [(long, odd[:2])], **more)]
-    pool.steps.append(steps, completions=done("odd", "long", reward=1.0))
-    made = plan(pool, View(), parse_recipe(SFT_ALL))
-    result = export(made, pool, "clawgym_sft", tmp_path, max_len=str(len(long) + 2))
-    lines = {line["trajectory_uid"]: line for line in map(json.loads, result.path.read_text().splitlines())}
-    assert lines["odd"]["input_ids"] == [*ask, *odd] and lines["odd"]["exact"] is False
-    assert lines["long"]["prompt"] is None and lines["long"]["prompt_ids_len"] == len(long)
-    (row,) = in_sft(result.path, tmp_path, len(long) + 2)
-    on = [row["ids"][i + 1] for i in range(len(row["ids"]) - 1) if row["mask"][i] == 1]
-    assert TOKENIZER.decode(on) == "hello world and more", "the loss is on the same text, in the loader's tokens"
-    said = json.dumps(result.manifest["differences"])
-    assert "1 lines are encoded to other ids" in said and "1 lines have no prompt" in said
-    assert result.manifest["n_loss_tokens"] == len(odd)
-    assert export(made, pool, "clawgym_sft", tmp_path, max_len=str(len(long) + 3)).path != result.path
+    pool.steps.append([first, second, third, alone, cut], completions=done(*"abc", reward=1.0))
 
 
 FLAGS = {"reward_key": "score", "rewards_normalization": True, "advantage_estimator": "grpo", "dynamic_history": True}

@@ -71,14 +71,14 @@ class Listing:
         for name in chosen:
             if name not in FACETS:
                 raise InvalidInput(f"there is no facet {name!r}", field="facet", hint=", ".join(FACETS))
-        places = range(len(self.texts))
+        places = list(range(len(self.texts)))
         for word in text.lower().split():
             places = [i for i in places if word in self.texts[i]]
         for name, values in chosen.items():
             if values:
                 wanted = set(values)
                 places = [i for i in places if not wanted.isdisjoint(self.facets[name][i])]
-        return list(places)
+        return places
 
 
 def listing(pack: Pack) -> Listing:

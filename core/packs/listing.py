@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from core.errors import InvalidInput
+from core.packs.clawgym import WORKSPACE
 from core.packs.model import Pack, PackTask
 
 PERSONA_END = "All file paths are relative to the workspace directory."
 """The end of a query of ClawGym's persona route."""
-WORKSPACE_ARGUMENT = b"/root/.openclaw/workspace"
-"""The default workspace that checks of the skill route name."""
 
 
 def route_of(task: PackTask) -> str:
@@ -20,7 +19,7 @@ def route_of(task: PackTask) -> str:
     if task.query.rstrip().endswith(PERSONA_END):
         return "persona"
     program = task.checker_files.get("check.py")
-    return "skill" if program is not None and WORKSPACE_ARGUMENT in program.content else "none"
+    return "skill" if program is not None and WORKSPACE.encode() in program.content else "none"
 
 
 FACETS: Mapping[str, Callable[[PackTask], Sequence[str]]] = {

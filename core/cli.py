@@ -37,6 +37,7 @@ from core.errors import InvalidInput, StudioError
 from core.logs import set_up
 from core.pack_commands import pack_app
 from core.printable import print_json, printable
+from core.rollout_commands import add_rollout_to
 from core.workers.spawn import start_early
 
 app = typer.Typer(name="claw-studio", help="Data studio for agentic reinforcement learning.")
@@ -380,6 +381,7 @@ def command_line() -> typer.Typer:
     app.add_typer(pack_app, name="pack")
     add_to(app, lambda data: connect(read_settings(data_dir=data)))
     add_demo_to(app, lambda data: connect(read_settings(data_dir=data)))
+    add_rollout_to(app, lambda data: connect(read_settings(data_dir=data)))
     add_upkeep_to(app, lambda data: connect(read_settings(data_dir=data)), locked_folder)
     return app
 

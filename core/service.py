@@ -56,6 +56,7 @@ from core.pool.upkeep.compaction import Compaction
 from core.pool.upkeep.recovery import check_recoverable
 from core.pool.upkeep.trashedruns import uptime
 from core.rebuild import restore_missing_opinions
+from core.rollout_host import RolloutHost
 from core.serving.process import EngineProcess
 from core.supervise import Supervisor
 from core.tasks.demo import DemoRun, demo_script_path
@@ -190,6 +191,7 @@ class Service:
         add_configured_engines(self.engines, settings, self.local_engine)
         opened.callback(self._stop_demo)
         self.learning = LearnHost(settings, lambda: self.base_url, self._add_engine)
+        self.rollouts = RolloutHost(settings, lambda: self.base_url, self.clock)
         several = settings.gateways > 0
         raise_descriptor_limit()
         limits = ServerLimits.of(settings)
@@ -211,6 +213,7 @@ class Service:
         opened.callback(self.server.stop, STOP_TIMEOUT_S)
         self.fleet = self._start_fleet(opened) if several else None
         opened.callback(self.learning.close)
+        opened.callback(self.rollouts.close)
         warming = CacheWarmer(self.pool.cache.warm)
         warming.start()
         opened.callback(warming.stop)
@@ -291,6 +294,7 @@ class Service:
             new_uid=lambda: uuid.uuid4().hex,
             problems=self.problems,
             learning=self.learning,
+            rollouts=self.rollouts,
             n_ends=self.supervisor.n_ends,
             drain_workers=lambda timeout_s: self.fleet is None or self.fleet.drain(timeout_s),
         )

@@ -51,6 +51,13 @@ PAGES: dict[str, PageInfo] = {
             "Calls as they arrive: rate, latency, errors, and callers.",
         ),
         PageInfo(
+            "rollouts",
+            "Rollouts",
+            ":material/rocket_launch:",
+            "Capture",
+            "Let an agent attempt the tasks of a pack in sandboxes, and score what it left.",
+        ),
+        PageInfo(
             "inspect",
             "Inspect",
             ":material/frame_inspect:",

@@ -58,11 +58,13 @@ LEVELS: list[set[str]] = [
         "core.supervise",
         "core.engine_host",
         "core.learn_host",
+        "core.rollout_host",
         "core.workers",
         "core.rebuild",
         "core.service",
         "core.commands",
         "core.pack_commands",
+        "core.rollout_commands",
         "core.cli",
     },
     {"studio"},
@@ -88,6 +90,7 @@ SAME_LEVEL = {
     ("core.service", "core.supervise"),
     ("core.service", "core.engine_host"),
     ("core.service", "core.learn_host"),
+    ("core.service", "core.rollout_host"),
     ("core.service", "core.workers"),
     ("core.service", "core.rebuild"),
     ("core.cli", "core.rebuild"),
@@ -99,6 +102,7 @@ SAME_LEVEL = {
     ("core.cli", "core.doctor"),
     ("core.cli", "core.commands"),
     ("core.cli", "core.pack_commands"),
+    ("core.cli", "core.rollout_commands"),
 }
 # The hot path must never wait for a query, whatever the levels allow.
 FORBIDDEN = {("core.gateway", "core.pool")}

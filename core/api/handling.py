@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,8 +24,12 @@ from core.gateway.engines.registry import EngineSet
 from core.gateway.telemetry.stats import GatewayStats
 from core.ingest import Ingest
 from core.journal import Journal
+from core.packs import Pack
+from core.packs.library import PackLibrary
 from core.pool import Pool
 from core.records import MAX_DEPTH, too_deep
+from core.rollouts import Attempt, Outcome, Run, RunSettings, RunStore, WorkspaceStore
+from core.rollouts.planning import Wish
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +65,38 @@ class LearningDemo(Protocol):
         ...
 
 
+class Rollouts(Protocol):
+    """Starts and describes runs of rollouts (``core.rollout_host``)."""
+
+    packs: PackLibrary
+    runs: RunStore
+    workspaces: WorkspaceStore
+
+    def plan(self, pack: str, wish: Wish, *, run: str | None = None) -> tuple[Pack, RunSettings]:
+        """The settings of a run, checked."""
+        ...
+
+    def start(self, pack: str, wish: Wish, *, run: str | None = None) -> Run:
+        """Start a run."""
+        ...
+
+    def resume(self, run: str, *, workers: int | None = None, retry: Sequence[Outcome] = ("lost",)) -> Run:
+        """Go on with a run."""
+        ...
+
+    def cancel(self, run: str) -> bool:
+        """End a run."""
+        ...
+
+    def status(self, run: Run) -> dict[str, Any]:
+        """Settings and progress."""
+        ...
+
+    def attempt(self, run: Run, task_id: str, number: int, retry: int | None = None) -> Attempt:
+        """One attempt."""
+        ...
+
+
 @dataclass(frozen=True)
 class ApiDeps:
     """The parts of the service that routes use.
@@ -84,6 +120,7 @@ class ApiDeps:
     new_uid: Callable[[], str]
     problems: Callable[[], list[dict[str, Any]]]
     learning: LearningDemo
+    rollouts: Rollouts
     n_ends: Mapping[str, int]
     drain_workers: Callable[[float], bool] = lambda _: True
 

@@ -170,8 +170,11 @@ def _package(path: Path) -> Path:
 
 def _shebang(path: Path) -> tuple[str, Path | None]:
     """Name of the interpreter of a script, and its path if it is one of Python; ("", None) for other files."""
-    with path.open("rb") as file:
-        line = file.readline(512)
+    try:
+        with path.open("rb") as file:
+            line = file.readline(512)
+    except OSError:  # a program may be executable and not readable
+        return "", None
     if not line.startswith(b"#!"):
         return "", None
     words = line[2:].decode(errors="replace").split()

@@ -17,7 +17,7 @@ from core.errors import Conflict, InvalidInput, NotFound
 from core.journal.lock import is_held
 from core.rollouts.attempt import Attempt
 from core.rollouts.log import LOCK, LOG, AttemptReader, AttemptWriter
-from core.rollouts.settings import RunSettings, parse_settings
+from core.rollouts.settings import UID, RunSettings, parse_settings
 
 SETTINGS = "run.json"
 LOGS = "logs"
@@ -113,7 +113,7 @@ class RunStore:
             if known is None:
                 folder = self.folder / run
                 path = folder / SETTINGS
-                if Path(run).name != run or not path.is_file():
+                if not UID.fullmatch(run) or not path.is_file():
                     raise NotFound(f"no run {run!r}", field="run", hint="GET /api/v1/rollouts lists them")
                 settings = parse_settings(orjson.loads(path.read_bytes()))
                 known = self._runs[run] = Run(settings, folder, AttemptReader(folder / LOG))

@@ -14,7 +14,8 @@ from core.sandbox import Level, parse_level
 MAX_ATTEMPTS = 1024
 MAX_WORKERS = 512
 SOLVED_ABOVE = 0.5
-_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""Names of runs, which are names of folders as well."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class RunSettings:
     solved_above: float = SOLVED_ABOVE
 
     def __post_init__(self) -> None:
-        if not _UID.fullmatch(self.run):
+        if not UID.fullmatch(self.run):
             raise InvalidInput(
                 f"{self.run!r} is no name of a run",
                 field="run",

@@ -1,45 +1,36 @@
-"""Reads tasks from folders in ClawGym's form: ``data_entry.json``, ``input_files/``, ``reward/check.py``."""
+"""The learning run's tasks: a pack of ClawGym folders whose checks run in place."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from core import packs
 from core.errors import InvalidInput
 from core.tasks.task import Task
 
-ENTRY = "data_entry.json"
-
 
 def read_pack(folder: Path) -> list[Task]:
-    """All tasks of a folder of task folders, in order of name.
+    """All tasks of a folder of task folders that are named by their ids, in order of id.
+
+    The check of a task is the ``code_check`` of its ``reward/check.py``: a run makes hundreds of attempts, and this way
+    a check is one process.
 
     Raises:
-        InvalidInput: there is no task in the folder, or one can't be read.
+        InvalidInput: there is no task in the folder, one can't be read or has no check, or an input file is not text.
     """
-    tasks = [read_task(path.parent) for path in sorted(folder.glob(f"*/{ENTRY}"))]
-    if not tasks:
-        raise InvalidInput(f"{folder} has no task", field="tasks", hint=f"a task is a folder with {ENTRY}")
-    return tasks
+    return [_task(folder / one.task_id, one) for one in packs.read_pack(folder).tasks]
 
 
-def read_task(folder: Path) -> Task:
-    """One task folder. Its check is the ``code_check`` of ``reward/check.py``.
-
-    Raises:
-        InvalidInput: an entry lacks ``task_id`` or ``user_query``, an input file is not text, or there is no check.
-    """
-    path, program = folder / ENTRY, folder / "reward" / "check.py"
-    try:
-        entry = json.loads(path.read_text(encoding="utf-8"))
-        task_id, query = entry["task_id"], entry["user_query"]
-        root = folder / "input_files"
-        files = {
-            str(one.relative_to(root)): one.read_text(encoding="utf-8") for one in root.rglob("*") if one.is_file()
-        }
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidInput(f"{path} can't be read: {error!r}", field="data_entry") from error
+def _task(folder: Path, one: packs.PackTask) -> Task:
+    program = folder / "reward" / "check.py"
     if not program.is_file():
         raise InvalidInput(f"{folder} has no check", field="reward", hint="reward/check.py scores the workspace")
-    metadata = entry.get("metadata") or {}
-    return Task(task_id, query, files, {"verifier": "code_check", "program": str(program)}, metadata)
+    files: dict[str, str] = {}
+    for name, file in one.input_files.items():
+        text = file.text
+        if text is None:
+            raise InvalidInput(f"{folder}: {name} is not text", field="input_files")
+        files[name] = text
+    check = {"verifier": "code_check", "program": str(program)}
+    about = {name: value for name, value in (("category", one.category), ("split", one.split)) if value is not None}
+    return Task(one.task_id, one.query, files, check, about)

@@ -76,6 +76,7 @@ GET /api/v1/disagreements
 GET /api/v1/feedback
 GET /api/v1/feedback/{uid}
 GET /api/v1/groups/{uid}
+GET /api/v1/harnesses
 GET /api/v1/healthz
 GET /api/v1/learning
 GET /api/v1/learning/demo
@@ -87,6 +88,10 @@ GET /api/v1/recipes/{name}
 GET /api/v1/recipes/{name}/diff
 GET /api/v1/retention
 GET /api/v1/rewards
+GET /api/v1/rollouts
+GET /api/v1/rollouts/{run}
+GET /api/v1/rollouts/{run}/attempt
+GET /api/v1/rollouts/{run}/attempts
 GET /api/v1/sessions
 GET /api/v1/sql
 GET /api/v1/stats
@@ -120,6 +125,9 @@ POST /api/v1/policy
 POST /api/v1/policy/sync
 POST /api/v1/retention
 POST /api/v1/rewards/preview
+POST /api/v1/rollouts
+POST /api/v1/rollouts/{run}/cancel
+POST /api/v1/rollouts/{run}/resume
 POST /api/v1/sessions
 POST /api/v1/sql
 POST /api/v1/steps

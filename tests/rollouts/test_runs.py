@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ SETTINGS = RunSettings(
 )
 
 
-def attempt(task: str = "a", number: int = 0, retry: int = 0, **fields: object) -> Attempt:
+def attempt(task: str = "a", number: int = 0, retry: int = 0, **fields: Any) -> Attempt:
     uid = f"run-1:{task}:{number}:{retry}"
     return replace(Attempt("run-1", "pack", "0" * 12, task, "demo", number, retry, uid, started_at=10.0), **fields)
 
@@ -51,7 +52,7 @@ def test_a_run_is_found_again(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"run": "../x"}, {"attempts": 0}, {"workers": 0}, {"time_s": -1}, {"task_ids": ()}])
-def test_wrong_settings_are_refused(change: dict[str, object]) -> None:
+def test_wrong_settings_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput) as refused:
         replace(SETTINGS, **change)
     assert refused.value.field and refused.value.hint
@@ -109,9 +110,12 @@ def test_a_damaged_line_costs_that_line(run: Run) -> None:
 
 
 def test_one_process_works_on_a_run(run: Run) -> None:
-    assert not run.in_progress
+    def held() -> bool:
+        return run.in_progress
+
+    assert not held()
     with run.writer():
-        assert run.in_progress
+        assert held()
         with pytest.raises(AlreadyOwned):
             run.writer()
         program = "import sys; from pathlib import Path; from core.rollouts import RunStore; "
@@ -120,7 +124,7 @@ def test_one_process_works_on_a_run(run: Run) -> None:
             [sys.executable, "-c", program, str(run.folder.parent)], capture_output=True, text=True, check=True
         )
         assert other.stdout.strip() == "True"
-    assert not run.in_progress
+    assert not held()
 
 
 def test_logs_of_attempts_do_not_meet(run: Run) -> None:

@@ -1,0 +1,224 @@
+"""The rollouts of a service: plans and starts runs, each in a supervisor process, and reads their state."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from core.client import StudioClient, trusting
+from core.config import Settings
+from core.errors import Conflict, InvalidInput, NotFound
+from core.packs import Pack, read_pack
+from core.packs.library import PackLibrary
+from core.rollouts import Attempt, Outcome, Run, RunSettings, RunStore, WorkspaceStore
+from core.rollouts.planning import Wish, plan_run
+from core.rollouts.progress import progress
+from core.rollouts.runner import waiting_slots
+from core.rollouts.settings import MAX_WORKERS, run_name
+
+STOP_S = 30.0
+MESSAGES = "supervisor.log"
+MAX_MESSAGE = 2000
+
+
+class RolloutHost:
+    """The runs of a data folder. Supervisors end with this process, or with ``close``; their runs can be resumed.
+
+    Args:
+        base_url: returns the studio's root URL.
+        clock: seconds since the epoch.
+
+    Attributes:
+        packs, runs, workspaces: what is stored.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        base_url: Callable[[], str],
+        clock: Callable[[], float],
+    ) -> None:
+        self.packs = PackLibrary(settings.packs_dir)
+        self.runs = RunStore(settings.rollouts_dir)
+        self.workspaces = WorkspaceStore(settings.workspaces_dir)
+        self._settings = settings
+        self._base_url = base_url
+        self._clock = clock
+        self._supervisors: dict[str, subprocess.Popen[bytes]] = {}
+        self._lock = threading.Lock()
+
+    def pack(self, name: str) -> Pack:
+        """A pack: by an absolute path, or a stored one by name or version.
+
+        Raises:
+            InvalidInput: the path can't be read as a pack.
+            NotFound: no stored pack has this name.
+        """
+        if not Path(name).is_absolute():
+            return self.packs.get(self.packs.find(name).version)
+        try:
+            return read_pack(Path(name))
+        except OSError as error:
+            raise InvalidInput(
+                f"the pack can't be read: {error}", field="pack", hint="name a folder of tasks"
+            ) from error
+
+    def plan(self, pack: str, wish: Wish, *, run: str | None = None) -> tuple[Pack, RunSettings]:
+        """The pack and the settings of a run, checked; nothing is started."""
+        if self._settings.tls_cert is not None:
+            raise InvalidInput(
+                "agents in sandboxes reach the gateway without TLS only",
+                field="tls_cert",
+                hint="serve without a certificate, and put TLS in front of it",
+            )
+        now = self._clock()
+        read = self.pack(pack)
+        name = run or run_name(now, secrets.token_hex(2))
+        return read, plan_run(wish, read, run=name, pack_path=pack, now=now, models=self._models())
+
+    def start(self, pack: str, wish: Wish, *, run: str | None = None) -> Run:
+        """Start a run.
+
+        Raises:
+            StudioError: as ``plan``; Conflict if there is a run of this name.
+        """
+        read, settings = self.plan(pack, wish, run=run)
+        self._prune()
+        self.packs.keep(read, now=self._clock())
+        made = self.runs.create(settings)
+        self._supervise(made)
+        return made
+
+    def resume(self, run: str, *, workers: int | None = None, retry: Sequence[Outcome] = ("lost",)) -> Run:
+        """Go on with a run: attempts that are missing, and those that ended with one of the outcomes ``retry``.
+
+        Raises:
+            NotFound: there is no such run.
+            Conflict: it is in progress, or nothing is left to do.
+            InvalidInput: an outcome has a score.
+        """
+        found = self.runs.get(run)
+        if workers is not None and not 1 <= workers <= MAX_WORKERS:
+            raise InvalidInput(f"{workers} workers", field="workers", hint=f"a number from 1 to {MAX_WORKERS}")
+        if self._supervised(found) or found.in_progress:
+            raise Conflict(f"the run {run} is in progress", field="run", hint="wait for its end, or cancel it")
+        half_way = any(one.state != "done" for one in found.attempts())
+        if not waiting_slots(found, retry) and not half_way:
+            raise Conflict(
+                f"nothing is left to do in {run}", field="run", hint="retry names outcomes: lost, crashed, refused"
+            )
+        self._supervise(found, workers=workers, retry=retry)
+        return found
+
+    def cancel(self, run: str, timeout_s: float = STOP_S) -> bool:
+        """End a run: attempts that are under way are lost. Returns whether it ran. NotFound if there is no such run."""
+        self.runs.get(run)
+        with self._lock:
+            supervisor = self._supervisors.get(run)
+        if supervisor is None or supervisor.poll() is not None:
+            return False
+        _end(supervisor, timeout_s)
+        return True
+
+    def status(self, run: Run) -> dict[str, Any]:
+        """Settings and progress of a run; ``error`` is why its newest supervisor stopped early, or None."""
+        done = progress(run, starting=self._supervised(run))
+        error = None if done.in_progress else self._error(run)
+        return {**run.settings.to_json(), "progress": done.to_json(), "error": error}
+
+    def attempt(self, run: Run, task_id: str, number: int, retry: int | None = None) -> Attempt:
+        """One attempt; ``retry`` None means the newest. NotFound if it was not begun."""
+        fitting = [one for one in run.attempts() if one.slot == (task_id, number) and retry in (None, one.retry)]
+        if not fitting:
+            raise NotFound(f"attempt {number} at {task_id!r} was not begun", field="attempt")
+        return max(fitting, key=lambda one: one.retry)
+
+    def close(self) -> None:
+        """End all supervisors; their runs can be resumed."""
+        with self._lock:
+            running = [one for one in self._supervisors.values() if one.poll() is None]
+        for supervisor in running:
+            _close_input(supervisor)
+        for supervisor in running:
+            _end(supervisor, STOP_S)
+
+    def _models(self) -> list[str]:
+        """The models that the gateway lists now."""
+        tls = None if self._settings.tls_cert is None else trusting(self._settings.tls_cert)
+        with StudioClient(self._base_url(), api_key=self._settings.api_key, tls=tls) as client:
+            return list(dict.fromkeys(one["id"] for one in client.call("GET", "/v1/models", repeat=True)["data"]))
+
+    def _supervise(self, run: Run, *, workers: int | None = None, retry: Sequence[Outcome] = ("lost",)) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "core.rollouts.worker",
+            "--run",
+            run.settings.run,
+            "--studio",
+            self._base_url(),
+        ]
+        command += ["--data", str(self._settings.data_dir.absolute()), "--retry", ",".join(retry)]
+        command += [] if workers is None else ["--workers", str(workers)]
+        with self._lock, (run.folder / MESSAGES).open("wb") as messages:
+            old = self._supervisors.get(run.settings.run)
+            if old is not None and old.poll() is None:
+                raise Conflict(f"the run {run.settings.run} is in progress", field="run")
+            self._supervisors[run.settings.run] = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=messages,
+                env=self._environment(),
+                start_new_session=True,  # Ctrl-C in the terminal goes to this process, which ends the run in order
+            )
+
+    def _supervised(self, run: Run) -> bool:
+        with self._lock:
+            supervisor = self._supervisors.get(run.settings.run)
+        return supervisor is not None and supervisor.poll() is None
+
+    def _environment(self) -> dict[str, str]:
+        given = {"CLAW_STUDIO_API_KEY": self._settings.api_key, "CLAW_STUDIO_TLS_CERT": self._settings.tls_cert}
+        return {**os.environ, **{name: str(value) for name, value in given.items() if value is not None}}
+
+    def _error(self, run: Run) -> str | None:
+        with self._lock:
+            supervisor = self._supervisors.get(run.settings.run)
+        code = None if supervisor is None else supervisor.poll()
+        try:
+            text = (run.folder / MESSAGES).read_text(errors="replace").strip()
+        except FileNotFoundError:
+            text = ""
+        last = text.splitlines()[-1][:MAX_MESSAGE] if text else None
+        if last is None and code not in (None, 0):
+            return f"the supervisor ended with code {code}"
+        return last
+
+    def _prune(self) -> None:
+        days, gib = self._settings.workspace_days, self._settings.workspace_gib
+        self.workspaces.prune(
+            now=self._clock(),
+            older_than_s=None if days is None else days * 86_400,
+            max_bytes=None if gib is None else int(gib * (1 << 30)),
+        )
+
+
+def _close_input(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None and not process.stdin.closed:
+        process.stdin.close()
+
+
+def _end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    _close_input(process)
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,79 @@
+"""The form that starts a run."""
+
+from __future__ import annotations
+
+import shlex
+
+import streamlit as st
+
+from core.errors import InvalidInput, StudioError
+from core.harnesses import NAMES, REGISTRY
+from core.rollouts.planning import Wish
+from core.sandbox import LEVELS
+from studio import kit, state
+
+PATH = "another folder or file …"
+ANY_SPLIT = "all tasks"
+
+
+def start_form() -> None:
+    """Pack, agent and numbers; starts the run and shows it."""
+    host = state.service().rollouts
+    stored = {entry.version: f"{entry.name}  ·  {kit.count(entry.n_tasks)} tasks  ·  {entry.version}"
+              for entry in host.packs.entries()}  # fmt: skip
+    with st.form("new-run", border=True):
+        left, middle, right = st.columns(3, gap="medium")
+        with left:
+            version = st.selectbox("Task pack", [*stored, PATH], format_func=lambda one: stored.get(one, one))
+            path = st.text_input(
+                "Its path", placeholder="/absolute/path", help="Read when no stored pack is chosen; then it is stored"
+            )
+            split = st.selectbox("Tasks", [ANY_SPLIT, "train", "val"])
+            tasks = st.text_input("Only these tasks", placeholder="ids, separated by commas")
+        with middle:
+            agent = st.selectbox(
+                "Agent", NAMES, format_func=lambda one: REGISTRY[one].title if one in REGISTRY else "a command line"
+            )
+            command = st.text_input(
+                "Command line",
+                placeholder="my-agent --url {base_url} --task {prompt}",
+                help="For the agent “a command line”. Placeholders: {prompt}, {base_url}, {anthropic_base_url}, "
+                "{api_key}, {model}, {workspace}, {home}, {seed}",
+            )
+            model = st.text_input("Model", placeholder="the only one that is served")
+            channel = st.text_input("Channel", placeholder="the default channel")
+        with right:
+            attempts = st.number_input("Attempts of each task", 1, 1024, 4)
+            workers = st.number_input(
+                "At a time", 0, 512, 0, help="0: from free memory and the measured cost of the agent"
+            )
+            seed = st.number_input("Seed", 0, 2**31 - 1, 0, help="Attempt n has this seed plus n")
+            isolation = st.selectbox(
+                "Isolation, at least",
+                LEVELS,
+                help="The best level of this machine is used; below this one, nothing runs",
+            )
+        if not st.form_submit_button("Start", icon=":material/play_arrow:", type="primary"):
+            return
+    pack = version if version != PATH else path.strip()
+    wish = Wish(
+        agent=agent,
+        command=shlex.split(command) if agent == "command" else (),
+        attempts=int(attempts),
+        workers=int(workers) or None,
+        model=model.strip() or None,
+        channel=channel.strip() or None,
+        seed=int(seed),
+        isolation=isolation,
+        tasks=[one.strip() for one in tasks.split(",") if one.strip()],
+        split=None if split == ANY_SPLIT else split,
+    )
+    try:
+        if not pack:
+            raise InvalidInput("no pack is chosen", field="pack", hint="choose a stored pack, or write its path")
+        with st.spinner("Checking pack, agent and sandbox…"):
+            run = host.start(pack, wish)
+    except StudioError as error:
+        kit.show_error(error)
+        return
+    state.goto("rollouts", run=run.settings.run)

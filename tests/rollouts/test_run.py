@@ -1,4 +1,4 @@
-"""Runs in real sandboxes through a real gateway: a supervisor that is killed in the middle, and wishes that are wrong."""
+"""Runs in real sandboxes through a real gateway: a supervisor killed in the middle, and wishes that are wrong."""
 
 from __future__ import annotations
 

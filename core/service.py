@@ -21,10 +21,12 @@ from starlette.applications import Starlette
 from core.api import ApiDeps, create_api
 from core.api.annotationqueue import AnnotationQueue
 from core.api.handling import CATCH_UP_S, EXCEPTION_HANDLERS
+from core.api.keys import revoke_keys
 from core.api.openapi import open_paths
 from core.api.produce import mint_session
 from core.api.train import apply_report, end_unfinished_sync
 from core.api.wire import PolicyIn, SessionIn, check
+from core.backup import backup
 from core.batch.leases import Leases
 from core.client import trusting
 from core.config import Settings
@@ -47,6 +49,7 @@ from core.gateway.telemetry.call_log import log_call
 from core.gateway.telemetry.stats import GatewayStats
 from core.health import Health
 from core.ingest import Ingest
+from core.ingest.deepcheck import DeepReport, Progress, deep_check
 from core.journal import Journal, read_records
 from core.learn_host import LearnHost
 from core.owner import OwnerLock
@@ -337,6 +340,20 @@ class Service:
     def mint_session(self, **fields: Any) -> dict[str, Any]:
         """``{api_key, base_url, trajectory_uid, ...}`` for one agent attempt; fields as in ``POST sessions``."""
         return mint_session(self.api_deps, check(SessionIn, fields))
+
+    def revoke_keys(self, name: str) -> list[str]:
+        """Revoke a session key by its key_id, or all keys of a trajectory; returns the ids of those in force."""
+        return revoke_keys(self.api_deps, name)
+
+    def backup(self, out: Path) -> dict[str, Any]:
+        """Copy pool, journal and opinions log into a new folder: see ``core.backup.backup``."""
+        settings = self.settings
+        return backup(self.pool, settings.journal_dir, out, clock=self.clock, opinions_dir=settings.opinions_dir)
+
+    def deep_check(self, progress: Progress | None = None) -> DeepReport:
+        """Compare every step with its journal record and its hash: see ``core.ingest.deepcheck``."""
+        settings = self.settings
+        return deep_check(self.pool, settings.journal_dir, tokenizers=settings.tokenizers, progress=progress)
 
     def problems(self) -> list[dict[str, Any]]:
         """Current problems of capture and ingest: see ``Health.problems``."""

@@ -24,6 +24,7 @@ from studio.widgets.batch.compare import side_by_side, what_if
 from studio.widgets.batch.credit import credit_tab
 from studio.widgets.plans.current_plan import current_plan, plan_totals
 from studio.widgets.plans.export_job import ExportJob
+from studio.widgets.plans.export_preview import export_preview
 from studio.widgets.plans.export_view import show_differences, show_job
 from studio.widgets.plans.funnel import funnel_table
 from studio.widgets.plans.recipe_editor import recipe_editor
@@ -113,7 +114,7 @@ def chosen_tab(plan: Plan) -> None:
     shown_groups = plan.first_groups(first, GROUP_ROWS)
     groups = [
         {
-            "prompt_uid": group.prompt_uid,
+            "shown": kit.short_uid(group.prompt_uid, 16),
             "trajectories": len(group.trajectories),
             "steps": sum(len(one.step_uids) for one in group.trajectories),
             "tokens": sum(one.n_tokens for one in group.trajectories),
@@ -136,7 +137,7 @@ def chosen_tab(plan: Plan) -> None:
             selection_mode="single-cell",
             key=f"groups-{plan.hash[:12]}-{first}",
             column_config={
-                "prompt_uid": config.TextColumn("Prompt group", width=110),
+                "shown": config.TextColumn("Prompt group", width=124),
                 "trajectories": config.NumberColumn("Traj.", width=42, help="Trajectories"),
                 "steps": config.NumberColumn("Steps", width=50),
                 "tokens": config.NumberColumn("Tokens", width=80, format="localized"),
@@ -147,7 +148,7 @@ def chosen_tab(plan: Plan) -> None:
         if plan.n_groups > GROUP_ROWS:
             pagination(plan.n_groups, key="plan-groups", size=GROUP_ROWS, noun="groups")
     cells = event["selection"]["cells"]
-    only = groups[cells[0][0]]["prompt_uid"] if cells else None
+    only = shown_groups[cells[0][0]].prompt_uid if cells else None
     matching = [
         (group, one) for group in shown_groups if only is None or group.prompt_uid == only for one in group.trajectories
     ]
@@ -163,7 +164,7 @@ def chosen_tab(plan: Plan) -> None:
         opened = st.dataframe(
             [
                 {
-                    "trajectory_uid": one.trajectory_uid,
+                    "trajectory_uid": kit.short_uid(one.trajectory_uid, 16),
                     "steps": len(one.step_uids),
                     "tokens": one.n_tokens,
                     "loss": one.n_response_tokens,
@@ -181,7 +182,7 @@ def chosen_tab(plan: Plan) -> None:
             selection_mode="single-cell",
             key=f"trajectories-{plan.hash[:12]}-{first}-{only}",
             column_config={
-                "trajectory_uid": config.TextColumn("Trajectory", width=104),
+                "trajectory_uid": config.TextColumn("Trajectory", width=124),
                 "steps": config.NumberColumn("Steps", width=50),
                 "tokens": config.NumberColumn("Tokens", width=66, format="localized"),
                 "loss": config.NumberColumn("In loss", width=56, format="localized"),
@@ -256,13 +257,13 @@ def export_tab(plan: Plan) -> None:
             st.rerun()
     with right:
         if job is None:
-            kit.empty_state(
-                "No file yet", "Choose a format and export. A manifest is written with the file.", icon="save"
-            )
+            st.caption("No file yet. The export writes the file and a manifest with its hash, its counts and the plan.")
         else:
             if job.result is not None and job.plan.hash != plan.hash:
                 st.caption(":orange[This file has an earlier plan. Export again for the plan above.]")
             show_job(job)
+        if len(plan.steps):
+            export_preview(plan, name, options)
 
 
 def size_estimate(plan: Plan, name: str, options: dict[str, str]) -> str:

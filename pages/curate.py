@@ -118,7 +118,9 @@ def saved_views(view: View) -> None:
             with st.container(horizontal=True, gap="xsmall"):
                 if st.button(kit.escape_markdown(row["name"]), key=f"view-{row['name']}", width="stretch"):
                     apply_view(row["view"])
-                if st.button("", icon=":material/delete:", key=f"forget-{row['name']}", help="Delete this view"):
+                if st.button(
+                    "Delete this view", icon=":material/delete:", key=f"forget-{row['name']}", help="Delete this view"
+                ):
                     pool.views.delete(row["name"])
                     st.rerun()
         with st.form("save-view", border=False, clear_on_submit=True):

@@ -17,17 +17,20 @@ from studio.widgets.agents.demo import demo_actions
 from studio.widgets.inspect import step_view
 from studio.widgets.inspect.group_view import group_page
 from studio.widgets.inspect.listing import listing
+from studio.widgets.inspect.neighbours import neighbour_buttons
 from studio.widgets.inspect.pair import pair_page
 from studio.widgets.inspect.token_view import comparison_picker, show_tokens
 from studio.widgets.labels.panel import Target, annotation_history, label_panel
 from studio.widgets.labels.reward_reason import show_reward_reason
+from studio.widgets.steps.transcript import shortened, transcript
 
 TABS = {
-    "messages": ":material/forum: Messages",
-    "tokens": ":material/data_array: Tokens",
-    "facts": ":material/list: Facts",
-    "raw": ":material/data_object: Raw",
-    "history": ":material/history: Annotations",
+    "messages": "Messages",
+    "transcript": "Transcript",
+    "tokens": "Tokens",
+    "facts": "Facts",
+    "raw": "Raw",
+    "history": "Annotations",
 }
 
 
@@ -58,6 +61,8 @@ def trajectory_page(uid: str) -> None:
     steps = summary["steps"]
     with crumbs:
         breadcrumbs(uid, summary)
+        st.space("stretch")
+        neighbour_buttons(uid)
     summary_row(summary)
     if not steps:
         kit.empty_state("No step yet", "The trajectory is registered; its first call has not arrived.")
@@ -65,6 +70,15 @@ def trajectory_page(uid: str) -> None:
     uids = [step["step_uid"] for step in steps]
     requested = state.query("step")
     chosen = requested if requested is not None and requested in uids else uids[0]
+    if state.query("tab") == "transcript":
+        wide, right = st.columns([9.3, 2.4], gap="small")
+        with wide, kit.error_boundary():
+            step_bar(chosen, uids)
+            show_transcript(uid, focus=requested)
+        with right, kit.error_boundary():
+            show_reward_reason(uid)
+            labels(uid, chosen, summary)
+        return
     left, middle, right = st.columns([2.7, 6.6, 2.4], gap="small")
     with left, kit.error_boundary():
         key = components.mount_key("timeline", uid)
@@ -132,18 +146,10 @@ def open_step(uid: str) -> None:
 
 
 def chosen_step(chosen: str, uids: list[str], steps: list[dict[str, Any]]) -> None:
-    """The chosen step under its tabs; the keys J and K move to the next and previous step."""
+    """The chosen step under its tabs."""
     service = state.service()
     step = service.pool.steps.get(chosen)
-    place = uids.index(chosen)
-    with st.container(horizontal=True, vertical_alignment="center", gap="xsmall"):
-        tab = segmented_choice("Step", TABS, "tab", keep_page=True)
-        st.space("stretch")
-        last = place + 1 == len(uids)
-        before, after = uids[max(place - 1, 0)], uids[min(place + 1, len(uids) - 1)]
-        up, down = ":material/keyboard_arrow_up:", ":material/keyboard_arrow_down:"
-        st.button("", icon=up, key="previous", shortcut="K", disabled=place == 0, on_click=open_step, args=(before,))
-        st.button("", icon=down, key="next", shortcut="J", disabled=last, on_click=open_step, args=(after,))
+    tab = step_bar(chosen, uids)
     if tab == "messages":
         step_view.show_messages(step, steps, service.pool)
     elif tab == "tokens":
@@ -156,6 +162,52 @@ def chosen_step(chosen: str, uids: list[str], steps: list[dict[str, Any]]) -> No
     else:
         rows = service.pool.labels.annotations(trajectory_uid=step["trajectory_uid"])
         annotation_history(rows, now=service.clock())
+
+
+def step_bar(chosen: str, uids: list[str]) -> str:
+    """The tabs, and the buttons of the previous and next step with the keys K and J; returns the tab."""
+    place = uids.index(chosen)
+    with st.container(horizontal=True, vertical_alignment="center", gap="xsmall"):
+        tab = segmented_choice("Step", TABS, "tab", keep_page=True)
+        st.space("stretch")
+        if tab == "transcript":
+            return tab
+        last = place + 1 == len(uids)
+        before, after = uids[max(place - 1, 0)], uids[min(place + 1, len(uids) - 1)]
+        up, down = ":material/keyboard_arrow_up:", ":material/keyboard_arrow_down:"
+        st.button(
+            "Previous step",
+            icon=up,
+            key="previous",
+            shortcut="K",
+            disabled=place == 0,
+            on_click=open_step,
+            args=(before,),
+        )
+        st.button("Next step", icon=down, key="next", shortcut="J", disabled=last, on_click=open_step, args=(after,))
+    return tab
+
+
+def show_transcript(uid: str, *, focus: str | None) -> None:
+    """All turns of the trajectory in one scroll; a turn's button opens its step."""
+    service = state.service()
+    turns, n_cut = transcript_of(f"{service.settings.pool_path} {service.port}", service.pool.n_writes, uid)
+    key = components.mount_key("transcript", uid)
+    components.transcript_view(
+        uid=uid,
+        turns=turns,
+        n_cut=n_cut,
+        focus=focus,
+        key=key,
+        opened=lambda: state.set_query(step=st.session_state[key]["step"], tab=None),
+    )
+
+
+@st.cache_resource(max_entries=2, show_spinner=False)
+def transcript_of(opened: str, n_writes: int, uid: str) -> tuple[list[dict[str, Any]], int]:
+    """The turns of a trajectory, and how many of their texts are cut; the same until the pool is written to."""
+    turns = transcript(state.service().pool.trajectories.turns(uid))
+    return turns, shortened(turns)
 
 
 def labels(trajectory_uid: str, step_uid: str, summary: dict[str, Any]) -> None:

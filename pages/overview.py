@@ -16,6 +16,8 @@ from studio.kit.html_tables import bars
 from studio.widgets.agents.connect_panel import connect_panel
 from studio.widgets.agents.demo import demo_actions
 from studio.widgets.learn.demo import learn_button
+from studio.widgets.overview.attention import show_attention
+from studio.widgets.overview.trends import show_trends
 from studio.widgets.plans.current_plan import counts_now, plan_counts
 from studio.widgets.plans.group_credit import group_recipe
 from studio.widgets.plans.recipe_query import link_params
@@ -57,6 +59,11 @@ def summary() -> None:
         funnel(service)
     with right.container(border=True, key="panel-reward"):
         rewards(service)
+    left, right = st.columns([3, 2], gap="small")
+    with left.container(border=True, key="panel-trends"):
+        show_trends(service)
+    with right.container(border=True, key="panel-attention", height="stretch"):
+        show_attention(service)
     by_origin(service)
 
 

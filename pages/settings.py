@@ -1,4 +1,4 @@
-"""The Settings page: settings with their source, the doctor's findings, engines, policy, data folder, versions."""
+"""The Settings page: the doctor's findings, settings, engines, keys, retention, backup, data folder, versions."""
 
 import os
 import sys
@@ -15,6 +15,8 @@ from studio.frame.status import engine_state
 from studio.kit.figures import Tone
 from studio.kit.html_tables import dot_label, html_table
 from studio.widgets.settings import provenance
+from studio.widgets.settings.keys import reviewer_name, show_keys
+from studio.widgets.settings.maintenance import backup_panel, deep_check_panel, retention_panel
 
 PACKAGES = (
     "streamlit",
@@ -155,12 +157,13 @@ def page() -> None:
     with main:
         with kit.error_boundary():
             findings(service)
-        with kit.error_boundary():
-            settings_table(service)
-        with kit.error_boundary():
-            engines(service)
+        for part in (deep_check_panel, engines, show_keys, retention_panel, settings_table):
+            with kit.error_boundary():
+                part(service)
     with side:
-        for part in (policy, folder, trash):
+        with kit.error_boundary():
+            reviewer_name()
+        for part in (policy, folder, backup_panel, trash):
             with kit.error_boundary():
                 part(service)
         versions()

@@ -26,7 +26,8 @@ import streamlit as st
 
 from core.errors import StudioError
 from core.types import View
-from studio import lifecycle
+from studio import lifecycle, reviewers
+from studio.access import BROWSER_COOKIE
 from studio.nav import PAGES
 
 if TYPE_CHECKING:
@@ -167,6 +168,18 @@ def set_view(view: View) -> None:
 
 
 def author() -> str:
-    """The author of annotations from this browser: the session's author, else the user of this machine."""
-    name: str = st.session_state.get("author") or getpass.getuser()
+    """The author of annotations from this browser: the name chosen on Settings, else the user of this machine."""
+    if "author" not in st.session_state:
+        browser = st.context.cookies.get(BROWSER_COOKIE)
+        known = reviewers.name_of(service().settings.data_dir, browser) if isinstance(browser, str) else None
+        st.session_state["author"] = known or getpass.getuser()
+    name: str = st.session_state["author"]
     return name
+
+
+def set_author(name: str) -> None:
+    """Choose the author of annotations from this browser, for this visit and later ones."""
+    st.session_state["author"] = name
+    browser = st.context.cookies.get(BROWSER_COOKIE)
+    if isinstance(browser, str):
+        reviewers.remember(service().settings.data_dir, browser, name)

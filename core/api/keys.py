@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.api.handling import CATCH_UP_S, Call
+from core.api.handling import CATCH_UP_S, ApiDeps, Call
 from core.api.routing import Router
 from core.api.schemas import INT, SESSION, STR, array, bounded_integer, obj
 from core.gateway.access.keys import key_id
@@ -54,10 +54,18 @@ def revoke(call: Call) -> Any:
 
     The revocation is on disk before it takes effect.
     """
-    deps = call.deps
-    hashes = deps.keys.find(call.path["name"])
-    fresh = [key_sha256 for key_sha256 in hashes if not deps.keys.is_revoked(key_sha256)]
+    hashes = call.deps.keys.find(call.path["name"])
+    return {"revoked": revoke_keys(call.deps, call.path["name"]), "n_keys": len(hashes)}
+
+
+def revoke_keys(deps: ApiDeps, name: str) -> list[str]:
+    """Revoke a key by its key_id, or all keys of a trajectory; returns the ids of those that were in force.
+
+    Raises:
+        NotFound: there is no such key.
+    """
+    fresh = [key_sha256 for key_sha256 in deps.keys.find(name) if not deps.keys.is_revoked(key_sha256)]
     for key_sha256 in fresh:
         deps.journal.append(revoke_record(at=deps.clock(), key_sha256=key_sha256)).result()
         deps.keys.revoke(key_sha256)
-    return {"revoked": [key_id(key_sha256) for key_sha256 in fresh], "n_keys": len(hashes)}
+    return [key_id(key_sha256) for key_sha256 in fresh]

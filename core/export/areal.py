@@ -21,6 +21,7 @@ from core.batch.rows import Rows, training_rows
 from core.errors import InvalidInput
 from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Written, merged
 from core.export.lines import logprobs_of
+from core.export.reading import Row, constant, tokens, torch_file
 from core.export.recompute import (
     CREDIT,
     bare_rows,
@@ -119,6 +120,16 @@ def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
     return [*common, Difference(what, "credit=plan")]
 
 
+def read(data: bytes, settings: Mapping[str, str]) -> Iterator[Row]:
+    """The rows as AReaL's trainer gets them."""
+    planned = uses_planned_credit(settings)
+    for row in torch_file(data):
+        ids, mask, scores = (row[name][0] for name in ("input_ids", "loss_mask", "logprobs"))
+        reward = float(row["rewards"][0])
+        fields = {} if planned else {"reward": reward}
+        yield Row([tokens(ids, mask, constant(reward if planned else None, len(ids)), scores)], fields=fields)
+
+
 def load_command(name: str) -> str:
     """A command that loads the file with torch, without running code in it."""
     return f"python -c \"import torch; print(len(torch.load('{name}', weights_only=True)))\""
@@ -130,6 +141,7 @@ EXPORTER = Exporter(
     description="Tensor dicts of shape [1, L] of AReaL's workflows: ids, loss mask, log-probs, versions, turns",
     suffix=".pt",
     write=write,
+    read=read,
     load_command=load_command,
     choices={"merge": tuple(reversed(MERGE["merge"])), **CREDIT},
     differences=differences,

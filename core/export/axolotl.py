@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,9 @@ from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress
 from core.export.codes import json_numbers
 from core.export.lines import JsonList, Line, longest_row, repeated, write_lines
 from core.export.prefixes import EncodedIds
+from core.export.reading import IGNORE, Row, json_lines, labelled
 from core.export.sampled import Coded, Repeated, Responses
 from core.export.sink import Sink
-
-IGNORE = -100
 
 
 def _lines(rows: Rows) -> Line:
@@ -55,6 +54,11 @@ def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]
     return (cut, repeated("Axolotl", "micro_batch_size"), means)
 
 
+def read(data: bytes, settings: Mapping[str, str]) -> Iterator[Row]:
+    """The rows as Axolotl reads them."""
+    return map(labelled, json_lines(data))
+
+
 def load_command(name: str) -> str:
     """A command that loads the file with ``datasets``, as Axolotl does."""
     return (
@@ -70,6 +74,7 @@ EXPORTER = Exporter(
     description="Tokenized lines with input_ids, attention_mask and labels for a dataset with an empty type",
     suffix=".jsonl",
     write=write,
+    read=read,
     load_command=load_command,
     choices=MERGE,
     differences=differences,

@@ -30,6 +30,7 @@ from core.batch.versions import VersionSource
 from core.credit.sft import DEFAULT_MIN_REWARD
 from core.durable import sync_folder
 from core.errors import InvalidInput, NoRoom, is_full
+from core.export.reading import Read
 from core.export.sink import Sink
 from core.pool.redaction.rules import Redaction
 from core.tree.sequences import Sequences
@@ -133,6 +134,7 @@ class Exporter:
         description: its trainer and its content.
         suffix: file name extension.
         write: streams the plan to a sink.
+        read: the rows of a file as its trainer reads them, for previews.
         load_command: returns a shell command that loads the file, to be run in its folder.
         choices: options and their allowed values; the first is the default.
         values: options of any text, such as a folder: name -> default. ``write`` checks them.
@@ -150,6 +152,7 @@ class Exporter:
     description: str
     suffix: str
     write: Write
+    read: Read
     load_command: Callable[[str], str]
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     values: Mapping[str, str] = field(default_factory=dict)
@@ -234,20 +237,7 @@ def run_export(
         InvalidInput: the plan is empty, an option is invalid, or the folder can't be written.
     """
     settings, source = exporter.settings(options), source_of(plan, pool)
-    reading = source if exporter.masks_tokens else _WithoutMasks(source, exporter.name)
-    if not len(plan.steps):
-        worst = max(plan.excluded, key=lambda reason: reason.n_steps, default=None)
-        hint = "no step matches view and channel" if worst is None else f"{worst.n_steps} steps: {worst.label}"
-        if worst is not None and worst.reason == "no_tokens" and exporter.texts:
-            hint += "; to export only texts, add 'none' to the recipe's token_sources"
-        raise InvalidInput("the plan has no steps", field="view", hint=hint)
-    n_without = int((plan.steps["n_response_tokens"].to_numpy() == 0).sum())
-    if n_without and not exporter.texts:
-        raise InvalidInput(
-            f"{n_without} steps have no token ids, which {exporter.name} needs",
-            field="recipe.token_sources",
-            hint="remove 'none' from the recipe's token_sources, or choose a text format",
-        )
+    reading = checked_source(exporter, plan, pool)
     path = out_dir / ("-".join([exporter.name, *exporter.marks(settings), plan.hash[:12]]) + exporter.suffix)
     manifest_path = path.with_name(path.name + ".manifest.json")
     if (done := _finished(path, manifest_path, plan)) is not None:
@@ -288,6 +278,29 @@ def run_export(
     with _named("write to", out_dir), atomic(manifest_path) as file:
         file.write(orjson.dumps(manifest, option=orjson.OPT_INDENT_2, default=str))
     return ExportResult(path, manifest_path, written.n_rows, written.n_tokens, manifest)
+
+
+def checked_source(exporter: Exporter, plan: Plan, pool: ExportPool) -> ExportSource:
+    """The source that a format reads a plan from.
+
+    Raises:
+        InvalidInput: the plan is empty, or has steps without the token ids that the format needs.
+    """
+    if not len(plan.steps):
+        worst = max(plan.excluded, key=lambda reason: reason.n_steps, default=None)
+        hint = "no step matches view and channel" if worst is None else f"{worst.n_steps} steps: {worst.label}"
+        if worst is not None and worst.reason == "no_tokens" and exporter.texts:
+            hint += "; to export only texts, add 'none' to the recipe's token_sources"
+        raise InvalidInput("the plan has no steps", field="view", hint=hint)
+    n_without = int((plan.steps["n_response_tokens"].to_numpy() == 0).sum())
+    if n_without and not exporter.texts:
+        raise InvalidInput(
+            f"{n_without} steps have no token ids, which {exporter.name} needs",
+            field="recipe.token_sources",
+            hint="remove 'none' from the recipe's token_sources, or choose a text format",
+        )
+    source = source_of(plan, pool)
+    return source if exporter.masks_tokens else _WithoutMasks(source, exporter.name)
 
 
 def _without_hits(value: Any, rules: Redaction) -> Any:

@@ -7,7 +7,7 @@ formatting is not used: it loses text next to tool calls, encodes arguments twic
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -16,6 +16,7 @@ from core.batch.plan import Plan
 from core.dialects.exact import exact_json
 from core.export.base import Difference, Exporter, ExportSource, Progress, Written
 from core.export.lines import Lines, longest_row, not_as_text, repeated, write_conversations
+from core.export.reading import Row, json_lines, others
 from core.export.sink import Sink
 
 DATASET = "claw_studio"
@@ -132,6 +133,13 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
     return write_conversations(plan, source, sink, progress, _lines)
 
 
+def read(data: bytes, settings: Mapping[str, str]) -> Iterator[Row]:
+    """The conversations as LLaMA-Factory reads them with ``mask_history: true``: the last answer is in the loss."""
+    for row in json_lines(data):
+        n = len(row["messages"])
+        yield Row(messages=row["messages"], trained=[i == n - 1 for i in range(n)], fields=others(row, "messages"))
+
+
 def dataset_info(name: str) -> bytes:
     """The content of ``dataset_info.json`` for LLaMA-Factory's ``dataset_dir``."""
     info = {
@@ -160,6 +168,7 @@ EXPORTER = Exporter(
     description="Conversations in the sharegpt formatting and dataset_info.json; train with mask_history: true",
     suffix=".jsonl",
     write=write,
+    read=read,
     load_command=load_command,
     texts=True,
     differences=differences,

@@ -12,6 +12,7 @@ from typing import Any
 from core.batch.plan import Plan
 from core.export.base import Difference, Exporter, ExportSource, Progress, Written
 from core.export.lines import Lines, not_as_text, write_conversations
+from core.export.reading import Row, json_lines, others
 from core.export.sink import Sink
 
 
@@ -65,6 +66,14 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
     return write_conversations(plan, source, sink, progress, _lines)
 
 
+def read(data: bytes, settings: Mapping[str, str]) -> Iterator[Row]:
+    """The conversations; answers with the weight 0 are in no loss."""
+    for row in json_lines(data):
+        messages = row["messages"]
+        trained = [one["role"] == "assistant" and one.get("weight") != 0 for one in messages]
+        yield Row(messages=messages, trained=trained, fields=others(row, "messages"))
+
+
 def load_command(name: str) -> str:
     """A command that reads the lines."""
     return f"python -c \"import json; print(len([json.loads(line) for line in open('{name}')]))\""
@@ -76,6 +85,7 @@ EXPORTER = Exporter(
     description="Conversations with tools as text, for trainers that tokenize texts; without token ids",
     suffix=".jsonl",
     write=write,
+    read=read,
     load_command=load_command,
     texts=True,
     differences=differences,

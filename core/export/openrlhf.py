@@ -8,7 +8,7 @@ trajectories with several rows are therefore refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from core.export.lines import (
     write_lines,
 )
 from core.export.prefixes import EncodedIds
+from core.export.reading import Row, json_lines, others, tokens
 from core.export.sampled import Coded, Responses
 from core.export.sink import Sink
 
@@ -105,6 +106,16 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
     return write_lines(plan, source, sink, settings, progress, lines)
 
 
+def read(data: bytes, settings: Mapping[str, str]) -> Iterator[Row]:
+    """The rows as the executor returns them."""
+    for row in json_lines(data):
+        mask = np.zeros(len(row["observation_tokens"]), dtype=np.bool_)
+        for begin, end in row["action_ranges"]:
+            mask[begin:end] = True
+        sequence = tokens(row["observation_tokens"], mask, logprobs=row["rollout_log_probs"])
+        yield Row([sequence], fields=others(row, "observation_tokens", "action_ranges", "rollout_log_probs"))
+
+
 def load_command(name: str) -> str:
     """A command that writes the file's prompts, and the program that is written with it."""
     return f"python openrlhf_replay.py {name} prompts.jsonl  # needs OpenRLHF; usage: head openrlhf_replay.py"
@@ -116,6 +127,7 @@ EXPORTER = Exporter(
     description="Rollouts as OpenRLHF's agent executors return them, and openrlhf_replay.py, the executor that replays",
     suffix=".jsonl",
     write=write,
+    read=read,
     load_command=load_command,
     choices={"merge": tuple(reversed(MERGE["merge"]))},
     beside=loader("openrlhf_replay.py"),

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from core.batch.plan import Plan
 from core.errors import InvalidInput
 from core.export.base import Exporter, ExportSource, Progress, Written
+from core.export.reading import Row, tokens
 from core.export.sink import Sink
 from core.tree.build import PackedTree
 from core.tree.sequences import Int64, ragged_index
@@ -194,6 +195,30 @@ def _n_original(part: Mapping[str, NDArray[Any]]) -> int:
     return int(part["run_length"][runs].sum())
 
 
+def read(data: bytes, settings: Mapping[str, str]) -> Iterator[Row]:
+    """The packed rows, each with the token sequences of its steps."""
+    with tempfile.NamedTemporaryFile(suffix=EXPORTER.suffix) as file:
+        file.write(data)
+        file.flush()
+        for row, terms, uids in read_rows(file.name):
+            path, ends = row.restore_index(), np.cumsum(_lengths(row))
+            sequences = []
+            for member, begin, end in zip(row.members.tolist(), [0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+                at, own = path[begin:end], terms.step == member
+                place = np.searchsorted(at, terms.target_pos[own])
+                mask = np.zeros(len(at), dtype=np.bool_)
+                advantages, scores = (np.full(len(at), np.nan, dtype=np.float32) for _ in range(2))
+                mask[place], advantages[place], scores[place] = True, terms.advantage[own], terms.old_logp[own]
+                sequences.append(tokens(row.tokens[at], mask, advantages, scores, name=uids[member]))
+            yield Row(sequences, fields={"packed tokens": row.n_packed, "tokens before sharing": row.n_original})
+
+
+def _lengths(row: PackedTree) -> NDArray[np.int64]:
+    """Tokens of each member: int64 [m]."""
+    lengths: NDArray[np.int64] = np.add.reduceat(row.run_length.astype(np.int64), row.run_offsets[:-1])
+    return lengths
+
+
 def load_command(name: str) -> str:
     """A command that reads the rows with this package."""
     return (
@@ -209,6 +234,7 @@ EXPORTER = Exporter(
     "and advantages; read with core.export.packed_tree.read_rows",
     suffix=".safetensors",
     write=write,
+    read=read,
     load_command=load_command,
     choices={"terms": tuple(POLICIES)},
 )

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,6 +26,7 @@ from core.export.base import MERGE, Exporter, ExportSource, Progress, Written, m
 from core.export.codes import msgpack_floats, msgpack_ints
 from core.export.lines import UNPREDICTED, advantages_of, logprobs_of, n_unpredicted, temperatures_of
 from core.export.prefixes import EncodedIds
+from core.export.reading import Row, tokens
 from core.export.sampled import Coded, Repeated, Responses
 from core.export.sink import Piece, Sink
 
@@ -185,6 +187,19 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
     return Written(n_rows, n_tokens, n_loss - n_first, (UNPREDICTED,) if n_first else ())
 
 
+def read(data: bytes, settings: Mapping[str, str]) -> Iterator[Row]:
+    """The rows of all micro-batches, each with the number of its micro-batch and its temperatures."""
+    for number, (ids, mask, advantages, logprobs, _, lengths, temperatures, *_) in enumerate(
+        msgspec.msgpack.decode(data)
+    ):
+        begin = 0
+        for n in lengths:
+            at = slice(begin, begin + n)
+            begin += n
+            fields = {"micro_batch": number, "temperature": sorted({float(one) for one in temperatures[at]})}
+            yield Row([tokens(ids[at], mask[at], advantages[at], logprobs[at])], fields=fields)
+
+
 def load_command(name: str) -> str:
     """A command that reads the file with msgspec."""
     return f"python -c \"import msgspec; print(len(msgspec.msgpack.decode(open('{name}', 'rb').read())))\""
@@ -196,6 +211,7 @@ EXPORTER = Exporter(
     description="Packed micro-batches for the file transport, rollouts/step_N/rank_0.bin",
     suffix=".bin",
     write=write,
+    read=read,
     load_command=load_command,
     choices={"merge": tuple(reversed(MERGE["merge"]))},
 )

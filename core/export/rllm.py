@@ -25,6 +25,7 @@ from core.errors import InvalidInput
 from core.export.base import Difference, Exporter, ExportSource, Progress, Written
 from core.export.codes import json_numbers
 from core.export.prefixes import EncodedIds
+from core.export.reading import Row, Tokens, json_lines, others, tokens
 from core.export.recompute import bare_rows, one_temperature
 from core.export.sampled import Coded, Responses
 from core.export.sink import Piece, Sink
@@ -211,6 +212,28 @@ def differences(plan: Plan, settings: Mapping[str, str]) -> list[Difference]:
     return [Difference(what, "rllm.algorithm.use_precomputed_advantage=true"), NOT_ITS_OWN, *common]
 
 
+def _tokens(step: Mapping[str, Any], number: int) -> Tokens:
+    before, n = [0] * len(step["prompt_ids"]), len(step["response_ids"])
+    advantage = step["advantage"]
+    advantages = [advantage] * n if isinstance(advantage, int | float) else advantage
+    return tokens(
+        step["prompt_ids"] + step["response_ids"],
+        before + [1] * n,
+        None if advantages is None else before + advantages,
+        before + step["logprobs"] if step["logprobs"] else None,
+        name=f"step {number}",
+    )
+
+
+def read(data: bytes, settings: Mapping[str, str]) -> Iterator[Row]:
+    """The episodes, each with a token sequence for every step."""
+    for episode in json_lines(data):
+        (trajectory,) = episode["trajectories"]
+        steps = [_tokens(step, number) for number, step in enumerate(trajectory["steps"])]
+        fields = {**others(episode, "trajectories"), "uid": trajectory["uid"], "reward": trajectory["reward"]}
+        yield Row(steps, fields=fields)
+
+
 def load_command(name: str) -> str:
     """A command that reads the lines with rLLM, which must be installed."""
     return (
@@ -225,6 +248,7 @@ EXPORTER = Exporter(
     description="Episodes for Episode.from_dict: steps with ids, logprobs, advantage and weight_version",
     suffix=".jsonl",
     write=write,
+    read=read,
     load_command=load_command,
     masks_tokens=False,
     differences=differences,

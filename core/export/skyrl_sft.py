@@ -16,6 +16,7 @@ from core.batch.rows import training_rows
 from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Written, merged
 from core.export.lines import longest_row
 from core.export.parquet import write_row_groups
+from core.export.reading import Row, parquet_rows, tokens
 from core.export.recompute import bare_rows, with_context
 from core.export.sink import Sink
 
@@ -41,6 +42,11 @@ def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]
     return (Difference("SkyRL cuts rows at its max_length", f"max_length: {longest_row(plan)}"), *bare_rows(plan))
 
 
+def read(data: bytes, settings: Mapping[str, str]) -> Iterator[Row]:
+    """The rows as SkyRL reads them."""
+    return (Row([tokens(row["input_ids"], row["loss_mask"])]) for row in parquet_rows(data))
+
+
 def load_command(name: str) -> str:
     """A command that loads the file with ``datasets``, as SkyRL does."""
     return (
@@ -56,6 +62,7 @@ EXPORTER = Exporter(
     description="Unpadded input_ids and loss_mask for SkyRL's pretokenized SFT datasets",
     suffix=".parquet",
     write=write,
+    read=read,
     load_command=load_command,
     choices=MERGE,
     differences=differences,

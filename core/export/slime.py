@@ -28,6 +28,7 @@ from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress
 from core.export.codes import pickle_floats, pickle_ints
 from core.export.lines import finish_reasons, of_last_step
 from core.export.prefixes import EncodedIds
+from core.export.reading import Row, constant, others, tokens, torch_file
 from core.export.recompute import (
     CREDIT,
     bare_rows,
@@ -179,6 +180,22 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
     return Written(len(samples), n_tokens, n_loss, unknown_logprobs(unknown, why))
 
 
+SHOWN = ("tokens", "loss_mask", "rollout_log_probs", "prompt", "response", "response_length", "label", "reward")
+"""Fields of a sample that ``read`` gives as tokens, or that are empty or given otherwise."""
+
+
+def read(data: bytes, settings: Mapping[str, str]) -> Iterator[Row]:
+    """The samples as slime reads them."""
+    planned = uses_planned_credit(settings)
+    for sample in torch_file(data)["samples"]:
+        n, scores = len(sample["tokens"]), sample["rollout_log_probs"]
+        before = [0] * (n - sample["response_length"])
+        advantages = constant(sample["reward"]["advantage"] if planned else None, n)
+        logprobs = None if scores is None else before + scores
+        fields = {**others(sample, *SHOWN), "reward": sample["reward"]["reward"] if planned else sample["reward"]}
+        yield Row([tokens(sample["tokens"], before + sample["loss_mask"], advantages, logprobs)], fields=fields)
+
+
 def load_command(name: str) -> str:
     """A command that loads the file as slime does."""
     return (
@@ -194,6 +211,7 @@ EXPORTER = Exporter(
     "trajectory share rollout_id. A pickle: open only files that you made",
     suffix=".pt",
     write=write,
+    read=read,
     load_command=load_command,
     choices={**MERGE, **CREDIT, **INDEX},
     differences=differences,

@@ -17,6 +17,7 @@ from core.batch import arrays
 from core.batch.plan import Plan
 from core.export.base import Exporter, ExportSource, Progress, Written
 from core.export.parquet import write_row_groups
+from core.export.reading import Row, others, parquet_rows, tokens
 from core.export.sink import Sink
 
 SCHEMA = pa.schema(
@@ -78,6 +79,31 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, A
     return write_row_groups(sink, SCHEMA, _groups(plan, source), len(plan.steps), progress)
 
 
+SHOWN = ("prompt_ids", "response_ids", "response_mask", "response_logprobs", "token_advantages", "token_returns")
+
+
+def read(data: bytes, settings: Mapping[str, str]) -> Iterator[Row]:
+    """The steps; one without token ids has its messages instead."""
+    for row in parquet_rows(data):
+        fields = others(row, *SHOWN, *JSON_COLUMNS)
+        if row["response_ids"] is None:
+            messages = [*orjson.loads(row["messages"] or "[]"), orjson.loads(row["response_message"] or "{}")]
+            yield Row(messages=messages, trained=[i == len(messages) - 1 for i in range(len(messages))], fields=fields)
+            continue
+        before, n = [0.0] * len(row["prompt_ids"]), len(row["response_ids"])
+        advantages = row["token_advantages"]
+        if advantages is None and row["advantage"] is not None:
+            advantages = [row["advantage"]] * n
+        scores = row["response_logprobs"]
+        sequence = tokens(
+            row["prompt_ids"] + row["response_ids"],
+            before + row["response_mask"],
+            None if advantages is None else before + advantages,
+            None if scores is None else before + scores,
+        )
+        yield Row([sequence], fields=fields)
+
+
 def load_command(name: str) -> str:
     """A command that loads the file with pyarrow."""
     return f"python -c \"import pyarrow.parquet as pq; print(pq.read_table('{name}').schema)\""
@@ -89,6 +115,7 @@ EXPORTER = Exporter(
     description="Trainer-neutral: ids, masks, log-probs, rewards, advantages, messages and tools, one row per step",
     suffix=".parquet",
     write=write,
+    read=read,
     load_command=load_command,
     texts=True,
 )

@@ -6,7 +6,7 @@ For a row of L tokens, ``input_tokens`` are its first L - 1; ``target_tokens``, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from core.export.base import MERGE, Exporter, ExportSource, Progress, Written, l
 from core.export.codes import json_numbers
 from core.export.lines import ZERO, JsonList, Line, advantages_of, logprobs_of, write_lines
 from core.export.prefixes import EncodedIds
+from core.export.reading import Row, json_lines, tokens
 from core.export.sampled import Coded, Responses
 from core.export.sink import Sink
 
@@ -48,6 +49,14 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
     return write_lines(plan, source, sink, settings, progress, _lines)
 
 
+def read(data: bytes, settings: Mapping[str, str]) -> Iterator[Row]:
+    """The rows before the shift: the first token is no target."""
+    for row in json_lines(data):
+        ids = row["input_tokens"][:1] + row["target_tokens"]
+        advantages, logprobs = ([0.0, *row[name]][: len(ids)] for name in ("advantages", "logprobs"))
+        yield Row([tokens(ids, [0.0, *row["mask"]][: len(ids)], advantages, logprobs)])
+
+
 def load_command(name: str) -> str:
     """A command that builds the datums with the program that is written with the file."""
     return f"python -c \"import tinker_datums; print(sum(1 for _ in tinker_datums.datums('{name}')))\"  # needs tinker"
@@ -59,6 +68,7 @@ EXPORTER = Exporter(
     description="Input, targets, log-probs, advantages and mask per row, and tinker_datums.py, which builds the datums",
     suffix=".jsonl",
     write=write,
+    read=read,
     load_command=load_command,
     choices={"merge": tuple(reversed(MERGE["merge"]))},
     beside=loader("tinker_datums.py"),

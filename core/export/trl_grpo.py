@@ -19,6 +19,7 @@ from core.errors import InvalidInput
 from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Written, loader, merged
 from core.export.lines import UNPREDICTED, n_unpredicted, temperature_differences
 from core.export.parquet import write_row_groups
+from core.export.reading import Row, parquet_rows, tokens
 from core.export.sink import Sink
 from core.tree.sequences import ragged_index
 
@@ -108,6 +109,19 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
     return write_row_groups(sink, SCHEMA, _groups(plan, source, merged(settings)), len(plan.steps), progress)
 
 
+def read(data: bytes, settings: Mapping[str, str]) -> Iterator[Row]:
+    """The rows as the replay program reads them."""
+    for row in parquet_rows(data):
+        before = [0] * len(row["prompt_ids"])
+        sequence = tokens(
+            row["prompt_ids"] + row["completion_ids"],
+            before + row["completion_mask"],
+            before + row["advantages"],
+            None if None in row["logprobs"] else before + row["logprobs"],
+        )
+        yield Row([sequence], fields={name: row[name] for name in ("prompt_uid", "trajectory_uid", "reward")})
+
+
 def load_command(name: str) -> str:
     """A command that reads the file with the program that is written with it."""
     return f"python -c \"import trl_replay; print(trl_replay.Replay('{name}').prompts())\"  # usage: head trl_replay.py"
@@ -120,6 +134,7 @@ EXPORTER = Exporter(
     "them in place of generating, in any number of processes",
     suffix=".parquet",
     write=write,
+    read=read,
     load_command=load_command,
     choices={"merge": tuple(reversed(MERGE["merge"]))},
     beside=loader("trl_replay.py"),

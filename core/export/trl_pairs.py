@@ -21,6 +21,7 @@ from core.batch.rows import training_rows
 from core.errors import InvalidInput
 from core.export.base import Difference, Exporter, ExportSource, Progress, Written, loader
 from core.export.parquet import write_row_groups
+from core.export.reading import Row, parquet_rows, tokens
 from core.export.sink import Sink
 from core.tree.sequences import Int32
 
@@ -135,6 +136,24 @@ def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]
     return Difference(plain, "trl_exact.py"), Difference(cut, "max_length=None")
 
 
+def read_dpo(data: bytes, settings: Mapping[str, str]) -> Iterator[Row]:
+    """The pairs as ExactDPOTrainer reads them."""
+    for row in parquet_rows(data):
+        before = [0] * len(row["prompt_ids"])
+        sides = [
+            tokens(row["prompt_ids"] + row[f"{side}_ids"], before + row[f"{side}_mask"], name=side)
+            for side in ("chosen", "rejected")
+        ]
+        yield Row(sides, fields={"margin": row["margin"]})
+
+
+def read_kto(data: bytes, settings: Mapping[str, str]) -> Iterator[Row]:
+    """The rows as ExactKTOTrainer reads them."""
+    for row in parquet_rows(data):
+        mask = [0] * len(row["prompt_ids"]) + row["completion_mask"]
+        yield Row([tokens(row["prompt_ids"] + row["completion_ids"], mask)], fields={"label": row["label"]})
+
+
 def load_command(name: str) -> str:
     """A command that loads the file with ``datasets``."""
     return (
@@ -150,6 +169,7 @@ DPO = Exporter(
     description="Pairs as prompt_ids, chosen_ids, rejected_ids and masks, and trl_exact.py: DPOTrainer on exact ids",
     suffix=".parquet",
     write=write_dpo,
+    read=read_dpo,
     load_command=load_command,
     beside=loader("trl_exact.py"),
     differences=differences,
@@ -160,6 +180,7 @@ KTO = Exporter(
     description="Rows as prompt_ids, completion_ids, mask and label, and trl_exact.py: KTOTrainer on exact ids",
     suffix=".parquet",
     write=write_kto,
+    read=read_kto,
     load_command=load_command,
     beside=loader("trl_exact.py"),
     differences=differences,

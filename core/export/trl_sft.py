@@ -17,9 +17,9 @@ from core.batch.rows import training_rows
 from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Written, merged
 from core.export.lines import UNPREDICTED, n_unpredicted, repeated
 from core.export.parquet import write_row_groups
+from core.export.reading import IGNORE, Row, labelled, parquet_rows
 from core.export.sink import Sink
 
-IGNORE = -100
 SCHEMA = pa.schema({"input_ids": pa.list_(pa.int32()), "labels": pa.list_(pa.int32())})
 
 
@@ -47,6 +47,11 @@ def differences(plan: Plan, settings: Mapping[str, str]) -> Sequence[Difference]
     )
 
 
+def read(data: bytes, settings: Mapping[str, str]) -> Iterator[Row]:
+    """The rows as SFTTrainer reads them."""
+    return map(labelled, parquet_rows(data))
+
+
 def load_command(name: str) -> str:
     """A command that loads the file with ``datasets``, for SFTTrainer."""
     return (
@@ -63,6 +68,7 @@ EXPORTER = Exporter(
     "train with SFTConfig(max_length=None), or TRL cuts rows at 1024 tokens",
     suffix=".parquet",
     write=write,
+    read=read,
     load_command=load_command,
     choices=MERGE,
     differences=differences,

@@ -17,7 +17,7 @@ The file is a pickle that pads the tokens and calls ``DataProto.from_dict`` of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from core.errors import InvalidInput
 from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress, Written, loader, merged
 from core.export.data_proto import Scores, write_data_proto
 from core.export.padded import Padded, pad
+from core.export.reading import Row, plain_pickle, tokens
 from core.export.recompute import bare_rows, counts_of, one_temperature, trajectory_rewards
 from core.export.sink import Sink
 from core.export.stepwise import anchors, in_order, other_sums, same_settings
@@ -114,6 +115,26 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
     return Written(len(padded.step), n_tokens, sum(int(part.sum()) for part in padded.loss), differences)
 
 
+def read(data: bytes, settings: Mapping[str, str]) -> Iterator[Row]:
+    """The rows without their padding."""
+    tensors, beside, _ = plain_pickle(data)
+    planned = settings["rewards"] == "plan"
+    n_prompt = tensors["prompts"].shape[1]
+    advantages, logprobs = tensors.get("advantages") if planned else None, tensors.get("rollout_log_probs")
+    for i, present in enumerate(tensors["attention_mask"].astype(np.bool_)):
+
+        def row_of(responses: NDArray[Any] | None, i: int = i, present: NDArray[np.bool_] = present) -> Any:
+            if responses is None:
+                return None
+            return np.concatenate([np.zeros(n_prompt, responses.dtype), responses[i]])[present]
+
+        fields = {name: values[i] for name, values in beside.items() if name != "multi_modal_inputs"}
+        if not planned:
+            fields["rm_scores"] = tensors["rm_scores"][i].sum()
+        ids, mask = tensors["input_ids"][i][present], row_of(tensors["response_mask"])
+        yield Row([tokens(ids, mask, row_of(advantages), row_of(logprobs))], fields=fields)
+
+
 def load_command(name: str) -> str:
     """A command that loads the file with verl, which must be installed."""
     return (
@@ -130,6 +151,7 @@ EXPORTER = Exporter(
     "(trajectory_uids, step_indices). A pickle: open only files that you made",
     suffix=".dp",
     write=write,
+    read=read,
     load_command=load_command,
     choices={**MERGE, **REWARDS},
     beside=loader("verl_advantages.py"),

@@ -12,6 +12,7 @@ from core.pool.query import reads
 from core.pool.query.distribution import count_reach, distribution
 from core.pool.query.facets import check_columns, count_facets, count_trajectories_by
 from core.pool.query.histogram import histogram
+from core.pool.query.trends import trends
 from core.pool.query.viewreader import ViewReader
 from core.pool.query.views import NO_VIEW
 from core.pool.store.database import Cursor
@@ -69,6 +70,14 @@ class Stats:
     ) -> pa.Table:
         """Columns ``low``, ``high``, ``part``, ``n_steps``, see ``core.pool.query.distribution.distribution``."""
         return distribution(self._reader, view, column, by, bins, parts)
+
+    def trends(
+        self, view: View = NO_VIEW, *, axis: str = "time", by: str | None = None, points: int = 40, parts: int = 6
+    ) -> pa.Table:
+        """Rewards, success, length, tokens and errors over time or policy versions: ``core.pool.query.trends``."""
+        return self._cache.cached(
+            ("trends", view, axis, by, points, parts), lambda: trends(self._reader, view, axis, by, points, parts)
+        )
 
     def reach(self, view: View, target: str) -> dict[str, int]:
         """``n_groups``, ``n_trajectories``, ``n_steps``, ``n_tokens`` that a label on all of a view is about.

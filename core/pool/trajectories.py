@@ -15,7 +15,7 @@ from core.pool.store import bookkeeping
 from core.pool.store.append import trajectory_ids
 from core.pool.store.content import decode
 from core.pool.store.database import Database
-from core.pool.store.details import read_trajectories, read_trajectory
+from core.pool.store.details import read_trajectories, read_trajectory, read_turns
 from core.types import View
 
 MOST_AT_ONCE = 64
@@ -34,6 +34,11 @@ class Trajectories:
         """One trajectory with its steps in order; without ``tokens``, ids and messages are left out."""
         with self._db.read() as cursor:
             return read_trajectory(cursor, trajectory_uid, tokens=tokens)
+
+    def turns(self, trajectory_uid: str) -> list[dict[str, Any]]:
+        """The steps of one trajectory in order, each with only the messages that its prompt adds: ``read_turns``."""
+        with self._db.read() as cursor:
+            return read_turns(cursor, trajectory_uid)
 
     def get_many(self, trajectory_uids: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Trajectories as ``get`` gives them, in the order given, many with one query.

@@ -8,6 +8,8 @@ variables. Each function here takes data and returns what the user clicked, or N
     timeline(steps=…, selected=…) -> step_uid | None
     facet_list(facets=…) -> {"column", "value"} | None
     plain_text(text=…)
+    training_rows(rows=…, most=…)
+    transcript_view(uid=…, turns=studio.widgets.steps.transcript.transcript(…))
     siblings(rows=…) -> {"what", "uid"} | None
     tree_canvas(…) -> node index | None        mask_canvas(…)        packed_rows(…) -> row index | None
 """
@@ -22,6 +24,8 @@ from studio.components.views import (
     siblings,
     timeline,
     token_view,
+    training_rows,
+    transcript_view,
     tree_canvas,
 )
 
@@ -35,5 +39,7 @@ __all__ = [
     "siblings",
     "timeline",
     "token_view",
+    "training_rows",
+    "transcript_view",
     "tree_canvas",
 ]

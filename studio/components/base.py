@@ -18,13 +18,17 @@ FRAME = """<div class="frame">
 
 
 @cache
-def renderer(name: str) -> Any:
-    """The mount call of the component whose files are ``<name>.js`` and ``<name>.css``."""
+def renderer(name: str, *shared: str) -> Any:
+    """The mount call of the component whose files are ``<name>.js`` and ``<name>.css``.
+
+    ``shared``: files of the same kind that several components use, which come before its own.
+    """
+    files = ("common", *shared, name)
     return st.components.v2.component(
         f"claw_studio_{name}",
         html=FRAME,
-        css=_source("common.css") + _source(f"{name}.css"),
-        js=_source("common.js") + _source(f"{name}.js"),
+        css="".join(_source(f"{one}.css") for one in files),
+        js="".join(_source(f"{one}.js") for one in files),
     )
 
 

@@ -74,7 +74,7 @@ def token_view(
 
 def messages_view(*, uid: str, entries: Sequence[Mapping[str, Any]], key: str) -> None:
     """Messages as cards; ``entries`` come from ``studio.widgets.steps.messages``."""
-    renderer("messages")(data={"uid": uid, "entries": list(entries)}, key=key)
+    renderer("messages", "cards")(data={"uid": uid, "entries": list(entries)}, key=key)
 
 
 def timeline(
@@ -232,3 +232,41 @@ def siblings(
 def plain_text(*, text: str, label: str, name: str, key: str, height: int = 600) -> None:
     """A text of any length. It is displayed in pieces, and can be copied or saved (as ``name``) completely."""
     renderer("plain")(data={"text": text, "label": label, "name": name, "height": height}, key=key)
+
+
+def training_rows(*, rows: Sequence[Mapping[str, Any]], most: float | None, key: str) -> None:
+    """Rows of an export as text, what is in the loss marked by its advantage.
+
+    Each row is ``{"title", "fields": [[name, text], ...], "paired", "sequences": [{"name", "n", "n_loss", "advantage",
+    "runs": [{"text", "n", "loss", "advantage"}, ...]}, ...]}``. ``most``: the largest absolute advantage, which has the
+    strongest colour; None: the rows have none.
+    """
+    renderer("training")(data={"rows": list(rows), "most": most}, key=key)
+
+
+def transcript_view(
+    *,
+    uid: str,
+    turns: Sequence[Mapping[str, Any]],
+    n_cut: int,
+    focus: str | None,
+    key: str,
+    height: int = 760,
+    opened: Callable[[], None] = ignore,
+) -> None:
+    """All turns of a trajectory in one scroll, with search, folding by kind, and rendering on request.
+
+    Args:
+        uid: identity of the trajectory; scroll position and search are reset when it changes.
+        turns: of ``studio.widgets.steps.transcript``.
+        n_cut: texts that are cut because the whole would be too large.
+        focus: step to begin at.
+        key: of the component; a click on a step's button puts its uid into ``st.session_state[key]["step"]``.
+        height: of the scrolled area, pixels.
+        opened: called on that click, before the page is drawn.
+    """
+    renderer("transcript", "cards")(
+        data={"uid": uid, "turns": list(turns), "n_cut": n_cut, "focus": focus, "height": height},
+        key=key,
+        on_step_change=opened,
+    )

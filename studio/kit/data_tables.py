@@ -12,7 +12,7 @@ import streamlit as st
 from core.errors import InvalidInput
 from core.pool.query.columns import parse_order
 from studio import state
-from studio.kit.format import count
+from studio.kit.format import count, short_uid
 
 PAGE_SIZE = 50
 ROW_HEIGHT = 29
@@ -55,7 +55,7 @@ def trajectory_table() -> TableSpec:
             "started_at": c.DatetimeColumn("Started", width=128, format="MMM D, HH:mm:ss"),
             "tags": c.ListColumn("Tags", width=90),
             "outcome": c.TextColumn("Outcome", width=80),
-            "findings": c.ListColumn("Findings", width=110, help="Findings of automatic checks"),
+            "findings": c.TextColumn("Findings", width=150, help="Findings of automatic checks"),
             "correct": c.CheckboxColumn("Correct", width=66, help="Label set by people; empty is unlabelled"),
             "difficulty": c.NumberColumn("Difficulty", width=70, format="%.2f", help="1 - the group's success rate"),
             "trainable": c.CheckboxColumn("Trainable", width=70),
@@ -119,7 +119,7 @@ def step_table() -> TableSpec:
             "finish_reason": c.TextColumn("Finish", width=76),
             "latency_s": c.NumberColumn("Latency", width=68, format="%.2f s"),
             "created_at": c.DatetimeColumn("At", width=128, format="MMM D, HH:mm:ss"),
-            "findings": c.ListColumn("Findings", width=110, help="Findings of automatic checks"),
+            "findings": c.TextColumn("Findings", width=150, help="Findings of automatic checks"),
             "correct": c.CheckboxColumn("Correct", width=66, help="Label set by people; empty is unlabelled"),
             "staleness": c.NumberColumn("Staleness", width=70, help="Current policy version minus the step's"),
             "difficulty": c.NumberColumn("Difficulty", width=70, format="%.2f", help="1 - the group's success rate"),
@@ -148,6 +148,38 @@ def to_frame(rows: pa.Table) -> Any:
     if "policy_version_min" in frame:
         frame["policy"] = [version_span(a, b) for a, b in zip(*_versions(rows), strict=True)]
     return frame
+
+
+UID_CHARS = {"trajectory_uid": 21, "step_uid": 21, "prompt_uid": 16}
+"""Columns of uids -> characters that fit their width."""
+
+
+def fitted(frame: Any) -> Any:
+    """The frame with texts that fit their columns: long uids with an ellipsis, the first finding and a count.
+
+    A cell of the table is cut without a mark, so that a cut uid or list would look complete.
+    """
+    # A missing uid is NaN in a data frame, and stays so.
+    shown = {
+        name: [short_uid(uid, n) if isinstance(uid, str) else None for uid in frame[name]]
+        for name, n in UID_CHARS.items()
+        if name in frame
+    }
+    if "findings" in frame:
+        shown["findings"] = [first_and_more(names) for names in frame["findings"]]
+    return frame.assign(**shown)
+
+
+def first_and_more(names: Sequence[str] | None) -> str | None:
+    """The first name and how many more there are; None for none.
+
+    >>> first_and_more(["tool_error", "looping"]), first_and_more(["drift"]), first_and_more([])
+    ('tool error +1', 'drift', None)
+    """
+    if names is None or len(names) == 0:
+        return None
+    first = str(names[0]).replace("_", " ")
+    return first if len(names) == 1 else f"{first} +{len(names) - 1}"
 
 
 def _versions(rows: pa.Table) -> tuple[list[int | None], list[int | None]]:
@@ -287,7 +319,7 @@ def selectable_table(
         # The table is mounted for the first time: its check boxes start with the current selection.
         st.session_state[mount] = [place for place, uid in enumerate(uids) if uid in picked]
     event = st.dataframe(
-        frame,
+        fitted(frame),
         hide_index=True,
         column_order=spec.columns,
         column_config=sorting.marked(spec.config),

@@ -126,7 +126,10 @@ def addresses() -> list[str]:
     queries: dict[str, list[dict[str, str]]] = {
         "inspect": [
             *({"level": level} for level in ("trajectories", "steps", "groups")),
-            *({"trajectory": UID, "tab": tab} for tab in ("messages", "tokens", "facts", "raw", "history")),
+            *(
+                {"trajectory": UID, "tab": tab}
+                for tab in ("messages", "transcript", "tokens", "facts", "raw", "history")
+            ),
             {"group": GROUP},
             {"compare": f"{UID}"},
             {"where": planted("where")},
@@ -141,7 +144,8 @@ def addresses() -> list[str]:
         "batch": [
             {"recipe": recipe, "tab": tab}
             for tab in ("chosen", "excluded", "credit", "compare", "whatif", "export", "json")
-        ],
+        ]
+        + [{"recipe": recipe, "tab": "export", "format": name} for name in ("trl_grpo", "openai_messages")],
         "optimise": [{"recipe": recipe, "tab": tab} for tab in ("tree", "rows", "groups")],
         "consume": [{"channel": channel}, {"channel": channel, "tab": "consumers"}, {"channel": planted("none")}],
         "collect": [{"agent": planted("agent")}, {"model": planted("elsewhere")}],

@@ -9,8 +9,8 @@ const document = {
   createElement: () => ({ getContext: () => ({ fillStyle: "" }) }),
 }
 
-export function load(name, functions) {
-  const source = ["common.js", `${name}.js`].map((file) => readFileSync(new URL(file, FOLDER), "utf-8")).join("\n")
+export function load(name, functions, shared = []) {
+  const source = ["common.js", ...shared, `${name}.js`].map((file) => readFileSync(new URL(file, FOLDER), "utf-8")).join("\n")
   const context = vm.createContext({ atob, document, performance })
   vm.runInContext(source.replace("export default function", "function mount"), context)
   return vm.runInContext(`({ ${functions.join(", ")} })`, context)

@@ -11,7 +11,14 @@ from core.errors import NotFound
 from core.pool.state.findings import names_of
 from core.pool.store.content import decode
 from core.pool.store.database import Cursor, in_list, rows
-from core.pool.store.restore import links_of, restored_tokens, token_parts, whole_messages, with_ancestors
+from core.pool.store.restore import (
+    links_of,
+    new_messages,
+    restored_tokens,
+    token_parts,
+    whole_messages,
+    with_ancestors,
+)
 
 _STATE = """
 SELECT
@@ -90,6 +97,9 @@ def _fill(cursor: Cursor, trajectory_ids: Collection[int], chosen: list[dict[str
 _PLACE = "SELECT trajectory_id, step_id, parent_step_id FROM step_state WHERE step_uid = ?"
 
 
+_OWN_ID = "SELECT trajectory_id FROM trajectory_state WHERE trajectory_uid = ?"
+
+
 def read_step(cursor: Cursor, step_uid: str) -> dict[str, Any]:
     """One step, whole. ``prompt_ids`` and ``response_ids`` are int32 arrays, ``response_logprobs`` float32 with NaN
     where unknown; None: unknown; ``response_mask`` uint8, None: no token is masked. NotFound when there is no such
@@ -132,6 +142,25 @@ def read_next_state(cursor: Cursor, step_uid: str) -> dict[str, Any] | None:
         "created_at": iso(created_at),
         "messages": messages[answers[-1] + 1 :],
     }
+
+
+def read_turns(cursor: Cursor, trajectory_uid: str) -> list[dict[str, Any]]:
+    """The steps of a trajectory in order, each with only the messages that its prompt adds.
+
+    ``messages`` are those after the first ``n_shared_messages`` of the parent's prompt and answer, None: unknown;
+    ``response_message`` is the answer. So each message is read once, however long the trajectory. NotFound when there
+    is no such trajectory.
+    """
+    places = cursor.execute(_OWN_ID, [trajectory_uid]).fetchall()
+    if not places:
+        raise NotFound(f"No trajectory {trajectory_uid!r}.", field="trajectory_uid")
+    steps = _step_rows(cursor, [places[0][0]])
+    if not steps:
+        return []
+    added = new_messages(cursor, [row["step_id"] for row in steps])
+    for row in steps:
+        row["messages"], row["response_message"] = added[row["step_id"]]
+    return [_public(row) for row in steps]
 
 
 def read_trajectory(cursor: Cursor, trajectory_uid: str, *, tokens: bool) -> dict[str, Any]:

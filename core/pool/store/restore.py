@@ -168,6 +168,20 @@ def whole_messages(
     return result
 
 
+def new_messages(cursor: Cursor, step_ids: Sequence[int]) -> dict[int, tuple[list[Any] | None, Any]]:
+    """For each step the messages that its prompt adds to its parent's, and its answer; None: unknown."""
+    with in_list(cursor, "step_id", step_ids) as (condition, bound):
+        stored = cursor.execute(
+            f"SELECT step_id, new_message_ids, response_message_id FROM step_messages WHERE {condition}", bound
+        ).fetchall()
+    needed = {number for _, new, answer in stored for number in (*(new or ()), answer) if number is not None}
+    bodies = _bodies(cursor, needed)
+    return {
+        step_id: (None if new is None else [bodies[number] for number in new], bodies.get(answer))
+        for step_id, new, answer in stored
+    }
+
+
 def _bodies(cursor: Cursor, message_ids: set[int]) -> dict[int, Any]:
     if not message_ids:
         return {}

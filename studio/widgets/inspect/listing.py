@@ -176,6 +176,6 @@ def selection_bar(view: View, level: str, info: Level, picked: set[str]) -> None
     if level != "groups" and st.button("Label", key="pick-label", help="In Curate"):
         params = state.view_to_query(view)
         state.goto("curate", **params, level=info.pick, picked=sorted(picked)[: selection.URL_PICKS])
-    if st.button("", icon=":material/close:", type="tertiary", key="pick-clear", help="Deselect all"):
+    if st.button("Deselect all", icon=":material/close:", type="tertiary", key="pick-clear", help="Deselect all"):
         selection.clear(info.pick)
         st.rerun()

@@ -94,10 +94,14 @@ def trajectory_pair(pool: Pool, uids: Sequence[str]) -> None:
         )
         named = f"Step {' and '.join(indices)}" if len(indices) == 1 else f"Steps {' and '.join(indices)}"
         st.caption(f"{named} · position {place + 1} of {last + 1}")
-        if st.button("", icon=":material/keyboard_arrow_up:", key="previous", shortcut="K", disabled=place == 0):
+        if st.button(
+            "Previous step", icon=":material/keyboard_arrow_up:", key="previous", shortcut="K", disabled=place == 0
+        ):
             state.set_query(place=place - 1)
             st.rerun()
-        if st.button("", icon=":material/keyboard_arrow_down:", key="next", shortcut="J", disabled=place == last):
+        if st.button(
+            "Next step", icon=":material/keyboard_arrow_down:", key="next", shortcut="J", disabled=place == last
+        ):
             state.set_query(place=place + 1)
             st.rerun()
     side_by_side(

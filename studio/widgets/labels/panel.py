@@ -136,7 +136,7 @@ def _quality(target: Target, current: str | None, key: str, shortcuts: bool, on_
                 key=f"{key}-{value}",
                 type="primary" if on else "secondary",
                 shortcut=letter if shortcuts else None,
-                help="Click again to withdraw" if on else None,
+                help="Click again to withdraw" if on else f"Key {letter}" if shortcuts else None,
                 width="stretch",
             ):
                 text = "quality withdrawn" if on else f"quality: {value}"

@@ -12,6 +12,7 @@ from core.batch.recipe import Recipe, parse_recipe
 from core.credit import FIELDS, REGISTRY, Option
 from core.types import TokenSource, View
 from studio import state
+from studio.kit.format import escape
 from studio.widgets.plans.current_plan import cached_answer
 from studio.widgets.plans.recipe_query import PARAM, recipe_to_query
 
@@ -50,7 +51,7 @@ def recipe_editor(recipe: Recipe, channels: Sequence[str], base: Recipe | None =
         help="An algorithm that names a need can't run on these steps: none of the newest has what it needs.",
     )
     estimator = REGISTRY[edited["algorithm"]]
-    st.caption(f"`{estimator.formula}`")
+    st.html(f'<div class="cs-formula">{escape(estimator.formula)}</div>')
     options = recipe.options if edited["algorithm"] == recipe.algorithm else {}
     with st.expander(f"{estimator.title} options") if estimator.options else nullcontext():
         edited["options"] = _options(estimator.options, options)

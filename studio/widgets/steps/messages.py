@@ -94,7 +94,7 @@ def same_content(one: Message, other: Message) -> bool:
 def cards(messages: Sequence[Message], *, before: Sequence[Message] = ()) -> list[Entry]:
     """One card per message; a tool result is joined to its call, which may be in ``before``."""
     known = {call["id"]: call for message in before for call in calls_of(message) if call["id"]}
-    results = dict(_results(messages))
+    results = dict(results_of(messages))
     entries: list[Entry] = []
     consumed: set[str] = set()
     for message in messages:
@@ -102,20 +102,31 @@ def cards(messages: Sequence[Message], *, before: Sequence[Message] = ()) -> lis
             if call["id"] in results:
                 consumed.add(call["id"])
     for message in messages:
-        answers = [(uid, parts) for uid, parts in _results([message]) if uid not in consumed]
-        only_results = message.get("role") == "tool" or _is_only_results(message)
+        answers = [(uid, parts) for uid, parts in results_of([message]) if uid not in consumed]
+        only_results = message.get("role") == "tool" or is_only_results(message)
         if only_results and not answers:
             continue
         if only_results:
             answered_calls = [_answered(known.get(uid), uid, parts, message) for uid, parts in answers]
-            entries.append(_card(message, role="tool", parts=[], calls=answered_calls))
+            entries.append(card(message, role="tool", parts=[], calls=answered_calls))
             continue
         calls = [
             {**call, "result": {"parts": results[call["id"]]} if call["id"] in results else None}
             for call in calls_of(message)
         ]
-        entries.append(_card(message, calls=calls))
+        entries.append(card(message, calls=calls))
     return entries
+
+
+def conversation(messages: Sequence[Message], marked: Sequence[bool]) -> list[Entry]:
+    """One card per message as it stands; those that are ``marked`` carry the badge "in the loss"."""
+    return [
+        {
+            **card(message, calls=[{**call, "waiting": ""} for call in calls_of(message)]),
+            **({"sampled": True, "badge": "in the loss"} if in_loss else {}),
+        }
+        for message, in_loss in zip(messages, marked, strict=True)
+    ]
 
 
 def calls_of(message: Message) -> list[dict[str, Any]]:
@@ -180,7 +191,7 @@ def headline(step: Mapping[str, Any]) -> str:
 def _answer(step: Mapping[str, Any], response: Message, n_messages: int, later: Sequence[Mapping[str, Any]]) -> Entry:
     notes = [f"finish: {step['finish_reason']}"] if step.get("finish_reason") else []
     follow = next((other for other in later if other.get("parent_step_uid") == step.get("step_uid")), None)
-    answers = list(_results((follow.get("messages") or [])[n_messages:])) if follow else []
+    answers = list(results_of((follow.get("messages") or [])[n_messages:])) if follow else []
     by_id = dict(answers)
     calls = []
     for place, call in enumerate(calls_of(response)):
@@ -188,10 +199,10 @@ def _answer(step: Mapping[str, Any], response: Message, n_messages: int, later: 
         parts = by_id.get(call["id"]) or (answers[place][1] if place < len(answers) else None)
         where = f"in step {follow['step_index']}" if follow and parts is not None else None
         calls.append({**call, "result": None if parts is None else {"parts": parts, "where": where}})
-    return _card(response, role="assistant", calls=calls, sampled=True, notes=notes)
+    return card(response, role="assistant", calls=calls, sampled=True, notes=notes)
 
 
-def _card(
+def card(
     message: Message,
     *,
     role: str | None = None,
@@ -200,6 +211,7 @@ def _card(
     sampled: bool = False,
     notes: Sequence[str] = (),
 ) -> Entry:
+    """The entry of one message; ``calls`` with their results, ``parts`` in place of the message's own."""
     shown = parts_of(message) if parts is None else parts
     reasoning = reasoning_of(message)
     inner = [part for call in calls if call.get("result") for part in call["result"]["parts"]]
@@ -225,7 +237,7 @@ def _answered(call: Mapping[str, Any] | None, uid: str, parts: list[dict[str, An
     return {**entry, "result": {"parts": parts}}
 
 
-def _results(messages: Sequence[Message]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def results_of(messages: Sequence[Message]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """(call id, content parts) of every tool result, in order."""
     for message in messages:
         if message.get("role") == "tool":
@@ -235,7 +247,8 @@ def _results(messages: Sequence[Message]) -> Iterator[tuple[str, list[dict[str, 
                 yield str(block.get("tool_use_id") or ""), parts_of({"content": block.get("content")})
 
 
-def _is_only_results(message: Message) -> bool:
+def is_only_results(message: Message) -> bool:
+    """Whether a message has content blocks and all are tool results."""
     blocks = list(_blocks(message))
     return bool(blocks) and all(block.get("type") == "tool_result" for block in blocks)
 

@@ -19,7 +19,7 @@ are those of the loader's tokens. ``input_ids`` has the sampled ids in any case.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -34,6 +34,7 @@ from core.export.base import MERGE, Difference, Exporter, ExportSource, Progress
 from core.export.codes import json_numbers
 from core.export.lines import JsonList, Line, loss_ranges, of_last_step, write_lines
 from core.export.prefixes import EncodedIds
+from core.export.reading import Row, json_lines, others, tokens
 from core.export.sink import Sink
 from core.types import EXACT_TOKEN_SOURCES
 
@@ -99,8 +100,8 @@ class _Writer:
         """ClawGym's columns of a row whose last answer begins at ``last``."""
         ranges = loss_ranges(loss)
         prompt, response = self._decoded(row[:last]), self._decoded(row[last:])
-        n_prompt, tokens = last, self._as_loaded(prompt + response)
-        exact = tokens[: len(row)] == row
+        n_prompt, loaded = last, _as_loaded(self.tokenizer, self.eos, prompt + response)
+        exact = loaded[: len(row)] == row
         if not exact:
             edges = np.unique(np.concatenate([[0], ranges.flatten(), [last, len(row)]])).tolist()
             pieces = [self.tokenizer.encode(self._decoded(row[a:b])) for a, b in pairwise(edges)]
@@ -108,7 +109,7 @@ class _Writer:
             joined = [one for piece in pieces for one in piece]
             ranges = np.array([[places[a], places[b]] for a, b in ranges.tolist()], dtype=np.int64).reshape(-1, 2)
             n_prompt = places[last]
-            if tokens[: len(joined)] != joined:
+            if loaded[: len(joined)] != joined:
                 # A token of the loader spans the border of an answer: no range fits.
                 prompt = ""
         inclusive = (ranges - np.array([0, 1])).tolist()
@@ -116,7 +117,7 @@ class _Writer:
         trains = bool(prompt and response) and n_prompt < self.max_len - LEFT
         self.counts.n_inexact += trains and not exact
         self.counts.n_encoded += trains and not sampled
-        self.counts.n_cut += trains and len(tokens) > self.max_len
+        self.counts.n_cut += trains and len(loaded) > self.max_len
         self.counts.n_null += not trains
         self.counts.n_null_tokens += 0 if trains else int(loss.sum())
         return {
@@ -130,10 +131,11 @@ class _Writer:
     def _decoded(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(ids, skip_special=False)
 
-    def _as_loaded(self, text: str) -> list[int]:
-        """The ids that ClawGym's loader makes of a line's text."""
-        text = text.rstrip("\n")
-        return self.tokenizer.encode(text if text.endswith(self.eos) else f"{text} {self.eos}")
+
+def _as_loaded(tokenizer: ChatTokenizer, eos: str, text: str) -> list[int]:
+    """The ids that ClawGym's loader makes of a line's text."""
+    text = text.rstrip("\n")
+    return tokenizer.encode(text if text.endswith(eos) else f"{text} {eos}")
 
 
 def _step(source: ExportSource, texts: dict[str, Mapping[str, Any]], owner: str, uid: str) -> Mapping[str, Any]:
@@ -180,6 +182,26 @@ def write(plan: Plan, source: ExportSource, sink: Sink, settings: Mapping[str, s
     return replace(
         written, n_loss_tokens=written.n_loss_tokens - counts.n_null_tokens, differences=(*written.differences, *extra)
     )
+
+
+SHOWN = ("messages", "tools", "prompt", "response", "prompt_ids_len", "response_ranges", "input_ids")
+"""Fields of a line that ``read`` gives as tokens, or that hold the same as texts."""
+
+
+def read(data: bytes, settings: Mapping[str, str]) -> Iterator[Row]:
+    """The lines as ClawGym's loader encodes them; one that it drops has its sampled ids and no loss."""
+    from core.serving.tokenizer import load_tokenizer
+
+    folder, max_len = settings["tokenizer"], _max_len(settings["max_len"])
+    tokenizer = load_tokenizer(Path(folder).expanduser() if folder else None)
+    eos = _end_token(tokenizer)
+    for row in json_lines(data):
+        dropped = row["prompt"] is None
+        ids = row["input_ids"] if dropped else _as_loaded(tokenizer, eos, row["prompt"] + row["response"])[:max_len]
+        mask = np.zeros(len(ids), dtype=np.bool_)
+        for first, last in [] if dropped else row["response_ranges"]:
+            mask[first : last + 1] = True
+        yield Row([tokens(ids, mask)], fields={**others(row, *SHOWN), "dropped by the loader": dropped})
 
 
 def _tokenizer(plan: Plan, source: ExportSource, folder: str) -> ChatTokenizer:
@@ -257,6 +279,7 @@ EXPORTER = Exporter(
     "sampled ids decoded. tokenizer: the model's folder; empty: the shipped tokenizer, if it made the ids",
     suffix=".jsonl",
     write=write,
+    read=read,
     load_command=load_command,
     choices={"merge": tuple(reversed(MERGE["merge"]))},
     values={"tokenizer": "", "max_len": "65536"},

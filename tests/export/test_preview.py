@@ -14,6 +14,8 @@ from core.errors import InvalidInput
 from core.export import EXPORTERS, export
 from core.export.preview import preview
 from core.export.reading import plain_pickle, torch_file
+from core.serving.tokenizer import load_tokenizer
+from tests.export.conftest import conversation, done
 from tests.export.test_formats import ROWS, advantages, filled, made
 
 __all__ = ["filled"]
@@ -97,7 +99,20 @@ def test_text_formats_say_which_messages_are_trained(filled, name):
         assert list(row.trained) == [False, True] and row.messages[1]["content"] == "ok"
 
 
-@pytest.mark.parametrize("name", sorted(EXPORTERS))
+def test_clawgym_lines_are_shown_as_its_loader_encodes_them(pool):
+    tokenizer = load_tokenizer()
+    context, answer = (
+        tokenizer.encode(text) for text in ("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n", "ok<|im_end|>")
+    )
+    pool.steps.append(
+        conversation("a", "A", [(context, answer)], tokenizer_hash=tokenizer.hash), completions=done("a", reward=1.0)
+    )
+    (row,) = shown(pool, "clawgym_sft", made(pool, "sft")).rows
+    same(row.tokens[0], [*context, *answer], [0] * len(context) + [1] * len(answer))
+    assert row.fields["exact"] is True and row.fields["dropped by the loader"] is False
+
+
+@pytest.mark.parametrize("name", sorted(EXPORTERS.keys() - {"clawgym_sft"}))
 def test_it_shows_the_rows_of_the_file(filled, tmp_path, name):
     exporter = EXPORTERS[name]
     algorithm = {"trl_dpo": "dpo", "trl_kto": "kto"}.get(name, "sft" if exporter.imitates else "grpo")

@@ -138,7 +138,8 @@ class Linker:
         if doubt is not None:
             call = replace(call, uncertain=True)
         links = self._links(trajectory_uid)
-        if not links.nodes and self._opens_side_task(draft, call, identity_source):
+        named_auxiliary = draft.metadata.get("call_kind") == CallKind.AUXILIARY and draft.source in _CAPTURED
+        if named_auxiliary or (not links.nodes and self._opens_side_task(draft, call, identity_source)):
             call = replace(call, call_kind=CallKind.AUXILIARY)
         first_with_tools = call.has_tools and not links.has_tools
         before = links.n_bytes
@@ -175,7 +176,7 @@ class Linker:
             n_shared_tokens=link.n_shared_tokens,
             n_shared_messages=link.n_shared_messages,
             transition=draft.transition or link.transition,
-            call_kind=link.call_kind,
+            call_kind=CallKind.AUXILIARY if named_auxiliary else link.call_kind,
         )
 
     def _call(self, draft: Step) -> Call:

@@ -36,6 +36,7 @@ class Bench:
         if services.judge is None:
             raise Unscored("refused", "there is no judge: name a model for it")
         self._judge, self._votes = services.judge, votes
+        self._first = votes * int(spec.get("repeat", 0))
         self._replies: list[Reply] = []
 
     def votes(self, question: str, read: Callable[[Mapping[str, Any]], Any | None]) -> list[Any]:
@@ -44,9 +45,8 @@ class Bench:
         Raises:
             Unscored: no answer can be read, or the judge failed.
         """
-        replies = self._judge(
-            ({"role": "system", "content": SYSTEM}, {"role": "user", "content": question}), self._votes
-        )
+        messages = ({"role": "system", "content": SYSTEM}, {"role": "user", "content": question})
+        replies = self._judge(messages, self._votes, self._first)
         self._replies += replies
         objects = [json_object(reply.text) for reply in replies]
         votes = [vote for one in objects if one is not None and (vote := read(one)) is not None]

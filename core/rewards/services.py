@@ -32,8 +32,9 @@ class Reply:
     cached: bool = False
 
 
-Judge = Callable[[Sequence[Message], int], Sequence[Reply]]
-"""``judge(messages, n)``: n independent answers to a conversation. Raises ``Unscored`` (refused) when the budget is
+Judge = Callable[[Sequence[Message], int, int], Sequence[Reply]]
+"""``judge(messages, n, first)``: n independent answers to a conversation, with the numbers ``first``, ``first + 1``, …
+Answers with the same number may be one stored answer. Raises ``Unscored`` (refused) when the budget is
 spent, and (crashed, timed_out) when the engine fails."""
 Ask = Callable[[Mapping[str, Any]], None]
 """``ask(question)``: requests a label from a person."""

@@ -154,13 +154,13 @@ class GatewayJudge:
         self._lock = threading.Lock()
         self.spending = Spending(settings.max_calls, settings.max_usd)
 
-    def __call__(self, messages: Sequence[Message], n: int) -> list[Reply]:
-        """``n`` answers; those that were stored before are not paid again.
+    def __call__(self, messages: Sequence[Message], n: int, first: int = 0) -> list[Reply]:
+        """``n`` answers with the numbers ``first``, ``first + 1``, …; those that are stored are not paid again.
 
         Raises:
             Unscored: the budget is spent, or the engine failed.
         """
-        return [self._vote(messages, number) for number in range(n)]
+        return [self._vote(messages, number) for number in range(first, first + n)]
 
     def _vote(self, messages: Sequence[Message], number: int) -> Reply:
         request = self._request(messages, number)

@@ -1,0 +1,131 @@
+"""Scores the trajectories of a view again, from what is kept of their attempts."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from core.errors import StudioError
+from core.rewards import Score, Services, score
+from core.rewards.base import Unscored
+from core.scoring.results import RUBRIC, TASK, Rescoring, Result
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A trajectory to score: uid, effective reward, and metadata of its registration and completion."""
+
+    trajectory_uid: str
+    old: float | None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept of an attempt.
+
+    Attributes:
+        check: the task's own check, for ``core.rewards.score``.
+        rubric: the task's rubric as a check, or None.
+        payload: ``final_message``, ``transcript`` and ``metadata``, as far as they are known.
+    """
+
+    check: Mapping[str, Any]
+    rubric: Mapping[str, Any] | None
+    payload: Mapping[str, Any]
+
+
+class Attempts(Protocol):
+    """Where attempts are kept."""
+
+    def restore(self, wanted: Wanted, workspace: Path, checks: Path) -> Kept:
+        """Write the final workspace to the empty folder ``workspace``, and the check's files below ``checks``.
+
+        Raises:
+            Unscored: nothing is kept of this attempt (``missing``).
+        """
+
+
+def rescore(
+    rescoring: Rescoring,
+    wanted: Sequence[Wanted],
+    attempts: Attempts,
+    services: Services,
+    *,
+    workers: int = 2,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Score every trajectory as often as the settings say; what has a result already is left out.
+
+    Args:
+        rescoring: where the results are appended.
+        wanted: the trajectories.
+        services: judge and callbacks.
+        workers: trajectories at the same time.
+        should_stop: checked before each score.
+    """
+    rescoring.repair()
+    done = {(one.trajectory_uid, one.repeat) for one in rescoring.results()}
+    jobs = [
+        (one, repeat)
+        for one in wanted
+        for repeat in range(rescoring.settings.repeats)
+        if (one.trajectory_uid, repeat) not in done
+    ]
+    with ThreadPoolExecutor(workers, thread_name_prefix="rescore") as pool:
+        running: set[Future[Result]] = set()
+        for one, repeat in jobs:
+            if should_stop():
+                break
+            running.add(pool.submit(_result, rescoring, one, repeat, attempts, services))
+            if len(running) >= 2 * workers:
+                running = _drain(rescoring, running)
+        while running:
+            running = _drain(rescoring, running)
+
+
+def _drain(rescoring: Rescoring, running: set[Future[Result]]) -> set[Future[Result]]:
+    """Store what has ended; what has not is returned."""
+    ended, rest = wait(running, return_when=FIRST_COMPLETED)
+    for future in ended:
+        rescoring.append(future.result())
+    return rest
+
+
+def _result(rescoring: Rescoring, one: Wanted, repeat: int, attempts: Attempts, services: Services) -> Result:
+    """One score as a result; every failure is one too."""
+    try:
+        scored = _score(rescoring, one, repeat, attempts, services)
+    except Unscored as unscored:
+        scored = unscored.score
+    except StudioError as error:
+        scored = Score(None, error=error.message, outcome="refused")
+    except Exception as error:  # a failure of one must not end the others
+        scored = Score(None, error=f"{type(error).__name__}: {error}", outcome="crashed")
+    fields = scored.as_dict()
+    return Result(one.trajectory_uid, repeat, one.old, **fields)
+
+
+def _score(rescoring: Rescoring, one: Wanted, repeat: int, attempts: Attempts, services: Services) -> Score:
+    verifier = rescoring.settings.verifier
+    with tempfile.TemporaryDirectory(prefix="claw-rescore-") as folder:
+        workspace = Path(folder, "workspace")
+        workspace.mkdir()
+        kept = attempts.restore(one, workspace, Path(folder, "check"))
+        check: Mapping[str, Any]
+        if verifier == TASK:
+            check = kept.check
+        elif verifier == RUBRIC:
+            if kept.rubric is None:
+                raise Unscored("missing", "the task has no rubric")
+            check = kept.rubric
+        else:
+            assert isinstance(verifier, Mapping)
+            check = verifier
+        # A repeat asks a judge anew: the number is part of what is stored of its answers.
+        shared = {"isolation": rescoring.settings.isolation, "payload": kept.payload, "repeat": repeat}
+        return score(workspace, {**shared, **check}, services)

@@ -59,6 +59,7 @@ from core.pool.upkeep.compaction import Compaction
 from core.pool.upkeep.recovery import check_recoverable
 from core.pool.upkeep.trashedruns import uptime
 from core.rebuild import restore_missing_opinions
+from core.rescore_host import RescoreHost
 from core.rollout_host import RolloutHost
 from core.serving.process import EngineProcess
 from core.supervise import Supervisor
@@ -194,6 +195,7 @@ class Service:
         add_configured_engines(self.engines, settings, self.local_engine)
         opened.callback(self._stop_demo)
         self.learning = LearnHost(settings, lambda: self.base_url, self._add_engine)
+        self.rescoring = RescoreHost(settings, self.pool, lambda: self.base_url, self.clock)
         self.rollouts = RolloutHost(settings, lambda: self.base_url, self.clock)
         several = settings.gateways > 0
         raise_descriptor_limit()
@@ -216,6 +218,7 @@ class Service:
         opened.callback(self.server.stop, STOP_TIMEOUT_S)
         self.fleet = self._start_fleet(opened) if several else None
         opened.callback(self.learning.close)
+        opened.callback(self.rescoring.close)
         opened.callback(self.rollouts.close)
         warming = CacheWarmer(self.pool.cache.warm)
         warming.start()
@@ -297,6 +300,7 @@ class Service:
             new_uid=lambda: uuid.uuid4().hex,
             problems=self.problems,
             learning=self.learning,
+            rescoring=self.rescoring,
             rollouts=self.rollouts,
             n_ends=self.supervisor.n_ends,
             drain_workers=lambda timeout_s: self.fleet is None or self.fleet.drain(timeout_s),

@@ -1,4 +1,4 @@
-"""The Datasets page: immutable versions, differences between two, reward policies."""
+"""The Datasets page: immutable versions, differences between two, reward policies, re-scoring."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from studio import kit
 from studio.frame.header import page_header
 from studio.kit.url_choices import segmented_choice
 from studio.widgets.datasets.freeze import freeze_tab
+from studio.widgets.datasets.rescoring import rescore_tab
 from studio.widgets.datasets.reward_policies import rewards_tab
 from studio.widgets.datasets.versions import diff_tab, versions_tab
 
@@ -14,6 +15,7 @@ TABS = {
     "freeze": ("Freeze", freeze_tab),
     "diff": ("Compare", diff_tab),
     "rewards": ("Reward policy", rewards_tab),
+    "rescore": ("Re-score", rescore_tab),
 }
 
 page_header("datasets")

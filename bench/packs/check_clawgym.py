@@ -58,7 +58,8 @@ def by_bash(task: PackTask) -> float:
         command = [shutil.which("bwrap") or "bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
         command += ["--tmpfs", "/tmp", "--tmpfs", home]
         for path in interpreter()[1]:
-            command += ["--ro-bind", str(path.resolve()), str(path)]
+            if path.resolve().is_relative_to(home):
+                command += ["--ro-bind", str(path.resolve()), str(path.resolve())]
         command += ["--bind", str(workspace), WORKSPACE, "--unshare-net", "--chdir", "/"]
         path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
         env = {"PATH": path, "HOME": home, "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}

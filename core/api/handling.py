@@ -97,6 +97,49 @@ class Rollouts(Protocol):
         ...
 
 
+class Rescorings(Protocol):
+    """Scores trajectories again (``core.rescore_host``); its errors are StudioErrors."""
+
+    def all(self) -> list[dict[str, Any]]:
+        """All re-scorings, newest first."""
+        ...
+
+    def start(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Create and run one."""
+        ...
+
+    def show(self, name: str) -> dict[str, Any]:
+        """One with its comparison."""
+        ...
+
+    def results(self, name: str, trajectory_uid: str) -> list[dict[str, Any]]:
+        """Results of one trajectory."""
+        ...
+
+    def resume(self, name: str) -> dict[str, Any]:
+        """Go on with one."""
+        ...
+
+    def stop(self, name: str) -> None:
+        """Stop one."""
+        ...
+
+    def adopt(
+        self,
+        name: str,
+        *,
+        author: str = "api",
+        combine: str | Mapping[str, float] | None = None,
+        code: str = "complete",
+    ) -> dict[str, Any]:
+        """Adopt its rewards."""
+        ...
+
+    def discard(self, name: str) -> None:
+        """Remove one."""
+        ...
+
+
 @dataclass(frozen=True)
 class ApiDeps:
     """The parts of the service that routes use.
@@ -120,6 +163,7 @@ class ApiDeps:
     new_uid: Callable[[], str]
     problems: Callable[[], list[dict[str, Any]]]
     learning: LearningDemo
+    rescoring: Rescorings
     rollouts: Rollouts
     n_ends: Mapping[str, int]
     drain_workers: Callable[[float], bool] = lambda _: True

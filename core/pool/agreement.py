@@ -48,6 +48,29 @@ def cohen_kappa(matrix: Sequence[Sequence[int]]) -> float | None:
     return None if expected == n * n else (observed * n - expected) / (n * n - expected)
 
 
+PEOPLE = ("studio", "human")
+"""Sources of what people say: the pages, and feedback."""
+
+_PEOPLE = """
+WITH undone AS (
+    {undone}
+), said AS (
+    SELECT trajectory_id, kind, annotation_id,
+        CASE WHEN kind <> 'quality' THEN value_number WHEN value_text = 'good' THEN 1.0 WHEN value_text = 'bad' THEN 0.0
+        END AS label
+    FROM annotations
+    WHERE step_id IS NULL AND kind IN ('reward', 'correct', 'quality')
+        AND list_contains($people::VARCHAR[], source) AND action_id NOT IN (FROM undone)
+), newest AS (
+    SELECT trajectory_id, kind, arg_max_null(label, annotation_id) AS label FROM said GROUP BY trajectory_id, kind
+)
+SELECT t.trajectory_uid, arg_min(n.label, list_position(['reward', 'correct', 'quality'], n.kind)) AS label
+FROM newest n JOIN trajectories t USING (trajectory_id)
+WHERE n.label IS NOT NULL AND t.trajectory_uid IN (SELECT unnest($uids::VARCHAR[]))
+GROUP BY t.trajectory_uid
+"""
+
+
 class Agreement:
     """``pool.agreement``: compares reviewers by each author's newest label that is not undone."""
 
@@ -63,6 +86,15 @@ class Agreement:
                 f"{sql} SELECT author, count(*) AS n FROM opinion GROUP BY author ORDER BY n DESC, author",
                 parameters,
             )
+
+    def people(self, trajectory_uids: Sequence[str]) -> dict[str, float]:
+        """Trajectory -> what people say of it, in [0, 1]: their newest reward, else correct (1) or not, else good (1)
+        or bad. Trajectories without such a label are left out."""
+        with self._db.read() as cursor:
+            labels = cursor.execute(
+                _PEOPLE.format(undone=UNDONE), {"people": list(PEOPLE), "uids": list(trajectory_uids)}
+            ).fetchall()
+        return {uid: float(label) for uid, label in labels}
 
     def between(
         self, a: str, b: str, kind: str = "quality", level: str = "step", view: View | None = None

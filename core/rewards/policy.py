@@ -17,6 +17,14 @@ RULES: dict[str, str] = {
     "weighted": "the weighted mean of each source's newest reward",
 }
 
+COMBINATIONS: Mapping[str, tuple[float, float]] = {
+    "code_only": (1.0, 0.0),
+    "mean": (0.5, 0.5),
+    "code_0.7_rubric_0.3": (0.7, 0.3),
+}
+"""How a check by code and a rubric are combined: their weights. ClawGym's RL run takes the code only, ClawGym II's
+bench 0.7 and 0.3."""
+
 
 @dataclass(frozen=True)
 class RewardPolicy:
@@ -81,3 +89,31 @@ def parse_policy(data: Mapping[str, Any] | Sequence[str]) -> RewardPolicy:
     if rule == "precedence" and not sources:
         raise InvalidInput("precedence takes sources, first one first.", field="policy.sources")
     return RewardPolicy(cast(Rule, rule), tuple(sources))
+
+
+def combination(weights: Mapping[str, float] | tuple[float, float] | str, code: str, rubric: str) -> dict[str, Any]:
+    """The policy that combines the rewards of two sources, as JSON for ``parse_policy``.
+
+    Args:
+        weights: a key of ``COMBINATIONS``, or weights of code and rubric (a task's ``weights`` have these names).
+        code, rubric: their sources.
+
+    Returns:
+        A policy that needs both sources, unless the weight of one is 0.
+
+    Raises:
+        InvalidInput: the combination is unknown, or the weights are not finite, negative, or both 0.
+    """
+    if isinstance(weights, str):
+        if weights not in COMBINATIONS:
+            raise InvalidInput(
+                f"no combination {weights!r}", field="combination", hint=f"one of {', '.join(COMBINATIONS)}"
+            )
+        weights = COMBINATIONS[weights]
+    one, other = (weights.get("code", 0.0), weights.get("rubric", 0.0)) if isinstance(weights, Mapping) else weights
+    if not (math.isfinite(one) and math.isfinite(other) and one >= 0 and other >= 0 and one + other > 0):
+        raise InvalidInput(f"the weights are {one} and {other}", field="combination", hint="0 or more, not both 0")
+    kept = {source: weight for source, weight in ((code, one), (rubric, other)) if weight > 0}
+    if len(kept) == 1:
+        return {"rule": "precedence", "sources": list(kept)}
+    return {"rule": "weighted", "weights": kept, "missing": "unscored"}

@@ -47,12 +47,12 @@ def compare(results: Iterable[Result], *, solved_above: float = SOLVED_ABOVE, li
     outcomes: dict[str, int] = {}
     for one in results:
         outcomes[one.outcome] = outcomes.get(one.outcome, 0) + 1
+    changed = [(uid, old, new) for uid, old, new in pairs if not _equal(old, new)]
+    changed.sort(key=lambda one: (-_size(one[1], one[2]), one[0]))
     changes = [
         {"trajectory_uid": uid, "old": old, "new": new, "flips": _flips(old, new, solved_above)}
-        for uid, old, new in pairs
-        if not _equal(old, new)
+        for uid, old, new in changed[:limit]
     ]
-    changes.sort(key=lambda one: (-_size(one["old"], one["new"]), one["trajectory_uid"]))
     return {
         "n": len(pairs),
         "n_both": len(both),
@@ -67,7 +67,7 @@ def compare(results: Iterable[Result], *, solved_above: float = SOLVED_ABOVE, li
         "agreement": (matrix[0][0] + matrix[1][1]) / len(both) if both else None,
         "kappa": cohen_kappa(matrix),
         "outcomes": outcomes,
-        "changes": changes[:limit],
+        "changes": changes,
     }
 
 

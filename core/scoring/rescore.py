@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,11 +17,11 @@ from core.scoring.results import RUBRIC, TASK, Rescoring, Result
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A trajectory to score: uid, effective reward, and metadata of its registration and completion."""
+    """A trajectory to score: its uid, effective reward and channel."""
 
     trajectory_uid: str
     old: float | None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    channel: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,28 @@ class Kept:
     """What is kept of an attempt.
 
     Attributes:
-        check: the task's own check, for ``core.rewards.score``.
+        check: the task's own check, for ``core.rewards.score``; None if the task is not known.
         rubric: the task's rubric as a check, or None.
         payload: ``final_message``, ``transcript`` and ``metadata``, as far as they are known.
+        has_workspace: the final workspace was restored.
     """
 
-    check: Mapping[str, Any]
+    check: Mapping[str, Any] | None
     rubric: Mapping[str, Any] | None
     payload: Mapping[str, Any]
+    has_workspace: bool = True
+
+
+def reads_workspace(check: Mapping[str, Any]) -> bool:
+    """Whether a check reads files that the agent left, and not only its messages."""
+    name = check.get("verifier")
+    if name == "every":
+        return any(map(reads_workspace, check.get("checks", ())))
+    if name in {"final_answer", "final_number", "json_schema", "regex"}:
+        return check.get("path") is not None
+    if name == "rubric":
+        return bool(check.get("rules"))
+    return name not in {"human", "next_state"}
 
 
 class Attempts(Protocol):
@@ -46,7 +60,7 @@ class Attempts(Protocol):
         """Write the final workspace to the empty folder ``workspace``, and the check's files below ``checks``.
 
         Raises:
-            Unscored: nothing is kept of this attempt (``missing``).
+            Unscored: what was kept of this attempt is damaged or gone (``missing``).
         """
 
 
@@ -106,8 +120,7 @@ def _result(rescoring: Rescoring, one: Wanted, repeat: int, attempts: Attempts, 
         scored = Score(None, error=error.message, outcome="refused")
     except Exception as error:  # a failure of one must not end the others
         scored = Score(None, error=f"{type(error).__name__}: {error}", outcome="crashed")
-    fields = scored.as_dict()
-    return Result(one.trajectory_uid, repeat, one.old, **fields)
+    return Result(one.trajectory_uid, repeat, one.old, channel=one.channel, **scored.as_dict())
 
 
 def _score(rescoring: Rescoring, one: Wanted, repeat: int, attempts: Attempts, services: Services) -> Score:
@@ -116,16 +129,13 @@ def _score(rescoring: Rescoring, one: Wanted, repeat: int, attempts: Attempts, s
         workspace = Path(folder, "workspace")
         workspace.mkdir()
         kept = attempts.restore(one, workspace, Path(folder, "check"))
-        check: Mapping[str, Any]
-        if verifier == TASK:
-            check = kept.check
-        elif verifier == RUBRIC:
-            if kept.rubric is None:
-                raise Unscored("missing", "the task has no rubric")
-            check = kept.rubric
-        else:
-            assert isinstance(verifier, Mapping)
-            check = verifier
+        named = {TASK: kept.check, RUBRIC: kept.rubric}
+        check = named.get(verifier) if isinstance(verifier, str) else verifier
+        if check is None:
+            what = "rubric" if verifier == RUBRIC and kept.check is not None else "task"
+            raise Unscored("missing", f"no {what} is kept of this trajectory")
+        if not kept.has_workspace and reads_workspace(check):
+            raise Unscored("missing", "no workspace is kept of this trajectory")
         # A repeat asks a judge anew: the number is part of what is stored of its answers.
         shared = {"isolation": rescoring.settings.isolation, "payload": kept.payload, "repeat": repeat}
         return score(workspace, {**shared, **check}, services)

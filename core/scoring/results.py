@@ -79,6 +79,7 @@ class Result:
         error: why there is no value.
         details: the verifier's reasons.
         environment: what the score depends on besides.
+        channel: channel of the trajectory.
     """
 
     trajectory_uid: str
@@ -86,6 +87,7 @@ class Result:
     old: float | None
     value: float | None
     outcome: str
+    channel: str = ""
     error: str | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -114,6 +116,13 @@ class Rescoring:
     def results(self) -> list[Result]:
         """All results, in order. A line that was cut by a crash is left out."""
         return list(self._read())
+
+    @property
+    def n_results(self) -> int:
+        """Number of results."""
+        with contextlib.suppress(FileNotFoundError), (self.folder / RESULTS).open("rb") as file:
+            return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+        return 0
 
     def _read(self) -> Iterator[Result]:
         with contextlib.suppress(FileNotFoundError), (self.folder / RESULTS).open(encoding="utf-8") as file:

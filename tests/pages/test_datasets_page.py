@@ -30,7 +30,7 @@ def freeze(open_page, name: str, **params):
     return page
 
 
-@pytest.mark.parametrize("tab", ["versions", "freeze", "diff", "rewards"])
+@pytest.mark.parametrize("tab", ["versions", "freeze", "diff", "rewards", "rescore"])
 @pytest.mark.parametrize("full", [True, False])
 def test_every_tab_opens(service, request, open_page, tab, full):
     if full:
@@ -177,3 +177,28 @@ def test_a_plan_of_a_version_is_shown_as_it_was_frozen(filled, open_page):
     curate = open_page("curate")
     assert curate.failures == []
     assert figure(curate, "Plan: trajectories") == str(len(frozen.trajectories))
+
+
+def test_score_again_then_adopt(filled, open_page):
+    page = open_page("datasets", tab="rescore")
+    assert "Nothing was scored again" in page.html
+    next(box for box in page.app.selectbox if box.label == "Verifier").set_value("check")
+    next(box for box in page.app.text_area if box.label == "Check as JSON").set_value("no JSON")
+    next(button for button in page.app.button if button.label == "Score again").click().run()
+    assert "is not JSON" in page.html
+    check = {"verifier": "final_answer", "text": "42", "answer": "42"}
+    next(box for box in page.app.text_area if box.label == "Check as JSON").set_value(json.dumps(check))
+    next(button for button in page.app.button if button.label == "Score again").click().run()
+    eventually(lambda: not filled.rescoring.running("rescore-1"))
+    page = open_page("datasets", tab="rescore", rescore="rescore-1")
+    assert page.failures == []
+    compared = filled.rescoring.show("rescore-1")["comparison"]
+    assert compared["outcomes"] == {"scored": 12} and compared["n_now_solved"] > 0
+    assert figure(page, "Flips") == f"+{compared['n_now_solved']} −0"
+    assert figure(page, "Equal") == str(compared["n_equal"])
+    next(button for button in page.app.button if button.label == "Adopt").click().run()
+    assert page.failures == [] and "rescore-rescore-1@1" in page.html
+    table = filled.pool.trajectories.page(View({"channel": "train"}), limit=None)
+    assert set(table["reward"].to_pylist()) == {1.0}
+    next(button for button in page.app.button if button.label == "Discard").click().run()
+    assert filled.rescoring.all() == []

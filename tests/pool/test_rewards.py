@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from core.errors import InvalidInput, NotFound
 from core.pool import Pool
-from core.rewards.policy import parse_policy
+from core.rewards.policy import combination, parse_policy
 from core.types import Annotation, Step, View
 from tests.effort import settings
 
@@ -217,3 +217,30 @@ def test_an_adopted_policy_reaches_groups_and_difficulty(pool: Pool) -> None:
 def test_what_is_no_policy_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         parse_policy(wrong)
+
+
+@pytest.mark.parametrize(
+    ("weights", "rewards", "expected"),
+    [
+        ("code_only", {"code": 0.25, "judge": 1.0}, 0.25),
+        ("mean", {"code": 0.25, "judge": 1.0}, 0.625),
+        ("code_0.7_rubric_0.3", {"code": 0.5, "judge": 1.0}, 0.7 * 0.5 + 0.3),
+        ({"code": 1, "rubric": 3}, {"code": 0.0, "judge": 1.0}, 0.75),
+        ("mean", {"code": 0.25}, None),
+    ],
+)
+def test_named_combinations_of_check_and_rubric(weights, rewards, expected):
+    """The weights by hand: a combination needs both rewards."""
+    policy = parse_policy(combination(weights, "code", "judge"))
+    used = {name: rewards.get(name) for name in policy.weights or policy.sources}
+    known = {name: value for name, value in used.items() if value is not None}
+    total = sum(policy.weights.get(name, 1.0) for name in used)
+    value = sum(policy.weights.get(name, 1.0) * one for name, one in known.items()) / total
+    assert (value if len(known) == len(used) else None) == (None if expected is None else pytest.approx(expected))
+    assert policy.rule == "precedence" or policy.missing == "unscored"
+
+
+@pytest.mark.parametrize("weights", ["half", (0, 0), (-1, 1), (float("nan"), 1)])
+def test_wrong_combinations_are_refused(weights):
+    with pytest.raises(InvalidInput):
+        combination(weights, "code", "judge")

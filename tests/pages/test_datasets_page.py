@@ -193,11 +193,13 @@ def test_score_again_then_adopt(filled, open_page):
     page = open_page("datasets", tab="rescore", rescore="rescore-1")
     assert page.failures == []
     compared = filled.rescoring.show("rescore-1")["comparison"]
-    assert compared["outcomes"] == {"scored": 12} and compared["n_now_solved"] > 0
+    n_all = filled.pool.trajectories.count(View({"channel": "train"}))
+    assert compared["outcomes"] == {"scored": n_all} and compared["n_now_solved"] > 0
     assert figure(page, "Flips") == f"+{compared['n_now_solved']} −0"
     assert figure(page, "Equal") == str(compared["n_equal"])
     next(button for button in page.app.button if button.label == "Adopt").click().run()
-    assert page.failures == [] and "rescore-rescore-1@1" in page.html
+    assert page.failures == []
+    assert filled.rescoring.all()[0]["adopted"]["policies"] == {"train": "rescore-rescore-1@1"}
     table = filled.pool.trajectories.page(View({"channel": "train"}), limit=None)
     assert set(table["reward"].to_pylist()) == {1.0}
     next(button for button in page.app.button if button.label == "Discard").click().run()

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from core.api.handling import Call
 from core.api.routing import Router
-from core.api.schemas import BOOL, INT, NUM_OR_NULL, OBJ, STR, TEXT_OR_NULL, TIME, array, obj, or_null
+from core.api.schemas import BOOL, INT, INT_OR_NULL, NUM_OR_NULL, OBJ, STR, TEXT_OR_NULL, TIME, array, obj, or_null
 from core.api.wire import Flag, Number, WireModel
 from core.errors import InvalidInput, NotFound
 from core.harnesses import NAMES, REGISTRY, HarnessMissing
@@ -31,7 +31,8 @@ RUN = obj(
 ATTEMPT = obj(
     run=STR, task_id=STR, harness=STR, number=INT, retry=INT, prompt_uid=STR, trajectory_uid=STR, state=STR,
     outcome=TEXT_OR_NULL, reason=TEXT_OR_NULL, score=NUM_OR_NULL, details=OBJ, isolation=or_null(OBJ),
-    wall_s=NUM_OR_NULL, cpu_s=NUM_OR_NULL, check_s=NUM_OR_NULL, workspace=TEXT_OR_NULL, started_at=TIME, ended_at=TIME,
+    wall_s=NUM_OR_NULL, cpu_s=NUM_OR_NULL, memory_bytes=INT_OR_NULL, check_s=NUM_OR_NULL, workspace=TEXT_OR_NULL,
+    started_at=TIME, ended_at=TIME,
 )  # fmt: skip
 FILE_DIFF = obj(path=STR, kind=STR, diff=TEXT_OR_NULL, note=TEXT_OR_NULL)
 WHICH = {"task": STR, "attempt": {"type": "integer", "minimum": 0}, "retry": {"type": "integer", "minimum": 0}}

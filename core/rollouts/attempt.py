@@ -50,6 +50,7 @@ class Attempt:
         isolation: ``core.sandbox.Isolation`` in force, as JSON; None until the sandbox exists.
         wall_s: duration of the agent, seconds.
         cpu_s: processor time of the agent and its processes, seconds; None if unknown.
+        memory_bytes: largest memory of the agent and its processes together; None if unknown.
         check_s: duration of the verification, seconds.
         workspace: digest of the final workspace in the ``WorkspaceStore``.
         log: path of the agent's output, relative to the run's folder.
@@ -72,6 +73,7 @@ class Attempt:
     isolation: Mapping[str, Any] | None = None
     wall_s: float | None = None
     cpu_s: float | None = None
+    memory_bytes: int | None = None
     check_s: float | None = None
     workspace: str | None = None
     log: str | None = None

@@ -20,7 +20,7 @@ from typing import IO, Literal
 
 from core.errors import InvalidInput
 from core.sandbox import readback
-from core.sandbox.base import Job, Layer, Limits
+from core.sandbox.base import Job, Layer, Limits, interpreter
 from core.sandbox.cgroup import Cgroup
 from core.sandbox.forward import Relay
 from core.sandbox.isolation import Isolation
@@ -82,7 +82,9 @@ class Sandbox:
         self.isolation = isolation
         self.gateway = gateway if gateway is None or not layer.relays else ("127.0.0.1", gateway[1])
         self._layer = layer
-        self._readable = [path for path in readable if path.exists()]
+        # The forwarder to the gateway is a program of this Python.
+        own = interpreter()[1] if layer.relays and gateway is not None else []
+        self._readable = [path for path in dict.fromkeys((*readable, *own)) if path.exists()]
         self._limits = limits or Limits()
         self._uid = throwaway_uid() if layer.drops_root and os.geteuid() == 0 else None
         # A path without links: programs inside see the same one.

@@ -46,7 +46,7 @@ def stopped(service: Service, tmp_path: Path) -> Run:
         for task, number, outcome, score, reason in ends:
             one = Attempt(
                 "first", "pack", "0" * 12, task, "demo", number, 0, f"first:{task}:{number}", "done", outcome, reason,
-                score, {"values": {f"check {NASTY}": 0.25}}, level, 2.0, 0.5, 0.1, digest, None, 10.0, 12.5,
+                score, {"values": {f"check {NASTY}": 0.25}}, level, 2.0, 0.5, 1 << 20, 0.1, digest, None, 10.0, 12.5,
             )  # fmt: skip
             writer.write(replace(one, log=run.write_log(one, f"output {NASTY}".encode())))
     return run

@@ -1,20 +1,26 @@
-"""Runs in real sandboxes through a real gateway: a supervisor killed in the middle, and wishes that are wrong."""
+"""Runs in real sandboxes through a real gateway: 64 attempts at once, and a supervisor that is killed in the middle."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from core.harnesses.demo import MAX_TURNS
 from core.rollouts import Attempt, Run
 from core.rollouts.planning import Wish
+from core.sandbox import choose
 from core.service import Service
+from core.serving.process import EngineProcess
 from tests.conftest import eventually
 from tests.processes import children
+
+from .demo_pack import bare_attempt
 
 pytestmark = pytest.mark.timeout(900)
 RUN_S = 600.0
@@ -31,6 +37,49 @@ def finished(service: Service, run: Run) -> list[Attempt]:
 def trajectories(service: Service) -> dict[str, dict[str, Any]]:
     assert service.ingest.catch_up(60)
     return {uid: service.pool.trajectories.get(uid) for uid in service.pool.trajectories.uids()}
+
+
+def test_eight_by_eight(service: Service, engine: EngineProcess, pack: Path) -> None:
+    """Scores are those of the same agent without sandbox and studio, and every step belongs to its attempt."""
+    run = service.rollouts.start(str(pack), Wish(attempts=8, workers=8))
+    attempts = finished(service, run)
+    slots = {one.slot: one for one in attempts}
+    assert len(attempts) == len(slots) == 64
+    with ThreadPoolExecutor(4) as threads:
+        jobs = {
+            slot: threads.submit(bare_attempt, str(engine.base_url), pack / slot[0], slot[1], MAX_TURNS)
+            for slot in slots
+        }
+    expected = {slot: job.result() for slot, job in jobs.items()}
+    assert {slot: one.score for slot, one in slots.items()} == expected
+    assert {one.outcome for one in attempts} == {"solved", "failed"}
+    assert all((one.outcome == "solved") == (expected[one.slot] > 0.5) for one in attempts)
+    assert {(one.isolation or {})["level"] for one in attempts} == {choose().isolation.level}
+
+    made = trajectories(service)
+    assert set(made) == {one.trajectory_uid for one in attempts}
+    for one in attempts:
+        trajectory = made[one.trajectory_uid]
+        assert trajectory["complete"] and trajectory["reward"] == one.score and trajectory["outcome"] == one.outcome
+        assert trajectory["prompt_uid"] == f"{one.task_id}@demo"
+        assert 2 <= len(trajectory["steps"]) <= MAX_TURNS
+        for step in trajectory["steps"]:
+            about: dict[str, Any] = {
+                "run": one.run,
+                "pack": pack.name,
+                "pack_version": one.pack_version,
+                "task": one.task_id,
+            }
+            about |= {"attempt": one.number, "harness": "demo", "isolation": (one.isolation or {})["level"]}
+            assert about.items() <= step["metadata"].items()
+            assert step["identity_source"] == "key"
+    # The workspace that was scored is the one that is stored.
+    for one in attempts[::9]:
+        changed = {change.path for change in service.rollouts.workspaces.changes(str(one.workspace))}
+        assert bool(changed) >= (one.outcome == "solved")
+        assert one.cpu_s is not None and one.wall_s is not None and run.read_log(one)
+    # Session keys end with their attempt.
+    assert all(row["revoked_at"] is not None for row in service.pool.journal.sessions())
 
 
 def test_a_killed_supervisor_loses_and_doubles_nothing(service: Service, pack: Path) -> None:

@@ -82,3 +82,11 @@ def test_only_the_gateway_is_reached(layer: Probed) -> None:
     lines = ended.stdout.decode().splitlines()
     assert lines[:1] == ["gateway got hello"], ended.stderr.decode()
     assert lines[1] == ("other" if layer.isolation.network == "open" else "alone")
+
+
+@pytest.mark.parametrize("layer", probed(), ids=lambda one: one.isolation.level)
+def test_a_program_that_needs_no_python_reaches_the_gateway(layer: Probed) -> None:
+    """The forwarder's own files are there without being asked for."""
+    with socket.create_server(("127.0.0.1", 0)) as server, layer.sandbox(gateway=server.getsockname()[:2]) as sandbox:
+        ended = sandbox.run(["sh", "-c", "echo started"], limits=Limits(time_s=60))
+    assert (ended.returncode, ended.stdout) == (0, b"started\n"), ended.stderr

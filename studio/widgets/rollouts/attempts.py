@@ -81,6 +81,7 @@ def attempt_detail(run: Run, attempt: Attempt) -> None:
                 ("Score", kit.number(attempt.score)),
                 ("Agent took", kit.seconds(attempt.wall_s)),
                 ("Processor time", kit.seconds(attempt.cpu_s)),
+                ("Peak memory", kit.bytes_text(attempt.memory_bytes)),
                 ("Check took", kit.seconds(attempt.check_s)),
                 ("Isolation", f"{level['level']} ({level['layer']})" if level else None),
                 ("Network", level.get("network")),

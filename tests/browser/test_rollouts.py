@@ -1,0 +1,65 @@
+"""Browser test of the Rollouts page: a run from the form to the changed files of an attempt, then cancel and resume."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from core.serving.process import EngineProcess
+from core.tasks.demo import demo_script_path
+from tests.rollouts.demo_pack import write_pack
+
+from .conftest import start_studio
+
+MINUTES_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Any:
+    """A studio with the demo's scripted engine, and a pack of two tasks."""
+    folder = tmp_path_factory.mktemp("rollouts")
+    script = json.loads(demo_script_path().read_text())
+    for rule in script["rules"]:
+        rule["delay_s"] = 0
+    (folder / "script.json").write_text(json.dumps(script))
+    pack = write_pack(folder / "two-tasks", 2)
+    with EngineProcess.start("scripted", args=["--script", folder / "script.json"]) as engine:
+        engine.wait_ready()
+        running = start_studio(folder / "studio", env={"CLAW_STUDIO_ENGINE": str(engine.base_url)})
+        yield running, pack
+        running.stop()
+
+
+@pytest.mark.timeout(1500)
+def test_a_run_from_the_form_to_a_changed_file(place: Any, watch: Any) -> None:
+    studio, pack = place
+    page = watch(f"{studio.url}/rollouts").page
+    expect(page.get_by_text("No rollouts yet")).to_be_visible(timeout=2 * MINUTES_MS)
+    page.get_by_role("textbox", name="Its path").fill(str(pack / "nothing"))
+    page.get_by_role("button", name="Start").click()
+    expect(page.get_by_text("does not exist")).to_be_visible(timeout=2 * MINUTES_MS)
+
+    page.get_by_role("textbox", name="Its path").fill(str(pack))
+    page.get_by_role("spinbutton", name="Attempts of each task").fill("2")
+    page.get_by_role("button", name="Start").click()
+    expect(page).to_have_url(re.compile(r"/rollouts\?run="), timeout=3 * MINUTES_MS)
+    expect(page.locator(".cs-fig", has_text="Ended").locator(".v")).to_have_text("4 of 4", timeout=10 * MINUTES_MS)
+    expect(page.locator(".cs-fig", has_text="State").locator(".v")).to_have_text("finished", timeout=MINUTES_MS)
+    tiles = page.locator(".cs-tiles .row a.good, .cs-tiles .row a.bad")
+    expect(tiles).to_have_count(4)
+
+    page.locator(".cs-tiles .row a.good").first.click()
+    expect(page).to_have_url(re.compile(r"attempt=0\.0\."), timeout=MINUTES_MS)
+    expect(page.get_by_text("Isolation", exact=True)).to_be_visible(timeout=MINUTES_MS)
+    expect(page.get_by_text(re.compile("^[+-]")).first).to_be_visible()
+    page.get_by_role("tab", name="Output of the agent").click()
+    expect(page.get_by_text('"outcome": "finished"')).to_be_visible()
+    page.get_by_role("button", name="Open the trajectory").click()
+    expect(page).to_have_url(re.compile(r"/inspect\?trajectory="), timeout=MINUTES_MS)
+    runs = sorted(Path(studio.data_dir, "rollouts").iterdir())
+    assert len(runs) == 1

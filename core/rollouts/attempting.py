@@ -170,8 +170,8 @@ def _in_sandbox(place: Place, attempt: Attempt, task: PackTask, session: Session
             result = _run_agent(place, attempt, task, session, sandbox, limits)
         except OSError as error:
             return place.write(ended(place, attempt, "lost", f"the sandbox could not be started: {error}"))
-        used = {"cpu_s": _rounded(result.cpu_s), "memory_bytes": result.memory_bytes}
-        attempt = replace(attempt, wall_s=round(result.wall_s, 3), **used)
+        attempt = replace(attempt, wall_s=round(result.wall_s, 3), cpu_s=_rounded(result.cpu_s))
+        attempt = replace(attempt, memory_bytes=result.memory_bytes)
         attempt = replace(attempt, log=place.run.write_log(attempt, log_text(result, session.api_key)))
         if result.end == "stopped":
             return place.write(ended(place, attempt, "lost", "the run was cancelled"))

@@ -14,6 +14,8 @@ from core.tasks.learn_process import LearnProcess
 
 MODELS = ["learn-*"]
 MOST_SEQUENCES = 64
+STARTUP_S = 300.0
+"""Longest start of the engine, seconds: on a busy machine the import of torch alone takes a minute."""
 
 AddEngine = Callable[[str, str, list[str]], None]
 """Registers an engine with all gateways: name, base URL, globs of model names."""
@@ -49,7 +51,7 @@ class LearnHost:
             if self._engine is None or not self._engine.alive:
                 options = ["--model-dir", str(POLICY / "model"), "--served-model-name", MODEL, "--threads", "1"]
                 options += ["--max-sequences", str(MOST_SEQUENCES), "--no-reasoning-parser"]
-                engine = EngineProcess.start("local", args=options)
+                engine = EngineProcess.start("local", args=options, startup_timeout_s=STARTUP_S)
                 self._engine = engine
                 self._add_engine(ENGINE, str(engine.wait_ready().base_url), MODELS)
             self._run = LearnProcess(

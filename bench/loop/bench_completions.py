@@ -29,7 +29,7 @@ from core.serving.process import EngineProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results" / "completions.json"
-N_TRAJECTORIES, N_CALLS, N_THREADS = 64, 4, 32
+N_TRAJECTORIES, N_CALLS, N_THREADS, N_WARM = 64, 4, 32, 8
 SCRIPT = {"model": "scripted-1", "default": {"reply": {"content": "An answer of a few tokens."}}}
 
 
@@ -61,6 +61,12 @@ def all_at_once(studio: StudioClient, uids: list[str], pool: ThreadPoolExecutor)
     studio.complete_many(dict.fromkeys(uids, 1.0))
 
 
+def stored(studio: StudioClient, n_steps: int) -> None:
+    """Return when so many steps are in the pool."""
+    while studio.stats()["n_steps"] < n_steps:
+        time.sleep(0.1)
+
+
 CASES: dict[str, Callable[[StudioClient, list[str], ThreadPoolExecutor], None]] = {
     "without": without, "one by one": one_by_one, "all at once": all_at_once,
 }  # fmt: skip
@@ -86,15 +92,18 @@ def measure(rounds: int, folder: Path) -> dict[str, Any]:
             threading.Thread(target=process.stdout.read, daemon=True).start()
             studio = StudioClient(base_url, timeout_s=600)
             with ThreadPoolExecutor(N_THREADS) as pool:
-                without(studio, [f"warm-{k}" for k in range(8)], pool)
+                without(studio, [f"warm-{k}" for k in range(N_WARM)], pool)
+                n_steps = N_WARM * N_CALLS
+                stored(studio, n_steps)
                 for number in range(rounds):
                     for name, run in CASES.items():
                         uids = [f"{name.replace(' ', '-')}-{number}-{k}" for k in range(N_TRAJECTORIES)]
                         before, began = cpu_s(process.pid), time.monotonic()
                         run(studio, uids, pool)
                         seconds[name].append(time.monotonic() - began)
-                        # Until the last record is in the pool, so that no case's work counts for the next.
-                        studio.stats()
+                        # No case's work counts for the next.
+                        n_steps += N_TRAJECTORIES * N_CALLS
+                        stored(studio, n_steps)
                         cpu[name].append(cpu_s(process.pid) - before)
         finally:
             process.terminate()

@@ -35,9 +35,9 @@ def test_the_policy_learns_and_its_control_does_not(tmp_path: Path) -> None:
     (before, _, after, control_before, _, control_after), (greedy_before, greedy_after, *_) = success
     assert after - before > 0.25, events
     assert greedy_after - greedy_before > 0.25, events
-    # Greedy success of the control says little: right action and habit are nearly as likely, so a drift of either sign
-    # decides which of the two is first.
-    assert control_after - control_before < (after - before) / 2, events
+    # bench/learn/bench_control.py measures how far a control drifts. Its greedy success says little: right action and
+    # habit are nearly as likely, so a small drift decides which of the two is first.
+    assert control_after - control_before < 0.1, events
 
     pool = Pool.open(tmp_path / "data" / "pool.duckdb")
     try:

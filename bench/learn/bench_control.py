@@ -99,7 +99,7 @@ def main() -> None:
             if seed in [one["seed"] for one in runs]:
                 continue
             began = time.process_time()
-            before, after = direct.run(seed, updates=arguments.updates, spoil=KINDS[kind], evaluate=evaluate)
+            (before, after), _ = direct.run(seed, updates=arguments.updates, spoil=KINDS[kind], evaluate=evaluate)
             runs.append({"seed": seed, "before": before, "after": after})
             report["kinds"][kind]["gain_points"] = summary(runs)
             arguments.out.write_text(json.dumps(report, indent=1) + "\n")

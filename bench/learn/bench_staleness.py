@@ -1,9 +1,10 @@
-"""Compares learning runs whose rollouts may be 0, 1 and 4 policy versions behind.
+"""Compares learning runs whose rollouts are 0, 1 and 4 policy versions behind, in one process, without the studio.
 
-    python bench/learn/bench_staleness.py [--staleness 0 1 4] [--updates 8] [--seed 0]
+    python bench/learn/bench_staleness.py [--staleness 0 1 4] [--seeds 0 1] [--updates 15]
 
-Each run is one ``claw-studio demo --learn --max-staleness N`` on an empty data folder. Above 0 the rollouts do not wait
-for the trainer. Writes bench/results/staleness.json after each run; runs that it already holds are not made again.
+The first update of each run is at staleness 0; from then on the staleness grows by one an update up to its limit.
+Sampling, rows, comparison of log-probs and update are those of the product. Writes bench/results/staleness.json after
+each run; runs that it already holds are not made again.
 """
 
 from __future__ import annotations
@@ -11,75 +12,57 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
+import statistics
 import sys
-import tempfile
-import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+import torch  # noqa: E402
+
+from bench.learn import direct  # noqa: E402
+from bench.learn.bench_control import evaluate  # noqa: E402
 from bench.tree.common import machine  # noqa: E402
-from core.batch.learning import updates  # noqa: E402
-from core.batch.offpolicy import by_staleness  # noqa: E402
-from core.pool import Pool  # noqa: E402
-from core.tasks.learn import TRAIN_CHANNEL  # noqa: E402
 
 RESULTS = ROOT / "bench" / "results" / "staleness.json"
+DRAWN = ("logprob_difference_mean", "logprob_difference_max", "kl", "clip_fraction", "entropy", "grad_norm")
 
 
-def measure(max_staleness: int, n_updates: int, seed: int, folder: Path) -> dict[str, Any]:
-    """One run."""
-    command = [sys.executable, "-m", "core.cli", "demo", "--learn", "--json", "--data", str(folder)]
-    command += ["--seed", str(seed), "--updates", str(n_updates), "--max-staleness", str(max_staleness)]
-    load, began = os.getloadavg()[0], time.monotonic()
-    run = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    seconds = time.monotonic() - began
-    events = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
-    success = {
-        name: [one["success"] for one in events if one["event"] == "evaluation" and one["temperature"] == temperature]
-        for name, temperature in (("sampled", 1.0), ("greedy", 0.0))
-    }
-    pool = Pool.open(folder / "pool.duckdb")
-    try:
-        made = updates(pool, TRAIN_CHANNEL)
-        apart = [asdict(one) for one in by_staleness(pool.consumption.differences(channel=TRAIN_CHANNEL))]
-    finally:
-        pool.close()
+def measure(staleness: int, seed: int, updates: int) -> dict[str, Any]:
+    """One run; the metrics are means over the updates at full staleness."""
+    (before, after), metrics = direct.run(seed, updates=updates, evaluate=evaluate, staleness=staleness)
+    full = [one for one in metrics if one["staleness_max"] == staleness]
     return {
-        "max_staleness": max_staleness,
-        "updates": n_updates,
+        "staleness": staleness,
         "seed": seed,
-        "load_at_start": round(load, 1),
-        "wall_s": round(seconds, 1),
-        "success": success,
-        "staleness_max": [one.staleness_max for one in made],
-        "staleness_mean": [one.metrics.get("staleness_mean") for one in made],
-        "clip_fraction": [one.metrics.get("clip_fraction") for one in made],
-        "by_staleness": apart,
+        "updates": updates,
+        "before": before,
+        "after": after,
+        "metrics": {name: statistics.fmean(one[name] for one in full) for name in DRAWN},
+        "reward": [round(one["reward_mean"], 4) for one in metrics],
     }
 
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description="compare runs by the staleness that they allow")
+    parser = argparse.ArgumentParser(description="compare runs by the staleness of their rollouts")
     parser.add_argument("--staleness", type=int, nargs="+", default=[0, 1, 4])
-    parser.add_argument("--updates", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--updates", type=int, default=15)
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
+    torch.set_num_threads(1)
     report: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"runs": []}
-    report["machine"] = machine("torch", "transformers", "duckdb")
-    for staleness in arguments.staleness:
-        asked = (staleness, arguments.updates, arguments.seed)
-        if asked not in [(one["max_staleness"], one["updates"], one["seed"]) for one in report["runs"]]:
-            with tempfile.TemporaryDirectory(prefix="claw-bench-") as folder:
-                report["runs"].append(measure(*asked, Path(folder)))
-            arguments.out.write_text(json.dumps(report, indent=1) + "\n")
-        print(json.dumps(report["runs"][-1]), flush=True)
+    report["machine"] = machine("torch") | {"load_at_start": round(os.getloadavg()[0], 1)}
+    for seed in arguments.seeds:
+        for staleness in arguments.staleness:
+            asked = (staleness, seed, arguments.updates)
+            if asked not in [(one["staleness"], one["seed"], one["updates"]) for one in report["runs"]]:
+                report["runs"].append(measure(*asked))
+                arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+                print(json.dumps(report["runs"][-1]), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import argparse
 import importlib.util
 import random
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,12 +147,18 @@ Spoil = Callable[[list[TrainingRow], random.Random], None]
 
 
 def run(
-    seed: int, *, updates: int, spoil: Spoil | None, evaluate: Callable[[Qwen3, ChatTokenizer], dict[str, float]]
-) -> list[dict[str, float]]:
-    """A run of the shipped policy; returns its evaluation before and after.
+    seed: int,
+    *,
+    updates: int,
+    evaluate: Callable[[Qwen3, ChatTokenizer], dict[str, float]],
+    spoil: Spoil | None = None,
+    staleness: int = 0,
+) -> tuple[list[dict[str, float]], list[dict[str, Any]]]:
+    """A run of the shipped policy; returns its evaluations before and after, and the metrics of each update.
 
     Args:
         spoil: of the control; None trains on the true advantages.
+        staleness: versions by which the rollouts of an update are behind, or fewer at the begin of the run.
     """
     torch.manual_seed(seed)
     folder = POLICY / "model"
@@ -162,23 +169,23 @@ def run(
     learner = trainer.Learner(folder, arguments)
     tokenizer = ChatTokenizer(folder)
     client = Trainer("http://127.0.0.1:9", "unused")
-    sampler = Qwen3.load(folder)
+    samplers = deque([Qwen3.load(folder)], maxlen=staleness + 1)
     draw = random.Random(f"{seed}/tasks")
     train, _ = shipped_tasks()
     order: list[Any] = []
-    results = [evaluate(sampler, tokenizer)]
+    before, metrics = evaluate(samplers[-1], tokenizer), []
     for update in range(updates):
         order += draw.sample(train, len(train)) if len(order) < DEFAULTS.n_tasks else []
         tasks = [order.pop() for _ in range(DEFAULTS.n_tasks)]
         each = [task for task in tasks for _ in range(DEFAULTS.n_rollouts)]
-        attempts = attempt_all(sampler, tokenizer, each, [draw.getrandbits(31) for _ in each])
-        batch = Batch(str(update), update, _steps(attempts, update), {}, client)
+        attempts = attempt_all(samplers[0], tokenizer, each, [draw.getrandbits(31) for _ in each])
+        batch = Batch(str(update), update, _steps(attempts, max(0, update - staleness)), {}, client)
         rows = batch.rows()
         if spoil is not None:
             spoil(rows, random.Random(f"{seed} {update}"))
-        learner.update(batch, rows, update)
-        sampler = _sampler(learner.model, sampler)
-    return [*results, evaluate(sampler, tokenizer)]
+        metrics.append(learner.update(batch, rows, update))
+        samplers.append(_sampler(learner.model, samplers[-1]))
+    return [before, evaluate(samplers[-1], tokenizer)], metrics
 
 
 def _steps(attempts: Sequence[Attempt], version: int) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,8 @@ class LearnRun:
         self._held_out = read_pack(POLICY / "tasks" / "val")
         self._draw = random.Random(f"{settings.seed}/tasks")
         self._order: list[Task] = []
-        self._scores: dict[tuple[str, tuple[tuple[str, bytes], ...]], Score] = {}
+        self._scores: dict[tuple[str, tuple[tuple[str, bytes], ...]], Future[Score]] = {}
+        self._lock = threading.Lock()
 
     def run(self, base_version: int, trainer: subprocess.Popen[bytes]) -> None:
         """Evaluate, then produce rollouts for every update until all are done.
@@ -260,14 +261,24 @@ class LearnRun:
         return judged.value
 
     def _judge(self, task: Task, workspace: Path) -> Score:
-        """The score of a workspace. Many attempts end alike, and the shipped checks read nothing but the workspace, so
-        each distinct end of a task is checked once."""
+        """The score of a workspace.
+
+        Many attempts end alike, and the shipped checks read nothing but the workspace, so each distinct end of a task
+        is checked once.
+        """
         files = sorted(path for path in workspace.rglob("*") if path.is_file())
         end = (task.task_uid, tuple((str(path.relative_to(workspace)), path.read_bytes()) for path in files))
-        known = self._scores.get(end)
-        if known is None or known.error is not None:
-            known = self._scores[end] = score(workspace, task.check)
-        return known
+        with self._lock:
+            known = self._scores.get(end)
+            first = self._scores[end] = Future() if known is None else known
+        if known is None:
+            try:
+                first.set_result(score(workspace, task.check))
+            except BaseException as error:
+                first.set_exception(error)
+            if first.exception() is not None or first.result().error is not None:
+                del self._scores[end]
+        return first.result()
 
     def _wait_for(self, version: int, trainer: subprocess.Popen[bytes]) -> None:
         """Wait until the version, or a later one, is in force."""

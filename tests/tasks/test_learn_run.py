@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from core.rewards import Score
 from core.tasks import learn
 from core.tasks.learn import POLICY, LearnRun, LearnSettings
 from core.tasks.pack import read_pack
+from core.tasks.task import Task
 
 
 class Order(LearnRun):
@@ -60,14 +63,29 @@ def test_rollouts_are_as_many_updates_ahead_as_staleness_allows(ahead: int) -> N
 
 def test_equal_ends_of_a_task_are_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = read_pack(POLICY / "tasks" / "train")[:2]
-    checked: list[Path] = []
-    monkeypatch.setattr(learn, "score", lambda workspace, check: checked.append(workspace) or Score(1.0))
+    checked: list[str] = []
+
+    def check(workspace: Path, _check: Any) -> Score:
+        checked.append(workspace.name)
+        time.sleep(0.05)
+        return Score(None, error="it broke", outcome="crashed") if workspace.name.startswith("broken") else Score(1.0)
+
+    monkeypatch.setattr(learn, "score", check)
     run = Order(LearnSettings())
-    for number, (task, extra) in enumerate([(one, ""), (one, ""), (one, "x"), (other, "")]):
-        workspace = tmp_path / str(number)
+
+    def judged(name: str, task: Task, extra: str = "") -> Score:
+        workspace = tmp_path / name
         workspace.mkdir()
         task.write_inputs(workspace)
         if extra:
             (workspace / "more").write_text(extra)
-        assert run._judge(task, workspace).value == 1.0
-    assert [path.name for path in checked] == ["0", "2", "3"]
+        return run._judge(task, workspace)
+
+    with ThreadPoolExecutor(8) as threads:
+        scores = list(threads.map(lambda n: judged(f"same-{n}", one), range(8)))
+    assert [score.value for score in scores] == [1.0] * 8 and len(checked) == 1
+    judged("more", one, "x"), judged("other", other)
+    assert checked[1:] == ["more", "other"]
+    # A check that failed says nothing about the next equal end.
+    assert judged("broken", one, "y").error == "it broke"
+    assert judged("mended", one, "y").value == 1.0

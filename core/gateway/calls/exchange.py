@@ -114,7 +114,7 @@ class Recorder:
                 strict.
         """
         deps = self._deps
-        record = self._record(call, answer, failure, deps.policy.finish())
+        record = self._record(call, answer, failure, deps.policy.finish(_sampled_by(answer)))
         dropped = False
         try:
             await deps.journal.append_async(record)
@@ -134,7 +134,7 @@ class Recorder:
         """Record what is known of a call that the stopping server does not wait for."""
         call.client_disconnected = True
         failure = EngineError("the gateway stopped before the engine answered")
-        self._deps.journal.append(self._record(call, answer, failure, self._deps.policy.finish()))
+        self._deps.journal.append(self._record(call, answer, failure, self._deps.policy.finish(_sampled_by(answer))))
         self._count(call, answer, failure, dropped=False)
 
     def guard(self, call: Exchange) -> StreamGuard | None:
@@ -239,6 +239,13 @@ class Recorder:
             ),
             dropped=dropped,
         )
+
+
+def _sampled_by(answer: EngineAnswer | None) -> int | None:
+    """The newest weights that sampled the answer, if its engine says so, as the local engine does."""
+    body = answer.body if answer is not None else None
+    version = body.get("policy_version_end") if isinstance(body, dict) else None
+    return version if isinstance(version, int) and not isinstance(version, bool) else None
 
 
 def _status_of(answer: EngineAnswer | None, failure: StudioError | None) -> int | None:

@@ -226,11 +226,15 @@ class PolicyState:
         self.n_in_flight += 1
         return self.version
 
-    def finish(self) -> int | None:
+    def finish(self, reported: int | None = None) -> int | None:
         """End a call begun with ``start``.
 
+        Args:
+            reported: the newest weights that sampled its answer, as the engine says; None: it does not say.
+
         Returns:
-            The version at its end; after an expired sync, the version that the sync was to activate.
+            The version at its end. It is the version that a sync is to activate if the engine already sampled with it,
+            because the call took longer than the sync waits for calls in flight, or if the sync has expired.
         """
         self.n_in_flight -= 1
         if self.n_in_flight <= 0 and self._idle:
@@ -238,7 +242,9 @@ class PolicyState:
                 idle.set()
             self._idle.clear()
         sync = self._sync
-        return sync.version if sync is not None and self.version is not None and not self.syncing else self.version
+        if sync is None or self.version is None:
+            return self.version
+        return sync.version if reported == sync.version or not self.syncing else self.version
 
     async def _wait_for_release(self, max_wait_s: float, left_s: float) -> None:
         released = asyncio.Event()

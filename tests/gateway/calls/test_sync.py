@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -45,6 +46,18 @@ def test_a_call_that_waits_goes_on_when_the_sync_expires(make_gateway, upstream)
     assert gateway.chat().status_code == 200
     assert time.monotonic() - began >= 0.3
     assert gateway.stats.snapshot()["n_in_flight"] == 0
+
+
+def test_a_call_that_ends_within_a_sync_carries_the_weights_that_its_engine_reports():
+    """The sync no longer waits for it: the engine may have loaded the new weights, and the sync is not finished."""
+    policy = PolicyState()
+    policy.apply("registered", 3, at=1.0)
+    assert [asyncio.run(policy.start(1.0)) for _ in range(4)] == [3] * 4
+    policy.apply("sync_started", 4, at=2.0)
+    assert (policy.finish(4), policy.finish(3), policy.finish(None)) == (4, 3, 3)
+    policy.end_sync()
+    # No sync: an engine's own counter says nothing.
+    assert policy.finish(7) == 3
 
 
 def test_ending_a_sync_lets_waiting_calls_go_with_the_version_before(gateway, upstream):

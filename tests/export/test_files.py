@@ -137,7 +137,7 @@ LOADS = {
 
 
 def test_every_format_is_loaded_here_or_by_its_trainer():
-    assert EXPORTERS.keys() == LOADS.keys() | {"verl_rollout", "rllm", "tinker", "openrlhf"}
+    assert EXPORTERS.keys() == LOADS.keys() | {"verl_rollout", "rllm", "tinker", "openrlhf", "clawgym_sft"}
 
 
 @pytest.mark.parametrize("name", LOADS)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from core.pool import Pool
+from core.serving.tokenizer import tokenizer_hash
 from core.types import Step
 
 T0 = 1_700_000_000.0
@@ -142,7 +143,7 @@ def steps_of(attempt: Attempt, number: int, fresh: Iterator[int]) -> Iterator[St
             "transition": None if first else "compacted" if base is None else "extends",
             "finish_reason": "stop",
             "is_last": k == len(attempt.turns) - 1,
-            "tokenizer_hash": "tok-1",
+            "tokenizer_hash": tokenizer_hash(),
         }
         yield Step(**{**own, **turn.fields})
         sequences.append([*prompt, *response])

@@ -35,8 +35,9 @@ from core.commands import (
 from core.config import Settings
 from core.errors import InvalidInput, StudioError
 from core.logs import set_up
-from core.pack_commands import pack_app
+from core.pack_commands import add_library_to, pack_app
 from core.printable import print_json, printable
+from core.report_commands import add_report_to
 from core.rollout_commands import add_rollout_to
 from core.workers.spawn import start_early
 
@@ -378,7 +379,9 @@ def _renew_log(settings: Settings) -> None:
 def command_line() -> typer.Typer:
     """``app`` with the commands of other modules."""
     app.add_typer(keys_app, name="keys")
+    add_library_to(pack_app, lambda data: read_settings(data_dir=data).packs_dir)
     app.add_typer(pack_app, name="pack")
+    add_report_to(app, lambda data: connect(read_settings(data_dir=data)))
     add_to(app, lambda data: connect(read_settings(data_dir=data)))
     add_demo_to(app, lambda data: connect(read_settings(data_dir=data)))
     add_rollout_to(app, lambda data: connect(read_settings(data_dir=data)))

@@ -1,15 +1,20 @@
-"""Commands of ``claw-studio pack``: show, lint and convert task packs. They read files and need no service."""
+"""Commands of ``claw-studio pack``: show, lint, convert and import task packs. They read files and need no service."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from core.commands import DataOption
 from core.errors import NotFound
 from core.packs import WRITES, Pack, read_pack, with_split, write_pack
+from core.packs.library import PackLibrary
 from core.packs.model import CHECKERS, FILE_FIELDS, PackTask, field_json
 from core.printable import print_json, printable
 
@@ -132,3 +137,26 @@ def convert(
         pack = with_split(pack, val, seed=seed, together=pairs)
     notes = write_pack(pack, out, format)
     print_json({"out": str(out), "tasks": len(pack.tasks), "version": pack.version, "notes": notes})
+
+
+def add_library_to(app: typer.Typer, packs_dir: Callable[[Path | None], Path]) -> None:
+    """Register the commands of stored packs. ``packs_dir`` gives the folder of packs of a data folder."""
+
+    @app.command("import")
+    def import_(
+        path: PathArgument,
+        name: Annotated[
+            str | None, typer.Option(help="Name of the pack; by default that of the folder or file")
+        ] = None,
+        data: DataOption = None,
+    ) -> None:
+        """Store a pack in the data folder, where the Tasks page and runs find it by name; prints its version."""
+        pack = read_pack(path)
+        pack = pack if name is None else replace(pack, name=name)
+        print_json(asdict(PackLibrary(packs_dir(data)).keep(pack, now=time.time())))
+
+    @app.command("list")
+    def list_(data: DataOption = None) -> None:
+        """Print one line of JSON per stored pack version, newest first."""
+        for entry in PackLibrary(packs_dir(data)).entries():
+            print_json(asdict(entry))

@@ -51,6 +51,13 @@ PAGES: dict[str, PageInfo] = {
             "Calls as they arrive: rate, latency, errors, and callers.",
         ),
         PageInfo(
+            "tasks",
+            "Tasks",
+            ":material/assignment:",
+            "Capture",
+            "Task packs: search, files, checks and rubrics, success by policy version, reports of runs.",
+        ),
+        PageInfo(
             "rollouts",
             "Rollouts",
             ":material/rocket_launch:",

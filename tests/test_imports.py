@@ -66,6 +66,7 @@ LEVELS: list[set[str]] = [
         "core.commands",
         "core.pack_commands",
         "core.rollout_commands",
+        "core.report_commands",
         "core.cli",
     },
     {"studio"},
@@ -105,6 +106,9 @@ SAME_LEVEL = {
     ("core.cli", "core.commands"),
     ("core.cli", "core.pack_commands"),
     ("core.cli", "core.rollout_commands"),
+    ("core.cli", "core.report_commands"),
+    ("core.pack_commands", "core.commands"),
+    ("core.report_commands", "core.commands"),
 }
 # The hot path must never wait for a query, whatever the levels allow.
 FORBIDDEN = {("core.gateway", "core.pool")}

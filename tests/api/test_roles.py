@@ -81,11 +81,16 @@ GET /api/v1/healthz
 GET /api/v1/learning
 GET /api/v1/learning/demo
 GET /api/v1/metrics
+GET /api/v1/packs
+GET /api/v1/packs/{pack}/task
+GET /api/v1/packs/{pack}/tasks
 GET /api/v1/policy
 GET /api/v1/readyz
 GET /api/v1/recipes
 GET /api/v1/recipes/{name}
 GET /api/v1/recipes/{name}/diff
+GET /api/v1/reports/{run}
+GET /api/v1/reports/{run}/compare
 GET /api/v1/retention
 GET /api/v1/rewards
 GET /api/v1/rollouts
@@ -120,6 +125,9 @@ POST /api/v1/feedback
 POST /api/v1/imports
 POST /api/v1/integrity
 POST /api/v1/learning/demo
+POST /api/v1/packs
+POST /api/v1/packs/{pack}/edit
+POST /api/v1/packs/{pack}/split
 POST /api/v1/plans
 POST /api/v1/policy
 POST /api/v1/policy/sync

@@ -38,7 +38,7 @@ def pack():
 
 def graded(folder: Path) -> dict[str, dict[str, float]]:
     """Values of every check on the workspaces in ``folder``, by task."""
-    command = [sys.executable, "-I", "-S", "-c", CHECK_ALL, folder, FOLDER]
+    command = [sys.executable, "-B", "-I", "-S", "-c", CHECK_ALL, folder, FOLDER]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     values: dict[str, dict[str, float]] = json.loads(ran.stdout)
     return values

@@ -77,6 +77,7 @@ def test_search_and_facets_narrow_the_list(service, pack, open_page):
     ],
 )
 def test_a_task_s_tabs(service, pack, open_page, tab, wanted):
+    file = {"file": "checker_files/check.py"} if tab == "check" else {}
     page = open_page("tasks", task="demo_001", tab=tab, **file)
     assert page.failures == []
     shown = texts(page) + "".join(str(one.options) for one in page.app.selectbox)

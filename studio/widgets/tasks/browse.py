@@ -162,7 +162,7 @@ def selected_bar(pack_listing: Listing, picked: set[str], matching: Sequence[str
     """What can be done with the selected tasks, or with all that match."""
     chosen = sorted(picked) or list(matching)
     scope = f"{kit.count(len(picked))} selected" if picked else f"all {kit.count(len(matching))} matching"
-    st.caption(f"Split of {scope}:")
+    st.caption(f"Split of {scope}:", width="content")
     for split, label in (("train", "Train"), ("val", "Validation"), (None, "None")):
         if st.button(label, key=f"tasks-split-{split}", type="tertiary", help="Makes a new version of the pack"):
             with kit.error_boundary():

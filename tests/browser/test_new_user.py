@@ -5,15 +5,18 @@ One studio for all; the references are the API's answers and what Chromium lays 
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
+from core.backup import restore
 from core.client import StudioClient
 from core.serving.tokenizer import load_tokenizer
 from tests.browser.conftest import settled_box
@@ -364,3 +367,105 @@ def test_tabs_are_named_after_what_they_show(visit):
     }
     for path, title in titles.items():
         expect(visit(path)).to_have_title(title)
+
+
+def test_the_rows_of_an_export_are_seen_before_it_is_written(demo, visit):
+    recipe = {"algorithm": "dpo"}
+    plan = demo[1].call("POST", "/api/v1/plans", {"recipe": recipe})
+    page = visit("batch?tab=export&format=trl_dpo&recipe=" + quote(json.dumps(recipe)))
+    rows = page.locator("article.row")
+    expect(rows.first.locator(".side")).to_have_text(["chosen", "rejected"])
+    pair, tokenizer = plan["pairs"][0], load_tokenizer()
+    for side in ("chosen", "rejected"):
+        marked = rows.first.locator("section", has=page.locator(f".side.{side}")).locator("mark").all_text_contents()
+        steps = demo[1].call("GET", f"/api/v1/trajectories/{pair[side + '_uid']}")["steps"]
+        sampled = [demo[1].call("GET", f"/api/v1/steps/{quote(step['step_uid'])}")["response_ids"] for step in steps]
+        assert marked == [tokenizer.decode(ids, skip_special=False) for ids in sampled]
+    page = visit("batch?tab=export&format=openai_messages&recipe=" + quote('{"algorithm":"sft"}'))
+    expect(page.locator("article.card.sampled .badge").first).to_have_text("in the loss")
+    expect(page.get_by_text(re.compile(r"^1–4 of \d+ rows$"))).to_be_visible()
+
+
+def test_a_transcript_has_all_turns_and_finds_text(visit):
+    page = visit("inspect?trajectory=odd-1&tab=transcript")
+    expect(page.locator(".turnhead b")).to_have_text([f"Step {n}" for n in range(4)])
+    search = page.get_by_role("searchbox", name="Find in the transcript")
+    search.fill("NEEDLE")
+    expect(page.locator("mark.hit.current")).to_have_text("needle")
+    expect(page.locator(".found")).to_have_text("1 of 1, step 2")
+    answers = page.locator("article.sampled .content")
+    expect(answers.first).to_be_visible()
+    page.get_by_role("button", name="Answers", exact=True).click()
+    expect(answers.first.locator(".text")).to_be_hidden()
+    page.locator(".turn").nth(2).get_by_role("button", name="Open").click()
+    expect(page).to_have_url(re.compile(r"step=odd-1%3A2(&|$)"))
+    expect(page.locator(".turnhead")).to_have_count(0)
+    expect(page.locator("article.sampled")).to_contain_text("answer 2 needle")
+    page.get_by_role("button", name="All trajectories").click()
+    idle(page)
+    box = settled_box(table(page))
+    page.mouse.click(box["x"] + 80, box["y"] + HEAD + ROW * 1.5)
+    expect(page).to_have_url(re.compile("trajectory="))
+    idle(page)
+    second = page.url
+    page.get_by_role("button", name="Previous trajectory").click()
+    expect(page).not_to_have_url(second)
+    expect(page.get_by_role("button", name="Previous trajectory")).to_be_disabled()
+    page.get_by_role("button", name="Next trajectory").click()
+    expect(page).to_have_url(re.compile(re.search(r"trajectory=[^&]+", second).group()))
+
+
+def test_settings_revoke_keys_back_up_check_and_preview_a_deletion(demo, visit, tmp_path):
+    client = demo[1]
+    key = client.call("POST", "/api/v1/sessions", {"agent": "to-revoke"})["api_key"]
+    models, headers = f"{demo[0].gateway_url}/v1/models", {"Authorization": f"Bearer {key}"}
+    assert httpx.get(models, headers=headers, timeout=30).status_code != 401
+    page = visit("settings")
+    keys = page.get_by_test_id("stDataFrame").first
+    keys.scroll_into_view_if_needed()
+    box = settled_box(keys)
+    page.mouse.click(box["x"] + 15, box["y"] + HEAD + ROW / 2)
+    page.get_by_role("button", name="Revoke 1 key").click()
+    expect(page.get_by_text("1 key revoked")).to_be_visible()
+    assert httpx.get(models, headers=headers, timeout=30).status_code == 401
+
+    page.get_by_label("New folder on the studio's machine").fill(str(tmp_path / "copy"))
+    page.get_by_role("button", name="Back up now").click()
+    expect(page.get_by_text(f"claw-studio restore {tmp_path / 'copy'}")).to_be_visible()
+    n_steps = client.call("GET", "/api/v1/stats")["n_steps"]
+    assert restore(tmp_path / "copy", tmp_path / "restored")["n_steps"] == n_steps
+
+    days = page.get_by_role("spinbutton", name="Older than, days")
+    days.fill("0")
+    days.press("Enter")
+    counts = client.call("POST", "/api/v1/retention", {"older_than_days": 0})
+    expect(figure(page, "Would be deleted")).to_have_text(f"{counts['n_trajectories']:,}")
+    expect(figure(page, "Kept: recent")).to_have_text(f"{counts['n_kept_recent']:,}")
+
+    name = page.get_by_label("Reviewer name")
+    name.fill("Ada")
+    name.press("Enter")
+    idle(page)
+    page.goto(f"{demo[0].url}/settings")
+    expect(page.get_by_label("Reviewer name")).to_have_value("Ada")
+
+    page.get_by_role("button", name="Check every step").click()
+    counts_of_check = f"{n_steps} steps, {n_steps} compared with the journal, 0 without a record"
+    expect(page.get_by_text(counts_of_check)).to_be_visible(timeout=180_000)
+
+
+def test_trends_and_problems_lead_to_their_rows(demo, visit):
+    page = visit("?trend=n_steps&split=agent")
+    plot = page.locator(".st-key-panel-trends .js-plotly-plot")
+    agents = {one["agent"] for one in client_trajectories(demo[1])}
+    expect(plot.locator(".legendtext")).to_have_count(len(agents))
+    line = page.locator(".st-key-panel-attention tbody tr", has_text="Groups without variance")
+    shown = line.locator("td").nth(1).inner_text().split()[0]
+    line.locator("a").click()
+    expect(page.get_by_text(re.compile(rf"^1–{shown} of {shown} prompt groups?$"))).to_be_visible()
+
+
+def client_trajectories(client: StudioClient) -> list[dict[str, Any]]:
+    """The first step of every trajectory."""
+    steps: list[dict[str, Any]] = client.call("GET", "/api/v1/steps?where=step_index=0&limit=1000")["steps"]
+    return steps

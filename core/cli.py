@@ -39,6 +39,7 @@ from core.pack_commands import add_library_to, pack_app
 from core.printable import print_json, printable
 from core.report_commands import add_report_to
 from core.rollout_commands import add_rollout_to
+from core.synthesis_commands import synthesis_app
 from core.workers.spawn import start_early
 
 app = typer.Typer(name="claw-studio", help="Data studio for agentic reinforcement learning.")
@@ -382,6 +383,12 @@ def command_line() -> typer.Typer:
     add_library_to(pack_app, lambda data: read_settings(data_dir=data).packs_dir)
     app.add_typer(pack_app, name="pack")
     add_report_to(app, lambda data: connect(read_settings(data_dir=data)))
+    app.add_typer(
+        synthesis_app(
+            lambda data: connect(read_settings(data_dir=data)), lambda data: read_settings(data_dir=data).data_dir
+        ),
+        name="synthesise",
+    )
     add_to(app, lambda data: connect(read_settings(data_dir=data)))
     add_demo_to(app, lambda data: connect(read_settings(data_dir=data)))
     add_rollout_to(app, lambda data: connect(read_settings(data_dir=data)))

@@ -50,6 +50,7 @@ LEVELS: list[set[str]] = [
     {"core.harnesses"},
     {"core.rollouts"},
     {"core.scoring", "core.report"},
+    {"core.synthesis"},
     {"core.export", "core.api", "core.imports"},
     {
         "core.owner",
@@ -67,6 +68,7 @@ LEVELS: list[set[str]] = [
         "core.pack_commands",
         "core.rollout_commands",
         "core.report_commands",
+        "core.synthesis_commands",
         "core.cli",
     },
     {"studio"},
@@ -109,6 +111,7 @@ SAME_LEVEL = {
     ("core.cli", "core.report_commands"),
     ("core.pack_commands", "core.commands"),
     ("core.report_commands", "core.commands"),
+    ("core.cli", "core.synthesis_commands"),
 }
 # The hot path must never wait for a query, whatever the levels allow.
 FORBIDDEN = {("core.gateway", "core.pool")}

@@ -134,6 +134,7 @@ class GatewayJudge:
         cache: where answers are stored; None: nowhere.
         tls: for ``https``.
         sleep: called with the wait between tries, seconds.
+        channel, agent: of the trajectory, for calls that are not a judge's.
     """
 
     def __init__(
@@ -145,8 +146,11 @@ class GatewayJudge:
         cache: ReplyCache | None = None,
         tls: ssl.SSLContext | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        channel: str = CHANNEL,
+        agent: str = AGENT,
     ) -> None:
         self._studio, self._settings, self._cache = studio, settings, cache
+        self._channel, self._agent = channel, agent
         self._trajectory_uid = trajectory_uid
         self._tls, self._sleep = tls, sleep
         self._price: Price | None = price_of(settings.model)
@@ -198,15 +202,15 @@ class GatewayJudge:
                     response = client.post(url, json=request, headers=headers)
                 except httpx.TimeoutException:
                     raise Unscored(
-                        "timed_out", f"the judge did not answer within {self._settings.timeout_s:g} s"
+                        "timed_out", f"the model did not answer within {self._settings.timeout_s:g} s"
                     ) from None
                 except httpx.HTTPError as error:
-                    raise Unscored("crashed", f"the judge can't be reached: {error}") from None
+                    raise Unscored("crashed", f"the model can't be reached: {error}") from None
                 if response.status_code not in RETRY_STATUS or attempt == N_TRIES - 1:
                     break
                 self._sleep(0.5 * 2**attempt)
         if response.status_code != 200:
-            raise Unscored("crashed", f"the judge answered {response.status_code}: {response.text[:300]}")
+            raise Unscored("crashed", f"the model answered {response.status_code}: {response.text[:300]}")
         return self._read(response.content)
 
     def _read(self, content: bytes) -> Reply:
@@ -214,7 +218,7 @@ class GatewayJudge:
             answer = json.loads(content)
             text = answer["choices"][0]["message"].get("content") or ""
         except (ValueError, LookupError, TypeError, AttributeError):
-            raise Unscored("crashed", "the judge's answer is no chat completion") from None
+            raise Unscored("crashed", "the model's answer is no chat completion") from None
         usage = answer.get("usage") or {}
         n_prompt, n_response = usage.get("prompt_tokens"), usage.get("completion_tokens")
         cost = None if self._price is None else self._price.of(n_prompt, n_response)
@@ -227,10 +231,10 @@ class GatewayJudge:
                 try:
                     self._session = self._studio.session(
                         trajectory_uid=self._trajectory_uid,
-                        channel=CHANNEL,
-                        agent=AGENT,
-                        metadata={"call_kind": "auxiliary", "judge": self._settings.model},
+                        channel=self._channel,
+                        agent=self._agent,
+                        metadata={"call_kind": "auxiliary", self._agent: self._settings.model},
                     )
                 except StudioError as error:
-                    raise Unscored("crashed", f"the judge has no session: {error.message}") from None
+                    raise Unscored("crashed", f"the model has no session: {error.message}") from None
             return self._session

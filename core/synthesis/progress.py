@@ -1,0 +1,95 @@
+"""How far a run is: rows by stage, calls, money, and an estimate of the rest."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from core.synthesis.routes import route_of
+from core.synthesis.store import SynthesisRun
+from core.synthesis.work import waiting
+
+
+@dataclass(frozen=True, slots=True)
+class StageProgress:
+    """Rows of one stage.
+
+    Attributes:
+        stage, title: of the stage.
+        n_done, n_failed: rows that were made, and rows that failed.
+        n_accepted, n_rejected: decisions of people.
+        n_waiting: rows that can be made now.
+        mean_s: mean duration of a row, seconds; None without any.
+    """
+
+    stage: str
+    title: str
+    n_done: int
+    n_failed: int
+    n_accepted: int
+    n_rejected: int
+    n_waiting: int
+    mean_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SynthesisProgress:
+    """State of a run.
+
+    Attributes:
+        state: ``running``, ``new``, or why the last work on it ended.
+        stages: in order.
+        n_calls, n_tokens: of all calls.
+        cost_usd: of the calls whose price is known.
+        n_unpriced: calls whose price is not known.
+        eta_s: estimated seconds for the rows that wait, and for what they lead to in later stages; None if no row of
+            such a stage was made yet.
+    """
+
+    state: str
+    stages: tuple[StageProgress, ...]
+    n_calls: int
+    n_tokens: int
+    cost_usd: float
+    n_unpriced: int
+    eta_s: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON values."""
+        stages = [{name: getattr(one, name) for name in one.__slots__} for one in self.stages]
+        return {name: getattr(self, name) for name in self.__slots__} | {"stages": stages}
+
+
+def progress(run: SynthesisRun) -> SynthesisProgress:
+    """The progress of a run, from its log."""
+    state = run.state()
+    stages: list[StageProgress] = []
+    eta: float | None = 0.0
+    coming = 0
+    for stage in route_of(run.settings.route).stages:
+        rows = state.of_stage(stage.name)
+        decisions = [one for (name, _), one in state.decisions.items() if name == stage.name]
+        n_waiting = 0 if stage.make is None else len(waiting(stage, state))
+        times = [row.wall_s for row in rows if not row.edited]
+        mean_s = math.fsum(times) / len(times) if times and stage.make is not None else None
+        stages.append(
+            StageProgress(
+                stage.name,
+                stage.title,
+                sum(row.state == "done" for row in rows),
+                sum(row.state == "failed" for row in rows),
+                decisions.count("accepted"),
+                decisions.count("rejected"),
+                n_waiting,
+                mean_s,
+            )
+        )
+        if stage.make is not None:
+            coming = max(coming, n_waiting)
+            if coming and mean_s is None:
+                eta = None
+            elif eta is not None and mean_s is not None:
+                eta += coming * mean_s / run.settings.workers
+    now = "running" if run.in_progress else state.end or ("interrupted" if state.rows else "new")
+    return SynthesisProgress(now, tuple(stages), state.n_calls, state.n_tokens, state.cost_usd, state.n_unpriced, eta)

@@ -1,0 +1,1 @@
+"""Tests of the synthesis of task packs."""

@@ -43,8 +43,8 @@ class SynthesisProgress:
         n_calls, n_tokens: of all calls.
         cost_usd: of the calls whose price is known.
         n_unpriced: calls whose price is not known.
-        eta_s: estimated seconds for the rows that wait, and for what they lead to in later stages; None if no row of
-            such a stage was made yet.
+        eta_s: estimated seconds for the rows that wait, and for their rows in later stages; a stage without rows counts
+            with the mean of all stages. None if no row was made yet.
     """
 
     state: str
@@ -65,14 +65,16 @@ def progress(run: SynthesisRun) -> SynthesisProgress:
     """The progress of a run, from its log."""
     state = run.state()
     stages: list[StageProgress] = []
+    made = [stage for stage in route_of(run.settings.route).stages if stage.make is not None]
+    times = {one.name: [row.wall_s for row in state.of_stage(one.name) if not row.edited] for one in made}
+    overall = _mean([value for one in times.values() for value in one])
     eta: float | None = 0.0
     coming = 0
     for stage in route_of(run.settings.route).stages:
         rows = state.of_stage(stage.name)
         decisions = [one for (name, _), one in state.decisions.items() if name == stage.name]
-        n_waiting = 0 if stage.make is None else len(waiting(stage, state))
-        times = [row.wall_s for row in rows if not row.edited]
-        mean_s = math.fsum(times) / len(times) if times and stage.make is not None else None
+        n_waiting = len(waiting(stage, state)) if stage in made else 0
+        mean_s = _mean(times.get(stage.name, []))
         stages.append(
             StageProgress(
                 stage.name,
@@ -85,11 +87,13 @@ def progress(run: SynthesisRun) -> SynthesisProgress:
                 mean_s,
             )
         )
-        if stage.make is not None:
-            coming = max(coming, n_waiting)
-            if coming and mean_s is None:
-                eta = None
-            elif eta is not None and mean_s is not None:
-                eta += coming * mean_s / run.settings.workers
+        coming = max(coming, n_waiting)
+        if stage in made and coming:
+            each = overall if mean_s is None else mean_s
+            eta = None if eta is None or each is None else eta + coming * each / run.settings.workers
     now = "running" if run.in_progress else state.end or ("interrupted" if state.rows else "new")
     return SynthesisProgress(now, tuple(stages), state.n_calls, state.n_tokens, state.cost_usd, state.n_unpriced, eta)
+
+
+def _mean(values: list[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None

@@ -39,7 +39,8 @@ class SynthesisSettings:
         temperature: of sampling; None leaves it to the engine.
         max_tokens: longest answer.
         timeout_s: of one call, seconds.
-        max_calls, max_total_tokens, max_usd: budget of the run over all its resumptions; None: no limit.
+        max_calls, max_total_tokens, max_usd: budget of the run over all its resumptions; None: no limit. Tokens that an
+            engine does not report do not count.
         novelty: a task whose cosine similarity to an earlier one of its category is at least this is removed.
         repair_rounds: further answers for a checker or a solution that fails.
         n_runs: how often a checker scores the reference solution, to find scores that change.

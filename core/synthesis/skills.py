@@ -16,7 +16,7 @@ MAX_CHARS = 24_000
 HIDDEN = "[secret]"
 _NAMED = re.compile(
     r"(?im)^([\s\"'*-]*(?:export\s+)?[\w.-]*(?:token|secret|passw(?:or)?d|api[_-]?key|credential)[\w.-]*[\"']?\s*[:=]\s*)"
-    r"(\S.*)$"
+    r"((?!\[secret\])\S.*)$"
 )
 _KEY_FILES = re.compile(r"(?i)(^|/)(\.env.*|.*\.(pem|key|p12|pfx|keystore)|id_(rsa|dsa|ecdsa|ed25519).*|\.netrc)$")
 
@@ -96,5 +96,5 @@ def without_secrets(text: str) -> tuple[str, int]:
     for name in SECRETS:
         text, n = re.subn(PATTERNS[name], HIDDEN, text)
         total += n
-    text, n = _NAMED.subn(lambda match: f"{match[1]}{HIDDEN}", text), len(_NAMED.findall(text))
+    text, n = _NAMED.subn(lambda match: f"{match[1]}{HIDDEN}", text)
     return text, total + n

@@ -53,6 +53,9 @@ class State:
             elif kind == RERUN:
                 at = (record["stage"], record["key"])
                 self._generations[at] = self._generations.get(at, 0) + 1
+                # A decision is about a product that is now replaced.
+                for place in [one for one in self.decisions if one[0] == at[0] and at[1] in (None, one[1])]:
+                    del self.decisions[place]
             elif kind == END:
                 self.end = record["reason"]
 

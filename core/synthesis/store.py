@@ -82,7 +82,9 @@ class SynthesisRun:
         self._append({"kind": ROW, "row": edited.to_json()})
 
     def rerun(self, stage: str, key: str | None = None) -> None:
-        """Have a row, or all rows of a stage, made again when the run goes on. Its stored answers are not used again.
+        """Have a row, or all rows of a stage, made again when the run goes on, with new answers.
+
+        Decisions about these rows are taken back.
 
         Raises:
             NotFound: there is no such row.

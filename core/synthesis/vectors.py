@@ -29,4 +29,5 @@ def tf_idf(texts: Sequence[str]) -> NDArray[np.float32]:
     document_counts = np.count_nonzero(matrix, axis=0)
     matrix *= (np.log((1.0 + len(texts)) / (1.0 + document_counts)) + 1.0).astype(np.float32)
     lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
-    return np.divide(matrix, lengths, out=matrix, where=lengths > 0)
+    np.divide(matrix, lengths, out=matrix, where=lengths > 0)
+    return matrix

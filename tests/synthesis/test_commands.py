@@ -17,7 +17,8 @@ from tests.synthesis.tasks import WRITE, rule, seeds, task
 @pytest.fixture
 def run_command(tmp_path):
     def run(*arguments: object) -> object:
-        return CliRunner().invoke(command_line(), ["synthesise", *map(str, arguments), "--data", str(tmp_path / "data")])
+        place = ["--data", str(tmp_path / "data")]
+        return CliRunner().invoke(command_line(), ["synthesise", *map(str, arguments), *place])
 
     return run
 

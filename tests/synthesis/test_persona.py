@@ -198,7 +198,7 @@ def test_rows_are_accepted_rejected_edited_and_made_again(finished):
     run.decide("judge", "r00005", "accepted")
     run.decide("tasks", "r00007", "rejected")
     product = dict(run.state().rows["tasks", "r00000"].product)
-    run.edit("tasks", "r00000", {**product, "question": product["question"] + " Use UTF-8."}, now=2.0)
+    run.edit("tasks", "r00000", {**product, "expected_behavior": "total is the number 42"}, now=2.0)
     assert work(run, ask, until="judge") == "stopped after judge"
     state = run.state()
     assert state.n_calls == before + 1, "only the judge of the edited task is asked again"

@@ -28,13 +28,13 @@ def without_main(source: str) -> str:
     """
     lines = source.splitlines(keepends=True)
     for node in reversed(ast.parse(source).body):
-        if isinstance(node, ast.If) and "__name__" in {one.id for one in ast.walk(node.test) if _is_name(one)}:
+        if isinstance(node, ast.If) and _names_main(node.test):
             del lines[node.lineno - 1 : node.end_lineno]
     return "".join(lines)
 
 
-def _is_name(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name)
+def _names_main(test: ast.expr) -> bool:
+    return any(isinstance(one, ast.Name) and one.id == "__name__" for one in ast.walk(test))
 
 
 def broken_rules(source: str) -> list[str]:

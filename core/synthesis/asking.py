@@ -70,7 +70,7 @@ class Asker:
         begin = self._clock()
         try:
             try:
-                reply = judge([{"role": "user", "content": text}], 1)[0]
+                reply = judge([{"role": "user", "content": text}], 1, 0)[0]
             except Unscored as error:
                 self._keep({**record, "reply": None, "error": str(error), "at": begin})
                 raise Failed(f"the engine gave no answer: {error}", transient=True) from error

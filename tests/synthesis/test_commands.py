@@ -44,9 +44,13 @@ def test_a_run_is_made_shown_edited_and_gone_on_with(tmp_path, run_command, monk
         assert run_command("reject", "first", "tasks", "r00000").exit_code == 0
         settings = read_settings(data_dir=tmp_path / "data")
         with connect(settings) as client:
-            rows = eventually(lambda: client.call("GET", "/api/v1/steps", query={"channel": "synthesis"})["steps"])
+
+            def both() -> list[dict[str, object]]:
+                steps = client.call("GET", "/api/v1/steps", query={"channel": "synthesis"})["steps"]
+                return steps if len(steps) == 2 else []
+
+            rows = eventually(both)
         assert {(one["call_kind"], one["channel"]) for one in rows} == {("auxiliary", "synthesis")}
-        assert len(rows) == 2
     state = SynthesisStore(tmp_path / "data/synthesis").get("first").state()
     assert state.rows["tasks", "r00000"].product["question"].startswith("CHOIR")
     assert not state.passes("tasks", "r00000")

@@ -13,6 +13,7 @@ from core.packs.library import PackLibrary
 from core.rewards.base import Unscored
 from core.rewards.judging import content_text
 from core.rollouts import Attempt, RunStore, WorkspaceStore
+from core.rollouts.verifying import needs_payload
 from core.scoring.rescore import Kept, Wanted
 
 
@@ -56,7 +57,9 @@ class KeptAttempts:
             raise Unscored("missing", f"parts of the workspace were not kept: {names}")
         if task is None:
             raise Unscored("missing", f"the pack {attempt.pack_version} has no task {attempt.task_id}")
-        return Kept(check_of(task, checks), rubric_of(task), payload)
+        check = check_of(task, checks)
+        # As at the rollout: a payload is a file of the workspace, which a check may find.
+        return Kept(check if needs_payload(task) else {**check, "payload": {}}, rubric_of(task), payload)
 
     def _attempt(self, trajectory_uid: str) -> Attempt | None:
         with self._lock:
@@ -75,10 +78,11 @@ def _is_link(reason: str) -> bool:
 def payload_of(trajectory: Mapping[str, Any]) -> dict[str, Any]:
     """``final_message``, ``transcript`` and ``metadata`` of a trajectory, for checks.
 
-    The transcript is the conversation of the last main step with its answer.
+    The transcript is the conversation of the last answered main step with its answer.
     """
     steps: Sequence[Mapping[str, Any]] = trajectory.get("steps") or ()
-    main = [one for one in steps if one.get("call_kind") == "main" and one.get("messages") is not None]
+    answered = [one for one in steps if one.get("status") in {"ok", "mismatch"} and one.get("messages") is not None]
+    main = [one for one in answered if one.get("call_kind") == "main"]
     metadata = {"trajectory_uid": trajectory.get("trajectory_uid"), "prompt_uid": trajectory.get("prompt_uid")}
     if not main:
         return {"final_message": None, "transcript": [], "metadata": metadata}

@@ -16,6 +16,7 @@ import pytest
 
 from core.packs import Pack, read_pack, write_pack
 from core.packs.lint.imports import missing_imports
+from core.packs.lint.run import findings_of, untouched
 from core.packs.lint.sources import programs
 from core.packs.lint.workspace import finds_itself
 from core.packs.model import REWARD_SH
@@ -107,3 +108,23 @@ def test_written_and_read_again(pack, tmp_path):
     for format, out in (("clawgym", "folder"), ("hub", "rows.jsonl"), ("harbor", "bench")):
         write_pack(some, tmp_path / out, format)
         assert read_pack(tmp_path / out).content_hash == some.content_hash
+
+
+# Canonical score of the untouched workspace, and with the checker outside of it; bench/packs runs all tasks.
+UNTOUCHED = {
+    "task_0078": (0.0833, 0.0833),
+    "task_0094": (0.1111, 0.1111),
+    "task_0119": (0.0714, 0.0714),
+    "task_0185": (0.1, 0.0),
+    "task_0000": (0.0, 0.0),
+}
+
+
+def test_untouched_workspaces_that_score(data):
+    tasks = read_pack(data / "clawgym_eval").by_id
+    for task_id, (canonical, outside) in UNTOUCHED.items():
+        result = untouched(tasks[task_id])
+        assert (round(result.score.value, 4), round(result.outside.value, 4)) == (canonical, outside), task_id
+        found = {finding.check for finding in findings_of(result)} & {"untouched_scores", "checker_finds_itself"}
+        wanted = {"untouched_scores"} if canonical else set()
+        assert found == wanted | ({"checker_finds_itself"} if canonical != outside else set())

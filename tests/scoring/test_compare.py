@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from core.errors import Conflict, InvalidInput, NotFound
 from core.scoring.compare import compare, reliability
+from core.scoring.kept import payload_of
 from core.scoring.results import RESULTS, RescoreSettings, RescoreStore, Result
 
 REWARDS = st.none() | st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
@@ -96,3 +97,16 @@ def test_results_survive_a_cut_line(tmp_path):
 def test_wrong_settings_are_refused(fields):
     with pytest.raises(InvalidInput):
         RescoreSettings(**{"name": "a", "created_at": 1.0, **fields})
+
+
+def test_the_payload_is_the_last_answered_main_call():
+    def step(text, **fields):
+        messages = [{"role": "user", "content": "q"}]
+        answer = {"role": "assistant", "content": text}
+        return {"call_kind": "main", "status": "ok", "messages": messages, "response_message": answer, **fields}
+
+    steps = [step("first"), step("last"), step("title", call_kind="auxiliary"), step(None, status="failed")]
+    payload = payload_of({"trajectory_uid": "t", "prompt_uid": "p", "steps": steps})
+    assert payload["final_message"] == "last"
+    assert [one["content"] for one in payload["transcript"]] == ["q", "last"]
+    assert payload_of({"trajectory_uid": "t", "steps": []})["final_message"] is None

@@ -114,7 +114,7 @@ def chosen_tab(plan: Plan) -> None:
     shown_groups = plan.first_groups(first, GROUP_ROWS)
     groups = [
         {
-            "shown": kit.short_uid(group.prompt_uid, 16),
+            "shown": kit.short_uid(group.prompt_uid, 15),
             "trajectories": len(group.trajectories),
             "steps": sum(len(one.step_uids) for one in group.trajectories),
             "tokens": sum(one.n_tokens for one in group.trajectories),
@@ -164,7 +164,7 @@ def chosen_tab(plan: Plan) -> None:
         opened = st.dataframe(
             [
                 {
-                    "trajectory_uid": kit.short_uid(one.trajectory_uid, 16),
+                    "trajectory_uid": kit.short_uid(one.trajectory_uid, 14),
                     "steps": len(one.step_uids),
                     "tokens": one.n_tokens,
                     "loss": one.n_response_tokens,

@@ -27,4 +27,4 @@ def start(program: Program, job: Job) -> Start:
     return Start([str(program.path), "-p", job.prompt, "--allowedTools", *TOOLS.split()], env)
 
 
-HARNESS = Harness("claude-code", "Claude Code", find, start, memory_mb=450, cpu_s=4.0)
+HARNESS = Harness("claude-code", "Claude Code", find, start, memory_mb=342, cpu_s=3.1)

@@ -29,4 +29,4 @@ def start(program: Program, job: Job) -> Start:
     return Start([*command, job.prompt], env, {"codex/config.toml": "\n".join(lines) + "\n"})
 
 
-HARNESS = Harness("codex", "Codex CLI", find, start, memory_mb=200, cpu_s=2.0)
+HARNESS = Harness("codex", "Codex CLI", find, start, memory_mb=360, cpu_s=1.4)

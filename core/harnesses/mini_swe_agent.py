@@ -27,4 +27,4 @@ def start(program: Program, job: Job) -> Start:
     return Start([*command, "-o", str(job.home / "trajectory.json"), "-t", job.prompt], env)
 
 
-HARNESS = Harness("mini-swe-agent", "mini-swe-agent", find, start, memory_mb=350, cpu_s=6.0)
+HARNESS = Harness("mini-swe-agent", "mini-swe-agent", find, start, memory_mb=270, cpu_s=10.7)

@@ -21,4 +21,4 @@ def start(program: Program, job: Job) -> Start:
     return Start([str(program.path), "-p", job.prompt, "--yolo"], env)
 
 
-HARNESS = Harness("qwen-code", "Qwen Code", find, start, memory_mb=400, cpu_s=5.0)
+HARNESS = Harness("qwen-code", "Qwen Code", find, start, memory_mb=346, cpu_s=11.9)

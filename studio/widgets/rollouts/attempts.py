@@ -62,7 +62,7 @@ def row_of(one: Attempt) -> tuple[Any, ...]:
     outcome = one.outcome.replace("_", " ") if one.outcome and one.state == "done" else one.state
     level = None if one.isolation is None else one.isolation["level"]
     times = (one.wall_s, one.cpu_s, one.check_s)
-    return (one.task_id, one.number, one.retry, outcome, one.score, one.reason, *times, level, one.trajectory_uid)
+    return (one.task_id, one.number, one.retry, outcome, one.score, one.reason or "", *times, level, one.trajectory_uid)
 
 
 def attempt_detail(run: Run, attempt: Attempt) -> None:

@@ -36,7 +36,9 @@ def run_figures(status: Mapping[str, Any]) -> None:
             kit.Figure("State", done["state"], f"{status['workers']} at a time", _state_tone(done["state"])),
             kit.Figure("Ended", f"{kit.count(done['n_done'])} of {kit.count(done['n_slots'])}", "attempts"),
             kit.Figure("Running", kit.count(done["n_running"]), f"{kit.count(done['n_waiting'])} waiting"),
-            kit.Figure("Solved", kit.count(solved), kit.percent(solved, done["n_scored"]) + " of the scored"),
+            kit.Figure(
+                "Solved", kit.count(solved), kit.percent(solved, done["n_scored"]), help="Of the scored attempts"
+            ),
             kit.Figure("Mean score", kit.number(done["mean_score"]), f"of {kit.count(done['n_scored'])} scored"),
             kit.Figure(
                 "Without score",

@@ -29,4 +29,4 @@ def start(program: Program, job: Job) -> Start:
     return Start(command, env, {"openclaw.json": json.dumps(config)})
 
 
-HARNESS = Harness("openclaw", "OpenClaw", find, start, memory_mb=800, cpu_s=12.0)
+HARNESS = Harness("openclaw", "OpenClaw", find, start, memory_mb=817, cpu_s=40.0)

@@ -15,6 +15,7 @@ from core.harnesses import Harness
 from core.rollouts.attempt import Attempt, Outcome
 from core.rollouts.attempting import Place, complete, ended, make_attempt, new_attempt
 from core.rollouts.runs import Run
+from core.sandbox.box import sweep_folders
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class Runner:
 
     def run(self) -> None:
         """Finish what an earlier process left, then make all attempts that are missing."""
+        sweep_folders()
         self._recover()
         self._queue.extend(waiting_slots(self._place.run, self._retry))
         n_threads = min(self._workers, len(self._queue))

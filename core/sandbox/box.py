@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import select
@@ -27,6 +28,8 @@ from core.sandbox.isolation import Isolation
 
 OUTPUT_BYTES = 4 << 20
 POLL_S = 0.25
+PREFIX = "claw-box-"
+SWEEP_S = 60.0
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 End = Literal["exited", "timed_out", "out_of_memory", "disk_full", "stopped"]
@@ -88,7 +91,10 @@ class Sandbox:
         self._limits = limits or Limits()
         self._uid = throwaway_uid() if layer.drops_root and os.geteuid() == 0 else None
         # A path without links: programs inside see the same one.
-        self._folder = Path(tempfile.mkdtemp(prefix="claw-box-")).resolve()
+        self._folder = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
+        # Held while this process lives, so that ``sweep_folders`` knows what a killed one left.
+        self._held = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(self._held, fcntl.LOCK_EX)
         self.workspace, self.home = self._folder / "workspace", self._folder / "home"
         self._relay: Relay | None = None
         try:
@@ -293,6 +299,9 @@ class Sandbox:
         if self._relay is not None:
             self._relay.close()
         remove(self._folder)
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
 
     def _own(self, path: Path) -> None:
         if self._uid is not None:
@@ -303,6 +312,24 @@ class Sandbox:
             for folder, folders, files in os.walk(root):
                 for name in (*folders, *files):
                     self._own(Path(folder, name))
+
+
+def sweep_folders(*, older_than_s: float = SWEEP_S) -> int:
+    """Remove the sandboxes of processes that were killed before they could do it; returns their number."""
+    n_removed = 0
+    for folder in Path(tempfile.gettempdir()).resolve().glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            # One that was just made may not be held yet.
+            if folder.stat().st_uid != os.geteuid() or time.time() - folder.stat().st_mtime < older_than_s:
+                continue
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove(folder)
+                n_removed += 1
+            finally:
+                os.close(fd)
+    return n_removed
 
 
 def throwaway_uid() -> int:

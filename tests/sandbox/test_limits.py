@@ -9,13 +9,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from core.sandbox import Limits, Probed, Sandbox, interpreter
-from core.sandbox.box import OUTPUT_BYTES
+from core.sandbox.box import OUTPUT_BYTES, sweep_folders
 from core.sandbox.cgroup import sweep
 from core.sandbox.readback import copy, listing, read_bytes
 from tests.conftest import eventually
@@ -268,6 +269,21 @@ print(sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, res
     assert ended.memory_bytes is not None and 40 * MIB < ended.memory_bytes <= LIMITS.memory_bytes
     stopped = sandbox.run(python("while True: pass"), limits=Limits(time_s=2.0))
     assert stopped.end == "timed_out" and stopped.cpu_s is not None and 0.0 < stopped.cpu_s < 4.0
+
+
+def test_folders_of_killed_processes_are_removed(
+    layer: Probed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with layer.sandbox() as living:
+        program = "import os, tempfile; from core.sandbox import choose; "
+        program += f"tempfile.tempdir = {str(tmp_path)!r}; one = choose().sandbox(); os._exit(1)"
+        subprocess.run([sys.executable, "-c", program], check=False)
+        assert len(list(tmp_path.iterdir())) == 2
+        assert sweep_folders() == 0
+        assert sweep_folders(older_than_s=-1) == 1
+        assert list(tmp_path.iterdir()) == [living.workspace.parent]
+        assert living.run(["sh", "-c", "true"]).returncode == 0
 
 
 def test_files_of_the_home_belong_to_the_program(sandbox: Sandbox) -> None:

@@ -21,7 +21,8 @@ LABELS = {
     "rubric": "Rubric", "needs": "Needs",
 }  # fmt: skip
 PICKED = "task"
-SHOWN_VALUES = 30
+SHOWN_VALUES = 200
+PILLS = 2
 QUERY_CHARACTERS = 160
 ORDERS = ("task_id", "category", "split", "files", "bytes", "checker", "attempts", "mean")
 SCHEMA = pa.schema(
@@ -38,11 +39,11 @@ def task_table() -> data_tables.TableSpec:
     c = st.column_config
     return data_tables.TableSpec(
         "task_id",
-        SCHEMA.names,
+        ("task_id", "query", "category", "split", "attempts", "mean", "tags", "files", "checker", "bytes"),
         {
-            "task_id": c.TextColumn("Task", width=110),
-            "query": c.TextColumn("Query", width=380),
-            "category": c.TextColumn("Category", width=130),
+            "task_id": c.TextColumn("Task", width=90),
+            "query": c.TextColumn("Query", width=300),
+            "category": c.TextColumn("Category", width=150),
             "split": c.TextColumn("Split", width=54),
             "tags": c.ListColumn("Tags", width=130),
             "checker": c.TextColumn("Check", width=84),
@@ -92,15 +93,27 @@ def facets(pack_listing: Listing, text: str) -> dict[str, list[str]]:
             continue
         key = f"tasks-facet-{name}"
         st.session_state[key] = picked
-        st.pills(
-            LABELS[name],
-            values,
-            selection_mode="multi",
-            format_func=lambda value, counted=counted: kit.escape_markdown(f"{value} {counted.get(value, 0):,}"),
-            key=key,
-            on_change=_chose,
-            args=(name, key),
-        )
+        # Pills of one row are cut at the column's width, so longer facets are lists.
+        if len(values) <= PILLS:
+            st.pills(
+                LABELS[name],
+                values,
+                selection_mode="multi",
+                format_func=lambda value, counted=counted: kit.escape_markdown(f"{value} {counted.get(value, 0):,}"),
+                key=key,
+                on_change=_chose,
+                args=(name, key),
+            )
+        else:
+            st.multiselect(
+                LABELS[name],
+                values,
+                format_func=lambda value, counted=counted: f"{value} {counted.get(value, 0):,}",
+                placeholder="any",
+                key=key,
+                on_change=_chose,
+                args=(name, key),
+            )
     return chosen
 
 

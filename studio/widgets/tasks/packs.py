@@ -20,11 +20,9 @@ KEPT = "tasks-listing"
 
 def chosen_pack(entries: list[PackEntry]) -> Pack:
     """The pack version in the URL; by default the newest."""
-    now = state.service().clock()
+    # A label that changes with time would be taken for another choice.
     labels = {
-        entry.version: f"{entry.name}  ·  {entry.version}  ·  {kit.counted(entry.n_tasks, 'task')}"
-        f"  ·  {kit.ago(entry.added_at, now)}"
-        for entry in entries
+        entry.version: f"{entry.name}  ·  {entry.version}  ·  {kit.counted(entry.n_tasks, 'task')}" for entry in entries
     }
     version = list_choice("Pack", labels, "pack", label_visibility="collapsed")
     return state.service().rollouts.packs.get(version)

@@ -170,13 +170,18 @@ def comparison(made: Mapping[str, Any]) -> None:
             (kit.escape(part["name"]), kit.count(part["paired"]["difference"]["n_tasks"]),
              estimate(part["paired"]["difference"]), kit.count(part["paired"]["better"]),
              kit.count(part["paired"]["equal"]), kit.count(part["paired"]["worse"]),
-             kit.number(part["paired"]["t_p"]), kit.number(part["paired"]["permutation_p"]))
+             p_text(part["paired"]["t_p"]), p_text(part["paired"]["permutation_p"]))
             for part in parts
         ],
         numeric=(1, 2, 3, 4, 5, 6, 7),
     )  # fmt: skip
     only = made["n_tasks_only_first"], made["n_tasks_only_second"]
     st.caption(f"Tasks with a score in one run only: {only[0]} and {only[1]}. They are not compared.")
+
+
+def p_text(p: float | None) -> str:
+    """A p-value; small ones as a bound, since a p-value is never 0."""
+    return "&lt; 0.001" if p is not None and p < 0.001 else kit.number(p)
 
 
 def downloads(made: Mapping[str, Any], text: str, name: str) -> None:

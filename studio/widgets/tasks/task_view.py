@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import streamlit as st
 
@@ -28,6 +29,8 @@ TABS = {
 }
 TONES: dict[str | None, Tone] = {"solved": "good", "failed": "bad", "timed_out": "warn", None: "muted"}
 SHOWN_ATTEMPTS = 200
+MOST_LINES = 30
+"""Files with more lines scroll in a box."""
 ROLES = {
     "input_files": "Inputs",
     "solution_files": "Reference solution",
@@ -120,7 +123,8 @@ def files_tab(files: dict[tuple[str, str], PackFile], *, roles: dict[str, str] |
     notes += [f"{kit.counted(shown.n_hidden, 'hidden character')} written as \\u…"] if shown.n_hidden else []
     if notes:
         st.caption(". ".join(notes).capitalize() + ".")
-    st.code(shown.text, language=shown.language, line_numbers=shown.is_text, wrap_lines=True, height=560)
+    height: int | Literal["content"] = 560 if shown.text.count("\n") > MOST_LINES else "content"
+    st.code(shown.text, language=shown.language, line_numbers=shown.is_text, wrap_lines=True, height=height)
 
 
 def check_tab(task: PackTask) -> None:

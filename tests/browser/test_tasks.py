@@ -1,0 +1,44 @@
+"""Browser test of the Tasks page: the demo pack, search, a task with its files, an edit, the report of a run."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+
+from core.packs.library import PackLibrary
+from core.rollouts import RunStore
+from tests.report.made_run import make_run
+
+SCORES = {"demo_005": [1.0, 0.0, 1.0, None], "demo_006": [0.25], "demo_021": [1.0, 1.0]}
+
+
+def test_tasks_from_import_to_report(studio, watch):
+    page = watch(f"{studio.url}/tasks").page
+    page.get_by_role("button", name="Load the demo pack").click()
+    expect(page.get_by_text("1–44 of 44 tasks")).to_be_visible()
+    packs = PackLibrary(studio.data_dir / "packs")
+    pack = packs.get(packs.entries()[0].version)
+    make_run(RunStore(studio.data_dir / "rollouts"), packs, None, pack, SCORES)
+
+    page.get_by_placeholder("Words in id, query, tags, file names").fill("log errors")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("1–4 of 4 tasks")).to_be_visible()
+    expect(page).to_have_url(re.compile("q=log"))
+
+    page.goto(f"{studio.url}/tasks?task=demo_005&tab=files&file=input_files%2Flogs%2Fapp.log")
+    expect(page.get_by_text("ERROR", exact=False).first).to_be_visible()
+    page.get_by_role("radio", name="Attempts").click()
+    expect(page.get_by_text("By policy version")).to_be_visible()
+    expect(page.get_by_text("crashed").first).to_be_visible()
+    page.get_by_role("radio", name="Edit").click()
+    page.get_by_label("Category").fill("Operations")
+    page.get_by_role("button", name="Save as a new version").first.click()
+    expect(page).to_have_url(re.compile("pack=[0-9a-f]{12}"))
+    assert (
+        len(packs.entries()) == 2 and packs.get(packs.entries()[0].version).by_id["demo_005"].category == "Operations"
+    )
+
+    page.goto(f"{studio.url}/tasks?view=report&run=run-1")
+    expect(page.get_by_text("pass@k and pass^k")).to_be_visible()
+    expect(page.get_by_text("1 crashed, 5 skipped")).to_be_visible()

@@ -9,7 +9,7 @@ from pydantic import Field
 from core.api.handling import Call
 from core.api.routing import Router
 from core.api.schemas import ANY, BOOL, INT, INT_OR_NULL, OBJ, STR, TEXT_OR_NULL, array, obj, or_null
-from core.api.wire import WireModel
+from core.api.wire import ViewIn, WireModel
 from core.errors import InvalidInput
 from core.scoring.results import MAX_REPEATS
 
@@ -39,7 +39,7 @@ class RescoreIn(WireModel):
     """``POST rescores``."""
 
     name: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
-    view: dict[str, Any] = Field(default_factory=dict, description="Filters and condition of the trajectories")
+    view: ViewIn = Field(default_factory=ViewIn)
     verifier: str | dict[str, Any] = Field(
         "task", description="task (each task's own check), rubric (each task's rubric), or a check for all"
     )

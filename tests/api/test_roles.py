@@ -93,6 +93,9 @@ GET /api/v1/reports/{run}
 GET /api/v1/reports/{run}/compare
 GET /api/v1/retention
 GET /api/v1/rewards
+GET /api/v1/rescores
+GET /api/v1/rescores/{name}
+GET /api/v1/rescores/{name}/results
 GET /api/v1/rollouts
 GET /api/v1/rollouts/{run}
 GET /api/v1/rollouts/{run}/attempt
@@ -133,6 +136,10 @@ POST /api/v1/policy
 POST /api/v1/policy/sync
 POST /api/v1/retention
 POST /api/v1/rewards/preview
+POST /api/v1/rescores
+POST /api/v1/rescores/{name}/adopt
+POST /api/v1/rescores/{name}/resume
+POST /api/v1/rescores/{name}/stop
 POST /api/v1/rollouts
 POST /api/v1/rollouts/{run}/cancel
 POST /api/v1/rollouts/{run}/resume
@@ -160,6 +167,7 @@ PUT /api/v1/rewards/{name}
 PUT /api/v1/views/{name}
 DELETE /api/v1/learning/demo
 DELETE /api/v1/policy/sync
+DELETE /api/v1/rescores/{name}
 DELETE /api/v1/sessions/{name}
 DELETE /api/v1/views/{name}
 """

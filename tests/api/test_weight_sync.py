@@ -140,6 +140,9 @@ def test_an_embedded_engine_starts_again_with_the_weights_in_force(weights: list
         assert card["max_model_len"] == 64
         assert service.local_engine.pid is not None
         os.kill(service.local_engine.pid, signal.SIGKILL)
+        # A call that reaches the engine before it has ended would fail with it.
+        status = Path(f"/proc/{service.local_engine.pid}/stat")
+        eventually(lambda: not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z")
         ask(trainer.client)
         after = service.local_engine.ensure()
         assert after != before and reported(after) == (1, str(model))
